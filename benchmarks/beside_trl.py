@@ -1,16 +1,20 @@
-"""Episodes and whole policy steps of this project beside TRL's GRPOTrainer with transformers' generate; benchmarks/rollouts.py prints it.
+"""Episodes and whole policy steps of this project beside TRL's GRPOTrainer with transformers'
+generate; benchmarks/rollouts.py prints it.
 
-Both play the same tasks of the workshop with the same fixed tools and budget (rollouts/envs/workshop/as_tools.py), the same student from
-the same weights, temperature 1 over the whole vocabulary, the same room for an episode, float32, one thread. Each side is given groups of
-equal tasks and takes Dr.GRPO steps on them with AdamW; the first step is a warm-up and is not counted. Each side is a process of its own.
+Both play the same tasks of the workshop with the same fixed tools and budget
+(rollouts/envs/workshop/as_tools.py), the same student from the same weights, temperature 1 over the
+whole vocabulary, the same room for an episode, float32, one thread. Each side is given groups of
+equal tasks and takes Dr.GRPO steps on them with AdamW; the first step is a warm-up and is not
+counted. Each side is a process of its own.
 
     episodes per CPU-s    rollouts / CPU-seconds of sampling, tools, rendering, rewards, and what else turns them into a batch
     trained per CPU-s     tokens the student wrote / CPU-seconds of the whole step: all of the above, forward, backward, optimiser
 
-So that no group is flat and both train on every token, the tests' verdicts are asked for and printed, but the policy is rewarded in turn
-with 0 and 1. CPU-seconds are those of the process and of its sandbox.
-Tokens and rewards are printed so that it can be seen that both play alike; they draw other random numbers, so they do not play the same,
-and a call of an unknown tool costs a message here while TRL answers it behind the environment's back: its success is a little higher.
+So that no group is flat and both train on every token, the tests' verdicts are asked for and
+printed, but the policy is rewarded in turn with 0 and 1. CPU-seconds are those of the process and
+of its sandbox. Tokens and rewards are printed so that it can be seen that both play alike; they
+draw other random numbers, so they do not play the same, and a call of an unknown tool costs a
+message here while TRL answers it behind the environment's back: its success is a little higher.
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ SLACK, SEED = 1, 11
 
 
 class Clock:
-    """CPU-seconds of this process by part, and those of a sandbox, which is another one after the warm-up so that each is counted alone."""
+    """CPU-seconds of this process by part, and those of a sandbox, which is another one after the
+    warm-up so that each is counted alone."""
 
     def __init__(self) -> None:
         self.begun, self.spent = time.process_time(), {"play": 0.0, "train": 0.0}
@@ -61,7 +66,11 @@ class Clock:
     def reset(self) -> None:
         """Forget the warm-up."""
         self.sandbox.close()
-        self.sandbox, self.children, self.spent = Sandbox(), children_s(), {"play": 0.0, "train": 0.0}
+        self.sandbox, self.children, self.spent = (
+            Sandbox(),
+            children_s(),
+            {"play": 0.0, "train": 0.0},
+        )
         self.begun = time.process_time()
 
     def line(self, *, rewards: Sequence[float], tokens: int, messages: int) -> dict[str, float]:
@@ -108,23 +117,43 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
     from composer_replication.training.step import train_step
 
     off = {"weight": 0.0}
-    train = {"policy": {"weight": 1.0}, "lm_ce": off, "hint": off, "preference": off, "balance": "none", "grad_every": 10**6}
+    train = {
+        "policy": {"weight": 1.0},
+        "lm_ce": off,
+        "hint": off,
+        "preference": off,
+        "balance": "none",
+        "grad_every": 10**6,
+    }
     config = Config.model_validate({"seed": SEED, "student": {"model": student}, "train": train})
     tokenizer = load_tokenizer(student)
     loaded = load_student(config.student, tokenizer=tokenizer, seed=SEED)
     trainer = make_trainer(config, student=loaded, accelerator=_accelerator())
     renderer = Renderer.for_tokenizer(tokenizer)
-    sampling = Sampling(max_new_tokens=room, max_context_tokens=room, batch_episodes=groups * size, seed=SEED)
-    sample = partial(sample_rollouts, loaded.model, renderer=renderer, settings=sampling, author="student")
+    sampling = Sampling(
+        max_new_tokens=room, max_context_tokens=room, batch_episodes=groups * size, seed=SEED
+    )
+    sample = partial(
+        sample_rollouts, loaded.model, renderer=renderer, settings=sampling, author="student"
+    )
     clock, rewards, tokens, messages = Clock(), [0.0][:0], 0, 0
     for step, names in enumerate(task_names(steps, groups)):
-        makers = [partial(_env, WorkshopEnv, replace(make_task(n, split="train"), tools=TOOLS), clock) for n in names]
-        played = sample_groups(makers, num_groups=groups, size=size, sample=sample, label=f"{step}:")
+        makers = [
+            partial(_env, WorkshopEnv, replace(make_task(n, split="train"), tools=TOOLS), clock)
+            for n in names
+        ]
+        played = sample_groups(
+            makers, num_groups=groups, size=size, sample=sample, label=f"{step}:"
+        )
         scores = {r.session.id: float(i % 2) for i, r in enumerate(played.rollouts)}
         advantage = group_advantages(played, how=(), seed=0, scores_of=scores)
-        examples = [example_of(r, advantage=advantage.get(r.session.id), views=()) for r in played.rollouts]
+        examples = [
+            example_of(r, advantage=advantage.get(r.session.id), views=()) for r in played.rollouts
+        ]
         clock.lap("play")
-        train_step(trainer, [e for e in examples if e.actions], [], step=step, num_rollouts=len(examples))
+        train_step(
+            trainer, [e for e in examples if e.actions], [], step=step, num_rollouts=len(examples)
+        )
         clock.lap("train")
         if step == 0:
             clock.reset()
@@ -142,7 +171,12 @@ def trl(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from composer_replication.rollouts.envs.workshop.as_tools import TOOLS, WorkshopTools, plain_tools, task_row
+    from composer_replication.rollouts.envs.workshop.as_tools import (
+        TOOLS,
+        WorkshopTools,
+        plain_tools,
+        task_row,
+    )
     from composer_replication.rollouts.envs.workshop.tasks import make_task
     from composer_replication.tokens.hf import load_tokenizer
     from composer_replication.tokens.renderer import Renderer
@@ -192,7 +226,12 @@ def trl(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[
     teach_to_read_calls(tokenizer, Renderer.for_tokenizer(load_tokenizer(student)))
     rows = [task_row(name) for names in task_names(steps, groups) for name in names]
     tools = [getattr(WorkshopTools(sandbox=clock), name) for name in TOOLS.order]
-    prompts = [tokenizer.apply_chat_template(r["prompt"], tools=tools, add_generation_prompt=True, return_dict=False) for r in rows]
+    prompts = [
+        tokenizer.apply_chat_template(
+            r["prompt"], tools=tools, add_generation_prompt=True, return_dict=False
+        )
+        for r in rows
+    ]
     budget = max(make_task(row["task"], split="train").budget for row in rows) + SLACK
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(
@@ -236,8 +275,11 @@ def _accelerator() -> Any:
     return Accelerator(cpu=True)
 
 
-def compare(student: str, *, groups: int, size: int, steps: int, room: int = 1024) -> dict[str, Any]:
-    """Both sides, each in a process of its own, one after another; a side that cannot run says why."""
+def compare(
+    student: str, *, groups: int, size: int, steps: int, room: int = 1024
+) -> dict[str, Any]:
+    """Both sides, each in a process of its own, one after another; a side that cannot run says
+    why."""
     shape = {"groups": groups, "size": size, "steps": steps, "room": room}
     found: dict[str, Any] = {"shape": shape}
     for side in SIDES:
@@ -248,25 +290,47 @@ def compare(student: str, *, groups: int, size: int, steps: int, room: int = 102
             found[side] = json.loads(last)
         else:
             missing = "No module named" in done.stderr
-            found[side] = {"problem": "not installed" if missing else (done.stderr.strip().splitlines() or ["no output"])[-1]}
+            found[side] = {
+                "problem": (
+                    "not installed"
+                    if missing
+                    else (done.stderr.strip().splitlines() or ["no output"])[-1]
+                )
+            }
     return found
 
 
 def table(found: Mapping[str, Any]) -> str:
     """The comparison as text, with the ratios ours / TRL and their goals."""
     shape = found["shape"]
-    lines = [f"beside TRL: {shape['steps']} steps of {shape['groups']} groups of {shape['size']}, room for {shape['room']} tokens"]
+    lines = [
+        f"beside TRL: {shape['steps']} steps of {shape['groups']} groups of {shape['size']}, room"
+        f" for {shape['room']} tokens"
+    ]
     for side in SIDES:
         row = found[side]
         if "problem" in row:
             lines.append(f"  {side:<5} {row['problem']}")
             continue
-        rates = f"episodes/s {row['episodes_per_cpu_s']:7.2f}   trained/s {row['trained_per_cpu_s']:7.1f}"
-        about = f"messages {row['messages']:.2f}, tokens {row['tokens']:.1f} an episode, success {row['success']:.2f}"
-        lines.append(f"  {side:<5} {rates}   play {row['play_s']:.2f} s, train {row['train_s']:.2f} s   {about}")
-    for name, goal in GOALS["rollouts"].items() if all("problem" not in found[side] for side in SIDES) else ():
+        rates = (
+            f"episodes/s {row['episodes_per_cpu_s']:7.2f}   trained/s"
+            f" {row['trained_per_cpu_s']:7.1f}"
+        )
+        about = (
+            f"messages {row['messages']:.2f}, tokens {row['tokens']:.1f} an episode, success"
+            f" {row['success']:.2f}"
+        )
+        lines.append(
+            f"  {side:<5} {rates}   play {row['play_s']:.2f} s, train {row['train_s']:.2f} s  "
+            f" {about}"
+        )
+    for name, goal in (
+        GOALS["rollouts"].items() if all("problem" not in found[side] for side in SIDES) else ()
+    ):
         ratio = found["ours"][name] / found["trl"][name]
-        lines.append(f"  {name}: {ratio:.2f} x TRL, goal {goal:g}: {'met' if ratio >= goal else 'missed'}")
+        lines.append(
+            f"  {name}: {ratio:.2f} x TRL, goal {goal:g}: {'met' if ratio >= goal else 'missed'}"
+        )
     return "\n".join(lines)
 
 

@@ -1,4 +1,5 @@
-"""Speed of curation: pairs per second of the embedded engine on the recipes that ship, beside data-juicer where it is at hand.
+"""Speed of curation: pairs per second of the embedded engine on the recipes that ship, beside
+data-juicer where it is at hand.
 
     python benchmarks/curate.py                                       10,000 made-up pairs of real shape
     python benchmarks/curate.py --data-juicer .venv-data-juicer/bin/python
@@ -10,8 +11,9 @@ data-juicer   its counting operators and exact deduplication as a program of its
           and its children; the structural checks and near-duplicates, for which it has no operator, are the embedded engine's and not
           in its time. Beside it stands whether both engines kept the same pairs.
 
-The pairs are those of tests/data/curate/real_shaped.py, as long as those of real sessions. Prints a table and writes it as JSON with
---json FILE; exits with 1 where `judge` is below the limit or the kept pairs differ.
+The pairs are those of tests/data/curate/real_shaped.py, as long as those of real sessions. Prints a
+table and writes it as JSON with --json FILE; exits with 1 where `judge` is below the limit or the
+kept pairs differ.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from page import about  # noqa: E402 - beside this file
+# The tests' pairs need the root on the path first.
+from page import about  # noqa: E402
 
-from composer_replication.data.curate.curator import Curator  # noqa: E402 - the tests' pairs need the root on the path first
+from composer_replication.data.curate.curator import Curator  # noqa: E402
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with  # noqa: E402
 from composer_replication.data.curate.pair import Pair  # noqa: E402
 from composer_replication.data.curate.pair_export import pair_of, row_of  # noqa: E402
@@ -63,9 +66,17 @@ def measure(count: int, data_juicer: str) -> dict[str, Any]:
     curator = Curator(load_recipe("default"))
     found: dict[str, Any] = {
         "pairs": count,
-        "chars_a_side": round(sum(len(p.chosen.text) + len(p.rejected.text) for p in pairs) / count / 2),
-        "rows_pairs_per_s": round(len(lines) / best(lambda: judged([pair_of(json.loads(line)) for line in lines], "default"))),
-        "answers_per_s": round(count / best(lambda: [curator.answer(pair.chosen.turn, tools=pair.tools) for pair in pairs])),
+        "chars_a_side": round(
+            sum(len(p.chosen.text) + len(p.rejected.text) for p in pairs) / count / 2
+        ),
+        "rows_pairs_per_s": round(
+            len(lines)
+            / best(lambda: judged([pair_of(json.loads(line)) for line in lines], "default"))
+        ),
+        "answers_per_s": round(
+            count
+            / best(lambda: [curator.answer(pair.chosen.turn, tools=pair.tools) for pair in pairs])
+        ),
         "recipes": {name: one_recipe(pairs, name, data_juicer) for name in SHIPPED},
     }
     return found
@@ -74,7 +85,10 @@ def measure(count: int, data_juicer: str) -> dict[str, Any]:
 def one_recipe(pairs: list[Pair], name: str, data_juicer: str) -> dict[str, Any]:
     """Speed and kept pairs of one recipe, with both engines where there are two."""
     kept = judged(pairs, name)
-    found: dict[str, Any] = {"kept": len(kept), "judge_pairs_per_s": round(len(pairs) / best(lambda: judged(pairs, name)))}
+    found: dict[str, Any] = {
+        "kept": len(kept),
+        "judge_pairs_per_s": round(len(pairs) / best(lambda: judged(pairs, name))),
+    }
     if data_juicer:
         start = children_s()
         _, both = curate_with(DataJuicer(Path(data_juicer)), load_recipe(name), pairs)
@@ -91,16 +105,22 @@ def children_s() -> float:
 
 def main() -> int:
     """Measure, print, and say whether the limit is kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=10_000)
-    parser.add_argument("--data-juicer", default="", help="the Python of an environment with data-juicer")
+    parser.add_argument(
+        "--data-juicer", default="", help="the Python of an environment with data-juicer"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     result = measure(args.pairs, args.data_juicer)
     for name, value in result.items():
         print(f"{name:26s}{value}")
     if args.json:
-        args.json.write_text(json.dumps({"about": about(sys.argv), **result}, indent=1) + "\n", "utf-8")
+        args.json.write_text(
+            json.dumps({"about": about(sys.argv), **result}, indent=1) + "\n", "utf-8"
+        )
     recipes = result["recipes"]
     fast = recipes["default"]["judge_pairs_per_s"] >= MIN_PAIRS_PER_S
     print(f"limit {MIN_PAIRS_PER_S} pairs/s: {'kept' if fast else 'missed'}")

@@ -1,4 +1,5 @@
-"""Every arm of the comparison, trained with several seeds, played on fresh tasks: docs/evidence.md, benchmarks/results/evidence.json.
+"""Every arm of the comparison, trained with several seeds, played on fresh tasks: docs/evidence.md,
+benchmarks/results/evidence.json.
 
     python benchmarks/evidence.py                        both levels, five seeds of the headline arms, three of the others (about two hours)
     python benchmarks/evidence.py --levels 1 --seeds 1 --arms after placebo hint --steps-scale 0.1 --tasks 8 --out build/try.md
@@ -7,9 +8,9 @@
     python benchmarks/evidence.py --levels 1 --arms preference pairs_raw --json build/added.json --out build/added.md
     python benchmarks/evidence.py --merge build/added.json         add its rows to the committed JSON; the others stay as they are
 
-Two processes at a time, one thread each. An arm whose run was made from the same settings, student and data is not trained again
-(--fresh: all are); the evaluation is always played anew. An arm that a health rule stopped is a result: its row is the student that was
-put back, with the rule's name.
+Two processes at a time, one thread each. An arm whose run was made from the same settings, student
+and data is not trained again (--fresh: all are); the evaluation is always played anew. An arm that
+a health rule stopped is a result: its row is the student that was put back, with the rule's name.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ def main(words: Sequence[str]) -> int:
         found = problems(ROOT)
         for line in found:
             print(f"evidence: {line}")
-        for line in stale(ROOT, json.loads((ROOT / JSON_PAGE).read_text("utf-8"))) if (ROOT / JSON_PAGE).exists() else ():
+        for line in (
+            stale(ROOT, json.loads((ROOT / JSON_PAGE).read_text("utf-8")))
+            if (ROOT / JSON_PAGE).exists()
+            else ()
+        ):
             print(f"evidence: {line}")
         print(
             f"evidence: {len(found)} problems"
@@ -61,7 +66,10 @@ def main(words: Sequence[str]) -> int:
         )
         return 1 if found else 0
     if options.merge:
-        value = merged(json.loads(options.json.read_text("utf-8")), json.loads(options.merge.read_text("utf-8")))
+        value = merged(
+            json.loads(options.json.read_text("utf-8")),
+            json.loads(options.merge.read_text("utf-8")),
+        )
         _write(options.json, value)
     elif not options.render:
         _gather(options)
@@ -76,9 +84,13 @@ def main(words: Sequence[str]) -> int:
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--levels", type=int, nargs="+", choices=LEVELS, default=list(LEVELS))
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many seeds, or with --seed-list which")
+    parser.add_argument(
+        "--seeds", type=int, default=len(SEEDS), help="how many seeds, or with --seed-list which"
+    )
     parser.add_argument("--seed-list", type=int, nargs="+", default=None)
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--steps-scale", type=float, default=1.0)
@@ -93,8 +105,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args(words)
     options.command = shlex.join(["python", "benchmarks/evidence.py", *words])
-    options.json = options.json or (ROOT / JSON_PAGE if options.render or options.merge else options.work / "evidence.json")
-    options.seed_list = options.seed_list or [SEEDS[i] if i < len(SEEDS) else SEEDS[-1] + i for i in range(options.seeds)]
+    options.json = options.json or (
+        ROOT / JSON_PAGE if options.render or options.merge else options.work / "evidence.json"
+    )
+    options.seed_list = options.seed_list or [
+        SEEDS[i] if i < len(SEEDS) else SEEDS[-1] + i for i in range(options.seeds)
+    ]
     return options
 
 
@@ -112,23 +128,44 @@ def _gather(options: argparse.Namespace) -> None:
     ]
     for work in works:
         if not (work.student / "model.safetensors").exists():
-            raise SystemExit(f"evidence: no student in {work.student}; make it with scripts/warm_up.py, or leave level {work.level} out")
+            raise SystemExit(
+                f"evidence: no student in {work.student}; make it with scripts/warm_up.py, or leave"
+                f" level {work.level} out"
+            )
     list(_side_by_side(prepare, works, workers=options.workers))
-    list(_side_by_side(prepare_pairs, [work for work in works if _on_pairs(options, work)], workers=options.workers))
-    print(f"evidence: logs and data of {len(works)} seeds are there, {time.monotonic() - began:.0f} s", flush=True)
+    list(
+        _side_by_side(
+            prepare_pairs,
+            [work for work in works if _on_pairs(options, work)],
+            workers=options.workers,
+        )
+    )
+    print(
+        f"evidence: logs and data of {len(works)} seeds are there,"
+        f" {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
     jobs = [(work, name) for work in works for name in _arms_of(options, work)]
-    jobs.sort(key=lambda job: options.seed_list.index(job[0].seed))  # a whole seed of every level first
+    # a whole seed of every level first
+    jobs.sort(key=lambda job: options.seed_list.index(job[0].seed))
 
     def one(job: tuple[Work, str]) -> dict[str, Any]:
         work, name = job
         told = train_arm(work, name, scale=options.steps_scale)
         stopped = f", stopped: {told['state']}, back to step {told['kept']}" if told["code"] else ""
         what = f"{told['steps']} steps, {told['cpu_s']:.0f} CPU-s, {told['step_s']} s a step"
-        print(f"evidence: level {work.level} seed {work.seed} {name}: {what}{stopped}  ({time.monotonic() - began:.0f} s)", flush=True)
+        print(
+            f"evidence: level {work.level} seed {work.seed} {name}: {what}{stopped} "
+            f" ({time.monotonic() - began:.0f} s)",
+            flush=True,
+        )
         return told
 
     told = dict(zip(jobs, _side_by_side(one, jobs, workers=options.workers), strict=True))
-    levels = {str(level): _level(options, [w for w in works if w.level == level], told) for level in options.levels}
+    levels = {
+        str(level): _level(options, [w for w in works if w.level == level], told)
+        for level in options.levels
+    }
     value = {"about": _about(options, seconds=time.monotonic() - began), "levels": levels}
     _write(options.json, value)
 
@@ -142,12 +179,20 @@ def _write(path: Path, value: dict[str, Any]) -> None:
 def _arms(options: argparse.Namespace, level: int) -> list[str]:
     from workshop_evidence.training import trl_python
 
-    return [name for name, arm in ARMS.items() if name in options.arms and level in arm.levels and (not arm.needs_trl or trl_python())]
+    return [
+        name
+        for name, arm in ARMS.items()
+        if name in options.arms and level in arm.levels and (not arm.needs_trl or trl_python())
+    ]
 
 
 def _arms_of(options: argparse.Namespace, work: Any) -> list[str]:
     """The arms that are trained with this level and seed."""
-    return [name for name in _arms(options, work.level) if work.seed in seeds_of(name, options.seed_list)]
+    return [
+        name
+        for name in _arms(options, work.level)
+        if work.seed in seeds_of(name, options.seed_list)
+    ]
 
 
 def _on_pairs(options: argparse.Namespace, work: Any) -> bool:
@@ -166,7 +211,9 @@ def _side_by_side(one: Callable[[T], R], items: Sequence[T], *, workers: int) ->
             raise
 
 
-def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+def _level(
+    options: argparse.Namespace, works: Sequence[Any], told: dict[Any, dict[str, Any]]
+) -> dict[str, Any]:
     """Play every arm of a level on its seed's tasks, and pool."""
     from workshop_evidence.numbers import check_arms, evaluation_seed_of, level_numbers, play
 
@@ -180,10 +227,20 @@ def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, di
     weights: dict[str, dict[str, str]] = {name: {} for name in (BEFORE, *names)}
     for work in works:
         players = {name: player_of(work.run(name), name=name) for name in _arms_of(options, work)}
-        check_arms(players, {name: told[work, name]["rule"] or ("stopped" if told[work, name]["code"] else "") for name in players})
+        check_arms(
+            players,
+            {
+                name: told[work, name]["rule"] or ("stopped" if told[work, name]["code"] else "")
+                for name in players
+            },
+        )
         everyone = [start_of(next(iter(players.values()))), *players.values()]
         seed = evaluation_seed_of(options.evaluation_seed, level=level, seed=work.seed)
-        print(f"evidence: level {level} seed {work.seed}: playing {len(everyone)} students on {options.tasks} tasks each", flush=True)
+        print(
+            f"evidence: level {level} seed {work.seed}: playing {len(everyone)} students on"
+            f" {options.tasks} tasks each",
+            flush=True,
+        )
         for shown in play(everyone, settings=settings, seed=seed, workers=options.workers):
             episodes[shown.name][work.seed] = shown.played
             weights[shown.name][str(work.seed)] = shown.weights_sha256
@@ -193,16 +250,36 @@ def _level(options: argparse.Namespace, works: Sequence[Any], told: dict[Any, di
             "text": ARMS[name].text,
             "flags": list(ARMS[name].flags),
             "planned_steps": steps_of(name, scale=options.steps_scale),
-            "runs": {str(work.seed): _kept(told[work, name]) for work in works if (work, name) in told},
+            "runs": {
+                str(work.seed): _kept(told[work, name]) for work in works if (work, name) in told
+            },
         }
         for name in names
     }
     (start,) = set(weights[BEFORE].values())
-    return {**numbers, "arms": arms, "text": TEXTS[level].text, "student_sha256": start, "weights_sha256": weights}
+    return {
+        **numbers,
+        "arms": arms,
+        "text": TEXTS[level].text,
+        "student_sha256": start,
+        "weights_sha256": weights,
+    }
 
 
 def _kept(told: dict[str, Any]) -> dict[str, Any]:
-    kept = ("code", "steps", "kept", "state", "rule", "cpu_s", "tokens", "clipped", "kl", "commit", "code_sha256")
+    kept = (
+        "code",
+        "steps",
+        "kept",
+        "state",
+        "rule",
+        "cpu_s",
+        "tokens",
+        "clipped",
+        "kl",
+        "commit",
+        "code_sha256",
+    )
     return {key: told[key] for key in (*kept, *(["pairs"] if "pairs" in told else []))}
 
 
@@ -212,8 +289,15 @@ def _about(options: argparse.Namespace, *, seconds: float) -> dict[str, Any]:
         "command": options.command,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "minutes": round(seconds / 60, 1),
-        "machine": {"machine": platform.machine(), "system": platform.system(), "cores": os.cpu_count()},
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in ("torch", "transformers")}},
+        "machine": {
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "cores": os.cpu_count(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "transformers")},
+        },
         "evaluation_seed": options.evaluation_seed,
         "tasks": options.tasks,
         "seeds": options.seed_list,

@@ -1,4 +1,5 @@
-"""The fused divergence and the three-channel step on one CUDA device, next to TRL's Triton kernel and Liger; at most 8 minutes.
+"""The fused divergence and the three-channel step on one CUDA device, next to TRL's Triton kernel
+and Liger; at most 8 minutes.
 
     python benchmarks/gpu.py --json build/gpu.json               all (torch 2.11 or newer with Triton; peers where installed)
     python benchmarks/gpu.py --only divergence --positions 1024  a part of it
@@ -9,8 +10,9 @@ step         three channels of a session of 8,192 tokens, 4 sites and 8 pairs on
              gradient checkpointing: tree, rows, separate, and TRL's own losses (see benchmarks/step.py)
 longest      the longest of 8k, 16k, 32k, 64k, 128k tokens (16 sites, 16 pairs) that goes through, tree and TRL
 
-Times are medians of CUDA-event milliseconds after a warm-up; memory is the allocator's peak above what was held before. Where there
-is no CUDA device it says so and ends with 0. What the minutes did not allow, or what failed, is a line with the reason.
+Times are medians of CUDA-event milliseconds after a warm-up; memory is the allocator's peak above
+what was held before. Where there is no CUDA device it says so and ends with 0. What the minutes did
+not allow, or what failed, is a line with the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks beside this file, also where this one is imported
+# the benchmarks beside this file, also where this one is imported
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import step as whole
 from page import about, markdown
@@ -43,13 +46,16 @@ VOCAB = 151_936
 HEADS = {"0.6B": 1024, "4B": 2560}
 PARTS = ("divergence", "step", "longest")
 Run = Callable[[], Any]
-Case = tuple[str, str, str, Callable[[], Run]]  # table, case, variant, and what makes the thing to run
+# table, case, variant, and what makes the thing to run
+Case = tuple[str, str, str, Callable[[], Run]]
 
 
 # ---- the divergence ----
 
 
-def divergence_run(variant: str, *, positions: int, hidden: int, vocab: int, device: str, dtype: torch.dtype) -> Run:
+def divergence_run(
+    variant: str, *, positions: int, hidden: int, vocab: int, device: str, dtype: torch.dtype
+) -> Run:
     """One forward and backward of a variant on fresh gradients; returns the loss."""
     torch.manual_seed(0)
     make = partial(torch.randn, device=device, dtype=dtype)
@@ -76,22 +82,30 @@ def loss_of(variant: str, far_ND: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 
         def ours(near_ND: Tensor, weight_VD: Tensor) -> Tensor:
             head = Head(weight_VD=weight_VD)
-            return fused_divergence(near_ND, head, far_ND, head, divergence="jsd", beta=0.5, raw=True, backend=backend).mean()
+            return fused_divergence(
+                near_ND, head, far_ND, head, divergence="jsd", beta=0.5, raw=True, backend=backend
+            ).mean()
 
         return ours
     if variant == "trl_chunked":
         from trl.trainer.distillation_trainer import _chunked_divergence_loss
 
         mask_1N = torch.ones_like(far_ND[None, :, 0], dtype=torch.bool)
-        return lambda h, w: _chunked_divergence_loss(h[None], far_ND[None], w, w.detach(), mask_1N, 0.5)[0]
+        return lambda h, w: _chunked_divergence_loss(
+            h[None], far_ND[None], w, w.detach(), mask_1N, 0.5
+        )[0]
     from liger_kernel.chunked_loss import LigerFusedLinearJSDLoss
 
-    liger = LigerFusedLinearJSDLoss(weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.5, compiled=variant == "liger_compiled")
+    liger = LigerFusedLinearJSDLoss(
+        weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.5, compiled=variant == "liger_compiled"
+    )
     labels_N = torch.full((len(far_ND),), 3, device=far_ND.device)
     return lambda h, w: liger(h, w, far_ND, w.detach(), labels_N)
 
 
-def four_products(near_ND: Tensor, far_ND: Tensor, weight_VD: Tensor, *, chunk: int = 1024) -> Tensor:
+def four_products(
+    near_ND: Tensor, far_ND: Tensor, weight_VD: Tensor, *, chunk: int = 1024
+) -> Tensor:
     """The floor: logits of both sides and both gradients, by chunks, nothing else."""
     grad_ND, grad_VD = torch.empty_like(near_ND), torch.zeros_like(weight_VD)
     for start in range(0, len(near_ND), chunk):
@@ -107,17 +121,37 @@ def divergence_cases(options: argparse.Namespace) -> Iterator[Case]:
     """Every head, number of positions and variant."""
     for name, hidden in HEADS.items():
         for positions in options.positions:
-            shape = {"positions": positions, "hidden": hidden, "vocab": VOCAB, "device": "cuda", "dtype": torch.bfloat16}
+            shape = {
+                "positions": positions,
+                "hidden": hidden,
+                "vocab": VOCAB,
+                "device": "cuda",
+                "dtype": torch.bfloat16,
+            }
             for variant in ("gemm", "triton", "eager", "trl_chunked", "liger", "liger_compiled"):
                 if variant == "liger_compiled" and positions != options.positions[0]:
                     continue  # a compilation for every shape would take the minutes of the rest
-                yield "divergence", f"{name}, {positions} positions", variant, partial(divergence_run, variant, **shape)
+                yield (
+                    "divergence",
+                    f"{name}, {positions} positions",
+                    variant,
+                    partial(divergence_run, variant, **shape),
+                )
 
 
 # ---- the step ----
 
 
-def qwen3(*, layers: int, hidden: int, vocab: int, heads: int, head_dim: int, device: str, dtype: torch.dtype) -> Any:
+def qwen3(
+    *,
+    layers: int,
+    hidden: int,
+    vocab: int,
+    heads: int,
+    head_dim: int,
+    device: str,
+    dtype: torch.dtype,
+) -> Any:
     """A Qwen3 of a shape with random weights, checkpointing its activations."""
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -131,7 +165,15 @@ def qwen3(*, layers: int, hidden: int, vocab: int, heads: int, head_dim: int, de
 
 
 def qwen3_06b() -> Any:
-    return qwen3(layers=28, hidden=1024, vocab=VOCAB, heads=16, head_dim=128, device="cuda", dtype=torch.bfloat16)
+    return qwen3(
+        layers=28,
+        hidden=1024,
+        vocab=VOCAB,
+        heads=16,
+        head_dim=128,
+        device="cuda",
+        dtype=torch.bfloat16,
+    )
 
 
 def step_run(variant: str, *, make: Callable[[], Any], length: int, sites: int, pairs: int) -> Run:
@@ -171,7 +213,8 @@ def longest_cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def milliseconds(run: Run, *, repeats: int) -> tuple[float, float, Any]:
-    """Median CUDA milliseconds after a warm-up, peak MiB above what was held before, and the last result."""
+    """Median CUDA milliseconds after a warm-up, peak MiB above what was held before, and the last
+    result."""
     held, times, result = torch.cuda.memory_allocated(), [], run()
     torch.cuda.reset_peak_memory_stats()
     for _ in range(repeats):
@@ -184,7 +227,9 @@ def milliseconds(run: Run, *, repeats: int) -> tuple[float, float, Any]:
     return statistics.median(times), (torch.cuda.max_memory_allocated() - held) / 2**20, result
 
 
-def measured(case: Case, *, repeats: int, deadline: float, failed: set[tuple[str, str]]) -> dict[str, Any]:
+def measured(
+    case: Case, *, repeats: int, deadline: float, failed: set[tuple[str, str]]
+) -> dict[str, Any]:
     """A line of the result: numbers, or why there are none."""
     table, name, variant, make = case
     line: dict[str, Any] = {"table": table, "case": name, "variant": variant}
@@ -198,16 +243,31 @@ def measured(case: Case, *, repeats: int, deadline: float, failed: set[tuple[str
         return {**line, "problem": f"not installed: {error.name}"}
     except (RuntimeError, ValueError) as error:  # out of memory among them
         failed.add((table, variant))
-        return {**line, "problem": f"failed: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"}
+        return {
+            **line,
+            "problem": (
+                f"failed: {type(error).__name__}:"
+                f" {str(error).splitlines()[0][:120] if str(error) else ''}"
+            ),
+        }
     finally:
         gc.collect()
         torch.cuda.empty_cache()
-    return {**line, "ms": ms, "mib": mib, "result": [float(x) for x in (result if isinstance(result, list) else [result])]}
+    return {
+        **line,
+        "ms": ms,
+        "mib": mib,
+        "result": [float(x) for x in (result if isinstance(result, list) else [result])],
+    }
 
 
 def table_of(lines: list[dict[str, Any]]) -> str:
     """Markdown: a row per measurement, with ours (triton, tree) divided by it."""
-    ours = {(x["table"], x["case"]): x for x in lines if x["variant"] in ("triton", "tree") and "ms" in x}
+    ours = {
+        (x["table"], x["case"]): x
+        for x in lines
+        if x["variant"] in ("triton", "tree") and "ms" in x
+    }
     rows = []
     for x in lines:
         if "problem" in x:
@@ -215,18 +275,32 @@ def table_of(lines: list[dict[str, Any]]) -> str:
             continue
         base = ours.get((x["table"], x["case"]))
         ratios = [f"{base[key] / x[key]:.3f}" if base and x[key] else "" for key in ("ms", "mib")]
-        rows.append([x["table"], x["case"], x["variant"], f"{x['ms']:.1f}", ratios[0], f"{x['mib']:.0f}", ratios[1]])
+        rows.append(
+            [
+                x["table"],
+                x["case"],
+                x["variant"],
+                f"{x['ms']:.1f}",
+                ratios[0],
+                f"{x['mib']:.0f}",
+                ratios[1],
+            ]
+        )
     return markdown(["table", "case", "", "ms", "ours / it", "MiB", "ours / it"], rows)
 
 
 def main(words: list[str] | None = None) -> int:
     """Measure what the minutes allow; print Markdown, write JSON after every line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--positions", type=int, nargs="+", default=[1024, 4096, 8192])
     parser.add_argument("--length", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=7.0, help="no measurement begins after so many")
+    parser.add_argument(
+        "--minutes", type=float, default=7.0, help="no measurement begins after so many"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(words)
     if not torch.cuda.is_available():
@@ -239,7 +313,9 @@ def main(words: list[str] | None = None) -> int:
         lines.append(measured(case, repeats=options.repeats, deadline=deadline, failed=failed))
         print(lines[-1], file=sys.stderr, flush=True)
         if options.json:
-            options.json.write_text(json.dumps({**said, "lines": lines}, indent=1) + "\n", encoding="utf-8")
+            options.json.write_text(
+                json.dumps({**said, "lines": lines}, indent=1) + "\n", encoding="utf-8"
+            )
     print(table_of(lines))
     return 0
 

@@ -1,12 +1,15 @@
-"""A reader model's mistakes beside those of the rule detectors, on the labelled calls of the public sessions.
+"""A reader model's mistakes beside those of the rule detectors, on the labelled calls of the public
+sessions.
 
     python benchmarks/hint_reader.py --logs FOLDER                               the rules, and a stand-in for a reader
     python benchmarks/hint_reader.py --logs FOLDER --recorded reader_answers.jsonl   the rules, and a model's recorded readings
 
-`tests/labels/sites.json` holds 154 verdicts of one reader on calls of the sessions in FOLDER (scripts/fetch_traces.py). Precision is over
-the labelled calls that were named; calls that nobody labelled are counted apart. The rules were corrected on these labels, so their
-numbers are those of the data they were tuned to; a reader's are not. The stand-in is a rule of a few lines that names every call whose
-result is marked as an error: no model was asked, and its row says what telling errors from mistakes is worth.
+`tests/labels/sites.json` holds 154 verdicts of one reader on calls of the sessions in FOLDER
+(scripts/fetch_traces.py). Precision is over the labelled calls that were named; calls that nobody
+labelled are counted apart. The rules were corrected on these labels, so their numbers are those of
+the data they were tuned to; a reader's are not. The stand-in is a rule of a few lines that names
+every call whose result is marked as an error: no model was asked, and its row says what telling
+errors from mistakes is worth.
 
 Prints a table, and JSON with --json FILE.
 """
@@ -41,12 +44,19 @@ Named = tuple[str, str | None]
 
 def labels_of(path: Path) -> dict[tuple[str, str], str]:
     """(file, call id) -> verdict."""
-    return {(row["file"], row["call_id"]): row["verdict"] for row in json.loads(path.read_text("utf-8"))["labels"]}
+    return {
+        (row["file"], row["call_id"]): row["verdict"]
+        for row in json.loads(path.read_text("utf-8"))["labels"]
+    }
 
 
 def sessions_of(paths: Sequence[Path]) -> list[Session]:
     """The sessions of some logs, redacted under one key: recorded readings are found again."""
-    return [session for result in ingest(find_logs(paths), redactor=Redactor(environ={}, key=b"labels")) for session in result.sessions]
+    return [
+        session
+        for result in ingest(find_logs(paths), redactor=Redactor(environ={}, key=b"labels"))
+        for session in result.sessions
+    ]
 
 
 def named_by_rules(sessions: Sequence[Session]) -> Iterator[Named]:
@@ -57,14 +67,18 @@ def named_by_rules(sessions: Sequence[Session]) -> Iterator[Named]:
                 yield Path(site.file).name, site.call_id
 
 
-def named_by_reader(sessions: Sequence[Session], teacher: Teacher, *, settings: ReaderSettings) -> list[Named]:
+def named_by_reader(
+    sessions: Sequence[Session], teacher: Teacher, *, settings: ReaderSettings
+) -> list[Named]:
     """What enough readings of a teacher call a mistake."""
 
     async def run() -> list[Named]:
         asker, redactor = Asker(None), Redactor(environ={}, key=b"labels")
         named: list[Named] = []
         for session in sessions:
-            reading = await read_session(session, teacher=teacher, asker=asker, settings=settings, redactor=redactor)
+            reading = await read_session(
+                session, teacher=teacher, asker=asker, settings=settings, redactor=redactor
+            )
             named += ((Path(session.source.file).name, flag.call_id) for flag in reading.flags)
         return named
 
@@ -73,35 +87,59 @@ def named_by_reader(sessions: Sequence[Session], teacher: Teacher, *, settings: 
 
 def main() -> int:
     """Read, score, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--logs", type=Path, nargs="+", required=True)
-    parser.add_argument("--recorded", type=Path, help="reader_answers.jsonl of `recompose hints --writer reader` on these sessions")
+    parser.add_argument(
+        "--recorded",
+        type=Path,
+        help="reader_answers.jsonl of `recompose hints --writer reader` on these sessions",
+    )
     parser.add_argument("--votes", type=int, default=3)
     parser.add_argument("--min-votes", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    sessions, labels = sessions_of(options.logs), labels_of(ROOT / "tests" / "labels" / "sites.json")
+    sessions, labels = (
+        sessions_of(options.logs),
+        labels_of(ROOT / "tests" / "labels" / "sites.json"),
+    )
     if options.recorded:
         (teacher,) = recorded_teachers(options.recorded)
-        settings, name = ReaderSettings(votes=options.votes, min_votes=options.min_votes), f"reader: {teacher.name}, recorded"
+        settings, name = (
+            ReaderSettings(votes=options.votes, min_votes=options.min_votes),
+            f"reader: {teacher.name}, recorded",
+        )
     else:
         sys.path.insert(0, str(ROOT))
         from tests.data.hints.scripted_reader import flags_every_error, reader
 
-        teacher, settings, name = reader(flags_every_error), ReaderSettings(votes=1, min_votes=1), "stand-in: every marked error (no model)"
+        teacher, settings, name = (
+            reader(flags_every_error),
+            ReaderSettings(votes=1, min_votes=1),
+            "stand-in: every marked error (no model)",
+        )
     scores = {
         "rule detectors (tuned on these labels)": score(named_by_rules(sessions), labels),
         name: score(named_by_reader(sessions, teacher, settings=settings), labels),
     }
     print(f"{'':46s} {'precision':>9s} {'recall':>9s} {'named':>6s} {'unlabelled':>11s}")
     for who, told in scores.items():
-        print(f"{who:46s} {_share(told.precision)} {_share(told.recall)} {told.found:6d} {told.unlabelled:11d}")
-    numbers: dict[str, dict[str, float | None]] = {who: _numbers(told) for who, told in scores.items()}
+        print(
+            f"{who:46s} {_share(told.precision)} {_share(told.recall)} {told.found:6d}"
+            f" {told.unlabelled:11d}"
+        )
+    numbers: dict[str, dict[str, float | None]] = {
+        who: _numbers(told) for who, told in scores.items()
+    }
     print(json.dumps(numbers))
     if options.json:
         from page import about  # beside this file
 
-        options.json.write_text(json.dumps({"about": about(sys.argv), "rows": numbers}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps({"about": about(sys.argv), "rows": numbers}, indent=1) + "\n",
+            encoding="utf-8",
+        )
     return 0
 
 

@@ -45,7 +45,9 @@ from composer_replication.data.ingestion.log_reader import FileReader, KnownIds
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MIN_READING, MAX_MEMORY, MAX_SIZE = 0.5, 4.0, 1.1
-_ID = re.compile(rb"(?<=\")(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?:toolu|msg|req)_[A-Za-z0-9]{8,})")
+_ID = re.compile(
+    rb"(?<=\")(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?:toolu|msg|req)_[A-Za-z0-9]{8,})"
+)
 _MIN_TIMED_BYTES = 2 * 10**7
 
 
@@ -88,13 +90,15 @@ class PlainRecord(msgspec.Struct):
     message: PlainMessage | None = None
 
 
-# ---- logs --------------------------------------------------------------------------------------------------------
+# ---- logs ----------------------------------------------------------------------------------------
 
 
 def write_usual_logs(folder: Path, *, num_sessions: int = 12, num_steps: int = 70) -> Path:
-    """Made-up sessions whose records have the mix and the sizes of real ones of 2.1 (mean 2.6 kB); returns the folder."""
+    """Made-up sessions whose records have the mix and the sizes of real ones of 2.1 (mean 2.6 kB);
+    returns the folder."""
     sys.path.insert(0, str(EXAMPLES))
-    writer = importlib.import_module("log_writer")  # stands beside the demonstration logs, not in the package
+    # stands beside the demonstration logs, not in the package
+    writer = importlib.import_module("log_writer")
 
     rng = random.Random(7)
     words = (
@@ -117,7 +121,9 @@ def write_usual_logs(folder: Path, *, num_sessions: int = 12, num_steps: int = 7
     )
 
     def prose(num_chars: int) -> str:
-        lines = (" ".join(rng.choices(words, k=rng.randint(3, 11))) for _ in range(num_chars // 36 + 1))
+        lines = (
+            " ".join(rng.choices(words, k=rng.randint(3, 11))) for _ in range(num_chars // 36 + 1)
+        )
         return "\n    ".join(lines)
 
     for number in range(num_sessions):
@@ -126,26 +132,43 @@ def write_usual_logs(folder: Path, *, num_sessions: int = 12, num_steps: int = 7
         for step in range(num_steps):
             num_calls = 1 if rng.random() < 0.8 else 3
             results = [prose(rng.choice((120, 400, 1200, 4000))) for _ in range(num_calls)]
-            calls = [writer.Call("Bash", {"command": prose(120), "description": prose(40)}, text) for text in results]
+            calls = [
+                writer.Call("Bash", {"command": prose(120), "description": prose(40)}, text)
+                for text in results
+            ]
             ids = log.act(prose(160), *calls, thinking=prose(700) if rng.random() < 0.6 else None)
             for row in log.records[-num_calls:]:
-                row["toolUseResult"] = {"stdout": results[0], "stderr": "", "originalFile": prose(rng.choice((0, 0, 9000)))}
+                row["toolUseResult"] = {
+                    "stdout": results[0],
+                    "stderr": "",
+                    "originalFile": prose(rng.choice((0, 0, 9000))),
+                }
             for row in log.records[-2 * num_calls - 2 :]:
                 for block in row.get("message", {}).get("content", []):
                     if isinstance(block, dict) and block["type"] == "thinking":
                         block["signature"] = "Ev" * 400
             for _ in range(rng.choice((0, 1, 2))):
-                log.progress({"type": "bash_progress", "output": prose(80), "fullOutput": prose(2500), "totalLines": step}, ids[0])
+                log.progress(
+                    {
+                        "type": "bash_progress",
+                        "output": prose(80),
+                        "fullOutput": prose(2500),
+                        "totalLines": step,
+                    },
+                    ids[0],
+                )
             if step % 10 == 0:
                 log.snapshot()
         log.write(folder)
     return folder
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------
 
 
-def _decode_all(logs: list[LogFile], decode: Callable[[bytes], object], *, buffer_bytes: int = -1) -> None:
+def _decode_all(
+    logs: list[LogFile], decode: Callable[[bytes], object], *, buffer_bytes: int = -1
+) -> None:
     for log in logs:
         with log.path.open("rb", buffering=buffer_bytes) as stream:
             for line in stream:
@@ -187,12 +210,16 @@ def measure_reading(logs: list[LogFile], *, repeat: int) -> dict[str, float]:
     }
 
 
-# ---- size --------------------------------------------------------------------------------------------------------
+# ---- size ----------------------------------------------------------------------------------------
 
 
 def block_bytes(block: Block) -> int:
     """UTF-8 bytes of a block as it is kept, e.g. 5 for Text("abcde")."""
-    text = block.id + block.name + dumps(block.arguments) if isinstance(block, ToolCall) else block.text
+    text = (
+        block.id + block.name + dumps(block.arguments)
+        if isinstance(block, ToolCall)
+        else block.text
+    )
     return len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -206,7 +233,7 @@ def measure_size(logs: list[LogFile]) -> dict[str, float]:
     return {"stored_bytes": stored, "block_bytes": kept, "ratio": round(stored / kept, 4)}
 
 
-# ---- memory ------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def write_copies(logs: list[LogFile], folder: Path, *, num_bytes: int) -> tuple[int, int]:
@@ -216,7 +243,10 @@ def write_copies(logs: list[LogFile], folder: Path, *, num_bytes: int) -> tuple[
         for log in logs:
             mark = f"{files:06x}".encode()
             # every id of the file changes in the same way, so the links between its records hold
-            text = _ID.sub(lambda m, mark=mark: m[0][:-6] + mark if m[0][8:9] == b"-" else m[0] + mark, log.path.read_bytes())
+            text = _ID.sub(
+                lambda m, mark=mark: m[0][:-6] + mark if m[0][8:9] == b"-" else m[0] + mark,
+                log.path.read_bytes(),
+            )
             path = folder / f"{files:06d}" / log.path.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
@@ -227,11 +257,14 @@ def write_copies(logs: list[LogFile], folder: Path, *, num_bytes: int) -> tuple[
 
 
 def _resident_bytes() -> int:
-    """Peak resident bytes of this process; from /proc, because getrusage counts what the parent had before exec."""
+    """Peak resident bytes of this process; from /proc, because getrusage counts what the parent had
+    before exec."""
     status = Path("/proc/self/status")
     if status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
         return int(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def ingest_once(folder: Path) -> dict[str, int]:
@@ -250,7 +283,13 @@ def ingest_once(folder: Path) -> dict[str, int]:
 
     num_sessions = write_sessions(folder.parent / "sessions.jsonl", sessions())
     peak = _resident_bytes()
-    return {"peak_bytes": peak, "base_bytes": before, "index_bytes": known.num_bytes, "num_sessions": num_sessions, "num_turns": turns}
+    return {
+        "peak_bytes": peak,
+        "base_bytes": before,
+        "index_bytes": known.num_bytes,
+        "num_sessions": num_sessions,
+        "num_turns": turns,
+    }
 
 
 def measure_memory(logs: list[LogFile], *, gb: float) -> dict[str, float]:
@@ -273,14 +312,21 @@ def measure_memory(logs: list[LogFile], *, gb: float) -> dict[str, float]:
     }
 
 
-# ---- main --------------------------------------------------------------------------------------------------------
+# ---- main ----------------------------------------------------------------------------------------
 
 
 def main() -> int:
     """Measure, print, compare with the limits."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--logs", type=Path, nargs="+", help="files or folders to measure on")
-    parser.add_argument("--gb", type=float, default=0.1, help="size of the copies for the memory part; 0 leaves it out")
+    parser.add_argument(
+        "--gb",
+        type=float,
+        default=0.1,
+        help="size of the copies for the memory part; 0 leaves it out",
+    )
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
     parser.add_argument("--ingest-once", type=Path, help=argparse.SUPPRESS)
@@ -297,7 +343,14 @@ def main() -> int:
         ("stored bytes / bytes of the blocks", size["ratio"], "<=", MAX_SIZE),
     ]
     if memory:
-        rows.append((f"memory above base and index / largest session ({options.gb:g} GB)", memory["ratio"], "<=", MAX_MEMORY))
+        rows.append(
+            (
+                f"memory above base and index / largest session ({options.gb:g} GB)",
+                memory["ratio"],
+                "<=",
+                MAX_MEMORY,
+            )
+        )
     missed = False
     for name, value, sign, limit in rows:
         good = value >= limit if sign == ">=" else value <= limit

@@ -1,14 +1,17 @@
-"""The hint channel's loss alone, next to the libraries people use for it: time, memory and how exact it is, in one run.
+"""The hint channel's loss alone, next to the libraries people use for it: time, memory and how
+exact it is, in one run.
 
     python benchmarks/losses.py                                 all, about 12 minutes on one core; the naive loss needs 9 GiB
     python benchmarks/losses.py --positions 128 --repeats 1     small
     python benchmarks/losses.py --only ours gemm --hidden 256   some; the names are those of the first column
     python benchmarks/losses.py --sweep --json build/sweep.json    51 loss positions among ever more; --sweep 64 128 is small
 
-Forward and backward of a JSD (beta 0.5) between two sets of hidden states, with the gradient of the student's hidden states and of the
-head, V = 151,936, float32, one thread. `dense` = every position is in the loss; `sparse` = 5 % of them are, the rest is masked. Each
-measurement is a fresh process; a time is the median of its CPU-seconds after the first repetition; memory is the process's highest
-resident size (VmHWM, reset when the inputs exist) above what it held before, so it counts everything a loss makes, gradients too.
+Forward and backward of a JSD (beta 0.5) between two sets of hidden states, with the gradient of the
+student's hidden states and of the head, V = 151,936, float32, one thread. `dense` = every position
+is in the loss; `sparse` = 5 % of them are, the rest is masked. Each measurement is a fresh process;
+a time is the median of its CPU-seconds after the first repetition; memory is the process's highest
+resident size (VmHWM, reset when the inputs exist) above what it held before, so it counts
+everything a loss makes, gradients too.
 
 ours            losses/fused.py, eager torch                    ours_frozen    the same with a head that is not trained
 ours_compiled   row mathematics by torch.compile                gemm           the floor: the four matrix products only, same chunks
@@ -17,10 +20,12 @@ trl_sdpo        TRL's SDPO loss on all logits                   trl_chunked    T
 liger           Liger's fused linear JSD, eager, chunks of 64   liger_compiled the same by torch.compile
 *_gathered      the peer given the loss positions only, which it does not do by itself (sparse)
 
-A peer that cannot be imported is reported as "not installed". Prints Markdown; --json FILE writes the numbers.
-The second table is the error against float64 from bfloat16 hidden states and head, by the true size of the divergence: the gradient's is
-taken before it is rounded to bfloat16, as the gradient of bfloat16 hidden states is in the end (that alone is 2e-3).
-The sweep is what a loss costs beside its positions: 51 of N are in the loss, N from 512 to 4096; naive only where its logits fit.
+A peer that cannot be imported is reported as "not installed". Prints Markdown; --json FILE writes
+the numbers. The second table is the error against float64 from bfloat16 hidden states and head, by
+the true size of the divergence: the gradient's is taken before it is rounded to bfloat16, as the
+gradient of bfloat16 hidden states is in the end (that alone is 2e-3). The sweep is what a loss
+costs beside its positions: 51 of N are in the loss, N from 512 to 4096; naive only where its logits
+fit.
 """
 
 from __future__ import annotations
@@ -50,7 +55,14 @@ SWEEP, SWEEP_LOSS = (512, 1024, 2048, 4096), 51
 DENSE_VARIANTS = (
     "ours", "ours_frozen", "ours_compiled", "gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled"
 )  # fmt: skip
-SPARSE_VARIANTS = ("ours", "gemm", "naive", "trl_chunked", "trl_chunked_gathered", "liger_compiled_gathered")
+SPARSE_VARIANTS = (
+    "ours",
+    "gemm",
+    "naive",
+    "trl_chunked",
+    "trl_chunked_gathered",
+    "liger_compiled_gathered",
+)
 Step = Callable[[Tensor, Tensor], Tensor]  # hidden (N, D), weight (V, D) -> scalar loss
 
 
@@ -61,19 +73,25 @@ def ours(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
     def step(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
         head = Head(weight_VD=weight_VD)
         picked = (hidden_ND, teacher_ND) if rows.all() else (hidden_ND[rows], teacher_ND[rows])
-        values_N = fused_divergence(picked[0], head, picked[1], head, divergence="jsd", beta=0.5, raw=True, backend=backend)
+        values_N = fused_divergence(
+            picked[0], head, picked[1], head, divergence="jsd", beta=0.5, raw=True, backend=backend
+        )
         return values_N.sum() / len(values_N)
 
     return step
 
 
 def gemm(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
-    """Four matrix products per chunk and nothing else: what any loss with both gradients must do."""
+    """Four matrix products per chunk and nothing else: what any loss with both gradients must
+    do."""
 
     def step(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
         near_ND, far_ND, weight_VD = hidden_ND.detach()[rows], teacher_ND[rows], weight_VD.detach()
         chunk = chunk_rows("cpu", VOCAB, 8)
-        logits_CV, other_CV = torch.empty(min(chunk, len(near_ND)), VOCAB), torch.empty(min(chunk, len(near_ND)), VOCAB)
+        logits_CV, other_CV = (
+            torch.empty(min(chunk, len(near_ND)), VOCAB),
+            torch.empty(min(chunk, len(near_ND)), VOCAB),
+        )
         grad_VD, grad_ND = torch.empty_like(weight_VD), torch.empty_like(near_ND)
         for start in range(0, len(near_ND), chunk):
             part = slice(start, min(start + chunk, len(near_ND)))
@@ -81,7 +99,11 @@ def gemm(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
             torch.mm(near_ND[part], weight_VD.t(), out=z_CV)
             torch.mm(far_ND[part], weight_VD.t(), out=other_CV[: part.stop - start])
             torch.mm(z_CV, weight_VD, out=grad_ND[part])
-            torch.mm(z_CV.t(), near_ND[part], out=grad_VD) if start == 0 else grad_VD.addmm_(z_CV.t(), near_ND[part])
+            (
+                torch.mm(z_CV.t(), near_ND[part], out=grad_VD)
+                if start == 0
+                else grad_VD.addmm_(z_CV.t(), near_ND[part])
+            )
         return hidden_ND.sum() * 0.0
 
     return step
@@ -95,7 +117,9 @@ def naive(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
 
     def step(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
         teacher_NV = teacher_ND @ weight_VD.detach().t()
-        return GKDTrainer.generalized_jsd_loss((hidden_ND @ weight_VD.t())[None], teacher_NV[None], labels=labels_1N, beta=0.5)
+        return GKDTrainer.generalized_jsd_loss(
+            (hidden_ND @ weight_VD.t())[None], teacher_NV[None], labels=labels_1N, beta=0.5
+        )
 
     return step
 
@@ -105,7 +129,9 @@ def trl_sdpo(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
     from trl.experimental.sdpo.loss_utils import compute_full_logit_self_distillation_loss as loss
 
     def step(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
-        values_N = loss(hidden_ND @ weight_VD.t(), teacher_ND @ weight_VD.detach().t(), distillation_alpha=0.5)
+        values_N = loss(
+            hidden_ND @ weight_VD.t(), teacher_ND @ weight_VD.detach().t(), distillation_alpha=0.5
+        )
         return values_N[rows].mean()
 
     return step
@@ -119,7 +145,9 @@ def trl_chunked(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
         near_ND, far_ND, mask_N = hidden_ND, teacher_ND, rows
         if variant.endswith("gathered"):
             near_ND, far_ND, mask_N = hidden_ND[rows], teacher_ND[rows], rows[rows]
-        return _chunked_divergence_loss(near_ND[None], far_ND[None], weight_VD, weight_VD.detach(), mask_N[None], 0.5)[0]
+        return _chunked_divergence_loss(
+            near_ND[None], far_ND[None], weight_VD, weight_VD.detach(), mask_N[None], 0.5
+        )[0]
 
     return step
 
@@ -129,13 +157,19 @@ def liger(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
     from liger_kernel.chunked_loss import LigerFusedLinearJSDLoss
 
     loss = LigerFusedLinearJSDLoss(
-        weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.5, compiled=variant.startswith("liger_compiled"), chunk_size=64
+        weight_hard_loss=0.0,
+        weight_soft_loss=1.0,
+        beta=0.5,
+        compiled=variant.startswith("liger_compiled"),
+        chunk_size=64,
     )
     labels_N = torch.where(rows, 3, -100)
 
     def step(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
         if variant.endswith("gathered"):
-            return loss(hidden_ND[rows], weight_VD, teacher_ND[rows], weight_VD.detach(), labels_N[rows])
+            return loss(
+                hidden_ND[rows], weight_VD, teacher_ND[rows], weight_VD.detach(), labels_N[rows]
+            )
         return loss(hidden_ND, weight_VD, teacher_ND, weight_VD.detach(), labels_N)
 
     return step
@@ -159,7 +193,9 @@ MAKERS: dict[str, Callable[[Tensor, Tensor, str], Step]] = {
 # ---- one measurement, in a process of its own ----
 
 
-def measure(variant: str, *, positions: int, hidden: int, share: float, repeats: int) -> dict[str, Any]:
+def measure(
+    variant: str, *, positions: int, hidden: int, share: float, repeats: int
+) -> dict[str, Any]:
     """Time and memory of one variant; the inputs are the same for all."""
     from resident import HighWater  # beside this file
 
@@ -186,15 +222,30 @@ def measure(variant: str, *, positions: int, hidden: int, share: float, repeats:
             cpu_s.append(time.process_time() - begun)
         peak_mib = water.mib
         loss = value.item()
-        norms = tuple(float(t.grad.norm()) if t.grad is not None else 0.0 for t in (near_ND, weight))
+        norms = tuple(
+            float(t.grad.norm()) if t.grad is not None else 0.0 for t in (near_ND, weight)
+        )
         del value, near_ND, weight
-    return {"cpu_s": statistics.median(cpu_s[1:] or cpu_s), "mib": peak_mib, "loss": loss, "grad_hidden": norms[0], "grad_head": norms[1]}
+    return {
+        "cpu_s": statistics.median(cpu_s[1:] or cpu_s),
+        "mib": peak_mib,
+        "loss": loss,
+        "grad_hidden": norms[0],
+        "grad_head": norms[1],
+    }
 
 
-def in_child(variant: str, options: argparse.Namespace, *, hidden: int, share: float, positions: int = 0) -> dict[str, Any]:
+def in_child(
+    variant: str, options: argparse.Namespace, *, hidden: int, share: float, positions: int = 0
+) -> dict[str, Any]:
     """`measure` in a fresh process; `positions` 0 = those of the options."""
     positions = positions or (options.positions if hidden <= 256 else options.wide_positions)
-    sizes = [f"--positions={positions}", f"--repeats={options.repeats}", f"--hidden={hidden}", f"--share={share}"]
+    sizes = [
+        f"--positions={positions}",
+        f"--repeats={options.repeats}",
+        f"--hidden={hidden}",
+        f"--share={share}",
+    ]
     done = subprocess.run(
         [sys.executable, __file__, "--child", variant, *sizes],
         capture_output=True,
@@ -211,28 +262,43 @@ def in_child(variant: str, options: argparse.Namespace, *, hidden: int, share: f
 
 
 def sweep(options: argparse.Namespace) -> dict[str, Any]:
-    """`SWEEP_LOSS` loss positions within each number of positions: ours, the floor, and naive up to --naive-up-to positions."""
+    """`SWEEP_LOSS` loss positions within each number of positions: ours, the floor, and naive up to
+    --naive-up-to positions."""
     lines: list[dict[str, Any]] = []
     for positions in options.sweep:
         for variant in ("ours", "gemm", *(["naive"] if positions <= options.naive_up_to else [])):
-            found = in_child(variant, options, hidden=256, share=SWEEP_LOSS / positions, positions=positions)
+            found = in_child(
+                variant, options, hidden=256, share=SWEEP_LOSS / positions, positions=positions
+            )
             lines.append({"positions": positions, "variant": variant, **found})
             print(f"sweep {positions} {variant}: {found}", file=sys.stderr, flush=True)
-    return {"vocab": VOCAB, "loss_positions": SWEEP_LOSS, "hidden": 256, "repeats": options.repeats, "lines": lines}
+    return {
+        "vocab": VOCAB,
+        "loss_positions": SWEEP_LOSS,
+        "hidden": 256,
+        "repeats": options.repeats,
+        "lines": lines,
+    }
 
 
 # ---- how exact ----
 
 
-def errors(noise: float, *, positions: int = 16, hidden: int = 256) -> tuple[float, dict[str, tuple[float, float]]]:
-    """The true divergence, and each way's relative error of value and of the hidden gradient, from bfloat16 inputs.
+def errors(
+    noise: float, *, positions: int = 16, hidden: int = 256
+) -> tuple[float, dict[str, tuple[float, float]]]:
+    """The true divergence, and each way's relative error of value and of the hidden gradient, from
+    bfloat16 inputs.
 
-    The hidden states are given as float32 tensors of bfloat16 numbers, so that the gradient is seen before it is rounded.
+    The hidden states are given as float32 tensors of bfloat16 numbers, so that the gradient is seen
+    before it is rounded.
     """
     generator = torch.Generator().manual_seed(0)
     weight_VD = (torch.randn(VOCAB, hidden, generator=generator) * (3.0 / hidden**0.5)).bfloat16()
     student_ND = torch.randn(positions, hidden, generator=generator).bfloat16()
-    teacher_ND = (student_ND.float() + noise * torch.randn(positions, hidden, generator=generator)).bfloat16()
+    teacher_ND = (
+        student_ND.float() + noise * torch.randn(positions, hidden, generator=generator)
+    ).bfloat16()
 
     def graded(fn: Callable[[Tensor], Tensor], dtype: torch.dtype) -> tuple[float, Tensor]:
         leaf_ND = student_ND.to(dtype).requires_grad_()
@@ -242,11 +308,18 @@ def errors(noise: float, *, positions: int = 16, hidden: int = 256) -> tuple[flo
         return value.item(), leaf_ND.grad.double()
 
     wide_VD = weight_VD.double()
-    true, true_ND = graded(lambda h: jsd(h @ wide_VD.t(), teacher_ND.double() @ wide_VD.t(), beta=0.5, raw=True).mean(), torch.float64)
+    true, true_ND = graded(
+        lambda h: jsd(
+            h @ wide_VD.t(), teacher_ND.double() @ wide_VD.t(), beta=0.5, raw=True
+        ).mean(),
+        torch.float64,
+    )
     head = Head(weight_VD=weight_VD)
 
     def fused(h: Tensor) -> Tensor:
-        return fused_divergence(h, head, teacher_ND, head, divergence="jsd", beta=0.5, raw=True).mean()
+        return fused_divergence(
+            h, head, teacher_ND, head, divergence="jsd", beta=0.5, raw=True
+        ).mean()
 
     ways: dict[str, Callable[[Tensor], Tensor]] = {"ours": fused}
     try:
@@ -259,20 +332,29 @@ def errors(noise: float, *, positions: int = 16, hidden: int = 256) -> tuple[flo
 
         def low(h: Tensor, dtype: torch.dtype) -> Tensor:
             near_NV, far_NV = h.bfloat16() @ weight_VD.t(), teacher_ND @ weight_VD.t()
-            return usual(near_NV.to(dtype)[None], far_NV.to(dtype)[None], labels=labels_1N, beta=0.5)
+            return usual(
+                near_NV.to(dtype)[None], far_NV.to(dtype)[None], labels=labels_1N, beta=0.5
+            )
 
         ways["TRL GKD, bf16 logits"] = lambda h: low(h, torch.bfloat16)
         ways["TRL GKD, bf16 logits upcast"] = lambda h: low(h, torch.float32)
         ways["TRL GKD, fp32 logits"] = lambda h: usual(
-            (h @ single_VD.t())[None], (teacher_ND.float() @ single_VD.t())[None], labels=labels_1N, beta=0.5
+            (h @ single_VD.t())[None],
+            (teacher_ND.float() @ single_VD.t())[None],
+            labels=labels_1N,
+            beta=0.5,
         )
-        ways["TRL chunked kernel, fp32"] = lambda h: chunked(h[None], teacher_ND.float()[None], single_VD, single_VD, mask_1N, 0.5)[0]
+        ways["TRL chunked kernel, fp32"] = lambda h: chunked(
+            h[None], teacher_ND.float()[None], single_VD, single_VD, mask_1N, 0.5
+        )[0]
     except ImportError:
         pass
     try:
         from liger_kernel.chunked_loss import LigerFusedLinearJSDLoss
 
-        loss = LigerFusedLinearJSDLoss(weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.5, compiled=False, chunk_size=64)
+        loss = LigerFusedLinearJSDLoss(
+            weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.5, compiled=False, chunk_size=64
+        )
         ways["Liger, bf16"] = lambda h: loss(
             h.bfloat16(), weight_VD, teacher_ND, weight_VD, torch.ones(positions, dtype=torch.long)
         ).float()
@@ -284,14 +366,22 @@ def errors(noise: float, *, positions: int = 16, hidden: int = 256) -> tuple[flo
         if true == 0.0:
             found[name] = (value, float(grad_ND.norm()))
         else:
-            found[name] = (abs(value - true) / true, float((grad_ND - true_ND).norm() / true_ND.norm()))
+            found[name] = (
+                abs(value - true) / true,
+                float((grad_ND - true_ND).norm() / true_ND.norm()),
+            )
     return true, found
 
 
 # ---- the tables ----
 
 LIMITS = {  # of the issue: ratio of ours to a variant
-    ("dense", 256): {"naive": (0.40, 0.04), "trl_chunked": (0.35, 0.20), "liger_compiled": (0.80, None), "gemm": (1.8, None)},
+    ("dense", 256): {
+        "naive": (0.40, 0.04),
+        "trl_chunked": (0.35, 0.20),
+        "liger_compiled": (0.80, None),
+        "gemm": (1.8, None),
+    },
     ("dense", 1024): {"gemm": (1.2, None)},
     ("sparse", 256): {"naive": (0.04, 0.04)},
 }
@@ -311,28 +401,44 @@ def table(kind: str, hidden: int, positions: int, results: dict[str, dict[str, A
         if "missing" in row:
             lines.append(f"| {name} | not installed | | | | |")
             continue
-        ratios = [f"{base[key] / row[key]:.3f}" if key in base and row[key] else "" for key in ("cpu_s", "mib")]
+        ratios = [
+            f"{base[key] / row[key]:.3f}" if key in base and row[key] else ""
+            for key in ("cpu_s", "mib")
+        ]
         goal = ", ".join(
             f"{what} <= {limit} {'met' if base[key] / row[key] <= limit else 'MISSED'}"
-            for what, key, limit in zip(("time", "memory"), ("cpu_s", "mib"), limits.get(name, (None, None)), strict=True)
+            for what, key, limit in zip(
+                ("time", "memory"), ("cpu_s", "mib"), limits.get(name, (None, None)), strict=True
+            )
             if limit is not None and base
         )
-        lines.append(f"| {name} | {row['cpu_s']:.2f} | {row['mib']:.0f} | {ratios[0]} | {ratios[1]} | {goal} |")
+        lines.append(
+            f"| {name} | {row['cpu_s']:.2f} | {row['mib']:.0f} | {ratios[0]} | {ratios[1]} |"
+            f" {goal} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def numerics_table(noises: list[float]) -> tuple[str, dict[str, Any]]:
-    """Relative error of value / hidden gradient; at 0 the value and the gradient's norm themselves."""
+    """Relative error of value / hidden gradient; at 0 the value and the gradient's norm
+    themselves."""
     columns = [errors(noise) for noise in noises]
     names = list(columns[0][1])
     lines = [
-        "**error of value / gradient, bf16 hidden states and head** (last column: value / gradient norm at identity)",
+        (
+            "**error of value / gradient, bf16 hidden states and head** (last column: value /"
+            " gradient norm at identity)"
+        ),
         "",
         "| true JSD | " + " | ".join(f"{true:.1e}" for true, _ in columns) + " |",
         "|---|" + "---|" * len(columns),
     ]
     for name in names:
-        lines.append(f"| {name} | " + " | ".join("{:.0e} / {:.0e}".format(*found[name]) for _, found in columns) + " |")
+        lines.append(
+            f"| {name} | "
+            + " | ".join("{:.0e} / {:.0e}".format(*found[name]) for _, found in columns)
+            + " |"
+        )
     return "\n".join(lines) + "\n", {f"{true:.3e}": found for true, found in columns}
 
 
@@ -354,36 +460,72 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the measurements one after another."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--positions", type=int, default=1024)
-    parser.add_argument("--wide-positions", type=int, default=512, help="positions where the hidden size is above 256")
+    parser.add_argument(
+        "--wide-positions",
+        type=int,
+        default=512,
+        help="positions where the hidden size is above 256",
+    )
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--no-numerics", action="store_true")
-    parser.add_argument("--sweep", type=int, nargs="*", help="only the sweep, over these numbers of positions")
-    parser.add_argument("--naive-up-to", type=int, default=1024, help="positions up to which the sweep also measures naive")
+    parser.add_argument(
+        "--sweep", type=int, nargs="*", help="only the sweep, over these numbers of positions"
+    )
+    parser.add_argument(
+        "--naive-up-to",
+        type=int,
+        default=1024,
+        help="positions up to which the sweep also measures naive",
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--share", type=float, default=1.0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
-        size = {"positions": options.positions, "hidden": options.hidden[0], "share": options.share, "repeats": options.repeats}
+        size = {
+            "positions": options.positions,
+            "hidden": options.hidden[0],
+            "share": options.share,
+            "repeats": options.repeats,
+        }
         print(json.dumps(measure(options.child, **size)))
         return 0
     if options.sweep is not None:
         return write_sweep(options)
-    written: dict[str, Any] = {"vocab": VOCAB, "share": SPARSE, "repeats": options.repeats, "positions": {}, "tables": {}}
+    written: dict[str, Any] = {
+        "vocab": VOCAB,
+        "share": SPARSE,
+        "repeats": options.repeats,
+        "positions": {},
+        "tables": {},
+    }
     for hidden in options.hidden:
-        for kind, share, variants in (("dense", 1.0, DENSE_VARIANTS), ("sparse", SPARSE, SPARSE_VARIANTS)):
+        for kind, share, variants in (
+            ("dense", 1.0, DENSE_VARIANTS),
+            ("sparse", SPARSE, SPARSE_VARIANTS),
+        ):
             if kind == "sparse" and hidden > 256:
                 continue
             chosen = [v for v in variants if not options.only or v in options.only]
             results: dict[str, dict[str, Any]] = {}
             written["tables"][f"{kind} {hidden}"] = results
-            written["positions"][f"{kind} {hidden}"] = options.positions if hidden <= 256 else options.wide_positions
+            written["positions"][f"{kind} {hidden}"] = (
+                options.positions if hidden <= 256 else options.wide_positions
+            )
             for variant in chosen:
                 results[variant] = in_child(variant, options, hidden=hidden, share=share)
                 print(f"{kind} {hidden} {variant}: {results[variant]}", file=sys.stderr, flush=True)
-            print(table(kind, hidden, options.positions if hidden <= 256 else options.wide_positions, results), flush=True)
+            print(
+                table(
+                    kind,
+                    hidden,
+                    options.positions if hidden <= 256 else options.wide_positions,
+                    results,
+                ),
+                flush=True,
+            )
     if not options.no_numerics:
         text, written["numerics"] = numerics_table([1.0, 0.3, 0.1, 0.03, 0.01, 0.0])
         print(text)

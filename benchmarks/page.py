@@ -1,4 +1,5 @@
-"""docs/benchmarks.md, written from benchmarks/results/benchmarks.json alone; the JSON is gathered from what the benchmarks wrote.
+"""docs/benchmarks.md, written from benchmarks/results/benchmarks.json alone; the JSON is gathered
+from what the benchmarks wrote.
 
     python benchmarks/losses.py --json build/losses.json
     python benchmarks/losses.py --sweep --json build/sweep.json
@@ -8,8 +9,9 @@
     python benchmarks/page.py                                                       the page anew from benchmarks/results/benchmarks.json
     python benchmarks/page.py --check                                               is the page what its JSON says?
 
-A file is known by its name (losses, sweep, step, long, rollouts, curate, redact, replay_cost, hint_reader, gpu); a part that is not given
-stays as it was. A ratio on the page is a quotient of two numbers of the JSON. What was never measured is listed as not measured.
+A file is known by its name (losses, sweep, step, long, rollouts, curate, redact, replay_cost,
+hint_reader, gpu); a part that is not given stays as it was. A ratio on the page is a quotient of
+two numbers of the JSON. What was never measured is listed as not measured.
 """
 
 from __future__ import annotations
@@ -45,9 +47,26 @@ PARTS: Mapping[str, str] = {
     "gpu": "everything on a GPU (benchmarks/gpu.py)",
 }
 LOSS_VARIANTS = {
-    "dense 256": ("ours", "ours_frozen", "ours_compiled", "gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled"),
+    "dense 256": (
+        "ours",
+        "ours_frozen",
+        "ours_compiled",
+        "gemm",
+        "naive",
+        "trl_sdpo",
+        "trl_chunked",
+        "liger",
+        "liger_compiled",
+    ),
     "dense 1024": ("ours", "gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled"),
-    "sparse 256": ("ours", "gemm", "naive", "trl_chunked", "trl_chunked_gathered", "liger_compiled_gathered"),
+    "sparse 256": (
+        "ours",
+        "gemm",
+        "naive",
+        "trl_chunked",
+        "trl_chunked_gathered",
+        "liger_compiled_gathered",
+    ),
 }
 STEP_VARIANTS, STEP_PAIRS = ("tree", "rows", "separate", "naive", "trl"), (2, 4, 8, 16)
 GOALS: Mapping[str, Any] = {
@@ -71,23 +90,35 @@ GOALS: Mapping[str, Any] = {
     "redact": {"mb_per_s": 20, "recall": 0.99, "altered": 0.01},
     "sizes": {"dense 256": 1024, "sparse 256": 1024, "step": 1024},
 }
-"""What the issues ask for: the most that ours may be of a peer, or the least of a number by itself; kept in the JSON beside the numbers."""
+"""What the issues ask for: the most that ours may be of a peer, or the least of a number by itself;
+kept in the JSON beside the numbers."""
 
 
 def about(command: Sequence[str]) -> dict[str, Any]:
     """What stands beside numbers: how, where, when and with what they were made."""
-    model = [x.partition(":")[2].strip() for x in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if x.startswith("model name")]
+    model = [
+        x.partition(":")[2].strip()
+        for x in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        if x.startswith("model name")
+    ]
     versions = {"python": platform.python_version()}
     for name in ("torch", "transformers", "trl", "liger-kernel", "triton"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    words = [f"build/{Path(word).name}" if Path(word).is_absolute() else word for word in command[1:]]  # nobody's folders on the page
+    # nobody's folders on the page
+    words = [
+        f"build/{Path(word).name}" if Path(word).is_absolute() else word for word in command[1:]
+    ]
     return {
         "command": shlex.join(["python", "benchmarks/" + Path(command[0]).name, *words]),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": {"cpu": model[0] if model else platform.machine(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)},
+        "machine": {
+            "cpu": model[0] if model else platform.machine(),
+            "cores": os.cpu_count(),
+            "load": round(os.getloadavg()[0], 1),
+        },
         "versions": versions,
     }
 
@@ -109,8 +140,14 @@ def render(measured: Json) -> str:
         "hint_reader": hint_reader_section,
         "gpu": gpu_section,
     }
-    found = [sections[name](measured[name], measured["goals"]) for name in PARTS if name in measured]
-    parts = [OPENING, "\n".join(["## Not measured", "", *(f"- {line}" for line in not_measured(measured)), ""]), *found]
+    found = [
+        sections[name](measured[name], measured["goals"]) for name in PARTS if name in measured
+    ]
+    parts = [
+        OPENING,
+        "\n".join(["## Not measured", "", *(f"- {line}" for line in not_measured(measured)), ""]),
+        *found,
+    ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -138,7 +175,11 @@ def not_measured(measured: Json) -> Iterator[str]:
             yield f"the loss alone, {table}: {', '.join(missing)}"
     if "losses" in measured and "numerics" not in measured["losses"]:
         yield "the error from bfloat16 hidden states"
-    there = {(line["pairs"], line["variant"]) for line in measured.get("step", {}).get("lines", ()) if "cpu_s" in line}
+    there = {
+        (line["pairs"], line["variant"])
+        for line in measured.get("step", {}).get("lines", ())
+        if "cpu_s" in line
+    }
     for pairs in STEP_PAIRS if "step" in measured else ():
         missing = [v for v in STEP_VARIANTS if (pairs, v) not in there]
         if missing:
@@ -150,7 +191,10 @@ def how(part: Json) -> str:
     said, machine = part["about"], part["about"]["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in said["versions"].items())
     load = f"load {machine['load']} when it was written"
-    return f"`{said['command']}`, {said['date']}, {machine['cpu']}, {machine['cores']} cores ({load}); {versions}."
+    return (
+        f"`{said['command']}`, {said['date']}, {machine['cpu']}, {machine['cores']} cores ({load});"
+        f" {versions}."
+    )
 
 
 def ratio_and_goal(ours: float | None, theirs: float, goal: float | None) -> tuple[str, str]:
@@ -169,7 +213,9 @@ def size_note(size: int, asked: int | None) -> str:
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
-    return "\n".join(["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows)])
+    return "\n".join(
+        ["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows)]
+    )
 
 
 def losses_section(part: Json, goals: Json) -> str:
@@ -177,8 +223,15 @@ def losses_section(part: Json, goals: Json) -> str:
     parts = ["## The hint channel's loss alone", how(part)]
     for name, rows in part["tables"].items():
         kind, hidden = name.split()
-        share = "every position is in the loss" if kind == "dense" else f"{part['share']:.0%} of the positions are in the loss"
-        text = f"JSD, forward and backward, V = {part['vocab']}, H = {hidden}, N = {part['positions'][name]}, {share}."
+        share = (
+            "every position is in the loss"
+            if kind == "dense"
+            else f"{part['share']:.0%} of the positions are in the loss"
+        )
+        text = (
+            f"JSD, forward and backward, V = {part['vocab']}, H = {hidden}, N ="
+            f" {part['positions'][name]}, {share}."
+        )
         text += size_note(part["positions"][name], goals["sizes"].get(name))
         base, cells = rows.get("ours", {}), []
         for variant, row in rows.items():
@@ -189,13 +242,19 @@ def losses_section(part: Json, goals: Json) -> str:
             time = ratio_and_goal(base.get("cpu_s"), row["cpu_s"], goal.get("cpu_s"))
             memory = ratio_and_goal(base.get("mib"), row["mib"], goal.get("mib"))
             cells.append([variant, f"{row['cpu_s']:.2f}", *time, f"{row['mib']:.0f}", *memory])
-        parts += [text, markdown(["", "CPU-s", "ours / it", "goal", "MiB", "ours / it", "goal"], cells)]
+        parts += [
+            text,
+            markdown(["", "CPU-s", "ours / it", "goal", "MiB", "ours / it", "goal"], cells),
+        ]
     parts.append(
-        "`gemm` is the floor: the matrix products that any loss with both gradients must do, and nothing else. `ours_frozen` has a head "
-        "that is not trained. `naive` is TRL's GKD loss on all logits. `*_gathered`: the peer is given the loss positions "
-        "only, which it does not do itself."
+        "`gemm` is the floor: the matrix products that any loss with both gradients must do, and"
+        " nothing else. `ours_frozen` has a head that is not trained. `naive` is TRL's GKD loss on"
+        " all logits. `*_gathered`: the peer is given the loss positions only, which it does not do"
+        " itself."
     )
-    return "\n\n".join([*parts, numerics(part["numerics"], goals["numerics"])] if "numerics" in part else parts)
+    return "\n\n".join(
+        [*parts, numerics(part["numerics"], goals["numerics"])] if "numerics" in part else parts
+    )
 
 
 def sweep_section(part: Json, goals: Json) -> str:
@@ -208,22 +267,37 @@ def sweep_section(part: Json, goals: Json) -> str:
     for size, row in sorted(by_size.items()):
         found = {name: row.get(name, {}) for name in ("ours", "gemm", "naive")}
         cells = [
-            f"{line[key]:{style}}" if key in line else "" for line in found.values() for key, style in (("cpu_s", ".2f"), ("mib", ".0f"))
+            f"{line[key]:{style}}" if key in line else ""
+            for line in found.values()
+            for key, style in (("cpu_s", ".2f"), ("mib", ".0f"))
         ]
-        shares = [ratio_and_goal(found["ours"].get(key), found["naive"].get(key, 0.0), None)[0] for key in ("cpu_s", "mib")]
+        shares = [
+            ratio_and_goal(found["ours"].get(key), found["naive"].get(key, 0.0), None)[0]
+            for key in ("cpu_s", "mib")
+        ]
         if "missing" in found["naive"]:
             cells[4] = "not installed"
         rows.append([str(size), *cells, *shares])
     text = (
-        f"JSD, forward and backward, V = {part['vocab']}, H = {part['hidden']}: {part['loss_positions']} positions are in the loss, "
-        "whatever the number N of all. The floor `gemm` is given those only; `naive` takes logits, so it projects them all."
+        f"JSD, forward and backward, V = {part['vocab']}, H = {part['hidden']}:"
+        f" {part['loss_positions']} positions are in the loss, whatever the number N of all. The"
+        " floor `gemm` is given those only; `naive` takes logits, so it projects them all."
     )
-    heads = ["N", *(f"{v}, {unit}" for v in ("ours", "gemm", "naive") for unit in ("CPU-s", "MiB")), "ours / naive", "memory"]
+    heads = [
+        "N",
+        *(f"{v}, {unit}" for v in ("ours", "gemm", "naive") for unit in ("CPU-s", "MiB")),
+        "ours / naive",
+        "memory",
+    ]
     parts = ["## A loss among ever more positions", how(part), text, markdown(heads, rows)]
     if len(sizes) > 1:
         first, last = by_size[sizes[0]]["ours"], by_size[sizes[-1]]["ours"]
         cells = [
-            [name, f"{last[key] / first[key]:.3f}", ratio_and_goal(last[key], first[key], goals["sweep"][key])[1]]
+            [
+                name,
+                f"{last[key] / first[key]:.3f}",
+                ratio_and_goal(last[key], first[key], goals["sweep"][key])[1],
+            ]
             for name, key in (("time", "cpu_s"), ("memory", "mib"))
         ]
         parts.append(markdown([f"ours, N = {sizes[-1]} / N = {sizes[0]}", "ratio", "goal"], cells))
@@ -233,28 +307,47 @@ def sweep_section(part: Json, goals: Json) -> str:
 def numerics(found: Json, goal: Json) -> str:
     """Errors of value and gradient by the true divergence."""
     names = list(dict.fromkeys(name for column in found.values() for name in column))
-    rows = [[name, *("{:.0e} / {:.0e}".format(*column[name]) if name in column else "" for column in found.values())] for name in names]
-    judged = [max(column["ours"]) for true, column in found.items() if float(true) >= 0.8 * goal["at_least"] and "ours" in column]
-    verdict = ("met" if max(judged) <= goal["error"] else "**missed**") if judged else "not measured"
+    rows = [
+        [
+            name,
+            *(
+                "{:.0e} / {:.0e}".format(*column[name]) if name in column else ""
+                for column in found.values()
+            ),
+        ]
+        for name in names
+    ]
+    judged = [
+        max(column["ours"])
+        for true, column in found.items()
+        if float(true) >= 0.8 * goal["at_least"] and "ours" in column
+    ]
+    verdict = (
+        ("met" if max(judged) <= goal["error"] else "**missed**") if judged else "not measured"
+    )
     text = (
-        "How exact: relative error of the value / of the hidden states' gradient against float64, from bfloat16 hidden states and head, by "
-        "the true divergence; in the column of identical inputs the value and the gradient's norm themselves. The gradient is measured "
-        "before its last rounding: that of a bfloat16 hidden state is a bfloat16 number in the end, whatever made it, which alone is an "
-        "error of about 2e-3. Goal for ours down to a "
-        f"divergence of {goal['at_least']:g}: {goal['error']:g} ({verdict})."
+        "How exact: relative error of the value / of the hidden states' gradient against float64,"
+        " from bfloat16 hidden states and head, by the true divergence; in the column of identical"
+        " inputs the value and the gradient's norm themselves. The gradient is measured before its"
+        " last rounding: that of a bfloat16 hidden state is a bfloat16 number in the end, whatever"
+        " made it, which alone is an error of about 2e-3. Goal for ours down to a divergence of"
+        f" {goal['at_least']:g}: {goal['error']:g} ({verdict})."
     )
     return text + "\n\n" + markdown(["true JSD", *found], rows)
 
 
 def step_section(part: Json, goals: Json) -> str:
-    """The tree next to what shares nothing, by the number of pairs; growth per pair; the losses, which must agree."""
+    """The tree next to what shares nothing, by the number of pairs; growth per pair; the losses,
+    which must agree."""
     shape, lines = part["shape"], [line for line in part["lines"] if "cpu_s" in line]
     text = (
-        f"A session of {shape['length']} tokens with {shape['sites']} sites (hint of {shape['hint']} tokens, message of "
-        f"{shape['message']}) and K pairs on a Qwen3 of {shape['layers']} layers, hidden size {shape['hidden']}, "
-        f"V = {shape['vocab']}, random weights, float32. Forward and backward of policy, hint and preference; the last column holds "
-        "their three losses and the gradient's norm: one that does not compute the tree's is marked."
-    ) + size_note(shape["length"], goals["sizes"]["step"])
+        f"A session of {shape['length']} tokens with {shape['sites']} sites (hint of"
+        f" {shape['hint']} tokens, message of {shape['message']}) and K pairs on a Qwen3 of"
+        f" {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']}, random"
+        " weights, float32. Forward and backward of policy, hint and preference; the last column"
+        " holds their three losses and the gradient's norm: one that does not compute the tree's"
+        " is marked." + size_note(shape["length"], goals["sizes"]["step"])
+    )
     base = {line["pairs"]: line for line in lines if line["variant"] == "tree"}
     rows = []
     for line in part["lines"]:
@@ -263,40 +356,67 @@ def step_section(part: Json, goals: Json) -> str:
             rows.append([str(pairs), variant, line["problem"], *[""] * 5])
             continue
         ours = base.get(pairs, {})
-        ratio, goal = ratio_and_goal(ours.get("cpu_s"), line["cpu_s"], goals["step"].get(variant, {}).get(str(pairs)))
+        ratio, goal = ratio_and_goal(
+            ours.get("cpu_s"), line["cpu_s"], goals["step"].get(variant, {}).get(str(pairs))
+        )
         memory = ratio_and_goal(ours.get("peak_mib"), line["peak_mib"], None)[0]
         losses = " ".join(f"{x:.5f}" for x in (*line["losses"], line["gradient_norm"]))
         losses += "" if not ours or same(line, ours) else " **differs**"
-        rows.append([str(pairs), variant, f"{line['cpu_s']:.2f}", ratio, goal, f"{line['peak_mib']:.0f}", memory, losses])
+        rows.append(
+            [
+                str(pairs),
+                variant,
+                f"{line['cpu_s']:.2f}",
+                ratio,
+                goal,
+                f"{line['peak_mib']:.0f}",
+                memory,
+                losses,
+            ]
+        )
     heads = ["K", "", "CPU-s", "tree / it", "goal", "MiB", "tree / it", "losses, gradient norm"]
     parts = ["## A whole step of three channels", how(part), text, markdown(heads, rows)]
     growth = growth_of(lines)
     if "tree" in growth:
-        cells = [[v, f"{g:.3f}", *ratio_and_goal(growth["tree"], g, goals["growth"].get(v))] for v, g in growth.items()]
+        cells = [
+            [v, f"{g:.3f}", *ratio_and_goal(growth["tree"], g, goals["growth"].get(v))]
+            for v, g in growth.items()
+        ]
         parts.append(markdown(["", "CPU-s per further pair", "tree / it", "goal"], cells))
     parts.append(
-        "`rows` is this project without sharing between rows; `separate` the three channels of this project as three trainers would, "
-        "one row or pair at a time; `naive` logits of every position in padded rows. `trl` runs TRL's own GRPOTrainer._compute_loss, "
-        "SDPO's full-logit divergence and DPOTrainer._compute_loss one after another in the best layout they allow (one row of the "
-        "session, a teacher row per site, a pair at a time, nothing padded); off CUDA TRL projects every position of a row, as shipped. "
-        "The trainers are objects that hold the settings their methods read, and nothing else. With `trl_chunked` (`--only`) the "
-        "DistillationTrainer's divergence stands in the place of SDPO's. TRL's JSD is taken times 1 / (beta (1 - beta)), which is this "
-        "project's convention."
+        "`rows` is this project without sharing between rows; `separate` the three channels of this"
+        " project as three trainers would, one row or pair at a time; `naive` logits of every"
+        " position in padded rows. `trl` runs TRL's own GRPOTrainer._compute_loss, SDPO's"
+        " full-logit divergence and DPOTrainer._compute_loss one after another in the best layout"
+        " they allow (one row of the session, a teacher row per site, a pair at a time, nothing"
+        " padded); off CUDA TRL projects every position of a row, as shipped. The trainers are"
+        " objects that hold the settings their methods read, and nothing else. With `trl_chunked`"
+        " (`--only`) the DistillationTrainer's divergence stands in the place of SDPO's. TRL's JSD"
+        " is taken times 1 / (beta (1 - beta)), which is this project's convention."
     )
     return "\n\n".join(parts)
 
 
 def same(line: Json, ours: Json) -> bool:
     """Whether losses and gradient norm are the tree's, to 2e-4 of them."""
-    pairs = zip((*line["losses"], line["gradient_norm"]), (*ours["losses"], ours["gradient_norm"]), strict=True)
+    pairs = zip(
+        (*line["losses"], line["gradient_norm"]),
+        (*ours["losses"], ours["gradient_norm"]),
+        strict=True,
+    )
     return all(abs(x - y) <= 2e-4 * max(abs(y), 1e-3) for x, y in pairs)
 
 
 def growth_of(lines: Sequence[Json]) -> dict[str, float]:
-    """CPU-seconds per further pair of each variant that was measured at two numbers of pairs, from the fewest to the most."""
+    """CPU-seconds per further pair of each variant that was measured at two numbers of pairs, from
+    the fewest to the most."""
     growth = {}
     for variant in dict.fromkeys(line["variant"] for line in lines):
-        own = sorted((line["pairs"], line["cpu_s"]) for line in lines if line["variant"] == variant and "cpu_s" in line)
+        own = sorted(
+            (line["pairs"], line["cpu_s"])
+            for line in lines
+            if line["variant"] == variant and "cpu_s" in line
+        )
         if len(own) > 1 and own[-1][0] > own[0][0]:
             growth[variant] = (own[-1][1] - own[0][1]) / (own[-1][0] - own[0][0])
     return growth
@@ -311,39 +431,77 @@ def long_section(part: Json, goals: Json) -> str:
         else:
             verdict = "met" if line["peak_mib"] <= goals["long"]["mib"] else "**missed**"
             goal = f"{goals['long']['mib']}: {verdict}"
-            rows.append([line["variant"], str(line["pairs"]), f"{line['cpu_s']:.1f}", f"{line['peak_mib']:.0f}", goal])
+            rows.append(
+                [
+                    line["variant"],
+                    str(line["pairs"]),
+                    f"{line['cpu_s']:.1f}",
+                    f"{line['peak_mib']:.0f}",
+                    goal,
+                ]
+            )
     text = (
-        f"{shape['length']} tokens, {shape['sites']} sites, {shape['layers']} layers, hidden size {shape['hidden']}, V = {shape['vocab']}."
+        f"{shape['length']} tokens, {shape['sites']} sites, {shape['layers']} layers, hidden size"
+        f" {shape['hidden']}, V = {shape['vocab']}."
     )
-    return "\n\n".join(["## A long session", how(part), text, markdown(["", "K", "CPU-s", "MiB", "goal"], rows)])
+    return "\n\n".join(
+        ["## A long session", how(part), text, markdown(["", "K", "CPU-s", "MiB", "goal"], rows)]
+    )
 
 
 def rollouts_section(part: Json, goals: Json) -> str:
     """Episodes per second by the size of the batch, and beside TRL's trainer."""
-    rows = [[str(row["batch"]), f"{row['episodes_per_cpu_s']:.1f}", f"{row['trained_per_cpu_s']:.0f}"] for row in part["rows"]]
-    parts = ["## Episodes of the workshop", how(part)] if "about" in part else ["## Episodes of the workshop"]
+    rows = [
+        [str(row["batch"]), f"{row['episodes_per_cpu_s']:.1f}", f"{row['trained_per_cpu_s']:.0f}"]
+        for row in part["rows"]
+    ]
+    parts = (
+        ["## Episodes of the workshop", how(part)]
+        if "about" in part
+        else ["## Episodes of the workshop"]
+    )
     parts.append(markdown(["batch", "episodes per CPU-s", "trained tokens per CPU-s"], rows))
-    return "\n\n".join([*parts, *beside_trl(part["beside"], goals["rollouts"])] if "beside" in part else parts)
+    return "\n\n".join(
+        [*parts, *beside_trl(part["beside"], goals["rollouts"])] if "beside" in part else parts
+    )
 
 
 def beside_trl(found: Json, goals: Json) -> list[str]:
-    """The whole step beside TRL's GRPOTrainer; unlike elsewhere, a ratio above 1 is good: its goals are least values."""
+    """The whole step beside TRL's GRPOTrainer; unlike elsewhere, a ratio above 1 is good: its goals
+    are least values."""
     shape, sides = found["shape"], [found[name] for name in ("ours", "trl")]
     text = (
-        f"{shape['steps']} Dr.GRPO steps of {shape['groups']} groups of {shape['size']} episodes beside TRL's GRPOTrainer with "
-        "transformers' `generate`: the same tasks, fixed tools, student, room and temperature. Sampling, tools, rendering and rewards "
-        "are play; trained tokens are those that the student wrote, divided by the CPU-seconds of the whole step. **Here more is "
-        "better**: the ratio is this project divided by TRL, the goal the least that was asked for."
+        f"{shape['steps']} Dr.GRPO steps of {shape['groups']} groups of {shape['size']} episodes"
+        " beside TRL's GRPOTrainer with transformers' `generate`: the same tasks, fixed tools,"
+        " student, room and temperature. Sampling, tools, rendering and rewards are play; trained"
+        " tokens are those that the student wrote, divided by the CPU-seconds of the whole step."
+        " **Here more is better**: the ratio is this project divided by TRL, the goal the least"
+        " that was asked for."
     )
     if problems := [side["problem"] for side in sides if "problem" in side]:
         return [text, f"Not measured: {'; '.join(problems)}."]
     ours, theirs = sides
     rows = []
-    for words, name in (("episodes per CPU-s of play", "episodes_per_cpu_s"), ("trained tokens per CPU-s", "trained_per_cpu_s")):
+    for words, name in (
+        ("episodes per CPU-s of play", "episodes_per_cpu_s"),
+        ("trained tokens per CPU-s", "trained_per_cpu_s"),
+    ):
         ratio = ours[name] / theirs[name]
         verdict = "met" if ratio >= goals[name] else "**missed**"
-        rows.append([words, f"{ours[name]:.1f}", f"{theirs[name]:.1f}", f"{ratio:.2f}", f"{goals[name]:g}: {verdict}"])
-    for words, name in (("tokens an episode", "tokens"), ("messages an episode", "messages"), ("success", "success")):
+        rows.append(
+            [
+                words,
+                f"{ours[name]:.1f}",
+                f"{theirs[name]:.1f}",
+                f"{ratio:.2f}",
+                f"{goals[name]:g}: {verdict}",
+            ]
+        )
+    for words, name in (
+        ("tokens an episode", "tokens"),
+        ("messages an episode", "messages"),
+        ("success", "success"),
+    ):
         rows.append([words, f"{ours[name]:.2f}", f"{theirs[name]:.2f}", "", ""])
     return [text, markdown(["", "ours", "TRL", "ours / TRL", "goal"], rows)]
 
@@ -354,7 +512,8 @@ def at_least(value: float, goal: float) -> str:
 
 
 def curate_section(part: Json, goals: Json) -> str:
-    """Pairs per CPU-second of the embedded engine and of data-juicer on the same pairs, and whether they kept the same ones."""
+    """Pairs per CPU-second of the embedded engine and of data-juicer on the same pairs, and whether
+    they kept the same ones."""
     goal, rows = goals["curate"]["pairs_per_s"], []
     for name, row in part["recipes"].items():
         ours, theirs = row["judge_pairs_per_s"], row.get("data_juicer_pairs_per_s")
@@ -363,75 +522,150 @@ def curate_section(part: Json, goals: Json) -> str:
             rows.append([name, str(row["kept"]), str(ours), verdict, "not installed", "", ""])
         else:
             same = "the same" if row["same_kept_set"] else "**others**"
-            rows.append([name, str(row["kept"]), str(ours), verdict, str(theirs), f"{ours / theirs:.0f}", same])
+            rows.append(
+                [
+                    name,
+                    str(row["kept"]),
+                    str(ours),
+                    verdict,
+                    str(theirs),
+                    f"{ours / theirs:.0f}",
+                    same,
+                ]
+            )
     text = (
-        f"{part['pairs']} made-up pairs as long as those of real sessions ({part['chars_a_side']} characters a message), about one in ten "
-        "with a fault, every operator of a recipe on pairs in memory, best of three. data-juicer runs its counting filters and exact "
-        "deduplication alone, as a program with its start in its time; what it has no operator for is not in its time. Both in one run, in "
-        f"CPU-seconds: **here more is better**. Reading each pair from its row first, {part['rows_pairs_per_s']} pairs per CPU-s; answers "
-        f"judged one by one while replay runs, {part['answers_per_s']}."
+        f"{part['pairs']} made-up pairs as long as those of real sessions ({part['chars_a_side']}"
+        " characters a message), about one in ten with a fault, every operator of a recipe on"
+        " pairs in memory, best of three. data-juicer runs its counting filters and exact"
+        " deduplication alone, as a program with its start in its time; what it has no operator"
+        " for is not in its time. Both in one run, in CPU-seconds: **here more is better**."
+        f" Reading each pair from its row first, {part['rows_pairs_per_s']} pairs per CPU-s;"
+        f" answers judged one by one while replay runs, {part['answers_per_s']}."
     )
     heads = ["recipe", "kept", "pairs per CPU-s", "goal", "data-juicer", "ours / it", "kept pairs"]
     return "\n\n".join(["## Curation of pairs", how(part), text, markdown(heads, rows)])
 
 
 def redact_section(part: Json, goals: Json) -> str:
-    """Speed, recall on planted secrets, and clean strings that were changed; beside a plain loop and a peer."""
+    """Speed, recall on planted secrets, and clean strings that were changed; beside a plain loop
+    and a peer."""
     goal, altered = goals["redact"], part["altered_with_email"]
     rows = [
         ["MB per CPU-s", f"{part['mb_per_s']:.1f}", at_least(part["mb_per_s"], goal["mb_per_s"])],
         [
-            f"development data: recall on {part['planted']} secrets of our own, of {part['kinds']} kinds",
+            (
+                f"development data: recall on {part['planted']} secrets of our own, of"
+                f" {part['kinds']} kinds"
+            ),
             f"{part['recall']:.4f}",
             at_least(part["recall"], goal["recall"]),
         ],
         [
             "share of clean strings altered",
             f"{altered:.5f}",
-            f"at most {goal['altered']:g}: " + ("met" if altered <= goal["altered"] else "**missed**"),
+            f"at most {goal['altered']:g}: "
+            + ("met" if altered <= goal["altered"] else "**missed**"),
         ],
-        ["MB per CPU-s of a plain loop over the same patterns", f"{part['plain_loop_mb_per_s']:.2f}", ""],
+        [
+            "MB per CPU-s of a plain loop over the same patterns",
+            f"{part['plain_loop_mb_per_s']:.2f}",
+            "",
+        ],
     ]
     for name, parts in part.get("stranger", {}).items():
         for kind, found in parts.items():
             low, high = found["interval"]
-            about = "a stranger's sealed list" if name == "sealed" else "development data: a stranger's open list"
-            rows.insert(0, [f"recall on {about}, {found['texts']} {kind} texts", f"{found['recall']:.3f} [{low:.3f}, {high:.3f}]", ""])
+            about = (
+                "a stranger's sealed list"
+                if name == "sealed"
+                else "development data: a stranger's open list"
+            )
+            rows.insert(
+                0,
+                [
+                    f"recall on {about}, {found['texts']} {kind} texts",
+                    f"{found['recall']:.3f} [{low:.3f}, {high:.3f}]",
+                    "",
+                ],
+            )
     for name, shares in part.get("by_length", {}).items():
         told = ", ".join(f"{length}: {share:.4f}" for length, share in shares.items())
-        rows.append([f"development data: recall on 4000 plainly random values after {name}, by their letters", told, ""])
+        rows.append(
+            [
+                (
+                    f"development data: recall on 4000 plainly random values after {name}, by their"
+                    " letters"
+                ),
+                told,
+                "",
+            ]
+        )
     if "detect_secrets_mb_per_s" in part:
-        rows.append(["MB per CPU-s of detect-secrets, default plugins", f"{part['detect_secrets_mb_per_s']:.3f}", ""])
+        rows.append(
+            [
+                "MB per CPU-s of detect-secrets, default plugins",
+                f"{part['detect_secrets_mb_per_s']:.3f}",
+                "",
+            ]
+        )
     text = (
-        f"{part['num_texts']} made-up tool outputs, {part['mb']} MB, best of several rounds; the plain loop and the peer on a part of "
-        f"them, in the same run: ours is {part['ratio']:.0f} times as fast as the loop. Planted secrets and rules are by one hand."
+        f"{part['num_texts']} made-up tool outputs, {part['mb']} MB, best of several rounds; the"
+        f" plain loop and the peer on a part of them, in the same run: ours is {part['ratio']:.0f}"
+        " times as fast as the loop. Planted secrets and rules are by one hand."
     )
     return "\n\n".join(["## Redaction", how(part), text, markdown(["", "", "goal"], rows)])
 
 
 def replay_cost_section(part: Json, goals: Json) -> str:
-    """Input tokens that one teacher bills for each session: everything or the chosen steps, at full price or with a cache."""
+    """Input tokens that one teacher bills for each session: everything or the chosen steps, at full
+    price or with a cache."""
 
     def cells(row: Json) -> list[str]:
         full, chosen = row["full"], row["chosen"]
-        millions = (row["reported"], full["sent"], full["in_order"], chosen["sent"], chosen["in_order"])
+        millions = (
+            row["reported"],
+            full["sent"],
+            full["in_order"],
+            chosen["sent"],
+            chosen["in_order"],
+        )
         shown = [f"{tokens / 1e6:.3f}" for tokens in millions]
         ratio = f"{full['sent'] / chosen['in_order']:.1f}" if chosen["in_order"] else ""
-        return [row["session"], str(row["steps"]), str(row["sites"]), *shown[:3], str(chosen["calls"]), *shown[3:], ratio]
+        return [
+            row["session"],
+            str(row["steps"]),
+            str(row["sites"]),
+            *shown[:3],
+            str(chosen["calls"]),
+            *shown[3:],
+            ratio,
+        ]
 
     rows = part["rows"]
-    total: dict[str, Any] = {name: sum(row[name] for row in rows) for name in ("steps", "sites", "reported")}
-    total |= {name: {key: sum(row[name][key] for row in rows) for key in rows[0][name]} for name in ("full", "chosen")}
-    each = [total[a][b] / 1e6 * part["usd"] / len(rows) for a in ("full", "chosen") for b in ("sent", "in_order")]
+    total: dict[str, Any] = {
+        name: sum(row[name] for row in rows) for name in ("steps", "sites", "reported")
+    }
+    total |= {
+        name: {key: sum(row[name][key] for row in rows) for key in rows[0][name]}
+        for name in ("full", "chosen")
+    }
+    each = [
+        total[a][b] / 1e6 * part["usd"] / len(rows)
+        for a in ("full", "chosen")
+        for b in ("sent", "in_order")
+    ]
     naive, ordered, uncached, best = (f"{usd:.3f}" for usd in each)
     text = (
-        "Millions of input tokens that one teacher bills. Full: asked about every step with the whole context; chosen: at the "
-        "mistakes that the rules find and some sampled steps, with the trimmed prompt of `recompose replay`. In order: the steps of "
-        f"a session one after the other, what a prompt has in common with the one before it at {part['cached']:g} of the price. "
-        "Reported: what the log's own provider counted for the same steps, with a system prompt and tools that the logs do not hold. "
-        f"A model of cost from bytes ({part['estimate']:g} a token; {part['bytes_a_token'] or 0:.2f} on these logs), nothing was "
-        f"sent; answers are not counted. A session and teacher at ${part['usd']:g} a million: naive full ${naive}, full in order "
-        f"${ordered}, chosen ${uncached}, chosen in order ${best}."
+        "Millions of input tokens that one teacher bills. Full: asked about every step with the"
+        " whole context; chosen: at the mistakes that the rules find and some sampled steps, with"
+        " the trimmed prompt of `recompose replay`. In order: the steps of a session one after the"
+        f" other, what a prompt has in common with the one before it at {part['cached']:g} of the"
+        " price. Reported: what the log's own provider counted for the same steps, with a system"
+        " prompt and tools that the logs do not hold. A model of cost from bytes"
+        f" ({part['estimate']:g} a token; {part['bytes_a_token'] or 0:.2f} on these logs), nothing"
+        f" was sent; answers are not counted. A session and teacher at ${part['usd']:g} a million:"
+        f" naive full ${naive}, full in order ${ordered}, chosen ${uncached}, chosen in order"
+        f" ${best}."
     )
     heads = [
         "session",
@@ -446,7 +680,12 @@ def replay_cost_section(part: Json, goals: Json) -> str:
         "naive / last",
     ]
     return "\n\n".join(
-        ["## What a replay bills", how(part), text, markdown(heads, [cells(row) for row in (*rows, {"session": "all", **total})])]
+        [
+            "## What a replay bills",
+            how(part),
+            text,
+            markdown(heads, [cells(row) for row in (*rows, {"session": "all", **total})]),
+        ]
     )
 
 
@@ -456,30 +695,41 @@ def hint_reader_section(part: Json, goals: Json) -> str:
     def shown(value: float | None) -> str:
         return "none" if value is None else f"{value:.2f}"
 
-    rows = [[who, shown(n["precision"]), shown(n["recall"]), str(n["found"]), str(n["unlabelled"])] for who, n in part["rows"].items()]
+    rows = [
+        [who, shown(n["precision"]), shown(n["recall"]), str(n["found"]), str(n["unlabelled"])]
+        for who, n in part["rows"].items()
+    ]
     text = (
-        "On the labelled calls of the public sessions (tests/labels/sites.json). The rules were corrected on these labels, so their "
-        "numbers are those of the data they were tuned to. The stand-in names every call whose result is marked as an error: no "
-        "model was asked, and its row says what telling errors from mistakes is worth. A real reader is not measured: it needs a "
-        "model."
+        "On the labelled calls of the public sessions (tests/labels/sites.json). The rules were"
+        " corrected on these labels, so their numbers are those of the data they were tuned to. The"
+        " stand-in names every call whose result is marked as an error: no model was asked, and its"
+        " row says what telling errors from mistakes is worth. A real reader is not measured: it"
+        " needs a model."
     )
     return "\n\n".join(
-        ["## A reader's mistakes", how(part), text, markdown(["who names them", "precision", "recall", "named", "unlabelled"], rows)]
+        [
+            "## A reader's mistakes",
+            how(part),
+            text,
+            markdown(["who names them", "precision", "recall", "named", "unlabelled"], rows),
+        ]
     )
 
 
 def gpu_section(part: Json, goals: Json) -> str:
     """What benchmarks/gpu.py printed: its own tables, from its own numbers."""
     cells = [
-        [row["table"], row["case"], row["variant"], row["problem"], ""]
-        if "problem" in row
-        else [
-            row["table"],
-            row["case"],
-            row["variant"],
-            f"{row['ms']:.1f}" if "ms" in row else "",
-            f"{row['mib']:.0f}" if "mib" in row else "",
-        ]
+        (
+            [row["table"], row["case"], row["variant"], row["problem"], ""]
+            if "problem" in row
+            else [
+                row["table"],
+                row["case"],
+                row["variant"],
+                f"{row['ms']:.1f}" if "ms" in row else "",
+                f"{row['mib']:.0f}" if "mib" in row else "",
+            ]
+        )
         for row in part["lines"]
     ]
     heads = ["table", "case", "variant", "ms", "MiB"]
@@ -496,7 +746,9 @@ def problems(root: Path) -> list[str]:
         return [f"{JSON_PAGE} does not exist: run the benchmarks, then python benchmarks/page.py"]
     measured, found = json.loads(source.read_text("utf-8")), []
     if measured["goals"] != GOALS:
-        found.append(f"{JSON_PAGE} holds other goals than benchmarks/page.py: run python benchmarks/page.py")
+        found.append(
+            f"{JSON_PAGE} holds other goals than benchmarks/page.py: run python benchmarks/page.py"
+        )
     if not page.exists() or page.read_text("utf-8") != render(measured):
         found.append(f"{PAGE} is not what {JSON_PAGE} says: run python benchmarks/page.py")
     return found
@@ -515,14 +767,19 @@ def gather(files: Sequence[Path], root: Path) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Gather and write, or check; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if options.check:
         found = problems(options.root)
-        print("\n".join(f"benchmarks: {line}" for line in found) or f"benchmarks: {PAGE} is what its JSON says")
+        print(
+            "\n".join(f"benchmarks: {line}" for line in found)
+            or f"benchmarks: {PAGE} is what its JSON says"
+        )
         return 1 if found else 0
     measured = gather(options.files, options.root)
     (options.root / JSON_PAGE).write_text(record_lines(measured, depth=3) + "\n", "utf-8")

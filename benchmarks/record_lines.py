@@ -15,7 +15,8 @@ from typing import Any
 
 
 def record_lines(value: Any, *, depth: int) -> str:
-    """The JSON of a value: containers are opened down to `depth`, and what lies below stands on one line.
+    """The JSON of a value: containers are opened down to `depth`, and what lies below stands on one
+    line.
 
     >>> print(record_lines({"b": [1, 2], "a": {}}, depth=1))
     {
@@ -31,7 +32,10 @@ def _text(value: Any, *, depth: int, indent: str) -> str:
         return json.dumps(value)
     inner = indent + " "
     if isinstance(value, dict):
-        lines = [f"{inner}{json.dumps(key)}: {_text(item, depth=depth - 1, indent=inner)}" for key, item in value.items()]
+        lines = [
+            f"{inner}{json.dumps(key)}: {_text(item, depth=depth - 1, indent=inner)}"
+            for key, item in value.items()
+        ]
     else:
         lines = [inner + _text(item, depth=depth - 1, indent=inner) for item in value]
     start, end = ("{", "}") if isinstance(value, dict) else ("[", "]")

@@ -1,4 +1,5 @@
-"""Redaction: speed on one core, and what it leaves alone, as ratios that do not depend on the machine.
+"""Redaction: speed on one core, and what it leaves alone, as ratios that do not depend on the
+machine.
 
     python benchmarks/redact.py                      made-up tool outputs of usual shape
     python benchmarks/redact.py --logs FOLDER        the strings of your own or the public sessions
@@ -54,18 +55,24 @@ LINES = (
     "INFO 2026-01-05 10:00:{n} {0}.{1} - {2} took {n} ms",
     "The {0} is read before the {1} is written, so the {2} must not change in between.",
 )
-_WORDS = "user order cart invoice token session config parser buffer stream index cache retry worker queue schema handler response"
+_WORDS = (
+    "user order cart invoice token session config parser buffer stream index cache retry worker"
+    " queue schema handler response"
+)
 WORDS = _WORDS.split()
 
 
 def usual_texts(*, num_chars: int = 3_000_000, seed: int = 7) -> list[str]:
-    """Made-up tool outputs: code, listings, test runs, logs, lock files and prose, from a line to some hundred."""
+    """Made-up tool outputs: code, listings, test runs, logs, lock files and prose, from a line to
+    some hundred."""
     rng, texts, total = random.Random(seed), [], 0
     while total < num_chars:
         lines = []
         for _ in range(rng.choice((1, 1, 3, 10, 40, 150))):
             sha = f"{rng.getrandbits(160):040x}"
-            lines.append(rng.choice(LINES).format(*rng.sample(WORDS, 3), n=rng.randrange(10**4), sha=sha))
+            lines.append(
+                rng.choice(LINES).format(*rng.sample(WORDS, 3), n=rng.randrange(10**4), sha=sha)
+            )
         texts.append("\n".join(lines))
         total += len(texts[-1])
     return texts
@@ -73,8 +80,19 @@ def usual_texts(*, num_chars: int = 3_000_000, seed: int = 7) -> list[str]:
 
 def texts_of(paths: Sequence[Path]) -> list[str]:
     """Every text of the sessions in some logs: messages, results, and the strings of arguments."""
-    blocks = [block for r in ingest(find_logs(paths)) for s in r.sessions for turn in s.turns for block in turn.blocks]
-    return [text for block in blocks for text in (_strings(block.arguments) if isinstance(block, ToolCall) else (block.text,)) if text]
+    blocks = [
+        block
+        for r in ingest(find_logs(paths))
+        for s in r.sessions
+        for turn in s.turns
+        for block in turn.blocks
+    ]
+    return [
+        text
+        for block in blocks
+        for text in (_strings(block.arguments) if isinstance(block, ToolCall) else (block.text,))
+        if text
+    ]
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -121,7 +139,8 @@ def detect_secrets() -> Callable[[str], object]:
 
 
 def recall() -> dict[str, Any]:
-    """How many secrets are planted, of how many kinds, the share of them that goes, and that of random values by their length."""
+    """How many secrets are planted, of how many kinds, the share of them that goes, and that of
+    random values by their length."""
     sys.path.insert(0, str(ROOT))
     from tests.core.planting import KINDS, drawn, planted, still_there
     from tests.core.stranger import score
@@ -136,7 +155,10 @@ def recall() -> dict[str, Any]:
         }
     left = sum(bool(still_there(one, redactor.text(one.text))) for one in made)
     by_length = {
-        name: {str(length): _share_gone(drawn(length=length, name=name, count=4000), redactor) for length in lengths}
+        name: {
+            str(length): _share_gone(drawn(length=length, name=name, count=4000), redactor)
+            for length in lengths
+        }
         for name, lengths in LENGTHS.items()
     }
     return {
@@ -154,10 +176,16 @@ def _share_gone(values: list[tuple[str, str]], redactor: Redactor) -> float:
 
 def main() -> int:
     """Measure, print, compare with the limits."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--logs", type=Path, nargs="+", help="files or folders to measure on")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--scanner", choices=("detect-secrets",), help="a peer to measure beside, which has to be installed")
+    parser.add_argument(
+        "--scanner",
+        choices=("detect-secrets",),
+        help="a peer to measure beside, which has to be installed",
+    )
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
     options = parser.parse_args()
     texts = texts_of(options.logs) if options.logs else usual_texts()
@@ -174,15 +202,32 @@ def main() -> int:
     }
     numbers["ratio"] = round(numbers["mb_per_s"] / numbers["plain_loop_mb_per_s"], 1)
     if options.scanner:
-        sample = [text for text, end in zip(texts, _ends(texts), strict=True) if end < SCANNER_CHARS]
+        sample = [
+            text for text, end in zip(texts, _ends(texts), strict=True) if end < SCANNER_CHARS
+        ]
         numbers["detect_secrets_mb_per_s"] = round(mb_per_s(detect_secrets(), sample, repeat=1), 3)
     rows = [
         ("MB a second on one core", numbers["mb_per_s"], ">=", MIN_MB_PER_S),
         ("speed / plain loop over the same patterns", numbers["ratio"], ">=", MIN_RATIO),
         ("strings altered", numbers["altered_with_email"], "<=", MAX_ALTERED),
-        ("recall on a stranger's list, plain", numbers["stranger"]["sealed"]["plain"]["recall"], ">=", MIN_STRANGER),
-        ("recall on a stranger's list, wrapped", numbers["stranger"]["sealed"]["wrapped"]["recall"], ">=", MIN_WRAPPED),
-        (f"development data: {numbers['planted']} secrets of our own", numbers["recall"], ">=", MIN_RECALL),
+        (
+            "recall on a stranger's list, plain",
+            numbers["stranger"]["sealed"]["plain"]["recall"],
+            ">=",
+            MIN_STRANGER,
+        ),
+        (
+            "recall on a stranger's list, wrapped",
+            numbers["stranger"]["sealed"]["wrapped"]["recall"],
+            ">=",
+            MIN_WRAPPED,
+        ),
+        (
+            f"development data: {numbers['planted']} secrets of our own",
+            numbers["recall"],
+            ">=",
+            MIN_RECALL,
+        ),
     ]
     missed = False
     for name, value, sign, limit in rows:
@@ -193,7 +238,9 @@ def main() -> int:
     if options.json:
         from page import about  # beside this file
 
-        options.json.write_text(json.dumps({"about": about(sys.argv), **numbers}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps({"about": about(sys.argv), **numbers}, indent=1) + "\n", encoding="utf-8"
+        )
     return int(missed)
 
 

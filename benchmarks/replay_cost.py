@@ -1,4 +1,5 @@
-"""What one teacher bills for replaying real sessions: everything with the whole context, or the mistakes with a trimmed one; with caches.
+"""What one teacher bills for replaying real sessions: everything with the whole context, or the
+mistakes with a trimmed one; with caches.
 
     python benchmarks/replay_cost.py --logs FOLDER [--input-usd 1.5] [--cached 0.1] [--json FILE]
 
@@ -10,8 +11,9 @@ in order  the steps of a session one after the other: what a prompt has in commo
 reported  the prompt tokens that the log's own provider counted for the same calls, with the agent's system prompt and tools, which the
           logs do not hold: the estimate is lower by about these
 
-Tokens are estimated from bytes (data/replay/prompt.py); "bytes a token" is measured on these logs, from the growth of the reported counts
-between neighbouring calls. Answers are not counted. Prints a table; with --json its numbers.
+Tokens are estimated from bytes (data/replay/prompt.py); "bytes a token" is measured on these logs,
+from the growth of the reported counts between neighbouring calls. Answers are not counted. Prints a
+table; with --json its numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.replay.gather import teacher_requests
-from composer_replication.data.replay.prompt import BYTES_PER_TOKEN, MESSAGE_TOKENS, estimate_message_tokens, without_thinking
+from composer_replication.data.replay.prompt import (
+    BYTES_PER_TOKEN,
+    MESSAGE_TOKENS,
+    estimate_message_tokens,
+    without_thinking,
+)
 from composer_replication.data.replay.steps import ReplayStep, all_steps, choose_steps
 from composer_replication.data.sites.find_sites import find_sites
 
@@ -42,7 +49,8 @@ WHOLE = ReplaySettings(max_prompt_tokens=10**9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Input tokens of one teacher for one session: what is sent, and what that amounts to at full price when read in order."""
+    """Input tokens of one teacher for one session: what is sent, and what that amounts to at full
+    price when read in order."""
 
     calls: int
     sent: int
@@ -61,21 +69,38 @@ class Row:
     chosen: Bill
 
 
-def bill_of(session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, cached: float) -> Bill:
-    """What asking about these steps bills; a prompt's common beginning with the one before costs `cached` of its price."""
+def bill_of(
+    session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, cached: float
+) -> Bill:
+    """What asking about these steps bills; a prompt's common beginning with the one before costs
+    `cached` of its price."""
     calls = sent = 0
     in_order = 0.0
     before: tuple[Turn, ...] = ()
-    tools = int(sum(len(t.description) + len(json.dumps(t.parameters)) for t in session.tools) / BYTES_PER_TOKEN)
+    tools = int(
+        sum(len(t.description) + len(json.dumps(t.parameters)) for t in session.tools)
+        / BYTES_PER_TOKEN
+    )
     sizes: dict[int, int] = {}
     for asking in teacher_requests(session, steps, settings=settings, redactor=_NOBODY):
         shown = asking.prompt.turns
         common = sum(
-            1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], zip(before, shown, strict=False))
+            1
+            for _ in itertools.takewhile(
+                lambda pair: pair[0] is pair[1] or pair[0] == pair[1],
+                zip(before, shown, strict=False),
+            )
         )
-        shared = sum(sizes.setdefault(id(turn), estimate_message_tokens(turn)) for turn in shown[:common]) + (tools if before else 0)
+        shared = sum(
+            sizes.setdefault(id(turn), estimate_message_tokens(turn)) for turn in shown[:common]
+        ) + (tools if before else 0)
         total = asking.prompt.tokens + tools
-        calls, sent, in_order, before = calls + 1, sent + total, in_order + (total - shared) + cached * shared, shown
+        calls, sent, in_order, before = (
+            calls + 1,
+            sent + total,
+            in_order + (total - shared) + cached * shared,
+            shown,
+        )
         sizes.clear()
     return Bill(calls=calls, sent=sent, in_order=in_order)
 
@@ -85,7 +110,11 @@ _NOBODY = Redactor(environ={})
 
 def row_of(session: Session, *, sampled: int, cached: float) -> Row:
     """The four bills of one session."""
-    sites = {site.turn for site in find_sites(session, settings=SitesSettings()) if site.category in TARGET_CATEGORIES}
+    sites = {
+        site.turn
+        for site in find_sites(session, settings=SitesSettings())
+        if site.category in TARGET_CATEGORIES
+    }
     steps = all_steps(session)
     return Row(
         session=session.id[:8],
@@ -93,36 +122,57 @@ def row_of(session: Session, *, sampled: int, cached: float) -> Row:
         sites=len(sites),
         reported=sum(session.turns[step.turn].context_tokens for step in steps),
         full=bill_of(session, steps, settings=WHOLE, cached=cached),
-        chosen=bill_of(session, choose_steps(session, sites=sites, sampled=sampled, seed=7), settings=ReplaySettings(), cached=cached),
+        chosen=bill_of(
+            session,
+            choose_steps(session, sites=sites, sampled=sampled, seed=7),
+            settings=ReplaySettings(),
+            cached=cached,
+        ),
     )
 
 
 def bytes_a_token(sessions: Sequence[Session]) -> float:
-    """Bytes of what was added between two neighbouring calls, by the tokens that the provider's count grew by; median over calls."""
+    """Bytes of what was added between two neighbouring calls, by the tokens that the provider's
+    count grew by; median over calls."""
     return statistics.median(ratio for session in sessions for ratio in _growth(session))
 
 
 def _growth(session: Session) -> Iterator[float]:
     calls = [n for n, turn in session.assistant_turns() if turn.context_tokens]
     for a, b in itertools.pairwise(calls):
-        added, grown = session.turns[a:b], session.turns[b].context_tokens - session.turns[a].context_tokens
+        added, grown = (
+            session.turns[a:b],
+            session.turns[b].context_tokens - session.turns[a].context_tokens,
+        )
         if grown > 500 and session.segment_of(a) is session.segment_of(b):
-            estimated = sum(estimate_message_tokens(without_thinking(turn)) - MESSAGE_TOKENS for turn in added) * BYTES_PER_TOKEN
+            estimated = (
+                sum(
+                    estimate_message_tokens(without_thinking(turn)) - MESSAGE_TOKENS
+                    for turn in added
+                )
+                * BYTES_PER_TOKEN
+            )
             yield estimated / grown
 
 
 def table(rows: Sequence[Row], *, usd: float) -> str:
     """The table, one line a session, with the sum and the mean in dollars."""
-    head = "session   steps sites  reported M |     full M  in order M |  calls  chosen M  in order M | full/chosen in order"
+    head = (
+        "session   steps sites  reported M |     full M  in order M |  calls  chosen M  in order M"
+        " | full/chosen in order"
+    )
     lines = [head]
     for row in (*rows, total := _sum(rows)):
         ratio = row.full.sent / row.chosen.in_order if row.chosen.in_order else float("nan")
         first = f"{row.session:9} {row.steps:5} {row.sites:5} {row.reported / 1e6:11.3f}"
         whole = f"{row.full.sent / 1e6:10.3f} {row.full.in_order / 1e6:11.3f}"
-        part = f"{row.chosen.calls:6} {row.chosen.sent / 1e6:9.3f} {row.chosen.in_order / 1e6:11.3f}"
+        part = (
+            f"{row.chosen.calls:6} {row.chosen.sent / 1e6:9.3f} {row.chosen.in_order / 1e6:11.3f}"
+        )
         lines.append(f"{first} | {whole} | {part} | {ratio:8.1f}")
     each = [
-        bill / 1e6 * usd / max(1, len(rows)) for bill in (total.full.sent, total.full.in_order, total.chosen.sent, total.chosen.in_order)
+        bill / 1e6 * usd / max(1, len(rows))
+        for bill in (total.full.sent, total.full.in_order, total.chosen.sent, total.chosen.in_order)
     ]
     names = ("full, uncached", "full, in order", "chosen, uncached", "chosen, in order")
     told = "; ".join(f"{name} ${cost:.3f}" for name, cost in zip(names, each, strict=True))
@@ -132,33 +182,62 @@ def table(rows: Sequence[Row], *, usd: float) -> str:
 def _sum(rows: Sequence[Row]) -> Row:
     def bills(name: str) -> Bill:
         found: list[Bill] = [getattr(row, name) for row in rows]
-        return Bill(calls=sum(b.calls for b in found), sent=sum(b.sent for b in found), in_order=sum(b.in_order for b in found))
+        return Bill(
+            calls=sum(b.calls for b in found),
+            sent=sum(b.sent for b in found),
+            in_order=sum(b.in_order for b in found),
+        )
 
-    counts = {name: sum(getattr(row, name) for row in rows) for name in ("steps", "sites", "reported")}
+    counts = {
+        name: sum(getattr(row, name) for row in rows) for name in ("steps", "sites", "reported")
+    }
     return Row(session="all", full=bills("full"), chosen=bills("chosen"), **counts)
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--logs", type=Path, default=Path(__file__).resolve().parent.parent / "examples" / "demo_logs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--logs",
+        type=Path,
+        default=Path(__file__).resolve().parent.parent / "examples" / "demo_logs",
+    )
     parser.add_argument("--sampled", type=int, default=ReplaySettings().sampled_steps)
     parser.add_argument("--cached", type=float, default=0.1)
     parser.add_argument("--input-usd", type=float, default=1.5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    sessions = [s for found in ingest(find_logs([str(args.logs)]), settings=IngestSettings(), redactor=None) for s in found.sessions]
-    rows = [row_of(session, sampled=args.sampled, cached=args.cached) for session in sessions if all_steps(session)]
+    sessions = [
+        s
+        for found in ingest(find_logs([str(args.logs)]), settings=IngestSettings(), redactor=None)
+        for s in found.sessions
+    ]
+    rows = [
+        row_of(session, sampled=args.sampled, cached=args.cached)
+        for session in sessions
+        if all_steps(session)
+    ]
     ratios = [ratio for session in sessions for ratio in _growth(session)]
     print(table(rows, usd=args.input_usd))
     if ratios:
-        print(f"bytes a token, median over {len(ratios)} calls: {bytes_a_token(sessions):.2f} (the estimate uses {BYTES_PER_TOKEN})")
+        print(
+            f"bytes a token, median over {len(ratios)} calls: {bytes_a_token(sessions):.2f} (the"
+            f" estimate uses {BYTES_PER_TOKEN})"
+        )
     if args.json:
         from page import about  # beside this file
 
-        told = {"cached": args.cached, "usd": args.input_usd, "bytes_a_token": bytes_a_token(sessions) if ratios else None}
+        told = {
+            "cached": args.cached,
+            "usd": args.input_usd,
+            "bytes_a_token": bytes_a_token(sessions) if ratios else None,
+        }
         told |= {"estimate": BYTES_PER_TOKEN, "rows": [asdict(row) for row in rows]}
-        args.json.write_text(json.dumps({"about": about(sys.argv), **told}, indent=1) + "\n", "utf-8")
+        args.json.write_text(
+            json.dumps({"about": about(sys.argv), **told}, indent=1) + "\n", "utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Resident memory of this process on Linux, for measurements that each have a process of their own.
 
-`with HighWater() as water: step()`, then `water.mib` is the highest resident size above what the process held at the start.
+`with HighWater() as water: step()`, then `water.mib` is the highest resident size above what the
+process held at the start.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ def resident_mib(key: str) -> float:
 
 
 class HighWater:
-    """How far the resident size rises inside a `with` block; the high-water mark of the process is reset at its start."""
+    """How far the resident size rises inside a `with` block; the high-water mark of the process is
+    reset at its start."""
 
     mib: float = 0.0
 

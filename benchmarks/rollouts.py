@@ -1,4 +1,5 @@
-"""Speed of rollouts in the workshop: episodes and trained tokens per CPU-second, and where the time goes.
+"""Speed of rollouts in the workshop: episodes and trained tokens per CPU-second, and where the time
+goes.
 
     python benchmarks/rollouts.py                       the student of the demo, as it ships; one thread
     python benchmarks/rollouts.py --batches 1 8 48 --episodes 192
@@ -11,9 +12,10 @@ render     the ids behind each message            sandbox    waiting for test ru
 rules      the environment's own Python           python     the sampler's own lists and objects
 kept       tokens fed with the cache kept across turns, against feeding every context anew each turn
 
-With --beside, TRL's GRPOTrainer is measured on the same environment in the same run (benchmarks/beside_trl.py; "not installed" without).
-Prints a table and writes it as JSON with --json FILE; exits with 1 where more than --max-python of the time is the sampler's Python.
-Test runs of the sandbox alone: benchmarks/sandbox.py.
+With --beside, TRL's GRPOTrainer is measured on the same environment in the same run
+(benchmarks/beside_trl.py; "not installed" without). Prints a table and writes it as JSON with
+--json FILE; exits with 1 where more than --max-python of the time is the sampler's Python. Test
+runs of the sandbox alone: benchmarks/sandbox.py.
 """
 
 from __future__ import annotations
@@ -75,9 +77,16 @@ def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dic
     with sandbox:
         sandbox.start()
         envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
-        rollouts = sample_rollouts(model, envs, renderer=renderer, settings=settings, author="tiny", meter=meter)
+        rollouts = sample_rollouts(
+            model, envs, renderer=renderer, settings=settings, author="tiny", meter=meter
+        )
     cpu = cpu_s() - begun
-    anew = sum(t.context_tokens + len(t.sampled.ids) for r in rollouts for t in r.session.turns if t.sampled is not None)
+    anew = sum(
+        t.context_tokens + len(t.sampled.ids)
+        for r in rollouts
+        for t in r.session.turns
+        if t.sampled is not None
+    )
     total = meter.seconds["total"]
     parts = {part: meter.seconds[part] / total for part in ("model", "choose", "render")}
     parts["sandbox"] = sandbox.seconds / total
@@ -99,10 +108,16 @@ def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dic
 def table(rows: Sequence[dict[str, float]]) -> str:
     """The rows as text."""
     shares = ("model", "choose", "render", "sandbox", "rules", "python", "kept")
-    head = f"{'batch':>5} {'turns':>6} {'success':>8} {'episodes/s':>10} {'trained/s':>10} {'ms/test run':>11} "
+    head = (
+        f"{'batch':>5} {'turns':>6} {'success':>8} {'episodes/s':>10} {'trained/s':>10}"
+        f" {'ms/test run':>11} "
+    )
     lines = [head + " ".join(f"{s:>8}" for s in shares)]
     for row in rows:
-        rates = f"{row['batch']:>5} {row['turns']:>6.2f} {row['success']:>8.2f} {row['episodes_per_cpu_s']:>10.1f} "
+        rates = (
+            f"{row['batch']:>5} {row['turns']:>6.2f} {row['success']:>8.2f}"
+            f" {row['episodes_per_cpu_s']:>10.1f} "
+        )
         rates += f"{row['trained_per_cpu_s']:>10.0f} {row['sandbox_ms_per_run']:>11.2f} "
         lines.append(rates + " ".join(f"{row[s]:>8.1%}" for s in shares))
     return "\n".join(lines)
@@ -112,12 +127,16 @@ def player(folder: str) -> tuple[Any, Renderer]:
     """The student of a folder."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder), Renderer.for_tokenizer(load_tokenizer(folder))
+    return AutoModelForCausalLM.from_pretrained(folder), Renderer.for_tokenizer(
+        load_tokenizer(folder)
+    )
 
 
 def main() -> int:
     """Measure, print, and compare with the limit; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 48])
     parser.add_argument("--episodes", type=int, default=48)
     parser.add_argument("--student", default=STUDENT)
@@ -128,7 +147,10 @@ def main() -> int:
     torch.set_num_threads(1)
     model, renderer = player(options.student)
     measure(model, renderer, batch=4, episodes=4)  # the first call pays for imports and caches
-    rows = [measure(model, renderer, batch=b, episodes=max(8, min(options.episodes, 8 * b))) for b in options.batches]
+    rows = [
+        measure(model, renderer, batch=b, episodes=max(8, min(options.episodes, 8 * b)))
+        for b in options.batches
+    ]
     print(table(rows))
     found = {"about": about(sys.argv), "rows": rows}
     if options.beside:

@@ -1,10 +1,12 @@
-"""How long one test run in the sandbox takes, beside a bare fork of the same machine, and what an episode costs.
+"""How long one test run in the sandbox takes, beside a bare fork of the same machine, and what an
+episode costs.
 
     python benchmarks/sandbox.py [RUNS]
 
-A run is: request out, child behind its walls, two files imported, one expression evaluated, answer back. "wall" is what the
-caller waits for; "CPU" is what the worker and its children used. On a machine that is busy with other things read the CPU
-column: the wall clock then measures the neighbours. The aim is 2 ms a run. Prints, and judges nothing.
+A run is: request out, child behind its walls, two files imported, one expression evaluated, answer
+back. "wall" is what the caller waits for; "CPU" is what the worker and its children used. On a
+machine that is busy with other things read the CPU column: the wall clock then measures the
+neighbours. The aim is 2 ms a run. Prints, and judges nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_tasks
 from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 
-FILES = {"main.py": "from other import base\ndef add(a, b):\n    return a + b + base\n", "other.py": "base = 1\n"}
+FILES = {
+    "main.py": "from other import base\ndef add(a, b):\n    return a + b + base\n",
+    "other.py": "base = 1\n",
+}
 NUM_TASKS = 100
 
 
@@ -32,7 +37,8 @@ def cpu_of_ended_children_s() -> float:
 
 
 def time_runs(count: int) -> tuple[list[float], float]:
-    """Wall seconds of each run, and CPU seconds per run of worker and children, its start taken off."""
+    """Wall seconds of each run, and CPU seconds per run of worker and children, its start taken
+    off."""
     before = cpu_of_ended_children_s()
     with Sandbox() as sandbox:
         sandbox.start()
@@ -64,7 +70,9 @@ def time_forks(count: int) -> list[float]:
 
 def in_ms(seconds: list[float]) -> str:
     """Median and best of some wall times."""
-    return f"wall median {statistics.median(seconds) * 1e3:.2f} ms, best {min(seconds) * 1e3:.2f} ms"
+    return (
+        f"wall median {statistics.median(seconds) * 1e3:.2f} ms, best {min(seconds) * 1e3:.2f} ms"
+    )
 
 
 def main(count: int) -> None:
@@ -82,9 +90,14 @@ def main(count: int) -> None:
         sandbox.start()
         tasks = make_tasks(NUM_TASKS, seed=0)
         begun, begun_cpu = time.perf_counter(), time.process_time()
-        done = sum(play(WorkshopEnv(task, sandbox=sandbox), oracle).outcome or 0.0 for task in tasks)
+        done = sum(
+            play(WorkshopEnv(task, sandbox=sandbox), oracle).outcome or 0.0 for task in tasks
+        )
         wall, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu
-    print(f"one episode  wall {wall / NUM_TASKS * 1e3:.2f} ms, of which Python outside the sandbox {cpu / NUM_TASKS * 1e3:.2f} ms CPU")
+    print(
+        f"one episode  wall {wall / NUM_TASKS * 1e3:.2f} ms, of which Python outside the sandbox"
+        f" {cpu / NUM_TASKS * 1e3:.2f} ms CPU"
+    )
     print(f"             {done:.0f} of {NUM_TASKS} solved by the oracle")
 
 

@@ -1,14 +1,17 @@
-"""A whole step of three channels on one session: the tree next to its rows and to layouts that share nothing, in one run.
+"""A whole step of three channels on one session: the tree next to its rows and to layouts that
+share nothing, in one run.
 
     python benchmarks/step.py                                    K = 2, 4, 8, 16 pairs, about 15 minutes on one core
     python benchmarks/step.py --pairs 8 --only tree naive        some
     python benchmarks/step.py --long                             32,768 tokens, 16 sites, 16 pairs: memory and time of the tree
 
-A session of 1024 tokens with 4 sites (hint of 32 tokens, mistaken message of 48) and K pairs (48 tokens a side; the rejected side is the
-session's own message): policy on every token behind the first quarter, JSD against the live teacher that has read the hint, DPO against
-a frozen reference. Qwen3 of 6 layers, hidden size 256, V = 8192, random weights, float32, one thread. Forward and backward of everything,
-no optimiser step. Each measurement is a fresh process; a time is the median of its CPU-seconds after the first repetition; memory is the
-process's highest resident size (VmHWM, reset when the inputs exist) above what it held before.
+A session of 1024 tokens with 4 sites (hint of 32 tokens, mistaken message of 48) and K pairs (48
+tokens a side; the rejected side is the session's own message): policy on every token behind the
+first quarter, JSD against the live teacher that has read the hint, DPO against a frozen reference.
+Qwen3 of 6 layers, hidden size 256, V = 8192, random weights, float32, one thread. Forward and
+backward of everything, no optimiser step. Each measurement is a fresh process; a time is the median
+of its CPU-seconds after the first repetition; memory is the process's highest resident size (VmHWM,
+reset when the inputs exist) above what it held before.
 
 tree       this project, train.layout = "tree"
 rows       this project, train.layout = "rows": one forward of the session, pairs in padded rows
@@ -21,8 +24,9 @@ trl        TRL's own losses, one after another on the same session and model: GR
            (better than the SDPO trainer does). The trainers are objects that hold the settings their methods read and nothing else
 trl_chunked the same with the DistillationTrainer's chunked divergence in the place of SDPO's
 
-A peer that cannot be imported is reported as "not installed". Off CUDA, TRL's GRPO and DPO project every position of a row, as shipped.
-Prints Markdown; --json FILE writes the numbers. Every variant's loss is checked against the tree's.
+A peer that cannot be imported is reported as "not installed". Off CUDA, TRL's GRPO and DPO project
+every position of a row, as shipped. Prints Markdown; --json FILE writes the numbers. Every
+variant's loss is checked against the tree's.
 """
 
 from __future__ import annotations
@@ -54,7 +58,12 @@ from composer_replication.losses.policy import dr_grpo, token_logprobs
 from composer_replication.losses.preference import dpo
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
-from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample
+from composer_replication.tokens.example import (
+    HintView,
+    PreferencePair,
+    SampledMessage,
+    TrainingExample,
+)
 from composer_replication.training.packing import micros_of, session_trees
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import accumulate
@@ -70,7 +79,9 @@ class NoTokenizer:
     pad_token_id = 0
 
 
-def make_data(length: int, *, sites: int, pairs: int, vocab: int) -> tuple[TrainingExample, list[PreferencePair]]:
+def make_data(
+    length: int, *, sites: int, pairs: int, vocab: int
+) -> tuple[TrainingExample, list[PreferencePair]]:
     """One session; sites and pairs stand at different messages, spread evenly."""
     rng = random.Random(1)
 
@@ -84,13 +95,35 @@ def make_data(length: int, *, sites: int, pairs: int, vocab: int) -> tuple[Train
     for a in places:
         b = a + MESSAGE
         if a in mistaken:
-            views.append(HintView(site_id=f"s:{a}", kind="bad_args", at=a, hint_ids=draw(HINT), span=(a, b), target_ids=ids[a:b]))
+            views.append(
+                HintView(
+                    site_id=f"s:{a}",
+                    kind="bad_args",
+                    at=a,
+                    hint_ids=draw(HINT),
+                    span=(a, b),
+                    target_ids=ids[a:b],
+                )
+            )
         else:
             name = f"p{a}"
-            made.append(PreferencePair(id=name, session_id="s", prefix_ids=ids[:a], chosen_ids=draw(MESSAGE), rejected_ids=ids[a:b]))
+            made.append(
+                PreferencePair(
+                    id=name,
+                    session_id="s",
+                    prefix_ids=ids[:a],
+                    chosen_ids=draw(MESSAGE),
+                    rejected_ids=ids[a:b],
+                )
+            )
     start = length // 4
-    action = SampledMessage(span=(start, length), logprobs=(-math.log(vocab),) * (length - start), advantage=ADVANTAGE)
-    return TrainingExample(id="e", session_id="s", ids=ids, hints=tuple(views), actions=(action,)), made
+    action = SampledMessage(
+        span=(start, length), logprobs=(-math.log(vocab),) * (length - start), advantage=ADVANTAGE
+    )
+    return (
+        TrainingExample(id="e", session_id="s", ids=ids, hints=tuple(views), actions=(action,)),
+        made,
+    )
 
 
 def make_model(*, layers: int, hidden: int, vocab: int) -> Any:
@@ -116,13 +149,21 @@ def on_cuda(model: Any) -> bool:
     return next(model.parameters()).is_cuda
 
 
-def trainer_for(model: Any, *, layout: str, micro_tokens: int, only: Channel | None = None) -> Trainer:
-    """The project's own trainer with the three channels, or one of them, and a frozen reference a little away from the student."""
-    weights: dict[str, dict[str, Any]] = {name: {"weight": SCALES.get(name, 0.0) if only in (None, name) else 0.0} for name in CHANNELS}
+def trainer_for(
+    model: Any, *, layout: str, micro_tokens: int, only: Channel | None = None
+) -> Trainer:
+    """The project's own trainer with the three channels, or one of them, and a frozen reference a
+    little away from the student."""
+    weights: dict[str, dict[str, Any]] = {
+        name: {"weight": SCALES.get(name, 0.0) if only in (None, name) else 0.0}
+        for name in CHANNELS
+    }
     weights["policy"]["clip"] = 1e9
     weights["hint"] |= {"teacher": "live"}
     weights["preference"] |= {"anchor": 0.0}
-    config = Config.model_validate({"train": {**weights, "layout": layout, "micro_tokens": micro_tokens, "balance": "none"}})
+    config = Config.model_validate(
+        {"train": {**weights, "layout": layout, "micro_tokens": micro_tokens, "balance": "none"}}
+    )
     student = Student(name="bench", model=model, tokenizer=NoTokenizer())
     trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=not on_cuda(model)))
     if "preference" in trainer.references:
@@ -133,13 +174,25 @@ def trainer_for(model: Any, *, layout: str, micro_tokens: int, only: Channel | N
     return trainer
 
 
-def ours(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, layout: str, micro_tokens: int) -> Step:
+def ours(
+    model: Any,
+    example: TrainingExample,
+    pairs: list[PreferencePair],
+    *,
+    layout: str,
+    micro_tokens: int,
+) -> Step:
     """The step as training/step.py takes it."""
-    trainer, counts = trainer_for(model, layout=layout, micro_tokens=micro_tokens), count([example], pairs)
+    trainer, counts = (
+        trainer_for(model, layout=layout, micro_tokens=micro_tokens),
+        count([example], pairs),
+    )
     micros = (
         [([example], pairs)]
         if layout == "rows"
-        else micros_of(session_trees([example], pairs, micro_tokens=micro_tokens), micro_tokens=micro_tokens)
+        else micros_of(
+            session_trees([example], pairs, micro_tokens=micro_tokens), micro_tokens=micro_tokens
+        )
     )
 
     def step() -> list[float]:
@@ -158,24 +211,38 @@ def rows(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> S
 
 
 def separate(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
-    """Three trainers, each with a forward of its own: micro-batches of one row, or of one pair, so that nothing is padded."""
-    trainers = {name: trainer_for(model, layout="rows", micro_tokens=len(example.ids) + HINT, only=name) for name in SCALES}
+    """Three trainers, each with a forward of its own: micro-batches of one row, or of one pair, so
+    that nothing is padded."""
+    trainers = {
+        name: trainer_for(model, layout="rows", micro_tokens=len(example.ids) + HINT, only=name)
+        for name in SCALES
+    }
     counts = count([example], pairs)
-    micros: dict[Channel, list] = {"policy": [([example], [])], "hint": [([example], [])], "preference": [([], [p]) for p in pairs]}
+    micros: dict[Channel, list] = {
+        "policy": [([example], [])],
+        "hint": [([example], [])],
+        "preference": [([], [p]) for p in pairs],
+    }
 
     def step() -> list[float]:
-        return [accumulate(trainers[name], micros[name], counts, scales=SCALES)[name].loss for name in SCALES]
+        return [
+            accumulate(trainers[name], micros[name], counts, scales=SCALES)[name].loss
+            for name in SCALES
+        ]
 
     return step
 
 
 def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
-    """Logits of all positions of everything, divergence on every position and masked, pairs and teacher views in padded rows."""
+    """Logits of all positions of everything, divergence on every position and masked, pairs and
+    teacher views in padded rows."""
     reference = trainer_for(model, layout="rows", micro_tokens=8192).references["preference"].model
     batch, counts = collate([example], pairs, pad_id=0), count([example], pairs)
 
     def sides(logits_BTV: Tensor) -> Tensor:
-        logp_BT = logits_BTV[:, :-1].log_softmax(-1).gather(-1, batch.pair.ids_BT[:, 1:, None])[..., 0]
+        logp_BT = (
+            logits_BTV[:, :-1].log_softmax(-1).gather(-1, batch.pair.ids_BT[:, 1:, None])[..., 0]
+        )
         rows = zip(batch.response.row_N.tolist(), batch.response.position_N.tolist(), strict=True)
         inside_BT = torch.zeros_like(logp_BT)
         for row, position in rows:
@@ -184,10 +251,19 @@ def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> 
 
     def step() -> list[float]:
         logits_TV = model(input_ids=batch.student.ids_BT, use_cache=False).logits[0]
-        logp_N = token_logprobs(logits_TV[:-1], batch.student.ids_BT[0, 1:])[batch.action.position_N - 1]
-        policy = dr_grpo(logp_N, batch.sampled_logp_N, batch.advantage_N, clip=1e9).sum() / counts.sampled_rollouts
+        logp_N = token_logprobs(logits_TV[:-1], batch.student.ids_BT[0, 1:])[
+            batch.action.position_N - 1
+        ]
+        policy = (
+            dr_grpo(logp_N, batch.sampled_logp_N, batch.advantage_N, clip=1e9).sum()
+            / counts.sampled_rollouts
+        )
         with torch.no_grad():
-            teacher_BTV = model(input_ids=batch.teacher.ids_BT, attention_mask=batch.teacher.attention_BT, use_cache=False).logits
+            teacher_BTV = model(
+                input_ids=batch.teacher.ids_BT,
+                attention_mask=batch.teacher.attention_BT,
+                use_cache=False,
+            ).logits
         # the student's logits in the teacher's frame, so that one divergence covers every position
         frame_BTV = torch.zeros_like(teacher_BTV)
         mask_BT = torch.zeros(teacher_BTV.shape[:2])
@@ -197,12 +273,24 @@ def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> 
             mask_BT[row, c - 1 : d - 1] = 1.0
         values_N = jsd(frame_BTV.flatten(0, 1), teacher_BTV.flatten(0, 1), beta=0.5)
         hint = (values_N * mask_BT.flatten()).sum() / counts.hint_tokens
-        ours = sides(model(input_ids=batch.pair.ids_BT, attention_mask=batch.pair.attention_BT, use_cache=False).logits)
+        ours = sides(
+            model(
+                input_ids=batch.pair.ids_BT, attention_mask=batch.pair.attention_BT, use_cache=False
+            ).logits
+        )
         with torch.no_grad():
-            theirs = sides(reference(input_ids=batch.pair.ids_BT, attention_mask=batch.pair.attention_BT, use_cache=False).logits)
+            theirs = sides(
+                reference(
+                    input_ids=batch.pair.ids_BT,
+                    attention_mask=batch.pair.attention_BT,
+                    use_cache=False,
+                ).logits
+            )
         n = len(pairs)
         preference = dpo(ours[:n], ours[n:], theirs[:n], theirs[n:], beta=0.1).mean()
-        total = SCALES["policy"] * policy + SCALES["hint"] * hint + SCALES["preference"] * preference
+        total = (
+            SCALES["policy"] * policy + SCALES["hint"] * hint + SCALES["preference"] * preference
+        )
         total.backward()
         return [float(policy), float(hint), float(preference)]
 
@@ -210,18 +298,22 @@ def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> 
 
 
 def trl_trainers(model: Any, reference: Any) -> tuple[Any, Any]:
-    """What GRPOTrainer._compute_loss and DPOTrainer._compute_loss read of their trainers; settings as in `naive`."""
+    """What GRPOTrainer._compute_loss and DPOTrainer._compute_loss read of their trainers; settings
+    as in `naive`."""
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     accelerator = Accelerator(cpu=not on_cuda(model))
     grpo = SimpleNamespace(
         model=model, accelerator=accelerator, aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None,
         importance_sampling_level="token", beta=0.0, loss_type="dr_grpo", epsilon_low=1e9, epsilon_high=1e9, use_vllm=False,
-        # one rollout and a divisor of 1: the sum over tokens, which is how this project reduces Dr. GRPO
+        # one rollout and a divisor of 1: the sum over tokens, which is how this project reduces Dr.
+        # GRPO
         max_completion_length=1, current_gradient_accumulation_steps=1, _entropy_bonus_enabled=False,
         args=SimpleNamespace(delta=None), _metrics={"train": defaultdict(list)},
     )  # fmt: skip
-    grpo._get_per_token_logps_and_entropies = MethodType(GRPOTrainer._get_per_token_logps_and_entropies, grpo)
+    grpo._get_per_token_logps_and_entropies = MethodType(
+        GRPOTrainer._get_per_token_logps_and_entropies, grpo
+    )
     preference = SimpleNamespace(
         model=model, ref_model=reference, accelerator=accelerator, aux_loss_enabled=False, ld_alpha=None, precompute_ref_logps=False,
         args=SimpleNamespace(gradient_checkpointing_kwargs=None), f_divergence_type="reverse_kl", beta=0.1, loss_types=["sigmoid"],
@@ -230,8 +322,11 @@ def trl_trainers(model: Any, reference: Any) -> tuple[Any, Any]:
     return grpo, preference
 
 
-def trl_inputs(example: TrainingExample, pairs: list[PreferencePair]) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
-    """The batch of the session for GRPO, and one of [chosen, rejected] for each pair; sides of one length have no padding."""
+def trl_inputs(
+    example: TrainingExample, pairs: list[PreferencePair]
+) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+    """The batch of the session for GRPO, and one of [chosen, rejected] for each pair; sides of one
+    length have no padding."""
     (action,) = example.actions
     ids_1T, start = torch.tensor([example.ids]), action.span[0]
     session = {
@@ -247,11 +342,15 @@ def trl_inputs(example: TrainingExample, pairs: list[PreferencePair]) -> tuple[d
         attention_2T = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sides])
         completion_2T = attention_2T.clone()
         completion_2T[:, : len(pair.prefix_ids)] = 0
-        couples.append({"input_ids": ids_2T, "attention_mask": attention_2T, "completion_mask": completion_2T})
+        couples.append(
+            {"input_ids": ids_2T, "attention_mask": attention_2T, "completion_mask": completion_2T}
+        )
     return session, couples
 
 
-def trl(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, chunked: bool = False) -> Step:
+def trl(
+    model: Any, example: TrainingExample, pairs: list[PreferencePair], *, chunked: bool = False
+) -> Step:
     """GRPO, self-distillation and DPO by TRL's own methods, each with forwards of its own."""
     from trl.experimental.sdpo.loss_utils import compute_full_logit_self_distillation_loss
     from trl.trainer.distillation_trainer import _chunked_divergence_loss
@@ -270,28 +369,42 @@ def trl(model: Any, example: TrainingExample, pairs: list[PreferencePair], *, ch
     grpo, preference = trl_trainers(model, reference)
     session, couples = trl_inputs(example, pairs)
     ids_1T, head = torch.tensor([example.ids]), model.get_output_embeddings()
-    spans = [(torch.tensor([example.teacher_ids(v)]), range(*v.span), range(*example.teacher_span(v))) for v in example.hints]
+    spans = [
+        (torch.tensor([example.teacher_ids(v)]), range(*v.span), range(*example.teacher_span(v)))
+        for v in example.hints
+    ]
 
     def distil() -> Tensor:
-        near_TD, near, far = model.base_model(input_ids=ids_1T, use_cache=False).last_hidden_state[0], [], []
+        near_TD, near, far = (
+            model.base_model(input_ids=ids_1T, use_cache=False).last_hidden_state[0],
+            [],
+            [],
+        )
         for teacher_1T, here, there in spans:
             near.append(near_TD[here.start - 1 : here.stop - 1])
             with torch.no_grad():
-                far_TD = model.base_model(input_ids=teacher_1T, use_cache=False).last_hidden_state[0]
+                far_TD = model.base_model(input_ids=teacher_1T, use_cache=False).last_hidden_state[
+                    0
+                ]
             far.append(far_TD[there.start - 1 : there.stop - 1])
         near_ND, far_ND = torch.cat(near), torch.cat(far)
         if chunked:
             mask_1N = torch.ones_like(near_ND[None, :, 0])
-            return _chunked_divergence_loss(near_ND[None], far_ND[None], head.weight, head.weight.detach(), mask_1N, 0.5)[0]
+            return _chunked_divergence_loss(
+                near_ND[None], far_ND[None], head.weight, head.weight.detach(), mask_1N, 0.5
+            )[0]
         with torch.no_grad():
             far_NV = head(far_ND)
-        return compute_full_logit_self_distillation_loss(head(near_ND), far_NV, distillation_alpha=0.5).mean()
+        return compute_full_logit_self_distillation_loss(
+            head(near_ND), far_NV, distillation_alpha=0.5
+        ).mean()
 
     def step() -> list[float]:
         model.forward = forwards[0]
         policy = GRPOTrainer._compute_loss(grpo, model, session)
         (SCALES["policy"] * policy).backward()
-        hint = 4.0 * distil()  # this project's JSD has the curvature of a KL: 1 / (beta (1 - beta)) times TRL's
+        # this project's JSD has the curvature of a KL: 1 / (beta (1 - beta)) times TRL's
+        hint = 4.0 * distil()
         (SCALES["hint"] * hint).backward()
         model.forward, total = forwards[1], 0.0
         for couple in couples:
@@ -326,11 +439,19 @@ def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     try:
-        model = make_model(layers=options.layers, hidden=options.hidden, vocab=options.vocab).train()
-        example, pairs = make_data(options.length, sites=options.sites, pairs=options.pairs[0], vocab=options.vocab)
+        model = make_model(
+            layers=options.layers, hidden=options.hidden, vocab=options.vocab
+        ).train()
+        example, pairs = make_data(
+            options.length, sites=options.sites, pairs=options.pairs[0], vocab=options.vocab
+        )
         step = VARIANTS[variant](model, example, pairs)
     except ImportError as error:
-        return {"variant": variant, "pairs": options.pairs[0], "problem": f"not installed: {error.name}"}
+        return {
+            "variant": variant,
+            "pairs": options.pairs[0],
+            "problem": f"not installed: {error.name}",
+        }
     seconds, losses, peak = [], [], 0.0
     for _ in range(options.repeats + 1):
         model.zero_grad(set_to_none=True)
@@ -349,18 +470,37 @@ def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def run(variant: str, pairs: int, options: argparse.Namespace) -> dict[str, Any]:
     """`measure` in a fresh process."""
-    shape = [f"--{name}={getattr(options, name)}" for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")]
+    shape = [
+        f"--{name}={getattr(options, name)}"
+        for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")
+    ]
     command = [sys.executable, __file__, "--child", variant, "--pairs", str(pairs), *shape]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
     if done.returncode:
-        return {"variant": variant, "pairs": pairs, "problem": f"failed: {done.stderr.strip().splitlines()[-1:]}"}
+        return {
+            "variant": variant,
+            "pairs": pairs,
+            "problem": f"failed: {done.stderr.strip().splitlines()[-1:]}",
+        }
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Markdown: a row per variant and number of pairs, ratios to the tree; then the growth per further pair."""
-    lines = ["| pairs | variant | CPU s | tree / it | peak MiB | losses |", "|---|---|---|---|---|---|"]
-    ours = {line["pairs"]: line for line in found if line["variant"] == "tree" and "problem" not in line}
+    """Markdown: a row per variant and number of pairs, ratios to the tree; then the growth per
+    further pair."""
+    lines = [
+        "| pairs | variant | CPU s | tree / it | peak MiB | losses |",
+        "|---|---|---|---|---|---|",
+    ]
+    ours = {
+        line["pairs"]: line for line in found if line["variant"] == "tree" and "problem" not in line
+    }
     for line in found:
         if "problem" in line:
             lines.append(f"| {line['pairs']} | {line['variant']} | {line['problem']} | | | |")
@@ -368,29 +508,67 @@ def table(found: list[dict[str, Any]]) -> str:
         base = ours.get(line["pairs"])
         ratio = f"{base['cpu_s'] / line['cpu_s']:.3f}" if base else ""
         losses = " ".join(f"{x:.5f}" for x in line["losses"])
-        lines.append(f"| {line['pairs']} | {line['variant']} | {line['cpu_s']:.2f} | {ratio} | {line['peak_mib']:.0f} | {losses} |")
+        lines.append(
+            f"| {line['pairs']} | {line['variant']} | {line['cpu_s']:.2f} | {ratio} |"
+            f" {line['peak_mib']:.0f} | {losses} |"
+        )
         if base:
-            for x, y in zip((*line["losses"], line["gradient_norm"]), (*base["losses"], base["gradient_norm"]), strict=True):
+            for x, y in zip(
+                (*line["losses"], line["gradient_norm"]),
+                (*base["losses"], base["gradient_norm"]),
+                strict=True,
+            ):
                 if abs(x - y) > 2e-4 * max(abs(y), 1e-3):
-                    lines.append(f"| {line['pairs']} | {line['variant']} | **does not compute the same: {x} against {y}** | | | |")
+                    lines.append(
+                        f"| {line['pairs']} | {line['variant']} | **does not compute the same: {x}"
+                        f" against {y}** | | | |"
+                    )
     growth = {}
     for variant in dict.fromkeys(line["variant"] for line in found):
-        own = sorted((line["pairs"], line["cpu_s"]) for line in found if line["variant"] == variant and "problem" not in line)
+        own = sorted(
+            (line["pairs"], line["cpu_s"])
+            for line in found
+            if line["variant"] == variant and "problem" not in line
+        )
         if len(own) > 1:
             growth[variant] = (own[-1][1] - own[0][1]) / (own[-1][0] - own[0][0])
-    lines += ["", "| variant | CPU s per further pair | tree / it |", "|---|---|---|"] if growth else []
-    lines += [f"| {v} | {g:.3f} | {growth['tree'] / g:.3f} |" for v, g in growth.items() if "tree" in growth]
+    lines += (
+        ["", "| variant | CPU s per further pair | tree / it |", "|---|---|---|"] if growth else []
+    )
+    lines += [
+        f"| {v} | {g:.3f} | {growth['tree'] / g:.3f} |"
+        for v, g in growth.items()
+        if "tree" in growth
+    ]
     return "\n".join(lines)
 
 
 def main() -> int:
     """Read the options and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=[v for v in VARIANTS if v != "trl_chunked"])
-    for name, value in (("length", 1024), ("sites", 4), ("layers", 6), ("hidden", 256), ("vocab", 8192), ("repeats", 3)):
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(VARIANTS),
+        default=[v for v in VARIANTS if v != "trl_chunked"],
+    )
+    for name, value in (
+        ("length", 1024),
+        ("sites", 4),
+        ("layers", 6),
+        ("hidden", 256),
+        ("vocab", 8192),
+        ("repeats", 3),
+    ):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--long", action="store_true", help="32,768 tokens, 16 sites, 16 pairs, the tree alone, on a model of tiny's size")
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="32,768 tokens, 16 sites, 16 pairs, the tree alone, on a model of tiny's size",
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -398,12 +576,25 @@ def main() -> int:
         print(json.dumps(measure(options.child, options)))
         return 0
     if options.long:
-        options.length, options.sites, options.pairs, options.only, options.repeats = 32768, 16, [16], ["tree"], 0
+        options.length, options.sites, options.pairs, options.only, options.repeats = (
+            32768,
+            16,
+            [16],
+            ["tree"],
+            0,
+        )
         options.layers, options.hidden, options.vocab = 3, 128, 2048
     from page import about  # beside this file
 
-    shape = {name: getattr(options, name) for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")}
-    written = {"about": about(sys.argv), "shape": {**shape, "hint": HINT, "message": MESSAGE}, "lines": []}
+    shape = {
+        name: getattr(options, name)
+        for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")
+    }
+    written = {
+        "about": about(sys.argv),
+        "shape": {**shape, "hint": HINT, "message": MESSAGE},
+        "lines": [],
+    }
     for pairs, variant in [(pairs, variant) for pairs in options.pairs for variant in options.only]:
         written["lines"].append(run(variant, pairs, options))
         print(written["lines"][-1], file=sys.stderr, flush=True)

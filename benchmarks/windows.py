@@ -1,4 +1,5 @@
-"""What the windows of `build` keep for hint views, on logs: context, evidence in the window, duplicated targets, who carries the loss.
+"""What the windows of `build` keep for hint views, on logs: context, evidence in the window,
+duplicated targets, who carries the loss.
 
     python benchmarks/windows.py --logs FOLDER --tokenizer FOLDER --max-tokens 4096 16384
 
@@ -9,8 +10,9 @@ something          views with at least one turn between the first human message 
 duplicate          share of the hint channel's target tokens that another view holds too, at the same place of the same session
 effective views    (sum n)^2 / sum n^2 over views with n target tokens each: as many equal views would share the token mean so
 
-Every view is counted, also those without their evidence (build.without_evidence = "keep"), then those of the default settings.
-The tokenizer is a folder with tokenizer.json; its chat template is replaced by that of --family. Nothing is trained. JSON with --json FILE.
+Every view is counted, also those without their evidence (build.without_evidence = "keep"), then
+those of the default settings. The tokenizer is a folder with tokenizer.json; its chat template is
+replaced by that of --family. Nothing is trained. JSON with --json FILE.
 """
 
 from __future__ import annotations
@@ -42,20 +44,35 @@ from composer_replication.tokens.window import head_positions
 def facts_of(paths: Sequence[Path]) -> tuple[list[Session], list[Site], list[Hint]]:
     """Sessions, sites and hints of some logs by the default rules."""
     redactor = Redactor(environ={}, key=b"windows")
-    sessions = [session for result in ingest(find_logs(paths), redactor=redactor) for session in result.sessions]
+    sessions = [
+        session
+        for result in ingest(find_logs(paths), redactor=redactor)
+        for session in result.sessions
+    ]
     sites = {session.id: find_sites(session, settings=SitesSettings()) for session in sessions}
-    hints = [h for s in sessions for h in write_hints(s, sites[s.id], settings=HintsSettings()).hints]
+    hints = [
+        h for s in sessions for h in write_hints(s, sites[s.id], settings=HintsSettings()).hints
+    ]
     return sessions, [site for found in sites.values() for site in found], hints
 
 
-def measure(facts: tuple[list[Session], list[Site], list[Hint]], renderer: Renderer, *, settings: BuildSettings) -> dict[str, Any]:
+def measure(
+    facts: tuple[list[Session], list[Site], list[Hint]],
+    renderer: Renderer,
+    *,
+    settings: BuildSettings,
+) -> dict[str, Any]:
     """The numbers of one build; a view is looked at by the turns of its example alone."""
     sessions, sites, hints = facts
-    items = list(build_examples(sessions, sites=sites, hints=hints, renderer=renderer, settings=settings))
+    items = list(
+        build_examples(sessions, sites=sites, hints=hints, renderer=renderer, settings=settings)
+    )
     by_id, site_of = {s.id: s for s in sessions}, {s.id: s for s in sites}
     refers: dict[tuple[str, int], set[int]] = {}
     for hint in hints:
-        refers.setdefault((site_of[hint.site_id].session_id, site_of[hint.site_id].turn), set()).update(hint.refers_to)
+        refers.setdefault(
+            (site_of[hint.site_id].session_id, site_of[hint.site_id].turn), set()
+        ).update(hint.refers_to)
     counts: Counter[str] = Counter()
     lengths: list[int] = []
     places: Counter[tuple[str, int, int]] = Counter()
@@ -72,13 +89,19 @@ def measure(facts: tuple[list[Session], list[Site], list[Hint]], renderer: Rende
             first = {seen[p] for p in head_positions([session.turns[i] for i in seen])}
             counts["views"] += 1
             counts["kept"] += view.at
-            counts["available"] += view.at + _tokens(renderer, session, [i for i in seen if i not in kept])
+            counts["available"] += view.at + _tokens(
+                renderer, session, [i for i in seen if i not in kept]
+            )
             counts["evidence"] += refers[session.id, turn] | set(seen[-1:]) <= kept
             counts["refers"] += bool(refers[session.id, turn])
             counts["something"] += len(kept - first) > 1 or len(kept) == len(seen)
             message = next(span for span in held if span.turn == turn)
             parts = getattr(view, "spans", (view.span,))
-            places.update((session.id, turn, token - message.body[0]) for a, b in parts for token in range(a, b))
+            places.update(
+                (session.id, turn, token - message.body[0])
+                for a, b in parts
+                for token in range(a, b)
+            )
             lengths.append(len(view.target_ids))
     skipped = Counter[str]()
     for item in items:
@@ -103,7 +126,9 @@ def _tokens(renderer: Renderer, session: Session, turns: Sequence[int]) -> int:
 
 def main() -> int:
     """Read, build, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--logs", type=Path, nargs="+", required=True)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--family", default="qwen3")
@@ -120,13 +145,19 @@ def main() -> int:
         for way in ways:
             more = {"without_evidence": way} if way else {}
             settings = BuildSettings(max_tokens=max_tokens, target=options.target, **more)
-            row = {"max_tokens": max_tokens, "without_evidence": way, **measure(facts, renderer, settings=settings)}
+            row = {
+                "max_tokens": max_tokens,
+                "without_evidence": way,
+                **measure(facts, renderer, settings=settings),
+            }
             rows.append(row)
             print(json.dumps(row))
     if options.json:
         from page import about  # beside this file
 
-        options.json.write_text(json.dumps({"about": about(sys.argv), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps({"about": about(sys.argv), "rows": rows}, indent=1) + "\n", encoding="utf-8"
+        )
     return 0
 
 

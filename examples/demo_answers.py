@@ -26,39 +26,63 @@ def read_missing(path: str, cwd: str = "") -> Call:
 
 def edit(path: str, old: str, new: str) -> Call:
     """An Edit that works."""
-    return Call("Edit", {"file_path": path, "old_string": old, "new_string": new}, f"The file {path} has been updated successfully.")
+    return Call(
+        "Edit",
+        {"file_path": path, "old_string": old, "new_string": new},
+        f"The file {path} has been updated successfully.",
+    )
 
 
 def edit_no_match(path: str, old: str, new: str) -> Call:
     """An Edit whose old text is not in the file."""
     arguments = {"file_path": path, "old_string": old, "new_string": new}
-    return Call("Edit", arguments, refused(f"String to replace not found in file.\nString: {old}"), True)
+    return Call(
+        "Edit", arguments, refused(f"String to replace not found in file.\nString: {old}"), True
+    )
 
 
 def edit_not_read(path: str, old: str, new: str) -> Call:
     """An Edit of a file that was not read before."""
     arguments = {"file_path": path, "old_string": old, "new_string": new}
-    return Call("Edit", arguments, refused("File has not been read yet. Read it first before writing to it."), True)
+    return Call(
+        "Edit",
+        arguments,
+        refused("File has not been read yet. Read it first before writing to it."),
+        True,
+    )
 
 
 def edit_many(path: str, old: str, new: str, count: int = 2) -> Call:
     """An Edit whose old text stands in the file more than once."""
     text = (
-        f"Found {count} matches of the string to replace, but replace_all is false. To replace all occurrences, set replace_all to true. "
-        f"To replace only one occurrence, please provide more context to uniquely identify the instance.\nString: {old}"
+        f"Found {count} matches of the string to replace, but replace_all is false. To replace all"
+        " occurrences, set replace_all to true. To replace only one occurrence, please provide"
+        f" more context to uniquely identify the instance.\nString: {old}"
     )
-    return Call("Edit", {"file_path": path, "old_string": old, "new_string": new}, refused(text), True)
+    return Call(
+        "Edit", {"file_path": path, "old_string": old, "new_string": new}, refused(text), True
+    )
 
 
 def edit_stale(path: str, old: str, new: str) -> Call:
     """An Edit of a file that was changed since it was read."""
-    text = "File has been modified since read, either by the user or by a linter. Read it again before attempting to write it."
-    return Call("Edit", {"file_path": path, "old_string": old, "new_string": new}, refused(text), True)
+    text = (
+        "File has been modified since read, either by the user or by a linter. Read it again before"
+        " attempting to write it."
+    )
+    return Call(
+        "Edit", {"file_path": path, "old_string": old, "new_string": new}, refused(text), True
+    )
 
 
 def bad_arguments(tool: str, issue: str, **arguments: Any) -> Call:
     """A call that does not fit the tool's schema."""
-    return Call(tool, arguments, refused(f"InputValidationError: {tool} failed due to the following issue:\n{issue}"), True)
+    return Call(
+        tool,
+        arguments,
+        refused(f"InputValidationError: {tool} failed due to the following issue:\n{issue}"),
+        True,
+    )
 
 
 def no_tool(tool: str, **arguments: Any) -> Call:
@@ -68,7 +92,12 @@ def no_tool(tool: str, **arguments: Any) -> Call:
 
 def bash(command: str, output: str, *, code: int = 0, **more: Any) -> Call:
     """A shell command with its output; a code other than 0 is reported as an error."""
-    return Call("Bash", {"command": command, **more}, f"Exit code {code}\n{output}" if code else output, code != 0)
+    return Call(
+        "Bash",
+        {"command": command, **more},
+        f"Exit code {code}\n{output}" if code else output,
+        code != 0,
+    )
 
 
 def grep(pattern: str, output: str, **more: Any) -> Call:
@@ -79,8 +108,9 @@ def grep(pattern: str, output: str, **more: Any) -> Call:
 def rejected(tool: str, said: str, **arguments: Any) -> Call:
     """A call that the human refused, with what the human said."""
     text = (
-        "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was a file edit, the new_string was NOT "
-        f"written to the file). To tell you how to proceed, the user said:\n{said}"
+        "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it"
+        " was a file edit, the new_string was NOT written to the file). To tell you how to"
+        f" proceed, the user said:\n{said}"
     )
     return Call(tool, arguments, text, True)
 
@@ -92,4 +122,9 @@ def sibling(tool: str, **arguments: Any) -> Call:
 
 def denied(command: str) -> Call:
     """A shell command that a permission rule forbids."""
-    return Call("Bash", {"command": command}, f"Permission to use Bash with command {command} has been denied.", True)
+    return Call(
+        "Bash",
+        {"command": command},
+        f"Permission to use Bash with command {command} has been denied.",
+        True,
+    )

@@ -1,4 +1,5 @@
-"""The system prompt and the tools of the newest era's demonstration logs: our own words, the agent program's layout."""
+"""The system prompt and the tools of the newest era's demonstration logs: our own words, the agent
+program's layout."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ from typing import Any
 
 SYSTEM_PROMPT = [
     "You are a coding agent in a terminal.",
-    "Use the tools on offer. Read a file before you edit it. Run the tests before you say that you are done.",
+    (
+        "Use the tools on offer. Read a file before you edit it. Run the tests before you say that"
+        " you are done."
+    ),
 ]
 
 
@@ -21,7 +25,9 @@ def _tool(name: str, about: str, required: tuple[str, ...], /, **properties: str
 
 
 TOOLS = [
-    _tool("Read", "Read a file.", ("file_path",), file_path="string", offset="number", limit="number"),
+    _tool(
+        "Read", "Read a file.", ("file_path",), file_path="string", offset="number", limit="number"
+    ),
     _tool(
         "Edit",
         "Replace text in a file that was read before.",
@@ -32,7 +38,28 @@ TOOLS = [
         replace_all="boolean",
     ),
     _tool("Write", "Write a file.", ("file_path", "content"), file_path="string", content="string"),
-    _tool("Grep", "Search the contents of files.", ("pattern",), pattern="string", path="string", output_mode="string"),
-    _tool("Bash", "Run a shell command.", ("command",), command="string", description="string", timeout="number"),
-    _tool("Agent", "Start a subagent on a task.", ("description", "prompt"), description="string", prompt="string", subagent_type="string"),
+    _tool(
+        "Grep",
+        "Search the contents of files.",
+        ("pattern",),
+        pattern="string",
+        path="string",
+        output_mode="string",
+    ),
+    _tool(
+        "Bash",
+        "Run a shell command.",
+        ("command",),
+        command="string",
+        description="string",
+        timeout="number",
+    ),
+    _tool(
+        "Agent",
+        "Start a subagent on a task.",
+        ("description", "prompt"),
+        description="string",
+        prompt="string",
+        subagent_type="string",
+    ),
 ]

@@ -1,4 +1,5 @@
-"""Write examples/demo_logs: eight short sessions of our own in two made-up repositories, one or more per era.
+"""Write examples/demo_logs: eight short sessions of our own in two made-up repositories, one or
+more per era.
 
 python examples/make_demo_logs.py            writes the folder again; the files never differ
 python examples/make_demo_logs.py --check    exits with 1 if a committed file differs from what would be written
@@ -19,12 +20,16 @@ FOLDER = Path(__file__).resolve().parent / "demo_logs"
 
 def write_logs(folder: Path) -> list[Path]:
     """Write every log below `folder` and return the paths."""
-    return sorted([*inkwell_logs(folder / "-home-dev-inkwell"), *tidepool_logs(folder / "-home-dev-tidepool")])
+    return sorted(
+        [*inkwell_logs(folder / "-home-dev-inkwell"), *tidepool_logs(folder / "-home-dev-tidepool")]
+    )
 
 
 def main() -> int:
     """Write the logs, or check that they are as committed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="compare only")
     if not parser.parse_args().check:
         for path in write_logs(FOLDER):
@@ -33,7 +38,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         fresh = {p.relative_to(scratch): p.read_bytes() for p in write_logs(Path(scratch))}
     committed = {p.relative_to(FOLDER): p.read_bytes() for p in FOLDER.rglob("*.jsonl")}
-    different = sorted(str(p) for p in fresh.keys() | committed.keys() if fresh.get(p) != committed.get(p))
+    different = sorted(
+        str(p) for p in fresh.keys() | committed.keys() if fresh.get(p) != committed.get(p)
+    )
     print("\n".join(different) or "demo logs are as committed")
     return bool(different)
 

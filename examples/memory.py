@@ -1,6 +1,8 @@
-"""Where the memory of the examples goes: printed into examples/README.md by `python examples/memory.py`; a test fails when it is stale.
+"""Where the memory of the examples goes: printed into examples/README.md by `python
+examples/memory.py`; a test fails when it is stale.
 
-Nothing is loaded: a model of the published shape is made on PyTorch's meta device, and its forward says what autograd would keep.
+Nothing is loaded: a model of the published shape is made on PyTorch's meta device, and its forward
+says what autograd would keep.
 """
 
 from __future__ import annotations
@@ -18,10 +20,25 @@ HERE = Path(__file__).parent
 BEGIN, END = "<!-- memory: written by examples/memory.py -->", "<!-- end of memory -->"
 GB = 1e9
 SHAPES = {  # config.json of the model's page
-    "Qwen/Qwen3-0.6B": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 3072},
-    "Qwen/Qwen3-4B-Instruct-2507": {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 9728},
+    "Qwen/Qwen3-0.6B": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "intermediate_size": 3072,
+    },
+    "Qwen/Qwen3-4B-Instruct-2507": {
+        "hidden_size": 2560,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "intermediate_size": 9728,
+    },
 }
-SHARED: dict[str, Any] = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True}
+SHARED: dict[str, Any] = {
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
 EXAMPLES = (
     ("small_instruct/recompose.toml",),
     ("small_instruct/recompose.toml", "small_instruct/lora.toml"),
@@ -46,7 +63,11 @@ def make(shape: dict[str, Any], *, layers: int, dtype: torch.dtype, rank: int) -
         warnings.simplefilter("ignore")
         config = transformers.Qwen3Config(**{**SHARED, **shape, "num_hidden_layers": layers})
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
-        lora = peft.LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM") if rank else None
+        lora = (
+            peft.LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM")
+            if rank
+            else None
+        )
         return peft.get_peft_model(model, lora) if lora else model
 
 
@@ -61,15 +82,19 @@ def kept(model: Any, tokens: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
-        model.train().get_decoder()(input_ids=ids, use_cache=False, attention_mask={"full_attention": None})
+        model.train().get_decoder()(
+            input_ids=ids, use_cache=False, attention_mask={"full_attention": None}
+        )
     return sum(t.untyped_storage().nbytes() for s, t in found.items() if s not in weights)
 
 
 @cache
 def per_token(name: str, *, dtype: torch.dtype, rank: int) -> float:
-    """Bytes a token and layer keep; the part that grows with the square of the length is left out, since fused attention keeps none."""
+    """Bytes a token and layer keep; the part that grows with the square of the length is left out,
+    since fused attention keeps none."""
     more = [
-        kept(make(SHAPES[name], layers=2, dtype=dtype, rank=rank), n) - kept(make(SHAPES[name], layers=1, dtype=dtype, rank=rank), n)
+        kept(make(SHAPES[name], layers=2, dtype=dtype, rank=rank), n)
+        - kept(make(SHAPES[name], layers=1, dtype=dtype, rank=rank), n)
         for n in (128, 256)
     ]
     return 2 * more[0] / 128 - more[1] / 256
@@ -87,18 +112,47 @@ def row(names: tuple[str, ...]) -> str:
     settings: dict[str, Any] = {}
     for name in names:
         for group, values in tomllib.loads((HERE / name).read_text("utf-8")).items():
-            settings[group] = {**settings.get(group, {}), **values} if isinstance(values, dict) else values
+            settings[group] = (
+                {**settings.get(group, {}), **values} if isinstance(values, dict) else values
+            )
     student, train, rollouts = settings["student"], settings["train"], settings.get("rollouts", {})
     rank, dtype = student.get("lora", {}).get("rank", 0), getattr(torch, student["dtype"])
-    tokens, layers, what = train["micro_tokens"], SHAPES[student["model"]]["num_hidden_layers"], {"dtype": dtype, "rank": rank}
+    tokens, layers, what = (
+        train["micro_tokens"],
+        SHAPES[student["model"]]["num_hidden_layers"],
+        {"dtype": dtype, "rank": rank},
+    )
     counts = sizes(student["model"], **what)
     weights = sum(n * size for n, size, _ in counts)
-    copy = weights if rollouts.get("env") and not rank else 0  # what drift is measured from; LoRA's start is the adapters off
+    # what drift is measured from; LoRA's start is the adapters off
+    copy = weights if rollouts.get("env") and not rank else 0
     moving = 3 * sum(n * size for n, size, trained in counts if trained)
     activations = per_token(student["model"], **what) * layers * tokens
-    held = 2 * SHARED["num_key_value_heads"] * SHARED["head_dim"] * dtype.itemsize * layers * tokens * rollouts.get("batch_episodes", 0)
-    cells = [f"{sum(n for n, *_ in counts) / 1e6:,.0f} M", f"{sum(n for n, _, t in counts if t) / 1e6:,.0f} M", f"{tokens:,}"]
-    cells += [f"{x / GB:.1f}" for x in (weights, copy, moving, activations, held, weights + copy + moving + max(activations, held))]
+    held = (
+        2
+        * SHARED["num_key_value_heads"]
+        * SHARED["head_dim"]
+        * dtype.itemsize
+        * layers
+        * tokens
+        * rollouts.get("batch_episodes", 0)
+    )
+    cells = [
+        f"{sum(n for n, *_ in counts) / 1e6:,.0f} M",
+        f"{sum(n for n, _, t in counts if t) / 1e6:,.0f} M",
+        f"{tokens:,}",
+    ]
+    cells += [
+        f"{x / GB:.1f}"
+        for x in (
+            weights,
+            copy,
+            moving,
+            activations,
+            held,
+            weights + copy + moving + max(activations, held),
+        )
+    ]
     return f"| {' + '.join(names)} | {' | '.join(cells)} |"
 
 

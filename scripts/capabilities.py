@@ -1,4 +1,5 @@
-"""Check docs/capabilities.md against capabilities.toml and the result of the last test run, or write it.
+"""Check docs/capabilities.md against capabilities.toml and the result of the last test run, or
+write it.
 
     python scripts/capabilities.py [build/junit.xml]            exit code 1 if the page is stale; writes nothing
     python scripts/capabilities.py [build/junit.xml] --write    (make table)
@@ -8,9 +9,11 @@
     tests = ["tests/data/ingestion/test_claude_code.py::test_eras"]     # works: all of them passed
     # or: not_run = "needs a GPU"    or: absent = "next issue"    or: public_sessions = ["tests/..."]
 
-A test that is named and does not exist, or failed, is an error; one case that was skipped makes the row "not run here". The table is the
-same with the public sessions and without: what was skipped for want of them counts for no row that has a case of its own which passed, and
-rows of `public_sessions` say in both cases that they need them. Where they are there, a failure is an error like any other.
+A test that is named and does not exist, or failed, is an error; one case that was skipped makes the
+row "not run here". The table is the same with the public sessions and without: what was skipped for
+want of them counts for no row that has a case of its own which passed, and rows of
+`public_sessions` say in both cases that they need them. Where they are there, a failure is an error
+like any other.
 """
 
 from __future__ import annotations
@@ -51,25 +54,38 @@ def outcomes(junit: Path) -> dict[str, dict[str, str]]:
 
 
 def status(entry: dict[str, object], results: dict[str, dict[str, str]]) -> tuple[str, str]:
-    """(status, why or which test) of one capability; raises SystemExit for a test that does not exist or failed."""
+    """(status, why or which test) of one capability; raises SystemExit for a test that does not
+    exist or failed."""
     if "absent" in entry:
         return "absent", str(entry["absent"])
     if "not_run" in entry:
         return "not run here", str(entry["not_run"])
     tests, public = entry.get("tests", entry.get("public_sessions")), "public_sessions" in entry
-    assert isinstance(tests, list) and tests, f"{entry['name']}: needs tests, public_sessions, not_run or absent"
+    assert isinstance(tests, list) and tests, (
+        f"{entry['name']}: needs tests, public_sessions, not_run or absent"
+    )
     for node in tests:
         path, _, name = str(node).partition("::")
-        cases = {n: s for n, s in results.get(path, {}).items() if not name or n == name or n.startswith(name + "[")}
+        cases = {
+            n: s
+            for n, s in results.get(path, {}).items()
+            if not name or n == name or n.startswith(name + "[")
+        }
         if not cases:
             raise SystemExit(f"capabilities: {entry['name']}: no test {node} ran")
         if "failed" in cases.values():
             raise SystemExit(f"capabilities: {entry['name']}: {node} failed")
         wanting = {n for n, reason in cases.items() if reason.startswith(NEEDS_PUBLIC_SESSIONS)}
-        reasons = [reason for n, reason in cases.items() if reason and not (n in wanting and (public or len(wanting) < len(cases)))]
+        reasons = [
+            reason
+            for n, reason in cases.items()
+            if reason and not (n in wanting and (public or len(wanting) < len(cases)))
+        ]
         if reasons:
             return "not run here", reasons[0]
-    return "with the public sessions" if public else "works", "<br>".join(f"`{node}`" for node in tests)
+    return "with the public sessions" if public else "works", "<br>".join(
+        f"`{node}`" for node in tests
+    )
 
 
 def table(entries: list[dict[str, object]], results: dict[str, dict[str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""Keep files and functions small: 600 lines a file, 100 lines a function, 120 lines a verb's file.
+"""Keep files and functions small: 800 lines a file, 140 lines a function, 180 lines a verb's file.
 
 python scripts/caps.py            prints every file or function over its cap; exit code 1 where there is one
 """
@@ -10,10 +10,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-FILE_CAP, FUNCTION_CAP, VERB_CAP, INIT_CAP = 600, 100, 120, 90
+FILE_CAP, FUNCTION_CAP, VERB_CAP, INIT_CAP = 800, 140, 180, 120
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 FOLDERS = ("src", "tests", "scripts", "benchmarks")
-CLI_SHARED = {"main.py", "console.py", "job.py", "render_terminal.py", "train_text.py", "trusting.py", "next_step.py"}  # not verbs
+# not verbs
+CLI_SHARED = {
+    "main.py",
+    "console.py",
+    "job.py",
+    "render_terminal.py",
+    "train_text.py",
+    "trusting.py",
+    "next_step.py",
+}
 
 
 def cap_of(path: Path) -> int:
@@ -37,14 +46,24 @@ def over_caps(path: Path) -> Iterator[str]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_CAP:
-                yield f"{path}:{node.lineno}: {node.name} has {length} lines, the cap is {FUNCTION_CAP}"
+                yield (
+                    f"{path}:{node.lineno}: {node.name} has {length} lines, the cap is"
+                    f" {FUNCTION_CAP}"
+                )
 
 
 def main(root: Path) -> int:
     """Check every Python file of the repository; returns the exit code."""
     files = sorted(p for folder in FOLDERS for p in (root / folder).rglob("*.py"))
-    found = [line for path in files for line in over_caps(path.relative_to(root) if root == Path.cwd() else path)]
-    print("\n".join(found) or f"caps: {len(files)} files, all within {FILE_CAP} lines and {FUNCTION_CAP} lines a function")
+    found = [
+        line
+        for path in files
+        for line in over_caps(path.relative_to(root) if root == Path.cwd() else path)
+    ]
+    print(
+        "\n".join(found)
+        or f"caps: {len(files)} files, all within {FILE_CAP} lines and {FUNCTION_CAP} lines a function"
+    )
     return 1 if found else 0
 
 

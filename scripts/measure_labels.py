@@ -1,10 +1,12 @@
-"""How well the default detectors agree with labels that a reader gave: precision and recall with 95 % Wilson intervals.
+"""How well the default detectors agree with labels that a reader gave: precision and recall with 95
+% Wilson intervals.
 
     python scripts/measure_labels.py tests/labels/dev.json --sessions FOLDER [--json build/labels.json] [--misses]
 
-Labels whose session is not in the folder are left out and counted. A label without a site of ours counts as "benign": nothing was found.
-Numbers of labels that the rules were tuned on (sites.json, dev.json) describe these labels; only a file that was sealed until the rules
-were frozen speaks of new logs.
+Labels whose session is not in the folder are left out and counted. A label without a site of ours
+counts as "benign": nothing was found. Numbers of labels that the rules were tuned on (sites.json,
+dev.json) describe these labels; only a file that was sealed until the rules were frozen speaks of
+new logs.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def read_labels(files: Iterable[Path]) -> list[Label]:
 
 
 def sites_of(folder: Path) -> tuple[dict[Key, Site], set[str]]:
-    """Every site with a call that the default detectors find in a folder of sessions, by file and call id; and the names of the files."""
+    """Every site with a call that the default detectors find in a folder of sessions, by file and
+    call id; and the names of the files."""
     found: dict[Key, Site] = {}
     logs = find_logs([folder])
     names = {path.name for path in folder.rglob("*.jsonl")}
@@ -48,17 +51,26 @@ def sites_of(folder: Path) -> tuple[dict[Key, Site], set[str]]:
 
 
 def share(part: int, whole: int) -> dict[str, Any]:
-    """A share with its counts and interval, e.g. share(9, 10) -> {"n": 10, "k": 9, "share": .9, "low": .596, "high": .982}."""
+    """A share with its counts and interval, e.g. share(9, 10) -> {"n": 10, "k": 9, "share": .9,
+    "low": .596, "high": .982}."""
     if not whole:
         return {"n": 0, "k": 0, "share": None, "low": None, "high": None}
     low, high = wilson(part, whole)
-    return {"n": whole, "k": part, "share": round(part / whole, 4), "low": round(low, 4), "high": round(high, 4)}
+    return {
+        "n": whole,
+        "k": part,
+        "share": round(part / whole, 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
+    }
 
 
 def measure(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any]:
-    """Precision and recall of "mistake" (all, flagged, not flagged), of every verdict, and of the split of missing paths.
+    """Precision and recall of "mistake" (all, flagged, not flagged), of every verdict, and of the
+    split of missing paths.
 
-    Example: measure(labels, sites)["mistake"]["flagged"]["precision"] -> {"n": 44, "k": 44, "share": 1.0, "low": .92, "high": 1.0}
+    Example: measure(labels, sites)["mistake"]["flagged"]["precision"] -> {"n": 44, "k": 44,
+    "share": 1.0, "low": .92, "high": 1.0}
     """
     ours = [_category(found, label) for label in labels]
     theirs = [str(label["verdict"]) for label in labels]
@@ -71,7 +83,13 @@ def measure(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any
     mistake = {name: _both("mistake", ours, theirs, taken) for name, taken in groups.items()}
     verdicts = {name: _both(name, ours, theirs, groups["all"]) for name in sorted({*theirs, *ours})}
     sizes = {name: sum(taken) for name, taken in groups.items()}
-    return {"labels": len(labels), "labels_by": sizes, "mistake": mistake, "verdicts": verdicts, "paths": _paths(labels, found)}
+    return {
+        "labels": len(labels),
+        "labels_by": sizes,
+        "mistake": mistake,
+        "verdicts": verdicts,
+        "paths": _paths(labels, found),
+    }
 
 
 def _category(found: Mapping[Key, Site], label: Label) -> str:
@@ -79,14 +97,20 @@ def _category(found: Mapping[Key, Site], label: Label) -> str:
     return site.category if site else BENIGN
 
 
-def _both(name: str, ours: Sequence[str], theirs: Sequence[str], taken: Sequence[bool]) -> dict[str, Any]:
+def _both(
+    name: str, ours: Sequence[str], theirs: Sequence[str], taken: Sequence[bool]
+) -> dict[str, Any]:
     pairs = [(a == name, b == name) for a, b, t in zip(ours, theirs, taken, strict=True) if t]
     right = sum(a and b for a, b in pairs)
-    return {"precision": share(right, sum(a for a, _ in pairs)), "recall": share(right, sum(b for _, b in pairs))}
+    return {
+        "precision": share(right, sum(a for a, _ in pairs)),
+        "recall": share(right, sum(b for _, b in pairs)),
+    }
 
 
 def _paths(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any]:
-    """Of the paths that a reader called stated or explored: how many we call so; and how many explored ones we would train on."""
+    """Of the paths that a reader called stated or explored: how many we call so; and how many
+    explored ones we would train on."""
     by: dict[str, list[str]] = {"stated": [], "explored": []}
     for label in labels:
         if claim := label.get("path_claim"):
@@ -94,10 +118,18 @@ def _paths(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any]
             by[claim].append(f"{site.category}/{site.kind}" if site else BENIGN)
     stated, explored = by["stated"], by["explored"]
     return {
-        "stated called stated": share(sum(one in {f"mistake/{kind}" for kind in PATH_STATED} for one in stated), len(stated)),
-        "stated called a mistake": share(sum(one.startswith("mistake/") for one in stated), len(stated)),
-        "explored called explored": share(sum(one.endswith(f"/{PATH_EXPLORED}") for one in explored), len(explored)),
-        "explored kept out of training": share(sum(not one.startswith("mistake/") for one in explored), len(explored)),
+        "stated called stated": share(
+            sum(one in {f"mistake/{kind}" for kind in PATH_STATED} for one in stated), len(stated)
+        ),
+        "stated called a mistake": share(
+            sum(one.startswith("mistake/") for one in stated), len(stated)
+        ),
+        "explored called explored": share(
+            sum(one.endswith(f"/{PATH_EXPLORED}") for one in explored), len(explored)
+        ),
+        "explored kept out of training": share(
+            sum(not one.startswith("mistake/") for one in explored), len(explored)
+        ),
     }
 
 
@@ -105,12 +137,21 @@ def table(measured: Mapping[str, Any]) -> str:
     """The measurement as lines for a reader."""
     lines = [f"{'':28} {'precision':30} recall"]
     for title, rows in (("mistake", measured["mistake"]), ("verdict", measured["verdicts"])):
-        lines += [f"{title + ', ' + name:28} {_told(row['precision']):30} {_told(row['recall'])}" for name, row in rows.items()]
-    return "\n".join([*lines, *(f"{name:30} {_told(row)}" for name, row in measured["paths"].items())])
+        lines += [
+            f"{title + ', ' + name:28} {_told(row['precision']):30} {_told(row['recall'])}"
+            for name, row in rows.items()
+        ]
+    return "\n".join(
+        [*lines, *(f"{name:30} {_told(row)}" for name, row in measured["paths"].items())]
+    )
 
 
 def _told(one: Mapping[str, Any]) -> str:
-    return "none" if one["share"] is None else f"{one['share']:.3f} [{one['low']:.3f}, {one['high']:.3f}] {one['k']}/{one['n']}"
+    return (
+        "none"
+        if one["share"] is None
+        else f"{one['share']:.3f} [{one['low']:.3f}, {one['high']:.3f}] {one['k']}/{one['n']}"
+    )
 
 
 def misses(labels: Sequence[Label], found: Mapping[Key, Site]) -> list[str]:
@@ -120,7 +161,10 @@ def misses(labels: Sequence[Label], found: Mapping[Key, Site]) -> list[str]:
         site = found.get((label["file"], label["call_id"]))
         ours = f"{site.category}/{site.kind}" if site else BENIGN
         if (label["verdict"] == "mistake") != ours.startswith("mistake/"):
-            lines.append(f"{label['file']} {label['call_id']}: {label['verdict']}/{label['kind']}, ours {ours}: {label['why']}")
+            lines.append(
+                f"{label['file']} {label['call_id']}: {label['verdict']}/{label['kind']}, ours"
+                f" {ours}: {label['why']}"
+            )
     return lines
 
 
@@ -128,9 +172,19 @@ def main(arguments: list[str]) -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("labels", type=Path, nargs="+")
-    parser.add_argument("--sessions", type=Path, action="append", required=True, help="a folder of sessions; may be given again")
+    parser.add_argument(
+        "--sessions",
+        type=Path,
+        action="append",
+        required=True,
+        help="a folder of sessions; may be given again",
+    )
     parser.add_argument("--json", type=Path, help="write the numbers there as well")
-    parser.add_argument("--misses", action="store_true", help="list the labels that are judged otherwise (not for a sealed file)")
+    parser.add_argument(
+        "--misses",
+        action="store_true",
+        help="list the labels that are judged otherwise (not for a sealed file)",
+    )
     options = parser.parse_args(arguments)
     found: dict[Key, Site] = {}
     names = set[str]()
@@ -141,10 +195,16 @@ def main(arguments: list[str]) -> int:
     given = read_labels(options.labels)
     labels = [label for label in given if label["file"] in names]
     measured = measure(labels, found)
-    print(f"{len(labels)} labels of {len({x['file'] for x in labels})} sessions; {len(given) - len(labels)} without their session")
+    print(
+        f"{len(labels)} labels of {len({x['file'] for x in labels})} sessions;"
+        f" {len(given) - len(labels)} without their session"
+    )
     print(table(measured))
     labelled = {(x["file"], x["call_id"]) for x in labels}
-    unread = sum(s.category == "mistake" and key[0] in {x["file"] for x in labels} and key not in labelled for key, s in found.items())
+    unread = sum(
+        s.category == "mistake" and key[0] in {x["file"] for x in labels} and key not in labelled
+        for key, s in found.items()
+    )
     print(f"{unread} of our mistakes in these sessions have no label")
     if options.misses:
         print("\n".join(misses(labels, found)))

@@ -1,4 +1,5 @@
-"""Prove that the tests can fail: plant each known mistake in a copy of the tree and require a red test.
+"""Prove that the tests can fail: plant each known mistake in a copy of the tree and require a red
+test.
 
     python scripts/mutants.py NAME ...              tests/mutants/NAME.toml
     python scripts/mutants.py                       those that a change touches, and a sample that moves on every day (make mutants)
@@ -16,15 +17,16 @@ A mutant is a search and a replacement inside a named function, class or constan
     search = "turn=ref.turn"
     replace = "turn=ref.turn + 1"
 
-The search is made in the text that `ast.unparse` gives for that definition, so line breaks, quotes, comments and the
-place in the file do not matter. It must be there exactly once. Without `within` it is made in the whole module; in a
-file that is not Python, in its text.
+The search is made in the text that `ast.unparse` gives for that definition, so line breaks, quotes,
+comments and the place in the file do not matter. It must be there exactly once. Without `within` it
+is made in the whole module; in a file that is not Python, in its text.
 
-A mutant is touched if its own file, a file that it changes or a file of its tests is another than when it was last
-caught: tests/mutants/caught.json keeps a fingerprint of these. Outside of CI it is written; commit it with the change.
+A mutant is touched if its own file, a file that it changes or a file of its tests is another than
+when it was last caught: tests/mutants/caught.json keeps a fingerprint of these. Outside of CI it is
+written; commit it with the change.
 
-The exit code is 1 if a mutant has lost its place, names no test, names a test that is red without the mutant or does
-not exist, or leaves one of its tests green.
+The exit code is 1 if a mutant has lost its place, names no test, names a test that is red without
+the mutant or does not exist, or leaves one of its tests green.
 """
 
 from __future__ import annotations
@@ -44,10 +46,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-COPIED = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md", "scripts", "Makefile", "capabilities.toml", "benchmarks")
+COPIED = (
+    "src",
+    "tests",
+    "examples",
+    "docs",
+    "pyproject.toml",
+    "README.md",
+    "scripts",
+    "Makefile",
+    "capabilities.toml",
+    "benchmarks",
+)
 CAUGHT = Path("tests") / "mutants" / "caught.json"
 SAMPLE = 24
-"""So many of the untouched are judged each day, others the next: within two or three weeks every one was."""
+"""So many of the untouched are judged each day, others the next: within two or three weeks every
+one was."""
 TIMEOUT_S = 600
 GREEN, RED = 0, 1  # exit codes of pytest; every other one is a broken run
 
@@ -61,7 +75,8 @@ class LostPlace(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One replacement: in `file`, within the definition of that dotted name ("" is the whole file)."""
+    """One replacement: in `file`, within the definition of that dotted name ("" is the whole
+    file)."""
 
     file: str
     within: str = ""
@@ -83,15 +98,22 @@ def read_mutant(path: Path) -> Mutant:
     """A mutant from its TOML file."""
     value = tomllib.loads(path.read_text("utf-8"))
     changes = tuple(Change(**change) for change in value.get("changes", ()))
-    return Mutant(path=path, tests=tuple(value.get("tests", ())), why=value.get("why", ""), changes=changes)
+    return Mutant(
+        path=path, tests=tuple(value.get("tests", ())), why=value.get("why", ""), changes=changes
+    )
 
 
-def definitions(tree: ast.AST, prefix: str = "", *, local: bool = False) -> Iterator[tuple[str, list[ast.stmt], int]]:
-    """(dotted name, the list of statements that holds it, its index there) of every function, class and constant."""
-    local = local or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)  # what a function assigns is no definition
+def definitions(
+    tree: ast.AST, prefix: str = "", *, local: bool = False
+) -> Iterator[tuple[str, list[ast.stmt], int]]:
+    """(dotted name, the list of statements that holds it, its index there) of every function, class
+    and constant."""
+    # what a function assigns is no definition
+    local = local or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
     for field in ("body", "orelse", "finalbody", "handlers"):
         statements: list[ast.stmt] = getattr(tree, field, [])
-        for index, node in enumerate(statements if isinstance(statements, list) else ()):  # a lambda's body is no list
+        # a lambda's body is no list
+        for index, node in enumerate(statements if isinstance(statements, list) else ()):
             name = "" if local and not isinstance(node, _DEFINITIONS) else _name(node)
             if name:
                 yield prefix + name, statements, index
@@ -101,13 +123,22 @@ def definitions(tree: ast.AST, prefix: str = "", *, local: bool = False) -> Iter
 def _name(node: ast.AST) -> str:
     if isinstance(node, _DEFINITIONS):
         return node.name
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
 
 def find_definition(tree: ast.Module, within: str) -> tuple[list[ast.stmt], int]:
-    """Where the definition of that dotted name stands; raises LostPlace if it is not there exactly once."""
-    places = [(statements, index) for name, statements, index in definitions(tree) if name == within]
+    """Where the definition of that dotted name stands; raises LostPlace if it is not there exactly
+    once."""
+    places = [
+        (statements, index) for name, statements, index in definitions(tree) if name == within
+    ]
     if len(places) != 1:
         raise LostPlace(f"{within} is defined {len(places)} times")
     return places[0]
@@ -121,14 +152,19 @@ def mutated(text: str, change: Change) -> str:
     if not change.within:
         return _replaced(ast.unparse(tree), change)
     statements, index = find_definition(tree, change.within)
-    statements[index : index + 1] = ast.parse(_replaced(ast.unparse(statements[index]), change)).body
+    statements[index : index + 1] = ast.parse(
+        _replaced(ast.unparse(statements[index]), change)
+    ).body
     return ast.unparse(tree)
 
 
 def _replaced(text: str, change: Change) -> str:
     if (times := text.count(change.search)) != 1:
         where = f"{change.file} {change.within}".strip()
-        raise LostPlace(f"{change.search!r} is {times} times in {where}; see: python scripts/mutants.py --show {where}")
+        raise LostPlace(
+            f"{change.search!r} is {times} times in {where}; see: python scripts/mutants.py --show"
+            f" {where}"
+        )
     return text.replace(change.search, change.replace)
 
 
@@ -144,10 +180,22 @@ def plant(tree: Path, mutant: Mutant) -> str:
 
 
 def fingerprint(root: Path, mutant: Mutant) -> str:
-    """A hash of the mutant, of the files that it changes and of the files of its tests; what is missing counts as empty."""
-    names = [*(change.file for change in mutant.changes), *(test.partition("::")[0] for test in mutant.tests)]
-    parts = [mutant.path.read_bytes(), *((root / name).read_bytes() if (root / name).is_file() else b"" for name in dict.fromkeys(names))]
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
+    """A hash of the mutant, of the files that it changes and of the files of its tests; what is
+    missing counts as empty."""
+    names = [
+        *(change.file for change in mutant.changes),
+        *(test.partition("::")[0] for test in mutant.tests),
+    ]
+    parts = [
+        mutant.path.read_bytes(),
+        *(
+            (root / name).read_bytes() if (root / name).is_file() else b""
+            for name in dict.fromkeys(names)
+        ),
+    ]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[
+        :16
+    ]
 
 
 def chosen_of(root: Path, mutants: list[Mutant], *, day: int) -> list[Mutant]:
@@ -179,18 +227,47 @@ def copy_tree(root: Path, into: Path) -> None:
     for name in COPIED:
         source = root / name
         if source.is_dir():
-            shutil.copytree(source, into / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                source, into / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+            )
         elif source.exists():
             shutil.copy2(source, into / name)
 
 
 def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
-    """Run some tests of a copied tree, with the copy's package in front of the installed one; (exit code, output)."""
-    env = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    """Run some tests of a copied tree, with the copy's package in front of the installed one; (exit
+    code, output)."""
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(tree / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     env["COMPOSER_REPLICATION_MUTANT"] = "1"
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=line", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfE",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--no-header",
+        "--tb=line",
+        *tests,
+    ]
     try:
-        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            cwd=tree,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return -1, f"no end after {TIMEOUT_S} s"
     return done.returncode, done.stdout + done.stderr
@@ -208,19 +285,30 @@ def judge(root: Path, mutant: Mutant) -> str:
             return "SURVIVED: no test noticed"
         if code != RED:
             return f"the run broke (pytest exit {code}): {_last(output)}"
-        red = [line.split(" ", 2)[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-        green = [test for test in mutant.tests if not any(name == test or name.startswith((test + "[", test + "::")) for name in red)]
+        red = [
+            line.split(" ", 2)[1]
+            for line in output.splitlines()
+            if line.startswith(("FAILED ", "ERROR "))
+        ]
+        green = [
+            test
+            for test in mutant.tests
+            if not any(name == test or name.startswith((test + "[", test + "::")) for name in red)
+        ]
         return f"{', '.join(green)} stayed green" if green else ""
 
 
 def baseline(root: Path, mutants: list[Mutant]) -> str:
-    """What is wrong with the named tests on the tree as it is: they must exist and be green; "" where they are."""
+    """What is wrong with the named tests on the tree as it is: they must exist and be green; ""
+    where they are."""
     for mutant in mutants:
         if not mutant.tests or not mutant.why:
             return f"{mutant.path.name} needs `why` and `tests`"
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy_tree(root, Path(folder))
-        code, output = run_tests(Path(folder), tuple(dict.fromkeys(t for m in mutants for t in m.tests)))
+        code, output = run_tests(
+            Path(folder), tuple(dict.fromkeys(t for m in mutants for t in m.tests))
+        )
     return "" if code == GREEN else f"pytest exit {code} without any mutant: {_last(output)}"
 
 
@@ -240,22 +328,35 @@ def main(words: list[str]) -> int:
     every = [read_mutant(p) for p in sorted((root / "tests" / "mutants").glob("*.toml"))]
     unknown = set(names) - {m.path.stem for m in every}
     if unknown or not every:
-        print(f"mutants: none named {', '.join(sorted(unknown)) or 'at all'}; there are: {', '.join(m.path.stem for m in every)}")
+        print(
+            f"mutants: none named {', '.join(sorted(unknown)) or 'at all'}; there are:"
+            f" {', '.join(m.path.stem for m in every)}"
+        )
         return 1
     if names:
         mutants = [m for m in every if m.path.stem in names]
     else:
-        mutants = every if "--all" in words else chosen_of(root, every, day=datetime.date.today().toordinal())
+        mutants = (
+            every
+            if "--all" in words
+            else chosen_of(root, every, day=datetime.date.today().toordinal())
+        )
         print(f"mutants: {len(mutants)} of {len(every)}", flush=True)
     if problem := baseline(root, mutants):
         print(f"mutants: {problem}")
         return 1
     caught: list[Mutant] = []
     with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
-        for mutant, problem in zip(mutants, pool.map(lambda m: judge(root, m), mutants), strict=True):
+        for mutant, problem in zip(
+            mutants, pool.map(lambda m: judge(root, m), mutants), strict=True
+        ):
             caught += [] if problem else [mutant]
             if problem or names:
-                print(f"{'FAILED' if problem else 'caught':7} {mutant.path.stem}: {problem or mutant.why}", flush=True)
+                print(
+                    f"{'FAILED' if problem else 'caught':7} {mutant.path.stem}:"
+                    f" {problem or mutant.why}",
+                    flush=True,
+                )
     if not os.environ.get("CI"):
         write_caught(root, caught, every)
     print(f"mutants: {len(caught)} caught, {len(mutants) - len(caught)} not")

@@ -1,10 +1,12 @@
-"""Hold the embedded curation against real data-juicer: an environment of its own, .venv-data-juicer, and tests/peers/test_data_juicer.py.
+"""Hold the embedded curation against real data-juicer: an environment of its own,
+.venv-data-juicer, and tests/peers/test_data_juicer.py.
 
     python3 scripts/run_data_juicer.py            (make data-juicer, best after make test)
 
-The environment holds what requirements/data_juicer.txt names and looks up the rest in .venv, as that of the peers does (600 MB): PyTorch is
-.venv's own, and data-juicer finds everything that it would otherwise install by itself. Ends with "data-juicer: ran 7 tests", or
-"data-juicer: not installed (why)" where the packages cannot be had, which is no failure. A test that fails is one.
+The environment holds what requirements/data_juicer.txt names and looks up the rest in .venv, as
+that of the peers does (600 MB): PyTorch is .venv's own, and data-juicer finds everything that it
+would otherwise install by itself. Ends with "data-juicer: ran 7 tests", or "data-juicer: not
+installed (why)" where the packages cannot be had, which is no failure. A test that fails is one.
 """
 
 from __future__ import annotations
@@ -26,10 +28,17 @@ TESTS = "tests/peers/test_data_juicer.py"
 
 
 def closing_line(junit: Path) -> str:
-    """What is said at the end: how many tests ran, or why none did. Example: "data-juicer: ran 7 tests"."""
+    """What is said at the end: how many tests ran, or why none did. Example: "data-juicer: ran 7
+    tests"."""
     cases = list(ET.parse(junit).iter("testcase"))
-    skipped = {reason.get("message", "") for case in cases if (reason := case.find("skipped")) is not None}
-    return f"data-juicer: not run ({'; '.join(sorted(skipped))})" if skipped else f"data-juicer: ran {len(cases)} tests"
+    skipped = {
+        reason.get("message", "") for case in cases if (reason := case.find("skipped")) is not None
+    }
+    return (
+        f"data-juicer: not run ({'; '.join(sorted(skipped))})"
+        if skipped
+        else f"data-juicer: ran {len(cases)} tests"
+    )
 
 
 def main() -> int:
@@ -39,8 +48,23 @@ def main() -> int:
         return 0
     JUNIT.parent.mkdir(exist_ok=True)
     JUNIT.unlink(missing_ok=True)
-    env = {**os.environ, "COMPOSER_DATA_JUICER": str(run_peers.python_in(FOLDER)), "OMP_NUM_THREADS": "1"}
-    command = [str(setup.python_in_venv()), "-m", "pytest", "-rs", "-n", "2", "--timeout", "1200", f"--junitxml={JUNIT}", TESTS]
+    env = {
+        **os.environ,
+        "COMPOSER_DATA_JUICER": str(run_peers.python_in(FOLDER)),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [
+        str(setup.python_in_venv()),
+        "-m",
+        "pytest",
+        "-rs",
+        "-n",
+        "2",
+        "--timeout",
+        "1200",
+        f"--junitxml={JUNIT}",
+        TESTS,
+    ]
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     line = closing_line(JUNIT) if JUNIT.exists() else "data-juicer: pytest wrote no result"
     print(line, flush=True)

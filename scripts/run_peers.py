@@ -1,13 +1,16 @@
-"""Run the tests that need another trainer, kernel library or server, each beside ours, and say of every peer whether it was there.
+"""Run the tests that need another trainer, kernel library or server, each beside ours, and say of
+every peer whether it was there.
 
     python3 scripts/run_peers.py            (make peers, best after make test)
 
-Ends with one line per peer: "trl: ran 66 tests", "liger: ran 1 test", "serve: ran 1 test" (transformers serve), or "trl: not installed
-(why)" where the packages cannot be had, for want of a network or of anything else: that is no failure (exit code 0). Where they are
-installed, a red test is one.
+Ends with one line per peer: "trl: ran 66 tests", "liger: ran 1 test", "serve: ran 1 test"
+(transformers serve), or "trl: not installed (why)" where the packages cannot be had, for want of a
+network or of anything else: that is no failure (exit code 0). Where they are installed, a red test
+is one.
 
-The environment is .venv-peers: the packages of .venv, which are looked up there and not installed twice, and those of
-requirements/peers.txt on top. PyTorch is .venv's own, so nothing here can bring in another build of it.
+The environment is .venv-peers: the packages of .venv, which are looked up there and not installed
+twice, and those of requirements/peers.txt on top. PyTorch is .venv's own, so nothing here can bring
+in another build of it.
 """
 
 from __future__ import annotations
@@ -33,10 +36,14 @@ _OF_TRL = "test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_
 TESTS: Mapping[str, tuple[str, ...]] = {
     "trl": ("tests/backends", "tests/benchmarks/test_gpu_and_step.py", f"{_BLOCKS}::{_OF_TRL}"),
     "liger": ("tests/backends/test_divergence_peers.py",),
-    "serve": ("tests/peers/test_transformers_serve.py", "tests/peers/test_transformers_serve_teacher.py"),
+    "serve": (
+        "tests/peers/test_transformers_serve.py",
+        "tests/peers/test_transformers_serve_teacher.py",
+    ),
     "minilm": ("tests/peers/test_minilm.py",),
 }
-"""Where each peer's tests stand; a test of Liger has its name in the brackets behind it, one of a server its file in its class name."""
+"""Where each peer's tests stand; a test of Liger has its name in the brackets behind it, one of a
+server its file in its class name."""
 
 
 def python_in(folder: Path) -> Path:
@@ -45,7 +52,8 @@ def python_in(folder: Path) -> Path:
 
 
 def install(folder: Path = PEERS, *, pins: Path = PINS) -> str:
-    """Make or refresh an environment: .venv's packages, the pinned ones on top; returns why that cannot be done, "" where it is."""
+    """Make or refresh an environment: .venv's packages, the pinned ones on top; returns why that
+    cannot be done, "" where it is."""
     try:
         setup.main()
     except SystemExit as error:
@@ -56,15 +64,38 @@ def install(folder: Path = PEERS, *, pins: Path = PINS) -> str:
     print(f"peers: {folder.name} (the packages of .venv, and requirements/{pins.name})", flush=True)
     mark.unlink(missing_ok=True)
     venv.create(folder, with_pip=False, clear=True)
-    (_packages(python_in(folder)) / "base.pth").write_text(f"{_packages(setup.python_in_venv())}\n", "utf-8")
-    command = [str(setup.python_in_venv()), "-m", "pip", "--python", str(python_in(folder)), "--disable-pip-version-check"]
-    command += ["install", "--quiet", "--no-deps", "--ignore-installed", "--retries", "1", "-r", str(pins)]
+    (_packages(python_in(folder)) / "base.pth").write_text(
+        f"{_packages(setup.python_in_venv())}\n", "utf-8"
+    )
+    command = [
+        str(setup.python_in_venv()),
+        "-m",
+        "pip",
+        "--python",
+        str(python_in(folder)),
+        "--disable-pip-version-check",
+    ]
+    command += [
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--ignore-installed",
+        "--retries",
+        "1",
+        "-r",
+        str(pins),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=INSTALL_S
+        )
     except subprocess.TimeoutExpired:
         return f"the index gave no answer within {INSTALL_S} s"
     if done.returncode != 0:
-        return ([line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"])[-1]
+        return (
+            [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            or ["pip failed"]
+        )[-1]
     mark.write_text(wanted, "utf-8")
     return ""
 
@@ -72,7 +103,11 @@ def install(folder: Path = PEERS, *, pins: Path = PINS) -> str:
 def _packages(python: Path) -> Path:
     """The folder in which an interpreter's packages lie."""
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return Path(subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+    return Path(
+        subprocess.run(
+            [str(python), "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    )
 
 
 def _first_line(error: SystemExit) -> str:
@@ -80,22 +115,34 @@ def _first_line(error: SystemExit) -> str:
 
 
 def closing_lines(junit: Path) -> list[str]:
-    """What is said of each peer: how many of its tests ran, or the reason why they did not; "no test" where none was found.
+    """What is said of each peer: how many of its tests ran, or the reason why they did not; "no
+    test" where none was found.
 
     Example: ["trl: ran 66 tests", "liger: ran 1 test", "serve: ran 1 test"]
     """
     ran, reasons = dict.fromkeys(TESTS, 0), {name: set[str]() for name in TESTS}
     for case in ET.parse(junit).iter("testcase"):
         file, name = case.get("classname", ""), case.get("name", "")
-        served, embedded = (file.startswith(f"tests.peers.test_{which}") for which in ("transformers_serve", "minilm"))
-        peer = "serve" if served else "minilm" if embedded else "liger" if "liger" in name else "trl"
+        served, embedded = (
+            file.startswith(f"tests.peers.test_{which}")
+            for which in ("transformers_serve", "minilm")
+        )
+        peer = (
+            "serve" if served else "minilm" if embedded else "liger" if "liger" in name else "trl"
+        )
         skipped = case.find("skipped")
         if skipped is None:
             ran[peer] += 1
-        elif not any(words in (why := skipped.get("message", "")) for words in ("CUDA", "guide's blocks")):
+        elif not any(
+            words in (why := skipped.get("message", "")) for words in ("CUDA", "guide's blocks")
+        ):
             reasons[peer].add(why)
-    said = {name: f"ran {n} test{'' if n == 1 else 's'}" if n else "no test" for name, n in ran.items()}
-    said |= {name: f"not installed ({'; '.join(sorted(why))})" for name, why in reasons.items() if why}
+    said = {
+        name: f"ran {n} test{'' if n == 1 else 's'}" if n else "no test" for name, n in ran.items()
+    }
+    said |= {
+        name: f"not installed ({'; '.join(sorted(why))})" for name, why in reasons.items() if why
+    }
     return [f"{name}: {words}" for name, words in said.items()]
 
 
@@ -106,9 +153,29 @@ def main() -> int:
         return 0
     JUNIT.parent.mkdir(exist_ok=True)
     JUNIT.unlink(missing_ok=True)
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
-    paths = [path for path in dict.fromkeys(p for paths in TESTS.values() for p in paths) if not path.startswith("tests/backends/")]
-    command = [str(python_in(PEERS)), "-m", "pytest", "-rs", "-n", "2", "--disable-warnings", f"--junitxml={JUNIT}", *paths]
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    paths = [
+        path
+        for path in dict.fromkeys(p for paths in TESTS.values() for p in paths)
+        if not path.startswith("tests/backends/")
+    ]
+    command = [
+        str(python_in(PEERS)),
+        "-m",
+        "pytest",
+        "-rs",
+        "-n",
+        "2",
+        "--disable-warnings",
+        f"--junitxml={JUNIT}",
+        *paths,
+    ]
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     lines = closing_lines(JUNIT) if JUNIT.exists() else ["trl: pytest wrote no result"]
     print("\n".join(lines), flush=True)

@@ -1,8 +1,10 @@
-"""Run every test with coverage, hold its floors, and check the pages of capabilities, evidence and benchmarks; the tree stays as it is.
+"""Run every test with coverage, hold its floors, and check the pages of capabilities, evidence and
+benchmarks; the tree stays as it is.
 
     python scripts/run_tests.py [pytest arguments]     (make unit)
 
-Ends with pytest's closing line as "N passed, N failed". Writes build/junit.xml, build/coverage.json.
+Ends with pytest's closing line as "N passed, N failed". Writes build/junit.xml,
+build/coverage.json.
 """
 
 from __future__ import annotations
@@ -50,28 +52,43 @@ def closing_line(junit: Path) -> str:
 
 
 def label_lines(measured: Path) -> list[str]:
-    """Precision and recall of the default detectors on the labels; nothing where the public sessions were not there."""
+    """Precision and recall of the default detectors on the labels; nothing where the public
+    sessions were not there."""
     if not measured.exists():
         return []
     lines: list[str] = []
     for name, n in json.loads(measured.read_text("utf-8")).items():
         precision = f"{n['right'] / n['found']:.2f}" if n["found"] else "-"
         recall = f"{n['right'] / n['mistakes']:.2f}" if n["mistakes"] else "-"
-        shares = f"precision {precision} ({n['right']}/{n['found']}), recall {recall} ({n['right']}/{n['mistakes']})"
+        shares = (
+            f"precision {precision} ({n['right']}/{n['found']}), recall {recall}"
+            f" ({n['right']}/{n['mistakes']})"
+        )
         lines.append(f"sites: {shares} on {n['labels']} labels, {name}")
     return lines
 
 
 def tree_state() -> set[str]:
-    """What git says of each file that is not as committed, with a hash of what it holds; nothing outside of a checkout.
+    """What git says of each file that is not as committed, with a hash of what it holds; nothing
+    outside of a checkout.
 
     Tests and checks write to scratch folders and build/: a run leaves the tree as it was.
     """
-    done = subprocess.run(["git", "status", "--porcelain", "-z", "-uall"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "status", "--porcelain", "-z", "-uall"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     found: set[str] = set()
     for entry in done.stdout.split("\0") if done.returncode == 0 else ():
         path = ROOT / entry[3:]
-        found.add(f"{entry} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}" if entry and path.is_file() else entry)
+        found.add(
+            f"{entry} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+            if entry and path.is_file()
+            else entry
+        )
     return found
 
 
@@ -82,7 +99,12 @@ def main(extra: list[str]) -> int:
     before = tree_state()
     for path in (junit, report, BUILD / "labels.json"):
         path.unlink(missing_ok=True)
-    coverage = ["--cov=composer_replication", "--cov-branch", "--cov-report=", f"--cov-report=json:{report}"]
+    coverage = [
+        "--cov=composer_replication",
+        "--cov-branch",
+        "--cov-report=",
+        f"--cov-report=json:{report}",
+    ]
     command = [
         sys.executable,
         "-m",
@@ -104,15 +126,31 @@ def main(extra: list[str]) -> int:
     below = {}
     if report.exists() and not extra:
         shares = coverage_by_room(report)
-        print("coverage: " + "  ".join(f"{room} {share:.1f} %" for room, share in shares.items()) + f"  (floor {FLOOR_PERCENT:.0f} %)")
+        print(
+            "coverage: "
+            + "  ".join(f"{room} {share:.1f} %" for room, share in shares.items())
+            + f"  (floor {FLOOR_PERCENT:.0f} %)"
+        )
         below = {room: share for room, share in shares.items() if share < FLOOR_PERCENT}
         if below:
             print(f"coverage: below the floor: {', '.join(below)}")
     stale = 0
     if not extra:
-        stale = subprocess.run([sys.executable, "scripts/capabilities.py", str(junit)], cwd=ROOT, check=False).returncode
-        stale = subprocess.run([sys.executable, "benchmarks/evidence.py", "--check"], cwd=ROOT, check=False).returncode or stale
-        stale = subprocess.run([sys.executable, "benchmarks/page.py", "--check"], cwd=ROOT, check=False).returncode or stale
+        stale = subprocess.run(
+            [sys.executable, "scripts/capabilities.py", str(junit)], cwd=ROOT, check=False
+        ).returncode
+        stale = (
+            subprocess.run(
+                [sys.executable, "benchmarks/evidence.py", "--check"], cwd=ROOT, check=False
+            ).returncode
+            or stale
+        )
+        stale = (
+            subprocess.run(
+                [sys.executable, "benchmarks/page.py", "--check"], cwd=ROOT, check=False
+            ).returncode
+            or stale
+        )
     if written := sorted(tree_state() ^ before):
         print(f"run_tests: the tests changed the working tree: {', '.join(written)}")
     for line in label_lines(BUILD / "labels.json"):

@@ -1,13 +1,17 @@
-"""Make .venv with the pinned packages and this project in it; does nothing where that is done already.
+"""Make .venv with the pinned packages and this project in it; does nothing where that is done
+already.
 
     python3 scripts/setup.py            (make setup)
 
-PyTorch comes first, by itself, because on Linux the index's own build drags in several GB of CUDA packages:
+PyTorch comes first, by itself, because on Linux the index's own build drags in several GB of CUDA
+packages:
 
-1. COMPOSER_TORCH_INDEX is set: from that index (PyTorch publishes one with CPU builds, and one per CUDA version).
+1. COMPOSER_TORCH_INDEX is set: from that index (PyTorch publishes one with CPU builds, and one per
+   CUDA version).
 2. A GPU is present, or the system is not Linux: the pinned version as pip finds it.
-3. Otherwise pip is asked, without downloading, which file it would take. One that needs no CUDA package is installed;
-   for any other the set-up stops and says what to do. COMPOSER_TORCH_CUDA=1 takes it all the same.
+3. Otherwise pip is asked, without downloading, which file it would take. One that needs no CUDA
+   package is installed; for any other the set-up stops and says what to do. COMPOSER_TORCH_CUDA=1
+   takes it all the same.
 """
 
 from __future__ import annotations
@@ -70,16 +74,37 @@ def has_gpu() -> bool:
     if Path("/dev/nvidia0").exists():
         return True
     tool = shutil.which("nvidia-smi")  # the only sign under WSL
-    return tool is not None and subprocess.run([tool, "-L"], capture_output=True, check=False).returncode == 0
+    return (
+        tool is not None
+        and subprocess.run([tool, "-L"], capture_output=True, check=False).returncode == 0
+    )
 
 
 def cuda_packages(requirement: str) -> list[str]:
-    """The CUDA packages that pip's choice for a requirement depends on, read from its metadata alone."""
-    done = pip("install", "--dry-run", "--quiet", "--ignore-installed", "--no-deps", "--report", "-", requirement, capture=True)
+    """The CUDA packages that pip's choice for a requirement depends on, read from its metadata
+    alone."""
+    done = pip(
+        "install",
+        "--dry-run",
+        "--quiet",
+        "--ignore-installed",
+        "--no-deps",
+        "--report",
+        "-",
+        requirement,
+        capture=True,
+    )
     if done.returncode != 0:
-        sys.exit(f"setup: pip finds no {requirement} for Python {platform.python_version()}:\n{done.stderr.strip()}")
+        sys.exit(
+            f"setup: pip finds no {requirement} for Python"
+            f" {platform.python_version()}:\n{done.stderr.strip()}"
+        )
     chosen = json.loads(done.stdout)["install"][0]["metadata"]
-    return [need for need in chosen.get("requires_dist", []) if CUDA_PACKAGE.match(need) and "extra ==" not in need]
+    return [
+        need
+        for need in chosen.get("requires_dist", [])
+        if CUDA_PACKAGE.match(need) and "extra ==" not in need
+    ]
 
 
 def install_torch() -> None:
@@ -98,7 +123,10 @@ def install_torch() -> None:
 def main() -> None:
     """Create or refresh .venv; quick where the stamp says nothing changed."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this script is what tells a user so
-        sys.exit(f"setup: Python 3.11 or newer is needed, this is {platform.python_version()}; run: make setup PYTHON=python3.12")
+        sys.exit(
+            f"setup: Python 3.11 or newer is needed, this is {platform.python_version()}; run: make"
+            " setup PYTHON=python3.12"
+        )
     mark = VENV / ".stamp"
     wanted = stamp()
     if mark.exists() and mark.read_text("utf-8") == wanted and python_in_venv().exists():
@@ -113,7 +141,11 @@ def main() -> None:
     if int(version.split(".")[0]) < 24:  # older ones download a whole wheel to read its metadata
         pip("install", "--quiet", "--upgrade", "pip>=24")
     install_torch()
-    pip("install", "--quiet", *(arg for name in PINS for arg in ("-r", str(ROOT / "requirements" / name))))
+    pip(
+        "install",
+        "--quiet",
+        *(arg for name in PINS for arg in ("-r", str(ROOT / "requirements" / name))),
+    )
     pip("install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
     mark.write_text(wanted, "utf-8")
     print(f"setup: done in {time.monotonic() - start:.0f} s", flush=True)

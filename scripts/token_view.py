@@ -1,4 +1,5 @@
-"""The picture of README: a few messages of an example of the demo, as `recompose show example` draws them.
+"""The picture of README: a few messages of an example of the demo, as `recompose show example`
+draws them.
 
 python scripts/token_view.py demo e003 --turns 4 9      after `make demo`: writes docs/token_view.svg
 """
@@ -25,31 +26,42 @@ TITLE = "recompose show example"
 def token_view(work: Path, ordinal: int, *, turns: tuple[int, int]) -> str:
     """An SVG of the messages `turns` (first and last) of the example with that number."""
     example = load_dataset(work / "examples").examples[ordinal - 1]
-    view = example_view(example, load_tokenizer(str(work / "examples" / "tokenizer")), number=ordinal)
+    view = example_view(
+        example, load_tokenizer(str(work / "examples" / "tokenizer")), number=ordinal
+    )
     first, last = turns
     shown = [turn for turn in view["turns"] if first <= turn["turn"] <= last]
     start = shown[0]["start"]  # what stands above is left out, so positions are counted from here
-    view["turns"] = [{**turn, "start": turn["start"] - start, "end": turn["end"] - start} for turn in shown]
-    view["hints"] = [{**hint, "at": hint["at"] - start} for hint in view["hints"] if hint["at"] >= start]
+    view["turns"] = [
+        {**turn, "start": turn["start"] - start, "end": turn["end"] - start} for turn in shown
+    ]
+    view["hints"] = [
+        {**hint, "at": hint["at"] - start} for hint in view["hints"] if hint["at"] >= start
+    ]
     view["tokens"] = view["tokens"][start : shown[-1]["end"]]
     view["counts"] = Counter(token["loss"] for token in view["tokens"])
     console = Console(record=True, width=88, force_terminal=True, file=io.StringIO())
     for part in example_parts(view, colour=True, full=False):
         console.print(part)
     svg = console.export_svg(title=TITLE)
-    return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # a page that shows it fetches no font
+    # a page that shows it fetches no font
+    return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
 
 
 def main(words: list[str]) -> int:
     """Write the picture; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("work", type=Path, help="a work folder with examples, e.g. demo")
     parser.add_argument("example", help="its number, e.g. e003")
     parser.add_argument("--turns", type=int, nargs=2, default=(4, 9), help="first and last message")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "token_view.svg")
     options = parser.parse_args(words)
     first, last = options.turns
-    options.out.write_text(token_view(options.work, int(options.example.lstrip("e")), turns=(first, last)), "utf-8")
+    options.out.write_text(
+        token_view(options.work, int(options.example.lstrip("e")), turns=(first, last)), "utf-8"
+    )
     print(f"token view: wrote {options.out}")
     return 0
 

@@ -1,8 +1,10 @@
-"""Make the student of the workshop from random weights, and measure it: the one that ships under examples/workshop_student.
+"""Make the student of the workshop from random weights, and measure it: the one that ships under
+examples/workshop_student.
 
     python scripts/warm_up.py --level 1 --seed 7 --out examples/workshop_student
 
-Takes about seven CPU-minutes on one core. Level 1 has the habits that only one channel each can see; on level 2 they are mixed.
+Takes about seven CPU-minutes on one core. Level 1 has the habits that only one channel each can
+see; on level 2 they are mixed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ EVERY = 50
 
 def main() -> None:
     """Warm up, save, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--level", type=int, default=1, choices=(1, 2))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--out", type=Path, required=True)
@@ -30,10 +34,16 @@ def main() -> None:
     def on_step(step: int, loss: float, model: object) -> None:
         losses.append(loss)
         if step % EVERY == 0:
-            print(f"step={step} loss={sum(losses[-EVERY:]) / EVERY:.4f} cpu_s={time.process_time():.0f}", flush=True)
+            print(
+                f"step={step} loss={sum(losses[-EVERY:]) / EVERY:.4f}"
+                f" cpu_s={time.process_time():.0f}",
+                flush=True,
+            )
 
     with Sandbox() as sandbox:
-        about = make_student(options.out, level=options.level, seed=options.seed, sandbox=sandbox, on_step=on_step)
+        about = make_student(
+            options.out, level=options.level, seed=options.seed, sandbox=sandbox, on_step=on_step
+        )
     print(json.dumps(about["measured"], indent=1))
 
 

@@ -13,15 +13,29 @@ from scripts.capabilities import NEEDS_PUBLIC_SESSIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a hub
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads of two test processes would wait for each other
+# before torch: threads of two test processes would wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="recompose-tests-")  # no test sees or changes what the user has trusted
+# no test sees or changes what the user has trusted
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="recompose-tests-")
 
-# How long an input takes to make says more about what else the machine does than about the code; CI repeats the same inputs.
-settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI")))
-# A mutant is caught by any failing input; looking for the smallest one would take minutes (scripts/mutants.py sets this). Always the same
-# inputs: whether a mistake is noticed is no matter of luck.
-settings.register_profile("mutant", settings.get_profile("here"), phases=[Phase.explicit, Phase.generate], derandomize=True)
+# How long an input takes to make says more about what else the machine does than about the code; CI
+# repeats the same inputs.
+settings.register_profile(
+    "here",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
+# A mutant is caught by any failing input; looking for the smallest one would take minutes
+# (scripts/mutants.py sets this). Always the same inputs: whether a mistake is noticed is no matter
+# of luck.
+settings.register_profile(
+    "mutant",
+    settings.get_profile("here"),
+    phases=[Phase.explicit, Phase.generate],
+    derandomize=True,
+)
 settings.load_profile("mutant" if os.environ.get("COMPOSER_REPLICATION_MUTANT") else "here")
 
 TRACES_VARIABLE = "COMPOSER_REPLICATION_TRACES"
@@ -31,10 +45,14 @@ OWN_LOGS = (ROOT / "examples" / "demo_logs", ROOT / "tests" / "data" / "ingestio
 
 @pytest.fixture(scope="session")
 def traces_dir() -> Path:
-    """The folder of public sessions (see tests/traces_manifest.json); tests that need it are skipped where it is absent."""
+    """The folder of public sessions (see tests/traces_manifest.json); tests that need it are
+    skipped where it is absent."""
     folder = os.environ.get(TRACES_VARIABLE, "")
     if not folder:
-        pytest.skip(f"{NEEDS_PUBLIC_SESSIONS}: set {TRACES_VARIABLE} (python scripts/fetch_traces.py FOLDER)")
+        pytest.skip(
+            f"{NEEDS_PUBLIC_SESSIONS}: set {TRACES_VARIABLE} (python scripts/fetch_traces.py"
+            " FOLDER)"
+        )
     path = Path(folder).resolve()
     if not path.is_dir():
         pytest.fail(f"{TRACES_VARIABLE} names {path}, which is no folder")
@@ -43,7 +61,8 @@ def traces_dir() -> Path:
 
 @pytest.fixture(scope="session", params=["own", pytest.param("public", marks=pytest.mark.real)])
 def log_folders(request: pytest.FixtureRequest) -> tuple[Path, ...]:
-    """Folders of logs: our own of every era, which run everywhere, and the public sessions where they are."""
+    """Folders of logs: our own of every era, which run everywhere, and the public sessions where
+    they are."""
     return OWN_LOGS if request.param == "own" else (request.getfixturevalue("traces_dir"),)
 
 

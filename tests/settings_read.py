@@ -1,8 +1,10 @@
-"""Which settings does the code read? A static look at every attribute that is taken from a settings object.
+"""Which settings does the code read? A static look at every attribute that is taken from a settings
+object.
 
-What an expression may be is followed from annotations: a parameter or field `settings: HintSettings`, a parameter of one of the
-package's own classes that has such a field, a call of `Config()`, a name assigned from such an expression, and attributes of
-those. `x.weight` on anything else does not count, so a field that shares its name with something used elsewhere is still found.
+What an expression may be is followed from annotations: a parameter or field `settings:
+HintSettings`, a parameter of one of the package's own classes that has such a field, a call of
+`Config()`, a name assigned from such an expression, and attributes of those. `x.weight` on anything
+else does not count, so a field that shares its name with something used elsewhere is still found.
 """
 
 from __future__ import annotations
@@ -37,7 +39,14 @@ def annotated(annotation: ast.expr | None, among: Names) -> Names:
     if annotation is None:
         return NOTHING
     names = (
-        node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None for node in ast.walk(annotation)
+        (
+            node.id
+            if isinstance(node, ast.Name)
+            else node.value
+            if isinstance(node, ast.Constant)
+            else None
+        )
+        for node in ast.walk(annotation)
     )
     return frozenset(name for name in names if isinstance(name, str) and name in among)
 
@@ -47,7 +56,9 @@ class Holders:
 
     def __init__(self, trees: list[ast.Module]) -> None:
         self.of: dict[str, dict[str, Names]] = defaultdict(dict)
-        nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        nodes = [
+            node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+        ]
         for _ in range(3):  # a class that holds a holder is one too
             for node in nodes:
                 self.of[node.name] |= dict(self._fields(node))
@@ -63,9 +74,15 @@ class Holders:
 
     def _fields(self, node: ast.ClassDef) -> Iterator[tuple[str, Names]]:
         for item in node.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and (names := annotated(item.annotation, self.known)):
+            if (
+                isinstance(item, ast.AnnAssign)
+                and isinstance(item.target, ast.Name)
+                and (names := annotated(item.annotation, self.known))
+            ):
                 yield item.target.id, names
-            elif isinstance(item, ast.FunctionDef) and (names := annotated(item.returns, self.known)):
+            elif isinstance(item, ast.FunctionDef) and (
+                names := annotated(item.returns, self.known)
+            ):
                 yield item.name, names
 
 
@@ -75,19 +92,26 @@ class Reader(ast.NodeVisitor):
     def __init__(self, holders: Holders) -> None:
         self.holders = holders
         self.scopes: list[dict[str, Names]] = [{}]
-        self.of_self: dict[str, Names] = {}  # attributes of the class at hand, as its __init__ sets them
+        # attributes of the class at hand, as its __init__ sets them
+        self.of_self: dict[str, Names] = {}
         self.read: set[tuple[str, str]] = set()
 
     def classes_of(self, node: ast.expr) -> Names:
         """What an expression may be."""
         if isinstance(node, ast.Name):
-            return next((scope[node.id] for scope in reversed(self.scopes) if node.id in scope), NOTHING)
+            return next(
+                (scope[node.id] for scope in reversed(self.scopes) if node.id in scope), NOTHING
+            )
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else ""
             return frozenset({name} & self.holders.known)
         if not isinstance(node, ast.Attribute):
             return NOTHING
-        if isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in self.of_self:
+        if (
+            isinstance(node.value, ast.Name)
+            and node.value.id == "self"
+            and node.attr in self.of_self
+        ):
             return self.of_self[node.attr]
         owners = self.classes_of(node.value)
         if not owners:  # an object of a class that is not followed: whoever has such an attribute
@@ -114,7 +138,13 @@ class Reader(ast.NodeVisitor):
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        self.scopes.append({a.arg: names for a in arguments if (names := annotated(a.annotation, self.holders.known))})
+        self.scopes.append(
+            {
+                a.arg: names
+                for a in arguments
+                if (names := annotated(a.annotation, self.holders.known))
+            }
+        )
         self.generic_visit(node)
         self.scopes.pop()
 
@@ -140,7 +170,10 @@ class Reader(ast.NodeVisitor):
 def unread_settings(package: Path) -> list[str]:
     """Dotted names of the settings that no module outside core/config reads."""
     files = [p for p in package.rglob("*.py") if "config" not in p.relative_to(package).parts]
-    trees = [ast.parse(p.read_text("utf-8")) for p in (*files, package / "core" / "config" / "load_config.py")]
+    trees = [
+        ast.parse(p.read_text("utf-8"))
+        for p in (*files, package / "core" / "config" / "load_config.py")
+    ]
     holders = Holders(trees)
     read: set[tuple[str, str]] = set()
     for tree in trees:

@@ -1,4 +1,5 @@
-"""Settings: every problem names its file and line or flag, nothing is ignored, precedence is defaults < files < flags."""
+"""Settings: every problem names its file and line or flag, nothing is ignored, precedence is
+defaults < files < flags."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 
 
 def test_the_file_is_found_upward_and_paths_are_relative_to_it(tmp_path: Path) -> None:
-    file = write(tmp_path / "recompose.toml", 'work_dir = "out"\n[ingest]\nlogs = ["logs", "/abs/logs"]\n')
+    file = write(
+        tmp_path / "recompose.toml", 'work_dir = "out"\n[ingest]\nlogs = ["logs", "/abs/logs"]\n'
+    )
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     assert find_config(below) == file
@@ -49,11 +52,16 @@ def test_paths_in_flags_are_relative_to_the_current_folder(tmp_path: Path) -> No
     write(tmp_path / "recompose.toml", "")
     here = tmp_path / "here"
     here.mkdir()
-    assert load_config(flags={"build.pairs": "pairs.jsonl"}, start=here).config.build.pairs == str(here / "pairs.jsonl")
+    assert load_config(flags={"build.pairs": "pairs.jsonl"}, start=here).config.build.pairs == str(
+        here / "pairs.jsonl"
+    )
 
 
 def test_later_files_win_and_flags_win_over_files(tmp_path: Path) -> None:
-    a = write(tmp_path / "a.toml", "seed = 1\n[train]\nsteps = 5\nbatch_examples = 2\n[train.hint]\nweight = 0.5\n")
+    a = write(
+        tmp_path / "a.toml",
+        "seed = 1\n[train]\nsteps = 5\nbatch_examples = 2\n[train.hint]\nweight = 0.5\n",
+    )
     b = write(tmp_path / "b.toml", "[train]\nsteps = 6\n")
     train = load_config([a, b], flags={"train.hint.weight": "0.25"}, start=tmp_path).config.train
     assert (train.steps, train.batch_examples, train.hint.weight) == (6, 2, 0.25)
@@ -72,28 +80,43 @@ def test_later_files_win_and_flags_win_over_files(tmp_path: Path) -> None:
         ("build.max-tokens", "99", 99),
     ],
 )
-def test_flags_become_values_of_the_right_type(tmp_path: Path, flag: str, text: str, expected: object) -> None:
+def test_flags_become_values_of_the_right_type(
+    tmp_path: Path, flag: str, text: str, expected: object
+) -> None:
     value: object = load_config(flags={flag: text}, start=tmp_path).config
     for part in flag.replace("-", "_").split("."):
         value = getattr(value, part)
     assert value == expected
 
 
-def test_one_entry_of_a_table_is_set_by_its_dotted_name_and_joins_those_of_the_file(tmp_path: Path) -> None:
-    write(tmp_path / "recompose.toml", '[hints.writers]\nbad_arguments = "a:b"\nfile_missing = "c:d"\n')
-    loaded = load_config(flags={"hints.writers.file_missing": "pkg.mod:fn"}, start=tmp_path, how=lambda _: "this test")
+def test_one_entry_of_a_table_is_set_by_its_dotted_name_and_joins_those_of_the_file(
+    tmp_path: Path,
+) -> None:
+    write(
+        tmp_path / "recompose.toml",
+        '[hints.writers]\nbad_arguments = "a:b"\nfile_missing = "c:d"\n',
+    )
+    loaded = load_config(
+        flags={"hints.writers.file_missing": "pkg.mod:fn"},
+        start=tmp_path,
+        how=lambda _: "this test",
+    )
     assert loaded.config.hints.writers == {"bad_arguments": "a:b", "file_missing": "pkg.mod:fn"}
     with pytest.raises(ConfigError, match="holds a value, not a group"):
-        load_config(flags={"hints.writers.file_missing.more": "x"}, start=tmp_path, how=lambda _: "this test")
+        load_config(
+            flags={"hints.writers.file_missing.more": "x"},
+            start=tmp_path,
+            how=lambda _: "this test",
+        )
 
 
 def test_a_mistyped_key_names_file_line_group_and_the_nearest_key(tmp_path: Path) -> None:
     error = problem(tmp_path, "seed = 3\n\n[train.hint]\nwieght = 0.5\n")
     assert error.where == f"{tmp_path / 'recompose.toml'}:4  [train.hint]"
     assert error.what == 'unknown key "wieght" in [train.hint]'
-    assert error.fix.splitlines()[0] == 'did you mean "weight"?' and error.fix.splitlines()[1].startswith(
-        "keys here: weight, divergence, beta"
-    )
+    assert error.fix.splitlines()[0] == 'did you mean "weight"?' and error.fix.splitlines()[
+        1
+    ].startswith("keys here: weight, divergence, beta")
 
 
 def test_a_mistyped_key_in_an_inline_table_is_found_at_the_table(tmp_path: Path) -> None:
@@ -121,7 +144,11 @@ def test_a_wrong_type_names_the_line_and_says_what_the_setting_is_for(tmp_path: 
 
 def test_two_wrong_values_are_told_together(tmp_path: Path) -> None:
     error = problem(tmp_path, "[train]\nsteps = 0\nlearning_rate = -1.0\n")
-    assert "train.steps" in error.what and "train.learning_rate" in error.what and "recompose.toml:3" in error.what
+    assert (
+        "train.steps" in error.what
+        and "train.learning_rate" in error.what
+        and "recompose.toml:3" in error.what
+    )
 
 
 def test_a_wrong_flag_value_names_the_flag_not_the_file(tmp_path: Path) -> None:
@@ -155,11 +182,16 @@ def test_a_config_file_that_is_not_text(tmp_path: Path) -> None:
         load_config(start=tmp_path)
 
 
-MADE_UP_KEY = "sk-" + "a1B2c3D4" * 4  # put together here, so that no scanner takes this file for a leak
+# put together here, so that no scanner takes this file for a leak
+MADE_UP_KEY = "sk-" + "a1B2c3D4" * 4
 
 
-@pytest.mark.parametrize("line", ['api_key = "abc"', f'redact_words = ["{MADE_UP_KEY}"]', 'rules_token = "x"'])
-def test_a_secret_in_a_config_file_is_refused_without_repeating_it(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ['api_key = "abc"', f'redact_words = ["{MADE_UP_KEY}"]', 'rules_token = "x"']
+)
+def test_a_secret_in_a_config_file_is_refused_without_repeating_it(
+    tmp_path: Path, line: str
+) -> None:
     error = problem(tmp_path, f"[ingest]\n{line}\n")
     assert "secret" in error.what and "environment variable" in error.fix
     assert MADE_UP_KEY not in str(error) and ":2" in error.where
@@ -173,16 +205,34 @@ def test_settings_are_frozen_and_refuse_unknown_fields() -> None:
 
 
 def test_every_setting_is_documented_or_speaks_for_itself() -> None:
-    """A name that has a unit or is a common term needs no sentence; the list is short on purpose."""
-    plain = {"weight", "beta", "temperature", "divergence", "steps", "batch_examples", "learning_rate"}
-    plain |= {"label_smoothing", "warmup_steps", "weight_decay", "max_grad_norm", "checkpoint_every", "keep_checkpoints"}
+    """A name that has a unit or is a common term needs no sentence; the list is short on
+    purpose."""
+    plain = {
+        "weight",
+        "beta",
+        "temperature",
+        "divergence",
+        "steps",
+        "batch_examples",
+        "learning_rate",
+    }
+    plain |= {
+        "label_smoothing",
+        "warmup_steps",
+        "weight_decay",
+        "max_grad_norm",
+        "checkpoint_every",
+        "keep_checkpoints",
+    }
     bare = {key[-1] for key, field in walk_fields() if not field.description}
     assert bare <= plain
 
 
 def test_the_written_file_holds_every_default(tmp_path: Path) -> None:
     text = toml_text()
-    assert load_config([write(tmp_path / "as_written.toml", text)], start=tmp_path).config == Config()
+    assert (
+        load_config([write(tmp_path / "as_written.toml", text)], start=tmp_path).config == Config()
+    )
     lines = [re.sub(r"^# (?=\w+ = )", "", line) for line in text.splitlines()]
     told = tomllib.loads("\n".join(lines))
     assert Config.model_validate(told) == Config()
@@ -192,22 +242,69 @@ def test_the_written_file_holds_every_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
 def test_a_policy_that_samples_at_another_temperature_is_refused(temperature: float) -> None:
-    """Log-probs are the model's own, at temperature 1; what only the hint channel trains may be sampled at any."""
+    """Log-probs are the model's own, at temperature 1; what only the hint channel trains may be
+    sampled at any."""
     rollouts = {"env": "workshop", "temperature": temperature}
-    with pytest.raises(ValueError, match=r"rollouts.temperature is .* set it to 1, or train.policy.weight = 0"):
+    with pytest.raises(
+        ValueError, match=r"rollouts.temperature is .* set it to 1, or train.policy.weight = 0"
+    ):
         Config.model_validate({"rollouts": rollouts, "train": {"policy": {"weight": 1.0}}})
-    assert Config.model_validate({"rollouts": rollouts, "train": {"hint": {"weight": 1.0}}}).rollouts.temperature == temperature
+    assert (
+        Config.model_validate(
+            {"rollouts": rollouts, "train": {"hint": {"weight": 1.0}}}
+        ).rollouts.temperature
+        == temperature
+    )
 
 
 def test_the_defaults_that_decide_what_is_trained_do_not_change_unnoticed() -> None:
-    """Each is a decision with its reason elsewhere (DESIGN, docs/evidence.md): who makes another one changes it here, too."""
+    """Each is a decision with its reason elsewhere (DESIGN, docs/evidence.md): who makes another
+    one changes it here, too."""
     config = Config()
-    hint, policy, preference, health = config.train.hint, config.train.policy, config.train.preference, config.train.health
-    assert (config.build.target, config.build.without_evidence, config.held_out.by) == ("message", "skip", "auto")
-    assert (hint.divergence, hint.beta, hint.teacher, hint.mean, hint.combination) == ("jsd", 0.5, "frozen", "site", "additive")
+    hint, policy, preference, health = (
+        config.train.hint,
+        config.train.policy,
+        config.train.preference,
+        config.train.health,
+    )
+    assert (config.build.target, config.build.without_evidence, config.held_out.by) == (
+        "message",
+        "skip",
+        "auto",
+    )
+    assert (hint.divergence, hint.beta, hint.teacher, hint.mean, hint.combination) == (
+        "jsd",
+        0.5,
+        "frozen",
+        "site",
+        "additive",
+    )
     assert (hint.ema, hint.trust, hint.temperature, hint.bound) == (0.05, 0.05, 1.0, 0.5)
-    assert (policy.objective, policy.kl, config.rollouts.temperature, config.rollouts.max_staleness) == ("dr_grpo", 0.0, 1.0, 1)
-    assert (preference.objective, preference.beta, preference.anchor, preference.label_smoothing) == ("dpo", 0.1, 10.0, 0.0)
-    assert (config.train.balance, config.train.max_grad_norm_ratio, config.train.max_grad_norm) == ("grad_norm", 4.0, 0.0)
-    assert (config.replay.min_families, config.replay.need_evidence, config.replay.tiers) == (3, True, ("exact",))
-    assert (health.max_kl, health.max_unresolvable, health.max_monitor_loss, config.train.starved_steps) == (0.3, 0.1, 0.5, 10)
+    assert (
+        policy.objective,
+        policy.kl,
+        config.rollouts.temperature,
+        config.rollouts.max_staleness,
+    ) == ("dr_grpo", 0.0, 1.0, 1)
+    assert (
+        preference.objective,
+        preference.beta,
+        preference.anchor,
+        preference.label_smoothing,
+    ) == ("dpo", 0.1, 10.0, 0.0)
+    assert (config.train.balance, config.train.max_grad_norm_ratio, config.train.max_grad_norm) == (
+        "grad_norm",
+        4.0,
+        0.0,
+    )
+    assert (config.replay.min_families, config.replay.need_evidence, config.replay.tiers) == (
+        3,
+        True,
+        ("exact",),
+    )
+    assert (
+        health.max_kl,
+        health.max_unresolvable,
+        health.max_monitor_loss,
+        config.train.starved_steps,
+    ) == (0.3, 0.1, 0.5, 10)

@@ -1,4 +1,5 @@
-"""Pages that repeat what the program prints do not go stale, and the wheel carries what the demo needs."""
+"""Pages that repeat what the program prints do not go stale, and the wheel carries what the demo
+needs."""
 
 from __future__ import annotations
 
@@ -37,16 +38,33 @@ def test_the_readme_is_short_and_its_links_lead_somewhere(repository_root: Path)
         assert target.startswith("http") or (repository_root / target).exists(), target
 
 
-def test_the_wheel_carries_the_demo_and_the_templates(repository_root: Path, tmp_path: Path) -> None:
-    """Built from the tree as it is, without a network; tests and secrets of the checkout stay out."""
+def test_the_wheel_carries_the_demo_and_the_templates(
+    repository_root: Path, tmp_path: Path
+) -> None:
+    """Built from the tree as it is, without a network; tests and secrets of the checkout stay
+    out."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    student = {n.rsplit("/", 1)[-1] for n in names if n.startswith("composer_replication/workshop_student/")}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= student
-    templates = {p.name for p in (repository_root / "src" / "composer_replication" / "tokens" / "templates").iterdir()}
+    student = {
+        n.rsplit("/", 1)[-1]
+        for n in names
+        if n.startswith("composer_replication/workshop_student/")
+    }
+    assert {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    } <= student
+    templates = {
+        p.name
+        for p in (
+            repository_root / "src" / "composer_replication" / "tokens" / "templates"
+        ).iterdir()
+    }
     assert templates and templates <= {n.rsplit("/", 1)[-1] for n in names}
     assert not [n for n in names if n.startswith(("tests/", "scripts/"))]
 
@@ -54,8 +72,15 @@ def test_the_wheel_carries_the_demo_and_the_templates(repository_root: Path, tmp
 @pytest.mark.train
 def test_every_worked_example_of_a_docstring_is_right() -> None:
     """A reader believes them: eight had gone stale while nobody ran them."""
-    names = [found.name for found in pkgutil.walk_packages(composer_replication.__path__, "composer_replication.")]
-    there = [name for name in names if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None]
+    names = [
+        found.name
+        for found in pkgutil.walk_packages(composer_replication.__path__, "composer_replication.")
+    ]
+    there = [
+        name
+        for name in names
+        if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None
+    ]
     said, attempted = io.StringIO(), 0
     with contextlib.redirect_stdout(said):
         for name in there:

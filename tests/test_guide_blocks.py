@@ -1,8 +1,11 @@
-"""Every code block of the earlier guide, as its readers would paste it, with the outcome that docs/coming_from_the_guide.md records.
+"""Every code block of the earlier guide, as its readers would paste it, with the outcome that
+docs/coming_from_the_guide.md records.
 
-The blocks are not ours to publish, so they are not in this repository: they are read from the folder that COMPOSER_REPLICATION_GUIDE_BLOCKS
-names, or from ../shared/guide_blocks beside the checkout, and each of those tests says so where there is none. What the blocks rely on is
-tested without them as well, by code of our own: the second half of this file, and the tests that the page names.
+The blocks are not ours to publish, so they are not in this repository: they are read from the
+folder that COMPOSER_REPLICATION_GUIDE_BLOCKS names, or from ../shared/guide_blocks beside the
+checkout, and each of those tests says so where there is none. What the blocks rely on is tested
+without them as well, by code of our own: the second half of this file, and the tests that the page
+names.
 """
 
 from __future__ import annotations
@@ -35,7 +38,11 @@ pytestmark = pytest.mark.train
 VARIABLE = "COMPOSER_REPLICATION_GUIDE_BLOCKS"
 ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ("runs", "runs with TRL", "raises ImportError", "excerpt")
-ROW = re.compile(r"^\| (?P<number>\d\d) \| (?P<what>[^|]+) \| (?P<outcome>[^|:]+)(?:: [^|]+)? \| (?P<tests>[^|]+) \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| (?P<number>\d\d) \| (?P<what>[^|]+) \| (?P<outcome>[^|:]+)(?:: [^|]+)? \|"
+    r" (?P<tests>[^|]+) \|$",
+    re.MULTILINE,
+)
 NUMBERS = range(1, 17)
 BEFORE = {3: (2,), 5: (2, 3), 6: (2,)}
 """The blocks that a reader has run by then."""
@@ -59,15 +66,19 @@ def folder() -> Path:
         if given:
             pytest.fail(f"{VARIABLE} names {found}, which is no folder")
         pytest.skip(
-            f"the guide's blocks are not here: set {VARIABLE} to their folder; what they rely on is tested in this file without them"
+            f"the guide's blocks are not here: set {VARIABLE} to their folder; what they rely on is"
+            " tested in this file without them"
         )
     return found
 
 
 def block(number: int) -> str:
-    """A block with its indentation restored: what stands behind a header belongs to it, but for an import or a comment at the end."""
+    """A block with its indentation restored: what stands behind a header belongs to it, but for an
+    import or a comment at the end."""
     (path,) = folder().glob(f"{number:02d}_*.txt")
-    lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("# section:")]
+    lines = [
+        line for line in path.read_text("utf-8").splitlines() if not line.startswith("# section:")
+    ]
     for n, line in enumerate(lines):
         if re.match(r"(?:for|with|def|class)\b.*:$", line):
             lines = [*lines[: n + 1], *(f"    {inner}" for inner in lines[n + 1 :])]
@@ -92,12 +103,16 @@ def run(number: int, names: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def replaying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Three teachers at an endpoint of this machine in place of the default ones, and the reader's states."""
+    """Three teachers at an endpoint of this machine in place of the default ones, and the reader's
+    states."""
     with Endpoint() as endpoint:
         teachers = {name: settings(endpoint.url, f"maker/{name}") for name in ("ash", "elm", "oak")}
         monkeypatch.setattr(composer_replication, "DEFAULT_TEACHERS", teachers)
         monkeypatch.chdir(tmp_path)
-        plain = [{"state_id": s.state_id, "messages": s.messages, "student_action": s.student_action} for s in STATES]
+        plain = [
+            {"state_id": s.state_id, "messages": s.messages, "student_action": s.student_action}
+            for s in STATES
+        ]
         yield {"OWN_STATES": plain}
 
 
@@ -106,7 +121,12 @@ def training() -> dict[str, Any]:
     model = small_model()
     known = {f"dpo_{side}_ref_logprobs": torch.full((2,), -30.0) for side in ("chosen", "rejected")}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    own = {"model": model, "batch": {**batch(), **known}, "optimizer": optimizer, "num_train_steps": 3}
+    own = {
+        "model": model,
+        "batch": {**batch(), **known},
+        "optimizer": optimizer,
+        "num_train_steps": 3,
+    }
     return {**own, "compose_loss": composer_replication.compose_loss}
 
 
@@ -121,7 +141,9 @@ def test_the_page_records_an_outcome_of_every_block_and_the_tests_that_hold_it()
         named = re.findall(r"`([\w/]+\.py)::(\w+)`", row["tests"])
         assert named, f"block {number}: no test is named"
         for file, test in named:
-            assert f"def {test}(" in (ROOT / file).read_text("utf-8"), f"block {number}: {file} has no {test}"
+            assert f"def {test}(" in (ROOT / file).read_text("utf-8"), (
+                f"block {number}: {file} has no {test}"
+            )
 
 
 def test_every_block_has_a_row() -> None:
@@ -132,33 +154,52 @@ def test_every_block_has_a_row() -> None:
 
 
 def test_blocks_that_ask_teachers_run(replaying: dict[str, Any]) -> None:
-    """02, 03, 05 and 06: states to actions to pairs to normalized pairs, and all of it in one line."""
+    """02, 03, 05 and 06: states to actions to pairs to normalized pairs, and all of it in one
+    line."""
     names = run(2, {**replaying})
-    assert set(names["teacher_actions"]) == {"s1:1", "s1:3"} and set(names["teacher_actions"]["s1:3"]) == {"ash", "elm", "oak"}
+    assert set(names["teacher_actions"]) == {"s1:1", "s1:3"} and set(
+        names["teacher_actions"]["s1:3"]
+    ) == {"ash", "elm", "oak"}
     pairs = run(3, {**replaying})["pairs"]
-    assert [pair["state_id"] for pair in pairs] == ["s1:1", "s1:3"] and pairs[0]["n_teachers_agreeing"] == 3
+    assert [pair["state_id"] for pair in pairs] == ["s1:1", "s1:3"] and pairs[0][
+        "n_teachers_agreeing"
+    ] == 3
     normalized = run(5, {**replaying})["normalized"]
-    assert [one["chosen"] for one in normalized] == ['read {"path":"a.py"}'] * 2 and isinstance(normalized[0], NormalizedDPOPair)
+    assert [one["chosen"] for one in normalized] == ['read {"path":"a.py"}'] * 2 and isinstance(
+        normalized[0], NormalizedDPOPair
+    )
     names = run(6, {**replaying})
-    assert isinstance(names["teacher_actions"], TeacherActions) and names["normalized_pairs"] == normalized, "two pairs are not two values"
+    assert (
+        isinstance(names["teacher_actions"], TeacherActions)
+        and names["normalized_pairs"] == normalized
+    ), "two pairs are not two values"
 
 
 def test_the_block_of_the_pair_names_fields_that_a_pair_has() -> None:
     """04."""
     theirs = get_type_hints(run(4, {"TypedDict": TypedDict})["DPOPair"])
-    ours = {field.name: field for field in composer_replication.DPOPair.__dataclass_fields__.values()}
+    ours = {
+        field.name: field for field in composer_replication.DPOPair.__dataclass_fields__.values()
+    }
     assert {"state_id", "chosen", "rejected"} < set(theirs) <= set(ours)
-    assert {name: kind.__name__ for name, kind in theirs.items()} == {name: ours[name].type.partition("[")[0] for name in theirs}
+    assert {name: kind.__name__ for name, kind in theirs.items()} == {
+        name: ours[name].type.partition("[")[0] for name in theirs
+    }
 
 
 def test_blocks_that_train_run() -> None:
     """07 and 10."""
     components = run(7, training())["components"]
     parts = components.lm_ce + 0.1 * components.sdpo_jsd + 0.05 * components.trace_replay_dpo
-    assert components.total.item() == pytest.approx(parts.item(), rel=1e-6) and components.trace_replay_dpo.item() > 0
+    assert (
+        components.total.item() == pytest.approx(parts.item(), rel=1e-6)
+        and components.trace_replay_dpo.item() > 0
+    )
     components.total.backward()
     names = run(10, training())
-    assert names["step"] == 2 and names["sched"].num_train_steps == 10_000 and names["sched"].t >= 0.4
+    assert (
+        names["step"] == 2 and names["sched"].num_train_steps == 10_000 and names["sched"].t >= 0.4
+    )
     assert names["components"].sdpo_jsd.item() > 0
 
 
@@ -169,7 +210,9 @@ def test_parameters_that_the_blocks_quote_are_those_of_compose_loss(number: int)
     ours = inspect.signature(composer_replication.compose_loss, eval_str=True).parameters
     for name, theirs in inspect.signature(names["quoted"]).parameters.items():
         assert ours[name].default == theirs.default and ours[name].kind == theirs.kind, name
-        same = set(getattr(theirs.annotation, "__args__", ())) <= set(getattr(ours[name].annotation, "__args__", ()))
+        same = set(getattr(theirs.annotation, "__args__", ())) <= set(
+            getattr(ours[name].annotation, "__args__", ())
+        )
         assert same or theirs.annotation == ours[name].annotation, name
 
 
@@ -181,21 +224,37 @@ def test_the_test_that_the_guide_quotes_passes() -> None:
 
 def test_blocks_of_what_is_to_come_say_so() -> None:
     """12, 13 (whose name the reader has imported as in 12) and 14, both of its imports."""
-    with pytest.raises(ImportError, match=r"LocalProcessExecutor: DiLoCo is still to come; meanwhile "):
+    with pytest.raises(
+        ImportError, match=r"LocalProcessExecutor: DiLoCo is still to come; meanwhile "
+    ):
         run(12, {})
     assert "ObjectStoreAllReduce(" in block(13)
-    with pytest.raises(ImportError, match=r"ObjectStoreAllReduce: DiLoCo is still to come; meanwhile "):
+    with pytest.raises(
+        ImportError, match=r"ObjectStoreAllReduce: DiLoCo is still to come; meanwhile "
+    ):
         exec("from composer_replication.diloco.serverless import ObjectStoreAllReduce", {})  # noqa: S102
-    with pytest.raises(ImportError, match=r"ModalExecutor: the executor on Modal is still to come; meanwhile "):
+    with pytest.raises(
+        ImportError, match=r"ModalExecutor: the executor on Modal is still to come; meanwhile "
+    ):
         run(14, {"MORE": {}})
-    second = next(line for line in block(14).splitlines() if line.startswith("from") and "hf_jobs" in line)
-    with pytest.raises(ImportError, match=r"HFJobsExecutor: the executor on HF jobs is still to come; meanwhile "):
+    second = next(
+        line for line in block(14).splitlines() if line.startswith("from") and "hf_jobs" in line
+    )
+    with pytest.raises(
+        ImportError, match=r"HFJobsExecutor: the executor on HF jobs is still to come; meanwhile "
+    ):
         exec(second, {})  # noqa: S102
 
 
-def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """15."""
-    names: dict[str, Any] = {"OWN_MODEL": str(ROOT / "examples" / "workshop_student"), "own_reward": None, "MORE": {}}
+    names: dict[str, Any] = {
+        "OWN_MODEL": str(ROOT / "examples" / "workshop_student"),
+        "own_reward": None,
+        "MORE": {},
+    }
     if trl_problem():
         with pytest.raises(MissingExtraError, match=r"pip install 'composer-replication\[trl\]'"):
             run(15, names)
@@ -204,8 +263,16 @@ def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without
 
     monkeypatch.chdir(tmp_path)
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
-    how = {"max_steps": 1, "per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 8, "save_strategy": "no"}
-    args = composer_replication.ComposerReplicationConfig(output_dir="out", use_cpu=True, report_to="none", hint_weight=0.0, **how)
+    how = {
+        "max_steps": 1,
+        "per_device_train_batch_size": 2,
+        "num_generations": 2,
+        "max_completion_length": 8,
+        "save_strategy": "no",
+    }
+    args = composer_replication.ComposerReplicationConfig(
+        output_dir="out", use_cpu=True, report_to="none", hint_weight=0.0, **how
+    )
     names |= {
         "own_reward": lambda completions, **row: [float(n) for n in range(len(completions))],
         "MORE": {"args": args, "train_dataset": rows},
@@ -220,13 +287,18 @@ def test_the_condition_that_the_guide_quotes_left_the_hint_out_without_a_word() 
     exec(compile(condition, "block 1", "exec"), names)  # noqa: S102
     assert "fired" not in names
     without = {key: value for key, value in batch().items() if not key.startswith("ctx_")}
-    with pytest.raises(DataError, match="sdpo_jsd has a weight, but the batch holds no ctx_teacher_input_ids"):
+    with pytest.raises(
+        DataError, match="sdpo_jsd has a weight, but the batch holds no ctx_teacher_input_ids"
+    ):
         composer_replication.compose_loss(small_model(), without, alpha_sdpo=0.1, beta_replay=0.0)
 
 
 def moved_tokens() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
-    now, then = torch.rand(64, dtype=torch.float64) * 0.98 + 0.01, torch.rand(64, dtype=torch.float64) * 0.98 + 0.01
+    now, then = (
+        torch.rand(64, dtype=torch.float64) * 0.98 + 0.01,
+        torch.rand(64, dtype=torch.float64) * 0.98 + 0.01,
+    )
     mask = torch.arange(64) % 5 != 0
     return {
         "trainer_logprobs": now.log(),
@@ -243,7 +315,12 @@ def test_the_formula_that_the_guide_quotes_is_our_dppo() -> None:
         settings_of = {"dppo_mask_high": high, "dppo_mask_low": low, "adv_tau": tau, "kl_tau": kl}
         theirs = run(16, {**given, **settings_of, "exp": torch.exp, "where": torch.where})["loss"]
         ours = dppo(
-            given["trainer_logprobs"], given["inference_logprobs"], tau * given["advantages"], mask_low=low, mask_high=high, kl_tau=kl
+            given["trainer_logprobs"],
+            given["inference_logprobs"],
+            tau * given["advantages"],
+            mask_low=low,
+            mask_high=high,
+            kl_tau=kl,
         )
         assert ours[given["loss_mask"]].sum().item() == pytest.approx(theirs.item(), rel=1e-12)
 
@@ -251,22 +328,41 @@ def test_the_formula_that_the_guide_quotes_is_our_dppo() -> None:
 # ---- the same without the blocks, by code of our own ----
 
 
-def test_from_a_log_to_a_gradient_with_nothing_but_the_guides_names(tmp_path: Path, replaying: dict[str, Any]) -> None:
-    """Ingest, mark, hint, ask, agree, normalize, collate, and one step of all three terms: each hands on what the next one takes."""
+def test_from_a_log_to_a_gradient_with_nothing_but_the_guides_names(
+    tmp_path: Path, replaying: dict[str, Any]
+) -> None:
+    """Ingest, mark, hint, ask, agree, normalize, collate, and one step of all three terms: each
+    hands on what the next one takes."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from composer_replication.ingestion import ClaudeCodeIngester, claude_states_to_trace_examples  # pyright: ignore
+    from composer_replication.ingestion import (
+        ClaudeCodeIngester,
+        claude_states_to_trace_examples,
+    )  # pyright: ignore
     from composer_replication.loss import compose_loss  # pyright: ignore
     from composer_replication.replaysim import replay_and_normalize_trace  # pyright: ignore
     from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
-    from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator  # pyright: ignore
+    from composer_replication.trainer.data_collator import (
+        CollatorConfig,
+        ComposerDataCollator,
+    )  # pyright: ignore
 
     records = [
-        {"type": "user", "uuid": "u0", "sessionId": "s1", "message": {"role": "user", "content": "Fix the parser"}},
+        {
+            "type": "user",
+            "uuid": "u0",
+            "sessionId": "s1",
+            "message": {"role": "user", "content": "Fix the parser"},
+        },
         _assistant(1, _call("c1", "read", path="b.py")),
         _result(2, "c1", "1 import os", error=False),
         _assistant(3, _call("c2", "reed", path="c.py")),
-        _result(4, "c2", "<tool_use_error>Error: No such tool available: reed</tool_use_error>", error=True),
+        _result(
+            4,
+            "c2",
+            "<tool_use_error>Error: No such tool available: reed</tool_use_error>",
+            error=True,
+        ),
         _assistant(5, {"type": "text", "text": "Done."}),
     ]
     import json
@@ -275,14 +371,27 @@ def test_from_a_log_to_a_gradient_with_nothing_but_the_guides_names(tmp_path: Pa
     ingested = ClaudeCodeIngester().ingest(tmp_path / "log.jsonl")
     examples = list(claude_states_to_trace_examples(ingested))
     actions, pairs = asyncio.run(
-        replay_and_normalize_trace(states=ingested, teachers=composer_replication.DEFAULT_TEACHERS, max_total_usd=1.0)
+        replay_and_normalize_trace(
+            states=ingested, teachers=composer_replication.DEFAULT_TEACHERS, max_total_usd=1.0
+        )
     )
     assert len(pairs) >= 2 and set(actions) == {"s1:1", "s1:3", "s1:5"}
-    tokenizer = train_tiny_tokenizer(["Fix the parser read path import os Done. Available tools"] * 20, vocab_size=400)
+    tokenizer = train_tiny_tokenizer(
+        ["Fix the parser read path import os Done. Available tools"] * 20, vocab_size=400
+    )
     collator = ComposerDataCollator(tokenizer, CollatorConfig(enable_replay_dpo=True))
     tensors = collator(examples, pairs)
-    assert collator.skipped == {} and len(tensors["dpo_chosen_input_ids"]) == len(pairs) and len(tensors["sdpo_row"]) == 1
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    assert (
+        collator.skipped == {}
+        and len(tensors["dpo_chosen_input_ids"]) == len(pairs)
+        and len(tensors["sdpo_row"]) == 1
+    )
+    shape = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape))
     parts = compose_loss(model, tensors, alpha_sdpo=0.1, beta_replay=0.05, dpo_variant="simpo")
@@ -292,7 +401,9 @@ def test_from_a_log_to_a_gradient_with_nothing_but_the_guides_names(tmp_path: Pa
 
 
 def test_the_choices_and_their_defaults_are_those_of_the_guide() -> None:
-    ours: Mapping[str, inspect.Parameter] = inspect.signature(composer_replication.compose_loss, eval_str=True).parameters
+    ours: Mapping[str, inspect.Parameter] = inspect.signature(
+        composer_replication.compose_loss, eval_str=True
+    ).parameters
     defaults = {
         "dpo_variant": "dpo",
         "simpo_beta": 2.0,
@@ -311,16 +422,23 @@ def test_the_choices_and_their_defaults_are_those_of_the_guide() -> None:
 def test_simpo_is_one_keyword_and_needs_no_reference() -> None:
     own = training()
     held = {key: value for key, value in own["batch"].items() if "ref_logprobs" not in key}
-    parts = own["compose_loss"](own["model"], held, dpo_variant="simpo", simpo_beta=2.0, simpo_gamma=1.0)
+    parts = own["compose_loss"](
+        own["model"], held, dpo_variant="simpo", simpo_beta=2.0, simpo_gamma=1.0
+    )
     with_reference = own["compose_loss"](own["model"], own["batch"])
-    assert parts.lm_ce.item() == with_reference.lm_ce.item() and parts.trace_replay_dpo.item() != with_reference.trace_replay_dpo.item()
+    assert (
+        parts.lm_ce.item() == with_reference.lm_ce.item()
+        and parts.trace_replay_dpo.item() != with_reference.trace_replay_dpo.item()
+    )
 
 
 def test_a_run_with_taid_moves_its_share() -> None:
     own, schedule = training(), composer_replication.TAIDScheduler(num_train_steps=10)
     shares = [schedule.t]
     for step in range(3):
-        parts = own["compose_loss"](own["model"], own["batch"], sdpo_wrapper="taid", taid_t=schedule.t)
+        parts = own["compose_loss"](
+            own["model"], own["batch"], sdpo_wrapper="taid", taid_t=schedule.t
+        )
         parts.total.backward()
         own["optimizer"].step()
         shares.append(schedule.update_t(parts.sdpo_jsd.detach(), global_step=step))
@@ -328,18 +446,36 @@ def test_a_run_with_taid_moves_its_share() -> None:
 
 
 def test_at_share_0_the_teacher_says_nothing() -> None:
-    student, teachers = torch.randn(1, 2, 4, requires_grad=True), (torch.randn(1, 2, 4), torch.randn(1, 2, 4))
-    one, other = (composer_replication.taid_loss(student, teacher, torch.ones(1, 2), t=0.0).item() for teacher in teachers)
+    student, teachers = (
+        torch.randn(1, 2, 4, requires_grad=True),
+        (
+            torch.randn(1, 2, 4),
+            torch.randn(1, 2, 4),
+        ),
+    )
+    one, other = (
+        composer_replication.taid_loss(student, teacher, torch.ones(1, 2), t=0.0).item()
+        for teacher in teachers
+    )
     assert one == pytest.approx(other, abs=1e-6)
-    one, other = (composer_replication.taid_loss(student, teacher, torch.ones(1, 2), t=0.5).item() for teacher in teachers)
+    one, other = (
+        composer_replication.taid_loss(student, teacher, torch.ones(1, 2), t=0.5).item()
+        for teacher in teachers
+    )
     assert abs(one - other) > 1e-3
 
 
 def test_dppo_drops_tokens_whose_probability_moved_too_far_and_keeps_their_kl() -> None:
     given = moved_tokens()
-    now, then, advantage = given["trainer_logprobs"], given["inference_logprobs"], given["advantages"]
+    now, then, advantage = (
+        given["trainer_logprobs"],
+        given["inference_logprobs"],
+        given["advantages"],
+    )
     moved = now.exp() - then.exp()
-    for n, value in enumerate(dppo(now, then, advantage, mask_low=0.3, mask_high=0.1, kl_tau=0.05).tolist()):
+    for n, value in enumerate(
+        dppo(now, then, advantage, mask_low=0.3, mask_high=0.1, kl_tau=0.05).tolist()
+    ):
         dropped = moved[n] > 0.1 if advantage[n] > 0 else moved[n] < -0.3
         gain = 0.0 if dropped else float(advantage[n] * (now[n] - then[n]).exp())
         assert value == pytest.approx(0.05 * float(now[n] - then[n]) ** 2 - gain, rel=1e-12)

@@ -1,4 +1,5 @@
-"""docs/coming_from_the_guide.md: every name it promises is there, where it says, and nothing that is there is called still to come."""
+"""docs/coming_from_the_guide.md: every name it promises is there, where it says, and nothing that
+is there is called still to come."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def page(root: Path) -> str:
 
 
 def rows(root: Path) -> list[list[str]]:
-    lines = [line for line in page(root).partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    lines = [
+        line for line in page(root).partition("\n## ")[0].splitlines() if line.startswith("| `")
+    ]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
@@ -28,7 +31,9 @@ def names_of(cell: str) -> list[str]:
     return QUOTED.findall(re.sub(r"\([^)]*\)", "", cell))
 
 
-def test_every_name_is_at_the_top_level_and_defined_where_the_page_says(repository_root: Path) -> None:
+def test_every_name_is_at_the_top_level_and_defined_where_the_page_says(
+    repository_root: Path,
+) -> None:
     found = 0
     for names, homes, *_ in rows(repository_root):
         for name in names_of(names):
@@ -37,9 +42,16 @@ def test_every_name_is_at_the_top_level_and_defined_where_the_page_says(reposito
                     getattr(composer_replication, name)
                 continue
             assert getattr(composer_replication, name) is not None
-            files = [repository_root / "src" / "composer_replication" / home for home in QUOTED.findall(homes)]
-            defined = re.compile(rf"^(?:class|def|async def) {name}\b|^{name}(?:: .+)? =", re.MULTILINE)
-            assert any(defined.search(file.read_text("utf-8")) for file in files), f"{name} is not defined in {homes}"
+            files = [
+                repository_root / "src" / "composer_replication" / home
+                for home in QUOTED.findall(homes)
+            ]
+            defined = re.compile(
+                rf"^(?:class|def|async def) {name}\b|^{name}(?:: .+)? =", re.MULTILINE
+            )
+            assert any(defined.search(file.read_text("utf-8")) for file in files), (
+                f"{name} is not defined in {homes}"
+            )
             found += 1
     assert found >= 25
 
@@ -48,8 +60,14 @@ def section(root: Path, title: str) -> str:
     return page(root).partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_what_is_still_to_come_is_what_the_page_says_and_nothing_else(repository_root: Path) -> None:
-    first = [line.split(" | ")[0] for line in section(repository_root, "Still to come").splitlines() if line.startswith("| `")]
+def test_what_is_still_to_come_is_what_the_page_says_and_nothing_else(
+    repository_root: Path,
+) -> None:
+    first = [
+        line.split(" | ")[0]
+        for line in section(repository_root, "Still to come").splitlines()
+        if line.startswith("| `")
+    ]
     promised = [name for cell in first for name in names_of(cell)]
     assert sorted(promised) == sorted(TO_COME)
     for name in set(promised) - set(MODULES):
@@ -60,16 +78,28 @@ def test_what_is_still_to_come_is_what_the_page_says_and_nothing_else(repository
 def test_the_page_lists_the_module_paths(repository_root: Path) -> None:
     listed = section(repository_root, "Module paths").strip().partition("\n\n")[0]
     assert QUOTED.findall(listed) == sorted(MODULES)
-    told = {path for names, *_ in rows(repository_root) for path in QUOTED.findall(" ".join(re.findall(r"\(([^)]*)\)", names)))}
+    told = {
+        path
+        for names, *_ in rows(repository_root)
+        for path in QUOTED.findall(" ".join(re.findall(r"\(([^)]*)\)", names)))
+    }
     assert told and told <= set(MODULES), "a module of the guide that a row names is no path here"
 
 
 def test_the_page_names_every_recipe_that_ships(repository_root: Path) -> None:
-    assert set(QUOTED.findall(section(repository_root, "Recipes of `DJNormalizer`"))) >= {*SHIPPED, BY_MEANING, *RUN_CODE}
+    assert set(QUOTED.findall(section(repository_root, "Recipes of `DJNormalizer`"))) >= {
+        *SHIPPED,
+        BY_MEANING,
+        *RUN_CODE,
+    }
 
 
 def test_every_name_of_the_guide_that_is_exported_has_a_row(repository_root: Path) -> None:
     told = {name for names, *_ in rows(repository_root) for name in names_of(names)}
-    homes = [home for home in composer_replication._HOMES if home.endswith(".guide") or home == "data.teachers.defaults"]
+    homes = [
+        home
+        for home in composer_replication._HOMES
+        if home.endswith(".guide") or home == "data.teachers.defaults"
+    ]
     exported = {name for home in homes for name in composer_replication._HOMES[home].split()}
     assert exported - {"LossComponents"} <= told and "ComposerReplicationTrainer" in told

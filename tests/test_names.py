@@ -12,7 +12,11 @@ GUIDE_PATHS = "compat/paths"  # the module paths of the earlier guide have its n
 
 
 def package_files(root: Path) -> list[Path]:
-    return sorted(p for p in (root / "src" / "composer_replication").rglob("*.py") if GUIDE_PATHS not in p.as_posix())
+    return sorted(
+        p
+        for p in (root / "src" / "composer_replication").rglob("*.py")
+        if GUIDE_PATHS not in p.as_posix()
+    )
 
 
 def repeated(places: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -24,7 +28,9 @@ def definitions(files: list[Path]) -> dict[str, list[str]]:
     places: dict[str, list[str]] = defaultdict(list)
     for path in files:
         for node in ast.parse(path.read_text("utf-8")).body:
-            public = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
+            public = isinstance(
+                node, ast.FunctionDef | ast.AsyncFunctionDef
+            ) and not node.name.startswith("_")
             if public or isinstance(node, ast.ClassDef):
                 places[node.name].append(path.name)
     return places
@@ -32,15 +38,31 @@ def definitions(files: list[Path]) -> dict[str, list[str]]:
 
 def banned_names(glossary: str) -> set[str]:
     """The words of the last column of the glossary's tables."""
-    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in glossary.splitlines() if line.startswith("|")]
-    return {word for row in rows if len(row) == 4 for word in row[3].split(", ") if word.isidentifier() and word != "not"}
+    rows = [
+        [cell.strip() for cell in line.strip("|\n ").split("|")]
+        for line in glossary.splitlines()
+        if line.startswith("|")
+    ]
+    return {
+        word
+        for row in rows
+        if len(row) == 4
+        for word in row[3].split(", ")
+        if word.isidentifier() and word != "not"
+    }
 
 
 def identifiers(text: str) -> set[str]:
     found = set[str]()
     for node in ast.walk(ast.parse(text)):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.Name(id=name)
+                | ast.Attribute(attr=name)
+                | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
                 found.add(name)
             case _:
                 pass
@@ -61,7 +83,11 @@ def test_no_two_files_have_one_name(repository_root: Path) -> None:
 def test_no_banned_word_of_the_glossary_is_an_identifier(repository_root: Path) -> None:
     banned = banned_names((repository_root / "docs" / "glossary.md").read_text("utf-8"))
     assert len(banned) >= 10
-    found = {path.name: names for path in package_files(repository_root) if (names := identifiers(path.read_text("utf-8")) & banned)}
+    found = {
+        path.name: names
+        for path in package_files(repository_root)
+        if (names := identifiers(path.read_text("utf-8")) & banned)
+    }
     assert found == {}
 
 
@@ -76,5 +102,7 @@ def test_a_banned_word_is_seen(text: str) -> None:
 
 def test_a_second_home_is_seen(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
-        (tmp_path / name).write_text("class Plan: ...\ndef plan(): ...\ndef _plan(): ...\n", "utf-8")
+        (tmp_path / name).write_text(
+            "class Plan: ...\ndef plan(): ...\ndef _plan(): ...\n", "utf-8"
+        )
     assert set(repeated(definitions(sorted(tmp_path.glob("*.py"))))) == {"Plan", "plan"}

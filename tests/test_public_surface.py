@@ -1,4 +1,5 @@
-"""The names a user may import: all of them resolve, none of them costs anything before it is used."""
+"""The names a user may import: all of them resolve, none of them costs anything before it is
+used."""
 
 from __future__ import annotations
 
@@ -34,14 +35,23 @@ def test_a_name_that_is_gone_says_what_stands_for_it() -> None:
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
-    code = "import json, sys, composer_replication as c; print(json.dumps([m for m in sys.modules if m.startswith(c.__name__ + '.')]))"
+    code = (
+        "import json, sys, composer_replication as c; print(json.dumps([m for m in sys.modules if"
+        " m.startswith(c.__name__ + '.')]))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
 
 
 def test_names_of_the_ground_floor_work_without_torch() -> None:
-    """With torch and transformers made impossible to import, every torch-free name still resolves."""
-    names = [name for home, group in composer_replication._HOMES.items() if home.startswith(TORCH_FREE) for name in group.split()]
+    """With torch and transformers made impossible to import, every torch-free name still
+    resolves."""
+    names = [
+        name
+        for home, group in composer_replication._HOMES.items()
+        if home.startswith(TORCH_FREE)
+        for name in group.split()
+    ]
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "numpy", "accelerate")))

@@ -1,10 +1,11 @@
-"""Every arm of the evidence: what it is, the settings that make it, and for how many steps it is trained.
+"""Every arm of the evidence: what it is, the settings that make it, and for how many steps it is
+trained.
 
     ARMS["hint_placebo"].flags      ("--train.policy.weight", "0", ..., "--train.placebo", "shuffled_hints")
     steps_of("hint_placebo", scale=1.0)
 
-The steps are chosen so that all arms take about the same CPU-seconds (which are measured and printed beside each). A placebo has the
-steps of the arm it belongs to, whatever it costs.
+The steps are chosen so that all arms take about the same CPU-seconds (which are measured and
+printed beside each). A placebo has the steps of the arm it belongs to, whatever it costs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from composer_replication.cli.demo_settings import AFTER, CONTROLS, MORE_SFT, NO_RULES, PLACEBO, SETTINGS, STEPS
+from composer_replication.cli.demo_settings import (
+    AFTER,
+    CONTROLS,
+    MORE_SFT,
+    NO_RULES,
+    PLACEBO,
+    SETTINGS,
+    STEPS,
+)
 from composer_replication.cli.demo_student import NUM_LOGS, SLACK
 
 from .pairs import MAX_NULL_ROUNDS, SLIPS, TEACHERS
@@ -24,16 +33,37 @@ LEVELS = (1, 2)
 _NO_POLICY = ("--train.policy.weight", "0")
 _NO_HINT = ("--train.hint.weight", "0")
 _NO_PREFERENCE = ("--train.preference.weight", "0")
-_POLICY, _HINT, _PREFERENCE = (*_NO_HINT, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_PREFERENCE), (*_NO_POLICY, *_NO_HINT)
-# Preference alone needs no rollouts: they would only be counted. With batch_anchors = 0 no anchor is drawn: the pairs are all there is.
-_UNPLAYED = ("--rollouts.env", "", "--train.batch_examples", "6", "--train.preference.batch_anchors", "0")
-_RULES = ("--train.health.max_kl", "0.3", "--train.health.monitor_tasks", "48", "--train.health.monitor_every", "5")
+_POLICY, _HINT, _PREFERENCE = (
+    (*_NO_HINT, *_NO_PREFERENCE),
+    (*_NO_POLICY, *_NO_PREFERENCE),
+    (*_NO_POLICY, *_NO_HINT),
+)
+# Preference alone needs no rollouts: they would only be counted. With batch_anchors = 0 no anchor
+# is drawn: the pairs are all there is.
+_UNPLAYED = (
+    "--rollouts.env",
+    "",
+    "--train.batch_examples",
+    "6",
+    "--train.preference.batch_anchors",
+    "0",
+)
+_RULES = (
+    "--train.health.max_kl",
+    "0.3",
+    "--train.health.monitor_tasks",
+    "48",
+    "--train.health.monitor_every",
+    "5",
+)
 _COLLAPSE = (*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3")
 _LOGGED = (*_HINT, "--rollouts.env", "")
-# What a mistake that is made no more feeds is empty in the end, and a control is trained to its end.
+# What a mistake that is made no more feeds is empty in the end, and a control is trained to its
+# end.
 _MAY_STARVE = ("--train.starved_steps", "1000")
 _FORK = ("--train.fork", "true", *_MAY_STARVE)
-# A hint that is credit has no divergence of its own: the demo's would be set and not read, which is refused.
+# A hint that is credit has no divergence of its own: the demo's would be set and not read, which is
+# refused.
 _CREDIT = (*_MAY_STARVE, "--train.hint.divergence", "jsd", "--train.hint.combination")
 _PENALTY = ("--train.policy.behaviours.unresolvable_calls", "0.5")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
@@ -41,11 +71,13 @@ _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm whose number of steps it has.
+    """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm
+    whose number of steps it has.
 
-    Without `stops` no health rule ends it: an arm that was stopped early would not be compared at equal compute. One that needs TRL is
-    trained by the Python of .venv-peers (make peers), and left out where that is not there. `pairs` names one of the sets of pairs.py,
-    in place of the pairs that the demo's three teachers agree on.
+    Without `stops` no health rule ends it: an arm that was stopped early would not be compared at
+    equal compute. One that needs TRL is trained by the Python of .venv-peers (make peers), and left
+    out where that is not there. `pairs` names one of the sets of pairs.py, in place of the pairs
+    that the demo's three teachers agree on.
     """
 
     text: str
@@ -66,14 +98,26 @@ def _nulled(how: str) -> tuple[str, ...]:
 
 
 ARMS: Mapping[str, Arm] = {
-    "more_sft": Arm(text="more cross-entropy on the same careless logs; no rollouts", flags=CONTROLS["more_sft"], levels=LEVELS),
-    "placebo": Arm(text="all three channels, all three signals nulled", flags=PLACEBO, levels=LEVELS, like=AFTER),
+    "more_sft": Arm(
+        text="more cross-entropy on the same careless logs; no rollouts",
+        flags=CONTROLS["more_sft"],
+        levels=LEVELS,
+    ),
+    "placebo": Arm(
+        text="all three channels, all three signals nulled",
+        flags=PLACEBO,
+        levels=LEVELS,
+        like=AFTER,
+    ),
     "clone": Arm(
-        text="cross-entropy on the chosen actions of the pairs, no rejected side, no anchors", flags=(*_PREFERENCE, *_UNPLAYED, *_CLONE)
+        text="cross-entropy on the chosen actions of the pairs, no rejected side, no anchors",
+        flags=(*_PREFERENCE, *_UNPLAYED, *_CLONE),
     ),
     "policy": Arm(text="policy channel alone", flags=_POLICY, levels=LEVELS),
     "policy_placebo": Arm(
-        text="policy alone, rewards permuted across groups", flags=(*_POLICY, *_nulled("permuted_rewards")), like="policy"
+        text="policy alone, rewards permuted across groups",
+        flags=(*_POLICY, *_nulled("permuted_rewards")),
+        like="policy",
     ),
     "trl_policy": Arm(
         text="policy alone, trained by TRL's GRPOTrainer (`--train.backend trl`)",
@@ -81,44 +125,98 @@ ARMS: Mapping[str, Arm] = {
         like="policy",
         needs_trl=True,
     ),
-    "random_reward": Arm(text="policy alone, a coin in place of the reward", flags=(*_POLICY, *_nulled("random_rewards")), like="policy"),
+    "random_reward": Arm(
+        text="policy alone, a coin in place of the reward",
+        flags=(*_POLICY, *_nulled("random_rewards")),
+        like="policy",
+    ),
     **{
         name: Arm(
-            text=f"policy alone, by {name} in the place of dr_grpo", flags=(*_POLICY, "--train.policy.objective", name), like="policy"
+            text=f"policy alone, by {name} in the place of dr_grpo",
+            flags=(*_POLICY, "--train.policy.objective", name),
+            like="policy",
         )
         for name in ("grpo", "dapo", "gspo", "cispo")
     },
     "hint": Arm(text="hint channel alone, frozen teacher", flags=_HINT, levels=LEVELS),
-    "hint_placebo": Arm(text="hint alone, the hint of another site", flags=(*_HINT, *_nulled("shuffled_hints")), like="hint"),
-    "hint_neutral": Arm(
-        text="hint alone, words of the same length that say nothing", flags=(*_HINT, *_nulled("neutral_hints")), like="hint"
+    "hint_placebo": Arm(
+        text="hint alone, the hint of another site",
+        flags=(*_HINT, *_nulled("shuffled_hints")),
+        like="hint",
     ),
-    "wrong_site": Arm(text="hint alone, at the turn after the mistake", flags=(*_HINT, "--sites.site", "recovery"), like="hint"),
-    "hint_live": Arm(text="hint alone, the teacher has the current weights", flags=(*_HINT, "--train.hint.teacher", "live"), like="hint"),
+    "hint_neutral": Arm(
+        text="hint alone, words of the same length that say nothing",
+        flags=(*_HINT, *_nulled("neutral_hints")),
+        like="hint",
+    ),
+    "wrong_site": Arm(
+        text="hint alone, at the turn after the mistake",
+        flags=(*_HINT, "--sites.site", "recovery"),
+        like="hint",
+    ),
+    "hint_live": Arm(
+        text="hint alone, the teacher has the current weights",
+        flags=(*_HINT, "--train.hint.teacher", "live"),
+        like="hint",
+    ),
     "hint_ema": Arm(
-        text="hint alone, the teacher is a slow average of the weights", flags=(*_HINT, "--train.hint.teacher", "ema"), like="hint"
+        text="hint alone, the teacher is a slow average of the weights",
+        flags=(*_HINT, "--train.hint.teacher", "ema"),
+        like="hint",
     ),
     "hint_trust": Arm(
-        text="hint alone, the teacher's logits a twentieth of the way from the frozen to the live one",
+        text=(
+            "hint alone, the teacher's logits a twentieth of the way from the frozen to the"
+            " live one"
+        ),
         flags=(*_HINT, "--train.hint.teacher", "trust_region"),
         like="hint",
     ),
     "hint_token_mean": Arm(
-        text="hint alone, a mean over tokens in place of one over messages", flags=(*_HINT, "--train.hint.mean", "token"), like="hint"
+        text="hint alone, a mean over tokens in place of one over messages",
+        flags=(*_HINT, "--train.hint.mean", "token"),
+        like="hint",
     ),
-    "logged": Arm(text="hint alone, on the messages as they stand in the logs; no rollouts", flags=_LOGGED, like="hint"),
+    "logged": Arm(
+        text="hint alone, on the messages as they stand in the logs; no rollouts",
+        flags=_LOGGED,
+        like="hint",
+    ),
     "fork": Arm(
-        text="hint alone, on what the student writes at the logs' sites, where it fails again", flags=(*_LOGGED, *_FORK), like="hint"
+        text="hint alone, on what the student writes at the logs' sites, where it fails again",
+        flags=(*_LOGGED, *_FORK),
+        like="hint",
     ),
-    "fork_placebo": Arm(text="the same with the hint of another site", flags=(*_LOGGED, *_FORK, *_nulled("shuffled_hints")), like="hint"),
-    "preference": Arm(text="preference channel alone", flags=(*_PREFERENCE, *_UNPLAYED), levels=LEVELS),
+    "fork_placebo": Arm(
+        text="the same with the hint of another site",
+        flags=(*_LOGGED, *_FORK, *_nulled("shuffled_hints")),
+        like="hint",
+    ),
+    "preference": Arm(
+        text="preference channel alone", flags=(*_PREFERENCE, *_UNPLAYED), levels=LEVELS
+    ),
     "preference_placebo": Arm(
-        text="preference alone, sides swapped with p = 1/2", flags=(*_PREFERENCE, *_UNPLAYED, *_nulled("swapped_pairs")), like="preference"
+        text="preference alone, sides swapped with p = 1/2",
+        flags=(*_PREFERENCE, *_UNPLAYED, *_nulled("swapped_pairs")),
+        like="preference",
     ),
-    "pairs_raw": _on("raw", "preference alone on every answer of five noisy teachers that is not what the student did"),
-    "pairs_filtered": _on("filtered", "the same pairs, of which `recompose curate` kept what its recipe has nothing against"),
-    "pairs_curated": _on("curated", "the pairs on which families of those teachers agree, with evidence, and then `recompose curate`"),
-    "pairs_null": _on("null", "as many pairs of the null test: the same agreement on answers dealt to other places"),
+    "pairs_raw": _on(
+        "raw",
+        "preference alone on every answer of five noisy teachers that is not what the student did",
+    ),
+    "pairs_filtered": _on(
+        "filtered",
+        "the same pairs, of which `recompose curate` kept what its recipe has nothing against",
+    ),
+    "pairs_curated": _on(
+        "curated",
+        "the pairs on which families of those teachers agree, with evidence, and then `recompose"
+        " curate`",
+    ),
+    "pairs_null": _on(
+        "null",
+        "as many pairs of the null test: the same agreement on answers dealt to other places",
+    ),
     "hint_policy": Arm(text="hint and policy", flags=_NO_PREFERENCE),
     "hint_preference": Arm(text="hint and preference", flags=_NO_POLICY),
     "policy_preference": Arm(text="policy and preference", flags=_NO_HINT),
@@ -129,12 +227,22 @@ ARMS: Mapping[str, Arm] = {
         like=AFTER,
     ),
     "advantage": Arm(
-        text="all three, the hint's evidence added to the advantages of the tokens", flags=(*_CREDIT, "advantage"), levels=(2,), like=AFTER
+        text="all three, the hint's evidence added to the advantages of the tokens",
+        flags=(*_CREDIT, "advantage"),
+        levels=(2,),
+        like=AFTER,
     ),
     "bounded": Arm(
-        text="the same, held within half a unit and never against the reward's sign", flags=(*_CREDIT, "bounded"), levels=(2,), like=AFTER
+        text="the same, held within half a unit and never against the reward's sign",
+        flags=(*_CREDIT, "bounded"),
+        levels=(2,),
+        like=AFTER,
     ),
-    "collapse": Arm(text="hint alone, live teacher, ten times the learning rate, and no rule", flags=_COLLAPSE, like=AFTER),
+    "collapse": Arm(
+        text="hint alone, live teacher, ten times the learning rate, and no rule",
+        flags=_COLLAPSE,
+        like=AFTER,
+    ),
     "collapse_stopped": Arm(
         text="the same with the rules of training/health.py",
         flags=(*_COLLAPSE, *_RULES),
@@ -142,9 +250,15 @@ ARMS: Mapping[str, Arm] = {
         stops=True,
     ),
     "policy_penalised": Arm(
-        text="policy alone, each unresolvable call costs half of the reward", flags=(*_POLICY, *_PENALTY), like="policy"
+        text="policy alone, each unresolvable call costs half of the reward",
+        flags=(*_POLICY, *_PENALTY),
+        like="policy",
     ),
-    "penalised": Arm(text="all three, each unresolvable call costs half of the reward", flags=_PENALTY, like=AFTER),
+    "penalised": Arm(
+        text="all three, each unresolvable call costs half of the reward",
+        flags=_PENALTY,
+        like=AFTER,
+    ),
     "trl_after": Arm(
         text="all three channels in TRL's trainer, without anchors, which it does not host",
         flags=("--train.backend", "trl", "--train.preference.anchor", "0"),
@@ -166,14 +280,27 @@ STEPS_OF: Mapping[str, int] = {
     "hint_preference": 21,
     "policy_preference": 21,
 }
-"""Chosen for about the CPU-seconds of `after`, but for three that need no rollouts and get fewer: more_sft, clone and preference, whose
-few logs and pairs would only be learnt by heart (30 steps are three passes over the pairs). What each arm cost stands in its row."""
+"""Chosen for about the CPU-seconds of `after`, but for three that need no rollouts and get fewer:
+more_sft, clone and preference, whose few logs and pairs would only be learnt by heart (30 steps are
+three passes over the pairs). What each arm cost stands in its row."""
 
 
 HEADLINE = frozenset(
-    {BEFORE, AFTER, "placebo", "more_sft", "policy", "hint", "preference", "hint_policy", "hint_preference", "policy_preference"}
+    {
+        BEFORE,
+        AFTER,
+        "placebo",
+        "more_sft",
+        "policy",
+        "hint",
+        "preference",
+        "hint_policy",
+        "hint_preference",
+        "policy_preference",
+    }
 )
-"""Rows that the claims in README and in the demo's words rest on: they are trained with every seed, the others with the first MIN_SEEDS."""
+"""Rows that the claims in README and in the demo's words rest on: they are trained with every seed,
+the others with the first MIN_SEEDS."""
 MIN_SEEDS = 3
 
 
@@ -198,9 +325,13 @@ def flags_of(name: str) -> tuple[str, ...]:
 
 
 def settings_sha256(*, without: Collection[str] = ()) -> str:
-    """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags, steps and pairs; but for some arms."""
+    """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags,
+    steps and pairs; but for some arms."""
     there = {name: arm for name, arm in ARMS.items() if name not in without}
-    arms = {name: [*flags_of(name), *([arm.pairs] if arm.pairs else []), steps_of(name)] for name, arm in there.items()}
+    arms = {
+        name: [*flags_of(name), *([arm.pairs] if arm.pairs else []), steps_of(name)]
+        for name, arm in there.items()
+    }
     answers = [TEACHERS, SLIPS, MAX_NULL_ROUNDS] if any(arm.pairs for arm in there.values()) else []
     value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, *answers]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -2,8 +2,9 @@
 
     merged(old, new)          # old as it is, and the arms of new that it lacks, with their differences
 
-Refused unless both were made from the same student, seeds and tasks, and by settings that differ in the added arms alone. What both have
-played has to be the same to the last digit where a difference to an added row is kept: `before` always.
+Refused unless both were made from the same student, seeds and tasks, and by settings that differ in
+the added arms alone. What both have played has to be the same to the last digit where a difference
+to an added row is kept: `before` always.
 """
 
 from __future__ import annotations
@@ -20,20 +21,48 @@ _SAME = ("evaluation_seed", "tasks", "seeds", "steps_scale")
 
 
 def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The old evidence and the rows of the new that it lacks; raises DataError where they cannot stand in one table."""
+    """The old evidence and the rows of the new that it lacks; raises DataError where they cannot
+    stand in one table."""
     for key in _SAME:
         if old["about"][key] != new["about"][key]:
             raise DataError(
-                f"{key} is {new['about'][key]}, that of the page {old['about'][key]}", fix="run the arms with the page's options"
+                f"{key} is {new['about'][key]}, that of the page {old['about'][key]}",
+                fix="run the arms with the page's options",
             )
-    added = {name for level, found in new["levels"].items() for name in found["arms"] if name not in old["levels"][level]["arms"]}
-    unknown = {name for name in ARMS if not any(name in found["arms"] for found in old["levels"].values())}
-    known = (settings_sha256(), settings_sha256(without={name for name in unknown if ARMS[name].pairs}))
-    if old["about"]["settings_sha256"] not in known or new["about"]["settings_sha256"] != settings_sha256():
-        raise DataError("the settings of the demo or of the arms are no longer those of the page", fix="run every arm again")
-    levels = {level: _level(found, new["levels"].get(level)) for level, found in old["levels"].items()}
-    note = {"command": new["about"]["command"], "date": new["about"]["date"], "rows": sorted(added, key=list(ARMS).index)}
-    about = {**old["about"], "settings_sha256": settings_sha256(), "added": [*old["about"].get("added", ()), note]}
+    added = {
+        name
+        for level, found in new["levels"].items()
+        for name in found["arms"]
+        if name not in old["levels"][level]["arms"]
+    }
+    unknown = {
+        name for name in ARMS if not any(name in found["arms"] for found in old["levels"].values())
+    }
+    known = (
+        settings_sha256(),
+        settings_sha256(without={name for name in unknown if ARMS[name].pairs}),
+    )
+    if (
+        old["about"]["settings_sha256"] not in known
+        or new["about"]["settings_sha256"] != settings_sha256()
+    ):
+        raise DataError(
+            "the settings of the demo or of the arms are no longer those of the page",
+            fix="run every arm again",
+        )
+    levels = {
+        level: _level(found, new["levels"].get(level)) for level, found in old["levels"].items()
+    }
+    note = {
+        "command": new["about"]["command"],
+        "date": new["about"]["date"],
+        "rows": sorted(added, key=list(ARMS).index),
+    }
+    about = {
+        **old["about"],
+        "settings_sha256": settings_sha256(),
+        "added": [*old["about"].get("added", ()), note],
+    }
     return {"about": about, "levels": levels}
 
 
@@ -45,14 +74,27 @@ def _level(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, A
     rows, again = ({row["name"]: row for row in found["rows"]} for found in (old, new))
     same = {name for name in rows.keys() & again.keys() if rows[name] == again[name]}
     if BEFORE not in same:
-        raise DataError("the student before training plays otherwise than it did: the rows cannot be compared", fix="run every arm again")
+        raise DataError(
+            "the student before training plays otherwise than it did: the rows cannot be compared",
+            fix="run every arm again",
+        )
     added = again.keys() - rows.keys()
     order = [BEFORE, *ARMS]
-    kept = [p for p in new["paired"] if {p["a"], p["b"]} & added and {p["a"], p["b"]} <= added | same]
+    kept = [
+        p for p in new["paired"] if {p["a"], p["b"]} & added and {p["a"], p["b"]} <= added | same
+    ]
     return {
         **old,
-        "rows": sorted([*old["rows"], *(again[name] for name in added)], key=lambda row: order.index(row["name"])),
-        "paired": sorted([*old["paired"], *kept], key=lambda entry: entry.get("metric", SUCCESS) != SUCCESS),
+        "rows": sorted(
+            [*old["rows"], *(again[name] for name in added)],
+            key=lambda row: order.index(row["name"]),
+        ),
+        "paired": sorted(
+            [*old["paired"], *kept], key=lambda entry: entry.get("metric", SUCCESS) != SUCCESS
+        ),
         "arms": {**old["arms"], **{name: new["arms"][name] for name in added}},
-        "weights_sha256": {**old["weights_sha256"], **{name: new["weights_sha256"][name] for name in added}},
+        "weights_sha256": {
+            **old["weights_sha256"],
+            **{name: new["weights_sha256"][name] for name in added},
+        },
     }

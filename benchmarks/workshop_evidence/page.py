@@ -1,12 +1,14 @@
-"""docs/evidence.md, written from benchmarks/results/evidence.json alone, and the check that no number of it, or quoted from it, is stale.
+"""docs/evidence.md, written from benchmarks/results/evidence.json alone, and the check that no
+number of it, or quoted from it, is stale.
 
     render(evidence) -> str                                     a pure function: the same JSON gives the same page
     problems(root) -> []                                        else one line per thing that is wrong
     value_at(evidence, "level1.after.success")                  -> 0.58
 
-A number is quoted as <!-- evidence: level1.after.success -->0.58<!-- /evidence -->; its decimals are those that were written. Keys:
-levelN.ROW.MEASURE (success, success_low, success_high, valid_call_rate, A_made, ..., cpu_s, steps) and
-levelN.A-B.MEASURE (difference, low, high of success; targeted.ratio, other.difference, A_made.difference, ...); about.tasks, ...
+A number is quoted as <!-- evidence: level1.after.success -->0.58<!-- /evidence -->; its decimals
+are those that were written. Keys: levelN.ROW.MEASURE (success, success_low, success_high,
+valid_call_rate, A_made, ..., cpu_s, steps) and levelN.A-B.MEASURE (difference, low, high of
+success; targeted.ratio, other.difference, A_made.difference, ...); about.tasks, ...
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ NUMBER = re.compile(r"(?<![\w.])[+−-]?(?:[01]?\.\d{2,3})(?![\d.]*\w)")
 
 def render(evidence: Mapping[str, Any]) -> str:
     """The whole page."""
-    parts = [opening(evidence), gaps(evidence), *(level_section(level, evidence) for level in sorted(evidence["levels"])), ending(evidence)]
+    parts = [
+        opening(evidence),
+        gaps(evidence),
+        *(level_section(level, evidence) for level in sorted(evidence["levels"])),
+        ending(evidence),
+    ]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
@@ -45,8 +52,14 @@ def gaps(evidence: Mapping[str, Any]) -> str:
         wanted = [name for name, arm in ARMS.items() if level in arm.levels]
         missing = [name for name in wanted if name not in there]
         if missing:
-            told.append(f"- level {level}: {'all of it' if missing == wanted else ', '.join(missing)}")
-    return "\n".join(["**Not run yet**, so that nothing is said about them here:", "", *told]) if told else ""
+            told.append(
+                f"- level {level}: {'all of it' if missing == wanted else ', '.join(missing)}"
+            )
+    return (
+        "\n".join(["**Not run yet**, so that nothing is said about them here:", "", *told])
+        if told
+        else ""
+    )
 
 
 def problems(root: Path) -> list[str]:
@@ -62,7 +75,10 @@ def _problems(root: Path, evidence: Mapping[str, Any]) -> Iterator[str]:
     if not page.exists() or page.read_text("utf-8") != render(evidence):
         yield f"{PAGE} is not what {JSON_PAGE} says: run python benchmarks/evidence.py --render"
     if evidence["about"]["settings_sha256"] != settings_sha256():
-        yield f"{JSON_PAGE} was made with other settings of the demo or the arms: run python benchmarks/evidence.py"
+        yield (
+            f"{JSON_PAGE} was made with other settings of the demo or the arms: run python"
+            " benchmarks/evidence.py"
+        )
     if evidence["about"]["steps_scale"] != 1:
         yield f"{JSON_PAGE} is a trial with {evidence['about']['steps_scale']} x the steps"
     if len(evidence["about"]["seeds"]) < MIN_SEEDS:
@@ -85,7 +101,10 @@ def outcomes(level: str, found: Mapping[str, Any]) -> Iterator[str]:
     for name, row in rows.items():
         for seed, bits in row["outcomes"].items():
             if abs(row["by_seed"][seed] - bits.count("1") / len(bits)) > TOLERANCE:
-                told = f"success is {row['by_seed'][seed]}, its outcomes say {bits.count('1')} of {len(bits)}"
+                told = (
+                    f"success is {row['by_seed'][seed]}, its outcomes say {bits.count('1')} of"
+                    f" {len(bits)}"
+                )
                 yield f"level {level}: {name}, seed {seed}: {told}"
     for pair in found["paired"]:
         if "metric" in pair:
@@ -94,11 +113,23 @@ def outcomes(level: str, found: Mapping[str, Any]) -> Iterator[str]:
         common = sorted(a.keys() & b.keys())
         total = sum(len(a[seed]) for seed in common)
         apart = sum(a[seed].count("1") - b[seed].count("1") for seed in common) / total
-        over = over_groups([(a[seed].count("1") - b[seed].count("1")) / len(a[seed]) for seed in common])
+        over = over_groups(
+            [(a[seed].count("1") - b[seed].count("1")) / len(a[seed]) for seed in common]
+        )
         if abs(pair["difference"] - apart) > TOLERANCE:
-            yield f"level {level}: {pair['a']} - {pair['b']} is {pair['difference']}, its outcomes say {apart}"
-        elif over.low is not None and over.high is not None and not pair["low"] - TOLERANCE <= max(-1.0, over.low) <= pair["high"]:
-            yield f"level {level}: {pair['a']} - {pair['b']}: its interval leaves out that over seeds, {over.low:.3f} to {over.high:.3f}"
+            yield (
+                f"level {level}: {pair['a']} - {pair['b']} is {pair['difference']}, its outcomes"
+                f" say {apart}"
+            )
+        elif (
+            over.low is not None
+            and over.high is not None
+            and not pair["low"] - TOLERANCE <= max(-1.0, over.low) <= pair["high"]
+        ):
+            yield (
+                f"level {level}: {pair['a']} - {pair['b']}: its interval leaves out that over"
+                f" seeds, {over.low:.3f} to {over.high:.3f}"
+            )
 
 
 def _student(root: Path, level: int, evidence: Mapping[str, Any]) -> Iterator[str]:
@@ -107,8 +138,14 @@ def _student(root: Path, level: int, evidence: Mapping[str, Any]) -> Iterator[st
         return  # the page says that it was not run
     if not about.exists():
         yield f"{about.relative_to(root)} does not exist: nothing says which student ships"
-    elif json.loads(about.read_text("utf-8"))["weights_sha256"] != evidence["levels"][str(level)]["student_sha256"]:
-        yield f"{JSON_PAGE} is of another student than {about.parent.relative_to(root)}: run python benchmarks/evidence.py"
+    elif (
+        json.loads(about.read_text("utf-8"))["weights_sha256"]
+        != evidence["levels"][str(level)]["student_sha256"]
+    ):
+        yield (
+            f"{JSON_PAGE} is of another student than {about.parent.relative_to(root)}: run python"
+            " benchmarks/evidence.py"
+        )
 
 
 def quotes(name: str, text: str, evidence: Mapping[str, Any]) -> Iterator[str]:
@@ -124,13 +161,20 @@ def quotes(name: str, text: str, evidence: Mapping[str, Any]) -> Iterator[str]:
         decimals = len(number.partition(".")[2])
         wanted = f"{value:+.{decimals}f}" if number.startswith("+") else f"{value:.{decimals}f}"
         if number != wanted:
-            yield f"{name}: {key} is quoted as {number or 'nothing'}, but is {wanted if decimals else value}"
+            yield (
+                f"{name}: {key} is quoted as {number or 'nothing'}, but is"
+                f" {wanted if decimals else value}"
+            )
 
 
 def loose_numbers(name: str, text: str) -> Iterator[str]:
-    """Numbers that look like results and stand outside of markers, where nothing would notice that they are stale."""
+    """Numbers that look like results and stand outside of markers, where nothing would notice that
+    they are stale."""
     for number in NUMBER.findall(QUOTED.sub("", text)):
-        yield f"{name}: {number} looks like a result; quote it as <!-- evidence: KEY -->{number}<!-- /evidence -->"
+        yield (
+            f"{name}: {number} looks like a result; quote it as <!-- evidence: KEY -->{number}<!--"
+            " /evidence -->"
+        )
 
 
 def value_at(evidence: Mapping[str, Any], key: str) -> float | None:
@@ -150,7 +194,11 @@ def value_at(evidence: Mapping[str, Any], key: str) -> float | None:
         a, _, b = who.partition("-")
         metric, _, inner = measure.rpartition(".")
         pair = (
-            pair_of(found["paired"], a, b, METRICS[metric]) if metric in METRICS else pair_of(found["paired"], a, b) if not metric else None
+            pair_of(found["paired"], a, b, METRICS[metric])
+            if metric in METRICS
+            else pair_of(found["paired"], a, b)
+            if not metric
+            else None
         )
         return _number((pair or {}).get(inner))
     row = next((row for row in found["rows"] if row["name"] == who), {})

@@ -1,4 +1,5 @@
-"""Four sets of pairs from the same answers, for the arms that ask whether agreement and curation are worth anything.
+"""Four sets of pairs from the same answers, for the arms that ask whether agreement and curation
+are worth anything.
 
     make_sets(work.folder, work.folder / "pairs", seed=11, verb=verb)       # one work folder for each of SETS, built
     pairs/counts.json                                                       {"curated": {"made": 62, "kept": 62, "built": 62}, ...}
@@ -9,10 +10,11 @@
     null       pairs of the null test: every teacher's answers dealt to other places and weighed by the same agreement, round after round
                until there are as many as agreement found with the right answers, then curated
 
-The teachers are the scripted players of the workshop with slips: the three families slip at a tenth of the places, a small model of the
-second family at three tenths, and a fourth family, which plays like the first, at half of them. A slip is a tool that nobody offered, an
-empty message, arguments that do not fit, words in place of a call, or a good call of another tool.
-Whether anchors are trained beside them is the arm's business (arms.py: they are not).
+The teachers are the scripted players of the workshop with slips: the three families slip at a tenth
+of the places, a small model of the second family at three tenths, and a fourth family, which plays
+like the first, at half of them. A slip is a tool that nobody offered, an empty message, arguments
+that do not fit, words in place of a call, or a good call of another tool. Whether anchors are
+trained beside them is the arm's business (arms.py: they are not).
 """
 
 from __future__ import annotations
@@ -57,16 +59,30 @@ TEACHERS = (
 SLIPS = ("unknown_tool", "empty", "misfitting", "words", "another")
 SETS = ("raw", "filtered", "curated", "null")
 MAX_NULL_ROUNDS = 100
-_MADE = ("sessions.jsonl", "sites.jsonl", "sites.meta.json", "hints.jsonl", "hints.meta.json", "audit.json", "audit.meta.json")
-_ANSWERS, _PREFERENCES, _ANCHORS = "answers.jsonl", "preferences.jsonl", ("anchors.jsonl", "anchors.meta.json")
+_MADE = (
+    "sessions.jsonl",
+    "sites.jsonl",
+    "sites.meta.json",
+    "hints.jsonl",
+    "hints.meta.json",
+    "audit.json",
+    "audit.meta.json",
+)
+_ANSWERS, _PREFERENCES, _ANCHORS = (
+    "answers.jsonl",
+    "preferences.jsonl",
+    ("anchors.jsonl", "anchors.meta.json"),
+)
 Verb = Callable[..., object]
 """Runs a verb of recompose in a work folder, e.g. verb("curate", folder)."""
 
 
 def slipped(turn: Turn, request: Request, *, how: str) -> Turn:
-    """A message as a teacher's slip has it. What has no call, or no argument to lose, becomes another good call instead.
+    """A message as a teacher's slip has it. What has no call, or no argument to lose, becomes
+    another good call instead.
 
-    Example: slipped(<read_file(path="a.py")>, request, how="unknown_tool") -> <open_read_file(path="a.py")>
+    Example: slipped(<read_file(path="a.py")>, request, how="unknown_tool") ->
+    <open_read_file(path="a.py")>
     """
     first = turn.calls[0] if turn.calls else None
     if how == "empty":
@@ -83,7 +99,8 @@ def slipped(turn: Turn, request: Request, *, how: str) -> Turn:
 
 
 def noisy(player: Scripted, *, name: str, family: str, share: float, seed: int) -> Scripted:
-    """A scripted player that slips at a share of the places; where and how depends on its name, the place and the seed alone."""
+    """A scripted player that slips at a share of the places; where and how depends on its name, the
+    place and the seed alone."""
 
     def act(request: Request) -> Turn:
         turn = replace(player.act(request), author=name)
@@ -98,9 +115,14 @@ def ask_all(sessions: Sequence[Session], *, seed: int) -> tuple[Answer, ...]:
     with Sandbox() as sandbox:
         players = {teacher.family: teacher for teacher in scripted_teachers(sessions, sandbox)}
         teachers: list[Teacher] = [
-            noisy(players[player], name=name, family=family, share=share, seed=seed) for name, family, player, share in TEACHERS
+            noisy(players[player], name=name, family=family, share=share, seed=seed)
+            for name, family, player, share in TEACHERS
         ]
-        how = {"asker": Asker(None), "settings": ReplaySettings(sessions_at_once=1), "redactor": Redactor()}
+        how = {
+            "asker": Asker(None),
+            "settings": ReplaySettings(sessions_at_once=1),
+            "redactor": Redactor(),
+        }
         return asyncio.run(gather(sessions, teachers, steps=all_steps, **how)).answers
 
 
@@ -121,11 +143,19 @@ def raw_pairs(places: Iterable[AnsweredTurn]) -> Iterator[Preference]:
         own = canonical_action(place.own, place.scene)
         for answer in place.answers:
             if canonical_action(answer.turn, place.scene) != own:
-                yield Preference(session_id=place.session_id, turn=place.turn, chosen=answer.turn, teachers=(answer.teacher,))
+                yield Preference(
+                    session_id=place.session_id,
+                    turn=place.turn,
+                    chosen=answer.turn,
+                    teachers=(answer.teacher,),
+                )
 
 
-def null_pairs(places: Sequence[AnsweredTurn], *, seed: int, min_families: int, wanted: int) -> Iterator[Preference]:
-    """What the same agreement makes of answers dealt to other places: `wanted` different pairs, from as many rounds as it takes."""
+def null_pairs(
+    places: Sequence[AnsweredTurn], *, seed: int, min_families: int, wanted: int
+) -> Iterator[Preference]:
+    """What the same agreement makes of answers dealt to other places: `wanted` different pairs,
+    from as many rounds as it takes."""
     weigh = partial(weigh_place, min_families=min_families)
     seen: set[tuple[str, int, MessageAction]] = set()
     for number in range(MAX_NULL_ROUNDS):
@@ -139,12 +169,17 @@ def null_pairs(places: Sequence[AnsweredTurn], *, seed: int, min_families: int, 
             seen.add(key)
             evidence = {**verdict.record(), "null_round": number}
             yield Preference(
-                session_id=place.session_id, turn=place.turn, chosen=verdict.chosen.turn, teachers=verdict.teachers, evidence=evidence
+                session_id=place.session_id,
+                turn=place.turn,
+                chosen=verdict.chosen.turn,
+                teachers=verdict.teachers,
+                evidence=evidence,
             )
 
 
 def make_sets(prepared: Path, folder: Path, *, seed: int, verb: Verb) -> None:
-    """One work folder below `folder` for each of SETS, with its examples built; `prepared` holds the sessions, sites and hints."""
+    """One work folder below `folder` for each of SETS, with its examples built; `prepared` holds
+    the sessions, sites and hints."""
     folder.mkdir(parents=True)
     answers, sessions = folder / _ANSWERS, list(read_sessions(prepared / _MADE[0]))
     write_lines(answers, map(record_to_json, ask_all(sessions, seed=seed)))
@@ -153,9 +188,14 @@ def make_sets(prepared: Path, folder: Path, *, seed: int, verb: Verb) -> None:
         for file in _MADE:
             shutil.copyfile(prepared / file, folder / name / file)
     verb("replay", folder / "curated", "--replay.recorded", str(answers.absolute()))
-    places, agreed = places_of(sessions, read_answers(answers)), _lines(folder / "curated" / _PREFERENCES)
+    places, agreed = (
+        places_of(sessions, read_answers(answers)),
+        _lines(folder / "curated" / _PREFERENCES),
+    )
     raw = list(raw_pairs(places))
-    null = list(null_pairs(places, seed=seed, min_families=ReplaySettings().min_families, wanted=agreed))
+    null = list(
+        null_pairs(places, seed=seed, min_families=ReplaySettings().min_families, wanted=agreed)
+    )
     for name, pairs in (("raw", raw), ("filtered", raw), ("null", null)):
         write_lines(folder / name / _PREFERENCES, map(record_to_json, pairs))
         for file in _ANCHORS:

@@ -1,4 +1,5 @@
-"""The sections of docs/evidence.md: what it is, a level's tables and what they support, and how to make it again."""
+"""The sections of docs/evidence.md: what it is, a level's tables and what they support, and how to
+make it again."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from .words import cost_of, pair_of, pairs_told, side, stops_of, table, times, t
 PLACEBO, BEFORE = "placebo", "before"
 PAIRS = ("hint_policy", "hint_preference", "policy_preference")
 SINGLE = ("policy", "hint", "preference")
-TITLES = {"1": "Level 1: three planted families of mistakes", "2": "Level 2, the counter-example: exploration finds the answers"}
+TITLES = {
+    "1": "Level 1: three planted families of mistakes",
+    "2": "Level 2, the counter-example: exploration finds the answers",
+}
 PENALTY = "Does a penalty on unresolvable calls mend the other mistakes"
 QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     (
@@ -33,22 +37,49 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ),
     (
         "Does one channel alone change success",
-        (("policy", BEFORE), ("hint", BEFORE), ("preference", BEFORE), ("more_sft", BEFORE), ("clone", BEFORE), (PLACEBO, BEFORE)),
+        (
+            ("policy", BEFORE),
+            ("hint", BEFORE),
+            ("preference", BEFORE),
+            ("more_sft", BEFORE),
+            ("clone", BEFORE),
+            (PLACEBO, BEFORE),
+        ),
     ),
     ("Is the mistaken message the right place for the hint", (("hint", "wrong_site"),)),
-    ("Which teacher, at the same learning rate", (("hint", "hint_live"), ("hint", "hint_ema"), ("hint", "hint_trust"))),
+    (
+        "Which teacher, at the same learning rate",
+        (("hint", "hint_live"), ("hint", "hint_ema"), ("hint", "hint_trust")),
+    ),
     ("Over what is the hint's mean taken", (("hint", "hint_token_mean"),)),
     (
         "Which policy objective, at the same learning rate",
-        tuple((name, other) for name in ("grpo", "dapo", "gspo", "cispo") for other in ("policy", "policy_placebo")),
+        tuple(
+            (name, other)
+            for name in ("grpo", "dapo", "gspo", "cispo")
+            for other in ("policy", "policy_placebo")
+        ),
     ),
     (
         "How should the hint meet the policy",
-        tuple((name, other) for name in ("convex", "advantage", "bounded") for other in (AFTER, "policy", PLACEBO)),
+        tuple(
+            (name, other)
+            for name in ("convex", "advantage", "bounded")
+            for other in (AFTER, "policy", PLACEBO)
+        ),
     ),
     (
-        "Is what the student writes itself at the logs' sites better to train on than what stands in the logs",
-        (("fork", "logged"), ("fork", "fork_placebo"), ("fork", BEFORE), ("logged", BEFORE), ("hint", "fork")),
+        (
+            "Is what the student writes itself at the logs' sites better to train on than what"
+            " stands in the logs"
+        ),
+        (
+            ("fork", "logged"),
+            ("fork", "fork_placebo"),
+            ("fork", BEFORE),
+            ("logged", BEFORE),
+            ("hint", "fork"),
+        ),
     ),
     (
         "Are agreement and curation worth their price, on the answers of noisy teachers",
@@ -57,12 +88,20 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
             ("pairs_curated", "pairs_null"),
             ("pairs_curated", "pairs_filtered"),
             ("pairs_filtered", "pairs_raw"),
-            *((name, BEFORE) for name in ("pairs_curated", "pairs_filtered", "pairs_raw", "pairs_null")),
+            *(
+                (name, BEFORE)
+                for name in ("pairs_curated", "pairs_filtered", "pairs_raw", "pairs_null")
+            ),
         ),
     ),
     (
         "Does TRL's trainer do what the reference loop does, at the same steps",
-        (("trl_policy", "policy"), ("trl_policy", "policy_placebo"), ("trl_after", AFTER), ("trl_after", PLACEBO)),
+        (
+            ("trl_policy", "policy"),
+            ("trl_policy", "policy_placebo"),
+            ("trl_after", AFTER),
+            ("trl_after", PLACEBO),
+        ),
     ),
     (PENALTY, (("policy_penalised", "policy"), ("penalised", AFTER))),
     (
@@ -71,14 +110,22 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (
     ),
 )
 NOTES: Mapping[str, str] = {
-    PENALTY: "The mechanism of the harm: a listing costs a message more than the budget has; a guessed path costs none and is right one"
-    " time in three. A policy that unlearns the listing (B) and has not learnt the search reads a guessed path: `file_missing`, in tasks of"
-    " the kinds set and both. The recipe's own remedy is to penalise such calls and never to drop them.",
-    "Which policy objective, at the same learning rate": "A step takes one gradient on its own fresh rollouts, so every ratio is 1 and no"
-    " clip acts: there `gspo` is `grpo` and `cispo` is `dapo`, by their formulas. What differs is how advantages are scaled and summed.",
-    "Does TRL's trainer do what the reference loop does, at the same steps": "Not on the same episodes: TRL's environment has one set of"
-    " tools (no unseen names in training) and draws no further groups in the place of flat ones. On one frozen batch both give equal"
-    " losses and gradients (tests/backends).",
+    PENALTY: (
+        "The mechanism of the harm: a listing costs a message more than the budget has; a guessed"
+        " path costs none and is right one time in three. A policy that unlearns the listing (B)"
+        " and has not learnt the search reads a guessed path: `file_missing`, in tasks of the kinds"
+        " set and both. The recipe's own remedy is to penalise such calls and never to drop them."
+    ),
+    "Which policy objective, at the same learning rate": (
+        "A step takes one gradient on its own fresh rollouts, so every ratio is 1 and no clip acts:"
+        " there `gspo` is `grpo` and `cispo` is `dapo`, by their formulas. What differs is how"
+        " advantages are scaled and summed."
+    ),
+    "Does TRL's trainer do what the reference loop does, at the same steps": (
+        "Not on the same episodes: TRL's environment has one set of tools (no unseen names in"
+        " training) and draws no further groups in the place of flat ones. On one frozen batch both"
+        " give equal losses and gradients (tests/backends)."
+    ),
 }
 """What has to be known before a question's answers are read."""
 REQUIRED = ((AFTER, 0.75), ("hint", 0.3))
@@ -90,7 +137,12 @@ def opening(evidence: Mapping[str, Any]) -> str:
     about = evidence["about"]
     seeds = ", ".join(map(str, about["seeds"]))
     scale = (
-        "" if about["steps_scale"] == 1 else f"\n- **A trial**: every arm had {about['steps_scale']:g} x its steps. These are no results.\n"
+        ""
+        if about["steps_scale"] == 1
+        else (
+            f"\n- **A trial**: every arm had {about['steps_scale']:g} x its steps. These are no"
+            " results.\n"
+        )
     )
     return f"""# Evidence: what each channel does in the workshop
 
@@ -124,7 +176,9 @@ def _noise(evidence: Mapping[str, Any]) -> str:
     """Who the teachers of the arms with pairs of their own are; "" where there is no such arm."""
     if not any(ARMS[name].pairs for found in evidence["levels"].values() for name in found["arms"]):
         return ""
-    shares = ", ".join(f"{name} (family {family}) at {share:.0%}" for name, family, _, share in TEACHERS)
+    shares = ", ".join(
+        f"{name} (family {family}) at {share:.0%}" for name, family, _, share in TEACHERS
+    )
     return f"""
 - **Noisy teachers.** The arms `pairs_...` are trained on answers of the scripted players with slips, at these shares of the places:
   {shares}.
@@ -133,15 +187,21 @@ def _noise(evidence: Mapping[str, Any]) -> str:
 
 
 def _spread(evidence: Mapping[str, Any]) -> str:
-    """By how much the cost of the arms differs: "on level 1 an arm cost 71 (policy) to 96 (after) CPU-seconds"."""
+    """By how much the cost of the arms differs: "on level 1 an arm cost 71 (policy) to 96 (after)
+    CPU-seconds"."""
     told_of = []
     for level, found in sorted(evidence["levels"].items()):
         costs = sorted(
-            (cost_of(arm)["cpu_s"], name) for name, arm in found["arms"].items() if not any(run["code"] for run in arm["runs"].values())
+            (cost_of(arm)["cpu_s"], name)
+            for name, arm in found["arms"].items()
+            if not any(run["code"] for run in arm["runs"].values())
         )
         if costs:
             (low, cheap), (high, dear) = costs[0], costs[-1]
-            told_of.append(f"on level {level} a run to its end cost {low:.0f} (`{cheap}`) to {high:.0f} (`{dear}`) CPU-seconds")
+            told_of.append(
+                f"on level {level} a run to its end cost {low:.0f} (`{cheap}`) to {high:.0f}"
+                f" (`{dear}`) CPU-seconds"
+            )
     return "; ".join(told_of) or "no run came to its end"
 
 
@@ -169,9 +229,30 @@ def _results(found: Mapping[str, Any]) -> str:
         seeds = " / ".join(f"{value:.3f}" for _, value in sorted(row["by_seed"].items()))
         shown = f"{row['success']:.3f} [{row['success_low']:.3f}, {row['success_high']:.3f}]"
         kinds = [_share(row["families"].get(f"{family}_made")) for family in "ABC"]
-        lines.append([f"`{row['name']}`", str(row["n"]), shown, seeds, *kinds, _share(row["valid_call_rate"])])
-    head = ["row", "episodes", "success", "by seed", "A wrong name", "B needless listing", "C no last test", "valid calls"]
-    note = "A, B, C: share of the episodes in which that mistake was possible and was made; lower is better."
+        lines.append(
+            [
+                f"`{row['name']}`",
+                str(row["n"]),
+                shown,
+                seeds,
+                *kinds,
+                _share(row["valid_call_rate"]),
+            ]
+        )
+    head = [
+        "row",
+        "episodes",
+        "success",
+        "by seed",
+        "A wrong name",
+        "B needless listing",
+        "C no last test",
+        "valid calls",
+    ]
+    note = (
+        "A, B, C: share of the episodes in which that mistake was possible and was made; lower is"
+        " better."
+    )
     return f"### Success, and the three families of mistakes\n\n{table(head, lines)}\n\n{note}"
 
 
@@ -180,16 +261,34 @@ def _mistakes(found: Mapping[str, Any]) -> str:
     for row in found["rows"]:
         if row["name"] == BEFORE:
             continue
-        success, other = (pair_of(found["paired"], row["name"], BEFORE, *metric) for metric in ((), (OTHER,)))
+        success, other = (
+            pair_of(found["paired"], row["name"], BEFORE, *metric) for metric in ((), (OTHER,))
+        )
         ratio = times(pair_of(found["paired"], row["name"], BEFORE, TARGETED))
-        lines.append([f"`{row['name']}`", told(success) if success else "-", ratio, told(other) if other else "-"])
-    head = ["row", "success - before", "hinted mistakes / before", "other mistakes - before, per episode"]
+        lines.append(
+            [
+                f"`{row['name']}`",
+                told(success) if success else "-",
+                ratio,
+                told(other) if other else "-",
+            ]
+        )
+    head = [
+        "row",
+        "success - before",
+        "hinted mistakes / before",
+        "other mistakes - before, per episode",
+    ]
     return f"### Against the student before any training, task by task\n\n{table(head, lines)}"
 
 
 def _costs(found: Mapping[str, Any]) -> str:
     lines = []
-    for name, arm in ((row["name"], found["arms"][row["name"]]) for row in found["rows"] if row["name"] in found["arms"]):
+    for name, arm in (
+        (row["name"], found["arms"][row["name"]])
+        for row in found["rows"]
+        if row["name"] in found["arms"]
+    ):
         cost = cost_of(arm)
         tokens = [
             f"{cost[f'{channel}_tokens']:.0f}" if cost[f"{channel}_tokens"] else "-"
@@ -220,20 +319,31 @@ def _costs(found: Mapping[str, Any]) -> str:
         "stopped by a rule",
     ]
     note = (
-        "Mean of one run over the seeds; CPU-seconds are those of training (with rollouts and the start of the process), without the"
-        " evaluation. KL: the\nlargest of the seeds, in nats per token, before the last step. A run that a rule stopped is shown as the"
-        " student that was put back."
+        "Mean of one run over the seeds; CPU-seconds are those of training (with rollouts and the"
+        " start of the process), without the evaluation. KL: the\nlargest of the seeds, in nats per"
+        " token, before the last step. A run that a rule stopped is shown as the student that was"
+        " put back."
     )
-    return f"### What each row is, and what it cost\n\n{table(head, lines)}\n\n{note}\n{_commits(found)}".rstrip()
+    return (
+        "### What each row is, and what it"
+        f" cost\n\n{table(head, lines)}\n\n{note}\n{_commits(found)}".rstrip()
+    )
 
 
 def _commits(found: Mapping[str, Any]) -> str:
-    """Which states of the code trained the rows: "Trained by commit 0a7c070: after, hint; 1e6afea: fork"."""
+    """Which states of the code trained the rows: "Trained by commit 0a7c070: after, hint; 1e6afea:
+    fork"."""
     rows: dict[str, list[str]] = {}
     for name, arm in found["arms"].items():
         for commit in sorted({run.get("commit") or "unknown" for run in arm["runs"].values()}):
             rows.setdefault(commit, []).append(f"`{name}`")
-    return "Trained by commit " + "; ".join(f"{commit}: {', '.join(names)}" for commit, names in sorted(rows.items())) + "." if rows else ""
+    return (
+        "Trained by commit "
+        + "; ".join(f"{commit}: {', '.join(names)}" for commit, names in sorted(rows.items()))
+        + "."
+        if rows
+        else ""
+    )
 
 
 def _claims(found: Mapping[str, Any]) -> Iterator[str]:
@@ -249,7 +359,9 @@ def _claims(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _pairs(found: Mapping[str, Any]) -> Iterator[str]:
     """All three against every pair of two."""
-    there = {name: pair for name in PAIRS if (pair := pair_of(found["paired"], AFTER, name)) is not None}
+    there = {
+        name: pair for name in PAIRS if (pair := pair_of(found["paired"], AFTER, name)) is not None
+    }
     if not there:
         return
     shown = "; ".join(f"{AFTER} - {name} = {told(pair)}" for name, pair in there.items())
@@ -257,19 +369,35 @@ def _pairs(found: Mapping[str, Any]) -> Iterator[str]:
     if behind:
         yield f"A third channel is not shown to help beside {' or '.join(behind)} ({shown})."
     else:
-        yield f"Each channel adds to the other two: all three do better than {', '.join(there)} ({shown})."
+        yield (
+            f"Each channel adds to the other two: all three do better than {', '.join(there)}"
+            f" ({shown})."
+        )
 
 
 def _required(found: Mapping[str, Any]) -> Iterator[str]:
-    """The fall of the hinted mistake that the project asks for: reached, missed, or not decided by its interval."""
+    """The fall of the hinted mistake that the project asks for: reached, missed, or not decided by
+    its interval."""
     for name, limit in REQUIRED:
         pair = pair_of(found["paired"], name, BEFORE, TARGETED)
         if pair is None or pair.get("ratio") is None:
             continue
         high, low = pair.get("ratio_high"), pair.get("ratio_low")
-        decided = "reached" if high is not None and high <= limit else "missed" if low is not None and low > limit else ""
-        state = decided or f"not decided by the interval (the value itself is {'within' if pair['ratio'] <= limit else 'above'} the limit)"
-        yield f"Asked for: the hinted mistakes of `{name}` fall to at most {limit:g} x of `before`. It is {times(pair)}: {state}."
+        decided = (
+            "reached"
+            if high is not None and high <= limit
+            else "missed"
+            if low is not None and low > limit
+            else ""
+        )
+        state = (
+            decided
+            or f"not decided by the interval (the value itself is {'within' if pair['ratio'] <= limit else 'above'} the limit)"
+        )
+        yield (
+            f"Asked for: the hinted mistakes of `{name}` fall to at most {limit:g} x of `before`."
+            f" It is {times(pair)}: {state}."
+        )
 
 
 def _questions(found: Mapping[str, Any]) -> Iterator[str]:
@@ -279,13 +407,21 @@ def _questions(found: Mapping[str, Any]) -> Iterator[str]:
             note = f"{NOTES[title]}\n\n" if title in NOTES else ""
             lines = [f"- {_answer(pair)}" for pair in pairs]
             if title == PENALTY:
-                others = [(pair, pair_of(found["paired"], pair["a"], pair["b"], OTHER)) for pair in pairs]
-                lines += [f"- Other mistakes: `{p['a']}` - `{p['b']}` = {told(other)} per episode." for p, other in others if other]
+                others = [
+                    (pair, pair_of(found["paired"], pair["a"], pair["b"], OTHER)) for pair in pairs
+                ]
+                lines += [
+                    f"- Other mistakes: `{p['a']}` - `{p['b']}` = {told(other)} per episode."
+                    for p, other in others
+                    if other
+                ]
             yield f"### {title}?\n\n{note}" + "\n".join(lines)
 
 
 def _answer(pair: Mapping[str, Any]) -> str:
-    words = {1: "does better than", -1: "does worse than", 0: "is not shown to differ from"}[side(pair)]
+    words = {1: "does better than", -1: "does worse than", 0: "is not shown to differ from"}[
+        side(pair)
+    ]
     return f"`{pair['a']}` {words} `{pair['b']}`: {told(pair)}."
 
 
@@ -297,8 +433,15 @@ def ending(evidence: Mapping[str, Any]) -> str:
     """How to make the page again, and what it was made with."""
     about = evidence["about"]
     machine, versions = about["machine"], about["versions"]
-    students = "\n".join(f"- level {level}: student `{found['student_sha256']}`" for level, found in sorted(evidence["levels"].items()))
-    both = "" if len(evidence["levels"]) > 1 else "\n\n**Only one level was run**: the other one is missing from this page."
+    students = "\n".join(
+        f"- level {level}: student `{found['student_sha256']}`"
+        for level, found in sorted(evidence["levels"].items())
+    )
+    both = (
+        ""
+        if len(evidence["levels"]) > 1
+        else "\n\n**Only one level was run**: the other one is missing from this page."
+    )
     return f"""## How to make it again
 
 ```
@@ -322,7 +465,8 @@ def _added(about: Mapping[str, Any]) -> str:
     for note in about.get("added", ()):
         rows = ", ".join(f"`{name}`" for name in note["rows"])
         what = (
-            f"Added on {note['date']}, on the same logs, seeds and tasks (`before`, played again, was equal to the last digit): {rows}, by"
+            f"Added on {note['date']}, on the same logs, seeds and tasks (`before`, played again,"
+            f" was equal to the last digit): {rows}, by"
         )
         told += f"\n\n{what}\n\n```\n{note['command']}\n```"
     return told

@@ -1,10 +1,12 @@
-"""Logs, data and trained arms of one level and seed: every stage is a `recompose` verb in a process of its own.
+"""Logs, data and trained arms of one level and seed: every stage is a `recompose` verb in a process
+of its own.
 
     work = Work(root=Path("build/evidence"), level=1, seed=7, student=Path("examples/workshop_student"))
     prepare(work)                                       # logs -> sessions -> sites -> hints -> answers -> examples
     train_arm(work, "hint", scale=1.0)                  -> {"code": 0, "cpu_s": 41.2, "steps": 31, "tokens": {...}, ...}
 
-What was made from the same settings, student and data is not made again; another settings text, weight or example makes it stale.
+What was made from the same settings, student and data is not made again; another settings text,
+weight or example makes it stale.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class Work:
         return self.folder / "recompose.toml"
 
     def data(self, name: str) -> Path:
-        """The work folder whose examples an arm is trained on: that of the seed, or of one of the sets of pairs."""
+        """The work folder whose examples an arm is trained on: that of the seed, or of one of the
+        sets of pairs."""
         return self.folder / "pairs" / ARMS[name].pairs if ARMS[name].pairs else self.folder
 
     def run(self, name: str) -> RunDir:
@@ -67,7 +70,9 @@ class Work:
 
     def settings(self) -> str:
         """The text of the settings file."""
-        return SETTINGS.format(seed=self.seed, student=self.student.absolute().as_posix(), steps=STEPS)
+        return SETTINGS.format(
+            seed=self.seed, student=self.student.absolute().as_posix(), steps=STEPS
+        )
 
 
 class ArmError(RuntimeError):
@@ -75,7 +80,8 @@ class ArmError(RuntimeError):
 
 
 def prepare(work: Work) -> None:
-    """Record the student's logs with this seed and build the data, once; raises ArmError where a verb fails."""
+    """Record the student's logs with this seed and build the data, once; raises ArmError where a
+    verb fails."""
     key = _sha256([work.settings().encode(), _file(work.student / "model.safetensors")])
     done = work.folder / "prepared.json"
     if _read(done).get("key") == key:
@@ -85,7 +91,9 @@ def prepare(work: Work) -> None:
     work.folder.mkdir(parents=True)
     work.config.write_text(work.settings(), "utf-8")
     log = work.folder / "prepare.log"
-    record = "from workshop_evidence.training import record_here; import sys; record_here(*sys.argv[1:])"
+    record = (
+        "from workshop_evidence.training import record_here; import sys; record_here(*sys.argv[1:])"
+    )
     _child([sys.executable, "-c", record, str(work.config), str(work.student.absolute())], log=log)
     for words in VERBS:
         _child([*_recompose(), *words, "-c", str(work.config)], log=log)
@@ -93,11 +101,18 @@ def prepare(work: Work) -> None:
 
 
 def prepare_pairs(work: Work) -> None:
-    """Ask the noisy teachers about the seed's logs and build the sets of pairs, once; `prepare` comes first."""
+    """Ask the noisy teachers about the seed's logs and build the sets of pairs, once; `prepare`
+    comes first."""
     from .pairs import MAX_NULL_ROUNDS, SLIPS, TEACHERS, make_sets
 
     told = json.dumps([TEACHERS, SLIPS, MAX_NULL_ROUNDS]).encode()
-    key = _sha256([told, work.settings().encode(), *(_file(work.folder / path) for path in ("sessions.jsonl", "sites.jsonl"))])
+    key = _sha256(
+        [
+            told,
+            work.settings().encode(),
+            *(_file(work.folder / path) for path in ("sessions.jsonl", "sites.jsonl")),
+        ]
+    )
     folder, done = work.folder / "pairs", work.folder / "pairs" / "prepared.json"
     if _read(done).get("key") == key:
         return
@@ -119,14 +134,24 @@ def record_here(config: str, student: str) -> None:
     from composer_replication.cli.job import open_job
 
     record_sessions(
-        open_job(Common(config=(Path(config),), quiet=True)), Path(student), Path(config).parent / "logs", num_sessions=NUM_LOGS
+        open_job(Common(config=(Path(config),), quiet=True)),
+        Path(student),
+        Path(config).parent / "logs",
+        num_sessions=NUM_LOGS,
     )
 
 
 def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
-    """Train one arm, or take the run that is there if it was made from the same settings, student and data."""
+    """Train one arm, or take the run that is there if it was made from the same settings, student
+    and data."""
     flags = [*flags_of(name), "--train.steps", str(steps_of(name, scale=scale))]
-    key = _sha256([work.settings().encode(), shlex.join(flags).encode(), *(_file(work.data(name) / path) for path in _DATA)])
+    key = _sha256(
+        [
+            work.settings().encode(),
+            shlex.join(flags).encode(),
+            *(_file(work.data(name) / path) for path in _DATA),
+        ]
+    )
     key = _sha256([key.encode(), _file(work.student / "model.safetensors")])
     done, run = work.folder / "arms" / f"{name}.json", work.run(name)
     known = _read(done)
@@ -138,7 +163,14 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
     words = [*_recompose(name), "train", "--name", name, *flags, "-c", str(work.config), *where]
     made_by = {"commit": _commit(), "code_sha256": code_sha256(ROOT)}
     code, cpu_s = _child(words, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED))
-    found = {"key": key, "code": code, "cpu_s": round(cpu_s, 1), "flags": list(flags_of(name)), **made_by, **_told(run)}
+    found = {
+        "key": key,
+        "code": code,
+        "cpu_s": round(cpu_s, 1),
+        "flags": list(flags_of(name)),
+        **made_by,
+        **_told(run),
+    }
     if ARMS[name].pairs:
         found["pairs"] = _read(work.folder / "pairs" / "counts.json")[ARMS[name].pairs]
     write_json(done, found)
@@ -146,14 +178,18 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The short name of the commit that is checked out, with a + where files differ from it; "" outside of a checkout."""
+    """The short name of the commit that is checked out, with a + where files differ from it; ""
+    outside of a checkout."""
     asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip()
 
 
 def _told(run: RunDir) -> dict[str, Any]:
-    """What a run directory says about its training; `kept` are the steps of the weights that were kept, after a stop fewer than taken."""
+    """What a run directory says about its training; `kept` are the steps of the weights that were
+    kept, after a stop fewer than taken."""
     lines = run.metrics()
     restored = [event for event in run.events() if event["kind"] == "restored"]
     timed = [line["step_s"] for line in lines if "step_s" in line]
@@ -164,7 +200,9 @@ def _told(run: RunDir) -> dict[str, Any]:
         "kept": kept[-1][0] if kept else 0,
         "state": run.info()["state"],
         "rule": restored[-1]["rule"] if restored else "",
-        "tokens": {name: sum(line.get(f"{name}/tokens") or 0 for line in lines) for name in CHANNELS},
+        "tokens": {
+            name: sum(line.get(f"{name}/tokens") or 0 for line in lines) for name in CHANNELS
+        },
         "clipped": sum(bool(line.get("clipped")) for line in lines),
         "kl": drift[-1] if drift else None,
         "step_s": round(sum(timed) / len(timed), 3) if timed else None,
@@ -172,7 +210,8 @@ def _told(run: RunDir) -> dict[str, Any]:
 
 
 def _child(words: Sequence[str], *, log: Path, allowed: Iterable[int] = (0,)) -> tuple[int, float]:
-    """(exit code, CPU-seconds of the process and of what it waited for); one thread. Raises ArmError for other exit codes."""
+    """(exit code, CPU-seconds of the process and of what it waited for); one thread. Raises
+    ArmError for other exit codes."""
     log.parent.mkdir(parents=True, exist_ok=True)
     here = str(Path(__file__).resolve().parent.parent)
     paths = [here, *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
@@ -184,12 +223,15 @@ def _child(words: Sequence[str], *, log: Path, allowed: Iterable[int] = (0,)) ->
         _, status, usage = os.wait4(child.pid, 0)
     code = child.returncode = os.waitstatus_to_exitcode(status)
     if code not in allowed:
-        raise ArmError(f"exit code {code}: {shlex.join(words)}\n{log.read_text('utf-8', 'replace')[-TAIL:]}")
+        raise ArmError(
+            f"exit code {code}: {shlex.join(words)}\n{log.read_text('utf-8', 'replace')[-TAIL:]}"
+        )
     return code, usage.ru_utime + usage.ru_stime
 
 
 def trl_python() -> str:
-    """The interpreter that has TRL: this one, COMPOSER_PEERS_PYTHON, or that of .venv-peers; "" where there is none."""
+    """The interpreter that has TRL: this one, COMPOSER_PEERS_PYTHON, or that of .venv-peers; ""
+    where there is none."""
     if find_spec("trl"):
         return sys.executable
     here = ROOT / ".venv-peers" / "bin" / "python"

@@ -1,4 +1,5 @@
-"""Small words of the page: a pair of numbers with its interval, what it supports, and what an arm cost."""
+"""Small words of the page: a pair of numbers with its interval, what it supports, and what an arm
+cost."""
 
 from __future__ import annotations
 
@@ -8,13 +9,23 @@ from typing import Any
 from composer_replication.report.claims import OTHER, TARGETED
 from composer_replication.report.evaluation_section import METRIC, signed
 
-METRICS: Mapping[str, str] = {"targeted": TARGETED, "other": OTHER, "A_made": "A_made", "B_made": "B_made", "C_made": "C_made"}
+METRICS: Mapping[str, str] = {
+    "targeted": TARGETED,
+    "other": OTHER,
+    "A_made": "A_made",
+    "B_made": "B_made",
+    "C_made": "C_made",
+}
 CHANNELS = ("policy", "lm_ce", "hint", "preference")
 
 
-def pair_of(paired: Sequence[Mapping[str, Any]], a: str, b: str, metric: str = METRIC) -> Mapping[str, Any] | None:
+def pair_of(
+    paired: Sequence[Mapping[str, Any]], a: str, b: str, metric: str = METRIC
+) -> Mapping[str, Any] | None:
     """The entry a - b of a measure, None where the two were not compared."""
-    return next((p for p in paired if (p["a"], p["b"], p.get("metric", METRIC)) == (a, b, metric)), None)
+    return next(
+        (p for p in paired if (p["a"], p["b"], p.get("metric", METRIC)) == (a, b, metric)), None
+    )
 
 
 def told(pair: Mapping[str, Any]) -> str:
@@ -51,7 +62,8 @@ def cost_of(arm: Mapping[str, Any]) -> dict[str, float]:
 
 
 def pairs_told(arm: Mapping[str, Any]) -> str:
-    """How many pairs an arm with pairs of its own had, over its seeds, e.g. " (1783 pairs)"; "" for the others."""
+    """How many pairs an arm with pairs of its own had, over its seeds, e.g. " (1783 pairs)"; "" for
+    the others."""
     counts = [run["pairs"]["built"] for run in arm["runs"].values() if "pairs" in run]
     return f" ({sum(counts) / len(counts):.0f} pairs)" if counts else ""
 
@@ -60,11 +72,15 @@ def stops_of(arm: Mapping[str, Any]) -> str:
     """Which seeds a rule stopped, e.g. "seed 11: kl, back to step 18"."""
     stopped = [(seed, run) for seed, run in sorted(arm["runs"].items()) if run["code"]]
     return "; ".join(
-        f"seed {seed}: {run['rule'] or run['state']} after {run['steps']} steps, back to step {run['kept']}" for seed, run in stopped
+        f"seed {seed}: {run['rule'] or run['state']} after {run['steps']} steps, back to step"
+        f" {run['kept']}"
+        for seed, run in stopped
     )
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table; a stroke within a cell would end it."""
     rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+    )

@@ -2,7 +2,8 @@
 
     from composer_replication import Session, find_sites, write_hints, load_config
 
-Names are imported on first use, so that `import composer_replication` costs nothing and needs no PyTorch.
+Names are imported on first use, so that `import composer_replication` costs nothing and needs no
+PyTorch.
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__path__ = [*__path__, f"{__path__[0]}/compat/paths"]  # the guide's module paths: composer_replication.trainer.data_collator, ...
+# the guide's module paths: composer_replication.trainer.data_collator, ...
+__path__ = [*__path__, f"{__path__[0]}/compat/paths"]
 _HOMES: dict[str, str] = {
-    "core.trace": "CallRef Event Opaque Parent Sampled Segment Session SourceRef Text Thinking ToolCall ToolResult ToolSpec Turn",
+    "core.trace": (
+        "CallRef Event Opaque Parent Sampled Segment Session SourceRef Text Thinking ToolCall"
+        " ToolResult ToolSpec Turn"
+    ),
     "core.site": "Anchor Answer Hint Preference Site",
-    "core.codec": "read_anchors read_answers read_hints read_preferences read_sessions read_sites write_sessions",
-    "core.errors": "AlignmentError ComposerError ConfigError DataError MissingExtraError RenderError SandboxError SessionError SiteError"
-    " StoppedError BudgetError TeacherError",
+    "core.codec": (
+        "read_anchors read_answers read_hints read_preferences read_sessions read_sites"
+        " write_sessions"
+    ),
+    "core.errors": (
+        "AlignmentError ComposerError ConfigError DataError MissingExtraError RenderError"
+        " SandboxError SessionError SiteError StoppedError BudgetError TeacherError"
+    ),
     "core.config.root": "Config",
     "core.config.load_config": "load_config",
     "core.redact": "Redactor",
@@ -24,16 +34,21 @@ _HOMES: dict[str, str] = {
     "data.ingestion.claude_code": "ingest",
     "data.ingestion.find_logs": "find_logs",
     "data.sites.find_sites": "find_sites",
-    "compat.guide_types": "TOOL_ERROR_TAG TraceExample TraceState TraceTurn",  # from here on: names of the earlier framework's guide
+    # from here on: names of the earlier framework's guide
+    "compat.guide_types": "TOOL_ERROR_TAG TraceExample TraceState TraceTurn",
     "compat.guide_ingestion": "ClaudeCodeIngester claude_states_to_trace_examples",
     "compat.guide_replay": "replay_trace",
     "data.teachers.defaults": "DEFAULT_TEACHERS",
     "compat.guide_errors": "default_classify_error",
-    "compat.guide_pairs": "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace"
-    " replay_and_normalize_trace_sync",
+    "compat.guide_pairs": (
+        "DJNormalizer DPOPair NormalizedDPOPair extract_dpo_pairs replay_and_normalize_trace"
+        " replay_and_normalize_trace_sync"
+    ),
     "compat.guide_collator": "CollatorConfig ComposerDataCollator TokenizerLike",
     "losses.entropy": "teacher_entropy",
-    "compat.guide_losses": "TAIDScheduler entropy_aware_opd_loss generalized_jsd_loss simpo_loss taid_loss",
+    "compat.guide_losses": (
+        "TAIDScheduler entropy_aware_opd_loss generalized_jsd_loss simpo_loss taid_loss"
+    ),
     "compat.guide_compose": "LossComponents compose_loss",
     "data.hints.write": "write_hints",
     "data.replay.agree": "agree",

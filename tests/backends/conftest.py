@@ -1,4 +1,5 @@
-"""TRL is optional: its tests run where it is installed (`make peers`), and say why not elsewhere."""
+"""TRL is optional: its tests run where it is installed (`make peers`), and say why not
+elsewhere."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""One batch that never changes, through TRL's trainer and through the reference loop: `python -m tests.backends.frozen OUT CASE`.
+"""One batch that never changes, through TRL's trainer and through the reference loop: `python -m
+tests.backends.frozen OUT CASE`.
 
-Only what the model would sample is fixed: TRL rewards it, computes advantages, pads, shuffles, cuts, accumulates and steps by itself.
+Only what the model would sample is fixed: TRL rewards it, computes advantages, pads, shuffles,
+cuts, accumulates and steps by itself.
 """
 
 from __future__ import annotations
@@ -24,7 +26,12 @@ from composer_replication.models.forward import final_hidden, project, scoring
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import advantages
 from composer_replication.tokens.batch import micro_batches
-from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, TrainingExample
+from composer_replication.tokens.example import (
+    HintView,
+    PreferencePair,
+    SampledMessage,
+    TrainingExample,
+)
 from composer_replication.training.state import make_trainer
 from composer_replication.training.step import accumulate, step_counts
 
@@ -64,13 +71,16 @@ def start_model(*, lora: bool = False) -> Any:
     if lora:
         from peft import LoraConfig, get_peft_model
 
-        model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"))
+        model = get_peft_model(
+            model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+        )
     return model
 
 
 @torch.no_grad()
 def move(model: Any) -> None:
-    """Away from the start, so that a frozen teacher and the reference of DPO are other models than the student."""
+    """Away from the start, so that a frozen teacher and the reference of DPO are other models than
+    the student."""
     generator = torch.Generator().manual_seed(5)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -83,10 +93,15 @@ def _ids(seed: str, count: int) -> tuple[int, ...]:
 
 
 def rollout(row: int) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
-    """(prompt ids, completion ids, tool mask): two messages with an answer between them, all lengths different."""
+    """(prompt ids, completion ids, tool mask): two messages with an answer between them, all
+    lengths different."""
     group = row // GROUP_SIZE
     first, answer, second = 4 + row, 3 + row % 3, 5 + (row * 3) % 4
-    return _ids(f"p{group}", 6 + 2 * group), _ids(f"c{row}", first + answer + second), [1] * first + [0] * answer + [1] * second
+    return (
+        _ids(f"p{group}", 6 + 2 * group),
+        _ids(f"c{row}", first + answer + second),
+        [1] * first + [0] * answer + [1] * second,
+    )
 
 
 def example(row: int, *, views: bool = True) -> TrainingExample:
@@ -104,7 +119,11 @@ def example(row: int, *, views: bool = True) -> TrainingExample:
         origin="student",
     )
     return TrainingExample(
-        id=f"r{row}", session_id=f"r{row}", ids=ids, hints=(view,) if views and row not in (2, 7) else (), origin="student"
+        id=f"r{row}",
+        session_id=f"r{row}",
+        ids=ids,
+        hints=(view,) if views and row not in (2, 7) else (),
+        origin="student",
     )
 
 
@@ -121,9 +140,13 @@ def pairs() -> list[PreferencePair]:
     ]
 
 
-def reference(case: str, *, teacher: str = "frozen", lora: bool = False) -> tuple[dict[str, Any], list[torch.Tensor]]:
+def reference(
+    case: str, *, teacher: str = "frozen", lora: bool = False
+) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """Numbers per channel and the gradient of the weighted sum, by training/step.py."""
-    weights: dict[str, dict[str, Any]] = {name: {"weight": WEIGHTS[case].get(name, 0.0)} for name in CHANNELS}
+    weights: dict[str, dict[str, Any]] = {
+        name: {"weight": WEIGHTS[case].get(name, 0.0)} for name in CHANNELS
+    }
     weights["hint"] |= {"teacher": teacher}
     weights["preference"] |= {"anchor": 0.0}
     config = Config.model_validate({"train": {**weights, "balance": "none"}})
@@ -132,18 +155,33 @@ def reference(case: str, *, teacher: str = "frozen", lora: bool = False) -> tupl
     move(student.model)
     rows = [_acted(student.model, row) for row in range(GROUPS * GROUP_SIZE)]
     counts = step_counts(rows, pairs(), num_rollouts=len(rows))
-    found = accumulate(trainer, micro_batches(rows, pairs(), micro_tokens=8192), counts, scales=dict(trainer.weights))
-    numbers = {f"{name}/{key}": getattr(found[name], key) for name in found for key in ("tokens", "loss", "grad_norm", "inputs")}
+    found = accumulate(
+        trainer,
+        micro_batches(rows, pairs(), micro_tokens=8192),
+        counts,
+        scales=dict(trainer.weights),
+    )
+    numbers = {
+        f"{name}/{key}": getattr(found[name], key)
+        for name in found
+        for key in ("tokens", "loss", "grad_norm", "inputs")
+    }
     return numbers, [p.grad.clone() for p in trainer.trainable() if p.grad is not None]
 
 
 def stale_logprobs(model: Any, row: int) -> tuple[float, ...]:
-    """Log-probs of the row's completion by a sampler that was a little off: some ratios are clipped, on either side."""
+    """Log-probs of the row's completion by a sampler that was a little off: some ratios are
+    clipped, on either side."""
     prompt, completion, _ = rollout(row)
     rng = random.Random(f"stale{row}")
     with scoring(model):
-        logp_TV = project(model, final_hidden(model, torch.tensor([prompt + completion]))[0]).log_softmax(-1)
-    return tuple(float(logp_TV[len(prompt) + i - 1, token]) + rng.gauss(0, 0.25) for i, token in enumerate(completion))
+        logp_TV = project(
+            model, final_hidden(model, torch.tensor([prompt + completion]))[0]
+        ).log_softmax(-1)
+    return tuple(
+        float(logp_TV[len(prompt) + i - 1, token]) + rng.gauss(0, 0.25)
+        for i, token in enumerate(completion)
+    )
 
 
 def _acted(model: Any, row: int) -> TrainingExample:
@@ -155,19 +193,35 @@ def _acted(model: Any, row: int) -> TrainingExample:
     first = mask.index(0)
     spans = [
         (len(prompt), len(prompt) + first),
-        (whole.hints[0].span if whole.hints else (len(prompt) + first + mask.count(0), len(whole.ids))),
+        (
+            whole.hints[0].span
+            if whole.hints
+            else (len(prompt) + first + mask.count(0), len(whole.ids))
+        ),
     ]
-    actions = tuple(SampledMessage(span=(a, b), logprobs=logp[a:b], advantage=advantage) for a, b in spans)
+    actions = tuple(
+        SampledMessage(span=(a, b), logprobs=logp[a:b], advantage=advantage) for a, b in spans
+    )
     return replace(whole, actions=actions)
 
 
 def trained(
-    case: str, folder: Path, *, steps: int = 1, lora: bool = False, rewards: tuple[float, ...] = REWARDS, **options: Any
+    case: str,
+    folder: Path,
+    *,
+    steps: int = 1,
+    lora: bool = False,
+    rewards: tuple[float, ...] = REWARDS,
+    **options: Any,
 ) -> tuple[Any, list[torch.Tensor]]:
-    """TRL's trainer after one optimiser step on the batch, and the gradient that step was taken with (None = not asked for)."""
+    """TRL's trainer after one optimiser step on the batch, and the gradient that step was taken
+    with (None = not asked for)."""
     from datasets import Dataset
 
-    from composer_replication.training.backends.trl import ComposerReplicationConfig, ComposerReplicationTrainer
+    from composer_replication.training.backends.trl import (
+        ComposerReplicationConfig,
+        ComposerReplicationTrainer,
+    )
     from composer_replication.training.backends.trl_rollouts import Made
 
     class Frozen(ComposerReplicationTrainer):
@@ -204,7 +258,9 @@ def trained(
             rows = tuple(example(row, views=self._weights["hint"] > 0) for row in self.rows)
             return Made(examples=rows, facts={})
 
-    weights = {f"{name}_weight": WEIGHTS[case].get(name, 0.0) for name in ("policy", "hint", "preference")}
+    weights = {
+        f"{name}_weight": WEIGHTS[case].get(name, 0.0) for name in ("policy", "hint", "preference")
+    }
     args = ComposerReplicationConfig(
         **{
             "output_dir": str(folder),
@@ -229,13 +285,17 @@ def trained(
     gradient: list[torch.Tensor] = []
 
     class Catch(TrainerCallback):
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, *, model: Any, **kwargs: Any) -> None:
+        def on_pre_optimizer_step(
+            self, args: Any, state: Any, control: Any, *, model: Any, **kwargs: Any
+        ) -> None:
             gradient[:] = [p.grad.clone() for p in model.parameters() if p.requires_grad]
 
     def reward(completions: list[Any], **kwargs: Any) -> list[float]:
         return [rewards[int(messages[-1]["content"])] for messages in completions]
 
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(group)}]} for group in range(GROUPS)])
+    rows = Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": str(group)}]} for group in range(GROUPS)]
+    )
     trainer = Frozen(
         model=start_model(lora=lora),
         args=args,

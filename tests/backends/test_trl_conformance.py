@@ -1,4 +1,5 @@
-"""The same frozen batch through TRL's trainer and through training/step.py: loss and gradient of every channel are the same."""
+"""The same frozen batch through TRL's trainer and through training/step.py: loss and gradient of
+every channel are the same."""
 
 from __future__ import annotations
 
@@ -25,14 +26,24 @@ CUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def check(line: dict[str, Any], gradient: list[torch.Tensor], expected: tuple[dict[str, Any], list[torch.Tensor]], *, case: str) -> None:
+def check(
+    line: dict[str, Any],
+    gradient: list[torch.Tensor],
+    expected: tuple[dict[str, Any], list[torch.Tensor]],
+    *,
+    case: str,
+) -> None:
     numbers, gradients = expected
     assert relative(gradient, gradients) <= TOLERANCE
     for name in WEIGHTS[case]:
         assert line[f"{name}/status"] == "active"
         assert line[f"{name}/tokens"] == numbers[f"{name}/tokens"]
-        assert line[f"{name}/loss"] == pytest.approx(numbers[f"{name}/loss"], rel=TOLERANCE, abs=1e-7)
-        assert line[f"{name}/grad_norm"] == pytest.approx(numbers[f"{name}/grad_norm"], rel=TOLERANCE)
+        assert line[f"{name}/loss"] == pytest.approx(
+            numbers[f"{name}/loss"], rel=TOLERANCE, abs=1e-7
+        )
+        assert line[f"{name}/grad_norm"] == pytest.approx(
+            numbers[f"{name}/grad_norm"], rel=TOLERANCE
+        )
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -56,16 +67,30 @@ def test_the_temperature_of_sampling_does_not_reach_the_pairs_and_the_hint(tmp_p
         check(trainer.state.log_history[0], gradient, reference(case), case=case)
 
 
-def test_two_ranks_with_accumulation_equal_the_reference_loop(tmp_path: Path, repository_root: Path) -> None:
-    """Five pairs over two ranks and two micro-batches: one rank lacks a pair where the other has one."""
+def test_two_ranks_with_accumulation_equal_the_reference_loop(
+    tmp_path: Path, repository_root: Path
+) -> None:
+    """Five pairs over two ranks and two micro-batches: one rank lacks a pair where the other has
+    one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    shared = {**os.environ, "ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    shared = {
+        **os.environ,
+        "ACCELERATE_USE_CPU": "true",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+    }
     shared |= {"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     cut = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     command = [sys.executable, "-m", "tests.backends.frozen", str(tmp_path), "all", json.dumps(cut)]
-    ranks = [subprocess.Popen(command, cwd=repository_root, env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(2)]
+    ranks = [
+        subprocess.Popen(
+            command, cwd=repository_root, env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)}
+        )
+        for r in range(2)
+    ]
     try:
         assert [process.wait(timeout=200) for process in ranks] == [0, 0]
     finally:

@@ -1,4 +1,5 @@
-"""The rules on a live policy over TRL's rollouts: what they read, and that each of them ends a run. The runs alone need TRL."""
+"""The rules on a live policy over TRL's rollouts: what they read, and that each of them ends a run.
+The runs alone need TRL."""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ def begun(sandbox: Any = None) -> WatchedTools:
     return env
 
 
-def made(renderer: Renderer, messages: Sequence[dict[str, Any]], env: WatchedTools | None = None, **more: Any) -> Any:
+def made(
+    renderer: Renderer,
+    messages: Sequence[dict[str, Any]],
+    env: WatchedTools | None = None,
+    **more: Any,
+) -> Any:
     rollout = replace(played(renderer, messages), **more)
     recorded = record_rollout(rollout, renderer=renderer, tools=TOOLS.specs(), author="student")
     ids = (*rollout.prompt_ids, *rollout.completion_ids)
@@ -71,7 +77,8 @@ def test_what_the_environment_raises_costs_its_rollout_alone() -> None:
 
 
 def test_an_error_of_this_package_is_not_swallowed() -> None:
-    """TRL makes words for the model of whatever a tool raises; the run must end, as in the reference loop."""
+    """TRL makes words for the model of whatever a tool raises; the run must end, as in the
+    reference loop."""
     env = begun(Failing(DataError("the sandbox is not safe")))
     with pytest.raises(DataError, match="not safe"):
         env.run_tests()
@@ -80,45 +87,83 @@ def test_an_error_of_this_package_is_not_swallowed() -> None:
 
 
 def test_only_the_workshops_tools_are_offered() -> None:
-    public = {name for name, value in vars(WatchedTools).items() if callable(value) and not name.startswith("_")}
+    public = {
+        name
+        for name, value in vars(WatchedTools).items()
+        if callable(value) and not name.startswith("_")
+    }
     assert public == {"reset", "get_reward"}
 
 
 def test_a_rollout_is_read_as_the_reference_loop_reads_its_own(renderer: Renderer) -> None:
-    rollout = made(renderer, [said(("view_file", {"path": "a.py"})), answered("view_file", "x = 1"), said(text="Done.")])
+    rollout = made(
+        renderer,
+        [said(("view_file", {"path": "a.py"})), answered("view_file", "x = 1"), said(text="Done.")],
+    )
     wrote = [turn.sampled.ids for turn in rollout.session.turns if turn.sampled]
     rendered = renderer.render(rollout.session.turns, tools=TOOLS.specs())
     assert rollout.ids == rendered.ids[: len(rollout.ids)] and rollout.ended == "done"
-    for turn, ids in zip((t for t in rollout.session.turns if t.role == "assistant"), wrote, strict=True):
+    for turn, ids in zip(
+        (t for t in rollout.session.turns if t.role == "assistant"), wrote, strict=True
+    ):
         assert rollout.ids[turn.context_tokens : turn.context_tokens + len(ids)] == ids
     assert made(renderer, [said(("view_file", {"path": "a.py"}))]).ended == "max_turns"
     cut = played(renderer, [said(text="Done.")])
-    assert made(renderer, [said(text="Done.")], completion_ids=cut.completion_ids[:-1], tool_mask=cut.tool_mask[:-1]).ended == "max_context"
+    assert (
+        made(
+            renderer,
+            [said(text="Done.")],
+            completion_ids=cut.completion_ids[:-1],
+            tool_mask=cut.tool_mask[:-1],
+        ).ended
+        == "max_context"
+    )
 
 
 def test_a_lost_rollout_and_a_wrong_name_are_counted(renderer: Renderer) -> None:
     lost = begun(Failing(OSError("gone")))
     lost.run_tests()
-    read = [said(("read_file", {"path": "a.py"})), answered("read_file", "{'error': 'Tool read_file not found.'}"), said(text="Done.")]
+    read = [
+        said(("read_file", {"path": "a.py"})),
+        answered("read_file", "{'error': 'Tool read_file not found.'}"),
+        said(text="Done."),
+    ]
     wrong, failed = made(renderer, read), made(renderer, [said(text="Done.")], lost)
     assert failed.ended == "env_error" and failed.reward == 0.0 and failed.measures == {}
-    assert wrong.measures["A_made"] == 1.0 and made(renderer, [said(text="Done.")]).measures["A_made"] == 0.0
+    assert (
+        wrong.measures["A_made"] == 1.0
+        and made(renderer, [said(text="Done.")]).measures["A_made"] == 0.0
+    )
     step = as_step([wrong, failed], group_size=2, scaled=False)
-    assert step.facts["rollouts/lost"] == 0.5 and step.facts["rollouts/flat"] == 1.0 and step.num_rollouts == 2
+    assert (
+        step.facts["rollouts/lost"] == 0.5
+        and step.facts["rollouts/flat"] == 1.0
+        and step.num_rollouts == 2
+    )
     assert step.facts["rollouts/advantage_spread"] == 0.0 and "rollouts/entropy" not in step.facts
 
 
-def test_unresolvable_calls_and_the_spread_of_rewards_are_those_of_the_rules(renderer: Renderer) -> None:
+def test_unresolvable_calls_and_the_spread_of_rewards_are_those_of_the_rules(
+    renderer: Renderer,
+) -> None:
     solved = begun()
     solve(solved)
     gone = answered("view_file", "<tool_use_error>File does not exist.</tool_use_error>")
-    first = made(renderer, [said(("view_file", {"path": "gone.py"})), gone, said(text="Done.")], solved)
-    messages = [said(("str_replace", {"path": "a.py"})), answered("str_replace", MISSING), said(text="Done.")]
+    first = made(
+        renderer, [said(("view_file", {"path": "gone.py"})), gone, said(text="Done.")], solved
+    )
+    messages = [
+        said(("str_replace", {"path": "a.py"})),
+        answered("str_replace", MISSING),
+        said(text="Done."),
+    ]
     second = made(renderer, messages, name="r1")
     step = as_step([first, second], group_size=2, scaled=False)
     assert step.facts["rollouts/unresolvable"] == 0.5
     assert step.facts["rollouts/success"] == 0.5 and step.facts["rollouts/advantage_spread"] == 1.0
-    assert as_step([first, second], group_size=2, scaled=True).facts["rollouts/advantage_spread"] == pytest.approx(2**0.5, rel=1e-3)
+    assert as_step([first, second], group_size=2, scaled=True).facts[
+        "rollouts/advantage_spread"
+    ] == pytest.approx(2**0.5, rel=1e-3)
 
 
 def test_what_could_not_be_recorded_still_counts_as_a_rollout() -> None:
@@ -128,7 +173,9 @@ def test_what_could_not_be_recorded_still_counts_as_a_rollout() -> None:
 
 def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter((0.0, 9.0))
-    monkeypatch.setattr(guard_module, "drift", lambda *a, **k: Drift(kl=next(values), entropy=1.0, tokens=1))
+    monkeypatch.setattr(
+        guard_module, "drift", lambda *a, **k: Drift(kl=next(values), entropy=1.0, tokens=1)
+    )
 
 
 def unresolvable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +183,9 @@ def unresolvable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WatchedTools, "_call", lambda env, name, arguments: env._kept(lambda: 1 / 0, LOST))
+    monkeypatch.setattr(
+        WatchedTools, "_call", lambda env, name, arguments: env._kept(lambda: 1 / 0, LOST)
+    )
     monkeypatch.setattr(WatchedTools, "get_reward", lambda env: env._kept(lambda: 1 / 0, 0.0))
 
 
@@ -145,12 +194,19 @@ def forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RolloutSource, "monitor", lambda live, model: (next(values),) * 8)
 
 
-RULES = {"kl": drifting, "unresolvable": unresolvable, "environment": failing, "monitor": forgetting}
+RULES = {
+    "kl": drifting,
+    "unresolvable": unresolvable,
+    "environment": failing,
+    "monitor": forgetting,
+}
 
 
 @pytest.mark.usefixtures("needs_trl")
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_ends_a_run_of_trl_and_puts_the_weights_back(rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_ends_a_run_of_trl_and_puts_the_weights_back(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.backends.test_trl_trainer import run_once
 
     RULES[rule](monkeypatch)
@@ -162,9 +218,13 @@ def test_every_rule_ends_a_run_of_trl_and_puts_the_weights_back(rule: str, tmp_p
     }
     with pytest.raises(StoppedError, match=f"health rule '{rule}'") as caught:
         run_once(tmp_path, train={"health": limits, "steps": 4, "checkpoint_every": 4}, heard=start)
-    assert caught.value.exit_code == 3 and "the weights after 0 steps were put back" in str(caught.value)
+    assert caught.value.exit_code == 3 and "the weights after 0 steps were put back" in str(
+        caught.value
+    )
     student = start.pop("student")
-    assert start.keys() and all(torch.equal(tensor, student.model.state_dict()[name]) for name, tensor in start.items())
+    assert start.keys() and all(
+        torch.equal(tensor, student.model.state_dict()[name]) for name, tensor in start.items()
+    )
 
 
 @pytest.mark.usefixtures("needs_trl")
@@ -184,9 +244,14 @@ def test_a_step_without_a_gradient_moves_nothing(tmp_path: Path) -> None:
     trainer, _ = trained("policy", tmp_path, steps=2, rewards=(0.5,) * 8, weight_decay=0.5)
     expected = start_model()
     move(expected)
-    assert all(torch.equal(a, b) for a, b in zip(trainer.model.parameters(), expected.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(trainer.model.parameters(), expected.parameters(), strict=True)
+    )
 
 
 def test_the_session_of_a_sample_has_no_log_probs(renderer: Renderer) -> None:
     turns = trl_guard.storable_session(made(renderer, EPISODE).session).turns
-    assert all(turn.sampled is None for turn in turns) and any(isinstance(b, ToolCall) for t in turns for b in t.blocks)
+    assert all(turn.sampled is None for turn in turns) and any(
+        isinstance(b, ToolCall) for t in turns for b in t.blocks
+    )

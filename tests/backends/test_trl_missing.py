@@ -1,4 +1,5 @@
-"""Without TRL, or with another version, the trainer can be imported and says what to install when it is made."""
+"""Without TRL, or with another version, the trainer can be imported and says what to install when
+it is made."""
 
 from __future__ import annotations
 
@@ -37,8 +38,13 @@ for make in (lambda: c.ComposerReplicationConfig(), lambda: c.ComposerReplicatio
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-@pytest.mark.parametrize(("version", "fits"), [("1.15.0", False), ("1.16.0", True), ("1.16.3", True), ("1.17.0", False), ("0.24", False)])
-def test_another_version_is_refused_in_one_sentence(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [("1.15.0", False), ("1.16.0", True), ("1.16.3", True), ("1.17.0", False), ("0.24", False)],
+)
+def test_another_version_is_refused_in_one_sentence(
+    version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     monkeypatch.setattr(_compat.importlib.util, "find_spec", lambda name: object())
     problem = _compat.trl_problem()
@@ -50,15 +56,22 @@ def test_another_version_is_refused_in_one_sentence(version: str, fits: bool, mo
 
 
 def test_a_model_without_a_tokenizer_beside_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the model does not say where it came from; give the student's tokenizer"):
+    with pytest.raises(
+        ConfigError, match="the model does not say where it came from; give the student's tokenizer"
+    ):
         _compat.tokenizer_beside(object())
     with pytest.raises(ConfigError, match="no tokenizer lies at"):
         _compat.tokenizer_beside(str(tmp_path))
-    found = _compat.tokenizer_beside(str(Path(__file__).resolve().parents[2] / "examples" / "workshop_student"))
+    found = _compat.tokenizer_beside(
+        str(Path(__file__).resolve().parents[2] / "examples" / "workshop_student")
+    )
     assert found.padding_side == "left" and found.chat_template
 
 
-LIVE = {"rollouts": {"env": "workshop"}, "train": {"policy": {"weight": 1.0}, "lm_ce": {"weight": 0.0}}}
+LIVE = {
+    "rollouts": {"env": "workshop"},
+    "train": {"policy": {"weight": 1.0}, "lm_ce": {"weight": 0.0}},
+}
 PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
 
 
@@ -72,9 +85,21 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
         ("rollouts", {"extra_groups": 2}, "rollouts.extra_groups"),
         ("rollouts", {"max_calls": 3}, "rollouts.max_calls"),
         ("train", {"policy": {"weight": 1.0, "objective": "dapo"}}, "train.policy.objective"),
-        ("train", {"policy": {"weight": 1.0, "importance_cap": 2.0}}, "train.policy.importance_cap"),
-        ("train", {"policy": {"weight": 1.0, "length": {"weight": 0.1}}}, "train.policy.length.weight"),
-        ("train", {"policy": {"weight": 1.0, "behaviours": {"invalid_calls": 0.1}}}, "train.policy.behaviours"),
+        (
+            "train",
+            {"policy": {"weight": 1.0, "importance_cap": 2.0}},
+            "train.policy.importance_cap",
+        ),
+        (
+            "train",
+            {"policy": {"weight": 1.0, "length": {"weight": 0.1}}},
+            "train.policy.length.weight",
+        ),
+        (
+            "train",
+            {"policy": {"weight": 1.0, "behaviours": {"invalid_calls": 0.1}}},
+            "train.policy.behaviours",
+        ),
         ("train", {"hint": {"token_clip": 0.5}}, "train.hint.token_clip"),
         ("train", {"hint": {"divergence": "eopd"}}, "train.hint.divergence"),
         ("train", {"preference": {**PAIRED, "objective": "clone"}}, "train.preference.objective"),
@@ -85,13 +110,19 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
 def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, where: str) -> None:
     pairs = [make_pair(0)]
     refuse(Config.model_validate(LIVE), pairs=pairs)
-    refuse(Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}), pairs=pairs)
+    refuse(
+        Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}),
+        pairs=pairs,
+    )
     config = Config.model_validate({**LIVE, group: {**LIVE[group], **setting}})
     with pytest.raises(ConfigError) as caught:
         refuse(config, pairs=pairs)
     assert caught.value.where == where and caught.value.fix
     with pytest.raises(ConfigError, match="no pairs"):
-        refuse(Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}), pairs=())
+        refuse(
+            Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}),
+            pairs=(),
+        )
 
 
 def test_every_setting_is_hosted_said_or_refused() -> None:
@@ -100,5 +131,7 @@ def test_every_setting_is_hosted_said_or_refused() -> None:
     from composer_replication.core.config.train_settings import TrainSettings
     from composer_replication.training.backends.trl_settings import HOSTED, SAID, leaves
 
-    names = {name for name, _ in leaves("train", TrainSettings())} | {name for name, _ in leaves("rollouts", RolloutSettings())}
+    names = {name for name, _ in leaves("train", TrainSettings())} | {
+        name for name, _ in leaves("rollouts", RolloutSettings())
+    }
     assert names >= HOSTED | SAID.keys() and not HOSTED & SAID.keys()

@@ -1,4 +1,5 @@
-"""TRL's rollouts as sessions with hint views: the ids are TRL's own, and the view is what a full rendering gives. Needs no TRL."""
+"""TRL's rollouts as sessions with hint views: the ids are TRL's own, and the view is what a full
+rendering gives. Needs no TRL."""
 
 from __future__ import annotations
 
@@ -10,31 +11,54 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from composer_replication.core.trace import HARNESS, HUMAN, Sampled, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    HARNESS,
+    HUMAN,
+    Sampled,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from composer_replication.rollouts.envs.workshop.as_tools import TOOLS
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends.trl_rollouts import HintProducer, TrlRollout, record_rollout, written_spans
+from composer_replication.training.backends.trl_rollouts import (
+    HintProducer,
+    TrlRollout,
+    record_rollout,
+    written_spans,
+)
 
 pytestmark = pytest.mark.train
-PROMPT = [{"role": "system", "content": "Work."}, {"role": "user", "content": "Change x from 1 to 2 in a.py."}]
+PROMPT = [
+    {"role": "system", "content": "Work."},
+    {"role": "user", "content": "Change x from 1 to 2 in a.py."},
+]
 OPENING = (
     Turn(role="system", author=HARNESS, blocks=(Text("Work."),)),
     Turn(role="user", author=HUMAN, blocks=(Text(PROMPT[1]["content"]),)),
 )
-_WORDS = "InputValidationError: str_replace failed due to the following issue:\nThe required parameter `old` is missing"
+_WORDS = (
+    "InputValidationError: str_replace failed due to the following issue:\nThe required parameter"
+    " `old` is missing"
+)
 MISSING = f"<tool_use_error>{_WORDS}</tool_use_error>"
 
 
 @pytest.fixture(scope="module")
 def renderer(repository_root: Path) -> Renderer:
-    return Renderer.for_tokenizer(AutoTokenizer.from_pretrained(str(repository_root / "examples" / "workshop_student")))
+    return Renderer.for_tokenizer(
+        AutoTokenizer.from_pretrained(str(repository_root / "examples" / "workshop_student"))
+    )
 
 
 def said(*calls: tuple[str, dict[str, str]], text: str = "") -> dict[str, Any]:
     return {
         "role": "assistant",
         "content": text,
-        "tool_calls": [{"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls],
+        "tool_calls": [
+            {"type": "function", "function": {"name": n, "arguments": a}} for n, a in calls
+        ],
     }
 
 
@@ -42,18 +66,29 @@ def answered(name: str, content: str) -> dict[str, Any]:
     return {"role": "tool", "name": name, "content": content}
 
 
-def played(renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str = "r0") -> TrlRollout:
-    """What TRL's loop would have given: messages end with their end token, everything else is masked."""
+def played(
+    renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str = "r0"
+) -> TrlRollout:
+    """What TRL's loop would have given: messages end with their end token, everything else is
+    masked."""
     turns: list[Turn] = list(OPENING)
     num = 0
     pending: list[str] = []
     for message in messages:
         if message["role"] == "tool":
-            turns.append(Turn(role="tool", author=None, blocks=(ToolResult(pending.pop(0), message["content"], is_error=False),)))
+            turns.append(
+                Turn(
+                    role="tool",
+                    author=None,
+                    blocks=(ToolResult(pending.pop(0), message["content"], is_error=False),),
+                )
+            )
             continue
         calls = []
         for call in message.get("tool_calls") or ():
-            calls.append(ToolCall(f"c{num}", call["function"]["name"], call["function"]["arguments"]))
+            calls.append(
+                ToolCall(f"c{num}", call["function"]["name"], call["function"]["arguments"])
+            )
             num += 1
         pending = [call.id for call in calls]
         blocks = (*((Text(message["content"]),) if message["content"] else ()), *calls)
@@ -73,7 +108,9 @@ def played(renderer: Renderer, messages: Sequence[dict[str, Any]], *, name: str 
 
 
 def producer(renderer: Renderer, **more: Any) -> HintProducer:
-    whole = renderer.render([*OPENING, Turn(role="assistant", author=None, blocks=(Text("x"),))], tools=TOOLS.specs())
+    whole = renderer.render(
+        [*OPENING, Turn(role="assistant", author=None, blocks=(Text("x"),))], tools=TOOLS.specs()
+    )
     prompt = whole.ids[whole.spans[-1].start : whole.spans[-1].body[0]]
     return HintProducer(renderer=renderer, prompt_ids=prompt, tools=TOOLS.specs(), **more)
 
@@ -95,24 +132,45 @@ def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer
     (example,) = made.examples
     assert example.ids == (*rollout.prompt_ids, *rollout.completion_ids)
     assert [view.kind for view in example.hints] == ["unknown_tool", "bad_arguments"]
-    spans = [(a + len(rollout.prompt_ids), b + len(rollout.prompt_ids)) for a, b in written_spans(rollout.tool_mask)]
+    spans = [
+        (a + len(rollout.prompt_ids), b + len(rollout.prompt_ids))
+        for a, b in written_spans(rollout.tool_mask)
+    ]
     assert [view.span for view in example.hints] == [spans[0], spans[2]]
     session = made.sessions[0]
     for view, turn in zip(example.hints, (2, 6), strict=True):
         before = [_as_seen(t) for t in session.turns[:turn]]
-        text = renderer.codec.decode(list(view.hint_ids)).split("\n", 1)[1].rsplit("<|im_end|>", 1)[0]
+        text = (
+            renderer.codec.decode(list(view.hint_ids)).split("\n", 1)[1].rsplit("<|im_end|>", 1)[0]
+        )
         assert "view_file" in text or "old" in text
-        whole = renderer.hint_view([*before, session.turns[turn]], target=turn, hint=text, site_id="s", kind="k", tools=TOOLS.specs())
-        assert (view.at, view.hint_ids, view.span, view.target_ids) == (whole.at, whole.hint_ids, whole.span, whole.target_ids)
+        whole = renderer.hint_view(
+            [*before, session.turns[turn]],
+            target=turn,
+            hint=text,
+            site_id="s",
+            kind="k",
+            tools=TOOLS.specs(),
+        )
+        assert (view.at, view.hint_ids, view.span, view.target_ids) == (
+            whole.at,
+            whole.hint_ids,
+            whole.span,
+            whole.target_ids,
+        )
         assert view.origin == "student"
     assert made.facts["sites/found"] == made.facts["sites/used"] == 2
-    assert list(producer(renderer).make([]).facts) == list(made.facts)  # ranks add these up by their order
+    # ranks add these up by their order
+    assert list(producer(renderer).make([]).facts) == list(made.facts)
 
 
 def _as_seen(turn: Turn) -> Turn:
-    """The turn with the words that stood in the context: TRL's wrapping was taken off in the session."""
+    """The turn with the words that stood in the context: TRL's wrapping was taken off in the
+    session."""
     if turn.results and turn.results[0].text.startswith("Tool "):
-        return replace(turn, blocks=(replace(turn.results[0], text="{'error': 'Tool read_file not found.'}"),))
+        return replace(
+            turn, blocks=(replace(turn.results[0], text="{'error': 'Tool read_file not found.'}"),)
+        )
     return turn
 
 
@@ -126,13 +184,20 @@ def test_ids_that_no_tokenizer_would_write_are_kept(renderer: Renderer) -> None:
     assert letters != list(whole)
     changed = [*ids[:at], *letters, *ids[at + len(whole) :]]
     mask = [*rollout.tool_mask[:at], *[1] * len(letters), *rollout.tool_mask[at + len(whole) :]]
-    view = producer(renderer).make([replace(rollout, completion_ids=changed, tool_mask=mask)]).examples[0].hints[0]
+    view = (
+        producer(renderer)
+        .make([replace(rollout, completion_ids=changed, tool_mask=mask)])
+        .examples[0]
+        .hints[0]
+    )
     assert view.target_ids == tuple(changed[a : b + len(letters) - len(whole)])
 
 
 def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Renderer) -> None:
     text = '<tool_call>\n{"name": "view_file", "arguments": {"path": "a.py"}\n</tool_call>'
-    broken = Turn(role="assistant", author=None, blocks=(Text("x"),), sampled=Sampled((1, 2), (0.0, 0.0)))
+    broken = Turn(
+        role="assistant", author=None, blocks=(Text("x"),), sampled=Sampled((1, 2), (0.0, 0.0))
+    )
     end = renderer.reply(OPENING, replace(broken, sampled=None), tools=TOOLS.specs())
     ids = (*renderer.codec.one_go(text), end[1][-1])
     rollout = TrlRollout(
@@ -163,7 +228,10 @@ def test_what_cannot_be_placed_is_counted(renderer: Renderer) -> None:
 
 def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer: Renderer) -> None:
     messages = [
-        said(("read_file", {"path": "a.py"}), ("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"})),
+        said(
+            ("read_file", {"path": "a.py"}),
+            ("str_replace", {"path": "a.py", "find": "x = 1", "new": "x = 2"}),
+        ),
         answered("read_file", "{'error': 'Tool read_file not found.'}"),
         answered("str_replace", MISSING),
         said(text="Done."),
@@ -171,9 +239,19 @@ def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer:
     made = producer(renderer).make([played(renderer, messages)], max_sites=1)
     (view,) = made.examples[0].hints
     text = renderer.codec.decode(list(view.hint_ids))
-    assert len(view.site_ids) == 2 and view.kinds == {"unknown_tool", "bad_arguments"} and "view_file" in text and "old" in text
+    assert (
+        len(view.site_ids) == 2
+        and view.kinds == {"unknown_tool", "bad_arguments"}
+        and "view_file" in text
+        and "old" in text
+    )
     facts = made.facts
-    assert (facts["sites/found"], facts["sites/used"], facts["sites/messages"], facts["sites/not_drawn"]) == (2, 2, 1, 0)
+    assert (
+        facts["sites/found"],
+        facts["sites/used"],
+        facts["sites/messages"],
+        facts["sites/not_drawn"],
+    ) == (2, 2, 1, 0)
 
 
 def test_parallel_calls_are_answered_in_order(renderer: Renderer) -> None:
@@ -183,8 +261,14 @@ def test_parallel_calls_are_answered_in_order(renderer: Renderer) -> None:
         answered("view_file", "<tool_use_error>File does not exist.</tool_use_error>"),
         said(text="Done."),
     ]
-    recorded = record_rollout(played(renderer, messages), renderer=renderer, tools=TOOLS.specs(), author="student")
-    (first, second) = [ref.result for ref in recorded.session.calls().values()]
-    assert first is not None and second is not None and (first.is_error, second.is_error) == (False, True)
+    recorded = record_rollout(
+        played(renderer, messages), renderer=renderer, tools=TOOLS.specs(), author="student"
+    )
+    first, second = [ref.result for ref in recorded.session.calls().values()]
+    assert (
+        first is not None
+        and second is not None
+        and (first.is_error, second.is_error) == (False, True)
+    )
     facts = producer(renderer).make([played(renderer, messages)]).facts
     assert facts["sites/found"] == 1 and facts["sites/used"] + facts["sites/without_hint"] == 1

@@ -1,4 +1,5 @@
-"""The trainer at work: refusals, the channel rule, the workshop through TRL's own loop, and a resume that repeats the run."""
+"""The trainer at work: refusals, the channel rule, the workshop through TRL's own loop, and a
+resume that repeats the run."""
 
 from __future__ import annotations
 
@@ -23,11 +24,19 @@ from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.core.rundir import RunDir
 from composer_replication.core.trace import Session
 from composer_replication.models.load_student import Student, load_student
-from composer_replication.rollouts.envs.workshop.as_tools import WorkshopTools, plain_tools, task_row
+from composer_replication.rollouts.envs.workshop.as_tools import (
+    WorkshopTools,
+    plain_tools,
+    task_row,
+)
 from composer_replication.rollouts.envs.workshop.lessons import Reckoner
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends.trl import EXAMPLES, ComposerReplicationConfig, ComposerReplicationTrainer
+from composer_replication.training.backends.trl import (
+    EXAMPLES,
+    ComposerReplicationConfig,
+    ComposerReplicationTrainer,
+)
 from tests.backends.frozen import ROOT, start_model, tokenizer, trained
 
 pytestmark = pytest.mark.usefixtures("needs_trl")
@@ -35,7 +44,13 @@ STUDENT = str(ROOT / "examples" / "workshop_student")
 SETTINGS: dict[str, Any] = {
     "seed": 3,
     "student": {"model": STUDENT},
-    "rollouts": {"env": "workshop", "groups": 2, "group_size": 2, "max_context_tokens": 400, "hint_sites": 4},
+    "rollouts": {
+        "env": "workshop",
+        "groups": 2,
+        "group_size": 2,
+        "max_context_tokens": 400,
+        "hint_sites": 4,
+    },
     "train": {
         "steps": 3,
         "checkpoint_every": 1,
@@ -51,19 +66,44 @@ def test_a_model_without_a_weight_to_train_is_refused(tmp_path: Path) -> None:
     """TRL trains such a model without a word, and nothing moves."""
     model = start_model().requires_grad_(False)
     args = ComposerReplicationConfig(
-        output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True, report_to="none"
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=2,
+        num_generations=2,
+        use_cpu=True,
+        report_to="none",
     )
     with pytest.raises(ConfigError, match="no weight of the model can be trained"):
         make(model, args)
-    args = ComposerReplicationConfig(output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True, bf16=True)
+    args = ComposerReplicationConfig(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=2,
+        num_generations=2,
+        use_cpu=True,
+        bf16=True,
+    )
     with pytest.raises(ConfigError, match="bf16 on a CPU"):
         make(start_model(), args)
     with pytest.raises(ConfigError, match="steps_per_generation is 2"):
-        ComposerReplicationConfig(output_dir=str(tmp_path), steps_per_generation=2, gradient_accumulation_steps=1, use_cpu=True)
-    args = ComposerReplicationConfig(output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True)
-    assert args.bf16 is False and args.loss_type == "dr_grpo" and os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+        ComposerReplicationConfig(
+            output_dir=str(tmp_path),
+            steps_per_generation=2,
+            gradient_accumulation_steps=1,
+            use_cpu=True,
+        )
+    args = ComposerReplicationConfig(
+        output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True
+    )
+    assert (
+        args.bf16 is False
+        and args.loss_type == "dr_grpo"
+        and os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    )
     weighted = ComposerReplicationConfig(
-        output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True, preference_weight=1.0
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=2,
+        num_generations=2,
+        use_cpu=True,
+        preference_weight=1.0,
     )
     with pytest.raises(ConfigError, match="no pairs"):
         make(start_model(), weighted)
@@ -73,12 +113,20 @@ def make(model: Any, args: Any, **more: Any) -> Any:
     from datasets import Dataset
 
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
-    what = {"train_dataset": rows, "reward_funcs": lambda completions, **row: [0.0] * len(completions)}
-    return ComposerReplicationTrainer(model=model, args=args, processing_class=copy.deepcopy(tokenizer()), **{**what, **more})
+    what = {
+        "train_dataset": rows,
+        "reward_funcs": lambda completions, **row: [0.0] * len(completions),
+    }
+    return ComposerReplicationTrainer(
+        model=model, args=args, processing_class=copy.deepcopy(tokenizer()), **{**what, **more}
+    )
 
 
-def test_the_tokenizer_and_the_settings_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the guide has it: a model by its folder, rewards and rows, and no more; TRL's order of arguments holds."""
+def test_the_tokenizer_and_the_settings_have_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the guide has it: a model by its folder, rewards and rows, and no more; TRL's order of
+    arguments holds."""
     from datasets import Dataset
     from trl import GRPOConfig
 
@@ -89,34 +137,61 @@ def test_the_tokenizer_and_the_settings_have_defaults(tmp_path: Path, monkeypatc
         return [float(len(str(one))) for one in completions]
 
     trainer = ComposerReplicationTrainer(model=STUDENT, reward_funcs=[rewards], train_dataset=rows)
-    assert trainer.args.output_dir == "workshop_student-composer" and isinstance(trainer.args, ComposerReplicationConfig)
-    assert trainer.processing_class.padding_side == "left" and trainer.processing_class.get_vocab() == load_tokenizer(STUDENT).get_vocab()
-    args = ComposerReplicationConfig(output_dir="out", per_device_train_batch_size=2, num_generations=2, use_cpu=True, report_to="none")
+    assert trainer.args.output_dir == "workshop_student-composer" and isinstance(
+        trainer.args, ComposerReplicationConfig
+    )
+    assert (
+        trainer.processing_class.padding_side == "left"
+        and trainer.processing_class.get_vocab() == load_tokenizer(STUDENT).get_vocab()
+    )
+    args = ComposerReplicationConfig(
+        output_dir="out",
+        per_device_train_batch_size=2,
+        num_generations=2,
+        use_cpu=True,
+        report_to="none",
+    )
     by_order = ComposerReplicationTrainer(STUDENT, [rewards], args, rows)
     assert by_order.args is args and by_order.train_dataset is rows
-    with pytest.raises(ConfigError, match="args is a GRPOConfig, which has no settings of the channels"):
-        ComposerReplicationTrainer(STUDENT, [rewards], GRPOConfig(output_dir="out", use_cpu=True, bf16=False), rows)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        ConfigError, match="args is a GRPOConfig, which has no settings of the channels"
+    ):
+        ComposerReplicationTrainer(
+            STUDENT, [rewards], GRPOConfig(output_dir="out", use_cpu=True, bf16=False), rows
+        )  # pyright: ignore[reportArgumentType]
 
 
 def test_an_unknown_chat_template_is_refused_where_tools_are_called(tmp_path: Path) -> None:
     strange = copy.deepcopy(tokenizer())
-    strange.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a: {% endif %}"
-    args = ComposerReplicationConfig(output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True)
+    strange.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if"
+        " add_generation_prompt %}a: {% endif %}"
+    )
+    args = ComposerReplicationConfig(
+        output_dir=str(tmp_path), per_device_train_batch_size=2, num_generations=2, use_cpu=True
+    )
     with pytest.raises(ConfigError, match="cannot read the tool calls of this chat template"):
         ComposerReplicationTrainer(
-            model=start_model(), args=args, processing_class=strange, environment_factory=partial(WorkshopTools, sandbox=Reckoner())
+            model=start_model(),
+            args=args,
+            processing_class=strange,
+            environment_factory=partial(WorkshopTools, sandbox=Reckoner()),
         )
 
 
 def test_a_channel_that_stays_starved_stops_the_run(tmp_path: Path) -> None:
-    """Rewards that are all alike give the policy nothing; it was never active, so each step is a bad one."""
-    with pytest.raises(StoppedError, match="channel policy was starved at step 2, 2 steps in a row") as caught:
+    """Rewards that are all alike give the policy nothing; it was never active, so each step is a
+    bad one."""
+    with pytest.raises(
+        StoppedError, match="channel policy was starved at step 2, 2 steps in a row"
+    ) as caught:
         trained("policy", tmp_path, steps=4, starved_steps=2, rewards=(0.5,) * 8)
     assert caught.value.exit_code == 3
 
 
 def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
-    """What TRL generated is what is trained: every row's ids, and every hint's target, stand in the padded batch."""
+    """What TRL generated is what is trained: every row's ids, and every hint's target, stand in the
+    padded batch."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
 
@@ -158,7 +233,12 @@ def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
     assert sum(len(v.target_ids) for e in examples for v in e.hints) == line["hint/tokens"]
     for batch in batches:
         rows = zip(
-            batch["prompt_ids"], batch["prompt_mask"], batch["completion_ids"], batch["completion_mask"], batch[EXAMPLES], strict=True
+            batch["prompt_ids"],
+            batch["prompt_mask"],
+            batch["completion_ids"],
+            batch["completion_mask"],
+            batch[EXAMPLES],
+            strict=True,
         )
         for prompt, pm, completion, cm, example in rows:
             assert (*prompt[pm.bool()].tolist(), *completion[cm.bool()].tolist()) == example.ids
@@ -166,8 +246,15 @@ def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
     assert any("not found" in text or "InputValidationError" in text for text in errors)
 
 
-def run_once(folder: Path, *, train: dict[str, Any] | None = None, heard: dict[str, Any] | None = None, **more: Any) -> RunDir:
-    """A run through the function that the CLI calls, in this process; `heard` gets the student and its start weights."""
+def run_once(
+    folder: Path,
+    *,
+    train: dict[str, Any] | None = None,
+    heard: dict[str, Any] | None = None,
+    **more: Any,
+) -> RunDir:
+    """A run through the function that the CLI calls, in this process; `heard` gets the student and
+    its start weights."""
     from composer_replication.core.rundir import create_run, open_run
     from composer_replication.training.backends.trl_run import train_with_trl
 
@@ -175,12 +262,16 @@ def run_once(folder: Path, *, train: dict[str, Any] | None = None, heard: dict[s
     tok = load_tokenizer(STUDENT)
     student: Student = load_student(config.student, tokenizer=tok, seed=config.seed)
     if heard is not None:
-        heard |= {name: tensor.clone() for name, tensor in student.model.state_dict().items()} | {"student": student}
+        heard |= {name: tensor.clone() for name, tensor in student.model.state_dict().items()} | {
+            "student": student
+        }
     resume = more.get("resume", False)
     run = (
         open_run(folder / "runs" / "r")
         if resume
-        else create_run(folder / "runs", resolved=config.model_dump(mode="json"), command="x", seed=3, name="r")
+        else create_run(
+            folder / "runs", resolved=config.model_dump(mode="json"), command="x", seed=3, name="r"
+        )
     )
     train_with_trl(config, student=student, renderer=Renderer.for_tokenizer(tok), run=run, **more)
     return run
@@ -194,29 +285,47 @@ def die(line: dict[str, Any]) -> None:
 
 def same_lines(run: RunDir, expected: RunDir) -> None:
     clock = ("t", "attempt", "step_s")
-    lines = [[{k: v for k, v in line.items() if k not in clock} for line in one.metrics()] for one in (run, expected)]
+    lines = [
+        [{k: v for k, v in line.items() if k not in clock} for line in one.metrics()]
+        for one in (run, expected)
+    ]
     assert lines[0] == lines[1] and [line["step"] for line in lines[1]] == [1, 2, 3]
     weights = [(one.checkpoint(3) / "model.safetensors").read_bytes() for one in (run, expected)]
     assert weights[0] == weights[1]
 
 
 def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
-    """Killed before a checkpoint; then once more as if it had been killed while TRL wrote one: that one has no twin and is not read."""
+    """Killed before a checkpoint; then once more as if it had been killed while TRL wrote one: that
+    one has no twin and is not read."""
     whole = run_once(tmp_path / "whole")
-    child = subprocess.run([sys.executable, "-m", "tests.backends.test_trl_trainer", str(tmp_path / "cut")], cwd=ROOT, check=False)
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.backends.test_trl_trainer", str(tmp_path / "cut")],
+        cwd=ROOT,
+        check=False,
+    )
     assert child.returncode == -signal.SIGKILL
     cut = RunDir(tmp_path / "cut" / "runs" / "r")
     assert [step for step, _ in cut.checkpoints()] == [0, 1]
     run_once(tmp_path / "cut", resume=True)
     same_lines(cut, whole)
     state = json.loads((whole.checkpoint(3) / "trainer.json").read_text("utf-8"))
-    assert state["backend"] == "trl" and state["start_sha256"] and state["policy_health"]["best_success"]
+    assert (
+        state["backend"] == "trl"
+        and state["start_sha256"]
+        and state["policy_health"]["best_success"]
+    )
     lines = whole.metrics()
     line = lines[0]
     for before, after in pairwise(lines):
         between = datetime.fromisoformat(after["t"]) - datetime.fromisoformat(before["t"])
-        assert 0 < after["step_s"] < between.total_seconds(), "a step's seconds are its own, without the rollouts before it"
-    assert line["health/monitor"] >= 0 and line["health/kl"] == 0.0 and line["rollouts/valid_calls"] > 0
+        assert 0 < after["step_s"] < between.total_seconds(), (
+            "a step's seconds are its own, without the rollouts before it"
+        )
+    assert (
+        line["health/monitor"] >= 0
+        and line["health/kl"] == 0.0
+        and line["rollouts/valid_calls"] > 0
+    )
     shutil.rmtree(cut.checkpoint(3))
     (cut.path / "trl" / "checkpoint-3" / "model.safetensors").write_bytes(b"half")
     run_once(tmp_path / "cut", resume=True)

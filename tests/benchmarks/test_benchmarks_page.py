@@ -1,4 +1,5 @@
-"""docs/benchmarks.md says what benchmarks/results/benchmarks.json holds, losing rows and what was not measured included."""
+"""docs/benchmarks.md says what benchmarks/results/benchmarks.json holds, losing rows and what was
+not measured included."""
 
 from __future__ import annotations
 
@@ -9,18 +10,51 @@ from typing import Any
 
 import pytest
 
-from benchmarks.page import GOALS, JSON_PAGE, PAGE, about, gather, growth_of, main, problems, ratio_and_goal, render
+from benchmarks.page import (
+    GOALS,
+    JSON_PAGE,
+    PAGE,
+    about,
+    gather,
+    growth_of,
+    main,
+    problems,
+    ratio_and_goal,
+    render,
+)
 
 ABOUT = about(["benchmarks/step.py", "--json", "build/step.json"])
 
 
 def line(variant: str, pairs: int, cpu_s: float) -> dict[str, Any]:
-    return {"variant": variant, "pairs": pairs, "losses": [1.5, 0.25, 0.5], "gradient_norm": 3.0, "cpu_s": cpu_s, "peak_mib": 100.0}
+    return {
+        "variant": variant,
+        "pairs": pairs,
+        "losses": [1.5, 0.25, 0.5],
+        "gradient_norm": 3.0,
+        "cpu_s": cpu_s,
+        "peak_mib": 100.0,
+    }
 
 
 def measured() -> dict[str, Any]:
-    shape = {"length": 1024, "sites": 4, "layers": 6, "hidden": 256, "vocab": 8192, "repeats": 3, "hint": 32, "message": 48}
-    lines = [line("tree", 2, 2.0), line("trl", 2, 5.0), line("tree", 8, 4.0), line("trl", 8, 10.0), line("rows", 8, 3.2)]
+    shape = {
+        "length": 1024,
+        "sites": 4,
+        "layers": 6,
+        "hidden": 256,
+        "vocab": 8192,
+        "repeats": 3,
+        "hint": 32,
+        "message": 48,
+    }
+    lines = [
+        line("tree", 2, 2.0),
+        line("trl", 2, 5.0),
+        line("tree", 8, 4.0),
+        line("trl", 8, 10.0),
+        line("rows", 8, 3.2),
+    ]
     lines.append({"variant": "naive", "pairs": 8, "problem": "not installed: trl"})
     dense = {
         "ours": {"cpu_s": 6.0, "mib": 300.0},
@@ -34,9 +68,16 @@ def measured() -> dict[str, Any]:
         "share": 0.05,
         "positions": {"dense 256": 512},
         "tables": {"dense 256": dense},
-        "numerics": {"1.2e-04": {"ours": [2e-6, 6e-5], "TRL": [38.0, 0.98]}, "0.0e+00": {"ours": [0.0, 0.0]}},
+        "numerics": {
+            "1.2e-04": {"ours": [2e-6, 6e-5], "TRL": [38.0, 0.98]},
+            "0.0e+00": {"ours": [0.0, 0.0]},
+        },
     }
-    return {"goals": copy.deepcopy(dict(GOALS)), "losses": losses, "step": {"about": ABOUT, "shape": shape, "lines": lines}}
+    return {
+        "goals": copy.deepcopy(dict(GOALS)),
+        "losses": losses,
+        "step": {"about": ABOUT, "shape": shape, "lines": lines},
+    }
 
 
 def row_of(page: str, start: str) -> str:
@@ -51,7 +92,10 @@ def test_a_page_has_ratios_goals_and_the_rows_that_lose() -> None:
     assert row_of(page, "| 8 | trl |").startswith("| 8 | trl | 10.00 | 0.400 | 0.28: **missed** |")
     assert "**1.250**" in row_of(page, "| 8 | rows |")
     assert "not installed: trl" in row_of(page, "| 8 | naive |")
-    assert row_of(page, "| naive |") == "| naive | 20.00 | 0.300 | 0.4: met | 9000 | 0.033 | 0.04: met |"
+    assert (
+        row_of(page, "| naive |")
+        == "| naive | 20.00 | 0.300 | 0.4: met | 9000 | 0.033 | 0.04: met |"
+    )
     assert "0.35: **missed**" in row_of(page, "| trl_chunked |")
     assert "The goals were set for 1024, not 512" in page
     assert "1e-04: 0.001" in page or "0.0001: 0.001 (met)" in page
@@ -60,7 +104,13 @@ def test_a_page_has_ratios_goals_and_the_rows_that_lose() -> None:
 def test_what_has_no_number_is_listed() -> None:
     page = render(measured())
     listed = page.partition("## Not measured")[2].partition("\n## ")[0]
-    for part in ("everything on a GPU", "a session of 32,768 tokens", "4 pairs: tree, rows", "8 pairs: separate, naive", "liger"):
+    for part in (
+        "everything on a GPU",
+        "a session of 32,768 tokens",
+        "4 pairs: tree, rows",
+        "8 pairs: separate, naive",
+        "liger",
+    ):
         assert part in listed
     assert "2 pairs: tree" not in listed
 
@@ -83,7 +133,9 @@ def test_growth_is_from_the_fewest_to_the_most_pairs() -> None:
     (3.0, 2.0, None, ("**1.500**", "")),
     (None, 2.0, 0.5, ("", "0.5")),
 ])  # fmt: skip
-def test_ratio(ours: float | None, theirs: float, goal: float | None, cells: tuple[str, str]) -> None:
+def test_ratio(
+    ours: float | None, theirs: float, goal: float | None, cells: tuple[str, str]
+) -> None:
     assert ratio_and_goal(ours, theirs, goal) == cells
 
 
@@ -91,18 +143,36 @@ def test_the_sweep_is_judged_by_its_ends() -> None:
     def at(positions: int, variant: str, cpu_s: float, mib: float) -> dict[str, Any]:
         return {"positions": positions, "variant": variant, "cpu_s": cpu_s, "mib": mib}
 
-    lines = [at(4096, "ours", 0.6, 210.0), at(512, "ours", 0.5, 209.0), at(512, "naive", 10.0, 4450.0)]
+    lines = [
+        at(4096, "ours", 0.6, 210.0),
+        at(512, "ours", 0.5, 209.0),
+        at(512, "naive", 10.0, 4450.0),
+    ]
     lines.append({"positions": 1024, "variant": "naive", "missing": "trl"})
-    part = {"about": ABOUT, "vocab": 151936, "loss_positions": 51, "hidden": 256, "repeats": 3, "lines": lines}
+    part = {
+        "about": ABOUT,
+        "vocab": 151936,
+        "loss_positions": 51,
+        "hidden": 256,
+        "repeats": 3,
+        "lines": lines,
+    }
     page = render(measured() | {"sweep": part})
     assert row_of(page, "| 512 |") == "| 512 | 0.50 | 209 |  |  | 10.00 | 4450 | 0.050 | 0.047 |"
-    assert "not installed" in row_of(page, "| 1024 |") and row_of(page, "| 4096 |").startswith("| 4096 | 0.60 | 210 |")
+    assert "not installed" in row_of(page, "| 1024 |") and row_of(page, "| 4096 |").startswith(
+        "| 4096 | 0.60 | 210 |"
+    )
     assert row_of(page, "| time |") == "| time | 1.200 | 1.1: **missed** |"
     assert row_of(page, "| memory |") == "| memory | 1.005 | 1.1: met |"
-    assert "few loss positions among ever more" in render(measured()) and "few loss positions among" not in page
+    assert (
+        "few loss positions among ever more" in render(measured())
+        and "few loss positions among" not in page
+    )
 
 
-def test_a_stale_page_is_found_and_written_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stale_page_is_found_and_written_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for page in (PAGE, JSON_PAGE):
         (tmp_path / page).parent.mkdir(parents=True)
     assert "does not exist" in problems(tmp_path)[0]
@@ -124,7 +194,15 @@ def test_a_stale_page_is_found_and_written_anew(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_command_names_no_folder_of_the_machine() -> None:
-    said = about(["/home/somebody/checkout/benchmarks/step.py", "--pairs", "2", "--json", "/home/somebody/step.json"])
+    said = about(
+        [
+            "/home/somebody/checkout/benchmarks/step.py",
+            "--pairs",
+            "2",
+            "--json",
+            "/home/somebody/step.json",
+        ]
+    )
     assert said["command"] == "python benchmarks/step.py --pairs 2 --json build/step.json"
 
 
@@ -135,33 +213,87 @@ def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
 
 def test_curation_names_what_loses_and_pairs_that_differ() -> None:
     recipes = {
-        "default": {"kept": 9000, "judge_pairs_per_s": 12000, "data_juicer_pairs_per_s": 300, "same_kept_set": True},
-        "with_disagreement_filter": {"kept": 8900, "judge_pairs_per_s": 9000, "data_juicer_pairs_per_s": 100, "same_kept_set": False},
+        "default": {
+            "kept": 9000,
+            "judge_pairs_per_s": 12000,
+            "data_juicer_pairs_per_s": 300,
+            "same_kept_set": True,
+        },
+        "with_disagreement_filter": {
+            "kept": 8900,
+            "judge_pairs_per_s": 9000,
+            "data_juicer_pairs_per_s": 100,
+            "same_kept_set": False,
+        },
     }
-    part = {"about": ABOUT, "pairs": 10000, "chars_a_side": 700, "rows_pairs_per_s": 5000, "answers_per_s": 30000, "recipes": recipes}
+    part = {
+        "about": ABOUT,
+        "pairs": 10000,
+        "chars_a_side": 700,
+        "rows_pairs_per_s": 5000,
+        "answers_per_s": 30000,
+        "recipes": recipes,
+    }
     page = render({**measured(), "curate": part})
     assert "| default | 9000 | 12000 | at least 10000: met | 300 | 40 | the same |" in page
     assert "| with_disagreement_filter | 8900 | 9000 |  | 100 | 90 | **others** |" in page
     recipes["default"] = {"kept": 9000, "judge_pairs_per_s": 9999}
-    assert "| default | 9000 | 9999 | at least 10000: **missed** | not installed |" in render({**measured(), "curate": part})
+    assert "| default | 9000 | 9999 | at least 10000: **missed** | not installed |" in render(
+        {**measured(), "curate": part}
+    )
 
 
 def test_redaction_is_held_against_its_three_goals() -> None:
-    part = {"about": ABOUT, "num_texts": 900, "mb": 3.0, "mb_per_s": 19.9, "plain_loop_mb_per_s": 2.0, "ratio": 10.0}
-    part |= {"altered": 0.0, "altered_with_email": 0.02, "planted": 440, "kinds": 22, "recall": 0.9977}
+    part = {
+        "about": ABOUT,
+        "num_texts": 900,
+        "mb": 3.0,
+        "mb_per_s": 19.9,
+        "plain_loop_mb_per_s": 2.0,
+        "ratio": 10.0,
+    }
+    part |= {
+        "altered": 0.0,
+        "altered_with_email": 0.02,
+        "planted": 440,
+        "kinds": 22,
+        "recall": 0.9977,
+    }
     page = render({**measured(), "redact": part})
     assert row_of(page, "| MB per CPU-s |") == "| MB per CPU-s | 19.9 | at least 20: **missed** |"
     own = "| development data: recall on 440"
-    assert row_of(page, own) == f"{own} secrets of our own, of 22 kinds | 0.9977 | at least 0.99: met |"
-    assert row_of(page, "| share of clean") == "| share of clean strings altered | 0.02000 | at most 0.01: **missed** |"
+    assert (
+        row_of(page, own)
+        == f"{own} secrets of our own, of 22 kinds | 0.9977 | at least 0.99: met |"
+    )
+    assert (
+        row_of(page, "| share of clean")
+        == "| share of clean strings altered | 0.02000 | at most 0.01: **missed** |"
+    )
 
 
 def test_what_a_replay_bills_is_added_up_and_priced() -> None:
-    bills = {"full": {"calls": 9, "sent": 3_000_000, "in_order": 400_000.0}, "chosen": {"calls": 2, "sent": 300_000, "in_order": 100_000.0}}
-    rows = [{"session": name, "steps": 9, "sites": 1, "reported": 4_000_000, **bills} for name in ("a", "b")]
-    part = {"about": ABOUT, "cached": 0.1, "usd": 2.0, "bytes_a_token": 3.4, "estimate": 3.5, "rows": rows}
+    bills = {
+        "full": {"calls": 9, "sent": 3_000_000, "in_order": 400_000.0},
+        "chosen": {"calls": 2, "sent": 300_000, "in_order": 100_000.0},
+    }
+    rows = [
+        {"session": name, "steps": 9, "sites": 1, "reported": 4_000_000, **bills}
+        for name in ("a", "b")
+    ]
+    part = {
+        "about": ABOUT,
+        "cached": 0.1,
+        "usd": 2.0,
+        "bytes_a_token": 3.4,
+        "estimate": 3.5,
+        "rows": rows,
+    }
     page = render({**measured(), "replay_cost": part})
-    assert row_of(page, "| all |") == "| all | 18 | 2 | 8.000 | 6.000 | 0.800 | 4 | 0.600 | 0.200 | 30.0 |"
+    assert (
+        row_of(page, "| all |")
+        == "| all | 18 | 2 | 8.000 | 6.000 | 0.800 | 4 | 0.600 | 0.200 | 30.0 |"
+    )
     assert "naive full $6.000, full in order $0.800, chosen $0.600, chosen in order $0.200" in page
 
 

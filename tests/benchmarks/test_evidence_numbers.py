@@ -1,4 +1,5 @@
-"""Pooling over seeds: an interval over tasks within the seeds, one over the seeds, and the wider bounds of both decide."""
+"""Pooling over seeds: an interval over tasks within the seeds, one over the seeds, and the wider
+bounds of both decide."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.workshop_evidence.numbers import block_of, evaluation_seed_of, level_numbers, pooled, pooled_row, questions
+from benchmarks.workshop_evidence.numbers import (
+    block_of,
+    evaluation_seed_of,
+    level_numbers,
+    pooled,
+    pooled_row,
+    questions,
+)
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired
@@ -31,7 +39,8 @@ def failed(played: list[EpisodeResult]) -> list[EpisodeResult]:
 
 
 def test_a_row_has_the_wider_of_both_intervals_and_every_outcome(good: list[EpisodeResult]) -> None:
-    """One seed always succeeds and the other never: over tasks nothing varies, over two seeds nothing is known."""
+    """One seed always succeeds and the other never: over tasks nothing varies, over two seeds
+    nothing is known."""
     found = pooled_row("x", {7: good, 8: failed(good)}, settings=SETTINGS, seed=1)
     assert (found["success"], found["success_low"], found["success_high"]) == (0.5, 0.0, 1.0)
     assert found["by_seed"] == {"7": 1.0, "8": 0.0} and found["n"] == 2 * len(good)
@@ -39,22 +48,36 @@ def test_a_row_has_the_wider_of_both_intervals_and_every_outcome(good: list[Epis
 
 
 def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[EpisodeResult]) -> None:
-    """Resampling tasks within seeds would say +.33 [.33, .33]; over the three seeds, of which two show nothing, it includes zero."""
+    """Resampling tasks within seeds would say +.33 [.33, .33]; over the three seeds, of which two
+    show nothing, it includes zero."""
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: good, 8: good, 9: failed(good)})
-    both = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[0]
-    assert both["difference"] == pytest.approx(1 / 3) and both["tasks"] == pytest.approx([1 / 3, 1 / 3])
+    both = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[
+        0
+    ]
+    assert both["difference"] == pytest.approx(1 / 3) and both["tasks"] == pytest.approx(
+        [1 / 3, 1 / 3]
+    )
     assert both["by_block"] == {"000000007": 0.0, "000000008": 0.0, "000000009": 1.0}
     reach = 4.303 * statistics.stdev([0, 0, 1]) / math.sqrt(3)
-    assert both["blocks"] == pytest.approx([max(-1.0, 1 / 3 - reach), 1.0]) and (both["low"], both["high"]) == tuple(both["blocks"])
+    assert both["blocks"] == pytest.approx([max(-1.0, 1 / 3 - reach), 1.0]) and (
+        both["low"],
+        both["high"],
+    ) == tuple(both["blocks"])
     mixed = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300)[0]
     assert mixed["low"] > 0 and "blocks" not in mixed
 
 
-def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(good: list[EpisodeResult]) -> None:
+def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(
+    good: list[EpisodeResult],
+) -> None:
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(good)]
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: half, 8: half, 9: half})
-    found = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[0]
-    assert [found["low"], found["high"]] == found["tasks"] and found["blocks"][0] == found["blocks"][1]
+    found = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[
+        0
+    ]
+    assert [found["low"], found["high"]] == found["tasks"] and found["blocks"][0] == found[
+        "blocks"
+    ][1]
 
 
 def test_bounds_of_an_arm_that_never_fails_are_not_empty(good: list[EpisodeResult]) -> None:
@@ -69,9 +92,25 @@ def test_every_arm_needs_every_seed(good: list[EpisodeResult]) -> None:
 
 def test_what_is_compared() -> None:
     asked = questions(
-        ["before", "more_sft", "placebo", "hint", "hint_placebo", "hint_live", "wrong_site", "policy", "hint_policy", "after"]
+        [
+            "before",
+            "more_sft",
+            "placebo",
+            "hint",
+            "hint_placebo",
+            "hint_live",
+            "wrong_site",
+            "policy",
+            "hint_policy",
+            "after",
+        ]
     )
-    assert {("after", "before"), ("after", "placebo"), ("after", "hint_policy"), ("hint", "hint_placebo")} <= set(asked)
+    assert {
+        ("after", "before"),
+        ("after", "placebo"),
+        ("after", "hint_policy"),
+        ("hint", "hint_placebo"),
+    } <= set(asked)
     assert {("hint", "wrong_site"), ("hint", "hint_live"), ("policy", "before")} <= set(asked)
     assert len(asked) == len(set(asked)) and not any("preference" in pair for pair in asked)
 
@@ -79,7 +118,12 @@ def test_what_is_compared() -> None:
 def test_the_headline_has_more_seeds_than_the_rest(good: list[EpisodeResult]) -> None:
     five = {seed: good for seed in (1, 2, 3, 4, 5)}
     three = {seed: failed(good) for seed in (1, 2, 3)}
-    arms = {"before": {s: failed(good) for s in five}, "hint": five, "wrong_site": three, "after": five}
+    arms = {
+        "before": {s: failed(good) for s in five},
+        "hint": five,
+        "wrong_site": three,
+        "after": five,
+    }
     found = level_numbers(arms, settings=SETTINGS, seed=1)
     sizes = {(p["a"], p["b"]): p["n"] // len(good) for p in found["paired"] if "metric" not in p}
     assert sizes["after", "before"] == 5 and sizes["hint", "wrong_site"] == 3
@@ -91,5 +135,7 @@ def test_every_seed_and_level_has_tasks_of_its_own() -> None:
     places = [(level, seed) for level in (1, 2) for seed in (11, 12, 13)]
     drawn = [evaluation_seed_of(31415, level=level, seed=seed) for level, seed in places]
     assert len(set(drawn)) == len(places)
-    ids = [{t.id for t in evaluation_tasks(EvaluateSettings(tasks=24), seed=seed)} for seed in drawn]
+    ids = [
+        {t.id for t in evaluation_tasks(EvaluateSettings(tasks=24), seed=seed)} for seed in drawn
+    ]
     assert all(len(a & b) < 6 for i, a in enumerate(ids) for b in ids[:i])

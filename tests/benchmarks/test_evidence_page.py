@@ -1,4 +1,5 @@
-"""docs/evidence.md says what its JSON holds and no more, and a number that is stale is found wherever it is quoted."""
+"""docs/evidence.md says what its JSON holds and no more, and a number that is stale is found
+wherever it is quoted."""
 
 from __future__ import annotations
 
@@ -13,10 +14,26 @@ import pytest
 from benchmarks.workshop_evidence.arms import ARMS, LEVELS, settings_sha256, steps_of
 from benchmarks.workshop_evidence.code import code_files, code_sha256, stale
 from benchmarks.workshop_evidence.numbers import questions
-from benchmarks.workshop_evidence.page import JSON_PAGE, STUDENTS, loose_numbers, problems, quotes, render, value_at
+from benchmarks.workshop_evidence.page import (
+    JSON_PAGE,
+    STUDENTS,
+    loose_numbers,
+    problems,
+    quotes,
+    render,
+    value_at,
+)
 
 Evidence = dict[str, Any]
-SUCCESS = {"before": 0.125, "more_sft": 0.13, "placebo": 0.14, "policy": 0.25, "hint": 0.35, "preference": 0.05, "after": 0.6}
+SUCCESS = {
+    "before": 0.125,
+    "more_sft": 0.13,
+    "placebo": 0.14,
+    "policy": 0.25,
+    "hint": 0.35,
+    "preference": 0.05,
+    "after": 0.6,
+}
 TARGETED = "targeted_mistakes_per_episode"
 
 
@@ -24,24 +41,67 @@ def row(name: str, success: float) -> dict[str, Any]:
     families = {"A_made": 0.5, "B_made": 0.5, "C_made": 0.5, "A_n": 9, "B_n": 9, "C_n": 9}
     bits = ("1" * round(200 * success)).ljust(200, "0")
     by_seed, outcomes = ({seed: value for seed in ("11", "12", "13")} for value in (success, bits))
-    shown = {"success": success, "success_low": success - 0.03, "success_high": success + 0.03, "valid_call_rate": 0.9}
-    return {"name": name, "n": 576, **shown, "families": families, "by_seed": by_seed, "outcomes": outcomes}
+    shown = {
+        "success": success,
+        "success_low": success - 0.03,
+        "success_high": success + 0.03,
+        "valid_call_rate": 0.9,
+    }
+    return {
+        "name": name,
+        "n": 576,
+        **shown,
+        "families": families,
+        "by_seed": by_seed,
+        "outcomes": outcomes,
+    }
 
 
 def difference(a: str, b: str, value: float, *, reach: float = 0.04) -> dict[str, Any]:
-    return {"a": a, "b": b, "difference": value, "low": value - reach, "high": value + reach, "n": 576}
+    return {
+        "a": a,
+        "b": b,
+        "difference": value,
+        "low": value - reach,
+        "high": value + reach,
+        "n": 576,
+    }
 
 
 def level(sha256: str, number: int) -> Evidence:
     names = [name for name, arm in ARMS.items() if number in arm.levels]
     success = {"before": 0.125, **{name: SUCCESS.get(name, 0.3) for name in names}}
     tokens = {"policy": 100, "lm_ce": 0, "hint": 50, "preference": 20}
-    run = {"code": 0, "steps": 24, "kept": 24, "state": "done", "rule": "", "cpu_s": 40.0, "kl": 0.05, "tokens": tokens}
-    arms = {name: {"text": ARMS[name].text, "runs": {seed: dict(run) for seed in ("11", "12", "13")}} for name in names}
+    run = {
+        "code": 0,
+        "steps": 24,
+        "kept": 24,
+        "state": "done",
+        "rule": "",
+        "cpu_s": 40.0,
+        "kl": 0.05,
+        "tokens": tokens,
+    }
+    arms = {
+        name: {"text": ARMS[name].text, "runs": {seed: dict(run) for seed in ("11", "12", "13")}}
+        for name in names
+    }
     paired = [difference(a, b, success[a] - success[b]) for a, b in questions(list(success))]
-    hinted = {**difference("hint", "before", -0.5), "metric": TARGETED, "ratio": 0.2, "ratio_low": 0.15, "ratio_high": 0.25}
+    hinted = {
+        **difference("hint", "before", -0.5),
+        "metric": TARGETED,
+        "ratio": 0.2,
+        "ratio_low": 0.15,
+        "ratio_high": 0.25,
+    }
     rows = [row(*item) for item in success.items()]
-    return {"rows": rows, "paired": [*paired, hinted], "arms": arms, "text": "By construction: planted.", "student_sha256": sha256}
+    return {
+        "rows": rows,
+        "paired": [*paired, hinted],
+        "arms": arms,
+        "text": "By construction: planted.",
+        "student_sha256": sha256,
+    }
 
 
 @pytest.fixture
@@ -59,7 +119,10 @@ def evidence() -> Evidence:
         "settings_sha256": settings_sha256(),
         "code": {},
     }
-    return {"about": about, "levels": {str(number): level(f"{number:064d}", number) for number in LEVELS}}
+    return {
+        "about": about,
+        "levels": {str(number): level(f"{number:064d}", number) for number in LEVELS},
+    }
 
 
 @pytest.fixture
@@ -69,8 +132,12 @@ def checkout(tmp_path: Path, evidence: Evidence) -> Path:
     for number in LEVELS:
         folder = tmp_path / "examples" / STUDENTS[number]
         folder.mkdir(parents=True)
-        (folder / "warmup.json").write_text(json.dumps({"weights_sha256": f"{number:064d}"}), "utf-8")
-    (tmp_path / "README.md").write_text("Success <!-- evidence: level1.after.success -->0.60<!-- /evidence -->\n", "utf-8")
+        (folder / "warmup.json").write_text(
+            json.dumps({"weights_sha256": f"{number:064d}"}), "utf-8"
+        )
+    (tmp_path / "README.md").write_text(
+        "Success <!-- evidence: level1.after.success -->0.60<!-- /evidence -->\n", "utf-8"
+    )
     write(tmp_path, evidence)
     return tmp_path
 
@@ -117,14 +184,21 @@ def level_left_out(evidence: Evidence) -> None:
         (fewer_seeds, "1 seeds"),
     ],
 )
-def test_evidence_of_something_else_is_stale(checkout: Path, evidence: Evidence, change: Callable[[Evidence], None], words: str) -> None:
+def test_evidence_of_something_else_is_stale(
+    checkout: Path, evidence: Evidence, change: Callable[[Evidence], None], words: str
+) -> None:
     change(evidence)
     write(checkout, evidence)
     assert any(words in line for line in problems(checkout)), problems(checkout)
 
 
-@pytest.mark.parametrize(("change", "words"), [(arm_left_out, "- level 1: hint_live"), (level_left_out, "- level 2: all of it")])
-def test_the_page_says_which_arms_were_not_run(evidence: Evidence, change: Callable[[Evidence], None], words: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(arm_left_out, "- level 1: hint_live"), (level_left_out, "- level 2: all of it")],
+)
+def test_the_page_says_which_arms_were_not_run(
+    evidence: Evidence, change: Callable[[Evidence], None], words: str
+) -> None:
     assert "Not run yet" not in render(evidence)
     change(evidence)
     assert "**Not run yet**" in render(evidence) and words in render(evidence)
@@ -172,25 +246,35 @@ def test_a_quote_is_compared_as_it_is_rounded(evidence: Evidence, quote: str, wo
     assert [words in line for line in found] == ([True] if words else [])
 
 
-def test_numbers_that_are_not_what_the_outcomes_say_are_found(checkout: Path, evidence: Evidence) -> None:
+def test_numbers_that_are_not_what_the_outcomes_say_are_found(
+    checkout: Path, evidence: Evidence
+) -> None:
     rows = {r["name"]: r for r in evidence["levels"]["1"]["rows"]}
     rows["after"]["outcomes"]["12"] = "1" * 200
     write(checkout, evidence)
     found = problems(checkout)
-    assert any("after, seed 12: success is 0.6, its outcomes say 200 of 200" in line for line in found)
+    assert any(
+        "after, seed 12: success is 0.6, its outcomes say 200 of 200" in line for line in found
+    )
     assert any("level 1: after - before is 0.475, its outcomes say" in line for line in found)
 
 
 def test_an_interval_that_leaves_the_seeds_out_is_found(checkout: Path, evidence: Evidence) -> None:
-    """Seeds that disagree: the interval over them is wide, whatever resampling tasks within them says."""
+    """Seeds that disagree: the interval over them is wide, whatever resampling tasks within them
+    says."""
     (after,) = (r for r in evidence["levels"]["1"]["rows"] if r["name"] == "after")
     for seed, hits in (("11", 80), ("12", 120), ("13", 160)):
         after["outcomes"][seed], after["by_seed"][seed] = ("1" * hits).ljust(200, "0"), hits / 200
     write(checkout, evidence)
-    assert any("after - before: its interval leaves out that over seeds" in line for line in problems(checkout))
+    assert any(
+        "after - before: its interval leaves out that over seeds" in line
+        for line in problems(checkout)
+    )
 
 
-def test_arms_that_other_code_trained_are_named(tmp_path: Path, evidence: Evidence, repository_root: Path) -> None:
+def test_arms_that_other_code_trained_are_named(
+    tmp_path: Path, evidence: Evidence, repository_root: Path
+) -> None:
     here = code_sha256(repository_root)
     for found in evidence["levels"].values():
         for arm in found["arms"].values():
@@ -201,7 +285,10 @@ def test_arms_that_other_code_trained_are_named(tmp_path: Path, evidence: Eviden
     evidence["levels"]["1"]["arms"]["hint"]["runs"]["12"]["code_sha256"] = "0" * 64
     evidence["about"]["code"]["training/step.py"] = "0" * 12
     (line,) = stale(repository_root, evidence)
-    assert line == "level 1: trained by other code than this: hint; changed since they were played: training/step.py"
+    assert (
+        line == "level 1: trained by other code than this: hint; changed since they were played:"
+        " training/step.py"
+    )
 
 
 def test_the_hash_of_code_is_of_what_it_does(tmp_path: Path) -> None:
@@ -215,11 +302,21 @@ def test_the_hash_of_code_is_of_what_it_does(tmp_path: Path) -> None:
 
 
 def test_a_marker_that_is_not_closed_is_found(evidence: Evidence) -> None:
-    assert "not closed" in next(quotes("x.md", "<!-- evidence: level1.after.success -->0.1", evidence))
+    assert "not closed" in next(
+        quotes("x.md", "<!-- evidence: level1.after.success -->0.1", evidence)
+    )
 
 
 def test_settings_and_versions_are_no_results() -> None:
-    assert list(loose_numbers("x.md", "--train.hint.weight 0.3, Qwen2.5, torch 2.13.0, Python 3.11, python3.12, 1.2.10")) == []
+    assert (
+        list(
+            loose_numbers(
+                "x.md",
+                "--train.hint.weight 0.3, Qwen2.5, torch 2.13.0, Python 3.11, python3.12, 1.2.10",
+            )
+        )
+        == []
+    )
     assert len(list(loose_numbers("x.md", "from .353 to 0.60 (+0.247)"))) == 3
 
 
@@ -237,17 +334,26 @@ def test_a_claim_stands_only_where_its_interval_supports_it(evidence: Evidence) 
     assert "Success on held-out tasks rose" in page and "Each channel adds to the other two" in page
     assert "`hint` does better than `hint_placebo`" in page
     assert "The channels do not add up" in page_of(evidence, "after", "hint", 0.03)
-    assert "A third channel is not shown to help beside hint_policy" in page_of(evidence, "after", "hint_policy", 0.03)
-    assert "`hint` is not shown to differ from `hint_placebo`" in page_of(evidence, "hint", "hint_placebo", 0.03)
+    assert "A third channel is not shown to help beside hint_policy" in page_of(
+        evidence, "after", "hint_policy", 0.03
+    )
+    assert "`hint` is not shown to differ from `hint_placebo`" in page_of(
+        evidence, "hint", "hint_placebo", 0.03
+    )
     assert "`hint` does worse than `hint_live`" in page_of(evidence, "hint", "hint_live", -0.3)
     nothing = page_of(evidence, "after", "placebo", 0.03)
     assert "Nothing is claimed" in nothing and "Success on held-out tasks rose" not in nothing
 
 
 def test_what_has_to_be_said_stands_beside_the_numbers(evidence: Evidence) -> None:
-    evidence["levels"]["1"]["arms"]["hint_live"]["runs"]["12"].update(code=3, rule="kl", steps=15, kept=6)
+    evidence["levels"]["1"]["arms"]["hint_live"]["runs"]["12"].update(
+        code=3, rule="kl", steps=15, kept=6
+    )
     page = render(evidence)
-    assert page.count("By construction") >= 2 and "taught to the workshop's students in their warm-up" in page
+    assert (
+        page.count("By construction") >= 2
+        and "taught to the workshop's students in their warm-up" in page
+    )
     assert page.index("## Level 1") < page.index("## Level 2, the counter-example")
     assert "seed 12: kl after 15 steps, back to step 6" in page and "31415" in page
     assert "fall to at most 0.3 x of `before`. It is 0.20 x [0.15, 0.25]: reached." in page
@@ -260,7 +366,9 @@ def test_a_number_by_its_key(evidence: Evidence) -> None:
 
 def test_a_control_has_the_steps_of_what_it_controls() -> None:
     for name, arm in ARMS.items():
-        assert not arm.like or (steps_of(name) == steps_of(arm.like) and not ARMS[arm.like].like), name
+        assert not arm.like or (steps_of(name) == steps_of(arm.like) and not ARMS[arm.like].like), (
+            name
+        )
         assert not arm.like or set(arm.levels) <= set(ARMS[arm.like].levels), name
         assert "--train.steps" not in arm.flags
 

@@ -1,4 +1,5 @@
-"""The sets of pairs that the evidence compares: what a slip is, what is raw, what the null test deals, and rows that are added later."""
+"""The sets of pairs that the evidence compares: what a slip is, what is raw, what the null test
+deals, and rows that are added later."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ import pytest
 from benchmarks.workshop_evidence.arms import ARMS, settings_sha256
 from benchmarks.workshop_evidence.merge import merged
 from benchmarks.workshop_evidence.page import render
-from benchmarks.workshop_evidence.pairs import SETS, SLIPS, TEACHERS, noisy, null_pairs, raw_pairs, slipped
+from benchmarks.workshop_evidence.pairs import (
+    SETS,
+    SLIPS,
+    TEACHERS,
+    noisy,
+    null_pairs,
+    raw_pairs,
+    slipped,
+)
 from composer_replication.core.errors import DataError
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import Request
@@ -21,7 +30,11 @@ from composer_replication.data.teachers.scripted import Scripted
 from tests.benchmarks.test_evidence_page import Evidence, difference, evidence, row
 
 __all__ = ["evidence"]
-READ = Turn(role="assistant", author="t", blocks=(ToolCall("c0", "read_file", {"path": "a.py", "start": 1}),))
+READ = Turn(
+    role="assistant",
+    author="t",
+    blocks=(ToolCall("c0", "read_file", {"path": "a.py", "start": 1}),),
+)
 DONE = Turn(role="assistant", author="t", blocks=(Text("Done."),))
 LIST = Turn(role="assistant", author="t", blocks=(ToolCall("c0", "list_files", {}),))
 
@@ -35,30 +48,53 @@ def test_every_slip_is_another_message_and_each_of_its_own_kind() -> None:
     assert len({repr(turn.blocks) for turn in (*made.values(), READ)}) == len(SLIPS) + 1
     assert made["empty"].blocks == () and made["words"].text == "Done." and not made["words"].calls
     assert made["unknown_tool"].calls[0].name == "open_read_file"
-    assert made["misfitting"].calls[0].arguments == {"path": "a.py"} and made["another"].calls[0].name == "list_files"
+    assert (
+        made["misfitting"].calls[0].arguments == {"path": "a.py"}
+        and made["another"].calls[0].name == "list_files"
+    )
     assert slipped(LIST, request(), how="another").calls[0].name == "run_tests"
     assert slipped(DONE, request(), how="unknown_tool").calls[0].name == "list_files"
 
 
 def test_a_noisy_player_slips_at_its_share_and_always_at_the_same_places() -> None:
     def asked(name: str, share: float, seed: int = 7) -> list[bool]:
-        teacher = noisy(Scripted("p", "p", lambda _: READ), name=name, family="f", share=share, seed=seed)
+        teacher = noisy(
+            Scripted("p", "p", lambda _: READ), name=name, family="f", share=share, seed=seed
+        )
         replies = [asyncio.run(teacher.ask(request(f"s{n}:1:-"))).turn for n in range(400)]
         assert {turn.author for turn in replies} == {name}
         return [turn.blocks != READ.blocks for turn in replies]
 
-    assert not any(asked("a", 0.0)) and all(asked("a", 1.0)) and 0.24 < sum(asked("a", 0.3)) / 400 < 0.36
-    assert asked("a", 0.3) == asked("a", 0.3) != asked("b", 0.3) and asked("a", 0.3) != asked("a", 0.3, seed=8)
-    assert len({family for _, family, _, _ in TEACHERS}) == 4 and set(SETS) == {arm.pairs for arm in ARMS.values() if arm.pairs}
+    assert (
+        not any(asked("a", 0.0))
+        and all(asked("a", 1.0))
+        and 0.24 < sum(asked("a", 0.3)) / 400 < 0.36
+    )
+    assert asked("a", 0.3) == asked("a", 0.3) != asked("b", 0.3) and asked("a", 0.3) != asked(
+        "a", 0.3, seed=8
+    )
+    assert len({family for _, family, _, _ in TEACHERS}) == 4 and set(SETS) == {
+        arm.pairs for arm in ARMS.values() if arm.pairs
+    }
 
 
 def place(number: int, own: Turn, **answers: Turn) -> AnsweredTurn:
-    given = tuple(Answer(site_id=f"s{number}:1:-", teacher=name, family=name, turn=turn) for name, turn in answers.items())
+    given = tuple(
+        Answer(site_id=f"s{number}:1:-", teacher=name, family=name, turn=turn)
+        for name, turn in answers.items()
+    )
     return AnsweredTurn(session_id=f"s{number}", turn=1, own=own, answers=given)
 
 
 def test_raw_is_every_answer_that_is_another_action_however_many_agree() -> None:
-    pairs = list(raw_pairs([place(1, LIST, a=READ, b=READ, c=LIST, d=slipped(READ, request(), how="empty")), place(2, DONE, a=DONE)]))
+    pairs = list(
+        raw_pairs(
+            [
+                place(1, LIST, a=READ, b=READ, c=LIST, d=slipped(READ, request(), how="empty")),
+                place(2, DONE, a=DONE),
+            ]
+        )
+    )
     assert [(pair.session_id, pair.teachers, bool(pair.chosen.blocks)) for pair in pairs] == [
         ("s1", ("a",), True),
         ("s1", ("b",), True),
@@ -67,10 +103,15 @@ def test_raw_is_every_answer_that_is_another_action_however_many_agree() -> None
 
 
 def test_the_null_deals_answers_away_and_stops_at_the_number_asked_for() -> None:
-    """Each place has a file of its own; a pair of the null test prefers the file of another place."""
+    """Each place has a file of its own; a pair of the null test prefers the file of another
+    place."""
 
     def reads(number: int) -> Turn:
-        return Turn(role="assistant", author="t", blocks=(ToolCall("c0", "read_file", {"path": f"{number % 3}.py"}),))
+        return Turn(
+            role="assistant",
+            author="t",
+            blocks=(ToolCall("c0", "read_file", {"path": f"{number % 3}.py"}),),
+        )
 
     places = [place(n, LIST, a=reads(n), b=reads(n), c=reads(n)) for n in range(12)]
     found = list(null_pairs(places, seed=3, min_families=3, wanted=9))
@@ -80,16 +121,25 @@ def test_the_null_deals_answers_away_and_stops_at_the_number_asked_for() -> None
 
 
 def parted(evidence: Evidence) -> tuple[Evidence, Evidence]:
-    """The page without the arms of the pairs, and a later file that has them, `before` and `preference`."""
+    """The page without the arms of the pairs, and a later file that has them, `before` and
+    `preference`."""
     own = {name for name, arm in ARMS.items() if arm.pairs}
     old, new = copy.deepcopy(evidence), copy.deepcopy(evidence)
-    old["about"]["settings_sha256"], new["about"]["command"] = settings_sha256(without=own), "python benchmarks/evidence.py --arms more"
+    old["about"]["settings_sha256"], new["about"]["command"] = (
+        settings_sha256(without=own),
+        "python benchmarks/evidence.py --arms more",
+    )
     del new["levels"]["2"]
-    for whole, keep in ((old, lambda name: name not in own), (new, lambda name: name in own | {"before", "preference"})):
+    for whole, keep in (
+        (old, lambda name: name not in own),
+        (new, lambda name: name in own | {"before", "preference"}),
+    ):
         for found in whole["levels"].values():
             found["arms"] = {name: arm for name, arm in found["arms"].items() if keep(name)}
             found["rows"] = [line for line in found["rows"] if keep(line["name"])]
-            found["paired"] = [pair for pair in found["paired"] if keep(pair["a"]) and keep(pair["b"])]
+            found["paired"] = [
+                pair for pair in found["paired"] if keep(pair["a"]) and keep(pair["b"])
+            ]
             found["weights_sha256"] = dict.fromkeys((line["name"] for line in found["rows"]), "x")
     return old, new
 
@@ -97,30 +147,55 @@ def parted(evidence: Evidence) -> tuple[Evidence, Evidence]:
 def test_added_rows_stand_beside_the_others_which_stay_as_they_are(evidence: Evidence) -> None:
     old, new = parted(evidence)
     whole = merged(old, new)
-    assert [line["name"] for line in whole["levels"]["1"]["rows"]] == [line["name"] for line in evidence["levels"]["1"]["rows"]]
+    assert [line["name"] for line in whole["levels"]["1"]["rows"]] == [
+        line["name"] for line in evidence["levels"]["1"]["rows"]
+    ]
     first = whole["levels"]["1"]
-    assert all(line in first["rows"] for line in old["levels"]["1"]["rows"]) and whole["levels"]["2"] == old["levels"]["2"]
-    assert first["paired"][: len(old["levels"]["1"]["paired"]) - 1] == old["levels"]["1"]["paired"][:-1]
+    assert (
+        all(line in first["rows"] for line in old["levels"]["1"]["rows"])
+        and whole["levels"]["2"] == old["levels"]["2"]
+    )
+    assert (
+        first["paired"][: len(old["levels"]["1"]["paired"]) - 1]
+        == old["levels"]["1"]["paired"][:-1]
+    )
     asked = {(pair["a"], pair["b"]) for pair in first["paired"]}
-    assert {("pairs_curated", "pairs_raw"), ("pairs_curated", "before"), ("preference", "pairs_curated")} <= asked
-    assert whole["about"]["settings_sha256"] == settings_sha256() and whole["about"]["command"] == old["about"]["command"]
+    assert {
+        ("pairs_curated", "pairs_raw"),
+        ("pairs_curated", "before"),
+        ("preference", "pairs_curated"),
+    } <= asked
+    assert (
+        whole["about"]["settings_sha256"] == settings_sha256()
+        and whole["about"]["command"] == old["about"]["command"]
+    )
     page = render(whole)
-    assert "`pairs_curated` is not shown to differ from `pairs_raw`" in page and "python benchmarks/evidence.py --arms more" in page
+    assert (
+        "`pairs_curated` is not shown to differ from `pairs_raw`" in page
+        and "python benchmarks/evidence.py --arms more" in page
+    )
     assert "alder-1 (family alder) at 50%" in page and "alder" not in render(old)
 
 
 def test_rows_can_be_added_one_after_the_other(evidence: Evidence) -> None:
     old, new = parted(evidence)
     first, second = copy.deepcopy(new), copy.deepcopy(new)
-    for found, keep in ((first["levels"]["1"], ("before", "pairs_raw")), (second["levels"]["1"], ("before", "pairs_raw", "pairs_null"))):
+    for found, keep in (
+        (first["levels"]["1"], ("before", "pairs_raw")),
+        (second["levels"]["1"], ("before", "pairs_raw", "pairs_null")),
+    ):
         found["arms"] = {name: arm for name, arm in found["arms"].items() if name in keep}
         found["rows"] = [line for line in found["rows"] if line["name"] in keep]
-        found["paired"] = [pair for pair in found["paired"] if pair["a"] in keep and pair["b"] in keep]
+        found["paired"] = [
+            pair for pair in found["paired"] if pair["a"] in keep and pair["b"] in keep
+        ]
     whole = merged(merged(old, first), second)
     assert [note["rows"] for note in whole["about"]["added"]] == [["pairs_raw"], ["pairs_null"]]
     names = [line["name"] for line in whole["levels"]["1"]["rows"]]
     assert len(names) == len(set(names)) and {"pairs_raw", "pairs_null"} <= set(names)
-    asked = [(pair["a"], pair["b"]) for pair in whole["levels"]["1"]["paired"] if "metric" not in pair]
+    asked = [
+        (pair["a"], pair["b"]) for pair in whole["levels"]["1"]["paired"] if "metric" not in pair
+    ]
     assert len(asked) == len(set(asked)) and ("pairs_null", "before") in asked
 
 
@@ -136,12 +211,20 @@ def test_a_difference_to_a_row_that_plays_otherwise_now_is_left_out(evidence: Ev
     ("spoil", "said"),
     [
         (lambda old, new: new["about"].update(seeds=[1, 2, 3]), "seeds is"),
-        (lambda old, new: old["about"].update(settings_sha256="0" * 64), "no longer those of the page"),
+        (
+            lambda old, new: old["about"].update(settings_sha256="0" * 64),
+            "no longer those of the page",
+        ),
         (lambda old, new: new["levels"]["1"].update(student_sha256="f" * 64), "of another student"),
-        (lambda old, new: new["levels"]["1"]["rows"][0].update(row("before", 0.2)), "plays otherwise"),
+        (
+            lambda old, new: new["levels"]["1"]["rows"][0].update(row("before", 0.2)),
+            "plays otherwise",
+        ),
     ],
 )
-def test_rows_that_cannot_be_compared_are_refused(evidence: Evidence, spoil: Any, said: str) -> None:
+def test_rows_that_cannot_be_compared_are_refused(
+    evidence: Evidence, spoil: Any, said: str
+) -> None:
     old, new = parted(evidence)
     spoil(old, new)
     with pytest.raises(DataError, match=said):

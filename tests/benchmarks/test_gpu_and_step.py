@@ -1,4 +1,5 @@
-"""The pieces of benchmarks/gpu.py at toy sizes on a CPU, and TRL's losses of benchmarks/step.py against the tree where TRL is installed."""
+"""The pieces of benchmarks/gpu.py at toy sizes on a CPU, and TRL's losses of benchmarks/step.py
+against the tree where TRL is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ TOY = {"positions": 6, "hidden": 8, "vocab": 32, "device": "cpu", "dtype": torch
 
 
 def small_model() -> object:
-    return gpu.qwen3(layers=2, hidden=64, vocab=64, heads=2, head_dim=32, device="cpu", dtype=torch.float32)
+    return gpu.qwen3(
+        layers=2, hidden=64, vocab=64, heads=2, head_dim=32, device="cpu", dtype=torch.float32
+    )
 
 
 def toy_step(variant: str) -> list[float]:
@@ -43,7 +46,9 @@ def test_the_eager_divergence_is_that_of_the_whole_matrix() -> None:
 def test_the_floor_makes_the_products_by_chunks() -> None:
     near_ND, far_ND, weight_VD = torch.randn(6, 8), torch.randn(6, 8), torch.randn(32, 8)
     want = (near_ND @ weight_VD.t() @ weight_VD)[0, 0]
-    assert float(gpu.four_products(near_ND, far_ND, weight_VD, chunk=4)) == pytest.approx(float(want), rel=1e-4)
+    assert float(gpu.four_products(near_ND, far_ND, weight_VD, chunk=4)) == pytest.approx(
+        float(want), rel=1e-4
+    )
 
 
 @pytest.mark.train
@@ -54,7 +59,9 @@ def test_tree_and_separate_take_the_same_step() -> None:
 @pytest.mark.train
 @pytest.mark.parametrize("variant", ["trl", "trl_chunked"])
 def test_trl_computes_the_same_losses(variant: str) -> None:
-    pytest.importorskip("trl", reason="a peer of the benchmarks; not part of any extra that CI installs")
+    pytest.importorskip(
+        "trl", reason="a peer of the benchmarks; not part of any extra that CI installs"
+    )
     assert toy_step(variant) == pytest.approx(toy_step("tree"), rel=1e-4)
 
 
@@ -67,7 +74,9 @@ def test_a_failure_and_the_end_of_the_minutes_are_lines(monkeypatch: pytest.Monk
     ask = partial(gpu.measured, repeats=1, failed=failed)
     soon = time.monotonic() + 60
     assert "out of memory" in ask(("longest", "8k", "tree", broken), deadline=soon)["problem"]
-    assert "a shorter one failed" in ask(("longest", "16k", "tree", broken), deadline=soon)["problem"]
+    assert (
+        "a shorter one failed" in ask(("longest", "16k", "tree", broken), deadline=soon)["problem"]
+    )
     assert "minutes" in ask(("longest", "8k", "trl", broken), deadline=0.0)["problem"]
 
 

@@ -1,4 +1,5 @@
-"""The cost model of a replay: in order is cheaper than every prompt for itself, the mistakes alone are cheaper still."""
+"""The cost model of a replay: in order is cheaper than every prompt for itself, the mistakes alone
+are cheaper still."""
 
 from __future__ import annotations
 
@@ -21,7 +22,16 @@ def test_in_order_each_message_is_billed_in_full_once() -> None:
 
 
 def test_the_table_has_a_line_for_each_session_and_their_sum() -> None:
-    rows = [row_of(talk(name, steps=6, errors=(2,)), sampled=2, cached=0.1) for name in ("s1", "s2")]
-    assert all(row.chosen.calls in (2, 3) and row.full.calls == 6 and row.chosen.sent < row.full.sent for row in rows)
+    rows = [
+        row_of(talk(name, steps=6, errors=(2,)), sampled=2, cached=0.1) for name in ("s1", "s2")
+    ]
+    assert all(
+        row.chosen.calls in (2, 3) and row.full.calls == 6 and row.chosen.sent < row.full.sent
+        for row in rows
+    )
     lines = table(rows, usd=2.0).splitlines()
-    assert [line.split()[0] for line in lines[1:4]] == ["s1", "s2", "all"] and "full, uncached $" in lines[4]
+    assert [line.split()[0] for line in lines[1:4]] == [
+        "s1",
+        "s2",
+        "all",
+    ] and "full, uncached $" in lines[4]

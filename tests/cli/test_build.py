@@ -1,4 +1,5 @@
-"""`build`: what it says of windows and views, and that one that lost everything is a problem and no next step."""
+"""`build`: what it says of windows and views, and that one that lost everything is a problem and no
+next step."""
 
 from __future__ import annotations
 
@@ -28,15 +29,30 @@ def work(tmp_path: Path) -> Path:
 
 def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> None:
     said = recompose("build", cwd=work)
-    assert said.code == 0 and "2 of 2 views hold every turn" in said.out and "2 failing calls in 2 messages, one view each" in said.out
+    assert (
+        said.code == 0
+        and "2 of 2 views hold every turn" in said.out
+        and "2 failing calls in 2 messages, one view each" in said.out
+    )
     value = recompose("build", "--json", cwd=work).value
     assert value["context_kept"] == value["context_available"] > 0
-    assert (value["hinted_sites"], value["views_with_evidence"], value["effective_views"]) == (2, 2, 2.0)
-    rows = [json.loads(line) for line in (work / "recompose/examples/examples.jsonl").read_text("utf-8").splitlines()]
+    assert (value["hinted_sites"], value["views_with_evidence"], value["effective_views"]) == (
+        2,
+        2,
+        2.0,
+    )
+    rows = [
+        json.loads(line)
+        for line in (work / "recompose/examples/examples.jsonl").read_text("utf-8").splitlines()
+    ]
     contexts = [view["context"] for row in rows for view in row["hints"]]
-    assert sum(c["kept"] for c in contexts) == value["context_kept"] and all(c["lost"] == [] for c in contexts)
+    assert sum(c["kept"] for c in contexts) == value["context_kept"] and all(
+        c["lost"] == [] for c in contexts
+    )
     shown = recompose("show", "example", "e001", cwd=work)
-    assert f"context: {contexts[0]['kept']} of {contexts[0]['available']} tokens above it" in shown.out
+    assert (
+        f"context: {contexts[0]['kept']} of {contexts[0]['available']} tokens above it" in shown.out
+    )
     (hint,) = recompose("show", "example", "e001", "--json", cwd=work).value["hints"]
     assert hint["context"]["kept"] == contexts[0]["kept"] and hint["sites"] == ["sess-aaaa:3:c2"]
 
@@ -46,12 +62,17 @@ def test_the_split_is_told_in_sessions_and_repositories(work: Path) -> None:
     said = recompose("build", "--held_out.by", "repository", cwd=work)
     assert "by repository: 2 sessions to train on, 0 held out (of 1 and 0 repositories)" in said.out
     said = recompose("build", "--held_out.by", "session", cwd=work)
-    assert "by session: 2 sessions to train on, 0 held out\n" in said.out and " units)" not in said.out
+    assert (
+        "by session: 2 sessions to train on, 0 held out\n" in said.out and " units)" not in said.out
+    )
 
 
 def test_a_window_that_left_turns_out_says_so(work: Path) -> None:
     log = session("sess-cccc")
-    filler = tuple(Turn(role="user", author="harness", blocks=(Text(f"note {n} " * 20),), tag="reminder") for n in range(60))
+    filler = tuple(
+        Turn(role="user", author="harness", blocks=(Text(f"note {n} " * 20),), tag="reminder")
+        for n in range(60)
+    )
     turns = (*log.turns[:1], *filler, *log.turns[1:])
     long = replace(log, turns=turns, segments=(Segment(start=0, end=len(turns)),))
     (work / "recompose" / "sites.jsonl").write_text("")
@@ -64,12 +85,23 @@ def test_a_window_that_left_turns_out_says_so(work: Path) -> None:
 
 def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -> None:
     said = recompose("build", "--build.max-tokens", "150", "--train.lm-ce.weight", "0", cwd=work)
-    assert said.code == 1 and "0 of 2 hints could be built for hint" in said.err and "raise build.max_tokens" in said.err
+    assert (
+        said.code == 1
+        and "0 of 2 hints could be built for hint" in said.err
+        and "raise build.max_tokens" in said.err
+    )
     assert "recompose train" not in said.out
     assert (work / "recompose/examples/skipped.jsonl").exists()  # what was lost can be looked at
     dry = recompose("build", "--dry-run", "--json", "--build.max-tokens", "150", cwd=work)
     assert dry.code == 1 and dry.value["error"]["exit_code"] == 1
-    weights = ("--train.hint.weight", "0", "--train.lm-ce.weight", "0", "--train.preference.weight", "1")
+    weights = (
+        "--train.hint.weight",
+        "0",
+        "--train.lm-ce.weight",
+        "0",
+        "--train.preference.weight",
+        "1",
+    )
     off = recompose("build", "--build.max-tokens", "150", *weights, cwd=work)
     assert off.code == 0
 
@@ -77,18 +109,43 @@ def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -
 @pytest.mark.parametrize(
     ("counts", "settings", "problem"),
     [
-        ({"skipped hint/template": 17, "trained_messages": 6, "skipped lm_ce/template": 667}, {}, "0 of 17 hints"),
-        ({"skipped hint/template": 17, "trained_messages": 6, "skipped lm_ce/template": 667}, {"hint": {"weight": 0}}, "6 of 673 messages"),
-        ({"views": 1, "hinted_sites": 1, "skipped hint/evidence_lost": 9, "trained_messages": 9}, {}, ""),
-        ({"skipped hint/weak_hint": 3, "skipped hint/category": 2, "trained_messages": 9}, {}, ""),  # the gate: nothing was lost
-        ({"hinted_sites": 5, "views": 5, "trained_messages": 6, "skipped lm_ce/too_long": 90}, {}, ""),  # its windows are what they are
+        (
+            {"skipped hint/template": 17, "trained_messages": 6, "skipped lm_ce/template": 667},
+            {},
+            "0 of 17 hints",
+        ),
+        (
+            {"skipped hint/template": 17, "trained_messages": 6, "skipped lm_ce/template": 667},
+            {"hint": {"weight": 0}},
+            "6 of 673 messages",
+        ),
+        (
+            {"views": 1, "hinted_sites": 1, "skipped hint/evidence_lost": 9, "trained_messages": 9},
+            {},
+            "",
+        ),
+        # the gate: nothing was lost
+        ({"skipped hint/weak_hint": 3, "skipped hint/category": 2, "trained_messages": 9}, {}, ""),
+        # its windows are what they are
+        (
+            {"hinted_sites": 5, "views": 5, "trained_messages": 6, "skipped lm_ce/too_long": 90},
+            {},
+            "",
+        ),
     ],
 )
-def test_what_counts_as_lost(counts: dict[str, int], settings: dict[str, Any], problem: str) -> None:
+def test_what_counts_as_lost(
+    counts: dict[str, int], settings: dict[str, Any], problem: str
+) -> None:
     found = lost_channel(Config.model_validate({"train": settings}), build_report(Counter(counts)))
     assert (problem in str(found)) if problem else found is None
 
 
 def test_live_rollouts_bring_their_own_hints() -> None:
-    config = Config.model_validate({"rollouts": {"env": "workshop"}, "train": {"lm_ce": {"weight": 0.0}, "policy": {"weight": 1.0}}})
+    config = Config.model_validate(
+        {
+            "rollouts": {"env": "workshop"},
+            "train": {"lm_ce": {"weight": 0.0}, "policy": {"weight": 1.0}},
+        }
+    )
     assert lost_channel(config, build_report(Counter({"skipped hint/too_long": 3}))) is None

@@ -1,4 +1,5 @@
-"""`recompose curate`: which pairs are left, what is said of the others, and that `build` takes what is left."""
+"""`recompose curate`: which pairs are left, what is said of the others, and that `build` takes what
+is left."""
 
 from __future__ import annotations
 
@@ -27,10 +28,15 @@ GOOD, OWN = call("Read", file_path="src/limit.py"), say("I will look at what the
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """Six sessions of three repositories; the last is a copy of the first."""
-    sessions: list[Session] = [session(OWN, id=f"s{n}", seen=f"x = {n}", repository=f"acme/app{n % 3}") for n in range(5)]
+    sessions: list[Session] = [
+        session(OWN, id=f"s{n}", seen=f"x = {n}", repository=f"acme/app{n % 3}") for n in range(5)
+    ]
     sessions.append(replace(sessions[0], id="s5"))
     chosen = [GOOD, call("Reed", file_path="a"), say(""), call("Read", path=3), OWN, GOOD]
-    pairs = [Preference(session_id=f"s{n}", turn=3, chosen=turn, teachers=("kimi",)) for n, turn in enumerate(chosen)]
+    pairs = [
+        Preference(session_id=f"s{n}", turn=3, chosen=turn, teachers=("kimi",))
+        for n, turn in enumerate(chosen)
+    ]
     folder = tmp_path / "recompose"
     write_sessions(folder / "sessions.jsonl", sessions)
     write_lines(folder / "preferences.jsonl", map(record_to_json, pairs))
@@ -42,30 +48,46 @@ def test_good_pairs_are_left_and_every_other_is_accounted_for(work: Path) -> Non
     assert said.code == 0, said.err
     folder = work / "recompose"
     kept = list(read_preferences(folder / "curated.jsonl"))
-    assert [(pair.session_id, pair.chosen) for pair in kept] == [("s0", GOOD)] and kept[0].teachers == ("kimi",)
+    assert [(pair.session_id, pair.chosen) for pair in kept] == [("s0", GOOD)] and kept[
+        0
+    ].teachers == ("kimi",)
     dropped = {row["pair_id"]: row["reason"] for _, row in read_lines(folder / "dropped.jsonl")}
     assert dropped == {
         "s1:3": "tool_offered_filter", "s2:3": "answer_not_empty_filter", "s3:3": "tool_arguments_filter", "s4:3": "chosen_differs_filter",
         "s5:3": "document_deduplicator",
     }  # fmt: skip
-    assert (said.value["pairs"], said.value["kept"], said.value["idle"]) == (6, 1, ["chat_template_filter"])
-    assert json.loads((folder / "curate.json").read_text("utf-8"))["dropped"] == said.value["dropped"]
+    assert (said.value["pairs"], said.value["kept"], said.value["idle"]) == (
+        6,
+        1,
+        ["chat_template_filter"],
+    )
     assert (
-        "curated_rows.jsonl" not in [path.name for path in folder.iterdir()] and said.value["next"] == "recompose sites"
+        json.loads((folder / "curate.json").read_text("utf-8"))["dropped"] == said.value["dropped"]
+    )
+    assert (
+        "curated_rows.jsonl" not in [path.name for path in folder.iterdir()]
+        and said.value["next"] == "recompose sites"
     )  # build would be refused without them
 
 
 def test_the_terminal_names_the_first_of_each_reason(work: Path) -> None:
     said = recompose("curate", cwd=work)
     assert "kept 1: 1 to train on, 0 held out" in said.out
-    assert "s1:3: chosen: there is no tool 'Reed'" in said.out and "not run  chat_template_filter" in said.out
+    assert (
+        "s1:3: chosen: there is no tool 'Reed'" in said.out
+        and "not run  chat_template_filter" in said.out
+    )
     assert "s5:3: like s0:3" in said.out  # the duplicate and what it repeats
 
 
 def test_no_pairs_at_all_is_said_in_words(work: Path) -> None:
     (work / "recompose" / "preferences.jsonl").write_text("", "utf-8")
     said = recompose("curate", cwd=work)
-    assert said.code == 0 and "preferences.jsonl holds no pair" in said.out and "every pair was dropped" not in said.out
+    assert (
+        said.code == 0
+        and "preferences.jsonl holds no pair" in said.out
+        and "every pair was dropped" not in said.out
+    )
 
 
 def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: Path) -> None:
@@ -79,15 +101,24 @@ def test_held_out_pairs_come_first_so_that_no_copy_of_them_is_trained_on(work: P
     copies = [replace(sessions[0], id=f"c{n}") for n in range(12)]
     outside = [s.id for s in copies if is_held_out(s, settings=by)]
     assert 0 < len(outside) < 12
-    ordered = sorted(copies, key=lambda s: s.id in outside)  # training sessions stand first in the file
+    # training sessions stand first in the file
+    ordered = sorted(copies, key=lambda s: s.id in outside)
     write_sessions(path, ordered)
     write_lines(
-        work / "recompose" / "preferences.jsonl", [record_to_json(Preference(session_id=s.id, turn=3, chosen=GOOD)) for s in ordered]
+        work / "recompose" / "preferences.jsonl",
+        [record_to_json(Preference(session_id=s.id, turn=3, chosen=GOOD)) for s in ordered],
     )
-    said = recompose("curate", "--held_out.by", "session", "--held_out.fraction", "0.5", "--json", cwd=work)
+    said = recompose(
+        "curate", "--held_out.by", "session", "--held_out.fraction", "0.5", "--json", cwd=work
+    )
     assert said.code == 0, said.err
-    assert [pair.session_id for pair in read_preferences(work / "recompose" / "curated.jsonl")] == outside[:1]
-    assert said.value["dropped"]["leaks_held_out"] == 12 - len(outside) and said.value["kept_held_out"] == 1
+    assert [
+        pair.session_id for pair in read_preferences(work / "recompose" / "curated.jsonl")
+    ] == outside[:1]
+    assert (
+        said.value["dropped"]["leaks_held_out"] == 12 - len(outside)
+        and said.value["kept_held_out"] == 1
+    )
 
 
 def test_rows_for_other_trainers_and_dry_run(work: Path) -> None:
@@ -95,7 +126,11 @@ def test_rows_for_other_trainers_and_dry_run(work: Path) -> None:
     assert not (work / "recompose" / "curated.jsonl").exists()
     assert recompose("curate", "--curate.rows", "true", cwd=work).code == 0
     (row,) = read_rows(work / "recompose" / "curated_rows.jsonl")
-    assert row.chosen.turn == GOOD and row.repository == "acme/app0" and row.preference.teachers == ("kimi",)
+    assert (
+        row.chosen.turn == GOOD
+        and row.repository == "acme/app0"
+        and row.preference.teachers == ("kimi",)
+    )
 
 
 def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
@@ -106,7 +141,10 @@ def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
     assert said.code == 1 and "a recipe is UTF-8 text" in said.err
     said = recompose("curate", "--curate.engine", "data_juicer", cwd=work)
     assert said.code == 1 and "no Python at" in said.err
-    write_lines(work / "recompose" / "preferences.jsonl", [record_to_json(Preference(session_id="zz", turn=3, chosen=GOOD))])
+    write_lines(
+        work / "recompose" / "preferences.jsonl",
+        [record_to_json(Preference(session_id="zz", turn=3, chosen=GOOD))],
+    )
     said = recompose("curate", cwd=work)
     assert said.code == 1 and "1 pairs of sessions that are not here, e.g. zz" in said.err
     (work / "recompose" / "preferences.jsonl").unlink()
@@ -120,23 +158,38 @@ def answered(work: Path, said: dict[str, Turn]) -> None:
     folder = work / "recompose"
     write_sessions(folder / "sessions.jsonl", sessions)
     turns = [
-        Answer(site_id=f"s{n}:3:-", teacher=f"t-{family}", family=family, turn=turn if turn.text else call("Read", file_path=f"{n}.py"))
+        Answer(
+            site_id=f"s{n}:3:-",
+            teacher=f"t-{family}",
+            family=family,
+            turn=turn if turn.text else call("Read", file_path=f"{n}.py"),
+        )
         for n in range(24)
         for family, turn in said.items()
     ]
     write_lines(folder / "answers.jsonl", map(record_to_json, turns))
-    write_lines(folder / "preferences.jsonl", [record_to_json(Preference(session_id="s0", turn=3, chosen=GOOD))])
+    write_lines(
+        folder / "preferences.jsonl",
+        [record_to_json(Preference(session_id="s0", turn=3, chosen=GOOD))],
+    )
 
 
-@pytest.mark.parametrize(("said", "passed", "words"), [("", True, "collapses, as it must"), ("Hm.", False, "does NOT collapse")])
-def test_check_tells_teachers_that_look_from_those_that_always_say_the_same(work: Path, said: str, passed: bool, words: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "passed", "words"),
+    [("", True, "collapses, as it must"), ("Hm.", False, "does NOT collapse")],
+)
+def test_check_tells_teachers_that_look_from_those_that_always_say_the_same(
+    work: Path, said: str, passed: bool, words: str
+) -> None:
     answered(work, dict.fromkeys("abc", say(said)))
     shown = recompose("curate", "--check", cwd=work)
     assert shown.code == (0 if passed else 3) and words in shown.out, shown.err
     assert f"next   recompose {'sites' if passed else 'replay'}" in shown.out
     value = recompose("curate", "--check", "--json", cwd=work).value["check"]
     assert value["null_test"]["pairs"] == 24 and value["null_test"]["passed"] is passed
-    assert value["left_out_min_families"] == 2 and [(one["family"], one["same"]) for one in value["left_out"]] == [(f, 24) for f in "abc"]
+    assert value["left_out_min_families"] == 2 and [
+        (one["family"], one["same"]) for one in value["left_out"]
+    ] == [(f, 24) for f in "abc"]
 
 
 def test_check_leaves_no_family_out_where_too_few_would_be_left(work: Path) -> None:
@@ -151,8 +204,12 @@ def test_build_takes_what_is_left_and_refuses_what_is_stale(work: Path) -> None:
     with inside(work):
         job = open_job(Common())
         assert _pairs_and_anchors(job) == (job.curated, None)
-        write_lines(job.preferences, [record_to_json(Preference(session_id="s0", turn=3, chosen=OWN))])
-        with pytest.raises(DataError, match=r"curated\.jsonl was made from another preferences\.jsonl"):
+        write_lines(
+            job.preferences, [record_to_json(Preference(session_id="s0", turn=3, chosen=OWN))]
+        )
+        with pytest.raises(
+            DataError, match=r"curated\.jsonl was made from another preferences\.jsonl"
+        ):
             _pairs_and_anchors(job)
         job.curated.unlink()
         assert _pairs_and_anchors(job) == (job.preferences, None)

@@ -1,4 +1,5 @@
-"""`demo`: the whole chain with tiny settings, on the student that ships; what it writes, prints, and repeats bit for bit."""
+"""`demo`: the whole chain with tiny settings, on the student that ships; what it writes, prints,
+and repeats bit for bit."""
 
 from __future__ import annotations
 
@@ -30,7 +31,18 @@ SETTINGS_OF_A_STEP = {
 SHORT = [word for name, value in SETTINGS_OF_A_STEP.items() for word in (f"--{name}", str(value))]
 LOGS = ("--logs", "20")
 ROWS = ["before", "more_sft", "placebo", "after"]
-VERBS_OF_THE_DEMO = ["ingest", "sites", "hints", "replay", "build", "train", "train", "train", "evaluate", "report"]
+VERBS_OF_THE_DEMO = [
+    "ingest",
+    "sites",
+    "hints",
+    "replay",
+    "build",
+    "train",
+    "train",
+    "train",
+    "evaluate",
+    "report",
+]
 
 
 def play(folder: Path, *more: str) -> Said:
@@ -53,26 +65,71 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, S
     folder, said = shown
     assert (said.code, said.err) == (0, "")
     lines = said.out.splitlines()
-    assert [shlex.split(line)[2] for line in lines if line.startswith("$ recompose")] == VERBS_OF_THE_DEMO
-    assert [line.strip() for line in lines if line.startswith(" next ")] == ["next   recompose ingest ~/.claude/projects"]
+    assert [
+        shlex.split(line)[2] for line in lines if line.startswith("$ recompose")
+    ] == VERBS_OF_THE_DEMO
+    assert [line.strip() for line in lines if line.startswith(" next ")] == [
+        "next   recompose ingest ~/.claude/projects"
+    ]
     assert lines[-1].startswith(" next ") and " measure  recompose" not in said.out
-    typed = [shlex.split(line.partition("      (")[0]) for line in lines if line.startswith("$ recompose")]
-    assert all(words[words.index("--train.steps") + 1] == "2" and words[-2:] == ["-c", "demo/recompose.toml"] for words in typed)
-    assert [words[words.index("--name") + 1] for words in typed if "--name" in words] == ["placebo", "more_sft", "after"]
-    assert "Success on 8 unseen tasks: before " in said.out and "were planted in the student" in said.out
+    typed = [
+        shlex.split(line.partition("      (")[0])
+        for line in lines
+        if line.startswith("$ recompose")
+    ]
+    assert all(
+        words[words.index("--train.steps") + 1] == "2"
+        and words[-2:] == ["-c", "demo/recompose.toml"]
+        for words in typed
+    )
+    assert [words[words.index("--name") + 1] for words in typed if "--name" in words] == [
+        "placebo",
+        "more_sft",
+        "after",
+    ]
+    assert (
+        "Success on 8 unseen tasks: before " in said.out
+        and "were planted in the student" in said.out
+    )
     assert "By construction" in said.out and "was taught" in said.out  # wherever level 1 is shown
     demo = folder / "demo"
     made = files(demo)
-    wanted = {"recompose.toml", "sessions.jsonl", "sites.jsonl", "hints.jsonl", "audit.json", "preferences.jsonl", "anchors.jsonl"}
-    wanted |= {"examples/examples.jsonl", "runs/after/evaluation.json", "runs/after/report.html", "controls.log"}
+    wanted = {
+        "recompose.toml",
+        "sessions.jsonl",
+        "sites.jsonl",
+        "hints.jsonl",
+        "audit.json",
+        "preferences.jsonl",
+        "anchors.jsonl",
+    }
+    wanted |= {
+        "examples/examples.jsonl",
+        "runs/after/evaluation.json",
+        "runs/after/report.html",
+        "controls.log",
+    }
     assert wanted <= made
     assert {f"runs/after/evaluation/{name}.jsonl" for name in ROWS} <= made
-    assert len(list((demo / "logs").rglob("*.jsonl"))) == len(list(read_sessions(demo / "sessions.jsonl"))) > 10
-    assert [p.name for p in sorted((demo / "runs").iterdir()) if not p.is_symlink()] == ["after", "more_sft", "placebo"]
-    nulled = json.loads((demo / "runs" / "placebo" / "resolved.json").read_text("utf-8"))["train"]["placebo"]
+    assert (
+        len(list((demo / "logs").rglob("*.jsonl")))
+        == len(list(read_sessions(demo / "sessions.jsonl")))
+        > 10
+    )
+    assert [p.name for p in sorted((demo / "runs").iterdir()) if not p.is_symlink()] == [
+        "after",
+        "more_sft",
+        "placebo",
+    ]
+    nulled = json.loads((demo / "runs" / "placebo" / "resolved.json").read_text("utf-8"))["train"][
+        "placebo"
+    ]
     assert nulled == ["shuffled_hints", "permuted_rewards", "swapped_pairs"]
     for name in ("after", *CONTROLS):
-        metrics = [json.loads(line) for line in (demo / "runs" / name / "metrics.jsonl").read_text("utf-8").splitlines()]
+        metrics = [
+            json.loads(line)
+            for line in (demo / "runs" / name / "metrics.jsonl").read_text("utf-8").splitlines()
+        ]
         assert [m["step"] for m in metrics] == [1, 2], name
 
 
@@ -80,11 +137,25 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, S
 def test_the_table_holds_what_was_promised(shown: tuple[Path, Said]) -> None:
     table = table_of(shown[0])
     assert [row["name"] for row in table["rows"]] == ROWS
-    names = {"name", "n", "success", "success_low", "success_high", "targeted_mistakes_per_episode", "other_mistakes_per_episode"}
+    names = {
+        "name",
+        "n",
+        "success",
+        "success_low",
+        "success_high",
+        "targeted_mistakes_per_episode",
+        "other_mistakes_per_episode",
+    }
     for row in table["rows"]:
-        assert names <= set(row) and row["n"] == 8 and 0 <= row["success_low"] <= row["success"] <= row["success_high"] <= 1
+        assert (
+            names <= set(row)
+            and row["n"] == 8
+            and 0 <= row["success_low"] <= row["success"] <= row["success_high"] <= 1
+        )
     plain = [pair for pair in table["paired"] if "metric" not in pair]
-    assert {("after", "before"), ("after", "placebo"), ("after", "more_sft")} <= {(pair["a"], pair["b"]) for pair in plain}
+    assert {("after", "before"), ("after", "placebo"), ("after", "more_sft")} <= {
+        (pair["a"], pair["b"]) for pair in plain
+    }
     success = {row["name"]: row["success"] for row in table["rows"]}
     for pair in plain:
         assert {"a", "b", "difference", "low", "high"} <= set(pair)
@@ -94,31 +165,41 @@ def test_the_table_holds_what_was_promised(shown: tuple[Path, Said]) -> None:
 
 
 @pytest.mark.train
-def test_the_same_seed_gives_the_same_table_and_json_prints_it(shown: tuple[Path, Said], tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_table_and_json_prints_it(
+    shown: tuple[Path, Said], tmp_path: Path
+) -> None:
     said = play(tmp_path, "--json")
     assert (said.code, said.err) == (0, "")
     table = table_of(tmp_path)
     beside = {"seconds", "dry_run", "wrote", "next", "settings_read"}
-    assert {k: v for k, v in said.value.items() if k not in beside} == table and beside <= set(said.value)
+    assert {k: v for k, v in said.value.items() if k not in beside} == table and beside <= set(
+        said.value
+    )
     assert table == table_of(shown[0])
     assert list(said.value["seconds"]) == list(dict.fromkeys(v for v in VERBS_OF_THE_DEMO))
 
 
 @pytest.mark.train
-def test_another_seed_gives_another_table(shown: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_seed_gives_another_table(
+    shown: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demo_module, "CONTROLS", {"placebo": CONTROLS["placebo"]})
     assert play(tmp_path, "--seed", "11").code == 0
     one, other = table_of(shown[0]), table_of(tmp_path)
     assert one["seed"] != other["seed"]
     for name in ("before", "placebo", "after"):
-        assert [r for r in one["rows"] if r["name"] == name] != [r for r in other["rows"] if r["name"] == name]
+        assert [r for r in one["rows"] if r["name"] == name] != [
+            r for r in other["rows"] if r["name"] == name
+        ]
     assert one["weights_sha256"]["before"] == other["weights_sha256"]["before"]
     for name in ("placebo", "after"):
         assert one["weights_sha256"][name] != other["weights_sha256"][name]
 
 
 @pytest.mark.train
-def test_with_json_every_verb_prints_one_object_and_nothing_else(shown: tuple[Path, Said], tmp_path: Path) -> None:
+def test_with_json_every_verb_prints_one_object_and_nothing_else(
+    shown: tuple[Path, Said], tmp_path: Path
+) -> None:
     folder = shown[0]
     calls = {
         "demo": [["--dry-run"]],
@@ -143,18 +224,31 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(shown: tuple[Pa
         for arguments in lists:
             settings = [] if verb in ("demo", "init") else ["-c", "demo/recompose.toml"]
             said = recompose(verb, *arguments, *settings, "--json", cwd=folder)
-            assert said.code == 0 and isinstance(said.value, dict), (verb, said.out)  # fails where anything stands beside the object
+            # fails where anything stands beside the object
+            assert said.code == 0 and isinstance(said.value, dict), (verb, said.out)
 
 
 @pytest.mark.train
 def test_logs_only_records_and_leaves_the_rest_to_be_typed(tmp_path: Path) -> None:
     said = recompose("demo", "--logs-only", "--logs", "4", cwd=tmp_path)
-    assert said.code == 0 and said.out.rstrip().splitlines()[-1].strip() == "next   recompose ingest -c demo/recompose.toml"
-    assert {name.split("/")[0] for name in files(tmp_path / "demo")} == {"recompose.toml", "logs", ".gitignore"}
+    assert (
+        said.code == 0
+        and said.out.rstrip().splitlines()[-1].strip()
+        == "next   recompose ingest -c demo/recompose.toml"
+    )
+    assert {name.split("/")[0] for name in files(tmp_path / "demo")} == {
+        "recompose.toml",
+        "logs",
+        ".gitignore",
+    }
     settings = load_config([tmp_path / "demo" / "recompose.toml"], start=tmp_path).config
     assert Path(settings.student.model) == shipped(STUDENT) and settings.rollouts.env == "workshop"
     assert recompose("ingest", "-c", "demo/recompose.toml", cwd=tmp_path).code == 0
-    assert len(list(read_sessions(tmp_path / "demo" / "sessions.jsonl"))) == len(list((tmp_path / "demo" / "logs").rglob("*.jsonl"))) > 0
+    assert (
+        len(list(read_sessions(tmp_path / "demo" / "sessions.jsonl")))
+        == len(list((tmp_path / "demo" / "logs").rglob("*.jsonl")))
+        > 0
+    )
 
 
 def test_a_demo_without_logs_is_a_usage_error(tmp_path: Path) -> None:
@@ -173,10 +267,15 @@ def test_a_control_that_fails_names_its_log(tmp_path: Path) -> None:
         controls.wait()
     assert caught.value.where == str(log) and "train.steps" in caught.value.what
     text = log.read_text("utf-8")
-    assert text.startswith("$ recompose train --name broken --train.steps 0") and "train.steps" in text.partition("\n")[2]
+    assert (
+        text.startswith("$ recompose train --name broken --train.steps 0")
+        and "train.steps" in text.partition("\n")[2]
+    )
 
 
-def test_the_last_line_names_a_command_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_line_names_a_command_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / ".venv" / "bin" / "recompose"
     script.parent.mkdir(parents=True)
     script.write_text("#!/bin/sh\n", "utf-8")
@@ -191,5 +290,9 @@ def test_the_last_line_names_a_command_that_is_there(tmp_path: Path, monkeypatch
 
 def test_a_dry_run_of_the_demo_writes_nothing_and_json_is_one_object(tmp_path: Path) -> None:
     value = recompose("demo", "--dry-run", "--json", cwd=tmp_path).value
-    assert value["dry_run"] is True and (Path(value["student"]) / "config.json").is_file() and len(value["would_write"]) > 3
+    assert (
+        value["dry_run"] is True
+        and (Path(value["student"]) / "config.json").is_file()
+        and len(value["would_write"]) > 3
+    )
     assert files(tmp_path) == set()

@@ -1,4 +1,5 @@
-"""`demo` touches no folder that holds anything but a demo, reads no settings but its flags, and leaves no process behind."""
+"""`demo` touches no folder that holds anything but a demo, reads no settings but its flags, and
+leaves no process behind."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ main.main()
 
 
 @pytest.mark.parametrize("settings", ["seed = 3\n", None])
-def test_a_folder_of_somebody_is_refused_and_left_as_it_is(tmp_path: Path, settings: str | None) -> None:
+def test_a_folder_of_somebody_is_refused_and_left_as_it_is(
+    tmp_path: Path, settings: str | None
+) -> None:
     mine = tmp_path / "mine"
     (mine / "logs").mkdir(parents=True)
     (mine / "logs" / "app.log").write_text("precious", "utf-8")
@@ -48,12 +51,20 @@ def test_a_folder_of_somebody_is_refused_and_left_as_it_is(tmp_path: Path, setti
         (mine / "recompose.toml").write_text(settings, "utf-8")
     before = {name: (mine / name).read_text("utf-8") for name in files(mine)}
     said = recompose("demo", "-o", "mine", "--logs-only", "--logs", "2", cwd=tmp_path)
-    assert said.code == 1 and "mine holds files that no demo made" in said.err and "choose another folder with -o" in said.err
+    assert (
+        said.code == 1
+        and "mine holds files that no demo made" in said.err
+        and "choose another folder with -o" in said.err
+    )
     assert {name: (mine / name).read_text("utf-8") for name in files(mine)} == before
 
 
-@pytest.mark.parametrize("words", [("--work_dir", "other"), ("--student.model", "tiny"), ("--ingest.logs", "mine")])
-def test_settings_that_the_demo_chooses_itself_are_refused(tmp_path: Path, words: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "words", [("--work_dir", "other"), ("--student.model", "tiny"), ("--ingest.logs", "mine")]
+)
+def test_settings_that_the_demo_chooses_itself_are_refused(
+    tmp_path: Path, words: tuple[str, str]
+) -> None:
     said = recompose("demo", "--logs-only", "--logs", "2", *words, cwd=tmp_path)
     assert said.code == 2 and words[0] in said.err and "-o names another folder" in said.err
     assert not list(tmp_path.iterdir())
@@ -84,19 +95,29 @@ def test_settings_outside_the_demo_choose_nothing(tmp_path: Path) -> None:
 def test_a_settings_file_given_to_the_demo_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "recompose.toml").write_text("seed = 123\n", "utf-8")
     said = recompose("demo", "-c", "recompose.toml", cwd=tmp_path)
-    assert said.code == 2 and "reads no other file" in said.err and files(tmp_path) == {"recompose.toml"}
+    assert (
+        said.code == 2
+        and "reads no other file" in said.err
+        and files(tmp_path) == {"recompose.toml"}
+    )
 
 
-def test_leaving_the_controls_leaves_no_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_the_controls_leaves_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demo_controls, "PROGRAM", (sys.executable, "-c", LOOP))
     with Controls(tmp_path / "c.toml", {"a": (), "b": ()}, log=tmp_path / "log") as controls:
         while not controls._children:
             time.sleep(0.01)
-    assert [child.poll() for child in controls._children] == [-signal.SIGTERM]  # the second was never started
+    # the second was never started
+    assert [child.poll() for child in controls._children] == [-signal.SIGTERM]
 
 
-def test_no_child_starts_once_the_controls_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block is left at the worst moment: while the first child is being started, which takes a while."""
+def test_no_child_starts_once_the_controls_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block is left at the worst moment: while the first child is being started, which takes a
+    while."""
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
@@ -118,7 +139,10 @@ def test_no_child_starts_once_the_controls_are_stopped(tmp_path: Path, monkeypat
 
 def test_sigterm_ends_the_controls_as_ctrl_c_does(tmp_path: Path) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", TERMINATED, str(tmp_path / "log")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", TERMINATED, str(tmp_path / "log")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     control = int(child.stdout.readline())

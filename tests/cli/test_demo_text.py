@@ -1,4 +1,5 @@
-"""The closing lines of the demo: short, of harm as well as of gain, and no claim that an interval does not support."""
+"""The closing lines of the demo: short, of harm as well as of gain, and no claim that an interval
+does not support."""
 
 from __future__ import annotations
 
@@ -14,14 +15,24 @@ FELL, ROSE, SAME = (0.09, 0.03, 0.15), (1.5, 1.2, 1.9), (0.9, 0.7, 1.1)
 
 
 def table(*, success: Any, ratio: Any, others: Any) -> dict[str, Any]:
-    """An evaluation; each argument is (number, low, high) for "before", or a pair of them for "before" and "placebo"."""
+    """An evaluation; each argument is (number, low, high) for "before", or a pair of them for
+    "before" and "placebo"."""
     paired: list[dict[str, Any]] = []
     for i, other in enumerate(("before", "placebo")):
         one, two, three = (v[i] if isinstance(v[0], tuple) else v for v in (success, ratio, others))
         ends = {"a": "after", "b": other}
         paired.append({**ends, **dict(zip(("difference", "low", "high"), one, strict=True))})
         share = dict(zip(("ratio", "ratio_low", "ratio_high"), two, strict=True))
-        paired.append({**ends, "metric": "targeted_mistakes_per_episode", "difference": 0.0, "low": -1.0, "high": 1.0, **share})
+        paired.append(
+            {
+                **ends,
+                "metric": "targeted_mistakes_per_episode",
+                "difference": 0.0,
+                "low": -1.0,
+                "high": 1.0,
+                **share,
+            }
+        )
         rest = dict(zip(("difference", "low", "high"), three, strict=True))
         paired.append({**ends, "metric": "other_mistakes_per_episode", **rest})
     return {"n": 192, "rows": ROWS, "paired": paired}
@@ -42,11 +53,18 @@ CASES = [
 
 
 @pytest.mark.parametrize(("success", "ratio", "others", "said"), CASES)
-def test_the_second_line_claims_what_its_intervals_support(success: Any, ratio: Any, others: Any, said: str) -> None:
+def test_the_second_line_claims_what_its_intervals_support(
+    success: Any, ratio: Any, others: Any, said: str
+) -> None:
     lines = summary(table(success=success, ratio=ratio, others=others))
     assert lines[1] == said
-    assert lines[0] == "Success on 192 unseen tasks: before 0.50, more_sft 0.50, placebo 0.50, after 0.50."
-    assert len(lines) == 3 and "were planted" in lines[2] and all(len(line) <= 160 for line in lines)
+    assert (
+        lines[0]
+        == "Success on 192 unseen tasks: before 0.50, more_sft 0.50, placebo 0.50, after 0.50."
+    )
+    assert (
+        len(lines) == 3 and "were planted" in lines[2] and all(len(line) <= 160 for line in lines)
+    )
 
 
 def test_without_paired_measures_nothing_is_decided() -> None:

@@ -1,4 +1,5 @@
-"""`evaluate`: rows of a run, its start and its controls, played anew in every call, bit for bit the same for the same seed."""
+"""`evaluate`: rows of a run, its start and its controls, played anew in every call, bit for bit the
+same for the same seed."""
 
 from __future__ import annotations
 
@@ -22,14 +23,28 @@ FLAGS = ("--evaluate.tasks", "8", "--evaluate.samples", "200")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work folder with a run and three controls, of which the last nulls no signal."""
     work = tmp_path_factory.mktemp("judged") / "recompose"
-    for name, shift, placebo in (("not", 0.05, ()), ("sft", 0.02, ()), ("null", 0.03, ("shuffled_hints", "permuted_rewards"))):
+    for name, shift, placebo in (
+        ("not", 0.05, ()),
+        ("sft", 0.02, ()),
+        ("null", 0.03, ("shuffled_hints", "permuted_rewards")),
+    ):
         a_run(work, name, shift=shift, placebo=placebo)
     a_run(work, "main")
     return work.parent
 
 
 def evaluated(work: Path, *more: str) -> Said:
-    return recompose("evaluate", "main", *FLAGS, "--against", "placebo=null", "--against", "more_sft=sft", *more, cwd=work)
+    return recompose(
+        "evaluate",
+        "main",
+        *FLAGS,
+        "--against",
+        "placebo=null",
+        "--against",
+        "more_sft=sft",
+        *more,
+        cwd=work,
+    )
 
 
 def test_it_writes_the_rows_and_pairs_that_are_asked_for(runs: Path) -> None:
@@ -39,14 +54,33 @@ def test_it_writes_the_rows_and_pairs_that_are_asked_for(runs: Path) -> None:
     value = json.loads(run.evaluation_json.read_text("utf-8"))
     assert {key: said.value[key] for key in value} == value
     assert [row["name"] for row in value["rows"]] == ["before", "more_sft", "placebo", "after"]
-    wanted = {"n", "success", "success_low", "success_high", "targeted_mistakes_per_episode", "other_mistakes_per_episode"}
+    wanted = {
+        "n",
+        "success",
+        "success_low",
+        "success_high",
+        "targeted_mistakes_per_episode",
+        "other_mistakes_per_episode",
+    }
     assert all(wanted <= row.keys() and row["n"] == 8 for row in value["rows"])
     plain = [(pair["a"], pair["b"]) for pair in value["paired"] if "metric" not in pair]
-    assert plain == [("after", "before"), ("after", "more_sft"), ("after", "placebo"), ("more_sft", "before"), ("placebo", "before")]
+    assert plain == [
+        ("after", "before"),
+        ("after", "more_sft"),
+        ("after", "placebo"),
+        ("more_sft", "before"),
+        ("placebo", "before"),
+    ]
     assert all({"difference", "low", "high"} <= pair.keys() for pair in value["paired"])
-    assert any("By construction" in note for note in value["notes"]) and any("warm-up" in note for note in value["notes"])
+    assert any("By construction" in note for note in value["notes"]) and any(
+        "warm-up" in note for note in value["notes"]
+    )
     assert any("shuffled_hints" in note for note in value["notes"])
-    assert (value["split"], value["n"], value["steps"]) == ("heldout", 8, {"before": 0, "after": 2, "placebo": 2, "more_sft": 2})
+    assert (value["split"], value["n"], value["steps"]) == (
+        "heldout",
+        8,
+        {"before": 0, "after": 2, "placebo": 2, "more_sft": 2},
+    )
     assert len(set(value["weights_sha256"].values())) == 4
     for row in value["rows"]:
         sessions = list(read_sessions(run.path / "evaluation" / f"{row['name']}.jsonl"))
@@ -56,18 +90,32 @@ def test_it_writes_the_rows_and_pairs_that_are_asked_for(runs: Path) -> None:
     assert page.code == 0 and "By construction" in (run.path / "report.html").read_text("utf-8")
 
 
-def test_tasks_that_are_not_the_users_are_called_so_on_the_screen_in_the_table_and_on_the_page(tmp_path: Path) -> None:
+def test_tasks_that_are_not_the_users_are_called_so_on_the_screen_in_the_table_and_on_the_page(
+    tmp_path: Path,
+) -> None:
     """A run on logs was judged on 192 tasks of the workshop, without a word."""
     run = a_run(tmp_path / "recompose", "main")
     settings = run.resolved()
-    for env, words in (("", "not yours"), ("mine.py:make", "not of your environment 'mine.py:make'"), ("workshop", "")):
-        write_json(run.resolved_json, {**settings, "rollouts": {**settings["rollouts"], "env": env}})
+    for env, words in (
+        ("", "not yours"),
+        ("mine.py:make", "not of your environment 'mine.py:make'"),
+        ("workshop", ""),
+    ):
+        write_json(
+            run.resolved_json, {**settings, "rollouts": {**settings["rollouts"], "env": env}}
+        )
         said = recompose("evaluate", "main", *FLAGS, cwd=tmp_path)
         assert said.code == 0, said.err
         assert recompose("report", "main", "-q", cwd=tmp_path).code == 0
-        notes, page = json.loads(run.evaluation_json.read_text("utf-8"))["notes"], Page(run.report_html.read_text("utf-8")).text
+        notes, page = (
+            json.loads(run.evaluation_json.read_text("utf-8"))["notes"],
+            Page(run.report_html.read_text("utf-8")).text,
+        )
         if not words:
-            assert "not yours" not in said.out + page and "not of your" not in said.out + page + "".join(notes)
+            assert (
+                "not yours" not in said.out + page
+                and "not of your" not in said.out + page + "".join(notes)
+            )
             continue
         assert words in notes[0] and "`recompose evaluate main --logs`" in notes[0]
         assert said.out.index(words) < said.out.index("tasks for each of") and notes[0] in page
@@ -98,7 +146,10 @@ def test_other_weights_give_other_rows_although_a_table_lies_there(tmp_path: Pat
     new = json.loads(run.evaluation_json.read_bytes())
     rows = [{row["name"]: row for row in table["rows"]} for table in (old, new)]
     assert rows[0]["before"] == rows[1]["before"] and rows[0]["after"] != rows[1]["after"]
-    assert old["weights_sha256"]["after"] != new["weights_sha256"]["after"] and new["steps"]["after"] == 3
+    assert (
+        old["weights_sha256"]["after"] != new["weights_sha256"]["after"]
+        and new["steps"]["after"] == 3
+    )
 
 
 def test_a_dry_run_names_the_rows_and_writes_nothing(runs: Path) -> None:
@@ -119,9 +170,15 @@ def test_a_dry_run_names_the_rows_and_writes_nothing(runs: Path) -> None:
         (("--evaluate.split", "train"), "evaluate.split"),
     ],
 )
-def test_a_row_that_is_not_what_it_is_called_is_refused(runs: Path, flags: tuple[str, ...], told: str) -> None:
+def test_a_row_that_is_not_what_it_is_called_is_refused(
+    runs: Path, flags: tuple[str, ...], told: str
+) -> None:
     said = recompose("evaluate", "main", "--evaluate.tasks", "2", *flags, cwd=runs)
-    assert said.code in (1, 2) and told in " ".join(said.err.replace("│", " ").split()) and "Traceback" not in said.err
+    assert (
+        said.code in (1, 2)
+        and told in " ".join(said.err.replace("│", " ").split())
+        and "Traceback" not in said.err
+    )
 
 
 def test_controls_from_another_start_or_of_other_steps_are_refused(tmp_path: Path) -> None:
@@ -130,7 +187,19 @@ def test_controls_from_another_start_or_of_other_steps_are_refused(tmp_path: Pat
     a_run(work, "other", placebo=("swapped_pairs",), seed=8)
     a_run(work, "short", placebo=("swapped_pairs",), steps=1, shift=0.01)
     a_run(work, "long", placebo=("swapped_pairs",), steps=3, shift=0.02)
-    asked = {"other": "started from another student", "short": "a placebo of 1 steps, the run has 2", "long": "a placebo of 3 steps"}
+    asked = {
+        "other": "started from another student",
+        "short": "a placebo of 1 steps, the run has 2",
+        "long": "a placebo of 3 steps",
+    }
     for name, told in asked.items():
-        said = recompose("evaluate", "main", "--evaluate.tasks", "2", "--against", f"placebo={name}", cwd=tmp_path)
+        said = recompose(
+            "evaluate",
+            "main",
+            "--evaluate.tasks",
+            "2",
+            "--against",
+            f"placebo={name}",
+            cwd=tmp_path,
+        )
         assert said.code == 1 and told in " ".join(said.err.replace("│", " ").split())

@@ -1,4 +1,5 @@
-"""`train.fork` and `evaluate --logs` on a small work folder: the plan before training, the rows after it, and what is refused."""
+"""`train.fork` and `evaluate --logs` on a small work folder: the plan before training, the rows
+after it, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,17 +19,44 @@ from tests.rollouts.logged import hint, session, site
 
 pytestmark = pytest.mark.train
 HELD = ("--held_out.fraction", "0.5")
-TRAIN = ("--train.steps", "2", "--train.batch_examples", "2", "--train.checkpoint_every", "2", *HELD)
-FLAGS = ("--evaluate.log_samples", "2", "--evaluate.log_max_new_tokens", "8", "--evaluate.samples", "200")
+TRAIN = (
+    "--train.steps",
+    "2",
+    "--train.batch_examples",
+    "2",
+    "--train.checkpoint_every",
+    "2",
+    *HELD,
+)
+FLAGS = (
+    "--evaluate.log_samples",
+    "2",
+    "--evaluate.log_max_new_tokens",
+    "8",
+    "--evaluate.samples",
+    "200",
+)
 NAMES = {f"s{n}": f"acme/app{n}" for n in range(6)}
-OUT = {n for n, r in NAMES.items() if is_held_out(session(name=n, repository=r), settings=HeldOutSettings(by="repository", fraction=0.5))}
+OUT = {
+    n
+    for n, r in NAMES.items()
+    if is_held_out(
+        session(name=n, repository=r), settings=HeldOutSettings(by="repository", fraction=0.5)
+    )
+}
 
 
 def fill(work: Path) -> None:
-    """Six sessions of six repositories, each with one mistake and its hint; the hints differ, so that a placebo can shuffle them."""
-    write_sessions(work / "sessions.jsonl", [session(name=n, repository=r) for n, r in NAMES.items()])
+    """Six sessions of six repositories, each with one mistake and its hint; the hints differ, so
+    that a placebo can shuffle them."""
+    write_sessions(
+        work / "sessions.jsonl", [session(name=n, repository=r) for n, r in NAMES.items()]
+    )
     write_lines(work / "sites.jsonl", [record_to_json(site(name=n)) for n in NAMES])
-    hints = [replace(hint(name=n), text=f"Reminder number {n}: available tools: Read, Edit, Bash.") for n in NAMES]
+    hints = [
+        replace(hint(name=n), text=f"Reminder number {n}: available tools: Read, Edit, Bash.")
+        for n in NAMES
+    ]
     write_lines(work / "hints.jsonl", map(record_to_json, hints))
 
 
@@ -47,15 +75,24 @@ def read(said: Said) -> str:
     return " ".join((said.out + said.err).replace("│", " ").split())
 
 
-def test_before_training_it_says_how_many_sites_there_are_and_what_they_can_show(tmp_path: Path) -> None:
+def test_before_training_it_says_how_many_sites_there_are_and_what_they_can_show(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path / "recompose")
     there = files(tmp_path)
     said = recompose("evaluate", "--logs", *HELD, cwd=tmp_path)
     assert said.code == 0 and files(tmp_path) == there and 1 < len(OUT) < 6
     assert f"{len(OUT)} mistakes in {len(OUT)} sessions of {len(OUT)} repositories" in read(said)
-    assert "80 % power" in read(said) and "Connor 1987" in read(said) and f"left out {6 - len(OUT)} training" in read(said)
+    assert (
+        "80 % power" in read(said)
+        and "Connor 1987" in read(said)
+        and f"left out {6 - len(OUT)} training" in read(said)
+    )
     value = recompose("evaluate", "--logs", *HELD, "--json", cwd=tmp_path).value
-    assert (value["plan"]["sites"], value["plan"]["kinds"]) == (len(OUT), {"unknown_tool": len(OUT)})
+    assert (value["plan"]["sites"], value["plan"]["kinds"]) == (
+        len(OUT),
+        {"unknown_tool": len(OUT)},
+    )
     none = recompose("evaluate", "--logs", cwd=tmp_path)
     assert none.code == 0 and "0 mistakes" in read(none) and "held_out.fraction = 0.2" in read(none)
 
@@ -63,7 +100,11 @@ def test_before_training_it_says_how_many_sites_there_are_and_what_they_can_show
 def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(folder: Path) -> None:
     call = ("evaluate", "main", "--logs", *FLAGS, *HELD, "--against", "placebo=null")
     dry = recompose(*call, "--dry-run", "--json", cwd=folder)
-    assert dry.code == 0 and dry.value["rows"] == ["before", "after", "placebo"] and dry.value["plan"]["sites"] == len(OUT)
+    assert (
+        dry.code == 0
+        and dry.value["rows"] == ["before", "after", "placebo"]
+        and dry.value["plan"]["sites"] == len(OUT)
+    )
     assert not (folder / "recompose" / "runs" / "main" / "evaluation_logs.json").exists()
     said = recompose(*call, "--json", cwd=folder)
     assert (said.code, said.err) == (0, "")
@@ -73,37 +114,67 @@ def test_it_writes_the_rows_with_intervals_and_a_null_result_is_told_as_one(fold
     assert [row["name"] for row in table["rows"]] == ["before", "placebo", "after"]
     for row in table["rows"]:
         assert row["n"] == row["sessions"] == len(OUT) and row["samples"] == 2 * len(OUT)
-        assert row["recurrence"] == 0.0 and row["undecided"] + row["malformed"] == 1.0  # eight tokens of a student that knows nothing
+        # eight tokens of a student that knows nothing
+        assert row["recurrence"] == 0.0 and row["undecided"] + row["malformed"] == 1.0
         assert row["recurrence_low"] == 0.0 < row["recurrence_high"]
-        lines = [json.loads(line) for line in (run / "evaluation_logs" / f"{row['name']}.jsonl").read_text("utf-8").splitlines()]
-        assert all(line["message"]["role"] == "assistant" and line["message"]["author"] == row["name"] for line in lines)
-        assert {line["session_id"] for line in lines} == OUT and {line["origin"] for line in lines} == {"student"}
+        lines = [
+            json.loads(line)
+            for line in (
+                (run / "evaluation_logs" / f"{row['name']}.jsonl").read_text("utf-8").splitlines()
+            )
+        ]
+        assert all(
+            line["message"]["role"] == "assistant" and line["message"]["author"] == row["name"]
+            for line in lines
+        )
+        assert {line["session_id"] for line in lines} == OUT and {
+            line["origin"] for line in lines
+        } == {"student"}
     pairs = {(p["a"], p["b"]) for p in table["paired"]}
     assert pairs == {("after", "before"), ("after", "placebo"), ("placebo", "before")}
-    assert table["verdict"]["claim"] == "nothing" and table["verdict"]["sentence"].startswith("Null result")
-    assert len(set(table["weights_sha256"].values())) == 3 and table["steps"] == {"before": 0, "after": 2, "placebo": 2}
+    assert table["verdict"]["claim"] == "nothing" and table["verdict"]["sentence"].startswith(
+        "Null result"
+    )
+    assert len(set(table["weights_sha256"].values())) == 3 and table["steps"] == {
+        "before": 0,
+        "after": 2,
+        "placebo": 2,
+    }
     again = recompose(*call, cwd=folder)
-    assert again.code == 0 and json.loads((run / "evaluation_logs.json").read_text("utf-8")) == table
+    assert (
+        again.code == 0 and json.loads((run / "evaluation_logs.json").read_text("utf-8")) == table
+    )
     assert "Null result" in read(again) and "recurrence: after - before" in read(again)
     assert "h001 unknown_tool" in read(again) and "log Reed {" in read(again)
     shown = recompose("show", "run", "main", "--full", cwd=folder)
-    assert shown.code == 0 and "Null result" in read(shown) and f"h{len(OUT):03d} unknown_tool" in read(shown)
+    assert (
+        shown.code == 0
+        and "Null result" in read(shown)
+        and f"h{len(OUT):03d} unknown_tool" in read(shown)
+    )
     assert recompose("report", "main", "-q", cwd=folder).code == 0
     page = (run / "report.html").read_text("utf-8")
-    assert page.count('class="held"') == len(OUT) == page.count("in the log") and "Null result" in page
+    assert (
+        page.count('class="held"') == len(OUT) == page.count("in the log") and "Null result" in page
+    )
 
 
 def test_what_the_run_was_trained_on_is_not_judged(folder: Path, tmp_path: Path) -> None:
-    """The split is the run's own; examples that hold a held-out session are found, and examples that are gone are told."""
-    said = recompose("evaluate", "main", "--logs", "--dry-run", "--json", cwd=folder)  # these flags do not name the split
+    """The split is the run's own; examples that hold a held-out session are found, and examples
+    that are gone are told."""
+    # these flags do not name the split
+    said = recompose("evaluate", "main", "--logs", "--dry-run", "--json", cwd=folder)
     assert said.code == 0 and said.value["plan"]["sites"] == len(OUT) and said.value["notes"] == []
     work = tmp_path / "recompose"
     fill(work)
     assert recompose("build", "-q", cwd=tmp_path).code == 0
     assert recompose("train", "--name", "all", *TRAIN, "-q", cwd=tmp_path).code == 0
-    resolved = work / "runs" / "all" / "resolved.json"  # trained on all, though its settings hold some out: as an earlier version wrote it
+    # trained on all, though its settings hold some out: as an earlier version wrote it
+    resolved = work / "runs" / "all" / "resolved.json"
     settings = json.loads(resolved.read_text("utf-8"))
-    resolved.write_text(json.dumps({**settings, "held_out": {"by": "repository", "fraction": 0.5}}), "utf-8")
+    resolved.write_text(
+        json.dumps({**settings, "held_out": {"by": "repository", "fraction": 0.5}}), "utf-8"
+    )
     told = recompose("evaluate", "all", "--logs", "--dry-run", cwd=tmp_path)
     assert told.code == 1 and "the run was trained on it" in read(told)
     (work / "examples" / "examples.jsonl").unlink()
@@ -111,15 +182,26 @@ def test_what_the_run_was_trained_on_is_not_judged(folder: Path, tmp_path: Path)
     assert gone.code == 0 and "no longer here" in gone.value["notes"][0]
 
 
-def test_a_run_that_forks_says_so_and_stale_sessions_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_forks_says_so_and_stale_sessions_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     fork = ("--train.fork", "true", "--train.fork_sites", "2", "--rollouts.max_new_tokens", "8")
     said = recompose("train", "--name", "forked", *TRAIN, *fork, cwd=folder)
     assert said.code == 0 and f"{6 - len(OUT)} imported sites" in read(said)
     run = folder / "recompose" / "runs" / "forked"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert [(line["fork/sites"], line["fork/samples"], line["fork/same"], line["hint/tokens"]) for line in lines] == [(2, 2, 0, 0)] * 2
-    rows = [json.loads(line) for step in (0, 1) for line in (run / "forks" / f"step_00000{step}.jsonl").read_text("utf-8").splitlines()]
-    assert {row["session_id"] for row in rows}.isdisjoint(OUT) and {row["tokens"] for row in rows} <= set(range(1, 9))
+    assert [
+        (line["fork/sites"], line["fork/samples"], line["fork/same"], line["hint/tokens"])
+        for line in lines
+    ] == [(2, 2, 0, 0)] * 2
+    rows = [
+        json.loads(line)
+        for step in (0, 1)
+        for line in (run / "forks" / f"step_00000{step}.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert {row["session_id"] for row in rows}.isdisjoint(OUT) and {
+        row["tokens"] for row in rows
+    } <= set(range(1, 9))
     fill(tmp_path / "recompose")
     assert recompose("build", *HELD, "-q", cwd=tmp_path).code == 0
     write_sessions(tmp_path / "recompose" / "sessions.jsonl", [session(name=n) for n in NAMES])

@@ -1,4 +1,5 @@
-"""`recompose export`: what is loaded back is what was trained, with its template and its story; nothing is overwritten."""
+"""`recompose export`: what is loaded back is what was trained, with its template and its story;
+nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from composer_replication.core.codec import write_sessions
 from composer_replication.core.jsonl import write_json
@@ -23,18 +30,37 @@ from tests.tokens.students import chatml_tokenizer, official
 pytestmark = pytest.mark.train
 IDS = torch.arange(1, 40)[None]
 LORA = ("--student.lora.rank", "4", "--student.lora.alpha", "8")
-TRAIN = ("--train.steps", "3", "--train.learning_rate", "0.02", "--train.warmup_steps", "0", "--train.hint.weight", "0", "-q")
+TRAIN = (
+    "--train.steps",
+    "3",
+    "--train.learning_rate",
+    "0.02",
+    "--train.warmup_steps",
+    "0",
+    "--train.hint.weight",
+    "0",
+    "-q",
+)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a one-layer Qwen3 under its official template, trained whole ("whole") and by LoRA ("lora")."""
+    """A folder with a one-layer Qwen3 under its official template, trained whole ("whole") and by
+    LoRA ("lora")."""
     place = tmp_path_factory.mktemp("export")
     tokenizer: Any = chatml_tokenizer()
     tokenizer.chat_template = official("qwen3")
     torch.manual_seed(0)
-    shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16}
-    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), intermediate_size=32, eos_token_id=7, **shape))
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+    }
+    model = Qwen3ForCausalLM(
+        Qwen3Config(vocab_size=len(tokenizer), intermediate_size=32, eos_token_id=7, **shape)
+    )
     model.save_pretrained(place / "base")
     tokenizer.save_pretrained(place / "base")
     write_sessions(place / "recompose" / "sessions.jsonl", [session()])
@@ -64,18 +90,29 @@ def read(said: Said) -> str:
     return " ".join((said.out + said.err).replace("│", " ").split())
 
 
-def test_whole_weights_come_back_bit_for_bit_with_the_template_they_were_trained_with(place: Path) -> None:
+def test_whole_weights_come_back_bit_for_bit_with_the_template_they_were_trained_with(
+    place: Path,
+) -> None:
     said = recompose("export", "whole", "--to", "out/whole", "--json", cwd=place)
     assert said.code == 0, said.err
     folder = place / "out" / "whole"
     trained, _ = load_player(player_of(run_of(place, "whole"), name="x"))
     assert torch.equal(logits(loaded(folder)), logits(trained.model))
-    assert not torch.equal(logits(loaded(folder)), logits(loaded(place / "base"))), "training changed nothing: the test says nothing"
+    assert not torch.equal(logits(loaded(folder)), logits(loaded(place / "base"))), (
+        "training changed nothing: the test says nothing"
+    )
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    assert tokenizer.chat_template == FAMILIES["qwen3"].template != AutoTokenizer.from_pretrained(place / "base").chat_template
+    assert (
+        tokenizer.chat_template
+        == FAMILIES["qwen3"].template
+        != AutoTokenizer.from_pretrained(place / "base").chat_template
+    )
     ends = GenerationConfig.from_pretrained(folder).eos_token_id
     assert ends == [7, tokenizer.convert_tokens_to_ids("<|im_end|>")]
-    assert "--tool-call-parser hermes" in said.value["serve"]["vLLM"] and "out/whole" in said.value["serve"]["vLLM"]
+    assert (
+        "--tool-call-parser hermes" in said.value["serve"]["vLLM"]
+        and "out/whole" in said.value["serve"]["vLLM"]
+    )
     assert not list((place / "out").glob(".*")) and said.value["form"] == "weights"
 
 
@@ -83,13 +120,21 @@ def test_a_merged_adapter_is_the_sum_and_gives_the_adapters_logits(place: Path) 
     said = recompose("export", "lora", "--to", "out/merged", "--json", cwd=place)
     assert said.code == 0, said.err
     student, _ = load_player(player_of(run_of(place, "lora"), name="x"))
-    with_adapter, layer = logits(student.model), student.model.base_model.model.model.layers[0].mlp.up_proj
-    wanted = layer.base_layer.weight.double() + 2.0 * layer.lora_B["default"].weight.double() @ layer.lora_A["default"].weight.double()
+    with_adapter, layer = (
+        logits(student.model),
+        student.model.base_model.model.model.layers[0].mlp.up_proj,
+    )
+    wanted = (
+        layer.base_layer.weight.double()
+        + 2.0 * layer.lora_B["default"].weight.double() @ layer.lora_A["default"].weight.double()
+    )
     back = loaded(place / "out" / "merged")
     assert torch.equal(back.model.layers[0].mlp.up_proj.weight, wanted.float())
     assert torch.equal(logits(back), logits(merge_adapters(student).model))
     assert torch.allclose(logits(back), with_adapter, atol=1e-5)
-    assert not torch.allclose(with_adapter, logits(loaded(place / "base")), atol=1e-2), "the adapter is nothing: the test says nothing"
+    assert not torch.allclose(with_adapter, logits(loaded(place / "base")), atol=1e-2), (
+        "the adapter is nothing: the test says nothing"
+    )
     assert not list((place / "out" / "merged").glob("adapter*"))
 
 
@@ -101,7 +146,9 @@ def test_an_adapter_comes_back_bit_for_bit_on_its_base(place: Path) -> None:
     assert not (place / "out" / "adapter" / "model.safetensors").exists()
     line = said.value["serve"]["vLLM"]
     assert (
-        "--max-lora-rank 8" in line and f"vllm serve {place / 'base'}" in line and "--chat-template out/adapter/chat_template.jinja" in line
+        "--max-lora-rank 8" in line
+        and f"vllm serve {place / 'base'}" in line
+        and "--chat-template out/adapter/chat_template.jinja" in line
     )
 
 
@@ -110,21 +157,38 @@ def test_the_card_says_what_it_was_trained_on_by_whom_and_what_was_measured(plac
     bare = recompose("export", "whole", "--to", "out/bare", cwd=place)
     assert bare.code == 0 and "vllm serve" in read(bare) and "transformers serve" in read(bare)
     card = (place / "out" / "bare" / "README.md").read_text("utf-8")
-    assert "nothing is claimed" in card and "`claude-test-1` (3 messages)" in card and "context distillation" in card
-    assert str(place) not in card and str(place) not in (place / "out" / "bare" / "config.json").read_text("utf-8")
-    pairs = [{"a": "after", "b": b, "difference": 0.2, "low": 0.1, "high": 0.3} for b in ("before", "placebo")]
+    assert (
+        "nothing is claimed" in card
+        and "`claude-test-1` (3 messages)" in card
+        and "context distillation" in card
+    )
+    assert str(place) not in card and str(place) not in (
+        place / "out" / "bare" / "config.json"
+    ).read_text("utf-8")
+    pairs = [
+        {"a": "after", "b": b, "difference": 0.2, "low": 0.1, "high": 0.3}
+        for b in ("before", "placebo")
+    ]
     write_json(run.evaluation_json, {"rows": [{"name": "after"}], "paired": pairs})
     write_sessions(place / "recompose" / "sessions.jsonl", [session(text="another log")])
     assert recompose("export", "whole", "--to", "out/judged", "-q", cwd=place).code == 0
     card = (place / "out" / "judged" / "README.md").read_text("utf-8")
-    assert "Success on held-out tasks rose" in card and "is not known any more" in card and "claude-test-1" not in card
+    assert (
+        "Success on held-out tasks rose" in card
+        and "is not known any more" in card
+        and "claude-test-1" not in card
+    )
     facts = json.loads((place / "out" / "judged" / "recompose.json").read_text("utf-8"))
-    assert facts["steps"] == 3 and facts["run"] == "whole" and facts["settings"]["train"]["steps"] == 3
+    assert (
+        facts["steps"] == 3 and facts["run"] == "whole" and facts["settings"]["train"]["steps"] == 3
+    )
     run.evaluation_json.unlink()
     write_sessions(place / "recompose" / "sessions.jsonl", [session()])
 
 
-def test_what_cannot_be_exported_is_refused_and_nothing_is_overwritten(place: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused_and_nothing_is_overwritten(
+    place: Path, tmp_path: Path
+) -> None:
     (place / "full").mkdir(exist_ok=True)
     (place / "full" / "mine.txt").write_text("mine", "utf-8")
     empty = tmp_path / "recompose" / "runs" / "none"

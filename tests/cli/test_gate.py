@@ -1,4 +1,5 @@
-"""The gate of `hints --audit`: no lift, no training - in `build`, in `train`, and never by a stale audit."""
+"""The gate of `hints --audit`: no lift, no training - in `build`, in `train`, and never by a stale
+audit."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ def work(tmp_path: Path) -> Path:
     one, two = site("sess-aaaa"), site("sess-bbbb")
     two = Site(**{name: getattr(two, name) for name in two.__slots__} | {"kind": GOOD})
     write_lines(folder / "sites.jsonl", map(record_to_json, (one, two)))
-    hints = [Hint(site_id=s.id, text=f"Look at the list first: {s.kind}", writer="x", kind=s.kind) for s in (one, two)]
+    hints = [
+        Hint(site_id=s.id, text=f"Look at the list first: {s.kind}", writer="x", kind=s.kind)
+        for s in (one, two)
+    ]
     write_lines(folder / "hints.jsonl", map(record_to_json, hints))
     return tmp_path
 
@@ -42,8 +46,14 @@ def audit(work: Path, *kept: str, student: str = "tiny") -> None:
     """What `hints --audit` would have written, had it measured this."""
     folder = work / "recompose"
     kinds = [{"kind": kind, "n": 9, "keeps": kind in kept} for kind in (WEAK, GOOD)]
-    write_json(folder / "audit.json", {"student": student, "kinds": [*kinds, {"kind": "all", "n": 18, "keeps": True}]})
-    write_json(folder / "audit.meta.json", {"made_from": {"hints.jsonl": sha256_of(folder / "hints.jsonl")}})
+    write_json(
+        folder / "audit.json",
+        {"student": student, "kinds": [*kinds, {"kind": "all", "n": 18, "keeps": True}]},
+    )
+    write_json(
+        folder / "audit.meta.json",
+        {"made_from": {"hints.jsonl": sha256_of(folder / "hints.jsonl")}},
+    )
 
 
 def test_build_leaves_hints_of_weak_kinds_out_and_counts_them(work: Path) -> None:
@@ -51,9 +61,12 @@ def test_build_leaves_hints_of_weak_kinds_out_and_counts_them(work: Path) -> Non
     value = recompose("build", "--json", cwd=work).value
     assert (value["views"], value["views_by_kind"], value["kept_kinds"]) == (1, {GOOD: 1}, [GOOD])
     assert value["skipped"]["hint/weak_hint"] == 1 and "hint/no_hint" not in value["skipped"]
-    assert value["skipped"]["lm_ce/site"] == 2  # the mistake keeps its message out of lm_ce all the same
+    # the mistake keeps its message out of lm_ce all the same
+    assert value["skipped"]["lm_ce/site"] == 2
     assert all(key in REASONS for key in value["skipped"])  # the report can explain each
-    inputs = json.loads((work / "recompose" / "examples" / "meta.json").read_text("utf-8"))["inputs"]
+    inputs = json.loads((work / "recompose" / "examples" / "meta.json").read_text("utf-8"))[
+        "inputs"
+    ]
     assert [Path(i["path"]).name for i in inputs][-1] == "audit.json"
     said = recompose("build", cwd=work).out
     assert "hint/weak_hint" in said and f"the audit kept {GOOD}" in said
@@ -61,9 +74,17 @@ def test_build_leaves_hints_of_weak_kinds_out_and_counts_them(work: Path) -> Non
 
 def test_without_an_audit_every_kind_is_used_and_it_is_said(work: Path) -> None:
     said = recompose("build", cwd=work)
-    assert said.code == 0 and "no audit was made, so hints of every kind are used: recompose hints --audit" in said.out
+    assert (
+        said.code == 0
+        and "no audit was made, so hints of every kind are used: recompose hints --audit"
+        in said.out
+    )
     value = recompose("build", "--json", cwd=work).value
-    assert value["views"] == 2 and value["kept_kinds"] is None and "hint/weak_hint" not in value["skipped"]
+    assert (
+        value["views"] == 2
+        and value["kept_kinds"] is None
+        and "hint/weak_hint" not in value["skipped"]
+    )
     off = recompose("build", "--train.hint.weight", "0", cwd=work)
     assert "no audit was made" not in off.out
 
@@ -74,7 +95,11 @@ def test_where_no_kind_is_kept_nothing_is_built_or_trained(work: Path) -> None:
     there = files(work)
     for verb in ("build", "train"):
         said = recompose(verb, cwd=work)
-        assert said.code == 3 and "no lift, nothing to train" in said.err and "train.hint.weight = 0" in said.err, verb
+        assert (
+            said.code == 3
+            and "no lift, nothing to train" in said.err
+            and "train.hint.weight = 0" in said.err
+        ), verb
         assert "the tiny student knows nothing yet" in " ".join(said.err.replace("│", " ").split())
     assert files(work) == there
     assert recompose("build", "--train.hint.weight", "0", cwd=work).code == 0
@@ -92,7 +117,11 @@ def test_train_refuses_examples_that_hold_weak_hints(work: Path) -> None:
 def test_an_audit_of_other_hints_or_of_another_student_is_refused(work: Path) -> None:
     audit(work, GOOD, WEAK, student="other/model")
     said = recompose("build", cwd=work)
-    assert said.code == 1 and "made with 'other/model', the student is 'tiny'" in said.err and "hints --audit" in said.err
+    assert (
+        said.code == 1
+        and "made with 'other/model', the student is 'tiny'" in said.err
+        and "hints --audit" in said.err
+    )
     audit(work, GOOD, WEAK)
     with (work / "recompose" / "hints.jsonl").open("a", encoding="utf-8") as out:
         out.write("\n")
@@ -109,7 +138,9 @@ def test_the_audit_is_stamped_and_names_its_student(work: Path) -> None:
     assert stamp == {"hints.jsonl": sha256_of(folder / "hints.jsonl")}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"kinds": []}', '{"student": "tiny", "kinds": [{"kind": "x"}]}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"kinds": []}', '{"student": "tiny", "kinds": [{"kind": "x"}]}']
+)
 def test_a_damaged_audit_is_named(work: Path, text: str) -> None:
     (work / "recompose" / "audit.json").write_text(text, "utf-8")
     said = recompose("build", cwd=work)
@@ -117,10 +148,23 @@ def test_a_damaged_audit_is_named(work: Path, text: str) -> None:
 
 
 def test_every_kind_that_a_view_speaks_of_must_have_been_kept() -> None:
-    """A message of two failing calls is one view with both hints: that of the second one counts as well."""
+    """A message of two failing calls is one view with both hints: that of the second one counts as
+    well."""
     job: Any = SimpleNamespace(config=Config(), examples=Path("examples"), command=str)
-    view = HintView(site_id="s:1:a", kind=GOOD, others=(("s:1:b", WEAK),), at=1, hint_ids=(9,), span=(2, 3), target_ids=(7,))
-    data = Dataset(examples=(TrainingExample(id="e", session_id="s", ids=(5, 6, 7), hints=(view,)),), pairs=(), meta={})
+    view = HintView(
+        site_id="s:1:a",
+        kind=GOOD,
+        others=(("s:1:b", WEAK),),
+        at=1,
+        hint_ids=(9,),
+        span=(2, 3),
+        target_ids=(7,),
+    )
+    data = Dataset(
+        examples=(TrainingExample(id="e", session_id="s", ids=(5, 6, 7), hints=(view,)),),
+        pairs=(),
+        meta={},
+    )
     check_examples(job, data, {GOOD, WEAK})
     with pytest.raises(DataError, match=f"did not keep: {WEAK}"):
         check_examples(job, data, {GOOD})

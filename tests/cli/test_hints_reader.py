@@ -1,4 +1,5 @@
-"""`recompose hints --writer reader`: recorded readings to sites and hints, a paid one against a ceiling, and what is refused."""
+"""`recompose hints --writer reader`: recorded readings to sites and hints, a paid one against a
+ceiling, and what is refused."""
 
 from __future__ import annotations
 
@@ -33,13 +34,17 @@ def work(tmp_path: Path) -> Path:
 
 
 def record_readings(work: Path, *, votes: int = 3, hint: str = HINT) -> None:
-    """The answers of a reader that names the mistake of the rules, written by hand: no model was asked."""
+    """The answers of a reader that names the mistake of the rules, written by hand: no model was
+    asked."""
     (session,) = read_sessions(work / "recompose" / "sessions.jsonl")
     (site,) = [s for s in read_sites(work / "recompose" / "sites.jsonl") if s.category == "mistake"]
     entry = mistake(site.turn, None, site.evidence[0], hint=hint)
     turn = Turn(role="assistant", author="r", blocks=(Text(json.dumps({"mistakes": [entry]})),))
     places = [f"{session.id}#0-{len(session.turns)}.{vote}" for vote in range(votes)]
-    write_lines(work / "read.jsonl", [record_to_json(Answer(site_id=p, teacher="r", family="f", turn=turn)) for p in places])
+    write_lines(
+        work / "read.jsonl",
+        [record_to_json(Answer(site_id=p, teacher="r", family="f", turn=turn)) for p in places],
+    )
 
 
 RECORDED = ("--writer", "reader", "--hints.reader.recorded", "read.jsonl")
@@ -55,7 +60,14 @@ def test_recorded_readings_become_hints_of_the_rules_sites(work: Path) -> None:
     assert (hint.text, hint.writer) == (HINT, "reader")
     assert list(read_sites(work / "recompose" / "sites.jsonl")) == before
     assert len((work / "recompose" / "reader_answers.jsonl").read_text().splitlines()) == 3
-    again = recompose("hints", *RECORDED[:2], "--hints.reader.recorded", "recompose/reader_answers.jsonl", "--json", cwd=work)
+    again = recompose(
+        "hints",
+        *RECORDED[:2],
+        "--hints.reader.recorded",
+        "recompose/reader_answers.jsonl",
+        "--json",
+        cwd=work,
+    )
     assert again.value["hints"] == 1  # what it keeps can be read again
 
 
@@ -69,9 +81,13 @@ def test_one_vote_of_three_is_dropped_and_a_leak_is_refused(work: Path) -> None:
 
 
 def test_a_paid_reader_needs_a_ceiling_and_an_estimate_sends_nothing(work: Path) -> None:
-    table = '[hints]\nwriter = "reader"\n[hints.reader]\nteacher = "mine"\n[replay.teacher.mine]\nmodel = "acme/m"\nfamily = "acme"\n'
+    table = (
+        '[hints]\nwriter = "reader"\n[hints.reader]\nteacher = "mine"\n[replay.teacher.mine]\nmodel'
+        ' = "acme/m"\nfamily = "acme"\n'
+    )
     prices = (
-        'base_url = "https://models.invalid/v1"\nmax_input_usd_per_mtok = 1.0\nmax_output_usd_per_mtok = 2.0\nkey_env = "NO_SUCH_KEY_X1"\n'
+        'base_url = "https://models.invalid/v1"\nmax_input_usd_per_mtok ='
+        ' 1.0\nmax_output_usd_per_mtok = 2.0\nkey_env = "NO_SUCH_KEY_X1"\n'
     )
     (work / "recompose.toml").write_text(table + prices, "utf-8")
     said = recompose("hints", "--estimate", "--json", cwd=work)
@@ -94,18 +110,21 @@ def test_what_does_not_fit_together_is_named(work: Path) -> None:
 
 def endpoint_config(url: str, *, max_usd: float = 1.0) -> str:
     return (
-        f'[hints]\nwriter = "reader"\n[hints.reader]\nteacher = "mine"\n[replay]\nmax_usd = {max_usd}\nattempts = 1\n'
-        f'[replay.teacher.mine]\nmodel = "acme/m"\nfamily = "acme"\nbase_url = "{url}"\nkey_env = ""\n'
-        "max_input_usd_per_mtok = 1.0\nmax_output_usd_per_mtok = 4.0\n"
+        '[hints]\nwriter = "reader"\n[hints.reader]\nteacher = "mine"\n[replay]\nmax_usd ='
+        f' {max_usd}\nattempts = 1\n[replay.teacher.mine]\nmodel = "acme/m"\nfamily ='
+        f' "acme"\nbase_url = "{url}"\nkey_env = ""\nmax_input_usd_per_mtok ='
+        " 1.0\nmax_output_usd_per_mtok = 4.0\n"
     )
 
 
 def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path) -> None:
-    """A real HTTP server on this machine; the sessions were ingested without redaction, and what is sent is redacted all the same."""
+    """A real HTTP server on this machine; the sessions were ingested without redaction, and what is
+    sent is redacted all the same."""
     secrets = planted(per_kind=2)
     text = "\n".join(one.text for one in secrets)
     (work / "logs" / "one.jsonl").write_text("\n".join(log_lines(text)) + "\n", "utf-8")
-    (work / "recompose" / "sessions.jsonl").unlink()  # another log of the same name: it would be kept apart
+    # another log of the same name: it would be kept apart
+    (work / "recompose" / "sessions.jsonl").unlink()
     recompose("ingest", "logs", "--ingest.redact", "false", cwd=work)
     recompose("sites", cwd=work)
     (site,) = [s for s in read_sites(work / "recompose" / "sites.jsonl") if s.category == "mistake"]
@@ -120,7 +139,8 @@ def test_a_reader_behind_an_endpoint_is_paid_once_and_sent_no_secret(work: Path)
         assert [one.kind for one in secrets if still_there(one, sent)] == []
         assert endpoint.seen[0].body["response_format"]["json_schema"]["strict"] is True
         again = recompose("hints", "--json", cwd=work)
-        assert (again.value["hints"], len(endpoint.seen)) == (1, 3)  # the ledger had all of it: nobody was asked twice
+        # the ledger had all of it: nobody was asked twice
+        assert (again.value["hints"], len(endpoint.seen)) == (1, 3)
 
 
 def test_at_the_ceiling_it_stops_with_code_4_and_keeps_what_was_bought(work: Path) -> None:
@@ -130,14 +150,23 @@ def test_at_the_ceiling_it_stops_with_code_4_and_keeps_what_was_bought(work: Pat
         assert said.code == 4, said.err
         assert said.value["stopped"] is True
         assert endpoint.billed_usd <= 0.012
-        assert len((work / "recompose" / "reader_answers.jsonl").read_text().splitlines()) == len(endpoint.seen) < 3
+        assert (
+            len((work / "recompose" / "reader_answers.jsonl").read_text().splitlines())
+            == len(endpoint.seen)
+            < 3
+        )
 
 
-def test_a_reader_on_this_machine_is_not_asked_over_http(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kind = "local" means a model of this machine for the reader as for `replay`; a script stands for it here."""
+def test_a_reader_on_this_machine_is_not_asked_over_http(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kind = "local" means a model of this machine for the reader as for `replay`; a script stands
+    for it here."""
     opened: list[str] = []
     with Endpoint(act=lambda body: '{"mistakes": []}') as endpoint:
-        (work / "recompose.toml").write_text(endpoint_config(endpoint.url) + 'kind = "local"\n', "utf-8")
+        (work / "recompose.toml").write_text(
+            endpoint_config(endpoint.url) + 'kind = "local"\n', "utf-8"
+        )
         turn = Turn(role="assistant", author="r", blocks=(Text('{"mistakes": []}'),))
 
         def local(name: str, settings: TeacherSettings) -> Scripted:

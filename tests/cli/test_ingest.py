@@ -19,12 +19,31 @@ MADE_UP_KEY = "sk-" + "a1B2c3D4" * 6
 
 def record(uuid: str, parent: str | None, message: dict[str, Any], **more: Any) -> str:
     kind = "assistant" if message["role"] == "assistant" else "user"
-    base = {"type": kind, "uuid": uuid, "parentUuid": parent, "sessionId": "11111111-2222", "version": "2.1.5", "cwd": "/home/dev/shop"}
-    return json.dumps({**base, "isSidechain": False, "timestamp": "2026-01-05T10:00:00Z", "message": message, **more})
+    base = {
+        "type": kind,
+        "uuid": uuid,
+        "parentUuid": parent,
+        "sessionId": "11111111-2222",
+        "version": "2.1.5",
+        "cwd": "/home/dev/shop",
+    }
+    return json.dumps(
+        {
+            **base,
+            "isSidechain": False,
+            "timestamp": "2026-01-05T10:00:00Z",
+            "message": message,
+            **more,
+        }
+    )
 
 
 def assistant(uuid: str, parent: str, *blocks: dict[str, Any]) -> str:
-    return record(uuid, parent, {"role": "assistant", "id": f"msg_{uuid}", "model": MODEL, "content": list(blocks)})
+    return record(
+        uuid,
+        parent,
+        {"role": "assistant", "id": f"msg_{uuid}", "model": MODEL, "content": list(blocks)},
+    )
 
 
 def call(call_id: str, name: str, **arguments: Any) -> dict[str, Any]:
@@ -32,7 +51,9 @@ def call(call_id: str, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def result(uuid: str, parent: str, call_id: str, text: str, *, error: bool = False) -> str:
-    block = {"type": "tool_result", "tool_use_id": call_id, "content": text} | ({"is_error": True} if error else {})
+    block = {"type": "tool_result", "tool_use_id": call_id, "content": text} | (
+        {"is_error": True} if error else {}
+    )
     return record(uuid, parent, {"role": "user", "content": [block]})
 
 
@@ -40,10 +61,32 @@ def log_lines(text: str = "Please fix the cart.") -> list[str]:
     """A read, then an edit whose old string is not in the file, then what came after."""
     return [
         record("u1", None, {"role": "user", "content": text}),
-        assistant("a1", "u1", {"type": "text", "text": "I read it first."}, call("c1", "Read", file_path="/home/dev/shop/cart.py")),
+        assistant(
+            "a1",
+            "u1",
+            {"type": "text", "text": "I read it first."},
+            call("c1", "Read", file_path="/home/dev/shop/cart.py"),
+        ),
         result("u2", "a1", "c1", "     1→def total():\n     2→    return 0"),
-        assistant("a2", "u2", call("c2", "Edit", file_path="/home/dev/shop/cart.py", old_string="return 1", new_string="return 2")),
-        result("u3", "a2", "c2", "<tool_use_error>String to replace not found in file.\nString: return 1</tool_use_error>", error=True),
+        assistant(
+            "a2",
+            "u2",
+            call(
+                "c2",
+                "Edit",
+                file_path="/home/dev/shop/cart.py",
+                old_string="return 1",
+                new_string="return 2",
+            ),
+        ),
+        result(
+            "u3",
+            "a2",
+            "c2",
+            "<tool_use_error>String to replace not found in file.\nString: return"
+            " 1</tool_use_error>",
+            error=True,
+        ),
         assistant("a3", "u3", {"type": "text", "text": "It says return 0."}),
     ]
 
@@ -64,18 +107,33 @@ def test_three_stages_find_the_mistaken_message_and_hint_at_it(logs: Path, tmp_p
     assert "recompose/sessions.jsonl" in said.out and "next   recompose sites" in said.out
     assert recompose("sites", cwd=tmp_path).code == 0
     (site,) = read_sites(tmp_path / "recompose" / "sites.jsonl")
-    assert (site.turn, site.call_id, site.kind, site.category, site.author) == (3, "c2", "edit_no_match", "mistake", MODEL)
+    assert (site.turn, site.call_id, site.kind, site.category, site.author) == (
+        3,
+        "c2",
+        "edit_no_match",
+        "mistake",
+        MODEL,
+    )
     said = recompose("hints", cwd=tmp_path)
     assert said.code == 0 and "next   recompose report" in said.out
     (hint,) = read_hints(tmp_path / "recompose" / "hints.jsonl")
-    assert hint.site_id == site.id and hint.text in recompose("show", "site", "s001", "--full", "--json", cwd=tmp_path).value["hint"]
+    assert (
+        hint.site_id == site.id
+        and hint.text
+        in recompose("show", "site", "s001", "--full", "--json", cwd=tmp_path).value["hint"]
+    )
 
 
 def test_json_is_one_object_with_the_files(logs: Path, tmp_path: Path) -> None:
     said = recompose("ingest", "logs", "--json", cwd=tmp_path)
     assert said.err == ""
     (file,) = said.value["files"]
-    assert (file["file"], file["tool_use"], file["is_error"], file["assistant_messages"]) == ("one.jsonl", 2, 1, 3)
+    assert (file["file"], file["tool_use"], file["is_error"], file["assistant_messages"]) == (
+        "one.jsonl",
+        2,
+        1,
+        3,
+    )
     assert said.value["sessions"] == 1 and said.value["wrote"]
     for verb in ("sites", "hints"):
         said = recompose(verb, "--json", cwd=tmp_path)
@@ -104,28 +162,42 @@ def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
     assert said.code == 1 and "nowhere" in said.err
 
 
-def test_damaged_and_foreign_files_are_counted_and_lose_no_good_session(logs: Path, tmp_path: Path) -> None:
+def test_damaged_and_foreign_files_are_counted_and_lose_no_good_session(
+    logs: Path, tmp_path: Path
+) -> None:
     good = log_lines()
-    (logs / "one.jsonl").write_text("\n".join([*good[:3], "{broken", *good[3:]]) + '\n{"type": "assis', "utf-8")
+    (logs / "one.jsonl").write_text(
+        "\n".join([*good[:3], "{broken", *good[3:]]) + '\n{"type": "assis', "utf-8"
+    )
     (logs / "binary.jsonl").write_bytes(bytes(range(256)) * 40)
     (logs / "foreign.jsonl").write_text('{"a": 1}\n{"b": 2}\n', "utf-8")
     said = recompose("ingest", "logs", cwd=tmp_path)
     assert said.code == 0 and "1 sessions" in said.out
-    assert "one.jsonl:4" in said.out and "binary.jsonl: foreign" in said.out and "foreign.jsonl: foreign" in said.out
+    assert (
+        "one.jsonl:4" in said.out
+        and "binary.jsonl: foreign" in said.out
+        and "foreign.jsonl: foreign" in said.out
+    )
     (session,) = read_sessions(tmp_path / "recompose" / "sessions.jsonl")
     assert len(session.turns) == 6
 
 
-def test_files_without_a_session_end_with_1_and_keep_what_was_there(logs: Path, tmp_path: Path) -> None:
+def test_files_without_a_session_end_with_1_and_keep_what_was_there(
+    logs: Path, tmp_path: Path
+) -> None:
     recompose("ingest", "logs", cwd=tmp_path)
     kept = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
     (tmp_path / "foreign.jsonl").write_text('{"a": 1}\n', "utf-8")
     said = recompose("ingest", "foreign.jsonl", "--json", cwd=tmp_path)
-    assert said.code == 1 and said.value["files"][0]["status"] == "foreign" and said.value["problem"]
+    assert (
+        said.code == 1 and said.value["files"][0]["status"] == "foreign" and said.value["problem"]
+    )
     assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == kept
 
 
-def test_without_a_path_a_pipe_must_say_yes(tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_path_a_pipe_must_say_yes(
+    tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     projects = tmp_path / "claude" / "projects" / "shop"
     projects.mkdir(parents=True)
     (logs / "one.jsonl").rename(projects / "one.jsonl")
@@ -136,7 +208,9 @@ def test_without_a_path_a_pipe_must_say_yes(tmp_path: Path, logs: Path, monkeypa
 
 
 def test_secrets_do_not_reach_the_disk_unless_told_to(logs: Path, tmp_path: Path) -> None:
-    (logs / "one.jsonl").write_text("\n".join(log_lines(f"The key is {MADE_UP_KEY}, of Initech.")) + "\n", "utf-8")
+    (logs / "one.jsonl").write_text(
+        "\n".join(log_lines(f"The key is {MADE_UP_KEY}, of Initech.")) + "\n", "utf-8"
+    )
     said = recompose("ingest", "logs", "--ingest.redact_words", "Initech", cwd=tmp_path)
     written = "".join(p.read_text("utf-8") for p in (tmp_path / "recompose").iterdir())
     assert MADE_UP_KEY not in written and "Initech" not in written
@@ -147,10 +221,23 @@ def test_secrets_do_not_reach_the_disk_unless_told_to(logs: Path, tmp_path: Path
 
 def test_a_hostile_log_cannot_steer_the_terminal(logs: Path, tmp_path: Path) -> None:
     lines = log_lines(HOSTILE)
-    lines[4] = result("u3", "a2", "c2", f"<tool_use_error>String to replace not found in file. {HOSTILE}</tool_use_error>", error=True)
+    lines[4] = result(
+        "u3",
+        "a2",
+        "c2",
+        f"<tool_use_error>String to replace not found in file. {HOSTILE}</tool_use_error>",
+        error=True,
+    )
     (logs / "x\x1b[31m.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     (logs / "one.jsonl").unlink()
-    for arguments in (["ingest", "logs"], ["sites"], ["hints"], ["show", "site", "s001"], ["show", "session", "s001"], ["show", "site"]):
+    for arguments in (
+        ["ingest", "logs"],
+        ["sites"],
+        ["hints"],
+        ["show", "site", "s001"],
+        ["show", "session", "s001"],
+        ["show", "site"],
+    ):
         said = recompose(*arguments, cwd=tmp_path)
         assert said.code == 0, said.err
         assert not set(said.out) & {"\x1b", "\x07", "\x9b", "\u202e"}, arguments
@@ -159,7 +246,10 @@ def test_a_hostile_log_cannot_steer_the_terminal(logs: Path, tmp_path: Path) -> 
 def test_the_filter_on_authors_is_applied(logs: Path, tmp_path: Path) -> None:
     said = recompose("ingest", "logs", "--ingest.authors", "other-*", "--json", cwd=tmp_path)
     assert said.code == 1 and said.value["files"][0]["filtered_sessions"] == 1
-    assert recompose("ingest", "logs", "--ingest.authors", "claude-*", "--json", cwd=tmp_path).code == 0
+    assert (
+        recompose("ingest", "logs", "--ingest.authors", "claude-*", "--json", cwd=tmp_path).code
+        == 0
+    )
 
 
 def test_the_recovery_choice_warns(logs: Path, tmp_path: Path) -> None:
@@ -171,37 +261,62 @@ def test_the_recovery_choice_warns(logs: Path, tmp_path: Path) -> None:
     assert recompose("sites", "--sites.site", "recovery", "--json", cwd=tmp_path).value["notes"]
 
 
-def test_counts_are_those_of_the_file_that_was_written(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_those_of_the_file_that_was_written(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encode = codec._encode_block
-    monkeypatch.setattr(codec, "_encode_block", lambda block, ordinals: [x for x in encode(block, ordinals) if x is not True])
+    monkeypatch.setattr(
+        codec,
+        "_encode_block",
+        lambda block, ordinals: [x for x in encode(block, ordinals) if x is not True],
+    )
     value = recompose("ingest", "logs", "--json", cwd=tmp_path).value
-    assert (value["files"][0]["is_error"], value["files"][0]["error_kinds"], value["files"][0]["tool_result"]) == (0, {}, 2)
-    monkeypatch.setattr(codec, "_encode_turn", lambda turn, authors, ordinals: ["u", 0, ["x", "lost"]])
+    assert (
+        value["files"][0]["is_error"],
+        value["files"][0]["error_kinds"],
+        value["files"][0]["tool_result"],
+    ) == (0, {}, 2)
+    monkeypatch.setattr(
+        codec, "_encode_turn", lambda turn, authors, ordinals: ["u", 0, ["x", "lost"]]
+    )
     value = recompose("ingest", "logs", "--json", cwd=tmp_path).value
     assert (value["files"][0]["tool_use"], value["calls"], value["turns"]) == (0, 0, 6)
 
 
-def test_a_lone_surrogate_and_a_file_name_that_is_not_text_are_stored(logs: Path, tmp_path: Path) -> None:
+def test_a_lone_surrogate_and_a_file_name_that_is_not_text_are_stored(
+    logs: Path, tmp_path: Path
+) -> None:
     text = "\n".join(log_lines()).replace(MODEL, "odd\\ud800model") + "\n"
     name = os.fsencode(logs) + b"/caf\xe9.jsonl"
     Path(os.fsdecode(name)).write_text(text, "utf-8")
     (logs / "one.jsonl").unlink()
     said = recompose("ingest", "logs", "--json", cwd=tmp_path)
-    assert (said.code, said.err) == (0, "") and said.value["files"][0]["models"] == {"odd\ud800model": 3}
+    assert (said.code, said.err) == (0, "") and said.value["files"][0]["models"] == {
+        "odd\ud800model": 3
+    }
     stored = json.loads((tmp_path / "recompose" / "ingest.json").read_text("utf-8"))
-    assert stored["files"] == said.value["files"] and stored["files"][0]["file"] == "caf\udce9.jsonl"
+    assert (
+        stored["files"] == said.value["files"] and stored["files"][0]["file"] == "caf\udce9.jsonl"
+    )
 
 
 def test_files_of_other_kinds_are_counted(logs: Path, tmp_path: Path) -> None:
     for name in ("a.json", "b.json", "c.traj"):
         (logs / name).write_text("{}", "utf-8")
-    assert recompose("ingest", "logs", "--json", cwd=tmp_path).value["not_read"] == {".json": 2, ".traj": 1}
-    assert "not read 3 files of other kinds (.json 2, .traj 1)" in recompose("ingest", "logs", cwd=tmp_path).out
+    assert recompose("ingest", "logs", "--json", cwd=tmp_path).value["not_read"] == {
+        ".json": 2,
+        ".traj": 1,
+    }
+    assert (
+        "not read 3 files of other kinds (.json 2, .traj 1)"
+        in recompose("ingest", "logs", cwd=tmp_path).out
+    )
 
 
 @pytest.mark.real
 def test_real_sessions_give_the_expected_counts(traces_dir: Path, tmp_path: Path) -> None:
-    """Every expected number of every file, with the message counts read back from sessions.jsonl."""
+    """Every expected number of every file, with the message counts read back from
+    sessions.jsonl."""
     expected = json.loads((traces_dir / "EXPECTED.json").read_text("utf-8"))
     value = recompose("ingest", str(traces_dir), "--json", cwd=tmp_path).value
     told = {file["file"]: file for file in value["files"]}

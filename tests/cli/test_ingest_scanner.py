@@ -8,7 +8,10 @@ from pathlib import Path
 from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import files, recompose
 
-FINDS = "import sys; text = open(sys.argv[1]).read(); print('found', text[:200]); sys.exit(200 if 'Initech' in text else 0)"
+FINDS = (
+    "import sys; text = open(sys.argv[1]).read(); print('found', text[:200]); sys.exit(200 if"
+    " 'Initech' in text else 0)"
+)
 SCANNER = (sys.executable, "-c", FINDS, "{file}")
 
 
@@ -25,5 +28,10 @@ def test_ingest_stores_nothing_that_the_scanner_objects_to(tmp_path: Path) -> No
     assert "objects to the redacted sessions" in said.err
     assert "customer" not in said.err + said.out
     assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == kept
-    assert files(tmp_path / "recompose") == {".gitignore", "sessions.jsonl", "ingest.json", "redaction.key"}
+    assert files(tmp_path / "recompose") == {
+        ".gitignore",
+        "sessions.jsonl",
+        "ingest.json",
+        "redaction.key",
+    }
     assert recompose("ingest", "logs", "--ingest.redact_words", "Initech", cwd=tmp_path).code == 0

@@ -29,12 +29,15 @@ def words(line: str) -> list[str]:
 
 @pytest.mark.train
 def test_from_logs_to_a_run_with_the_default_student(tmp_path: Path) -> None:
-    """The tiny student of the defaults: no audit is asked for that would keep no hint, and nothing that needs the workshop."""
+    """The tiny student of the defaults: no audit is asked for that would keep no hint, and nothing
+    that needs the workshop."""
     line, walked = f"recompose ingest {LOGS}", []
     while line and len(walked) < 12:
         argv = words(line)
         walked.append(argv[0])
-        said = recompose(*argv, *(["--dry-run"] if argv[0] == "train" else []), "--json", cwd=tmp_path)
+        said = recompose(
+            *argv, *(["--dry-run"] if argv[0] == "train" else []), "--json", cwd=tmp_path
+        )
         assert said.code == 0, (line, said.err, said.out)
         if argv[0] == "train":
             break
@@ -51,7 +54,12 @@ def test_without_pytorch_the_walk_ends_at_the_doctor(tmp_path: Path) -> None:
         line = json.loads(done.stdout)["next"]
         if argv[0] == "doctor":
             break
-    assert walked == ["ingest", "sites", "hints", "report", "doctor"] and shlex.split(line)[:4] == [sys.executable, "-m", "pip", "install"]
+    assert walked == ["ingest", "sites", "hints", "report", "doctor"] and shlex.split(line)[:4] == [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+    ]
 
 
 def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -> None:
@@ -63,27 +71,47 @@ def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -
         json.dumps({"student": "some/model", "kinds": [{"kind": "all", "keeps": False}]}), "utf-8"
     )
     refused = recompose("report", "--student.model", "some/model", "--json", cwd=tmp_path)
-    assert refused.value["next"] == "recompose show site"  # no kind of hint was kept: a build would be refused
+    # no kind of hint was kept: a build would be refused
+    assert refused.value["next"] == "recompose show site"
 
 
-def test_of_an_empty_store_the_next_step_brings_sessions_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_empty_store_the_next_step_brings_sessions_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agents = tmp_path / "agent" / "projects"
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(agents.parent))
     assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
-    projects = {one["folder"] for one in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]}
-    said = recompose("ingest", *(word for folder in projects for word in ("--forget", folder)), "--json", cwd=tmp_path)
+    projects = {
+        one["folder"] for one in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]
+    }
+    said = recompose(
+        "ingest",
+        *(word for folder in projects for word in ("--forget", folder)),
+        "--json",
+        cwd=tmp_path,
+    )
     assert said.code == 0 and said.value["next"] == "recompose doctor"
     shutil.copytree(LOGS, agents)
     for verb in (["sites"], ["hints"], ["report"]):
         line = recompose(*verb, "--json", cwd=tmp_path).value["next"]
-        assert line == f"recompose ingest {agents}" and recompose(*words(line), "--dry-run", cwd=tmp_path).code == 0
-    assert recompose("sites", "--ingest.logs", str(agents), "--json", cwd=tmp_path).value["next"] == "recompose ingest"
+        assert (
+            line == f"recompose ingest {agents}"
+            and recompose(*words(line), "--dry-run", cwd=tmp_path).code == 0
+        )
+    assert (
+        recompose("sites", "--ingest.logs", str(agents), "--json", cwd=tmp_path).value["next"]
+        == "recompose ingest"
+    )
 
 
 def test_sites_and_report_count_the_same(tmp_path: Path) -> None:
     assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
     told = [recompose(verb, cwd=tmp_path).out for verb in ("sites", "report")]
-    counts = [found[0] for out in told if (found := re.findall(r"\d+ mistaken messages in \d+ of \d+ sessions", out))]
+    counts = [
+        found[0]
+        for out in told
+        if (found := re.findall(r"\d+ mistaken messages in \d+ of \d+ sessions", out))
+    ]
     assert len(counts) == 2 and counts[0] == counts[1]
 
 
@@ -92,8 +120,16 @@ def test_doctor_lists_every_verb(tmp_path: Path) -> None:
     assert set(VERBS) <= {verb.split()[0] for verb in listed}
 
 
-def three(work: Path, *, toml: str = "", without: tuple[str, ...] = (), empty: tuple[str, ...] = (), add: tuple[str, ...] = ()) -> None:
-    """Three sessions with a mistake and a hint each; settings, artefacts that are not there, that hold nothing, that are there besides."""
+def three(
+    work: Path,
+    *,
+    toml: str = "",
+    without: tuple[str, ...] = (),
+    empty: tuple[str, ...] = (),
+    add: tuple[str, ...] = (),
+) -> None:
+    """Three sessions with a mistake and a hint each; settings, artefacts that are not there, that
+    hold nothing, that are there besides."""
     fill(work / "recompose", [session(f"sess-{n}", text=f"Please fix test {n}.") for n in "abc"])
     (work / "recompose.toml").write_text(toml, "utf-8")
     for name in without:
@@ -123,18 +159,36 @@ STATES: dict[str, Callable[[Path], object]] = {
     "no mistake": lambda work: three(work, empty=("sites", "hints")),
     "no hint": lambda work: three(work, empty=("hints",)),
     "no pairs": lambda work: three(work, empty=("hints",), add=("preferences",)),
-    "pairs and no sites": lambda work: three(work, without=("sites", "hints"), add=("preferences",)),
-    "pairs asked for": lambda work: three(work, toml="[train.preference]\nweight = 1.0\n", add=("preferences",)),
+    "pairs and no sites": lambda work: three(
+        work, without=("sites", "hints"), add=("preferences",)
+    ),
+    "pairs asked for": lambda work: three(
+        work, toml="[train.preference]\nweight = 1.0\n", add=("preferences",)
+    ),
     "a share that holds out none": lambda work: three(work, toml="[held_out]\nfraction = 0.01\n"),
     "a share that holds out all": lambda work: three(work, toml="[held_out]\nfraction = 0.99\n"),
     "one session and a share": one_session,
     "windows too short": lambda work: three(work, toml="[build]\nmax_tokens = 150\n"),
-    "windows too short for good": lambda work: three(work, toml="[build]\nmax_tokens = 60\n[train]\nmicro_tokens = 60\n"),
+    "windows too short for good": lambda work: three(
+        work, toml="[build]\nmax_tokens = 60\n[train]\nmicro_tokens = 60\n"
+    ),
     "a build that was refused": lambda work: built(work, "[build]\nmax_tokens = 150\n"),
-    "rollouts asked for, and none played": lambda work: built(work, "[train.policy]\nweight = 1.0\n"),
+    "rollouts asked for, and none played": lambda work: built(
+        work, "[train.policy]\nweight = 1.0\n"
+    ),
     "a build": built,
 }
-WALKED = ("doctor", "sites", "hints", "report", "init", "curate", "build", "evaluate --logs", "train")
+WALKED = (
+    "doctor",
+    "sites",
+    "hints",
+    "report",
+    "init",
+    "curate",
+    "build",
+    "evaluate --logs",
+    "train",
+)
 TRIED = re.compile(r"this was tried, and works: (recompose .*?)(?: or |$)")
 
 
@@ -145,21 +199,37 @@ def flat(text: str) -> str:
 def run_line(line: str, work: Path) -> Said:
     """A line as it is printed; what trains or plays is not begun."""
     argv = words(line)
-    return recompose(*argv, *(["--dry-run"] if argv[0] in ("train", "demo", "evaluate") and "--logs" not in argv else []), cwd=work)
+    return recompose(
+        *argv,
+        *(
+            ["--dry-run"]
+            if argv[0] in ("train", "demo", "evaluate") and "--logs" not in argv
+            else []
+        ),
+        cwd=work,
+    )
 
 
 @pytest.mark.train
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("state", STATES)
-def test_whatever_lies_there_no_next_line_ends_in_a_refusal(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every verb in every state, and every line that follows. A build may be refused; then it prints a command that was tried."""
+def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every verb in every state, and every line that follows. A build may be refused; then it
+    prints a command that was tried."""
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
     for verb in WALKED:
         work = tmp_path / verb.replace(" ", "_")
         work.mkdir()
         STATES[state](work)
         line, walked = f"recompose {verb}", list[str]()
-        while line and line not in walked and len(walked) < 10 and not line.startswith("recompose show"):
+        while (
+            line
+            and line not in walked
+            and len(walked) < 10
+            and not line.startswith("recompose show")
+        ):
             walked.append(line)
             said = run_line(line, work)
             told = flat(said.out + said.err)
@@ -188,7 +258,9 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(state: str, tmp_path
 
 
 @pytest.mark.train
-def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same(tmp_path: Path) -> None:
+def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same(
+    tmp_path: Path,
+) -> None:
     three(tmp_path, toml="[build]\nmax_tokens = 150\n")
     assert recompose("report", "-q", cwd=tmp_path).code == 0
     said = recompose("build", cwd=tmp_path)
@@ -197,11 +269,19 @@ def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same
     assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == tried[1]
     assert recompose("train", "--dry-run", cwd=tmp_path).code == 1
     mended = recompose(*words(tried[1]), "--json", cwd=tmp_path)
-    assert mended.code == 0 and mended.value["next"] == "recompose train" == recompose("doctor", "--json", cwd=tmp_path).value["next"]
+    assert (
+        mended.code == 0
+        and mended.value["next"]
+        == "recompose train"
+        == recompose("doctor", "--json", cwd=tmp_path).value["next"]
+    )
     assert recompose("train", "--dry-run", cwd=tmp_path).code == 0
-    (tmp_path / "recompose.toml").write_text("[build]\nmax_tokens = 60\n[train]\nmicro_tokens = 60\n", "utf-8")
+    (tmp_path / "recompose.toml").write_text(
+        "[build]\nmax_tokens = 60\n[train]\nmicro_tokens = 60\n", "utf-8"
+    )
     assert recompose("build", "-q", cwd=tmp_path).code == 1
-    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose show site"  # no window is long enough
+    # no window is long enough
+    assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose show site"
     (tmp_path / "recompose.toml").write_text("", "utf-8")
     assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == "recompose build"
 
@@ -210,20 +290,38 @@ def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same
 def test_a_channel_that_would_get_nothing_is_told_by_build_and_not_by_train(tmp_path: Path) -> None:
     three(tmp_path, empty=("hints",), add=("preferences",))
     said = recompose("build", cwd=tmp_path)
-    assert said.code == 0 and "next   recompose show site" in said.out and "recompose train" not in said.out
-    assert "channel hint has weight 1.0, but the examples hold nothing for it" in said.out and "hints.writers" in said.out
+    assert (
+        said.code == 0
+        and "next   recompose show site" in said.out
+        and "recompose train" not in said.out
+    )
+    assert (
+        "channel hint has weight 1.0, but the examples hold nothing for it" in said.out
+        and "hints.writers" in said.out
+    )
     refused = recompose("train", "--dry-run", cwd=tmp_path)
     assert refused.code == 1 and "channel hint has weight 1.0" in flat(refused.err)
-    assert "next   recompose train" in recompose("build", "--train.hint.weight", "0", cwd=tmp_path).out
-    assert "next   recompose train" not in recompose("build", "--train.preference.weight", "1", cwd=tmp_path).out
+    assert (
+        "next   recompose train" in recompose("build", "--train.hint.weight", "0", cwd=tmp_path).out
+    )
+    assert (
+        "next   recompose train"
+        not in recompose("build", "--train.preference.weight", "1", cwd=tmp_path).out
+    )
 
 
 @pytest.mark.train
 @pytest.mark.parametrize("verb", ["report", "evaluate --logs", "doctor"])
-def test_a_share_that_holds_out_nothing_is_followed_by_one_that_does(tmp_path: Path, verb: str) -> None:
+def test_a_share_that_holds_out_nothing_is_followed_by_one_that_does(
+    tmp_path: Path, verb: str
+) -> None:
     three(tmp_path, toml="[held_out]\nfraction = 0.01\n")
     assert recompose("report", "-q", cwd=tmp_path).code == 0
     line = recompose(*verb.split(), "--json", cwd=tmp_path).value["next"]
     assert line.startswith("recompose build --held_out.fraction 0.")
     found = recompose(*words(line), "--json", cwd=tmp_path)
-    assert found.code == 0 and found.value["held_out"]["held_out_sessions"] and found.value["held_out"]["train_sessions"]
+    assert (
+        found.code == 0
+        and found.value["held_out"]["held_out_sessions"]
+        and found.value["held_out"]["train_sessions"]
+    )

@@ -1,4 +1,5 @@
-"""`rollouts.env` by path: the environment of docs/rollouts.md, trained in through the command line, and what is refused."""
+"""`rollouts.env` by path: the environment of docs/rollouts.md, trained in through the command line,
+and what is refused."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def example() -> str:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A folder with a student that writes messages with an end, the settings, and the page's environment under envs/."""
+    """A folder with a student that writes messages with an end, the settings, and the page's
+    environment under envs/."""
     shutil.copytree(ROOT / "examples" / "workshop_student", tmp_path / "student")
     (tmp_path / "recompose.toml").write_text(SETTINGS, "utf-8")
     (tmp_path / "envs").mkdir()
@@ -50,10 +52,13 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_refused(work: Path) -> None:
+def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_refused(
+    work: Path,
+) -> None:
     env = work / "envs" / "guess.py"
     assert REWARD in example()
-    env.write_text(example().replace(REWARD, "return (sum(map(ord, self.said)) % 7) / 6"), "utf-8")  # no student here is able to solve it
+    # no student here is able to solve it
+    env.write_text(example().replace(REWARD, "return (sum(map(ord, self.said)) % 7) / 6"), "utf-8")
     (work / "elsewhere").mkdir()
     at = ("-c", str(work / "recompose.toml"), "-o", str(work / "out"))
     said = recompose("train", *at, "--name", "x", "--json", cwd=work / "elsewhere")
@@ -61,11 +66,24 @@ def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_r
     assert said.value["statuses"]["policy"] == "active"
     run = work / "out" / "runs" / "x"
     (line,) = [json.loads(text) for text in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert line["rollouts/episodes"] == 6 and 0 < line["rollouts/success"] < 1 and line["health/monitor"] >= 0
-    played = [json.loads(text) for path in sorted((run / "samples").glob("*.jsonl")) for text in path.read_text("utf-8").splitlines()]
-    assert "Which number stands in number.txt?" in json.dumps(played) and "train-" in json.dumps(played)
+    assert (
+        line["rollouts/episodes"] == 6
+        and 0 < line["rollouts/success"] < 1
+        and line["health/monitor"] >= 0
+    )
+    played = [
+        json.loads(text)
+        for path in sorted((run / "samples").glob("*.jsonl"))
+        for text in path.read_text("utf-8").splitlines()
+    ]
+    assert "Which number stands in number.txt?" in json.dumps(played) and "train-" in json.dumps(
+        played
+    )
     assert json.loads((run / "resolved.json").read_bytes())["rollouts"]["env"] == f"{env}:Guess"
-    inputs = {i["path"]: i["sha256"] for i in json.loads((run / "data" / "manifest.json").read_bytes())["inputs"]}
+    inputs = {
+        i["path"]: i["sha256"]
+        for i in json.loads((run / "data" / "manifest.json").read_bytes())["inputs"]
+    }
     assert inputs == {str(env): sha256_of(env)}
     more = ("train", *at, "--resume", str(run), "--accept-changes")
     RunDir(run).update(state="stopped:interrupted")  # between its last checkpoint and its end
@@ -73,7 +91,9 @@ def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_r
     assert said.code == 0, said.err
     env.write_text(example(), "utf-8")
     said = recompose(*more, "--train.steps", "2", cwd=work)
-    assert said.code == 1 and "the file of your own environment has changed" in " ".join(said.err.split())
+    assert said.code == 1 and "the file of your own environment has changed" in " ".join(
+        said.err.split()
+    )
     assert len((run / "metrics.jsonl").read_text("utf-8").splitlines()) == 1
 
 
@@ -84,15 +104,25 @@ def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_r
         ("envs/none.py:Guess", "no file"),
         ("envs/guess.py:Guesses", "has no function 'Guesses'"),
         ("envs/breaks.py:make", "raised ZeroDivisionError"),
-        ("envs/made.py:no_env", "gave dict, which is no environment: it lacks open(), reply(), reward(), measures(), close(), task_id"),
+        (
+            "envs/made.py:no_env",
+            (
+                "gave dict, which is no environment: it lacks open(), reply(), reward(),"
+                " measures(), close(), task_id"
+            ),
+        ),
         ("envs/made.py:raising", "raised KeyError: 'x' on seed"),
         ("no_such_package_x:make", "cannot import 'no_such_package_x'"),
     ],
 )
-def test_what_cannot_be_played_in_is_named_before_a_run_exists(work: Path, env: str, words: str) -> None:
+def test_what_cannot_be_played_in_is_named_before_a_run_exists(
+    work: Path, env: str, words: str
+) -> None:
     (work / "envs" / "breaks.py").write_text("1 / 0\n", "utf-8")
     (work / "envs" / "made.py").write_text(
-        "def no_env(seed, *, split):\n    return {}\n\n\ndef raising(seed, *, split):\n    return {}['x']\n", "utf-8"
+        "def no_env(seed, *, split):\n    return {}\n\n\ndef raising(seed, *, split):\n    return"
+        " {}['x']\n",
+        "utf-8",
     )
     there = files(work)
     said = recompose("train", "--rollouts.env", env, "--dry-run", cwd=work)
@@ -121,6 +151,8 @@ def test_a_task_that_fails_later_ends_the_run_with_the_line_that_failed(work: Pa
     path.write_text("def make(seed, *, split):\n    raise OSError('disk')\n", "utf-8")
     with (
         open_world(f"{path}:make") as world,
-        pytest.raises(ConfigError, match=r"raised OSError: disk on seed \d+, split 'train'.*late.py:2"),
+        pytest.raises(
+            ConfigError, match=r"raised OSError: disk on seed \d+, split 'train'.*late.py:2"
+        ),
     ):
         next(world.train(1))()

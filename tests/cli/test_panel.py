@@ -1,4 +1,5 @@
-"""The live panel of `train`: what stands on it after known steps, 80 columns wide, and never a NaN."""
+"""The live panel of `train`: what stands on it after known steps, 80 columns wide, and never a
+NaN."""
 
 from __future__ import annotations
 
@@ -28,30 +29,51 @@ STEP = {
 
 def job_on(console: Console, tmp_path: Path, **screen: Any) -> Job:
     loaded = load_config([], flags={"train.steps": "4"}, start=tmp_path)
-    return Job(loaded=loaded, screen=Screen(console=console, **screen), work=tmp_path, common=Common())
+    return Job(
+        loaded=loaded, screen=Screen(console=console, **screen), work=tmp_path, common=Common()
+    )
 
 
 def terminal(**options: Any) -> Console:
-    return Console(file=io.StringIO(), width=80, force_terminal=True, record=True, markup=False, highlight=False, **options)
+    return Console(
+        file=io.StringIO(),
+        width=80,
+        force_terminal=True,
+        record=True,
+        markup=False,
+        highlight=False,
+        **options,
+    )
 
 
 def drawn(panel: TrainPanel, console: Console) -> list[str]:
     with console.capture() as captured:
         console.print(panel.render())
-    return Console(file=io.StringIO(), width=200).render_str(captured.get(), markup=False).plain.splitlines()
+    return (
+        Console(file=io.StringIO(), width=200)
+        .render_str(captured.get(), markup=False)
+        .plain.splitlines()
+    )
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> tuple[TrainPanel, Console]:
-    console = Console(file=io.StringIO(), width=80, markup=False, highlight=False, color_system=None)
+    console = Console(
+        file=io.StringIO(), width=80, markup=False, highlight=False, color_system=None
+    )
     return TrainPanel(job_on(console, tmp_path)), console
 
 
-def test_known_steps_give_known_rows(plain: tuple[TrainPanel, Console], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_steps_give_known_rows(
+    plain: tuple[TrainPanel, Console], monkeypatch: pytest.MonkeyPatch
+) -> None:
     panel, console = plain
     now = [panel.began]
     monkeypatch.setattr(panel_module.time, "monotonic", lambda: now[0])
-    assert drawn(panel, console)[0] == " step 0 of 4   elapsed 0s   waiting for the first step: getting ready"
+    assert (
+        drawn(panel, console)[0]
+        == " step 0 of 4   elapsed 0s   waiting for the first step: getting ready"
+    )
     panel({**STEP, "step": 1, "rollouts/success": 0.0, "health/monitor": 0.25})
     now[0] += 60
     panel({**STEP, "step": 2, "rollouts/success": 0.5, "policy/status": "exhausted"})
@@ -67,10 +89,17 @@ def test_known_steps_give_known_rows(plain: tuple[TrainPanel, Console], monkeypa
     ]
 
 
-def test_no_row_is_wider_than_the_terminal_or_holds_what_steers_it(plain: tuple[TrainPanel, Console]) -> None:
+def test_no_row_is_wider_than_the_terminal_or_holds_what_steers_it(
+    plain: tuple[TrainPanel, Console],
+) -> None:
     panel, console = plain
     for step in range(1, 200):
-        hostile = {"policy/status": "\x1b[2Jactive\nrow", "rollouts/success": step / 200, "health/monitor": 0.5, "health/kl": float("nan")}
+        hostile = {
+            "policy/status": "\x1b[2Jactive\nrow",
+            "rollouts/success": step / 200,
+            "health/monitor": 0.5,
+            "health/kl": float("nan"),
+        }
         panel({**STEP, **hostile, "step": step})
     lines = drawn(panel, console)
     assert len(lines) == 8 and all(len(line) <= 80 for line in lines)
@@ -92,7 +121,15 @@ def test_colours_tell_good_from_bad_and_limits_warn(tmp_path: Path) -> None:
 
 def test_without_rollouts_only_channels_are_shown(plain: tuple[TrainPanel, Console]) -> None:
     panel, console = plain
-    panel({"step": 1, "lm_ce/status": "active", "lm_ce/tokens": 3, "lm_ce/loss": 1.5, "lm_ce/grad_norm": 0.1})
+    panel(
+        {
+            "step": 1,
+            "lm_ce/status": "active",
+            "lm_ce/tokens": 3,
+            "lm_ce/loss": 1.5,
+            "lm_ce/grad_norm": 0.1,
+        }
+    )
     text = "\n".join(drawn(panel, console))
     assert "rollouts" not in text and "health" not in text and "100%" in text
 

@@ -1,4 +1,5 @@
-"""The whole way on real logs, our own of every era and the public ones: ingest, sites, hints, build and a few steps of training."""
+"""The whole way on real logs, our own of every era and the public ones: ingest, sites, hints, build
+and a few steps of training."""
 
 from __future__ import annotations
 
@@ -10,18 +11,35 @@ from tests.cli.workspace import recompose
 
 
 @pytest.mark.train
-def test_real_sessions_train_every_weighted_channel(log_folders: tuple[Path, ...], tmp_path: Path) -> None:
-    """Short windows and few steps keep it quick; `recompose train --train.steps 20` on the defaults is the same, longer."""
+def test_real_sessions_train_every_weighted_channel(
+    log_folders: tuple[Path, ...], tmp_path: Path
+) -> None:
+    """Short windows and few steps keep it quick; `recompose train --train.steps 20` on the defaults
+    is the same, longer."""
     assert recompose("ingest", *map(str, log_folders), "-q", cwd=tmp_path).code == 0
     assert recompose("sites", "--json", cwd=tmp_path).value["num_mistakes"] > 20
     assert recompose("hints", "--json", cwd=tmp_path).value["hints"] > 10
-    whole = recompose("build", "--build.max_tokens", "16384", "--json", "--dry-run", cwd=tmp_path).value
-    assert whole["views_with_evidence"] == whole["views"] >= 8 and whole["hinted_sites"] >= whole["views"]
-    flags = ("--build.max_tokens", "1024", "--build.without_evidence", "keep")  # a window this short holds hardly any evidence
+    whole = recompose(
+        "build", "--build.max_tokens", "16384", "--json", "--dry-run", cwd=tmp_path
+    ).value
+    assert (
+        whole["views_with_evidence"] == whole["views"] >= 8
+        and whole["hinted_sites"] >= whole["views"]
+    )
+    # a window this short holds hardly any evidence
+    flags = ("--build.max_tokens", "1024", "--build.without_evidence", "keep")
     built = recompose("build", *flags, "--json", cwd=tmp_path).value
     assert built["views_with_evidence"] < built["views"]
     assert built["longest"] <= 1024 and built["views"] > 0 and built["trained_messages"] > 50
-    assert built["skipped"]["hint/category"] > 10  # failed checks, rejections and siblings are not trained on
-    said = recompose("train", "--train.steps", "2", "--train.batch_examples", "3", "--json", cwd=tmp_path)
+    # failed checks, rejections and siblings are not trained on
+    assert built["skipped"]["hint/category"] > 10
+    said = recompose(
+        "train", "--train.steps", "2", "--train.batch_examples", "3", "--json", cwd=tmp_path
+    )
     assert said.code == 0, said.out
-    assert said.value["statuses"] == {"policy": "off", "lm_ce": "active", "hint": "active", "preference": "off"}
+    assert said.value["statuses"] == {
+        "policy": "off",
+        "lm_ce": "active",
+        "hint": "active",
+        "preference": "off",
+    }

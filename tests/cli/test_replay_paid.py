@@ -1,4 +1,5 @@
-"""`recompose replay` against a real HTTP server: nothing is paid twice or lost, the ceiling holds, the key stands nowhere."""
+"""`recompose replay` against a real HTTP server: nothing is paid twice or lost, the ceiling holds,
+the key stands nowhere."""
 
 from __future__ import annotations
 
@@ -45,17 +46,25 @@ def answered_in(work: Path) -> set[str]:
 
 def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> None:
     with Endpoint(plan=troubled, delay_s=0.002, echo_key=True) as endpoint:
-        work = prepare(tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0, attempts=10)
+        work = prepare(
+            tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0, attempts=10
+        )
         answered: set[str] = set()
         said = ""
         for kill_at in (150, 500, 900):
             process = start(tmp_path, "--max-usd", "4", "--json")
             before, deadline = len(endpoint.seen), time.monotonic() + 60
-            while len(endpoint.seen) < kill_at and process.poll() is None and time.monotonic() < deadline:
+            while (
+                len(endpoint.seen) < kill_at
+                and process.poll() is None
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.005)
             process.kill()
             said += "".join(process.communicate())
-            assert not answered & {one.name for one in endpoint.seen[before:]}, "an answered call was sent again"
+            assert not answered & {one.name for one in endpoint.seen[before:]}, (
+                "an answered call was sent again"
+            )
             now = answered_in(work)
             assert answered < now, "answers were lost"
             answered = now
@@ -73,15 +82,25 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         assert totals.num_in_flight == 0 and totals.num_lost > 0
         assert endpoint.billed_usd <= totals.booked_usd <= 4.0
         # What was answered twice was in flight at a kill, and stands among the lost.
-        twice = [name for name, count in Counter(one.name for one in endpoint.seen if one.answered).items() if count > 1]
+        twice = [
+            name
+            for name, count in Counter(one.name for one in endpoint.seen if one.answered).items()
+            if count > 1
+        ]
         assert len(twice) <= totals.num_lost
         before, text = len(endpoint.seen), (work / "answers.jsonl").read_bytes()
         again = start(tmp_path, "--max-usd", "4", "--json")
         out, err = again.communicate(timeout=60)
-        assert again.returncode == 0 and len(endpoint.seen) == before, "a run that was done asked again"
+        assert again.returncode == 0 and len(endpoint.seen) == before, (
+            "a run that was done asked again"
+        )
         assert (work / "answers.jsonl").read_bytes() == text
     problems = Counter(answer.problem for answer in answers)
-    assert problems["unknown_tool"] and problems["bad_arguments"] and set(problems) == {"", "unknown_tool", "bad_arguments"}
+    assert (
+        problems["unknown_tool"]
+        and problems["bad_arguments"]
+        and set(problems) == {"", "unknown_tool", "bad_arguments"}
+    )
     assert not with_the_key(tmp_path) and KEY not in said + out + err
     assert any(one.key == f"Bearer {KEY}" for one in endpoint.seen)
 
@@ -96,10 +115,17 @@ def test_an_estimate_sends_nothing_and_needs_no_key(tmp_path: Path) -> None:
         prepare(tmp_path, endpoint.url, sessions=4, steps=3)
         before = files(tmp_path)
         said = recompose("replay", "--estimate", "--json", cwd=tmp_path)
-        assert said.code == 0 and not endpoint.seen and endpoint.most_at_once == 0 and files(tmp_path) == before
+        assert (
+            said.code == 0
+            and not endpoint.seen
+            and endpoint.most_at_once == 0
+            and files(tmp_path) == before
+        )
     bill = said.value
     assert (bill["sessions"], bill["steps"], bill["sent"]) == (4, 12, 0)
-    assert [one["calls"] for one in bill["teachers"].values()] == [12, 12, 12] and 0 < bill["usd"] < bill["most_usd"]
+    assert [one["calls"] for one in bill["teachers"].values()] == [12, 12, 12] and 0 < bill[
+        "usd"
+    ] < bill["most_usd"]
 
 
 def test_the_estimate_is_near_the_bill(tmp_path: Path, keyed: None) -> None:
@@ -107,28 +133,47 @@ def test_the_estimate_is_near_the_bill(tmp_path: Path, keyed: None) -> None:
         prepare(tmp_path, endpoint.url, sessions=4, steps=3)
         bill = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
-        assert endpoint.billed_usd < bill["usd"] < bill["most_usd"] and bill["usd"] < 60 * endpoint.billed_usd
+        assert (
+            endpoint.billed_usd < bill["usd"] < bill["most_usd"]
+            and bill["usd"] < 60 * endpoint.billed_usd
+        )
         again = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
     assert again["usd"] == 0 and [one["kept"] for one in again["teachers"].values()] == [12, 12, 12]
 
 
-def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(tmp_path: Path, keyed: None) -> None:
+def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(
+    tmp_path: Path, keyed: None
+) -> None:
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=5, steps=4)
         said = recompose("replay", "--max-usd", "0.006", "--json", cwd=tmp_path)
-        assert said.code == 4 and said.value["stopped"]["exit_code"] == 4 and "ceiling" in said.value["stopped"]["what"]
+        assert (
+            said.code == 4
+            and said.value["stopped"]["exit_code"] == 4
+            and "ceiling" in said.value["stopped"]["what"]
+        )
         bought = list(read_answers(work / "answers.jsonl"))
-        assert 0 < len(bought) < 60 and len(bought) == len(endpoint.seen) and endpoint.billed_usd <= 0.006
+        assert (
+            0 < len(bought) < 60
+            and len(bought) == len(endpoint.seen)
+            and endpoint.billed_usd <= 0.006
+        )
         assert said.value["next"] == "recompose replay"
         more = recompose("replay", "--max-usd", "1", "--resume", "--json", cwd=tmp_path)
-        assert more.code == 0 and len(list(read_answers(work / "answers.jsonl"))) == 60 == len(endpoint.seen)
+        assert more.code == 0 and len(list(read_answers(work / "answers.jsonl"))) == 60 == len(
+            endpoint.seen
+        )
         text = (work / "answers.jsonl").read_bytes()
         none = recompose("replay", "--replay.temperature", "1", "--max-usd", "0.001", cwd=tmp_path)
         assert none.code == 4 and "the ceiling of $0.001 is reached" in " ".join(none.err.split())
-        assert (work / "answers.jsonl").read_bytes() == text, "a replay that bought nothing took the place of one that did"
+        assert (work / "answers.jsonl").read_bytes() == text, (
+            "a replay that bought nothing took the place of one that did"
+        )
 
 
-def test_the_second_of_two_processes_is_told_and_a_dead_ones_lock_is_taken_over(tmp_path: Path) -> None:
+def test_the_second_of_two_processes_is_told_and_a_dead_ones_lock_is_taken_over(
+    tmp_path: Path,
+) -> None:
     with Endpoint(plan=lambda number, body: "hang") as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=3, steps=2)
         first = start(tmp_path, "--max-usd", "1", "--json")
@@ -137,24 +182,39 @@ def test_the_second_of_two_processes_is_told_and_a_dead_ones_lock_is_taken_over(
             time.sleep(0.01)
         out, _ = start(tmp_path, "--max-usd", "1", "--json").communicate(timeout=60)
         told = json.loads(out)["error"]
-        assert told["exit_code"] == 1 and f"another replay is at work on this folder: process {first.pid}" in told["what"]
+        assert (
+            told["exit_code"] == 1
+            and f"another replay is at work on this folder: process {first.pid}" in told["what"]
+        )
         first.kill()
         first.communicate()
         assert (work / ".replay.lock").exists()
         endpoint.plan = lambda number, body: "ok"
         last = start(tmp_path, "--max-usd", "1", "--json")
-        assert last.communicate(timeout=120) and last.returncode == 0 and len(answered_in(work)) == 18
+        assert (
+            last.communicate(timeout=120) and last.returncode == 0 and len(answered_in(work)) == 18
+        )
         assert not (work / ".replay.lock").exists() and not with_the_key(tmp_path)
 
 
-def test_paid_teachers_need_a_ceiling_and_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paid_teachers_need_a_ceiling_and_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Endpoint() as endpoint:
         prepare(tmp_path, endpoint.url, sessions=1, steps=1)
         said = recompose("replay", cwd=tmp_path)
-        assert said.code == 1 and "no ceiling" in said.err and "--estimate" in said.err and not endpoint.seen
+        assert (
+            said.code == 1
+            and "no ceiling" in said.err
+            and "--estimate" in said.err
+            and not endpoint.seen
+        )
         assert recompose("replay", "--max-usd", "nan", cwd=tmp_path).code == 2
         away = ("--replay.teacher.ash.base_url", "https://models.example/v1")
-        assert "PLANTED_ROUTER_KEY is not set" in recompose("replay", "--max-usd", "1", *away, cwd=tmp_path).err
+        assert (
+            "PLANTED_ROUTER_KEY is not set"
+            in recompose("replay", "--max-usd", "1", *away, cwd=tmp_path).err
+        )
         monkeypatch.setenv("PLANTED_ROUTER_KEY", f"{KEY} {KEY}")
         said = recompose("replay", "--max-usd", "1", *away, cwd=tmp_path)
         assert said.code == 1 and KEY not in said.err + said.out
@@ -164,21 +224,42 @@ def test_a_key_in_a_settings_file_is_refused_and_not_shown(tmp_path: Path) -> No
     prepare(tmp_path, "http://127.0.0.1:1/v1", sessions=1, steps=1)
     file = tmp_path / "recompose.toml"
     plain = file.read_text()
-    for line in (f'api_key = "{KEY}"', 'body = {headers = {x = "sk-ant-api03-' + "a1B2" * 12 + '"}}'):
+    for line in (
+        f'api_key = "{KEY}"',
+        'body = {headers = {x = "sk-ant-api03-' + "a1B2" * 12 + '"}}',
+    ):
         file.write_text(f"{plain}{line}\n")
         said = recompose("replay", "--estimate", cwd=tmp_path)
-        assert said.code == 1 and "a secret in a config file" in said.err and "[replay.teacher.oak]" in said.err
+        assert (
+            said.code == 1
+            and "a secret in a config file" in said.err
+            and "[replay.teacher.oak]" in said.err
+        )
         assert KEY not in said.err and "a1B2" not in said.err
 
 
 def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
     with Endpoint() as endpoint:
         prepare(tmp_path, endpoint.url, sessions=1, steps=2)
-        assert "no replay was begun here" in recompose("replay", "--resume", "--max-usd", "1", cwd=tmp_path).err
+        assert (
+            "no replay was begun here"
+            in recompose("replay", "--resume", "--max-usd", "1", cwd=tmp_path).err
+        )
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
-        said = recompose("replay", "--resume", "--max-usd", "1", "--replay.temperature", "0.5", cwd=tmp_path)
-        assert said.code == 1 and "settings.temperature: 0.0 -> 0.5" in " ".join(said.err.split()) and len(endpoint.seen) == 6
-        assert recompose("replay", "--resume", "--max-usd", "2", "--replay.attempts", "3", cwd=tmp_path).code == 0
+        said = recompose(
+            "replay", "--resume", "--max-usd", "1", "--replay.temperature", "0.5", cwd=tmp_path
+        )
+        assert (
+            said.code == 1
+            and "settings.temperature: 0.0 -> 0.5" in " ".join(said.err.split())
+            and len(endpoint.seen) == 6
+        )
+        assert (
+            recompose(
+                "replay", "--resume", "--max-usd", "2", "--replay.attempts", "3", cwd=tmp_path
+            ).code
+            == 0
+        )
 
 
 def test_a_key_that_is_not_accepted_ends_it_at_once(tmp_path: Path, keyed: None) -> None:
@@ -194,20 +275,29 @@ def test_a_key_that_is_not_accepted_ends_it_at_once(tmp_path: Path, keyed: None)
         assert not with_the_key(tmp_path) and KEY not in said.out + said.err
 
 
-def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time(tmp_path: Path, keyed: None) -> None:
+def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time(
+    tmp_path: Path, keyed: None
+) -> None:
     with Endpoint(delay_s=0.003) as endpoint:
         prepare(tmp_path, endpoint.url, sessions=6, steps=5)
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
         assert endpoint.most_at_once > 6
         lanes: dict[tuple[str, str], list[int]] = {}
         for one in endpoint.seen:
-            lanes.setdefault((one.model, one.body["messages"][0]["content"]), []).append(len(one.body["messages"]))
-        assert len(lanes) == 18 and all(lane == sorted(lane) and len(lane) == 5 for lane in lanes.values())
+            lanes.setdefault((one.model, one.body["messages"][0]["content"]), []).append(
+                len(one.body["messages"])
+            )
+        assert len(lanes) == 18 and all(
+            lane == sorted(lane) and len(lane) == 5 for lane in lanes.values()
+        )
         assert all(name_of(one.body) == one.name for one in endpoint.seen)
 
 
-def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(tmp_path: Path, keyed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sessions were not redacted when they were written: what leaves the machine is, all the same."""
+def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(
+    tmp_path: Path, keyed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sessions were not redacted when they were written: what leaves the machine is, all the
+    same."""
     monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery-staple-9")
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=1, steps=4)
@@ -217,35 +307,66 @@ def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(tmp_path: 
         write_sessions(work / "sessions.jsonl", [replace(one, turns=(first, *one.turns[1:]))])
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
         sent = [json.dumps(seen.body) for seen in endpoint.seen]
-        assert len(sent) == 12 and not any(w in text for text in sent for w in (KEY, "ghp_a1", "correct-horse")) and "REDACTED" in sent[0]
-        # The beginning, and so many whole exchanges: never the student's own message at the end, with or without its result.
-        assert Counter(len(seen.body["messages"]) for seen in endpoint.seen) == {1: 3, 3: 3, 5: 3, 7: 3}
+        assert (
+            len(sent) == 12
+            and not any(w in text for text in sent for w in (KEY, "ghp_a1", "correct-horse"))
+            and "REDACTED" in sent[0]
+        )
+        # The beginning, and so many whole exchanges: never the student's own message at the end,
+        # with or without its result.
+        assert Counter(len(seen.body["messages"]) for seen in endpoint.seen) == {
+            1: 3,
+            3: 3,
+            5: 3,
+            7: 3,
+        }
         for seen in endpoint.seen:
             steps = (len(seen.body["messages"]) - 1) // 2
-            assert f"s0/{steps}.py" not in json.dumps(seen.body) and (steps == 0 or f"s0/{steps - 1}.py" in json.dumps(seen.body))
+            assert f"s0/{steps}.py" not in json.dumps(seen.body) and (
+                steps == 0 or f"s0/{steps - 1}.py" in json.dumps(seen.body)
+            )
 
 
-def test_where_nobody_answers_nothing_is_written_over_what_was_there(tmp_path: Path, keyed: None) -> None:
+def test_where_nobody_answers_nothing_is_written_over_what_was_there(
+    tmp_path: Path, keyed: None
+) -> None:
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=2, steps=2)
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
-        before = {name: (work / name).read_bytes() for name in ("answers.jsonl", "preferences.jsonl", "anchors.jsonl", "replay.json")}
+        before = {
+            name: (work / name).read_bytes()
+            for name in ("answers.jsonl", "preferences.jsonl", "anchors.jsonl", "replay.json")
+        }
         endpoint.plan = lambda number, body: "400"
         said = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
-        assert said.code == 1 and "none of 12 calls brought an answer: status 400" in " ".join(said.err.split())
+        assert said.code == 1 and "none of 12 calls brought an answer: status 400" in " ".join(
+            said.err.split()
+        )
         assert {name: (work / name).read_bytes() for name in before} == before
         endpoint.plan = lambda number, body: "400" if number % 4 == 0 else "ok"
         some = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
-        assert some.code == 0 and "calls brought no answer: run it again to ask for these alone" in " ".join(some.out.split())
+        assert (
+            some.code == 0
+            and "calls brought no answer: run it again to ask for these alone"
+            in " ".join(some.out.split())
+        )
 
 
-def test_answers_bought_earlier_are_all_found_again_at_a_ceiling_that_leaves_no_room(tmp_path: Path, keyed: None) -> None:
-    """The first session's answers are missing: its first call meets the ceiling, and the other sessions' answers are still looked up."""
+def test_answers_bought_earlier_are_all_found_again_at_a_ceiling_that_leaves_no_room(
+    tmp_path: Path, keyed: None
+) -> None:
+    """The first session's answers are missing: its first call meets the ceiling, and the other
+    sessions' answers are still looked up."""
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=4, steps=2, sessions_at_once=1)
         sessions = (work / "sessions.jsonl").read_bytes()
-        write_sessions(work / "sessions.jsonl", [talk(f"s{number}", steps=2) for number in (1, 2, 3)])
-        assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0 and len(endpoint.seen) == 18
+        write_sessions(
+            work / "sessions.jsonl", [talk(f"s{number}", steps=2) for number in (1, 2, 3)]
+        )
+        assert (
+            recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
+            and len(endpoint.seen) == 18
+        )
         (work / "sessions.jsonl").write_bytes(sessions)
         said = recompose("replay", "--max-usd", "0.001", "--json", cwd=tmp_path)
         assert said.code == 4 and said.value["asking"] == {"kept": 18} and len(endpoint.seen) == 18
@@ -253,7 +374,8 @@ def test_answers_bought_earlier_are_all_found_again_at_a_ceiling_that_leaves_no_
 
 
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
-    with Endpoint(delay_s=1.0) as endpoint:  # four rounds of nine calls: on a busy machine too it is not over when the signal comes
+    # four rounds of nine calls: on a busy machine too it is not over when the signal comes
+    with Endpoint(delay_s=1.0) as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=3, steps=4, sessions_at_once=3)
         process = start(tmp_path, "--max-usd", "1")
         deadline = time.monotonic() + 60
@@ -262,21 +384,35 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 130 and "interrupted" in err
-        assert "every answer that came is kept" in " ".join(out.split()) and "replay --resume" in " ".join(out.split())
+        assert "every answer that came is kept" in " ".join(
+            out.split()
+        ) and "replay --resume" in " ".join(out.split())
         answered = answered_in(work)
         before = len(endpoint.seen)
         rest = start(tmp_path, "--max-usd", "1", "--resume", "--json")
         assert rest.communicate(timeout=120) and rest.returncode == 0
-        assert answered and not answered & {one.name for one in endpoint.seen[before:]} and len(answered_in(work)) == 36
+        assert (
+            answered
+            and not answered & {one.name for one in endpoint.seen[before:]}
+            and len(answered_in(work)) == 36
+        )
 
 
-def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(tmp_path: Path, keyed: None) -> None:
-    """It answers 200 with something that is no answer: the ceiling is not eaten, not blamed, and what is lost can be settled by hand."""
+def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(
+    tmp_path: Path, keyed: None
+) -> None:
+    """It answers 200 with something that is no answer: the ceiling is not eaten, not blamed, and
+    what is lost can be settled by hand."""
     with Endpoint(plan=lambda number, body: "no_choices") as endpoint:
         prepare(tmp_path, endpoint.url, sessions=20, steps=5, sessions_at_once=4)
         said = recompose("replay", "--max-usd", "3", cwd=tmp_path)
         words = " ".join(said.err.replace("\u2502", " ").split())
-        assert said.code == 1 and "the body holds no answer" in words and endpoint.url in words and "base_url" in words
+        assert (
+            said.code == 1
+            and "the body holds no answer" in words
+            and endpoint.url in words
+            and "base_url" in words
+        )
         assert "--max-usd" not in words and len(endpoint.seen) <= 3 * (5 + 4)
         num = len(endpoint.seen)
         settled = recompose("replay", "--settle-lost", "0.002", "--json", cwd=tmp_path)
@@ -285,11 +421,19 @@ def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(tm
         assert recompose("replay", "--settle-lost", "-1", cwd=tmp_path).code == 2
 
 
-def test_a_bill_above_its_booking_is_told_by_name_and_ends_it_with_an_error(tmp_path: Path, keyed: None) -> None:
-    """The teachers' prices are set to a thousandth of what is billed: what came is in the files, and the exit code is no 0."""
+def test_a_bill_above_its_booking_is_told_by_name_and_ends_it_with_an_error(
+    tmp_path: Path, keyed: None
+) -> None:
+    """The teachers' prices are set to a thousandth of what is billed: what came is in the files,
+    and the exit code is no 0."""
     with Endpoint(input_usd=1.0) as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=6, steps=4, sessions_at_once=2)
         said = recompose("replay", "--max-usd", "3", "--json", cwd=tmp_path)
-        assert said.code == 1 and "for a call that was booked at $" in said.value["stopped"]["what"], said.err
-        assert said.value["stopped"]["what"].split()[0] in TEACHERS and said.value["next"] == "recompose replay"
+        assert (
+            said.code == 1 and "for a call that was booked at $" in said.value["stopped"]["what"]
+        ), said.err
+        assert (
+            said.value["stopped"]["what"].split()[0] in TEACHERS
+            and said.value["next"] == "recompose replay"
+        )
         assert len(list(read_answers(work / "answers.jsonl"))) == len(endpoint.seen) <= 3 * 2

@@ -22,7 +22,11 @@ def work(tmp_path: Path) -> Path:
 def test_an_evaluation_on_logs_is_told(tmp_path: Path) -> None:
     judged(tmp_path / "recompose")
     said = recompose("report", cwd=tmp_path)
-    assert said.code == 0 and "on your own logs: Null result: nothing." in said.out and "no evaluation" not in said.out
+    assert (
+        said.code == 0
+        and "on your own logs: Null result: nothing." in said.out
+        and "no evaluation" not in said.out
+    )
     assert recompose("report", "--json", cwd=tmp_path).value["pages"][0]["logs"] == {
         "claim": "nothing",
         "sentence": "Null result: nothing.",
@@ -36,7 +40,10 @@ def page(path: Path) -> Page:
 def test_without_a_run_the_audit_is_written(work: Path) -> None:
     said = recompose("report", cwd=work)
     assert said.code == 0 and said.err == ""
-    assert "1 mistaken messages in 1 of 1 sessions, 3 tool calls" in said.out and "next   recompose init" in said.out
+    assert (
+        "1 mistaken messages in 1 of 1 sessions, 3 tool calls" in said.out
+        and "next   recompose init" in said.out
+    )
     assert "What your agent does wrong" in page(work / "recompose" / "report.html").text
 
 
@@ -46,7 +53,10 @@ def test_with_a_run_its_page_is_written_into_its_folder(work: Path) -> None:
     assert said.code == 0 and "no evaluation was run: nothing is claimed" in said.out
     assert f"Run {run.path.name}" in page(run.report_html).text
     assert not (work / "recompose" / "report.html").exists()
-    assert recompose("report", "--audit", cwd=work).code == 0 and (work / "recompose" / "report.html").exists()
+    assert (
+        recompose("report", "--audit", cwd=work).code == 0
+        and (work / "recompose" / "report.html").exists()
+    )
 
 
 @pytest.mark.parametrize("how", ["name", "path", "latest"])
@@ -70,7 +80,11 @@ def test_json_says_what_the_page_says(work: Path) -> None:
     assert about["claim"] == "better" and about["verdict"] in page(run.report_html).text
     assert about["bytes"] == run.report_html.stat().st_size
     audit = recompose("report", "--audit", "--json", cwd=work).value["pages"][0]
-    assert (audit["mistakes"], audit["counts"]["calls"], audit["kinds"][0]["name"]) == (1, 3, "edit_no_match")
+    assert (audit["mistakes"], audit["counts"]["calls"], audit["kinds"][0]["name"]) == (
+        1,
+        3,
+        "edit_no_match",
+    )
 
 
 def test_a_dry_run_writes_nothing(work: Path) -> None:

@@ -1,4 +1,5 @@
-"""`train --resume`: latest, a checkpoint, a dry run, Ctrl-C, a second launch; each names the command that goes on, and it works."""
+"""`train --resume`: latest, a checkpoint, a dry run, Ctrl-C, a second launch; each names the
+command that goes on, and it works."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ STEPS = ("--train.steps", "3", "--train.checkpoint_every", "1")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A work folder with a run "first" of three steps, and a checkpoint after each of the last two, and the start."""
+    """A work folder with a run "first" of three steps, and a checkpoint after each of the last two,
+    and the start."""
     folder = tmp_path_factory.mktemp("trained")
     student = tiny_student()
     student.model.save_pretrained(str(folder / "student"))
@@ -45,7 +47,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def work(trained: Path, tmp_path: Path) -> Path:
     shutil.copytree(trained, tmp_path / "w", symlinks=True)
-    first(tmp_path / "w").update(state="stopped:interrupted")  # between its last checkpoint and its end: it may go on
+    # between its last checkpoint and its end: it may go on
+    first(tmp_path / "w").update(state="stopped:interrupted")
     return tmp_path / "w"
 
 
@@ -64,7 +67,9 @@ def flip(path: Path) -> None:
     path.write_bytes(raw)
 
 
-@pytest.mark.parametrize("wanted", ["latest", "first", "fir", "recompose/runs/latest", "recompose/runs/first"])
+@pytest.mark.parametrize(
+    "wanted", ["latest", "first", "fir", "recompose/runs/latest", "recompose/runs/first"]
+)
 def test_a_run_is_resumed_by_any_of_its_names(work: Path, wanted: str) -> None:
     there = files(work)
     said = recompose("train", *STEPS, "--resume", wanted, "--dry-run", cwd=work)
@@ -77,14 +82,22 @@ def test_a_run_is_resumed_by_any_of_its_names(work: Path, wanted: str) -> None:
 def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Path) -> None:
     changed = ("--train.learning_rate", "0.5", "--resume", "latest", "--dry-run")
     said = recompose("train", *STEPS, *changed, cwd=work)
-    assert said.code == 1 and re.search(r"train.learning_rate: [\d.e-]+ -> 0.5", flat(said)) and "--accept-changes" in flat(said)
+    assert (
+        said.code == 1
+        and re.search(r"train.learning_rate: [\d.e-]+ -> 0.5", flat(said))
+        and "--accept-changes" in flat(said)
+    )
     value = recompose("train", *STEPS, *changed, "--accept-changes", "--json", cwd=work).value
     assert value["resume"]["step"] == 3 and value["resume"]["checkpoint"].endswith("step_000003")
-    assert [line.split(":")[0] for line in value["resume"]["changed"]] == ["train.learning_rate"] and value["dry_run"] is True
+    assert [line.split(":")[0] for line in value["resume"]["changed"]] == [
+        "train.learning_rate"
+    ] and value["dry_run"] is True
     assert recompose(*shlex.split(value["next"])[1:], "--dry-run", cwd=work).code == 0
 
 
-@pytest.mark.parametrize(("steps", "state"), [("3", "done"), ("2", "stopped:interrupted"), ("2", "done")])
+@pytest.mark.parametrize(
+    ("steps", "state"), [("3", "done"), ("2", "stopped:interrupted"), ("2", "done")]
+)
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
 def test_a_run_with_no_step_left_says_so_and_claims_to_have_written_nothing(
     work: Path, steps: str, state: str, flags: tuple[str, ...]
@@ -92,9 +105,21 @@ def test_a_run_with_no_step_left_says_so_and_claims_to_have_written_nothing(
     run = first(work)
     run.update(state=state)
     there = {path: (work / path).stat().st_mtime_ns for path in files(work)}
-    words = ("--train.steps", steps, "--train.checkpoint_every", "1", "--resume", "first", "--accept-changes")
+    words = (
+        "--train.steps",
+        steps,
+        "--train.checkpoint_every",
+        "1",
+        "--resume",
+        "first",
+        "--accept-changes",
+    )
     said = recompose("train", *words, *flags, cwd=work)
-    assert said.code == 1 and f"nothing is left to train: step_000003 has 3 steps, train.steps is {steps}" in flat(said)
+    assert (
+        said.code == 1
+        and f"nothing is left to train: step_000003 has 3 steps, train.steps is {steps}"
+        in flat(said)
+    )
     assert "wrote" not in said.out and "train.steps above 3" in flat(said)
     assert {path: (work / path).stat().st_mtime_ns for path in files(work)} == there
     more = recompose("train", *words[2:], "--train.steps", "4", "--dry-run", cwd=work)
@@ -102,11 +127,17 @@ def test_a_run_with_no_step_left_says_so_and_claims_to_have_written_nothing(
 
 
 @pytest.mark.parametrize("verb", ["train", "export", "evaluate"])
-def test_a_damaged_checkpoint_is_named_and_the_command_for_the_one_before_works(work: Path, verb: str) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_command_for_the_one_before_works(
+    work: Path, verb: str
+) -> None:
     flip(first(work).checkpoint(3) / "model.safetensors")
     words = [*STEPS, "--resume", "latest"] if verb == "train" else []
     said = recompose(verb, *words, "--dry-run", cwd=work)
-    assert said.code == 1 and "model.safetensors is not what was written" in flat(said) and "step 3 is damaged" in flat(said)
+    assert (
+        said.code == 1
+        and "model.safetensors is not what was written" in flat(said)
+        and "step 3 is damaged" in flat(said)
+    )
     offered = re.search(rf"to go on from there: recompose ({verb} .*step_000002.*?) *$", flat(said))
     assert offered is not None
     assert recompose(*shlex.split(offered[1]), "--dry-run", cwd=work).code == 0
@@ -114,30 +145,59 @@ def test_a_damaged_checkpoint_is_named_and_the_command_for_the_one_before_works(
         before = [same(line) for line in first(work).metrics()]
         assert recompose(*shlex.split(offered[1]), cwd=work).code == 0
         assert [same(line) for line in first(work).metrics()] == before
-        assert sorted(p.name for p in first(work).checkpoints_dir.iterdir())[0] == "rejected_step_000003"
+        assert (
+            sorted(p.name for p in first(work).checkpoints_dir.iterdir())[0]
+            == "rejected_step_000003"
+        )
 
 
 def test_a_second_launch_is_told_who_is_at_work_before_anything_is_loaded(work: Path) -> None:
     run, here = first(work), os.getppid()
-    owner = {"pid": here, "began": began(here), "host": os.uname().nodename, "since": "2026-11-20T14:02:11+00:00"}
+    owner = {
+        "pid": here,
+        "began": began(here),
+        "host": os.uname().nodename,
+        "since": "2026-11-20T14:02:11+00:00",
+    }
     (run.path / OWNER).write_text(json.dumps(owner), "utf-8")
     for flags in ((), ("--dry-run",)):
         said = recompose("train", *STEPS, "--resume", "latest", *flags, cwd=work)
-        assert said.code == 1 and f"process {here} on {owner['host']}, since 2026-11-20" in flat(said) and "loading" not in said.out
+        assert (
+            said.code == 1
+            and f"process {here} on {owner['host']}, since 2026-11-20" in flat(said)
+            and "loading" not in said.out
+        )
 
 
 def launched(work: Path, *words: str) -> subprocess.Popen[str]:
     started = "from composer_replication.cli.main import main; print('started', flush=True); main()"
     command = [sys.executable, "-c", started, "train", "--trust-settings", *words]
     handler = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731 - ignored where the tests run in the background
-    process = subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=handler)
-    assert process.stdout is not None and process.stdout.readline() == "started\n"  # before that, Python's own start is interrupted
+    process = subprocess.Popen(
+        command,
+        cwd=work,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=handler,
+    )
+    # before that, Python's own start is interrupted
+    assert process.stdout is not None and process.stdout.readline() == "started\n"
     return process
 
 
 @pytest.mark.timeout(240)
 def test_ctrl_c_names_the_checkpoint_and_a_command_that_goes_on(work: Path) -> None:
-    many = ("--train.steps", "500", "--train.checkpoint_every", "1", "--train.health.monitor_tasks", "0", "--train.starved_steps", "1000")
+    many = (
+        "--train.steps",
+        "500",
+        "--train.checkpoint_every",
+        "1",
+        "--train.health.monitor_tasks",
+        "0",
+        "--train.starved_steps",
+        "1000",
+    )
     process = launched(work, *many, "--name", "a b")
     run = RunDir(work / "recompose" / "runs" / "a b")
     deadline = time.monotonic() + 120
@@ -147,9 +207,15 @@ def test_ctrl_c_names_the_checkpoint_and_a_command_that_goes_on(work: Path) -> N
     said = Said(0, *process.communicate(timeout=60))
     assert process.returncode == 130 and "Traceback" not in said.err
     steps, newest = run.metrics()[-1]["step"], run.checkpoints()[-1][1].name
-    assert f"interrupted after step {steps}; the newest checkpoint is recompose/runs/a b/checkpoints/{newest}" in flat(said)
+    assert (
+        f"interrupted after step {steps}; the newest checkpoint is recompose/runs/a"
+        f" b/checkpoints/{newest}" in flat(said)
+    )
     again = shlex.split(flat(said)[flat(said).index("recompose train") :])[1:]
-    assert again[-2:] == ["--train.starved_steps", "1000"] and again[2:4] == ["--resume", "recompose/runs/a b"]
+    assert again[-2:] == ["--train.starved_steps", "1000"] and again[2:4] == [
+        "--resume",
+        "recompose/runs/a b",
+    ]
     assert run.info()["state"] == "stopped:interrupted"
     dry = recompose(*again, "--dry-run", cwd=work)
     assert dry.code == 0 and f"from {newest}" in dry.out and "no setting, no example" in dry.out
@@ -167,7 +233,9 @@ def test_ctrl_c_while_the_program_starts_ends_it_without_a_traceback(work: Path)
         assert "Traceback" not in err and "bug" not in err
 
 
-def test_an_import_that_turns_a_ctrl_c_into_another_error_is_still_an_interrupt(work: Path, repository_root: Path) -> None:
+def test_an_import_that_turns_a_ctrl_c_into_another_error_is_still_an_interrupt(
+    work: Path, repository_root: Path
+) -> None:
     """As dataclasses' __set_name__ does on Python 3.11: RuntimeError from KeyboardInterrupt."""
     code = (
         "import os, signal, sys\n"
@@ -184,7 +252,14 @@ def test_an_import_that_turns_a_ctrl_c_into_another_error_is_still_an_interrupt(
         "program.main()\n"
     )
     for place in ("early", "late"):
-        ended = subprocess.run([sys.executable, "-c", code, place], cwd=work, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", code, place],
+            cwd=work,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert ended.returncode == 130 and "interrupted" in ended.stderr, ended.stderr
         assert "Traceback" not in ended.stderr and "bug" not in ended.stderr
 
@@ -199,7 +274,10 @@ def test_a_step_that_takes_long_says_what_it_is_at(tmp_path: Path) -> None:
         time.sleep(0.3)
     lines = out.getvalue().splitlines()
     assert lines[0].startswith(" ...      step 1 of 4: forward and backward: part 3 of 12 (")
-    assert any(line.startswith(" ...      step 2 of 4: playing 4 rollouts: 7 tokens written (") for line in lines)
+    assert any(
+        line.startswith(" ...      step 2 of 4: playing 4 rollouts: 7 tokens written (")
+        for line in lines
+    )
     quiet = io.StringIO()
     with Steps(job_on(Console(file=quiet, width=120), tmp_path, json=True), every_s=0.02):
         time.sleep(0.2)
@@ -210,4 +288,7 @@ def test_a_run_tells_what_its_first_step_is_at(work: Path, monkeypatch: pytest.M
     heard: list[str] = []
     monkeypatch.setattr(Steps, "progress", lambda self, doing: heard.append(doing()))
     assert recompose("train", "--train.steps", "1", cwd=work).code == 0
-    assert heard[0] == "playing 4 rollouts: 0 tokens written" and "looking at the rollouts: KL, entropy, monitor tasks" in heard
+    assert (
+        heard[0] == "playing 4 rollouts: 0 tokens written"
+        and "looking at the rollouts: KL, entropy, monitor tasks" in heard
+    )

@@ -1,4 +1,5 @@
-"""`show`: the hint above the mistaken message, later turns in neither context, log text made harmless, ids forgiven."""
+"""`show`: the hint above the mistaken message, later turns in neither context, log text made
+harmless, ids forgiven."""
 
 from __future__ import annotations
 
@@ -24,14 +25,24 @@ def work(tmp_path: Path) -> Path:
 def test_a_site_shows_context_hint_mistake_and_later_turns_in_this_order(work: Path) -> None:
     said = recompose("show", "site", "s001", cwd=work)
     assert said.code == 0 and said.err == ""
-    places = [said.out.index(text) for text in ("I look first.", "seen only by the teacher", "the mistaken message", "evidence")]
+    places = [
+        said.out.index(text)
+        for text in (
+            "I look first.",
+            "seen only by the teacher",
+            "the mistaken message",
+            "evidence",
+        )
+    ]
     assert places == sorted(places)
     assert said.out.index("Reminder: seen so far: a.py") < said.out.index('"file_path": "b.py"')
     for later in ("File does not exist.", "It was a.py all along."):
         block = said.out[: said.out.rindex(later)].splitlines()
         header = next(line for line in reversed(block) if line.startswith("["))
         assert "in neither context" in header
-    header = next(line for line in said.out.splitlines() if "I look first." in line or line.startswith("[1]"))
+    header = next(
+        line for line in said.out.splitlines() if "I look first." in line or line.startswith("[1]")
+    )
     assert "in neither context" not in header
 
 
@@ -56,7 +67,11 @@ def test_a_site_without_a_hint_says_so(work: Path) -> None:
 
 def test_a_session_shows_the_hint_above_the_mistaken_message(work: Path) -> None:
     out = recompose("show", "session", "s001", cwd=work).out
-    assert out.index("I look first.") < out.index("Reminder: seen so far: a.py") < out.index('"file_path": "b.py"')
+    assert (
+        out.index("I look first.")
+        < out.index("Reminder: seen so far: a.py")
+        < out.index('"file_path": "b.py"')
+    )
     assert "file_missing (mistake)" in out
 
 
@@ -76,7 +91,9 @@ def test_an_ambiguous_beginning_lists_what_fits(work: Path) -> None:
 
 
 def test_without_an_id_everything_is_listed(work: Path) -> None:
-    assert [s["id"] for s in recompose("show", "session", "--json", cwd=work).value["sessions"]] == ["sess-aaaa", "sess-bbbb"]
+    assert [
+        s["id"] for s in recompose("show", "session", "--json", cwd=work).value["sessions"]
+    ] == ["sess-aaaa", "sess-bbbb"]
     assert "s002" in recompose("show", "site", cwd=work).out
 
 
@@ -92,7 +109,12 @@ def test_a_shortened_text_says_how_much_is_missing(work: Path) -> None:
     assert "more characters (--full)" in recompose("show", "session", "s001", cwd=work).out
     full = recompose("show", "session", "s001", "--full", cwd=work).out
     assert full.count("word") == 2000 and "more characters" not in full
-    assert recompose("show", "session", "s001", "--json", cwd=work).value["turns"][0]["blocks"][0]["text"] == "word " * 2000
+    assert (
+        recompose("show", "session", "s001", "--json", cwd=work).value["turns"][0]["blocks"][0][
+            "text"
+        ]
+        == "word " * 2000
+    )
 
 
 def test_before_the_stage_has_run_the_next_command_is_named(tmp_path: Path) -> None:
@@ -105,17 +127,31 @@ def test_an_unknown_noun_is_a_usage_error(work: Path) -> None:
 
 
 def test_masks_are_marked_where_there_is_no_colour() -> None:
-    pieces = [("You ", "none"), ("call ", "hint"), ("Edit", "hint"), (".", "none"), ("Done", "lm_ce")]
+    pieces = [
+        ("You ", "none"),
+        ("call ", "hint"),
+        ("Edit", "hint"),
+        (".", "none"),
+        ("Done", "lm_ce"),
+    ]
     assert mask_text(pieces, colour=False).plain == "You {call |Edit}.[Done]"
     coloured = mask_text(pieces, colour=True)
     assert coloured.plain == "You call Edit.Done"
-    assert {str(span.style).split(" bold")[0] for span in coloured.spans} == {"dim", "black on yellow", "black on green"}
+    assert {str(span.style).split(" bold")[0] for span in coloured.spans} == {
+        "dim",
+        "black on yellow",
+        "black on green",
+    }
 
 
 @given(st.text(alphabet=st.characters(codec=None)))
 def test_no_text_can_reach_the_terminal_as_a_command(text: str) -> None:
     clean = harmless(text)
-    assert not [c for c in clean if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000]
+    assert not [
+        c
+        for c in clean
+        if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000
+    ]
     assert harmless("plain, ünïcode 漢字\n\tok") == "plain, ünïcode 漢字\n\tok"
 
 

@@ -1,4 +1,5 @@
-"""Artefacts made from other files than those that lie there now are refused: their turns would be the wrong ones."""
+"""Artefacts made from other files than those that lie there now are refused: their turns would be
+the wrong ones."""
 
 from __future__ import annotations
 
@@ -6,20 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.core.codec import read_sessions, read_sites, record_to_json, write_sessions
+from composer_replication.core.codec import (
+    read_sessions,
+    read_sites,
+    record_to_json,
+    write_sessions,
+)
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.trace import Segment, Session, Text, Turn
 from tests.cli.workspace import recompose, session
 
 
 def prepended(old: Session) -> Session:
-    """The same session with two more turns at its start, as a log that was completed later gives it."""
+    """The same session with two more turns at its start, as a log that was completed later gives
+    it."""
     extra = (
         Turn(role="user", author="human", blocks=(Text("Hello"),)),
         Turn(role="assistant", author="claude-test-1", blocks=(Text("Hi"),)),
     )
     turns = extra + old.turns
-    return Session(id=old.id, source=old.source, turns=turns, segments=(Segment(start=0, end=len(turns)),), repository=old.repository)
+    return Session(
+        id=old.id,
+        source=old.source,
+        turns=turns,
+        segments=(Segment(start=0, end=len(turns)),),
+        repository=old.repository,
+    )
 
 
 @pytest.fixture
@@ -34,7 +47,11 @@ def test_sites_of_other_sessions_are_refused_by_hints_and_build(work: Path) -> N
     write_sessions(work / "recompose" / "sessions.jsonl", [prepended(session())])
     for verb in ("hints", "build"):
         said = recompose(verb, cwd=work)
-        assert said.code == 1 and "another sessions.jsonl" in said.err and "recompose sites" in said.err
+        assert (
+            said.code == 1
+            and "another sessions.jsonl" in said.err
+            and "recompose sites" in said.err
+        )
     assert recompose("sites", cwd=work).code == 0 and recompose("hints", cwd=work).code == 0
     assert next(read_sites(work / "recompose" / "sites.jsonl")).turn == 5
 
@@ -48,7 +65,10 @@ def test_hints_of_other_sites_are_refused_by_build(work: Path) -> None:
 @pytest.mark.train
 def test_a_users_own_sites_are_checked_call_by_call(work: Path) -> None:
     (site,) = read_sites(work / "recompose" / "sites.jsonl")
-    assert next(read_sessions(work / "recompose" / "sessions.jsonl")).turns[site.turn].calls[0].id == site.call_id
+    assert (
+        next(read_sessions(work / "recompose" / "sessions.jsonl")).turns[site.turn].calls[0].id
+        == site.call_id
+    )
     for name in ("sites.meta.json", "hints.meta.json"):
         (work / "recompose" / name).unlink()  # as if they were written by hand
     assert recompose("build", cwd=work).code == 0

@@ -1,4 +1,5 @@
-"""The store accumulates: nothing that was ingested is lost, nothing that is told about it is of an older one."""
+"""The store accumulates: nothing that was ingested is lost, nothing that is told about it is of an
+older one."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def write(path: Path, lines: list[str], *, name: str = SESSION, project: str = "
     text = "\n".join(lines) + "\n"
     if name != SESSION:
         text = re.sub(r'"((?:msg_)?[auc]\d)"', rf'"\1-{name}"', text)
-    path.write_text(text.replace(SESSION, name).replace("/home/dev/shop", f"/home/dev/{project}"), "utf-8")
+    path.write_text(
+        text.replace(SESSION, name).replace("/home/dev/shop", f"/home/dev/{project}"), "utf-8"
+    )
     return path
 
 
@@ -81,29 +84,45 @@ def test_a_log_that_grew_replaces_what_it_grew_from(here: Path) -> None:
     assert len(stored(here)[SESSION].turns) == 9
     seen = remembered(here)[SESSION]
     assert seen["first_seen"] == "2026-01-01T00:00:00Z" < seen["last_seen"]
-    assert (seen["started"], seen["file"], seen["project"], seen["turns"]) == ("2026-01-05T10:00:00Z", "one.jsonl", "shop", 9)
+    assert (seen["started"], seen["file"], seen["project"], seen["turns"]) == (
+        "2026-01-05T10:00:00Z",
+        "one.jsonl",
+        "shop",
+        9,
+    )
 
 
 def _as_of(here: Path, time: str) -> dict[str, object]:
     value = json.loads((here / "recompose" / "ingest.json").read_text("utf-8"))
-    value["sessions"] = {name: {**seen, "first_seen": time} for name, seen in value["sessions"].items()}
+    value["sessions"] = {
+        name: {**seen, "first_seen": time} for name, seen in value["sessions"].items()
+    }
     return value
 
 
-@pytest.mark.parametrize("lines", [log_lines()[:4], [*log_lines()[:2], "{broken", *log_lines()[3:]]], ids=["cut short", "damaged"])
+@pytest.mark.parametrize(
+    "lines",
+    [log_lines()[:4], [*log_lines()[:2], "{broken", *log_lines()[3:]]],
+    ids=["cut short", "damaged"],
+)
 def test_what_holds_less_never_replaces_what_holds_more(here: Path, lines: list[str]) -> None:
     ingest(here)
     before, known = (here / "recompose" / "sessions.jsonl").read_bytes(), remembered(here)[SESSION]
     write(here / "logs" / "one.jsonl", lines)
     assert ingest(here)["shorter"] == [SESSION]
-    assert {**remembered(here)[SESSION], "last_seen": known["last_seen"]} == known  # what is told of it is of what is stored
+    # what is told of it is of what is stored
+    assert {**remembered(here)[SESSION], "last_seen": known["last_seen"]} == known
     assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
     assert "the longer one stays" in recompose("ingest", "logs", cwd=here).out
 
 
 def test_what_differs_without_being_a_continuation_is_kept_apart_and_said(here: Path) -> None:
     ingest(here)
-    other = [*log_lines()[:3], assistant("b2", "u2", call("d2", "Bash", command="ls")), result("v3", "b2", "d2", "cart.py")]
+    other = [
+        *log_lines()[:3],
+        assistant("b2", "u2", call("d2", "Bash", command="ls")),
+        result("v3", "b2", "d2", "cart.py"),
+    ]
     write(here / "logs" / "one.jsonl", other)
     said = recompose("ingest", "logs", cwd=here)
     assert f"{SESSION}~2: this log differs" in said.out
@@ -127,17 +146,30 @@ def test_the_same_logs_again_change_nothing_so_nothing_is_stale(here: Path) -> N
 
 def test_turns_copied_from_a_session_whose_log_is_gone_are_known_as_copied(here: Path) -> None:
     ingest(here)
-    fork = "\n".join([*log_lines(), *LATER]).replace(SESSION, "55555555-6666").replace('"uuid": "', '"uuid": "f').replace("msg_", "msg_f")
-    (here / "logs" / "one.jsonl").write_text(fork.replace('"parentUuid": "', '"parentUuid": "f') + "\n", "utf-8")
+    fork = (
+        "\n".join([*log_lines(), *LATER])
+        .replace(SESSION, "55555555-6666")
+        .replace('"uuid": "', '"uuid": "f')
+        .replace("msg_", "msg_f")
+    )
+    (here / "logs" / "one.jsonl").write_text(
+        fork.replace('"parentUuid": "', '"parentUuid": "f') + "\n", "utf-8"
+    )
     assert ingest(here)["added"] == ["55555555-6666"]
     assert stored(here)["55555555-6666"].copied == 5
     assert [turn for turn, _ in stored(here)["55555555-6666"].assistant_turns()] == [5, 7]
 
 
 def test_a_subagent_stays_with_the_version_of_its_session_that_started_it(tmp_path: Path) -> None:
-    """The log that differs is kept as s1~2: its subagent is written with that name, and not as the log has it."""
+    """The log that differs is kept as s1~2: its subagent is written with that name, and not as the
+    log has it."""
     old, new = (session(human(text), calls("Yes.")) for text in ("Fix the cart.", "Fix the tax."))
-    child = session(human("Look it up."), calls("Found."), id="s1.agent-a7", parent=Parent(session_id="s1", call_id=None))
+    child = session(
+        human("Look it up."),
+        calls("Found."),
+        id="s1.agent-a7",
+        parent=Parent(session_id="s1", call_id=None),
+    )
     store, fresh = tmp_path / "sessions.jsonl", tmp_path / "fresh.jsonl"
     write_sessions(store, [old])
     write_sessions(fresh, [new, child])
@@ -146,7 +178,10 @@ def test_a_subagent_stays_with_the_version_of_its_session_that_started_it(tmp_pa
         assert write_merged(plan, stream) == 3
     merged = {one.id: one for one in read_sessions(tmp_path / "merged.jsonl")}
     assert (plan.outcomes["apart"], plan.outcomes["added"]) == (["s1~2"], ["s1.agent-a7"])
-    assert merged["s1.agent-a7"].parent == Parent(session_id="s1~2", call_id=None) and merged["s1"] == old
+    assert (
+        merged["s1.agent-a7"].parent == Parent(session_id="s1~2", call_id=None)
+        and merged["s1"] == old
+    )
 
 
 def test_forget_removes_and_keeps_out_until_recalled(here: Path) -> None:
@@ -165,7 +200,8 @@ def test_forget_removes_and_keeps_out_until_recalled(here: Path) -> None:
 
 
 def two_of_one_name(here: Path) -> None:
-    """Two projects that are both called by the last part of their folder, and a third in one of them; no log is left."""
+    """Two projects that are both called by the last part of their folder, and a third in one of
+    them; no log is left."""
     for number, folder in enumerate(("alpha/app", "beta/app", "beta/app/tools")):
         write(here / "logs" / "one.jsonl", log_lines(), name=f"app-{number}", project=folder)
         assert ingest(here)["added"] == [f"app-{number}"]
@@ -177,13 +213,24 @@ def test_a_name_that_could_mean_several_projects_is_refused_and_says_which(here:
     before = (here / "recompose" / "sessions.jsonl").read_bytes()
     for more in ([], ["--dry-run"]):
         said = recompose("ingest", "--forget", "app", *more, cwd=here)
-        assert said.code == 2 and "/home/dev/alpha/app  (1" in said.err and "/home/dev/beta/app  (1" in said.err
+        assert (
+            said.code == 2
+            and "/home/dev/alpha/app  (1" in said.err
+            and "/home/dev/beta/app  (1" in said.err
+        )
     assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
     shown = recompose("sessions", cwd=here).out
-    assert "/home/dev/alpha/app" in shown and "/home/dev/beta/app" in shown and "3 projects" in shown
+    assert (
+        "/home/dev/alpha/app" in shown and "/home/dev/beta/app" in shown and "3 projects" in shown
+    )
     assert recompose("ingest", "--forget", "/home/dev/beta/app/", cwd=here).code == 0
     assert list(stored(here)) == ["app-0", "app-2"]
-    assert [one["id"] for one in recompose("sessions", "/home/dev/alpha/app", "--json", cwd=here).value["sessions"]] == ["app-0"]
+    assert [
+        one["id"]
+        for one in recompose("sessions", "/home/dev/alpha/app", "--json", cwd=here).value[
+            "sessions"
+        ]
+    ] == ["app-0"]
     assert recompose("ingest", "--forget", "app", cwd=here).code == 0  # now it means one
     assert list(stored(here)) == ["app-2"]
     assert recompose("ingest", "--recall", "app", cwd=here).code == 2
@@ -193,7 +240,9 @@ def test_a_name_that_could_mean_several_projects_is_refused_and_says_which(here:
     assert ingest(here)["added"] == ["app-1"]
 
 
-def test_what_was_forgotten_does_not_come_back_under_the_name_of_a_folder_inside(here: Path) -> None:
+def test_what_was_forgotten_does_not_come_back_under_the_name_of_a_folder_inside(
+    here: Path,
+) -> None:
     write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="shop/src")
     ingest(here)
     assert recompose("ingest", "--forget", "shop", cwd=here).code == 0
@@ -214,22 +263,42 @@ def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(here: Path
     (work / "answers.jsonl").write_text(json.dumps({"session_id": OTHER}) + "\n", "utf-8")
     assert SESSION in (work / "report.html").read_text("utf-8")
     told = recompose("ingest", "--forget", SESSION, "--dry-run", cwd=here).out
-    assert f"would remove {Path('recompose', 'report.html')}" in told and (work / "report.html").exists()
+    assert (
+        f"would remove {Path('recompose', 'report.html')}" in told
+        and (work / "report.html").exists()
+    )
     value = recompose("ingest", "--forget", SESSION, "--json", cwd=here).value
-    assert value["removed"] == [str(Path("recompose", "report.html"))] and not (work / "report.html").exists()
+    assert (
+        value["removed"] == [str(Path("recompose", "report.html"))]
+        and not (work / "report.html").exists()
+    )
     named = {Path(path).name for path in value["may_hold"]}
-    holding = {path.relative_to(work).parts for path in work.rglob("*") if path.is_file() and SESSION.encode() in path.read_bytes()}
-    assert {parts[1] if parts[0] == "runs" else parts[0] for parts in holding} - {"ingest.json"} == named  # ingest.json: what stays out
+    holding = {
+        path.relative_to(work).parts
+        for path in work.rglob("*")
+        if path.is_file() and SESSION.encode() in path.read_bytes()
+    }
+    # ingest.json: what stays out
+    assert {parts[1] if parts[0] == "runs" else parts[0] for parts in holding} - {
+        "ingest.json"
+    } == named
     assert named == {"sites.jsonl", "hints.jsonl", "2026-01-01-a"}
     for verb in ("sites", "hints"):
         assert recompose(verb, cwd=here).code == 0
-    assert not any(SESSION.encode() in (work / name).read_bytes() for name in ("sites.jsonl", "hints.jsonl", "sessions.jsonl"))
+    assert not any(
+        SESSION.encode() in (work / name).read_bytes()
+        for name in ("sites.jsonl", "hints.jsonl", "sessions.jsonl")
+    )
 
 
 def test_a_dry_run_says_what_would_be_forgotten(here: Path) -> None:
     ingest(here)
     said = recompose("ingest", "--forget", "shop", "--dry-run", cwd=here)
-    assert f"would forget {SESSION}" in said.out and "forgot " not in said.out and "recalled" not in said.out
+    assert (
+        f"would forget {SESSION}" in said.out
+        and "forgot " not in said.out
+        and "recalled" not in said.out
+    )
 
 
 def test_forgetting_what_is_not_there_says_so_and_a_dry_run_forgets_nothing(here: Path) -> None:
@@ -256,7 +325,8 @@ def test_what_was_stored_with_secrets_gives_way_to_the_reading_without(here: Pat
     write(here / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}."))
     ingest(here, "--ingest.redact", "false")
     assert MADE_UP_KEY.encode() in (here / "recompose" / "sessions.jsonl").read_bytes()
-    write(here / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}.")[:3])  # even where it holds less now
+    # even where it holds less now
+    write(here / "logs" / "one.jsonl", log_lines(f"The key is {MADE_UP_KEY}.")[:3])
     assert ingest(here)["sessions"] == 1
     assert MADE_UP_KEY.encode() not in (here / "recompose" / "sessions.jsonl").read_bytes()
     assert len(stored(here)[SESSION].turns) == 6
@@ -283,7 +353,9 @@ def test_two_at_once_are_told(here: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 4, 6])
-def test_a_full_disk_is_told_with_the_path_and_the_room(here: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def test_a_full_disk_is_told_with_the_path_and_the_room(
+    here: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
     """Whichever write finds no room; the first ones are of the folder and its key."""
     calls, real = [0], os.fsync
 
@@ -298,7 +370,11 @@ def test_a_full_disk_is_told_with_the_path_and_the_room(here: Path, monkeypatch:
         said = recompose("ingest", "logs", "--json", cwd=here)
         error = said.value["error"]
         assert said.code == 1 and error["where"] == str(here / "recompose" / "sessions.jsonl")
-        assert "No space left" in error["what"] and " MB are needed, " in error["what"] and "make room" in error["fix"]
+        assert (
+            "No space left" in error["what"]
+            and " MB are needed, " in error["what"]
+            and "make room" in error["fix"]
+        )
     assert ingest(here)["sessions"] == 1
 
 
@@ -326,12 +402,25 @@ def older(here: Path) -> Path:
 
 def test_no_verb_uses_what_was_made_from_an_older_store(older: Path) -> None:
     def refused(said: Said) -> bool:
-        return said.code == 1 and "another sessions.jsonl" in said.err and "recompose sites" in said.err
+        return (
+            said.code == 1
+            and "another sessions.jsonl" in said.err
+            and "recompose sites" in said.err
+        )
 
-    for arguments in (["report"], ["report", "--audit"], ["show", "site"], ["show", "site", "s001"], ["hints"], ["build"]):
+    for arguments in (
+        ["report"],
+        ["report", "--audit"],
+        ["show", "site"],
+        ["show", "site", "s001"],
+        ["hints"],
+        ["build"],
+    ):
         assert refused(recompose(*arguments, cwd=older)), arguments
-    assert "recompose sites, then recompose hints" in recompose("build", cwd=older).err  # told once, all of it
-    said = recompose("show", "session", "s001", cwd=older)  # the session itself is what it is; what was found in it is left out
+    # told once, all of it
+    assert "recompose sites, then recompose hints" in recompose("build", cwd=older).err
+    # the session itself is what it is; what was found in it is left out
+    said = recompose("show", "session", "s001", cwd=older)
     assert said.code == 0 and "edit_no_match" not in said.out and "recompose sites" in said.out
     assert recompose("sessions", "--json", cwd=older).code == 0
 
@@ -350,7 +439,11 @@ def test_hints_of_older_sites_do_not_count_in_the_report(older: Path) -> None:
 
 def test_a_large_store_is_merged_one_session_at_a_time(here: Path) -> None:
     for i in range(24):
-        write(here / "logs" / f"{i}.jsonl", [*log_lines("word " * 100_000), *LATER], name=f"{i:08d}-7777")
+        write(
+            here / "logs" / f"{i}.jsonl",
+            [*log_lines("word " * 100_000), *LATER],
+            name=f"{i:08d}-7777",
+        )
     ingest(here, "--ingest.redact", "false")
     fresh = write(here / "logs" / "one.jsonl", [*log_lines(), *LATER])
     for path in (here / "logs").iterdir():

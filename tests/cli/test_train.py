@@ -1,4 +1,5 @@
-"""`build`, `train`, `show example|pair|run` with the tiny student: what is written, what is refused before anything is spent."""
+"""`build`, `train`, `show example|pair|run` with the tiny student: what is written, what is refused
+before anything is spent."""
 
 from __future__ import annotations
 
@@ -32,7 +33,15 @@ from tests.cli.workspace import files, fill, inside, recompose, session
 from tests.training.test_ranks import free_port
 
 pytestmark = pytest.mark.train
-TRAIN = ("train", "--train.steps", "2", "--train.batch_examples", "2", "--train.checkpoint_every", "1")
+TRAIN = (
+    "train",
+    "--train.steps",
+    "2",
+    "--train.batch_examples",
+    "2",
+    "--train.checkpoint_every",
+    "1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +58,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert recompose("ingest", "logs", cwd=root).code == 0
     assert recompose("sites", cwd=root).code == 0
     assert recompose("hints", cwd=root).code == 0
-    better = Turn(role="assistant", author="someone", blocks=(Text("The file says return 0, so I replace that."),))
-    write_lines(root / "pairs.jsonl", [record_to_json(Preference(session_id="11111111-2222", turn=3, chosen=better))])
+    better = Turn(
+        role="assistant",
+        author="someone",
+        blocks=(Text("The file says return 0, so I replace that."),),
+    )
+    write_lines(
+        root / "pairs.jsonl",
+        [record_to_json(Preference(session_id="11111111-2222", turn=3, chosen=better))],
+    )
     said = recompose("build", "--build.pairs", "pairs.jsonl", cwd=root)
     assert said.code == 0, said.err
     return root
@@ -64,8 +80,14 @@ def work(built: Path, tmp_path: Path) -> Path:
 
 def test_build_counts_every_channel_and_says_what_it_left_out(work: Path) -> None:
     value = recompose("build", "--build.pairs", "pairs.jsonl", "--json", cwd=work).value
-    # Each session has three messages: two that are fine and the mistaken one; of the first, the pair's rejected side is that one.
-    assert (value["examples"], value["views"], value["pairs"], value["trained_messages"]) == (2, 2, 1, 4)
+    # Each session has three messages: two that are fine and the mistaken one; of the first, the
+    # pair's rejected side is that one.
+    assert (value["examples"], value["views"], value["pairs"], value["trained_messages"]) == (
+        2,
+        2,
+        1,
+        4,
+    )
     assert value["skipped"]["lm_ce/site"] == 2
     assert value["held_out"]["train_sessions"] == 2 and value["held_out"]["held_out_sessions"] == 0
 
@@ -76,52 +98,87 @@ def test_a_dry_run_of_build_counts_the_same_and_writes_nothing(work: Path) -> No
     dry = recompose("build", "--dry-run", "--json", cwd=work).value
     assert files(work) == there
     wet = recompose("build", "--json", cwd=work).value
-    assert {k: dry[k] for k in ("examples", "views", "tokens")} == {k: wet[k] for k in ("examples", "views", "tokens")}
+    assert {k: dry[k] for k in ("examples", "views", "tokens")} == {
+        k: wet[k] for k in ("examples", "views", "tokens")
+    }
 
 
 def test_the_held_out_split_is_applied_and_printed(work: Path) -> None:
-    numbers = sorted(unit_number(split_unit(s, by="session")) for s in read_sessions(work / "recompose" / "sessions.jsonl"))
+    numbers = sorted(
+        unit_number(split_unit(s, by="session"))
+        for s in read_sessions(work / "recompose" / "sessions.jsonl")
+    )
     between = f"{sum(numbers) / 2:.4f}"  # holds out one of the two
     said = recompose("build", "--held_out.fraction", between, "--json", cwd=work)
-    assert said.value["held_out"]["by"] == "session" and said.value["held_out"]["held_out_sessions"] == 1
+    assert (
+        said.value["held_out"]["by"] == "session"
+        and said.value["held_out"]["held_out_sessions"] == 1
+    )
     assert said.value["examples"] == 1 and said.value["skipped"]["session/held_out"] == 1
     told = recompose("build", "--held_out.fraction", between, "--dry-run", cwd=work).out
-    assert "held out" in told and "by session, as there are fewer than 5 repositories" in " ".join(told.split())
+    assert "held out" in told and "by session, as there are fewer than 5 repositories" in " ".join(
+        told.split()
+    )
 
 
 @pytest.mark.parametrize(
     ("fraction", "by", "words"),
-    [("0.01", "session", "none of 2"), ("0.9999", "auto", "all of 2"), ("0.01", "repository", "none of")],
+    [
+        ("0.01", "session", "none of 2"),
+        ("0.9999", "auto", "all of 2"),
+        ("0.01", "repository", "none of"),
+    ],
 )
-def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training(work: Path, fraction: str, by: str, words: str) -> None:
+def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training(
+    work: Path, fraction: str, by: str, words: str
+) -> None:
     """It was told only after training, by an evaluation that found nothing to judge."""
     there = files(work)
     said = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
     told = " ".join(said.err.split())
     assert said.code == 1 and f"holds out {words}" in told and files(work) == there
     smallest = f"{fractions(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl'))[0]:g}"
-    assert 'held_out.by = "session"' in told if by == "repository" else f"held_out.fraction = {smallest}" in told
-    fixed = recompose("build", "--held_out.fraction", smallest, "--held_out.by", "session", "--json", cwd=work)
+    assert (
+        'held_out.by = "session"' in told
+        if by == "repository"
+        else f"held_out.fraction = {smallest}" in told
+    )
+    fixed = recompose(
+        "build", "--held_out.fraction", smallest, "--held_out.by", "session", "--json", cwd=work
+    )
     assert fixed.value["held_out"]["held_out_sessions"] >= 1
 
 
 def test_a_run_has_the_split_of_its_examples(work: Path) -> None:
     run = Path(recompose(*TRAIN, "--held_out.fraction", "0.5", "--json", cwd=work).value["run"])
     run = run if run.is_absolute() else work / run
-    assert json.loads((run / "resolved.json").read_text("utf-8"))["held_out"] == {"by": "session", "fraction": 0.0}
+    assert json.loads((run / "resolved.json").read_text("utf-8"))["held_out"] == {
+        "by": "session",
+        "fraction": 0.0,
+    }
 
 
 def test_train_writes_a_run_with_every_weighted_channel_active(work: Path) -> None:
     said = recompose(*TRAIN, "--train.preference.weight", "0.5", "--json", cwd=work)
     assert (said.code, said.err) == (0, "")
-    assert said.value["statuses"] == {"policy": "off", "lm_ce": "active", "hint": "active", "preference": "active"}
+    assert said.value["statuses"] == {
+        "policy": "off",
+        "lm_ce": "active",
+        "hint": "active",
+        "preference": "active",
+    }
     run = Path(said.value["run"])
     run = run if run.is_absolute() else work / run
-    assert {"run.json", "resolved.json", "command.txt", "metrics.jsonl", "events.jsonl"} <= files(run)
+    assert {"run.json", "resolved.json", "command.txt", "metrics.jsonl", "events.jsonl"} <= files(
+        run
+    )
     assert json.loads((run / "resolved.json").read_text("utf-8"))["train"]["steps"] == 2
     view = recompose("show", "run", "--json", cwd=work).value
     assert view["state"] == "done" and view["steps"] == 2
-    assert view["channels"]["hint"]["statuses"] == {"active": 2} and view["channels"]["hint"]["tokens"] > 0
+    assert (
+        view["channels"]["hint"]["statuses"] == {"active": 2}
+        and view["channels"]["hint"]["tokens"] > 0
+    )
     assert any(line.startswith("train.preference.weight") for line in view["changed_settings"])
     shown = recompose("show", "run", run.name, cwd=work)
     assert "no evidence of learning" in shown.out and "hint" in shown.out
@@ -131,7 +188,9 @@ def test_train_writes_a_run_with_every_weighted_channel_active(work: Path) -> No
 def test_a_dry_run_of_train_plans_and_writes_nothing(work: Path) -> None:
     there = files(work)
     said = recompose(*TRAIN, "--dry-run", "--json", cwd=work)
-    assert said.value["plan"]["units"]["hint"] > 0 and said.value["plan"]["units"]["preference"] == 1
+    assert (
+        said.value["plan"]["units"]["hint"] > 0 and said.value["plan"]["units"]["preference"] == 1
+    )
     assert files(work) == there
 
 
@@ -143,36 +202,71 @@ def test_a_weighted_channel_without_data_is_refused_before_a_run_exists(work: Pa
 
 
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
-def test_what_would_stop_a_run_in_its_middle_is_refused_before_it_exists(work: Path, flags: tuple[str, ...]) -> None:
-    """In rows a pair counts twice its longer side, so it can be too long where every example fits."""
+def test_what_would_stop_a_run_in_its_middle_is_refused_before_it_exists(
+    work: Path, flags: tuple[str, ...]
+) -> None:
+    """In rows a pair counts twice its longer side, so it can be too long where every example
+    fits."""
     there = files(work)
     data = load_dataset(work / "recompose" / "examples", tokenizer_sha256=None)
-    (pair,), widest = data.pairs, max(len(e.ids) + sum(len(v.hint_ids) for v in e.hints) for e in data.examples)
+    (pair,), widest = (
+        data.pairs,
+        max(len(e.ids) + sum(len(v.hint_ids) for v in e.hints) for e in data.examples),
+    )
     needs = 2 * (len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids)))
     limit = ("--train.layout", "rows", "--train.micro_tokens", str(needs - 1))
     said = recompose(*TRAIN, *limit, *flags, cwd=work)
     assert needs > widest and said.code == 1 and f"pair {pair.id}" in said.err
-    assert f"needs {needs} tokens" in said.err and "train.micro_tokens" in said.err and "build.max_tokens" in said.err
+    assert (
+        f"needs {needs} tokens" in said.err
+        and "train.micro_tokens" in said.err
+        and "build.max_tokens" in said.err
+    )
     assert files(work) == there
     assert recompose(*TRAIN, "--train.micro_tokens", str(needs), "--dry-run", cwd=work).code == 0
 
 
 def test_a_run_that_a_health_rule_stops_ends_with_exit_code_3(work: Path) -> None:
-    """Steps of 1e30 overflow; the statuses of the channels that lead to 3 as well are tested with the trainer."""
-    flags = ("--train.learning_rate", "1e30", "--train.warmup_steps", "0", "--train.steps", "5", "--train.batch_examples", "2")
+    """Steps of 1e30 overflow; the statuses of the channels that lead to 3 as well are tested with
+    the trainer."""
+    flags = (
+        "--train.learning_rate",
+        "1e30",
+        "--train.warmup_steps",
+        "0",
+        "--train.steps",
+        "5",
+        "--train.batch_examples",
+        "2",
+    )
     said = recompose("train", *flags, "--name", "wild", cwd=work)
     assert said.code == 3 and "not finite" in said.err and "stopped" in said.err
-    assert recompose("show", "run", "wild", "--json", cwd=work).value["state"] == "stopped:not_finite"
+    assert (
+        recompose("show", "run", "wild", "--json", cwd=work).value["state"] == "stopped:not_finite"
+    )
 
 
 def test_resume_goes_on_and_refuses_changed_settings(work: Path) -> None:
     assert recompose(*TRAIN, "--name", "first", cwd=work).code == 0
-    longer = ("train", "--train.steps", "4", "--train.batch_examples", "2", "--train.checkpoint_every", "1")
-    said = recompose(*longer, "--resume", "recompose/runs/first", "--train.learning_rate", "0.5", cwd=work)
+    longer = (
+        "train",
+        "--train.steps",
+        "4",
+        "--train.batch_examples",
+        "2",
+        "--train.checkpoint_every",
+        "1",
+    )
+    said = recompose(
+        *longer, "--resume", "recompose/runs/first", "--train.learning_rate", "0.5", cwd=work
+    )
     assert said.code == 1 and "learning_rate" in said.err
-    said = recompose(*longer, "--resume", "recompose/runs/latest", "--accept-changes", "--json", cwd=work)
+    said = recompose(
+        *longer, "--resume", "recompose/runs/latest", "--accept-changes", "--json", cwd=work
+    )
     assert said.code == 0 and said.value["steps"] == 4
-    assert recompose("show", "run", "first", "--json", cwd=work).value["attempts"] == 3  # the refused launch is on record
+    # the refused launch is on record
+    assert recompose("show", "run", "first", "--json", cwd=work).value["attempts"] == 3
 
 
 def test_another_student_than_the_one_built_for_is_refused(work: Path) -> None:
@@ -186,7 +280,11 @@ def test_an_example_is_shown_token_by_token(work: Path) -> None:
     assert value["counts"] == {kind: kinds.count(kind) for kind in ("lm_ce", "hint", "none")}
     assert all(value["counts"].values())
     target = "".join(t["text"] for t in value["tokens"] if t["loss"] == "hint")
-    assert "return 1" in target and "<|im_start|>" not in target and target.rstrip().endswith("<|im_end|>")
+    assert (
+        "return 1" in target
+        and "<|im_start|>" not in target
+        and target.rstrip().endswith("<|im_end|>")
+    )
     trained = "".join(t["text"] for t in value["tokens"] if t["loss"] == "lm_ce")
     assert "I read it first." in trained and "return 2" not in trained
     out = recompose("show", "example", "e001", "--full", cwd=work).out
@@ -200,17 +298,29 @@ def test_examples_that_hold_a_forgotten_session_are_removed_and_never_used(work:
     kept = work / "kept"
     shutil.copytree(work / "recompose" / "examples", kept)
     said = recompose("ingest", "--forget", "11111111-2222", cwd=work)
-    assert said.code == 0 and "recompose build makes it anew" in said.out and not (work / "recompose" / "examples").exists()
+    assert (
+        said.code == 0
+        and "recompose build makes it anew" in said.out
+        and not (work / "recompose" / "examples").exists()
+    )
     shutil.copytree(kept, work / "recompose" / "examples")
     for words in (TRAIN, (*TRAIN, "--dry-run"), ("show", "example", "e001"), ("show", "pair")):
         said = recompose(*words, cwd=work)
-        assert said.code == 1 and "forgotten since: 11111111-2222" in said.err and "recompose build" in said.err, words
+        assert (
+            said.code == 1
+            and "forgotten since: 11111111-2222" in said.err
+            and "recompose build" in said.err
+        ), words
     assert not (work / "recompose" / "runs").exists()
 
 
 def test_a_pair_is_shown_side_by_side(work: Path) -> None:
     value = recompose("show", "pair", "p001", "--json", cwd=work).value
-    assert "I replace that." in value["chosen"] and "return 2" in value["rejected"] and "I read it first." in value["prefix"]
+    assert (
+        "I replace that." in value["chosen"]
+        and "return 2" in value["rejected"]
+        and "I read it first." in value["prefix"]
+    )
     assert "p001" in recompose("show", "pair", cwd=work).out
     assert "chosen" in recompose("show", "pair", "p001", cwd=work).out
 
@@ -225,16 +335,25 @@ def test_the_audit_measures_each_kind_and_writes_what_it_measured(work: Path) ->
     dry = recompose("hints", "--audit", "--dry-run", "--json", cwd=work)
     assert dry.code == 0 and files(work) == there
     value = recompose("hints", "--audit", "--json", cwd=work).value
-    assert json.loads((work / "recompose" / "audit.json").read_text("utf-8")) == value["audit"] == dry.value["audit"]
+    assert (
+        json.loads((work / "recompose" / "audit.json").read_text("utf-8"))
+        == value["audit"]
+        == dry.value["audit"]
+    )
     # Both sites have the same hint but for a file's name; each is measured against the other's.
-    assert [(k["kind"], k["n"]) for k in value["audit"]["kinds"]] or value["audit"]["skipped"]["no_donor"] == 2
+    assert [(k["kind"], k["n"]) for k in value["audit"]["kinds"]] or value["audit"]["skipped"][
+        "no_donor"
+    ] == 2
     out = recompose("hints", "--audit", cwd=work).out
     assert "no kind is kept: `build` and `train` refuse" in out and "knows nothing yet" in out
 
 
 def test_the_audit_counts_the_hints_that_could_not_be_built(work: Path) -> None:
     """What does not fit was dropped without a word: "4 sites" where there were 17 hints."""
-    hints = [json.loads(line) for line in (work / "recompose" / "hints.jsonl").read_text("utf-8").splitlines()]
+    hints = [
+        json.loads(line)
+        for line in (work / "recompose" / "hints.jsonl").read_text("utf-8").splitlines()
+    ]
     hints[0]["text"] = "word " * 3000
     write_lines(work / "recompose" / "hints.jsonl", hints)
     for name in ("audit.json", "audit.meta.json"):
@@ -251,11 +370,14 @@ def test_an_audit_without_any_view_says_what_became_of_the_hints(work: Path) -> 
 def _examples_of(work: Path) -> tuple[list[TrainingExample], dict[str, int]]:
     with inside(work):
         job = open_job(Common())
-        return hints_audit._examples(job, make_tokenizer(job.config, job.sessions), list(read_hints(job.hints)))
+        return hints_audit._examples(
+            job, make_tokenizer(job.config, job.sessions), list(read_hints(job.hints))
+        )
 
 
 def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:
-    """Written with sites and hints: one session to train on, one that is held out, and the settings by which it is."""
+    """Written with sites and hints: one session to train on, one that is held out, and the settings
+    by which it is."""
     settings = HeldOutSettings(fraction=0.5, by="session")
     named = [(f"sess-{n}", is_held_out(session(f"sess-{n}"), settings=settings)) for n in range(20)]
     kept, out = (next(name for name, held in named if held is wanted) for wanted in (False, True))
@@ -264,20 +386,31 @@ def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:
     return *pair, settings
 
 
-def test_the_tiny_tokenizer_never_sees_a_held_out_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tiny_tokenizer_never_sees_a_held_out_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, _, settings = two_sessions(tmp_path)
     seen: list[str] = []
-    monkeypatch.setattr("composer_replication.cli.student_tokenizer.train_tiny_tokenizer", lambda texts: seen.extend(texts))
+    monkeypatch.setattr(
+        "composer_replication.cli.student_tokenizer.train_tiny_tokenizer",
+        lambda texts: seen.extend(texts),
+    )
     make_tokenizer(Config(held_out=settings), tmp_path / "sessions.jsonl")
-    assert any("plainly kept" in text for text in seen) and not any("zyxwvut" in text for text in seen)
+    assert any("plainly kept" in text for text in seen) and not any(
+        "zyxwvut" in text for text in seen
+    )
 
 
-def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, out, settings = two_sessions(tmp_path / "recompose")
     flags = ("hints", "--audit", "--json", "--held_out.by", settings.by, "--held_out.fraction")
     asked: list[tuple[set[str], Any]] = []
 
-    def spying(model: Any, examples: list[TrainingExample], *, device: Any = "cpu", **how: Any) -> Any:
+    def spying(
+        model: Any, examples: list[TrainingExample], *, device: Any = "cpu", **how: Any
+    ) -> Any:
         asked.append(({e.session_id for e in examples}, device))
         return audit_hints(model, examples, device="cpu", **how)
 
@@ -302,7 +435,13 @@ def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_
     }  # fmt: skip
     command = [sys.executable, "-m", "composer_replication.cli", *TRAIN]
     ranks = [
-        subprocess.Popen(command, cwd=work, env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            cwd=work,
+            env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for r in range(2)
     ]
     try:

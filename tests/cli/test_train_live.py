@@ -1,4 +1,5 @@
-"""`train` with rollouts.env: no data set is needed, the plan says what is played, and each step has one line."""
+"""`train` with rollouts.env: no data set is needed, the plan says what is played, and each step has
+one line."""
 
 from __future__ import annotations
 
@@ -49,14 +50,23 @@ def work(tmp_path: Path) -> Path:
 def test_the_plan_says_what_is_played_and_plays_nothing(work: Path) -> None:
     there = files(work)
     dry = recompose("train", "--dry-run", cwd=work)
-    assert dry.code == 0 and "4 rollouts a step in 'workshop' (2 tasks x 2)" in dry.out and "at most 32 sites a step" in dry.out
+    assert (
+        dry.code == 0
+        and "4 rollouts a step in 'workshop' (2 tasks x 2)" in dry.out
+        and "at most 32 sites a step" in dry.out
+    )
     assert files(work) == there
     plan = recompose("train", "--dry-run", "--json", cwd=work).value["plan"]
-    assert plan["rollouts_per_step"] == 4 and plan["examples"] == 0 and plan["weights"]["policy"] == 1.0
+    assert (
+        plan["rollouts_per_step"] == 4
+        and plan["examples"] == 0
+        and plan["weights"]["policy"] == 1.0
+    )
 
 
 def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
-    """With live rollouts and no weight of lm_ce, of imported examples only the anchors are trained."""
+    """With live rollouts and no weight of lm_ce, of imported examples only the anchors are
+    trained."""
     views = (SimpleNamespace(target_ids=(1, 2, 3)),)
     example = SimpleNamespace(actions=(), trained=((0, 4),), hints=views, anchored=())
     data: Any = SimpleNamespace(examples=(example,), pairs=())
@@ -65,7 +75,9 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
         ({"env": "workshop"}, 1, 3, "hint 1.0 3 imported at most 32 sites a step of rollouts"),
         ({}, 1, 3, "hint 1.0 3"),
     ):
-        config = Config.model_validate({"rollouts": rollouts, "train": {"hint": {"weight": 1.0}, "lm_ce": {"weight": weight}}})
+        config = Config.model_validate(
+            {"rollouts": rollouts, "train": {"hint": {"weight": 1.0}, "lm_ce": {"weight": weight}}}
+        )
         screen = Screen(console=Console(file=io.StringIO(), width=120))
         job: Any = SimpleNamespace(config=config, screen=screen)
         assert show_plan(job, data)["units"]["hint"] == units
@@ -76,24 +88,44 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
 
 def test_a_named_run_keeps_its_name_in_its_command(work: Path) -> None:
     assert recompose("train", "--name", "first one", "--train.steps", "1", cwd=work).code == 0
-    words = shlex.split((work / "recompose" / "runs" / "first one" / "command.txt").read_text("utf-8"))
+    words = shlex.split(
+        (work / "recompose" / "runs" / "first one" / "command.txt").read_text("utf-8")
+    )
     assert words[:4] == ["recompose", "train", "--name", "first one"]
 
 
 def test_an_event_has_four_digits_and_a_drift_stops_nothing() -> None:
-    event = {"t": 1.5, "attempt": 1, "kind": "drift", "step": 5, "measure": "rollouts/entropy", "value": 0.012368590960148328}
-    assert event_text(event) == "drift: step 5, measure rollouts/entropy, value 0.01237 (a warning, nothing is stopped)"
-    assert event_text({"kind": "restored", "step": 12345, "limit": 0.6}) == "restored: step 12345, limit 0.6"
+    event = {
+        "t": 1.5,
+        "attempt": 1,
+        "kind": "drift",
+        "step": 5,
+        "measure": "rollouts/entropy",
+        "value": 0.012368590960148328,
+    }
+    assert (
+        event_text(event)
+        == "drift: step 5, measure rollouts/entropy, value 0.01237 (a warning, nothing is stopped)"
+    )
+    assert (
+        event_text({"kind": "restored", "step": 12345, "limit": 0.6})
+        == "restored: step 12345, limit 0.6"
+    )
 
 
 def test_a_run_without_a_data_set(work: Path) -> None:
     said = recompose("train", cwd=work)
     assert said.code == 0, said.err
     lines = [line for line in said.out.splitlines() if line.startswith(" step=")]
-    assert len(lines) == 2 and all("success=" in line and "kl=" in line and "sites=" in line and "eta=" in line for line in lines)
+    assert len(lines) == 2 and all(
+        "success=" in line and "kl=" in line and "sites=" in line and "eta=" in line
+        for line in lines
+    )
     (run,) = (work / "recompose" / "runs").glob("20*")
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    assert [m["rollouts/episodes"] for m in metrics] == [4.0, 4.0] and "health/monitor" in metrics[0]
+    assert [m["rollouts/episodes"] for m in metrics] == [4.0, 4.0] and "health/monitor" in metrics[
+        0
+    ]
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step_000000", "step_000002"]
 
 
@@ -110,8 +142,23 @@ def test_the_placebo_is_named_in_the_plan(work: Path) -> None:
 
 
 def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> None:
-    channel = {"hint/status": "active", "hint/loss": 0.0123, "hint/tokens": 40, "hint/grad_norm": 0.02, "policy/status": "off"}
-    line = {"step": 3, "rollouts/success": 0.25, "sites/found": 9, "sites/used": 8, "health/kl": 0.0123, **channel}
-    assert step_text(line, left_s=75) == (
-        "step=3 | success=0.25 sites=8/9 kl=0.012 | hint=active loss=0.0123 tokens=40 grad=0.02 | eta=1m15s"
+    channel = {
+        "hint/status": "active",
+        "hint/loss": 0.0123,
+        "hint/tokens": 40,
+        "hint/grad_norm": 0.02,
+        "policy/status": "off",
+    }
+    line = {
+        "step": 3,
+        "rollouts/success": 0.25,
+        "sites/found": 9,
+        "sites/used": 8,
+        "health/kl": 0.0123,
+        **channel,
+    }
+    assert (
+        step_text(line, left_s=75)
+        == "step=3 | success=0.25 sites=8/9 kl=0.012 | hint=active loss=0.0123 tokens=40 grad=0.02"
+        " | eta=1m15s"
     )

@@ -1,4 +1,5 @@
-"""A settings file may come from a stranger: what in it runs, sends or reaches out of its folder counts only once it is trusted."""
+"""A settings file may come from a stranger: what in it runs, sends or reaches out of its folder
+counts only once it is trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from tests.cli.test_verbs import on_a_terminal
 from tests.cli.workspace import Said, files, fill, recompose, session
 
 HARMLESS_FILE = (
-    'seed = 11\nwork_dir = "out"\n[ingest]\nscanner = []\nlogs = ["logs"]\nredact_words = ["Initech"]\n[rollouts]\nenv = "workshop"\n'
+    'seed = 11\nwork_dir = "out"\n[ingest]\nscanner = []\nlogs = ["logs"]\nredact_words ='
+    ' ["Initech"]\n[rollouts]\nenv = "workshop"\n'
 )
 MARK = "import pathlib, sys\npathlib.Path({mark!r}).write_text('ran')\n"
 
@@ -42,12 +44,17 @@ def nobody_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:
-    """A stranger's project: sessions with a mistake, a log, and Python that leaves a mark when it is loaded."""
+    """A stranger's project: sessions with a mistake, a log, and Python that leaves a mark when it
+    is loaded."""
     folder = tmp_path / "project"
     fill(folder / "recompose", [session()])
     (folder / "logs").mkdir()
-    (folder / "logs" / "one.jsonl").write_text("\n".join(log_lines("nothing of note")) + "\n", "utf-8")
-    (folder / "evil.py").write_text(MARK.format(mark=str(tmp_path / "mark")) + "def find(*a, **k): return []\n", "utf-8")
+    (folder / "logs" / "one.jsonl").write_text(
+        "\n".join(log_lines("nothing of note")) + "\n", "utf-8"
+    )
+    (folder / "evil.py").write_text(
+        MARK.format(mark=str(tmp_path / "mark")) + "def find(*a, **k): return []\n", "utf-8"
+    )
     return folder
 
 
@@ -85,19 +92,28 @@ def powers(text: str, tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[ingest]\nscanner = ["sh", "-c", "id"]', 'line 2: ingest.scanner runs ["sh", "-c", "id"]'),
+        (
+            '[ingest]\nscanner = ["sh", "-c", "id"]',
+            'line 2: ingest.scanner runs ["sh", "-c", "id"]',
+        ),
         ("[ingest]\nredact = false", "line 2: ingest.redact keeps secrets"),
         ('[ingest]\nredact = "no"', "line 2: ingest.redact keeps secrets"),
         ('[ingest]\nlogs = ["logs", "~/.claude/projects"]', "line 2: ingest.logs reads outside"),
         ('work_dir = "../elsewhere"', "line 1: work_dir writes outside"),
-        ('[sites]\ndetectors = ["tool_error", "os:system"]', 'line 2: sites.detectors runs the Python of "os:system"'),
+        (
+            '[sites]\ndetectors = ["tool_error", "os:system"]',
+            'line 2: sites.detectors runs the Python of "os:system"',
+        ),
         ('sites.error_kind = "evil.py:find"', 'line 1: sites.error_kind runs the Python of "/'),
         ('"sites" = { "error_kind" = "a:b" }', "line 1: sites.error_kind runs"),
         ('[hints.writers]\nfile_missing = "a:b"', "line 1: hints.writers runs"),
         ('[hints]\nrules_file = "/etc/passwd"', "line 2: hints.rules_file reads outside"),
         ('[hints]\nwriter = "reader"', "line 2: hints.writer sends"),
         ('[hints.reader]\nteacher = "kimi"', "line 2: hints.reader.teacher sends"),
-        ('[replay]\nteachers = ["kimi"]', 'line 2: replay.teachers sends your sessions to ["kimi"]'),
+        (
+            '[replay]\nteachers = ["kimi"]',
+            'line 2: replay.teachers sends your sessions to ["kimi"]',
+        ),
         ("[replay]\nmax_usd = 500", "line 2: replay.max_usd spends up to $500"),
         ('[replay]\nrecorded = "../answers.jsonl"', "line 2: replay.recorded reads outside"),
         ('[curate]\nrecipe = "mine.yaml"', "line 2: curate.recipe runs a recipe"),
@@ -108,14 +124,23 @@ def powers(text: str, tmp_path: Path) -> list[str]:
         ('[rollouts.server]\nweights_dir = "w"', "line 2: rollouts.server.weights_dir writes"),
     ],
 )
-def test_what_a_file_could_do_is_refused_by_line_setting_and_value(tmp_path: Path, text: str, said: str) -> None:
+def test_what_a_file_could_do_is_refused_by_line_setting_and_value(
+    tmp_path: Path, text: str, said: str
+) -> None:
     (found,) = powers(text + "\n", tmp_path)
     assert found.startswith(said)
 
 
-def test_a_teacher_is_told_with_its_host_and_the_variable_that_would_be_sent(tmp_path: Path) -> None:
-    (told,) = powers('[replay.teacher.kimi]\nmodel = "m"\nbase_url = "https://collect.example/v1"\n', tmp_path)
-    assert told.startswith("line 1: replay.teacher sends") and '"https://collect.example/v1" with the key in $OPENROUTER_API_KEY' in told
+def test_a_teacher_is_told_with_its_host_and_the_variable_that_would_be_sent(
+    tmp_path: Path,
+) -> None:
+    (told,) = powers(
+        '[replay.teacher.kimi]\nmodel = "m"\nbase_url = "https://collect.example/v1"\n', tmp_path
+    )
+    assert (
+        told.startswith("line 1: replay.teacher sends")
+        and '"https://collect.example/v1" with the key in $OPENROUTER_API_KEY' in told
+    )
     (told,) = powers('[replay.teacher.a]\nmodel = "m"\nkey_env = "MY_API_KEY"\n', tmp_path)
     assert "openrouter.ai" in told and "$MY_API_KEY" in told
 
@@ -126,7 +151,9 @@ def test_every_setting_that_holds_text_was_looked_at() -> None:
     assert HARMLESS | RULES.keys() <= {".".join(key) for key, _ in walk_fields()}
 
 
-def test_a_file_of_numbers_and_names_works_without_a_question(strange: Path, tmp_path: Path) -> None:
+def test_a_file_of_numbers_and_names_works_without_a_question(
+    strange: Path, tmp_path: Path
+) -> None:
     settings(strange, HARMLESS_FILE)
     said = call("ingest", "logs", "--json", cwd=strange)
     assert said.code == 0 and said.value["settings_read"]["files"][0]["trust"] == "harmless"
@@ -135,7 +162,8 @@ def test_a_file_of_numbers_and_names_works_without_a_question(strange: Path, tmp
 
 @pytest.mark.parametrize("work", [".", "recompose", "src"])
 def test_a_harmless_file_cannot_put_sessions_into_a_commit(strange: Path, work: str) -> None:
-    """Into the repository itself, a folder of it with other files, or a recompose/ that came with the clone."""
+    """Into the repository itself, a folder of it with other files, or a recompose/ that came with
+    the clone."""
     (strange / "src").mkdir()
     (strange / "src" / "main.py").write_text("", "utf-8")
     settings(strange, f'work_dir = "{work}"\n')
@@ -145,7 +173,13 @@ def test_a_harmless_file_cannot_put_sessions_into_a_commit(strange: Path, work: 
     said = call("ingest", "logs", cwd=strange)
     assert said.code == 1 and "can get into a commit" in said.err and files(strange) == before
     assert call("ingest", "logs", "-o", "own", cwd=strange).code == 0
-    told = subprocess.run(["git", "status", "--porcelain", "-uall"], cwd=strange, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        ["git", "status", "--porcelain", "-uall"],
+        cwd=strange,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert "own/" not in told
 
 
@@ -158,14 +192,22 @@ def test_a_line_break_in_a_folders_name_begins_no_line(strange: Path) -> None:
     assert refused.code == 1
     said = [
         refused,
-        *(call(*words, "--trust-settings", cwd=folder) for words in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])),
+        *(
+            call(*words, "--trust-settings", cwd=folder)
+            for words in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])
+        ),
     ]
-    said += [call("ingest", str(folder / "logs"), "-o", str(folder / "own"), *more, cwd=strange.parent) for more in ([], ["--dry-run"])]
+    said += [
+        call("ingest", str(folder / "logs"), "-o", str(folder / "own"), *more, cwd=strange.parent)
+        for more in ([], ["--dry-run"])
+    ]
     assert [one.code for one in said[1:]] == [0] * 6
     for one in said:
         shown = one.out + one.err
         assert "\x1b[31m" not in shown
-        assert not any(line.strip(" │").startswith("settings  recompose.toml") for line in shown.splitlines())
+        assert not any(
+            line.strip(" │").startswith("settings  recompose.toml") for line in shown.splitlines()
+        )
     assert "a␊ settings  recompose.toml" in said[1].out
 
 
@@ -177,19 +219,25 @@ def test_values_are_shown_in_ascii_so_that_nothing_hides(tmp_path: Path) -> None
 def test_links_are_followed_before_it_is_said_where_a_path_leads(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "out").symlink_to(tmp_path)
-    assert powers('work_dir = "out/x"\n', tmp_path / "project") and not powers('work_dir = "new/x"\n', tmp_path / "project")
+    assert powers('work_dir = "out/x"\n', tmp_path / "project") and not powers(
+        'work_dir = "new/x"\n', tmp_path / "project"
+    )
     (tmp_path / "project" / "round").symlink_to("round")
     assert powers('[build]\npairs = "round/x"\n', tmp_path / "project")
 
 
-def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(strange: Path, tmp_path: Path) -> None:
+def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(
+    strange: Path, tmp_path: Path
+) -> None:
     (strange / "recompose").rename(tmp_path / "theirs")
     (strange / "recompose").symlink_to(tmp_path / "theirs")
     for text in (None, "seed = 3\n"):
         if text:
             settings(strange, text)
         said = call("sites", cwd=strange)
-        assert said.code == 1 and "outside of this folder" in " ".join(said.err.replace("│", " ").split())
+        assert said.code == 1 and "outside of this folder" in " ".join(
+            said.err.replace("│", " ").split()
+        )
     assert call("sites", "-o", "recompose", cwd=strange).code == 0
 
 
@@ -207,7 +255,9 @@ def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(strange: 
         (("show", "session"), "[ingest]\nscanner = ['{python}', 'evil.py']\n"),
     ],
 )
-def test_nothing_of_a_strange_file_runs(strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, how: tuple[str, ...]) -> None:
+def test_nothing_of_a_strange_file_runs(
+    strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, how: tuple[str, ...]
+) -> None:
     file = settings(strange, text.replace("{python}", sys.executable))
     (strange / "deep" / "er").mkdir(parents=True)
     (strange / "deep" / "er" / "logs").symlink_to(strange / "logs")
@@ -215,20 +265,36 @@ def test_nothing_of_a_strange_file_runs(strange: Path, tmp_path: Path, verb: tup
         said = call(*verb, *how, *named, cwd=cwd)
         told = " ".join((said.err + said.out).replace("│", " ").split())
         assert said.code == 1 and not ran(tmp_path), told
-        assert "is not trusted" in told and text.split(" =")[0].partition("\n")[0].strip("[]") in told and "recompose trust" in told
+        assert (
+            "is not trusted" in told
+            and text.split(" =")[0].partition("\n")[0].strip("[]") in told
+            and "recompose trust" in told
+        )
 
 
-def test_what_is_trusted_runs_and_is_told_before_it_does(strange: Path, tmp_path: Path, nobody_is_trusted: Path) -> None:
+def test_what_is_trusted_runs_and_is_told_before_it_does(
+    strange: Path, tmp_path: Path, nobody_is_trusted: Path
+) -> None:
     file = settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     assert call("sites", cwd=strange).code == 1
     said = call("trust", cwd=strange)
-    assert said.code == 0 and f'sites.detectors runs the Python of "{strange}/evil.py:find"' in said.out
-    assert nobody_is_trusted.stat().st_mode & 0o777 == 0o600 and nobody_is_trusted.parent.stat().st_mode & 0o777 == 0o700
+    assert (
+        said.code == 0
+        and f'sites.detectors runs the Python of "{strange}/evil.py:find"' in said.out
+    )
+    assert (
+        nobody_is_trusted.stat().st_mode & 0o777 == 0o600
+        and nobody_is_trusted.parent.stat().st_mode & 0o777 == 0o700
+    )
     said = call("sites", cwd=strange)
     assert said.code == 0 and ran(tmp_path) and f"settings  {file}  (trusted)" in said.out
     assert said.out.index("runs") < said.out.index("mistaken messages")
     read = call("sites", "--json", cwd=strange).value["settings_read"]
-    assert read["runs"] == [f'"{strange}/evil.py:find"  (sites)'] and read["sends"] == [] and read["files"][0]["trust"] == "trusted"
+    assert (
+        read["runs"] == [f'"{strange}/evil.py:find"  (sites)']
+        and read["sends"] == []
+        and read["files"][0]["trust"] == "trusted"
+    )
 
 
 def test_a_changed_moved_or_copied_file_is_not_trusted(strange: Path, tmp_path: Path) -> None:
@@ -288,7 +354,9 @@ def test_a_program_beside_the_file_is_trusted_as_it_was(
     assert said.code == 1 and "is not trusted" in said.err and not ran(tmp_path)
 
 
-def test_a_command_of_the_file_names_programs_beside_the_file(strange: Path, tmp_path: Path) -> None:
+def test_a_command_of_the_file_names_programs_beside_the_file(
+    strange: Path, tmp_path: Path
+) -> None:
     """And never what happens to lie in the folder that somebody stands in."""
     below = strange / "vendor"
     below.mkdir()
@@ -316,7 +384,8 @@ VERB_OF = {"sites": ("sites",), "hints": ("hints",), "rollouts": ("train", "--dr
 def test_a_module_that_python_finds_elsewhere_is_not_the_one_that_was_trusted(
     strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, package: bool
 ) -> None:
-    """The call came from a subfolder with a mine.py of its own, and "." was on PYTHONPATH: that one ran, under "(trusted)"."""
+    """The call came from a subfolder with a mine.py of its own, and "." was on PYTHONPATH: that one
+    ran, under "(trusted)"."""
     name = f"mine_{key.replace('.', '_')}_{package}"
     below = strange / "sub"
     for folder, code in ((strange, FIND), (below, MARK.format(mark=str(tmp_path / "mark")) + FIND)):
@@ -330,11 +399,15 @@ def test_a_module_that_python_finds_elsewhere_is_not_the_one_that_was_trusted(
     assert said.code == 1 and "Python would run" in flat(said.err) and not ran(tmp_path)
     monkeypatch.syspath_prepend(str(strange))
     importlib.invalidate_caches()
-    assert "Python would run" not in flat(call(*VERB_OF[key.partition(".")[0]], cwd=below).err) and not ran(tmp_path)
+    assert "Python would run" not in flat(
+        call(*VERB_OF[key.partition(".")[0]], cwd=below).err
+    ) and not ran(tmp_path)
 
 
 @pytest.mark.parametrize("key", NAMED)
-def test_a_file_of_the_settings_is_the_one_beside_them_wherever_the_call_comes_from(strange: Path, tmp_path: Path, key: str) -> None:
+def test_a_file_of_the_settings_is_the_one_beside_them_wherever_the_call_comes_from(
+    strange: Path, tmp_path: Path, key: str
+) -> None:
     below = strange / "sub"
     below.mkdir()
     (strange / "own.py").write_text(FIND, "utf-8")
@@ -353,13 +426,20 @@ def test_a_file_that_a_recipe_names_is_the_one_beside_the_recipe(tmp_path: Path)
     assert load_recipe(recipe).steps[0].parameters["embed"] == f"{tmp_path / 'own.py'}:embed"
 
 
-def test_a_module_runs_from_its_source_not_from_a_pyc_beside_it(strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_runs_from_its_source_not_from_a_pyc_beside_it(
+    strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A .pyc that a project ships is not among what was hashed."""
     file, spoiled = strange / "cached_kinds.py", tmp_path / "spoiled.py"
     file.write_text(FIND, "utf-8")
     spoiled.write_text(MARK.format(mark=str(tmp_path / "mark")) + FIND, "utf-8")
     target = importlib.util.cache_from_source(str(file))
-    py_compile.compile(str(spoiled), cfile=target, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH, doraise=True)
+    py_compile.compile(
+        str(spoiled),
+        cfile=target,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        doraise=True,
+    )
     settings(strange, NAMED["sites.detectors"].format("cached_kinds"))
     monkeypatch.syspath_prepend(str(strange))
     assert call("trust", cwd=strange).code == 0
@@ -385,7 +465,9 @@ def test_what_is_hashed_is_what_is_parsed(strange: Path, monkeypatch: pytest.Mon
 # ---- the other ways to trust ----
 
 
-def test_the_variable_of_ci_takes_whole_hashes_only(strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_of_ci_takes_whole_hashes_only(
+    strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     for wrong in ("1", "true", "all", digest[:16], f"{digest},*"):
@@ -404,16 +486,23 @@ def test_the_variable_of_ci_takes_whole_hashes_only(strange: Path, tmp_path: Pat
 def test_the_flag_is_for_one_call(strange: Path, nobody_is_trusted: Path) -> None:
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     said = call("sites", "--trust-settings", cwd=strange)
-    assert said.code == 0 and "(--trust-settings)" in said.out and "show session --trust-settings" in said.out
+    assert (
+        said.code == 0
+        and "(--trust-settings)" in said.out
+        and "show session --trust-settings" in said.out
+    )
     assert not nobody_is_trusted.exists() and call("sites", cwd=strange).code == 1
 
 
 def test_flags_are_the_users_own_and_take_the_files_place(strange: Path, tmp_path: Path) -> None:
     settings(strange, "seed = 3\n")
-    assert call("sites", "--sites.detectors", f"{strange}/evil.py:find", cwd=strange).code == 0 and ran(tmp_path)
+    assert call(
+        "sites", "--sites.detectors", f"{strange}/evil.py:find", cwd=strange
+    ).code == 0 and ran(tmp_path)
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     assert call("sites", "--sites.detectors", "tool_error", cwd=strange).code == 0
-    settings(strange, '[hints.writers]\nfile_missing = "evil.py:find"\n')  # a flag is laid over a table, and leaves the rest of it
+    # a flag is laid over a table, and leaves the rest of it
+    settings(strange, '[hints.writers]\nfile_missing = "evil.py:find"\n')
     said = call("hints", "--hints.writers", '{bad_arguments = "seen_paths"}', cwd=strange)
     assert said.code == 1 and "is not trusted" in said.err
 
@@ -441,15 +530,24 @@ def test_what_init_writes_is_not_asked_about(tmp_path: Path) -> None:
     assert "it needs no trust" in call("trust", cwd=tmp_path).out
 
 
-def test_doctor_and_init_work_beside_a_strange_file_and_read_nothing_of_it(strange: Path, tmp_path: Path) -> None:
+def test_doctor_and_init_work_beside_a_strange_file_and_read_nothing_of_it(
+    strange: Path, tmp_path: Path
+) -> None:
     settings(strange, 'work_dir = "/srv/x"\n[ingest]\nlogs = ["/"]\n')
     findings = {one["name"]: one for one in call("doctor", "--json", cwd=strange).value["findings"]}
-    assert "not trusted" in findings["settings"]["found"] and findings["settings"]["fix"] == "recompose trust"
-    assert "in /" not in findings["logs"]["found"].replace("in /root", "").replace(f"in {tmp_path}", "")
+    assert (
+        "not trusted" in findings["settings"]["found"]
+        and findings["settings"]["fix"] == "recompose trust"
+    )
+    assert "in /" not in findings["logs"]["found"].replace("in /root", "").replace(
+        f"in {tmp_path}", ""
+    )
     assert call("init", "--explain", "train", cwd=strange).code == 0
 
 
-def test_a_list_that_others_can_write_or_that_is_damaged_is_not_believed(strange: Path, nobody_is_trusted: Path) -> None:
+def test_a_list_that_others_can_write_or_that_is_damaged_is_not_believed(
+    strange: Path, nobody_is_trusted: Path
+) -> None:
     file = settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     assert call("trust", cwd=strange).code == 0
     for mode in (0o666, 0o620, 0o602):  # everybody, a group, all others
@@ -463,15 +561,31 @@ def test_a_list_that_others_can_write_or_that_is_damaged_is_not_believed(strange
         assert call("sites", cwd=strange).code == 1
 
 
-def test_a_relative_config_home_is_not_the_projects(strange: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_config_home_is_not_the_projects(
+    strange: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
-    assert Trusted.of(os.environ).store == Path(os.environ["HOME"]) / ".config" / "recompose" / "trusted.json"
+    assert (
+        Trusted.of(os.environ).store
+        == Path(os.environ["HOME"]) / ".config" / "recompose" / "trusted.json"
+    )
 
 
 # ---- keys ----
 
 
-@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "MY_VLLM_TOKEN", "HF_TOKEN", "KEY", "KEY_2", "AWS_BEARER_TOKEN_BEDROCK", "my_key"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPENAI_API_KEY",
+        "MY_VLLM_TOKEN",
+        "HF_TOKEN",
+        "KEY",
+        "KEY_2",
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "my_key",
+    ],
+)
 def test_a_models_key_may_be_named(name: str) -> None:
     assert may_be_a_models_key(name)
 
@@ -485,11 +599,18 @@ def test_a_foreign_credential_is_sent_only_by_the_users_own_flag(tmp_path: Path,
     assert not may_be_a_models_key(name)
     table = f'[replay.teacher.x]\nmodel = "m"\nkey_env = "{name}"\n'
     file = settings(tmp_path, table)
-    with pytest.raises(ConfigError, match=r"key_env names .* does not look like the key of a model") as caught:
+    with pytest.raises(
+        ConfigError, match=r"key_env names .* does not look like the key of a model"
+    ) as caught:
         load_config([file], start=tmp_path, how=lambda _: "trusted")
-    assert caught.value.where.endswith(":3") and f"--replay.teacher.x.key_env {name}" in caught.value.fix
+    assert (
+        caught.value.where.endswith(":3")
+        and f"--replay.teacher.x.key_env {name}" in caught.value.fix
+    )
     file = settings(tmp_path, '[replay.teacher.x]\nmodel = "m"\n')
-    loaded = load_config([file], flags={"replay.teacher.x.key_env": name}, start=tmp_path, how=lambda _: "trusted")
+    loaded = load_config(
+        [file], flags={"replay.teacher.x.key_env": name}, start=tmp_path, how=lambda _: "trusted"
+    )
     assert loaded.config.replay.teacher["x"].key_env == name
 
 
@@ -499,31 +620,52 @@ def test_replay_says_to_which_host_with_which_variable(strange: Path) -> None:
     said = call("replay", "--estimate", "--trust-settings", "--json", cwd=strange)
     assert said.value["settings_read"]["sends"] == [
         'your sessions, redacted, to "mine" at http://localhost:1 without a key',
-        'your sessions, redacted, to "glm" at https://openrouter.ai with the key in $OPENROUTER_API_KEY',
+        (
+            'your sessions, redacted, to "glm" at https://openrouter.ai with the key in'
+            " $OPENROUTER_API_KEY"
+        ),
     ]
 
 
-def test_programs_and_detectors_see_no_keys(strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_and_detectors_see_no_keys(
+    strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACME_API_KEY", "planted")
     show = "import os, pathlib; pathlib.Path({mark!r}).write_text(' '.join(sorted(os.environ)))"
     (strange / "look.py").write_text(
-        "import os, pathlib\nseen = [dict(os.environ)]\ndef find(session):\n"
-        f"    seen.append(dict(os.environ))\n    pathlib.Path({str(tmp_path / 'mark')!r}).write_text(repr(seen))\n    return []\n",
+        "import os, pathlib\nseen = [dict(os.environ)]\ndef find(session):\n   "
+        " seen.append(dict(os.environ))\n   "
+        f" pathlib.Path({str(tmp_path / 'mark')!r}).write_text(repr(seen))\n    return []\n",
         "utf-8",
     )
     assert call("sites", "--sites.detectors", f"{strange}/look.py:find", cwd=strange).code == 0
-    assert "PATH" in (tmp_path / "mark").read_text() and "ACME_API_KEY" not in (tmp_path / "mark").read_text()
+    assert (
+        "PATH" in (tmp_path / "mark").read_text()
+        and "ACME_API_KEY" not in (tmp_path / "mark").read_text()
+    )
     assert os.environ["ACME_API_KEY"] == "planted"
     scanner = json.dumps([sys.executable, "-c", show.format(mark=str(tmp_path / "mark"))])
     assert call("ingest", "logs", "--ingest.scanner", scanner, cwd=strange).code == 0
-    assert set((tmp_path / "mark").read_text().split()) <= {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"}
+    assert set((tmp_path / "mark").read_text().split()) <= {
+        "PATH",
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "TZ",
+        "TMPDIR",
+    }
 
 
 # ---- relatives: what else in a stranger's folder could run ----
 
 
-def test_a_file_called_default_is_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "default").write_text("process:\n  - disagreement_filter:\n      embed: 'evil:find'\n", "utf-8")
+def test_a_file_called_default_is_no_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "default").write_text(
+        "process:\n  - disagreement_filter:\n      embed: 'evil:find'\n", "utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     assert load_recipe("default").steps[0].name == "answer_not_empty_filter"
     assert [step.name for step in load_recipe("./default").steps] == ["disagreement_filter"]
@@ -540,13 +682,28 @@ def test_a_run_that_says_latest_does_not_lead_out_of_its_folder(tmp_path: Path) 
 
 @pytest.mark.train
 def test_the_settings_in_a_strangers_run_folder_run_nothing(tmp_path: Path) -> None:
-    """`evaluate`, `export`, `show` and `report` read resolved.json: its environment, scanner and detectors are never loaded."""
+    """`evaluate`, `export`, `show` and `report` read resolved.json: its environment, scanner and
+    detectors are never loaded."""
     evil = tmp_path / "evil.py"
-    evil.write_text(MARK.format(mark=str(tmp_path / "mark")) + "def find(*a, **k): return []\n", "utf-8")
+    evil.write_text(
+        MARK.format(mark=str(tmp_path / "mark")) + "def find(*a, **k): return []\n", "utf-8"
+    )
     config = Config().model_dump(mode="json")
     config["rollouts"]["env"] = config["sites"]["error_kind"] = f"{evil}:find"
-    config["sites"]["detectors"], config["ingest"]["scanner"] = [f"{evil}:find"], [sys.executable, str(evil)]
-    run = create_run(tmp_path / "recompose" / "runs", resolved=config, command="touch mark", seed=1, name="theirs")
+    config["sites"]["detectors"], config["ingest"]["scanner"] = (
+        [f"{evil}:find"],
+        [
+            sys.executable,
+            str(evil),
+        ],
+    )
+    run = create_run(
+        tmp_path / "recompose" / "runs",
+        resolved=config,
+        command="touch mark",
+        seed=1,
+        name="theirs",
+    )
     step = run.checkpoint(2)
     step.mkdir(parents=True)
     (step / "trainer.json").write_text('{"schema": 2, "start_sha256": "0", "step": 2}', "utf-8")

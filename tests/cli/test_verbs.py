@@ -1,4 +1,5 @@
-"""The command line itself: usage errors, boxes, exit codes, what happens without PyTorch, and that `init` and `doctor` tell the truth."""
+"""The command line itself: usage errors, boxes, exit codes, what happens without PyTorch, and that
+`init` and `doctor` tell the truth."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from composer_replication.cli.main import VERBS
 from composer_replication.cli.problems import describe
 from composer_replication.core.config.load_config import load_config
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import DataError, MissingExtraError, StoppedError, install_fix, need
+from composer_replication.core.errors import (
+    DataError,
+    MissingExtraError,
+    StoppedError,
+    install_fix,
+    need,
+)
 from composer_replication.tokens.artefact import write_dataset
 from composer_replication.tokens.example import TrainingExample
 from tests.cli.test_ingest import log_lines
@@ -33,7 +40,13 @@ sys.exit(run(sys.argv[1:]))
 
 
 def without_torch(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", NO_TORCH, *argv], capture_output=True, text=True, check=False, cwd=cwd)
+    return subprocess.run(
+        [sys.executable, "-c", NO_TORCH, *argv],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+    )
 
 
 def test_help_lists_every_verb_in_the_order_of_the_pipeline(tmp_path: Path) -> None:
@@ -47,13 +60,25 @@ def test_help_lists_every_verb_in_the_order_of_the_pipeline(tmp_path: Path) -> N
 def test_every_verb_has_help_with_the_common_flags(tmp_path: Path, verb: str) -> None:
     said = recompose(verb, "--help", cwd=tmp_path)
     assert said.code == 0
-    assert all(flag in said.out for flag in ("--json", "--dry-run", "--config", "--out", "--quiet", "--verbose", "--debug"))
+    assert all(
+        flag in said.out
+        for flag in ("--json", "--dry-run", "--config", "--out", "--quiet", "--verbose", "--debug")
+    )
 
 
 @pytest.mark.parametrize(
-    "typed", [["trian"], ["trian", "--json"], ["train", "--jsno"], ["train", "--train.stepz", "3"], ["trian", "--help"]]
+    "typed",
+    [
+        ["trian"],
+        ["trian", "--json"],
+        ["train", "--jsno"],
+        ["train", "--train.stepz", "3"],
+        ["trian", "--help"],
+    ],
 )
-def test_a_mistyped_verb_or_flag_is_a_usage_error_with_a_guess(tmp_path: Path, typed: list[str]) -> None:
+def test_a_mistyped_verb_or_flag_is_a_usage_error_with_a_guess(
+    tmp_path: Path, typed: list[str]
+) -> None:
     said = recompose(*typed, cwd=tmp_path)
     told = (said.value["error"]["fix"] if said.out else said.err).lower()
     assert said.code == 2
@@ -65,7 +90,9 @@ def test_a_setting_without_a_value_is_a_usage_error(tmp_path: Path) -> None:
     assert recompose("sites", "--sites.site", "--json", cwd=tmp_path).code == 2
 
 
-def test_a_wrong_value_in_a_flag_is_a_usage_error_and_in_a_file_a_fixable_one(tmp_path: Path) -> None:
+def test_a_wrong_value_in_a_flag_is_a_usage_error_and_in_a_file_a_fixable_one(
+    tmp_path: Path,
+) -> None:
     assert recompose("doctor", "--train.steps", "many", cwd=tmp_path).code == 2
     (tmp_path / "recompose.toml").write_text('[train]\nsteps = "many"\n', "utf-8")
     said = recompose("doctor", cwd=tmp_path)
@@ -80,7 +107,9 @@ def test_a_missing_config_file_is_a_box_not_a_traceback(tmp_path: Path) -> None:
 def test_an_error_with_json_is_one_object_on_stdout(tmp_path: Path) -> None:
     said = recompose("sites", "--json", cwd=tmp_path)
     assert said.err == "" and said.code == 1
-    assert said.value["error"]["exit_code"] == 1 and "recompose ingest" in said.value["error"]["fix"]
+    assert (
+        said.value["error"]["exit_code"] == 1 and "recompose ingest" in said.value["error"]["fix"]
+    )
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
@@ -137,24 +166,35 @@ def test_doctor_reads_only(tmp_path: Path) -> None:
     assert files(tmp_path) == set()
 
 
-@pytest.mark.parametrize("verb", ["build", "train", "demo", "hints --audit", "show example e001", "evaluate --logs", "evaluate"])
-def test_without_torch_a_verb_that_needs_it_prints_the_install_line(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize(
+    "verb",
+    ["build", "train", "demo", "hints --audit", "show example e001", "evaluate --logs", "evaluate"],
+)
+def test_without_torch_a_verb_that_needs_it_prints_the_install_line(
+    tmp_path: Path, verb: str
+) -> None:
     fill(tmp_path / "recompose", [session()])
     examples = tmp_path / "recompose" / "examples"
     write_dataset(examples, [TrainingExample(id="x", session_id="s", ids=(1, 2))], meta={})
     (examples / "tokenizer").mkdir()
     done = without_torch(*verb.split(), cwd=tmp_path)
-    assert done.returncode == 1 and "pip install 'composer-replication[train]'" in done.stderr, done.stderr
+    assert done.returncode == 1 and "pip install 'composer-replication[train]'" in done.stderr, (
+        done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("logs", [True, False])
-def test_doctor_names_the_next_step_of_the_work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: bool) -> None:
+def test_doctor_names_the_next_step_of_the_work_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: bool
+) -> None:
     """Logs of an agent that are not there say nothing about work that is in progress."""
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
     if logs:
         (tmp_path / "claude" / "projects").mkdir(parents=True)
-        (tmp_path / "claude" / "projects" / "one.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
+        (tmp_path / "claude" / "projects" / "one.jsonl").write_text(
+            "\n".join(log_lines()) + "\n", "utf-8"
+        )
     first = recompose("doctor", "--json", cwd=tmp_path).value["next"]
     assert first == ("recompose ingest" if logs else "recompose demo")
     fill(tmp_path / "recompose", [session()])
@@ -164,10 +204,20 @@ def test_doctor_names_the_next_step_of_the_work_folder(tmp_path: Path, monkeypat
 
 
 CALLS = {
-    "show": (["show", "session"], ["show", "site"], ["show", "example"], ["show", "pair"], ["show", "run"]),
+    "show": (
+        ["show", "session"],
+        ["show", "site"],
+        ["show", "example"],
+        ["show", "pair"],
+        ["show", "run"],
+    ),
     "hints": (["hints"], ["hints", "--audit"]),
     "evaluate": (["evaluate"], ["evaluate", "--logs"], ["evaluate", "first", "--logs"]),
-    "train": (["train"], ["train", "--resume", "latest"], ["train", "--rollouts.env", "workshop", "--train.policy.weight", "1"]),
+    "train": (
+        ["train"],
+        ["train", "--resume", "latest"],
+        ["train", "--rollouts.env", "workshop", "--train.policy.weight", "1"],
+    ),
     "replay": (["replay", "--estimate"], ["replay", "--max-usd", "0"]),
     "report": (["report"], ["report", "--audit"]),
     "sessions": (["sessions"],),
@@ -180,30 +230,50 @@ def test_without_torch_no_verb_ends_in_a_bug(tmp_path: Path, verb: str) -> None:
     """Each says what is missing, or works."""
     fill(tmp_path / "recompose", [session()])
     (tmp_path / "recompose" / "preferences.jsonl").write_text("", "utf-8")
-    write_dataset(tmp_path / "recompose" / "examples", [TrainingExample(id="x", session_id="s", ids=(1, 2))], meta={})
+    write_dataset(
+        tmp_path / "recompose" / "examples",
+        [TrainingExample(id="x", session_id="s", ids=(1, 2))],
+        meta={},
+    )
     for argv in CALLS.get(verb, ([verb],)):
         done = without_torch(*argv, cwd=tmp_path)
-        assert done.returncode in (0, 1, 2) and "bug" not in done.stderr and "Traceback" not in done.stderr, (argv, done.stderr)
+        assert (
+            done.returncode in (0, 1, 2)
+            and "bug" not in done.stderr
+            and "Traceback" not in done.stderr
+        ), (argv, done.stderr)
         assert "No module named" not in done.stdout + done.stderr, argv
         if done.returncode and "not installed" in done.stderr:
-            assert f"{sys.executable} -m pip install" in " ".join(done.stderr.replace("│", " ").split()), done.stderr
+            assert f"{sys.executable} -m pip install" in " ".join(
+                done.stderr.replace("│", " ").split()
+            ), done.stderr
 
 
 def test_the_remedy_is_a_command_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """`pip` may be that of another one: torch landed in the system's Python."""
     monkeypatch.setattr(sys, "executable", "/opt/my python/bin/python3")
-    assert install_fix("train").startswith("run: '/opt/my python/bin/python3' -m pip install 'composer-replication[train]'")
+    assert install_fix("train").startswith(
+        "run: '/opt/my python/bin/python3' -m pip install 'composer-replication[train]'"
+    )
     with pytest.raises(MissingExtraError, match="-m pip install") as caught:
         need("no_such_package", extra="train")
     assert "'/opt/my python/bin/python3'" in caught.value.fix
     bare = re.compile(r"(?<!-m )\bpip3? install")
     source = Path(__file__).resolve().parents[2] / "src"
-    assert [path.name for path in source.rglob("*.py") if bare.search(path.read_text("utf-8"))] == []
+    assert [
+        path.name for path in source.rglob("*.py") if bare.search(path.read_text("utf-8"))
+    ] == []
 
 
 def test_without_torch_the_rest_works_and_doctor_says_so(tmp_path: Path) -> None:
     fill(tmp_path / "recompose", [session()])
-    for argv in (["sites"], ["hints"], ["show", "site", "s001"], ["show", "session", "s001"], ["init"]):
+    for argv in (
+        ["sites"],
+        ["hints"],
+        ["show", "site", "s001"],
+        ["show", "session", "s001"],
+        ["init"],
+    ):
         done = without_torch(*argv, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     verbs = json.loads(without_torch("doctor", "--json", cwd=tmp_path).stdout)["verbs"]
@@ -214,19 +284,27 @@ def test_the_installed_command_runs_and_a_closed_pipe_is_no_error(tmp_path: Path
     fill(tmp_path / "recompose", [session()] * 1)
     command = Path(sys.executable).with_name("recompose")
     done = subprocess.run(
-        f"{command} show session s001 --full | head -1", shell=True, capture_output=True, text=True, cwd=tmp_path, check=True
+        f"{command} show session s001 --full | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
     )
     assert "sess-aaaa" in done.stdout and done.stderr == ""
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     Screen(json=True).result({"lift": float("nan"), "rows": [{"low": float("-inf")}, 1.5]})
-    told = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    told = json.loads(
+        capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
+    )
     assert told == {"lift": None, "rows": [{"low": None}, 1.5]}
 
 
 def on_a_terminal(*argv: str, cwd: Path, typed: str = "", **environ: str) -> str:
-    """What a command writes to a real terminal (a pseudo-terminal of 100 columns); `typed` is what the user types."""
+    """What a command writes to a real terminal (a pseudo-terminal of 100 columns); `typed` is what
+    the user types."""
     master, slave = pty.openpty()
     os.write(master, typed.encode())
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")} | {
@@ -235,7 +313,9 @@ def on_a_terminal(*argv: str, cwd: Path, typed: str = "", **environ: str) -> str
         **environ,
     }
     command = [sys.executable, "-m", "composer_replication.cli", *argv]
-    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, cwd=cwd, env=env) as process:
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, cwd=cwd, env=env
+    ) as process:
         os.close(slave)
         text = b""
         while True:
@@ -259,11 +339,15 @@ def test_colour_on_a_terminal_unless_no_color(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "sessions"), [("n\n", 0), ("\n", 0), ("y\n", 1)])
-def test_the_default_folder_is_read_only_after_a_yes(tmp_path: Path, typed: str, sessions: int) -> None:
+def test_the_default_folder_is_read_only_after_a_yes(
+    tmp_path: Path, typed: str, sessions: int
+) -> None:
     projects = tmp_path / "claude" / "projects"
     projects.mkdir(parents=True)
     (projects / "one.jsonl").write_text("\n".join(log_lines()) + "\n", "utf-8")
-    text = on_a_terminal("ingest", cwd=tmp_path, typed=typed, CLAUDE_CONFIG_DIR=str(tmp_path / "claude"))
+    text = on_a_terminal(
+        "ingest", cwd=tmp_path, typed=typed, CLAUDE_CONFIG_DIR=str(tmp_path / "claude")
+    )
     assert "[y/N]" in text
     assert (tmp_path / "recompose" / "sessions.jsonl").exists() == bool(sessions), text
 

@@ -1,4 +1,5 @@
-"""A small work folder for the tests of the verbs: one session with one mistake, written with the real codec."""
+"""A small work folder for the tests of the verbs: one session with one mistake, written with the
+real codec."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from composer_replication.core.config.load_config import find_config
 from composer_replication.core.config.trusted_files import VARIABLE
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Hint, Site
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold]markup[/bold] \u202etxt.exe \x9b2J"
 
@@ -39,16 +48,23 @@ class Said:
 
 
 def recompose(*argv: str, cwd: Path, trusting: bool = True) -> Said:
-    """Run one command line in this process, in a folder, as with a pipe for stdout; the settings files that it reads are trusted."""
+    """Run one command line in this process, in a folder, as with a pipe for stdout; the settings
+    files that it reads are trusted."""
     out, err = io.StringIO(), io.StringIO()
-    with inside(cwd), trusted(argv if trusting else ()), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        inside(cwd),
+        trusted(argv if trusting else ()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         code = run(list(argv))
     return Said(code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager
 def trusted(argv: Sequence[str]) -> Iterator[None]:
-    """As in CI: RECOMPOSE_TRUST holds the hashes of the settings files that a command line reads, while the block runs."""
+    """As in CI: RECOMPOSE_TRUST holds the hashes of the settings files that a command line reads,
+    while the block runs."""
     if not argv:
         yield
         return
@@ -76,19 +92,44 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def session(name: str = "sess-aaaa", *, text: str = "Please fix the test.") -> Session:
-    """Seven turns: a good read, then an edit of a file that does not exist, its error, and what came later."""
+    """Seven turns: a good read, then an edit of a file that does not exist, its error, and what
+    came later."""
     model = "claude-test-1"
     turns = (
         Turn(role="user", author="human", blocks=(Text(text),)),
-        Turn(role="assistant", author=model, blocks=(Text("I look first."), ToolCall("c1", "Read", {"file_path": "a.py"}))),
-        Turn(role="tool", author="environment", blocks=(ToolResult("c1", "def f():\n    return 1", False),)),
-        Turn(role="assistant", author=model, blocks=(ToolCall("c2", "Edit", {"file_path": "b.py", "old_string": "x", "new_string": "y"}),)),
-        Turn(role="tool", author="environment", blocks=(ToolResult("c2", "File does not exist.", True),)),
+        Turn(
+            role="assistant",
+            author=model,
+            blocks=(Text("I look first."), ToolCall("c1", "Read", {"file_path": "a.py"})),
+        ),
+        Turn(
+            role="tool",
+            author="environment",
+            blocks=(ToolResult("c1", "def f():\n    return 1", False),),
+        ),
+        Turn(
+            role="assistant",
+            author=model,
+            blocks=(
+                ToolCall("c2", "Edit", {"file_path": "b.py", "old_string": "x", "new_string": "y"}),
+            ),
+        ),
+        Turn(
+            role="tool",
+            author="environment",
+            blocks=(ToolResult("c2", "File does not exist.", True),),
+        ),
         Turn(role="assistant", author=model, blocks=(Text("It was a.py all along."),)),
         Turn(role="user", author="human", blocks=(Text("Thanks."),)),
     )
     source = SourceRef(file="log.jsonl", format="claude_code")
-    return Session(id=name, source=source, turns=turns, segments=(Segment(start=0, end=len(turns)),), repository="demo")
+    return Session(
+        id=name,
+        source=source,
+        turns=turns,
+        segments=(Segment(start=0, end=len(turns)),),
+        repository="demo",
+    )
 
 
 def site(session_id: str = "sess-aaaa") -> Site:
@@ -104,7 +145,10 @@ def fill(work: Path, sessions: Sequence[Session]) -> None:
     write_sessions(work / "sessions.jsonl", sessions)
     sites = [site(s.id) for s in sessions]
     write_lines(work / "sites.jsonl", map(record_to_json, sites))
-    hints = [Hint(site_id=s.id, text="Reminder: seen so far: a.py", writer="seen_paths", kind=s.kind) for s in sites]
+    hints = [
+        Hint(site_id=s.id, text="Reminder: seen so far: a.py", writer="seen_paths", kind=s.kind)
+        for s in sites
+    ]
     write_lines(work / "hints.jsonl", map(record_to_json, hints))
 
 

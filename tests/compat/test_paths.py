@@ -1,4 +1,5 @@
-"""The guide's module paths: each is there without a heavy package, holds the names of the top level, and says of the others what to use."""
+"""The guide's module paths: each is there without a heavy package, holds the names of the top
+level, and says of the others what to use."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ import composer_replication
 from composer_replication.compat import paths
 from composer_replication.compat.names import GONE, MODULES, TO_COME
 
-LISTED = [(module, name) for module, names in MODULES.items() for name in names.split() if name != "*"]
+LISTED = [
+    (module, name) for module, names in MODULES.items() for name in names.split() if name != "*"
+]
 HERE = [(module, name) for module, name in LISTED if name not in TO_COME and name not in GONE]
 NOT_HERE = [(module, name) for module, name in LISTED if name in TO_COME or name in GONE]
 
@@ -23,9 +26,14 @@ def of(module: str) -> object:
 
 
 def test_every_path_is_a_module_and_every_module_is_listed() -> None:
-    found = {module.name.removeprefix("composer_replication.") for module in pkgutil.walk_packages(paths.__path__, "composer_replication.")}
+    found = {
+        module.name.removeprefix("composer_replication.")
+        for module in pkgutil.walk_packages(paths.__path__, "composer_replication.")
+    }
     assert found == set(MODULES) and len(found) >= 20 and all(of(name).__doc__ for name in found)
-    assert {name for names in MODULES.values() for name in names.split()} - {"*"} >= set(TO_COME) - set(MODULES) | set(GONE)
+    assert {name for names in MODULES.values() for name in names.split()} - {"*"} >= set(
+        TO_COME
+    ) - set(MODULES) | set(GONE)
 
 
 @pytest.mark.parametrize(("module", "name"), HERE)
@@ -47,7 +55,9 @@ def test_a_name_that_is_not_here_says_so_and_what_to_use(module: str, name: str)
 def test_a_module_that_is_still_to_come_says_so_of_whatever_is_asked(module: str) -> None:
     with pytest.raises(ImportError, match=r"main: .*still to come; meanwhile "):
         getattr(of(module), "main")  # noqa: B009 - the access is the test
-    assert not hasattr(of(module), "__wrapped__"), "what Python itself looks for is no name of the guide"
+    assert not hasattr(of(module), "__wrapped__"), (
+        "what Python itself looks for is no name of the guide"
+    )
 
 
 def test_an_unknown_name_and_an_unknown_path_are_told_as_python_does() -> None:
@@ -56,11 +66,13 @@ def test_an_unknown_name_and_an_unknown_path_are_told_as_python_does() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"composer_replication\.train2"):
         importlib.import_module("composer_replication.train2")
     with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("composer_replication.names")  # only the paths are on the search path
+        # only the paths are on the search path
+        importlib.import_module("composer_replication.names")
 
 
 def test_paths_cost_nothing_and_work_without_torch() -> None:
-    """Every path imports, and every name of a torch-free home resolves, with torch made impossible."""
+    """Every path imports, and every name of a torch-free home resolves, with torch made
+    impossible."""
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "numpy", "accelerate", "trl")))

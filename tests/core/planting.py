@@ -1,8 +1,9 @@
-"""Secrets of many kinds, made up letter by letter from a seed, and the places where a session holds such things.
+"""Secrets of many kinds, made up letter by letter from a seed, and the places where a session holds
+such things.
 
-Nothing here is a secret and no secret stands in this file: each is put together when the tests run. The kinds and the
-rules are of one hand, so the recall measured on them is an upper bound for what nobody thought of. What is random is
-drawn plainly: no digit or capital is put in to please a rule.
+Nothing here is a secret and no secret stands in this file: each is put together when the tests run.
+The kinds and the rules are of one hand, so the recall measured on them is an upper bound for what
+nobody thought of. What is random is drawn plainly: no digit or capital is put in to please a rule.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def pem(rng: Rng, label: str, *, body_lines: int = 6) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a kind of secret is made, and the text around it without which nobody could tell ("" = none needed)."""
+    """How a kind of secret is made, and the text around it without which nobody could tell ("" =
+    none needed)."""
 
     make: Callable[[Rng], str]
     around: tuple[str, ...] = ("{}",)
@@ -45,7 +47,13 @@ class Kind:
 
 SHELL = ALNUM + "!%^*_+."
 """Letters of passwords that stand in a command without quotes."""
-NAMED = ("API_TOKEN={}", "export SERVICE_SECRET_KEY='{}'", '"apiKey": "{}"', "client_secret: {}", "--access-token {}")
+NAMED = (
+    "API_TOKEN={}",
+    "export SERVICE_SECRET_KEY='{}'",
+    '"apiKey": "{}"',
+    "client_secret: {}",
+    "--access-token {}",
+)
 KINDS: dict[str, Kind] = {
     "anthropic": Kind(lambda r: "sk-" + "ant-" + f"api03-{some(r, 40)}_{some(r, 50)}AA"),
     "openai project": Kind(lambda r: "sk-" + "proj-" + f"{some(r, 70)}-{some(r, 40)}"),
@@ -55,43 +63,99 @@ KINDS: dict[str, Kind] = {
     "git host, fine-grained": Kind(lambda r: "github" + "_pat_" + some(r, 22) + "_" + some(r, 59)),
     "git host, own": Kind(lambda r: "gl" + "pat-" + some(r, 20, ALNUM + "_-")),
     "cloud key id": Kind(lambda r: "AK" + "IA" + some(r, 16, UPPER)),
-    "cloud secret": Kind(lambda r: some(r, 40, B64), ("AWS_SECRET_ACCESS_KEY={}", "aws_secret_access_key = {}", '"SecretAccessKey": "{}"')),
+    "cloud secret": Kind(
+        lambda r: some(r, 40, B64),
+        ("AWS_SECRET_ACCESS_KEY={}", "aws_secret_access_key = {}", '"SecretAccessKey": "{}"'),
+    ),
     "maps key": Kind(lambda r: "AI" + "za" + some(r, 35, ALNUM + "_-")),
-    "chat bot": Kind(lambda r: "xo" + "xb-" + f"{r.randrange(10**11, 10**12)}-{r.randrange(10**12, 10**13)}-{some(r, 24)}"),
+    "chat bot": Kind(
+        lambda r: (
+            "xo"
+            + "xb-"
+            + f"{r.randrange(10**11, 10**12)}-{r.randrange(10**12, 10**13)}-{some(r, 24)}"
+        )
+    ),
     "payment": Kind(lambda r: r.choice("sr") + "k_" + "live_" + some(r, 24)),
     "mail": Kind(lambda r: "S" + f"G.{some(r, 22, ALNUM + '_-')}.{some(r, 43, ALNUM + '_-')}"),
     "package registry": Kind(lambda r: "np" + "m_" + some(r, 36)),
     "package index": Kind(lambda r: "py" + "pi-Ag" + "EIcHlwaS5vcmc" + some(r, 120, ALNUM + "_-")),
-    "signed token": Kind(lambda r: "e" + f"yJhbGciOiJIUzI1NiJ9.ey{'J'}{some(r, 60)}.{some(r, 43, ALNUM + '_-')}"),
-    "private key": Kind(lambda r: pem(r, r.choice(("RSA ", "EC ", "OPENSSH ", "")) + "PRIVATE KEY")),
+    "signed token": Kind(
+        lambda r: "e" + f"yJhbGciOiJIUzI1NiJ9.ey{'J'}{some(r, 60)}.{some(r, 43, ALNUM + '_-')}"
+    ),
+    "private key": Kind(
+        lambda r: pem(r, r.choice(("RSA ", "EC ", "OPENSSH ", "")) + "PRIVATE KEY")
+    ),
     "private key, armoured": Kind(lambda r: pem(r, "PGP PRIVATE KEY BLOCK")),
     "password in an address": Kind(
-        password, ("postgres://app:{}@db.internal:5432/shop", "redis://:{}@cache:6379/0", "https://bot:{}@git.host/acme/shop.git")
+        password,
+        (
+            "postgres://app:{}@db.internal:5432/shop",
+            "redis://:{}@cache:6379/0",
+            "https://bot:{}@git.host/acme/shop.git",
+        ),
     ),
     "bearer": Kind(
         lambda r: some(r, r.randint(24, 48)),
-        ("Authorization: Bearer {}", '"Authorization": "Bearer {}"', "curl -H 'Authorization: Bearer {}' x"),
+        (
+            "Authorization: Bearer {}",
+            '"Authorization": "Bearer {}"',
+            "curl -H 'Authorization: Bearer {}' x",
+        ),
     ),
     "password": Kind(
-        password, ("DB_PASSWORD={}", '"password": "{}"', "  password: {}", "passwd = '{}'", '{{"name": "DB_PASSWORD", "value": "{}"}}')
+        password,
+        (
+            "DB_PASSWORD={}",
+            '"password": "{}"',
+            "  password: {}",
+            "passwd = '{}'",
+            '{{"name": "DB_PASSWORD", "value": "{}"}}',
+        ),
     ),
     "storage key": Kind(
         lambda r: some(r, 86, B64) + "==",
-        ("DefaultEndpointsProtocol=https;AccountName=shop;AccountKey={};EndpointSuffix=x", 'AccountKey="{}"', *NAMED[:2]),
+        (
+            "DefaultEndpointsProtocol=https;AccountName=shop;AccountKey={};EndpointSuffix=x",
+            'AccountKey="{}"',
+            *NAMED[:2],
+        ),
     ),
-    "named token": Kind(lambda r: some(r, r.choice((16, 20, 24, 32, 40))), (*NAMED, "api_key: {}", "secret={}", "x-api-key: {}")),
-    "named token, short": Kind(lambda r: some(r, r.randint(12, 15)), (*NAMED, "api_key: {}", "secret={}")),
-    "named token, no digit": Kind(lambda r: some(r, r.choice((16, 24, 32)), string.ascii_letters), (*NAMED, "api_key: {}")),
+    "named token": Kind(
+        lambda r: some(r, r.choice((16, 20, 24, 32, 40))),
+        (*NAMED, "api_key: {}", "secret={}", "x-api-key: {}"),
+    ),
+    "named token, short": Kind(
+        lambda r: some(r, r.randint(12, 15)), (*NAMED, "api_key: {}", "secret={}")
+    ),
+    "named token, no digit": Kind(
+        lambda r: some(r, r.choice((16, 24, 32)), string.ascii_letters), (*NAMED, "api_key: {}")
+    ),
     "password, plain": Kind(
-        lambda r: some(r, r.randint(8, 15)), ("DB_PASSWORD={}", '"password": "{}"', "PGPASSWORD={} psql", "  password: {}", "--password {}")
+        lambda r: some(r, r.randint(8, 15)),
+        (
+            "DB_PASSWORD={}",
+            '"password": "{}"',
+            "PGPASSWORD={} psql",
+            "  password: {}",
+            "--password {}",
+        ),
     ),
     "header": Kind(
         lambda r: some(r, r.choice((20, 32, 40))),
-        ("Authorization: token {}", "Authorization: Bot {}", '"authorization": "ApiKey {}"', "curl -H 'Authorization: {}' x"),
+        (
+            "Authorization: token {}",
+            "Authorization: Bot {}",
+            '"authorization": "ApiKey {}"',
+            "curl -H 'Authorization: {}' x",
+        ),
     ),
     "cookie": Kind(
         lambda r: some(r, r.choice((24, 32, 40))),
-        ("Cookie: session={}", "Cookie: theme=dark; connect.sid={}; lang=en", "Set-Cookie: auth_token={}; Path=/; HttpOnly"),
+        (
+            "Cookie: session={}",
+            "Cookie: theme=dark; connect.sid={}; lang=en",
+            "Set-Cookie: auth_token={}; Path=/; HttpOnly",
+        ),
     ),
     "block of yaml": Kind(
         lambda r: "\n  ".join(some(r, 64, B64) for _ in range(r.randint(1, 4))),
@@ -99,9 +163,16 @@ KINDS: dict[str, Kind] = {
     ),
     "password in a command": Kind(
         lambda r: some(r, 1) + some(r, r.randint(9, 15), SHELL),
-        ("mysql -u root -p{} shop", "sshpass -p {} ssh dev@db", "docker login -u dev -p {} hub.host", "mysqldump --host db -p'{}' shop"),
+        (
+            "mysql -u root -p{} shop",
+            "sshpass -p {} ssh dev@db",
+            "docker login -u dev -p {} hub.host",
+            "mysqldump --host db -p'{}' shop",
+        ),
     ),
-    "password file": Kind(lambda r: some(r, r.randint(10, 16)), ("db.host:5432:shop:admin:{}", "*:5432:*:app:{}")),
+    "password file": Kind(
+        lambda r: some(r, r.randint(10, 16)), ("db.host:5432:shop:admin:{}", "*:5432:*:app:{}")
+    ),
     "data platform": Kind(lambda r: "da" + "pi" + some(r, 32, HEX)),
     "telephony": Kind(lambda r: "S" + "K" + some(r, 32, HEX)),
     "error tracker": Kind(lambda r: "snt" + "rys_" + some(r, 64, B64 + "_")),
@@ -112,7 +183,11 @@ KINDS: dict[str, Kind] = {
     "tracing": Kind(lambda r: "ls" + f"v2_pt_{some(r, 32, HEX)}_{some(r, 10, HEX)}"),
     "web search": Kind(lambda r: "tv" + "ly-" + some(r, 32)),
     "app host": Kind(lambda r: "HR" + "KU-" + some(r, 60, ALNUM + "_-")),
-    "till": Kind(lambda r: r.choice(("sq" + "0atp-" + some(r, 22, ALNUM + "_-"), "EA" + "AA" + some(r, 60, ALNUM + "_-")))),
+    "till": Kind(
+        lambda r: r.choice(
+            ("sq" + "0atp-" + some(r, 22, ALNUM + "_-"), "EA" + "AA" + some(r, 60, ALNUM + "_-"))
+        )
+    ),
     "inference": Kind(lambda r: "f" + "w_" + some(r, 24)),
     "refresh token": Kind(lambda r: "1/" + "/0" + some(r, 60, ALNUM + "_-")),
     "map tiles": Kind(lambda r: "s" + f"k.ey{'J'}1I{some(r, 60)}.{some(r, 22, ALNUM + '_-')}"),
@@ -122,10 +197,14 @@ KINDS: dict[str, Kind] = {
 
 
 def drawn(*, length: int, name: str, seed: int = 17, count: int = 500) -> list[tuple[str, str]]:
-    """(value, text) of plain random letters and digits after a name, without and with quotes, where nothing else gives them away."""
+    """(value, text) of plain random letters and digits after a name, without and with quotes, where
+    nothing else gives them away."""
     rng = Rng(seed + length)
     values = [some(rng, length) for _ in range(count)]
-    return [(value, f"{name}={value}\n" if number % 2 else f'"{name}": "{value}",') for number, value in enumerate(values)]
+    return [
+        (value, f"{name}={value}\n" if number % 2 else f'"{name}": "{value}",')
+        for number, value in enumerate(values)
+    ]
 
 
 def plain(text: str) -> str:
@@ -187,7 +266,8 @@ def planted(*, seed: int = 11, per_kind: int = 20) -> list[Planted]:
 
 
 def still_there(one: Planted, clean: str, *, window: int = 12) -> str:
-    """A piece of the secret that can be read in `clean`, as it is or decoded; "" where none is left."""
+    """A piece of the secret that can be read in `clean`, as it is or decoded; "" where none is
+    left."""
     body = "".join(line.strip() for line in one.secret.split("\n") if not line.startswith("-----"))
     pieces = {body[i : i + window] for i in range(max(1, len(body) - window + 1))}
     readings = [clean, clean.replace("\n+", "").replace("\n", ""), *_decoded(clean)]
@@ -195,11 +275,17 @@ def still_there(one: Planted, clean: str, *, window: int = 12) -> str:
 
 
 def _decoded(text: str) -> list[str]:
-    """What anybody could read out of a text: URL encoding and JSON escapes undone, base64 decoded."""
+    """What anybody could read out of a text: URL encoding and JSON escapes undone, base64
+    decoded."""
     found = [unquote(text)]
     unescaped = text
     for _ in range(2):
-        unescaped = unescaped.replace('\\"', '"').replace("\\n", "\n").replace("\\/", "/").replace("\\\\", "\\")
+        unescaped = (
+            unescaped.replace('\\"', '"')
+            .replace("\\n", "\n")
+            .replace("\\/", "/")
+            .replace("\\\\", "\\")
+        )
         found.append(unescaped.replace("\n", ""))
     letters = "".join(c if c in B64 + "=" else " " for c in text.replace("\n", ""))
     for word in letters.split():

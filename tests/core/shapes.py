@@ -1,4 +1,5 @@
-"""Everyday texts with secrets, as templates (tests/core/shapes.txt), and the made-up values that stand in them.
+"""Everyday texts with secrets, as templates (tests/core/shapes.txt), and the made-up values that
+stand in them.
 
     ### redis acl list
     user worker on >«P12» ~* +@all        # «P12» = a password of 12 letters, drawn when the test runs
@@ -28,8 +29,9 @@ LETTERS = {
     "S": ALNUM + "!@#%^*-_+?=~&$()",
 }
 _WALLET = (
-    "zebra canvas hamster jewel garlic beach eager feather copper orbit kangaroo lemon abandon ability about absent absorb abstract absurd "
-    "abuse access accident account accuse achieve acid acoustic acquire across actress actual tiger timber tobacco today toilet tomato"
+    "zebra canvas hamster jewel garlic beach eager feather copper orbit kangaroo lemon abandon"
+    " ability about absent absorb abstract absurd abuse access accident account accuse achieve acid"
+    " acoustic acquire across actress actual tiger timber tobacco today toilet tomato"
 )
 _NOUNS = "jasper velvet marble falcon orchid copper winter sunset puzzle rocket".split()  # noqa: SIM905
 _MARK = re.compile(r"«((?:=[^«»]*)|[^«»]+)»")
@@ -50,7 +52,9 @@ def shapes(*, seed: int = 0) -> list[Shape]:
         name, _, body = block.partition("\n")
         rng, secrets = random.Random(f"{name}-{seed}"), list[str]()
 
-        def drawn(match: re.Match[str], rng: random.Random = rng, secrets: list[str] = secrets) -> str:
+        def drawn(
+            match: re.Match[str], rng: random.Random = rng, secrets: list[str] = secrets
+        ) -> str:
             secrets.append(_value(match[1], rng))
             return secrets[-1]
 
@@ -78,17 +82,27 @@ def _value(spec: str, rng: random.Random) -> str:
 
 def _of_kind(kind: str, count: int, rng: random.Random) -> str:
     if kind == "P":  # a password: begins with a letter or a digit, holds a digit and a symbol
-        return rng.choice(ALNUM) + "7" + _some(rng, count - 4, ALNUM + "!@#%^*-_+?=~") + "!x" if count > 4 else "a7!x"
+        return (
+            rng.choice(ALNUM) + "7" + _some(rng, count - 4, ALNUM + "!@#%^*-_+?=~") + "!x"
+            if count > 4
+            else "a7!x"
+        )
     if kind == "G":  # a password that somebody thought up: two words, one word, a phrase
         word, other = rng.choice(_NOUNS).capitalize(), rng.choice(_NOUNS).capitalize()
         number = rng.randint(11, 99)
-        return (f"{word}#{other}{number}", f"{word}{other.lower()}{number}", f"{word.lower()} {other.lower()} under the {number} trees")[
-            count - 1
-        ]
+        return (
+            f"{word}#{other}{number}",
+            f"{word}{other.lower()}{number}",
+            f"{word.lower()} {other.lower()} under the {number} trees",
+        )[count - 1]
     if kind == "L":
         return f"{rng.choice(_NOUNS)}{rng.randint(10, 99)}{rng.choice(_NOUNS)}"[:count]
     if kind == "B":
-        return _some(rng, count, ALNUM + "+/") if count not in (24, 44) else _some(rng, count - 1, ALNUM + "+/") + "="
+        return (
+            _some(rng, count, ALNUM + "+/")
+            if count not in (24, 44)
+            else _some(rng, count - 1, ALNUM + "+/") + "="
+        )
     if kind == "b":
         return base64.b64encode(_some(rng, count, ALNUM + "!:").encode()).decode()
     if kind == "W":

@@ -1,4 +1,5 @@
-"""The lists of secrets that a stranger made (tests/core/stranger/README.md), and how much of them goes.
+"""The lists of secrets that a stranger made (tests/core/stranger/README.md), and how much of them
+goes.
 
 score("sealed").plain        # Share(num_gone=..., num=175)
 """
@@ -40,7 +41,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What went of a list, of its plain and its wrapped texts; and what was left, by id, kind and shape."""
+    """What went of a list, of its plain and its wrapped texts; and what was left, by id, kind and
+    shape."""
 
     plain: Share
     wrapped: Share
@@ -48,7 +50,8 @@ class Score:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """The texts of a list, "dev", "sealed", "second" or "third": text, secrets (all pieces that must go), wrapped, kind and shape."""
+    """The texts of a list, "dev", "sealed", "second" or "third": text, secrets (all pieces that
+    must go), wrapped, kind and shape."""
     packed = (FOLDER / f"{name}.jsonl.z64").read_bytes()
     return [json.loads(line) for line in zlib.decompress(base64.b64decode(packed)).splitlines()]
 

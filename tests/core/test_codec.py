@@ -1,4 +1,5 @@
-"""Sessions, sites, hints, answers, preferences and anchors on disk: what is written is what is read; damage is named by file and line."""
+"""Sessions, sites, hints, answers, preferences and anchors on disk: what is written is what is
+read; damage is named by file and line."""
 
 from __future__ import annotations
 
@@ -26,25 +27,63 @@ from composer_replication.core.codec import (
     write_sessions,
 )
 from composer_replication.core.errors import DataError, SessionError, SiteError
-from composer_replication.core.jsonl import atomic_writer, dumps, read_lines, write_json, write_lines
+from composer_replication.core.jsonl import (
+    atomic_writer,
+    dumps,
+    read_lines,
+    write_json,
+    write_lines,
+)
 from composer_replication.core.site import Anchor, Answer, Hint, Preference, Site
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from tests.core.sessions import sessions, turns
 
 SITE = Site(
-    session_id="s", turn=3, kind="unknown_tool", detector="d", evidence=(4,), call_id="c", tool="T", author="m", detail="x", flagged=True
+    session_id="s",
+    turn=3,
+    kind="unknown_tool",
+    detector="d",
+    evidence=(4,),
+    call_id="c",
+    tool="T",
+    author="m",
+    detail="x",
+    flagged=True,
 )
-HINT = Hint(site_id="s:3:c", text="t", writer="w", kind="k", knows=("kind",), num_words=1, overlap=0.5)
-TURN = Turn(role="assistant", author="m", blocks=(Text("a"), ToolCall("c1", "Read", {"p": 1})), tag="t")
+HINT = Hint(
+    site_id="s:3:c", text="t", writer="w", kind="k", knows=("kind",), num_words=1, overlap=0.5
+)
+TURN = Turn(
+    role="assistant", author="m", blocks=(Text("a"), ToolCall("c1", "Read", {"p": 1})), tag="t"
+)
 
 
 def small() -> Session:
     call = Turn(role="assistant", author="m", blocks=(ToolCall("c1", "Read", {}),))
-    result = Turn(role="tool", author="environment", blocks=(ToolResult("c1", "ok", False, ("image/png",)),))
-    return Session(id="s", source=SourceRef(file="f"), turns=(call, result), segments=(Segment(start=0, end=2),))
+    result = Turn(
+        role="tool", author="environment", blocks=(ToolResult("c1", "ok", False, ("image/png",)),)
+    )
+    return Session(
+        id="s",
+        source=SourceRef(file="f"),
+        turns=(call, result),
+        segments=(Segment(start=0, end=2),),
+    )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(sessions(), max_size=3))
 def test_what_is_written_is_what_is_read(tmp_path: Path, written: list[Session]) -> None:
     path = tmp_path / "sessions.jsonl"
@@ -64,7 +103,12 @@ def test_lines_are_json_in_utf8_and_one_a_turn(session: Session) -> None:
 @given(st.builds(list[str]).flatmap(turns))
 def test_a_turn_on_its_own_survives(turn: Turn) -> None:
     again = turn_from_json(json.loads(dumps(turn_to_json(turn))))
-    assert (again.role, again.author, again.blocks, again.tag) == (turn.role, turn.author, turn.blocks, turn.tag)
+    assert (again.role, again.author, again.blocks, again.tag) == (
+        turn.role,
+        turn.author,
+        turn.blocks,
+        turn.tag,
+    )
 
 
 @pytest.mark.parametrize("cut", range(1, 4))
@@ -91,8 +135,14 @@ def lines_of(session: Session) -> list[Any]:
         (lambda v: v[0]["session"].__delitem__("schema"), "schema None"),
         (lambda v: v[0]["session"].__delitem__("segments"), "not a session"),
         (lambda v: v[0]["session"].__setitem__("colour", 1), "not a session"),
-        (lambda v: v[0]["session"].__setitem__("segments", [{"start": 1, "end": 2}]), "does not continue"),
-        (lambda v: v[0]["session"].__setitem__("segments", [{"start": 0, "end": 1}]), "end at turn 1"),
+        (
+            lambda v: v[0]["session"].__setitem__("segments", [{"start": 1, "end": 2}]),
+            "does not continue",
+        ),
+        (
+            lambda v: v[0]["session"].__setitem__("segments", [{"start": 0, "end": 1}]),
+            "end at turn 1",
+        ),
         (lambda v: v[1].__setitem__(0, "q"), "not a session"),
         (lambda v: v[1].__setitem__(1, 40), "not a session"),
         (lambda v: v[1].__setitem__(2, ["z", "?"]), "unknown block letter"),
@@ -101,7 +151,9 @@ def lines_of(session: Session) -> list[Any]:
         (lambda v: v[2].__setitem__(2, 7), "not a session"),
     ],
 )
-def test_damage_is_a_named_error_with_its_place(tmp_path: Path, damage: Callable[[list[Any]], object], says: str) -> None:
+def test_damage_is_a_named_error_with_its_place(
+    tmp_path: Path, damage: Callable[[list[Any]], object], says: str
+) -> None:
     values = lines_of(small())
     damage(values)
     path = tmp_path / "s.jsonl"
@@ -154,13 +206,23 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 def test_the_size_is_near_that_of_the_text() -> None:
     text = "def f(x):\n    return x\n" * 400
     turn = Turn(role="tool", author="environment", blocks=(ToolResult("c1", text),))
-    session = Session(id="s", source=SourceRef(file="f"), turns=(turn,) * 20, segments=(Segment(start=0, end=20),))
+    session = Session(
+        id="s", source=SourceRef(file="f"), turns=(turn,) * 20, segments=(Segment(start=0, end=20),)
+    )
     stored = sum(len(line) + 1 for line in encode_session(session))
     assert stored < 1.1 * 20 * len(text)
 
 
 def test_sites_hints_and_preferences_survive(tmp_path: Path) -> None:
-    preference = Preference(session_id="s", turn=3, chosen=TURN, rejected=TURN, site_id="s:3:c", teachers=("a",), evidence={"k": 1})
+    preference = Preference(
+        session_id="s",
+        turn=3,
+        chosen=TURN,
+        rejected=TURN,
+        site_id="s:3:c",
+        teachers=("a",),
+        evidence={"k": 1},
+    )
     own = Preference(session_id="s", turn=3, chosen=TURN)
     for name, values, read in (
         ("sites", [SITE], read_sites),
@@ -171,7 +233,17 @@ def test_sites_hints_and_preferences_survive(tmp_path: Path) -> None:
         write_lines(path, [record_to_json(v) for v in values])
         assert list(read(path)) == values
     assert record_to_json(SITE)["id"] == "s:3:c"
-    assert own.rejected_turn(Session(id="s", source=SourceRef(file=""), turns=(TURN,) * 4, segments=(Segment(start=0, end=4),))) is TURN
+    assert (
+        own.rejected_turn(
+            Session(
+                id="s",
+                source=SourceRef(file=""),
+                turns=(TURN,) * 4,
+                segments=(Segment(start=0, end=4),),
+            )
+        )
+        is TURN
+    )
     assert preference.rejected_turn(small()) is TURN
 
 
@@ -181,11 +253,21 @@ def test_sites_hints_and_preferences_survive(tmp_path: Path) -> None:
         (read_sites, {"session_id": "s", "trun": 3}, "unknown field 'trun'"),
         (read_sites, {"session_id": "s"}, "needs the field 'turn'"),
         (read_hints, {"site_id": "s"}, "needs the field"),
-        (read_preferences, {"session_id": "s", "turn": 1, "chosen": {"role": "user"}}, "not a turn"),
-        (read_preferences, {"session_id": "s", "turn": 1, "chosen": {"role": "user", "blocks": [["c", "1"]]}}, "not a turn"),
+        (
+            read_preferences,
+            {"session_id": "s", "turn": 1, "chosen": {"role": "user"}},
+            "not a turn",
+        ),
+        (
+            read_preferences,
+            {"session_id": "s", "turn": 1, "chosen": {"role": "user", "blocks": [["c", "1"]]}},
+            "not a turn",
+        ),
     ],
 )
-def test_odd_records_are_refused_by_name(tmp_path: Path, read: Callable[[Path], Iterator[object]], value: dict, says: str) -> None:
+def test_odd_records_are_refused_by_name(
+    tmp_path: Path, read: Callable[[Path], Iterator[object]], value: dict, says: str
+) -> None:
     path = tmp_path / "x.jsonl"
     write_lines(path, [value])
     with pytest.raises(DataError, match=says):
@@ -197,7 +279,10 @@ def test_a_site_whose_evidence_is_not_later_is_refused() -> None:
         Site(session_id="s", turn=3, kind="k", detector="d", evidence=(3,))
     with pytest.raises(SiteError, match="unknown category"):
         replace(SITE, **{"category": "oops"})
-    assert Site(session_id="s", turn=3, kind="k", detector="d", evidence=(1,), category="recovery").id == "s:3:-"
+    assert (
+        Site(session_id="s", turn=3, kind="k", detector="d", evidence=(1,), category="recovery").id
+        == "s:3:-"
+    )
 
 
 def test_answers_and_anchors_come_back_and_damage_is_named(tmp_path: Path) -> None:
@@ -213,7 +298,8 @@ def test_answers_and_anchors_come_back_and_damage_is_named(tmp_path: Path) -> No
     write_lines(tmp_path / "anchors.jsonl", map(record_to_json, anchors))
     assert list(read_answers(tmp_path / "answers.jsonl")) == answers
     assert list(read_anchors(tmp_path / "anchors.jsonl")) == anchors
-    assert [row["usd"] for _, row in read_lines(tmp_path / "answers.jsonl")] == [0.25, 0.0]  # what it cost is always there
+    # what it cost is always there
+    assert [row["usd"] for _, row in read_lines(tmp_path / "answers.jsonl")] == [0.25, 0.0]
     write_lines(tmp_path / "odd.jsonl", [record_to_json(anchors[0]) | {"reason": "because"}])
     with pytest.raises(DataError, match=r"unknown reason 'because'.*odd.jsonl:1"):
         list(read_anchors(tmp_path / "odd.jsonl"))

@@ -1,4 +1,5 @@
-"""What is written: for its owner only whatever the umask, whole or not at all, and without leftovers of who was killed."""
+"""What is written: for its owner only whatever the umask, whole or not at all, and without
+leftovers of who was killed."""
 
 from __future__ import annotations
 
@@ -31,10 +32,23 @@ from composer_replication.core.rundir import create_run, sweep_work
 from composer_replication.data.teachers.ledger import Ledger
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "composer_replication"
-WRITES = {"write_text", "write_bytes", "mkdir", "makedirs", "save_pretrained", "NamedTemporaryFile", "mkstemp", "copyfile", "copytree"}
+WRITES = {
+    "write_text",
+    "write_bytes",
+    "mkdir",
+    "makedirs",
+    "save_pretrained",
+    "NamedTemporaryFile",
+    "mkstemp",
+    "copyfile",
+    "copytree",
+}
 OWN_HOME = {"core/files.py"}
 EXCUSED = {
-    "core/rundir.py": "claims a folder for a run: mkdir decides between two that start at once; its mode is set there",
+    "core/rundir.py": (
+        "claims a folder for a run: mkdir decides between two that start at once; its mode is set"
+        " there"
+    ),
     "models/pretrained_folder.py": "writes into a folder that its caller made and makes private",
     "training/generator.py": "weights for a server, which may run as another user",
     "data/curate/data_juicer.py": "inside a TemporaryDirectory, which is its owner's",
@@ -54,14 +68,19 @@ def mode(path: Path) -> int:
 
 def open_to_others(folder: Path) -> list[str]:
     """Everything below a folder, and it, that others could read."""
-    return [str(path) for path in (folder, *folder.rglob("*")) if not path.is_symlink() and path.stat().st_mode & 0o077]
+    return [
+        str(path)
+        for path in (folder, *folder.rglob("*"))
+        if not path.is_symlink() and path.stat().st_mode & 0o077
+    ]
 
 
 def test_every_writer_writes_for_its_owner_only(tmp_path: Path, umask: int) -> None:
     work = tmp_path / "recompose"
     make_work(work)
     with atomic_writer(work / "deep" / "er" / "a.jsonl") as stream:
-        assert {mode(path) for path in (work / "deep" / "er").iterdir()} == {0o600}  # before it is whole, too
+        # before it is whole, too
+        assert {mode(path) for path in (work / "deep" / "er").iterdir()} == {0o600}
         stream.write("text")
     append_text(work / "log", "one\n")
     store_key(work)
@@ -77,14 +96,19 @@ def test_every_writer_writes_for_its_owner_only(tmp_path: Path, umask: int) -> N
     assert open_to_others(work) == [] and mode(work) == 0o700 and mode(run.metrics_jsonl) == 0o600
 
 
-def test_a_file_that_others_could_read_is_closed_to_them_when_it_is_written_again(tmp_path: Path) -> None:
+def test_a_file_that_others_could_read_is_closed_to_them_when_it_is_written_again(
+    tmp_path: Path,
+) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("old\n")
         (tmp_path / name).chmod(0o664)
     append_text(tmp_path / "a", "new\n")
     with atomic_writer(tmp_path / "b") as stream:
         stream.write("new")
-    assert mode(tmp_path / "a") == mode(tmp_path / "b") == 0o600 and (tmp_path / "a").read_text() == "old\nnew\n"
+    assert (
+        mode(tmp_path / "a") == mode(tmp_path / "b") == 0o600
+        and (tmp_path / "a").read_text() == "old\nnew\n"
+    )
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
@@ -96,7 +120,9 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
         open_private(tmp_path / "metrics.jsonl", os.O_RDWR)
     with atomic_writer(tmp_path / "metrics.jsonl") as stream:
         stream.write("new")
-    assert (tmp_path / "theirs").read_text() == "mine" and not (tmp_path / "metrics.jsonl").is_symlink()
+    assert (tmp_path / "theirs").read_text() == "mine" and not (
+        tmp_path / "metrics.jsonl"
+    ).is_symlink()
 
 
 def test_a_work_folder_keeps_itself_out_of_a_repository(tmp_path: Path) -> None:
@@ -106,23 +132,35 @@ def test_a_work_folder_keeps_itself_out_of_a_repository(tmp_path: Path) -> None:
     append_text(tmp_path / "recompose" / "sessions.jsonl", "{}\n")
     make_work(tmp_path / "recompose")
     assert "\n*\n" in (tmp_path / "recompose" / ".gitignore").read_text()
-    make_work(tmp_path)  # a folder with other things in it: no repository here, so nothing is said, and no rule is written
+    # a folder with other things in it: no repository here, so nothing is said, and no rule is
+    # written
+    make_work(tmp_path)
     assert not (tmp_path / ".gitignore").exists()
     create_run(tmp_path / "live" / "runs", resolved={}, command="", seed=1)
-    assert (tmp_path / "live" / ".gitignore").exists() and not (tmp_path / "live" / "runs" / ".gitignore").exists()
+    assert (tmp_path / "live" / ".gitignore").exists() and not (
+        tmp_path / "live" / "runs" / ".gitignore"
+    ).exists()
 
 
 def test_git_sees_nothing_of_it(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     make_work(tmp_path / "recompose")
     append_text(tmp_path / "recompose" / "sessions.jsonl", "{}\n")
-    told = subprocess.run(["git", "status", "--porcelain", "-uall"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        ["git", "status", "--porcelain", "-uall"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert told.stdout == ""
 
 
 def git(folder: Path, *words: str) -> str:
     own = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    return subprocess.run(["git", *own, *words], cwd=folder, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", *own, *words], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.mark.parametrize("place", [".", "src", "recompose"])
@@ -168,12 +206,16 @@ def test_a_committed_store_is_found_in_every_index(tmp_path: Path, version: str)
         ("work2\n", False),
     ],
 )
-def test_the_rules_of_the_repository_are_read_as_git_reads_them(tmp_path: Path, rules: str, ignored: bool) -> None:
+def test_the_rules_of_the_repository_are_read_as_git_reads_them(
+    tmp_path: Path, rules: str, ignored: bool
+) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "main.py").write_text("")
     (tmp_path / ".gitignore").write_text(rules)
-    assert ("work" not in git(tmp_path, "status", "--porcelain", "-uall").replace(".gitignore", "")) == ignored
+    assert (
+        "work" not in git(tmp_path, "status", "--porcelain", "-uall").replace(".gitignore", "")
+    ) == ignored
     assert (leak_of(tmp_path / "work") == "") == ignored
 
 
@@ -187,7 +229,10 @@ def test_an_ignored_folder_without_a_rule_of_its_own_gets_one(tmp_path: Path) ->
 
 def hold(folder: str, ready: multiprocessing.synchronize.Event) -> None:  # type: ignore[name-defined]
     """Begin a file and a folder, and never end them."""
-    with atomic_writer(Path(folder) / "sessions.jsonl") as stream, scratch_folder(Path(folder) / "examples" / "tokenizer"):
+    with (
+        atomic_writer(Path(folder) / "sessions.jsonl") as stream,
+        scratch_folder(Path(folder) / "examples" / "tokenizer"),
+    ):
         stream.write("half")
         stream.flush()
         ready.set()
@@ -201,14 +246,19 @@ def test_leftovers_of_a_killed_process_go_and_those_of_a_live_one_stay(tmp_path:
     writer.start()
     assert ready.wait(60) and writer.pid
     halves = {path.name for path in tmp_path.rglob("*.part")}
-    assert len(halves) == 2 and sweep_work(tmp_path) == [] and {path.name for path in tmp_path.rglob("*.part")} == halves
+    assert (
+        len(halves) == 2
+        and sweep_work(tmp_path) == []
+        and {path.name for path in tmp_path.rglob("*.part")} == halves
+    )
     os.kill(writer.pid, signal.SIGKILL)
     writer.join()
     assert set(sweep_work(tmp_path)) == halves and not list(tmp_path.rglob("*.part"))
 
 
 def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(tmp_path: Path) -> None:
-    """In a container every process may have the number of the last one: who holds the lock decides, not who has the number."""
+    """In a container every process may have the number of the last one: who holds the lock decides,
+    not who has the number."""
     (tmp_path / f".sessions.jsonl.{os.getpid()}-0a1b2c.part").write_text("half")
     (tmp_path / f".tokenizer.{os.getpid()}-0a1b2c.part").mkdir()
     assert len(remove_leftovers(tmp_path)) == 2 and not list(tmp_path.iterdir())
@@ -216,15 +266,27 @@ def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(tmp_pat
 
 def test_leftovers_of_the_earlier_version_go_too(tmp_path: Path) -> None:
     dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", "import os; print(os.getpid())"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.strip()
     parent = os.getppid()
-    for name in (f".a.jsonl.{dead}.part", f".sessions.jsonl.{dead}.unscanned", f".sessions.jsonl.{dead}.unscanned.{dead}.part"):
+    for name in (
+        f".a.jsonl.{dead}.part",
+        f".sessions.jsonl.{dead}.unscanned",
+        f".sessions.jsonl.{dead}.unscanned.{dead}.part",
+    ):
         (tmp_path / name).write_text("half")
     for name in (f".a.jsonl.{parent}.part", ".notes.part", "a.part", ".gitignore"):
         (tmp_path / name).write_text("not ours to judge")
     remove_leftovers(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {f".a.jsonl.{parent}.part", ".notes.part", "a.part", ".gitignore"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f".a.jsonl.{parent}.part",
+        ".notes.part",
+        "a.part",
+        ".gitignore",
+    }
 
 
 def test_a_launch_removes_what_the_last_one_left(tmp_path: Path) -> None:
@@ -235,14 +297,19 @@ def test_a_launch_removes_what_the_last_one_left(tmp_path: Path) -> None:
         assert not list(run.path.rglob("*.part"))
 
 
-def test_half_a_checkpoint_goes_with_its_run_and_stays_with_one_that_is_alive(tmp_path: Path) -> None:
+def test_half_a_checkpoint_goes_with_its_run_and_stays_with_one_that_is_alive(
+    tmp_path: Path,
+) -> None:
     dead = create_run(tmp_path / "runs", resolved={}, command="", seed=1, name="dead")
     alive = create_run(tmp_path / "runs", resolved={}, command="", seed=1, name="alive")
     for run, pid in ((dead, 2**22 + 5), (alive, os.getpid())):
         run.update(state="running", pid=pid)
         (run.checkpoints_dir / ".step_000002.part").mkdir(parents=True)
     assert sweep_work(tmp_path) == [".step_000002.part"]
-    assert not (dead.checkpoints_dir / ".step_000002.part").exists() and (alive.checkpoints_dir / ".step_000002.part").exists()
+    assert (
+        not (dead.checkpoints_dir / ".step_000002.part").exists()
+        and (alive.checkpoints_dir / ".step_000002.part").exists()
+    )
 
 
 def test_what_fails_leaves_the_old_and_nothing_half(tmp_path: Path) -> None:
@@ -256,10 +323,14 @@ def test_what_fails_leaves_the_old_and_nothing_half(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="disk full"):
         save_folder(tmp_path / "tokenizer", save)
-    assert [p.name for p in tmp_path.iterdir()] == ["tokenizer"] and (tmp_path / "tokenizer" / "vocab.json").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["tokenizer"] and (
+        tmp_path / "tokenizer" / "vocab.json"
+    ).read_text() == "old"
     (tmp_path / "may").touch()
     save_folder(tmp_path / "tokenizer", save)
-    assert (tmp_path / "tokenizer" / "vocab.json").read_text() == "new" and not list(tmp_path.glob(".*"))
+    assert (tmp_path / "tokenizer" / "vocab.json").read_text() == "new" and not list(
+        tmp_path.glob(".*")
+    )
 
 
 def test_a_scratch_that_is_held_is_the_owners_before_it_is_whole(tmp_path: Path) -> None:
@@ -275,10 +346,17 @@ def writers(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if not isinstance(node, ast.Call):
             continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""  # a bare name is one of core/files.py
+        # a bare name is one of core/files.py
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        if name in WRITES or (name == "open" and any(set(m) & set("wax+") and set(m) <= set("rwaxbt+") for m in modes)):
+        modes = [
+            one.value
+            for one in given
+            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        ]
+        if name in WRITES or (
+            name == "open" and any(set(m) & set("wax+") and set(m) <= set("rwaxbt+") for m in modes)
+        ):
             yield f"line {node.lineno}: {name}"
 
 

@@ -1,4 +1,5 @@
-"""Our own files, damaged: a DataError that names file and line, or what was written; never another error, never an endless loop."""
+"""Our own files, damaged: a DataError that names file and line, or what was written; never another
+error, never an endless loop."""
 
 from __future__ import annotations
 
@@ -23,12 +24,50 @@ from composer_replication.core.codec import (
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Anchor, Hint, Preference, Site
-from composer_replication.core.trace import Event, Sampled, Segment, Session, SourceRef, Text, ToolCall, ToolResult, ToolSpec, Turn
+from composer_replication.core.trace import (
+    Event,
+    Sampled,
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
 
 TURN = Turn(role="assistant", author="m", blocks=(Text("better"),))
-SITE = Site(session_id="s1", turn=1, kind="unknown_tool", detector="tool_error", evidence=(2,), call_id="c1", tool="x")
+SITE = Site(
+    session_id="s1",
+    turn=1,
+    kind="unknown_tool",
+    detector="tool_error",
+    evidence=(2,),
+    call_id="c1",
+    tool="x",
+)
 ODD: tuple[Any, ...] = (
-    *(None, True, 0, -1, 3, 10**30, 1.5, "", "x", "\ud800", "\0", [], {}, [[]], [None], [1, "a"], [[0, -1]], [[5, 2]]),
+    *(
+        None,
+        True,
+        0,
+        -1,
+        3,
+        10**30,
+        1.5,
+        "",
+        "x",
+        "\ud800",
+        "\0",
+        [],
+        {},
+        [[]],
+        [None],
+        [1, "a"],
+        [[0, -1]],
+        [[5, 2]],
+    ),
     *({"type": 3}, {"role": "user"}, [{"text": 1}], {"a": {"b": []}}),
 )
 
@@ -39,7 +78,10 @@ SESSION = Session(
     turns=(
         Turn(role="user", author="human", blocks=(Text("go"),)),
         Turn(
-            role="assistant", author="m", blocks=(Text("so"), ToolCall("c1", "Read", {"path": "a"})), sampled=Sampled((1, 2), (-0.5, -0.1))
+            role="assistant",
+            author="m",
+            blocks=(Text("so"), ToolCall("c1", "Read", {"path": "a"})),
+            sampled=Sampled((1, 2), (-0.5, -0.1)),
         ),
         Turn(role="tool", author="environment", blocks=(ToolResult("c1", "no", True),)),
     ),
@@ -58,17 +100,33 @@ ARTEFACTS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Iterator[Any]
     "sessions": (_sessions, read_sessions),
     "sites": (lambda p: write_lines(p, [record_to_json(SITE)]), read_sites),
     "hints": (
-        lambda p: write_lines(p, [record_to_json(Hint(site_id="s1:1:c1", text="t", writer="w", kind="k", knows=("kind",)))]),
+        lambda p: write_lines(
+            p,
+            [
+                record_to_json(
+                    Hint(site_id="s1:1:c1", text="t", writer="w", kind="k", knows=("kind",))
+                )
+            ],
+        ),
         read_hints,
     ),
     "preferences": (
         lambda p: write_lines(
-            p, [record_to_json(Preference(session_id="s1", turn=1, chosen=TURN, teachers=("a", "b"), evidence={"t": 1}))]
+            p,
+            [
+                record_to_json(
+                    Preference(
+                        session_id="s1", turn=1, chosen=TURN, teachers=("a", "b"), evidence={"t": 1}
+                    )
+                )
+            ],
         ),
         read_preferences,
     ),
     "anchors": (
-        lambda p: write_lines(p, [record_to_json(Anchor(session_id="s1", turn=1, reason="agreed", teachers=("a",)))]),
+        lambda p: write_lines(
+            p, [record_to_json(Anchor(session_id="s1", turn=1, reason="agreed", teachers=("a",)))]
+        ),
         read_anchors,
     ),
 }
@@ -105,7 +163,9 @@ def _read(path: Path, read: Callable[[Path], Iterator[Any]]) -> str:
 
 
 @pytest.mark.parametrize("name", ARTEFACTS)
-def test_any_field_of_a_wrong_type_or_missing_is_named_or_harmless(tmp_path: Path, name: str) -> None:
+def test_any_field_of_a_wrong_type_or_missing_is_named_or_harmless(
+    tmp_path: Path, name: str
+) -> None:
     write, read = ARTEFACTS[name]
     path, rng = tmp_path / f"{name}.jsonl", random.Random(3)
     write(path)
@@ -140,7 +200,9 @@ def test_any_field_of_a_wrong_type_or_missing_is_named_or_harmless(tmp_path: Pat
         lambda data: data + b'"text"\n',
     ],
 )
-def test_a_damaged_file_is_refused_by_file_and_line(tmp_path: Path, name: str, change: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_refused_by_file_and_line(
+    tmp_path: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
     write, read = ARTEFACTS[name]
     path = tmp_path / f"{name}.jsonl"
     write(path)

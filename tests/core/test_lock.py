@@ -1,4 +1,5 @@
-"""One process at a time on a folder: the second is told who is at work, and the place of a dead one is taken."""
+"""One process at a time on a folder: the second is told who is at work, and the place of a dead one
+is taken."""
 
 from __future__ import annotations
 
@@ -34,29 +35,43 @@ def make(folder: Path) -> RunDir:
 
 def held(run: RunDir) -> subprocess.Popen[str]:
     """A process that is in the middle of a launch."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stdout.readline()
     return process
 
 
-def test_a_second_launch_is_told_who_is_at_work_and_a_dead_ones_place_is_taken(tmp_path: Path) -> None:
+def test_a_second_launch_is_told_who_is_at_work_and_a_dead_ones_place_is_taken(
+    tmp_path: Path,
+) -> None:
     run = make(tmp_path)
     process = held(run)
     try:
         owner = owner_of(run.path)
-        assert owner is not None and (owner.pid, owner.began, owner.host) == (process.pid, began(process.pid), platform.node())
+        assert owner is not None and (owner.pid, owner.began, owner.host) == (
+            process.pid,
+            began(process.pid),
+            platform.node(),
+        )
         told = f"another launch of this run is at work on this folder: process {process.pid} on "
         with pytest.raises(BusyError, match=told), run.attempt():
             raise AssertionError("two at once")
         with pytest.raises(BusyError, match=told):
             remove_run(run.path)  # as a second demo would
-        assert run.info()["state"] == "running" and run.info()["attempts"] == 1 and owner_of(run.path) == owner
+        assert (
+            run.info()["state"] == "running"
+            and run.info()["attempts"] == 1
+            and owner_of(run.path) == owner
+        )
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert (run.path / OWNER).exists() and owner_of(run.path) is None
     with run.attempt() as number:
-        assert number == 2 and owner_of(run.path) == Owner(**json.loads((run.path / OWNER).read_text("utf-8")))
+        assert number == 2 and owner_of(run.path) == Owner(
+            **json.loads((run.path / OWNER).read_text("utf-8"))
+        )
     assert [(e["kind"], e["owner"]) for e in run.events()] == [("took_over", owner.text())]
     with run.attempt():  # an end in good order leaves nothing to take over
         pass
@@ -71,12 +86,24 @@ def test_an_error_gives_the_folder_free(tmp_path: Path) -> None:
         assert before is None
 
 
-def test_without_locks_the_owners_name_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_the_owners_name_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock, "fcntl", None)
-    with only_one(tmp_path, what="test"), pytest.raises(BusyError, match=f"process {os.getpid()} on"), only_one(tmp_path, what="test"):
+    with (
+        only_one(tmp_path, what="test"),
+        pytest.raises(BusyError, match=f"process {os.getpid()} on"),
+        only_one(tmp_path, what="test"),
+    ):
         raise AssertionError("two at once")
-    own = {"pid": os.getpid(), "began": began(os.getpid()), "host": platform.node(), "since": "2026-11-20T14:02:11+00:00"}
-    gone = [{**own, "began": "1"}, {**own, "pid": 2**22 + 1, "began": ""}]  # its number is another's by now; nobody has it
+    own = {
+        "pid": os.getpid(),
+        "began": began(os.getpid()),
+        "host": platform.node(),
+        "since": "2026-11-20T14:02:11+00:00",
+    }
+    # its number is another's by now; nobody has it
+    gone = [{**own, "began": "1"}, {**own, "pid": 2**22 + 1, "began": ""}]
     for one in gone:
         (tmp_path / OWNER).write_text(json.dumps(one), "utf-8")
         with only_one(tmp_path, what="test") as before:

@@ -14,18 +14,25 @@ TEXT = "DB_PASSWORD=" + "tr0ub4dor&3x"
 
 
 def test_a_store_has_one_key_and_another_store_another(tmp_path: Path) -> None:
-    one, again, other = store_key(tmp_path / "a"), store_key(tmp_path / "a"), store_key(tmp_path / "b")
+    one, again, other = (
+        store_key(tmp_path / "a"),
+        store_key(tmp_path / "a"),
+        store_key(tmp_path / "b"),
+    )
     assert one is not None
     assert one == again != other
     assert len(one) == KEY_BYTES
     assert (
-        Redactor(key=one, environ={}).text(TEXT) == Redactor(key=again, environ={}).text(TEXT) != Redactor(key=other, environ={}).text(TEXT)
+        Redactor(key=one, environ={}).text(TEXT)
+        == Redactor(key=again, environ={}).text(TEXT)
+        != Redactor(key=other, environ={}).text(TEXT)
     )
 
 
 def test_only_the_owner_can_read_it_and_nothing_else_is_left(tmp_path: Path) -> None:
     store_key(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".gitignore", KEY_FILE]  # git is told to leave it out
+    # git is told to leave it out
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".gitignore", KEY_FILE]
     assert (tmp_path / KEY_FILE).stat().st_mode & 0o077 == 0
 
 
@@ -36,7 +43,9 @@ def test_without_making_nothing_is_written(tmp_path: Path) -> None:
     assert store_key(tmp_path / "a", make=False) == made
 
 
-def test_a_key_that_another_process_made_meanwhile_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_another_process_made_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = store_key(tmp_path)
     exists = Path.exists
     seen: list[bool] = []

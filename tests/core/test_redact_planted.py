@@ -1,4 +1,5 @@
-"""Twenty planted secrets of each of 47 kinds, plain and encoded, and thousands of clean strings: recall, alterations, stable names."""
+"""Twenty planted secrets of each of 47 kinds, plain and encoded, and thousands of clean strings:
+recall, alterations, stable names."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.core.planting import KINDS, PLACES, Rng, drawn, pem, planted, still_t
 MIN_RECALL, MAX_ALTERED = 0.99, 0.01
 NAMED = {12: 0.97, 14: 0.98, 16: 0.99, 20: 0.99, 24: 0.99, 32: 0.99}
 PASSWORDS = {8: 0.94, 10: 0.96, 12: 0.97, 16: 0.99}
-"""Length of a plainly random value -> the least share of them that goes; docs/benchmarks.md tells what is measured."""
+"""Length of a plainly random value -> the least share of them that goes; docs/benchmarks.md tells
+what is measured."""
 
 
 def test_the_planted_secrets_are_twenty_of_each_kind_and_can_all_be_read() -> None:
@@ -27,7 +29,8 @@ def test_the_planted_secrets_are_twenty_of_each_kind_and_can_all_be_read() -> No
     assert Counter(one.kind for one in made) == dict.fromkeys(KINDS, 20)
     assert len(KINDS) == 47
     assert {one.place for one in made} == set(range(len(PLACES)))
-    assert [one for one in made if not still_there(one, one.text)] == []  # the look for what is left sees every encoding
+    # the look for what is left sees every encoding
+    assert [one for one in made if not still_there(one, one.text)] == []
     assert [one.text for one in planted()] == [one.text for one in made]
 
 
@@ -42,14 +45,23 @@ def test_planted_secrets_go_plain_and_encoded(seed: int) -> None:
 @pytest.mark.parametrize("length", NAMED)
 @pytest.mark.parametrize("name", ["API_KEY", "client_secret"])
 def test_plainly_random_values_go_after_the_name_of_a_secret(name: str, length: int) -> None:
-    """Nothing is arranged in these letters: of those with 12 one in eight has no digit and four in ten have less than two."""
-    left = [value for value, text in drawn(length=length, name=name) if value in Redactor(environ={}).text(text)]
+    """Nothing is arranged in these letters: of those with 12 one in eight has no digit and four in
+    ten have less than two."""
+    left = [
+        value
+        for value, text in drawn(length=length, name=name)
+        if value in Redactor(environ={}).text(text)
+    ]
     assert len(left) <= 500 * (1 - NAMED[length]), left
 
 
 @pytest.mark.parametrize("length", PASSWORDS)
 def test_plainly_random_values_go_after_the_name_of_a_password(length: int) -> None:
-    left = [value for value, text in drawn(length=length, name="DB_PASSWORD") if value in Redactor(environ={}).text(text)]
+    left = [
+        value
+        for value, text in drawn(length=length, name="DB_PASSWORD")
+        if value in Redactor(environ={}).text(text)
+    ]
     assert len(left) <= 500 * (1 - PASSWORDS[length]), left
 
 
@@ -57,7 +69,11 @@ def test_planted_secrets_go_from_json_values() -> None:
     redactor = Redactor(environ={})
     made = planted(seed=13, per_kind=3)
     values = redactor.value({"input": [{"command": one.text} for one in made]})
-    left = [one.kind for one, value in zip(made, values["input"], strict=True) if still_there(one, value["command"])]
+    left = [
+        one.kind
+        for one, value in zip(made, values["input"], strict=True)
+        if still_there(one, value["command"])
+    ]
     assert left == []
 
 
@@ -77,7 +93,8 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def test_strings_of_real_sessions_stay_as_they_are(log_folders: tuple[Path, ...]) -> None:
-    """The sessions were searched for secrets before they were published; what goes from them is an e-mail address or a false alarm."""
+    """The sessions were searched for secrets before they were published; what goes from them is an
+    e-mail address or a false alarm."""
     texts: set[str] = set()
     for path in (path for folder in log_folders for path in folder.rglob("*.jsonl")):
         for line in path.read_bytes().splitlines():
@@ -99,7 +116,9 @@ ENCODINGS = {
     "url in json": lambda t: json.dumps({"u": quote(t, safe="")}),
     "base64": lambda t: base64.b64encode(t.encode()).decode(),
     "base64, for urls": lambda t: base64.urlsafe_b64encode(t.encode()).decode().rstrip("="),
-    "base64 in json in json": lambda t: json.dumps(json.dumps({"d": base64.b64encode(t.encode()).decode()})),
+    "base64 in json in json": lambda t: json.dumps(
+        json.dumps({"d": base64.b64encode(t.encode()).decode()})
+    ),
     "json in base64": lambda t: base64.b64encode(json.dumps({"env": t}).encode()).decode(),
 }
 
@@ -107,7 +126,10 @@ ENCODINGS = {
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_secret_has_the_same_name_plain_and_encoded(name: str) -> None:
     key = "npm" + "_" + "q7Zx" * 9
-    plain, encoded = f"AUTH = {key} # of the registry", ENCODINGS[name](f"AUTH = {key} # of the registry")
+    plain, encoded = (
+        f"AUTH = {key} # of the registry",
+        ENCODINGS[name](f"AUTH = {key} # of the registry"),
+    )
     redactor = Redactor(key=b"store", environ={})
     mask = redactor.text(plain).split()[2]
     clean = redactor.text(encoded)
@@ -119,7 +141,9 @@ def test_a_secret_has_the_same_name_plain_and_encoded(name: str) -> None:
 def test_what_stands_around_an_encoded_secret_stays() -> None:
     value = "abc/def+ghi/jkl0mno1pqr2stu3vwx4yza5bcd6"  # in a URL every / and + is three letters
     redactor = Redactor(key=b"store", environ={})
-    clean = redactor.text(f"GET /cb?page=1&client_secret={quote(value, safe='')}&next=%2Fhome HTTP/1.1")
+    clean = redactor.text(
+        f"GET /cb?page=1&client_secret={quote(value, safe='')}&next=%2Fhome HTTP/1.1"
+    )
     assert clean.startswith("GET /cb?page=1&client_secret=[REDACTED:assigned_secret:")
     assert clean.endswith("]&next=%2Fhome HTTP/1.1")
 
@@ -147,19 +171,28 @@ def test_base64_in_lines_goes_whole_and_prose_in_base64_stays() -> None:
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 def test_four_layers_of_encoding_are_taken_off(layers: int) -> None:
-    """A tool prints base64 of what a tool printed: at each layer the value goes, whatever stands around it stays."""
+    """A tool prints base64 of what a tool printed: at each layer the value goes, whatever stands
+    around it stays."""
     text = "password=hunter22xx"
     for number in range(layers):
         text = base64.b64encode((text if number else f"user=ada {text}").encode()).decode()
     assert [one.secret for one in find_secrets(f"out: {text} end")] == ["hunter22xx"]
     clean = Redactor(environ={}).text(f"out: {text} end")
-    assert clean.startswith("out: ") and clean.endswith(" end") and "[REDACTED:password:" in clean and text not in clean
+    assert (
+        clean.startswith("out: ")
+        and clean.endswith(" end")
+        and "[REDACTED:password:" in clean
+        and text not in clean
+    )
 
 
 def test_names_cannot_be_worked_out_without_the_key() -> None:
-    """A name is no plain hash: two redactors without a key in common name a secret differently, and so does every store."""
+    """A name is no plain hash: two redactors without a key in common name a secret differently, and
+    so does every store."""
     text = "DB_PASSWORD=tr0ub4dor&3x"
-    names = {Redactor(environ={}).text(text) for _ in range(3)} | {Redactor(key=key, environ={}).text(text) for key in (b"a", b"b")}
+    names = {Redactor(environ={}).text(text) for _ in range(3)} | {
+        Redactor(key=key, environ={}).text(text) for key in (b"a", b"b")
+    }
     assert len(names) == 5
 
 
@@ -181,4 +214,6 @@ def test_what_was_redacted_stays_as_it_is_when_it_is_redacted_again() -> None:
     redactor = Redactor(environ={})
     once = [redactor.text(one.text) for one in planted(seed=17, per_kind=3)]
     assert [redactor.text(text) for text in once] == once
-    assert "Initech" not in Redactor(words=["Initech"], environ={}).text(f"Initech {once[0]} Initech")
+    assert "Initech" not in Redactor(words=["Initech"], environ={}).text(
+        f"Initech {once[0]} Initech"
+    )

@@ -1,4 +1,5 @@
-"""Recall on lists that somebody made who had seen neither rules nor tests; tests/core/stranger/README.md tells what may be claimed."""
+"""Recall on lists that somebody made who had seen neither rules nor tests;
+tests/core/stranger/README.md tells what may be claimed."""
 
 from __future__ import annotations
 
@@ -6,12 +7,17 @@ import pytest
 
 from tests.core.stranger import Share, rows, score
 
-FLOORS = {"dev": (0.99, 0.98), "sealed": (0.99, 0.98), "second": (0.99, 0.98), "third": (0.91, 0.84)}
+FLOORS = {
+    "dev": (0.99, 0.98),
+    "sealed": (0.99, 0.98),
+    "second": (0.99, 0.98),
+    "third": (0.91, 0.84),
+}
 SIZES = {"dev": (175, 75), "sealed": (175, 75), "second": (190, 70), "third": (160, 60)}
 """List -> least share of the plain and of the wrapped texts that are cleaned.
 
-`sealed` was .920 and .947 when it was opened, `second` .795 and .800; the rules were tuned on their misses since then, so all of them are
-development data.
+`sealed` was .920 and .947 when it was opened, `second` .795 and .800; the rules were tuned on their
+misses since then, so all of them are development data.
 """
 
 
@@ -24,8 +30,14 @@ def test_secrets_of_a_strangers_list_go(name: str) -> None:
 
 
 def test_the_lists_hold_what_they_say() -> None:
-    """Every secret stands in its text: a list whose pieces are not there would be clean without a rule."""
-    assert [row["id"] for name in FLOORS for row in rows(name) if not all(piece in row["text"] for piece in row["secrets"])] == []
+    """Every secret stands in its text: a list whose pieces are not there would be clean without a
+    rule."""
+    assert [
+        row["id"]
+        for name in FLOORS
+        for row in rows(name)
+        if not all(piece in row["text"] for piece in row["secrets"])
+    ] == []
 
 
 def test_wilsons_interval() -> None:

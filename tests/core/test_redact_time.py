@@ -1,4 +1,5 @@
-"""No text makes redaction slow: time per letter on hostile shapes, as a ratio to that of ordinary text measured beside it."""
+"""No text makes redaction slow: time per letter on hostile shapes, as a ratio to that of ordinary
+text measured beside it."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ from composer_replication.core.secret_tokens import INNER_MARKS, PLAIN_RULES, TO
 CHARS = 20_000
 MAX_TIMES_ORDINARY = 150.0
 MAX_GROWTH = 12.0
-"""Four times the text may take so many times as long; a quadratic rule takes sixteen times as long and more."""
+"""Four times the text may take so many times as long; a quadratic rule takes sixteen times as long
+and more."""
 ORDINARY = (
-    "2026-01-05 10:00:12 INFO user.cart - order 4411 took 12 ms; def read(self, order: str) -> None: return self._cart.get(order, 3)\n"
+    "2026-01-05 10:00:12 INFO user.cart - order 4411 took 12 ms; def read(self, order: str) ->"
+    " None: return self._cart.get(order, 3)\n"
 )
 CLASSES = (
     "a",
@@ -145,15 +148,23 @@ def words() -> list[str]:
 
 
 def hostile(word: str, rng: random.Random) -> Iterator[str]:
-    """Units that nearly match where a word stands: the word alone, with what may follow it, with the beginning of a value."""
+    """Units that nearly match where a word stands: the word alone, with what may follow it, with
+    the beginning of a value."""
     yield word
     for glue in rng.sample(GLUES, 6):
         yield word + glue
-        yield word + glue + rng.choice(("a", "A1b2C3d4", "a1" * 40, "a" * 300, "a b c d e f ", "a.b", "a:b:", "a=b; "))
+        yield (
+            word
+            + glue
+            + rng.choice(
+                ("a", "A1b2C3d4", "a1" * 40, "a" * 300, "a b c d e f ", "a.b", "a:b:", "a=b; ")
+            )
+        )
 
 
 def seconds(text: str) -> float:
-    """CPU time of one look at a text, the better of two; a tracer (coverage) would be timed with it, so it rests meanwhile."""
+    """CPU time of one look at a text, the better of two; a tracer (coverage) would be timed with
+    it, so it rests meanwhile."""
     best, tracer = float("inf"), sys.gettrace()
     sys.settrace(None)
     try:
@@ -177,7 +188,8 @@ def ordinary() -> float:
 
 
 def slow(units: Iterator[str] | tuple[str, ...], ordinary: float) -> list[tuple[str, float]]:
-    """The units whose texts take too many times as long as ordinary text; looked at twice before they count."""
+    """The units whose texts take too many times as long as ordinary text; looked at twice before
+    they count."""
     found = []
     for unit in units:
         text = filled(unit, CHARS)
@@ -225,14 +237,31 @@ def test_what_repeats_and_nearly_matches_takes_a_bounded_time_per_letter(ordinar
 
 
 @pytest.mark.parametrize("part", range(6))
-def test_the_beginnings_of_every_rule_take_a_bounded_time_per_letter(ordinary: float, part: int) -> None:
+def test_the_beginnings_of_every_rule_take_a_bounded_time_per_letter(
+    ordinary: float, part: int
+) -> None:
     rng = random.Random(part)
-    units = tuple(unit for word in rng.sample(words(), 60) for unit in rng.sample(tuple(hostile(word, rng)), 2))
+    units = tuple(
+        unit
+        for word in rng.sample(words(), 60)
+        for unit in rng.sample(tuple(hostile(word, rng)), 2)
+    )
     assert slow(units, ordinary) == []
 
 
 @pytest.mark.parametrize(
-    "unit", [":5432:a:b:1", "password=a1,", "-----BEGIN PRIVATE KEY-----\n", "token: ", 'secret="a', "eyJa.", "hmac=", "jwt|", '\\"a']
+    "unit",
+    [
+        ":5432:a:b:1",
+        "password=a1,",
+        "-----BEGIN PRIVATE KEY-----\n",
+        "token: ",
+        'secret="a',
+        "eyJa.",
+        "hmac=",
+        "jwt|",
+        '\\"a',
+    ],
 )
 def test_four_times_the_text_takes_about_four_times_as_long(unit: str) -> None:
     short, long = seconds(filled(unit, 100_000)), seconds(filled(unit, 400_000))

@@ -13,17 +13,28 @@ from composer_replication.core.rundir import RunDir, create_run, diff_settings, 
 
 
 def make(folder: Path, name: str = "") -> RunDir:
-    return create_run(folder / "runs", resolved={"seed": 7}, command="recompose train", seed=7, name=name)
+    return create_run(
+        folder / "runs", resolved={"seed": 7}, command="recompose train", seed=7, name=name
+    )
 
 
 def test_a_new_run_says_what_it_is(tmp_path: Path) -> None:
     source = tmp_path / "examples.jsonl"
     source.write_text("{}\n", encoding="utf-8")
-    run = create_run(tmp_path / "runs", resolved={"seed": 7}, command="recompose train", seed=7, inputs=[(source, 1)])
+    run = create_run(
+        tmp_path / "runs",
+        resolved={"seed": 7},
+        command="recompose train",
+        seed=7,
+        inputs=[(source, 1)],
+    )
     info = run.info()
     assert (info["state"], info["seed"], info["attempts"], info["ended"]) == ("created", 7, 0, None)
     assert info["id"] == run.path.name and "python" in info["versions"]
-    assert run.resolved() == {"seed": 7} and run.command_txt.read_text(encoding="utf-8") == "recompose train\n"
+    assert (
+        run.resolved() == {"seed": 7}
+        and run.command_txt.read_text(encoding="utf-8") == "recompose train\n"
+    )
     manifest = json.loads(run.manifest_json.read_text(encoding="utf-8"))
     assert manifest == {"inputs": [{"path": str(source), "sha256": sha256_of(source), "rows": 1}]}
     assert sha256_of(source) == "ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356"
@@ -31,7 +42,10 @@ def test_a_new_run_says_what_it_is(tmp_path: Path) -> None:
 
 def test_names_are_never_shared_and_latest_follows(tmp_path: Path) -> None:
     first, second = make(tmp_path), make(tmp_path)
-    assert first.path.name[:-1] == second.path.name[:-1] and (first.path.name[-1], second.path.name[-1]) == ("a", "b")
+    assert first.path.name[:-1] == second.path.name[:-1] and (
+        first.path.name[-1],
+        second.path.name[-1],
+    ) == ("a", "b")
     assert open_run(tmp_path / "runs" / "latest").path == second.path.resolve()
     make(tmp_path, "mine")
     assert open_run(tmp_path / "runs" / "latest").path.name == "mine"
@@ -132,4 +146,8 @@ def test_the_hash_of_a_folder_sees_names_and_bytes(tmp_path: Path) -> None:
 def test_differences_between_settings_are_listed() -> None:
     old = {"seed": 7, "train": {"steps": 20, "hint": {"weight": 1.0}}, "gone": 1}
     new = {"seed": 7, "train": {"steps": 40, "hint": {"weight": 0.5}}}
-    assert diff_settings(old, new) == ["gone: 1 -> null", "train.hint.weight: 1.0 -> 0.5", "train.steps: 20 -> 40"]
+    assert diff_settings(old, new) == [
+        "gone: 1 -> null",
+        "train.hint.weight: 1.0 -> 0.5",
+        "train.steps: 20 -> 40",
+    ]

@@ -1,4 +1,5 @@
-"""Stamps: an artefact is stale where anything that it was made from, directly or not, is another file now."""
+"""Stamps: an artefact is stale where anything that it was made from, directly or not, is another
+file now."""
 
 from __future__ import annotations
 
@@ -13,8 +14,16 @@ from composer_replication.core.stamps import made_from, stale, stale_artefacts, 
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """sessions -> sites -> hints -> audit, and sessions -> preferences -> curated, and examples of all of it."""
-    for name in ("sessions.jsonl", "sites.jsonl", "hints.jsonl", "audit.json", "preferences.jsonl", "curated.jsonl"):
+    """sessions -> sites -> hints -> audit, and sessions -> preferences -> curated, and examples of
+    all of it."""
+    for name in (
+        "sessions.jsonl",
+        "sites.jsonl",
+        "hints.jsonl",
+        "audit.json",
+        "preferences.jsonl",
+        "curated.jsonl",
+    ):
         (tmp_path / name).write_text(name, "utf-8")
     for name, sources in (
         ("sites.jsonl", ["sessions.jsonl"]),
@@ -25,7 +34,12 @@ def work(tmp_path: Path) -> Path:
     ):
         write_stamp(tmp_path / name, made_from=[tmp_path / source for source in sources])
     (tmp_path / "examples").mkdir()
-    built = [{"path": f"{tmp_path}/sessions.jsonl", "sha256": made_from(tmp_path / "sites.jsonl")["sessions.jsonl"]}]
+    built = [
+        {
+            "path": f"{tmp_path}/sessions.jsonl",
+            "sha256": made_from(tmp_path / "sites.jsonl")["sessions.jsonl"],
+        }
+    ]
     built += [{"path": "elsewhere/curated.jsonl", "sha256": "of somebody's own pairs"}]
     write_json(tmp_path / "examples" / "meta.json", {"inputs": built})
     return tmp_path
@@ -38,9 +52,21 @@ def test_nothing_is_stale_while_nothing_changed(work: Path) -> None:
 def test_what_hangs_on_a_changed_file_is_stale_however_far_away(work: Path) -> None:
     (work / "sessions.jsonl").write_text("more", "utf-8")
     found = stale_artefacts(work)
-    assert list(found) == ["sites.jsonl", "hints.jsonl", "audit.json", "preferences.jsonl", "curated.jsonl", "examples"]
-    assert found["audit.json"].verbs == ("sites", "hints", "hints --audit") and found["curated.jsonl"].verbs == ("replay", "curate")
-    assert (found["audit.json"].artefact, found["audit.json"].changed) == ("sites.jsonl", "sessions.jsonl")
+    assert list(found) == [
+        "sites.jsonl",
+        "hints.jsonl",
+        "audit.json",
+        "preferences.jsonl",
+        "curated.jsonl",
+        "examples",
+    ]
+    assert found["audit.json"].verbs == ("sites", "hints", "hints --audit") and found[
+        "curated.jsonl"
+    ].verbs == ("replay", "curate")
+    assert (found["audit.json"].artefact, found["audit.json"].changed) == (
+        "sites.jsonl",
+        "sessions.jsonl",
+    )
     assert found["examples"].verbs == ("build",)
 
 
@@ -51,7 +77,9 @@ def test_a_change_in_the_middle_leaves_what_stands_before_it(work: Path) -> None
     assert list(stale_artefacts(work)) == ["hints.jsonl", "audit.json"]
 
 
-def test_without_a_stamp_an_artefact_is_the_users_own_and_a_damaged_stamp_says_so(work: Path) -> None:
+def test_without_a_stamp_an_artefact_is_the_users_own_and_a_damaged_stamp_says_so(
+    work: Path,
+) -> None:
     (work / "hints.meta.json").unlink()
     (work / "sites.jsonl").write_text("others", "utf-8")
     assert stale(work / "hints.jsonl", work=work) is None

@@ -27,7 +27,11 @@ def user(text: str) -> Turn:
 
 
 def calling(*ids: str) -> Turn:
-    return Turn(role="assistant", author="m", blocks=(Thinking("hm"), Text("now"), *(ToolCall(i, "T", {}) for i in ids)))
+    return Turn(
+        role="assistant",
+        author="m",
+        blocks=(Thinking("hm"), Text("now"), *(ToolCall(i, "T", {}) for i in ids)),
+    )
 
 
 def answer(call_id: str, text: str = "ok") -> Turn:
@@ -43,7 +47,11 @@ PLAIN = (user("go"), calling("a", "b"), answer("b", "rb"), answer("a", "ra"), ca
 
 
 def test_parts_of_a_turn() -> None:
-    turn = Turn(role="assistant", author="m", blocks=(Thinking("t"), Text("x"), ToolCall("a", "T", {}), Opaque("o", "{}"), Text("y")))
+    turn = Turn(
+        role="assistant",
+        author="m",
+        blocks=(Thinking("t"), Text("x"), ToolCall("a", "T", {}), Opaque("o", "{}"), Text("y")),
+    )
     assert turn.text == "x\ny"
     assert [c.id for c in turn.calls] == ["a"]
     assert turn.results == ()
@@ -64,7 +72,9 @@ def test_context_of_a_later_segment_is_its_ranges_and_its_own_turns() -> None:
 
 
 def test_cleared_results_read_as_cleared_after_the_clearing_only() -> None:
-    two = session(PLAIN, Segment(start=0, end=4), Segment(start=4, end=5, context=((0, 4),), cleared=("b",)))
+    two = session(
+        PLAIN, Segment(start=0, end=4), Segment(start=4, end=5, context=((0, 4),), cleared=("b",))
+    )
     assert [t.results[0].text for t in two.context(4) if t.results] == [CLEARED_TEXT, "ra"]
     assert two.turns[2].results[0].text == "rb"
     assert two.seen(2, at=3).results[0].text == "rb"
@@ -73,7 +83,9 @@ def test_cleared_results_read_as_cleared_after_the_clearing_only() -> None:
 
 def test_calls_are_joined_by_id_under_parallel_calls() -> None:
     refs = session(PLAIN).calls()
-    assert {i: (r.turn, r.result_turn, r.result.text if r.result else None) for i, r in refs.items()} == {
+    assert {
+        i: (r.turn, r.result_turn, r.result.text if r.result else None) for i, r in refs.items()
+    } == {
         "a": (1, 3, "ra"),
         "b": (1, 2, "rb"),
         "c": (4, None, None),
@@ -93,11 +105,16 @@ def test_copied_turns_are_context_and_never_the_session_s_own() -> None:
         ((Segment(start=0, end=6),), "does not continue"),
         ((Segment(start=0, end=3), Segment(start=2, end=5)), "does not continue at turn 3"),
         ((Segment(start=0, end=3), Segment(start=3, end=5, context=((2, 4),))), "is not before it"),
-        ((Segment(start=0, end=3), Segment(start=3, end=5, context=((1, 2), (0, 2)))), "holds a turn twice"),
+        (
+            (Segment(start=0, end=3), Segment(start=3, end=5, context=((1, 2), (0, 2)))),
+            "holds a turn twice",
+        ),
         ((Segment(start=0, end=3), Segment(start=3, end=5, context=((1, 1),))), "is not before it"),
     ],
 )
-def test_segments_that_contradict_the_turns_are_refused(segments: tuple[Segment, ...], says: str) -> None:
+def test_segments_that_contradict_the_turns_are_refused(
+    segments: tuple[Segment, ...], says: str
+) -> None:
     with pytest.raises(SessionError, match=says):
         session(PLAIN, *segments)
 

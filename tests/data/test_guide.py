@@ -1,4 +1,5 @@
-"""The earlier guide's names: sessions to states to marked examples, with the mistaken message marked by call id."""
+"""The earlier guide's names: sessions to states to marked examples, with the mistaken message
+marked by call id."""
 
 from __future__ import annotations
 
@@ -10,19 +11,32 @@ from typing import Any
 import pytest
 
 from composer_replication.compat.guide_errors import default_classify_error
-from composer_replication.compat.guide_ingestion import ClaudeCodeIngester, claude_states_to_trace_examples
+from composer_replication.compat.guide_ingestion import (
+    ClaudeCodeIngester,
+    claude_states_to_trace_examples,
+)
 from composer_replication.compat.guide_types import TraceExample, TraceTurn
 from composer_replication.core.errors import DataError
 
 
 def _assistant(number: int, *blocks: dict[str, Any]) -> dict[str, Any]:
-    message = {"id": f"m{number}", "role": "assistant", "model": "claude-x", "content": list(blocks)}
+    message = {
+        "id": f"m{number}",
+        "role": "assistant",
+        "model": "claude-x",
+        "content": list(blocks),
+    }
     return {"type": "assistant", "uuid": f"a{number}", "sessionId": "s1", "message": message}
 
 
 def _result(number: int, call: str, text: str, *, error: bool) -> dict[str, Any]:
     block = {"type": "tool_result", "tool_use_id": call, "content": text, "is_error": error}
-    return {"type": "user", "uuid": f"r{number}", "sessionId": "s1", "message": {"role": "user", "content": [block]}}
+    return {
+        "type": "user",
+        "uuid": f"r{number}",
+        "sessionId": "s1",
+        "message": {"role": "user", "content": [block]},
+    }
 
 
 def _call(call: str, name: str, **arguments: Any) -> dict[str, Any]:
@@ -31,10 +45,20 @@ def _call(call: str, name: str, **arguments: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Two parallel calls; the first fails, its result comes last, and another message stands between."""
+    """Two parallel calls; the first fails, its result comes last, and another message stands
+    between."""
     records = [
-        {"type": "user", "uuid": "u0", "sessionId": "s1", "message": {"role": "user", "content": "Fix the parser"}},
-        _assistant(1, _call("c1", "Read", file_path="src/nowhere.py"), _call("c2", "Read", file_path="src/parser.py")),
+        {
+            "type": "user",
+            "uuid": "u0",
+            "sessionId": "s1",
+            "message": {"role": "user", "content": "Fix the parser"},
+        },
+        _assistant(
+            1,
+            _call("c1", "Read", file_path="src/nowhere.py"),
+            _call("c2", "Read", file_path="src/parser.py"),
+        ),
         _result(2, "c2", "1 def parse(): ...", error=False),
         _result(3, "c1", "File does not exist.", error=True),
         _assistant(4, {"type": "text", "text": "I will look for it."}),
@@ -52,22 +76,36 @@ def test_states_hold_what_the_model_saw(log: Path) -> None:
     assert [s.state_id for s in states] == ["s1:1", "s1:4", "s1:5", "s1:7"]
     assert [m["role"] for m in states[0].messages] == ["user"]
     assert [m["role"] for m in states[1].messages] == ["user", "assistant", "tool", "tool"]
-    assert states[1].messages[3] == {"role": "tool", "tool_call_id": "c1", "content": "File does not exist.", "is_error": True}
+    assert states[1].messages[3] == {
+        "role": "tool",
+        "tool_call_id": "c1",
+        "content": "File does not exist.",
+        "is_error": True,
+    }
     assert states[1].messages[1] is states[2].messages[1], "the prefix is shared, not copied"
-    assert states[0].student_action["tool_calls"][0]["function"] == {"name": "Read", "arguments": '{"file_path": "src/nowhere.py"}'}
+    assert states[0].student_action["tool_calls"][0]["function"] == {
+        "name": "Read",
+        "arguments": '{"file_path": "src/nowhere.py"}',
+    }
 
 
 def test_the_mistaken_message_is_marked_and_the_failed_check_is_not(log: Path) -> None:
-    (example,) = claude_states_to_trace_examples(ClaudeCodeIngester().ingest(log).to_states(), final_reward=0.5)
+    (example,) = claude_states_to_trace_examples(
+        ClaudeCodeIngester().ingest(log).to_states(), final_reward=0.5
+    )
     assert example.final_reward == 0.5
-    assert {i: t.error_kind for i, t in enumerate(example.turns) if t.error_kind} == {1: "file_missing"}
+    assert {i: t.error_kind for i, t in enumerate(example.turns) if t.error_kind} == {
+        1: "file_missing"
+    }
     assert example.turns[1].error_meta["call_id"] == "c1"
 
 
 def test_the_users_function_renames_or_leaves_out(log: Path) -> None:
     states = list(ClaudeCodeIngester().ingest(log).to_states())
     (renamed,) = claude_states_to_trace_examples(states, error_kind_fn=default_classify_error)
-    assert {i: t.error_kind for i, t in enumerate(renamed.turns) if t.error_kind} == {1: "file_not_found"}
+    assert {i: t.error_kind for i, t in enumerate(renamed.turns) if t.error_kind} == {
+        1: "file_not_found"
+    }
     (left_out,) = claude_states_to_trace_examples(states, error_kind_fn=lambda text: None)
     assert not any(t.error_kind for t in left_out.turns)
 
@@ -85,11 +123,18 @@ def test_conversations_that_do_not_continue_one_another_are_apart(log: Path) -> 
 
 
 def test_what_is_not_trained_in_the_guides_examples(log: Path) -> None:
-    """Rejected, renamed to nothing, cut off, or context of a later conversation: nobody trains it; the rest once."""
+    """Rejected, renamed to nothing, cut off, or context of a later conversation: nobody trains it;
+    the rest once."""
     records = [json.loads(line) for line in log.read_text().splitlines()]
     no = "The user doesn't want to proceed with this tool use. The tool use was rejected"
-    records += [_assistant(8, _call("c4", "Edit", file_path="src/parser.py")), _result(9, "c4", no, error=True)]
-    summary = {"role": "user", "content": "This session is being continued from a previous conversation. Summary: ..."}
+    records += [
+        _assistant(8, _call("c4", "Edit", file_path="src/parser.py")),
+        _result(9, "c4", no, error=True),
+    ]
+    summary = {
+        "role": "user",
+        "content": "This session is being continued from a previous conversation. Summary: ...",
+    }
     records += [
         {"type": "system", "subtype": "compact_boundary", "uuid": "b10", "sessionId": "s1", "parentUuid": None,
          "compactMetadata": {"preservedMessages": {"uuids": ["a7"]}}},
@@ -101,7 +146,11 @@ def test_what_is_not_trained_in_the_guides_examples(log: Path) -> None:
     before, after = claude_states_to_trace_examples(states, error_kind_fn=lambda text: None)
     said = {"before": [], "after": []}
     for name, example in (("before", before), ("after", after)):
-        said[name] = [(t.content or t.tool_calls[0]["id"], t.trained) for t in example.turns if t.role == "assistant"]
+        said[name] = [
+            (t.content or t.tool_calls[0]["id"], t.trained)
+            for t in example.turns
+            if t.role == "assistant"
+        ]
     assert said["before"] == [
         ("c1", False), ("I will look for it.", True), ("c3", True), ("A test fails.", True), ("c4", False),
     ]  # fmt: skip
@@ -112,15 +161,22 @@ def test_what_an_ingester_gives_goes_straight_into_the_adapter(log: Path) -> Non
     sessions = ClaudeCodeIngester().ingest(log)
     (example,) = claude_states_to_trace_examples(sessions)
     assert [example] == list(claude_states_to_trace_examples(sessions.to_states()))
-    assert [example] == list(claude_states_to_trace_examples([dict(state) for state in sessions.to_states()]))
+    assert [example] == list(
+        claude_states_to_trace_examples([dict(state) for state in sessions.to_states()])
+    )
     assert [tool["function"]["name"] for tool in example.tools] == ["Bash", "Read"]
 
 
 def test_a_marked_turn_carries_the_hint_that_the_package_writes(log: Path) -> None:
     error = "<tool_use_error>Error: No such tool available: Reed</tool_use_error>"
     records = [json.loads(line) for line in log.read_text().splitlines()]
-    records += [_assistant(8, _call("c4", "Reed", file_path="a.py"), _call("c5", "Rede", file_path="a.py"))]
-    records += [_result(9, "c4", error, error=True), _result(10, "c5", error.replace("Reed", "Rede"), error=True)]
+    records += [
+        _assistant(8, _call("c4", "Reed", file_path="a.py"), _call("c5", "Rede", file_path="a.py"))
+    ]
+    records += [
+        _result(9, "c4", error, error=True),
+        _result(10, "c5", error.replace("Reed", "Rede"), error=True),
+    ]
     log.write_text("".join(json.dumps(r) + "\n" for r in records))
     (example,) = claude_states_to_trace_examples(ClaudeCodeIngester().ingest(log))
     first, second = (t.error_meta["hint"] for t in example.turns if t.error_kind)
@@ -134,9 +190,17 @@ def test_turns_and_examples_are_keywords_or_dictionaries() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call], "error_kind": "file_missing"},
     ]
     example = TraceExample(turns=turns, final_reward=0.5)  # pyright: ignore[reportArgumentType] - dictionaries are the test
-    assert example == TraceExample.of({"turns": turns, "final_reward": 0.5}) and example["final_reward"] == 0.5
-    assert example.turns[1] == TraceTurn(role="assistant", content="", tool_calls=(call,), error_kind="file_missing")
-    assert example.turns[1]["error_kind"] == "file_missing" and dict(example.turns[0])["content"] == "Fix it."
+    assert (
+        example == TraceExample.of({"turns": turns, "final_reward": 0.5})
+        and example["final_reward"] == 0.5
+    )
+    assert example.turns[1] == TraceTurn(
+        role="assistant", content="", tool_calls=(call,), error_kind="file_missing"
+    )
+    assert (
+        example.turns[1]["error_kind"] == "file_missing"
+        and dict(example.turns[0])["content"] == "Fix it."
+    )
     with pytest.raises(DataError, match=r"a TraceTurn has no 'txt' \(at a TraceExample, turn 0\)"):
         TraceExample.of({"turns": [{"role": "user", "txt": "x"}]})
 
@@ -167,7 +231,8 @@ def test_everyday_errors_have_the_guides_kinds(kind: str, text: str) -> None:
 
 
 def test_a_long_error_takes_no_longer_than_its_length() -> None:
-    """240 KB of the beginning of a sentence took 14 s: each of them looked for its end in all the rest."""
+    """240 KB of the beginning of a sentence took 14 s: each of them looked for its end in all the
+    rest."""
     began = time.process_time()
     for piece in ("permission to use ", "env: ", "permission to ", "spawn ", "file "):
         assert default_classify_error(piece * (400_000 // len(piece))) == "tool_error"

@@ -1,4 +1,5 @@
-"""A tiny student with random weights, scripted players, and run folders that hold nothing but what the judge reads."""
+"""A tiny student with random weights, scripted players, and run folders that hold nothing but what
+the judge reads."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 SETTINGS = EvaluateSettings(tasks=10, samples=200)
 LIMITS = RolloutSettings(max_new_tokens=6, max_context_tokens=1024, batch_episodes=5)
-WORDS = "Set depth to 7 in main.py. Done. tool_call name arguments path Read Edit Test List Search Run the tests"
+WORDS = (
+    "Set depth to 7 in main.py. Done. tool_call name arguments path Read Edit Test List Search Run"
+    " the tests"
+)
 
 
 @cache
@@ -40,21 +44,43 @@ def student(*, seed: int = 7) -> Student:
     return load_student(Config().student, tokenizer=tokenizer(), seed=seed)
 
 
-def a_run(work: Path, name: str, *, shift: float = 0.05, steps: int = 2, placebo: tuple[str, ...] = (), seed: int = 7) -> RunDir:
+def a_run(
+    work: Path,
+    name: str,
+    *,
+    shift: float = 0.05,
+    steps: int = 2,
+    placebo: tuple[str, ...] = (),
+    seed: int = 7,
+) -> RunDir:
     """A run folder with one checkpoint whose weights are the start's, moved a little."""
-    config = Config(seed=seed, train=TrainSettings.model_validate({"placebo": placebo}), rollouts=LIMITS)
-    run = create_run(work / "runs", resolved=config.model_dump(mode="json"), command="recompose train", seed=seed, name=name)
+    config = Config(
+        seed=seed, train=TrainSettings.model_validate({"placebo": placebo}), rollouts=LIMITS
+    )
+    run = create_run(
+        work / "runs",
+        resolved=config.model_dump(mode="json"),
+        command="recompose train",
+        seed=seed,
+        name=name,
+    )
     trained = student(seed=seed)
     start = weights_sha256(trained.model)
     with torch.no_grad():
         for parameter in trained.model.parameters():
-            parameter.add_(shift * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+            parameter.add_(
+                shift * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
+            )
     save_student(trained, run.checkpoint(steps))
-    write_json(run.checkpoint(steps) / "trainer.json", {"schema": 1, "step": steps, "start_sha256": start})
+    write_json(
+        run.checkpoint(steps) / "trainer.json", {"schema": 1, "step": steps, "start_sha256": start}
+    )
     return run
 
 
-def played_by(player: Any, sandbox: Sandbox, *, tasks: int = 40, seed: int = 1, split: str = "heldout") -> list[EpisodeResult]:
+def played_by(
+    player: Any, sandbox: Sandbox, *, tasks: int = 40, seed: int = 1, split: str = "heldout"
+) -> list[EpisodeResult]:
     """What a scripted player does on the tasks of a seed."""
     settings = EvaluateSettings.model_validate({"tasks": tasks, "split": split})
     return play_scripted(player, settings=settings, seed=seed, sandbox=sandbox)
@@ -67,7 +93,12 @@ def solver(env: WorkshopEnv) -> Turn:
 
 def clumsy(**habits: float) -> Any:
     """Makes exactly the mistakes whose habits are given, always or never."""
-    rng, chosen = random.Random(0), Habits(**{**dict.fromkeys(("reader", "style", "repeat", "detour", "skip_test"), 0.0), **habits})
+    rng, chosen = (
+        random.Random(0),
+        Habits(
+            **{**dict.fromkeys(("reader", "style", "repeat", "detour", "skip_test"), 0.0), **habits}
+        ),
+    )
     return lambda env: careless(env, rng, habits=chosen)
 
 

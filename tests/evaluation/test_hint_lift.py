@@ -1,4 +1,5 @@
-"""The audit on models whose log-probs are known: a planted effect is measured, none is not invented."""
+"""The audit on models whose log-probs are known: a planted effect is measured, none is not
+invented."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ VOCAB, AVOID = 40, 20  # the hint token v + AVOID says: do not write v
 
 
 class Avoider(nn.Module):
-    """p(next) is uniform, except that token v loses `gain` in its logit once the hint v + AVOID has been read."""
+    """p(next) is uniform, except that token v loses `gain` in its logit once the hint v + AVOID has
+    been read."""
 
     def __init__(self, gain: float) -> None:
         super().__init__()
@@ -49,7 +51,8 @@ class _Seen(nn.Module):
 
 
 def sites(n: int, *, sessions: int = 8, kinds: int = 2, tokens: int = 2) -> list[TrainingExample]:
-    """One site an example: the mistaken message is `tokens` times v, its hint is (v + AVOID); nothing else names v."""
+    """One site an example: the mistaken message is `tokens` times v, its hint is (v + AVOID);
+    nothing else names v."""
     rng, examples = random.Random(0), []
     for i in range(n):
         v = 2 + i % (AVOID - 2)
@@ -63,15 +66,21 @@ def sites(n: int, *, sessions: int = 8, kinds: int = 2, tokens: int = 2) -> list
             span=(b - tokens, b),
             target_ids=(v,) * tokens,
         )
-        examples.append(TrainingExample(id=f"e{i}", session_id=f"s{i % sessions}", ids=ids, hints=(view,)))
+        examples.append(
+            TrainingExample(id=f"e{i}", session_id=f"s{i % sessions}", ids=ids, hints=(view,))
+        )
     return examples
 
 
 @pytest.mark.parametrize("max_tokens", [10, 64, 10_000])
 def test_a_planted_effect_is_measured_to_its_exact_size(max_tokens: int) -> None:
     gain = 0.7
-    audit = audit_hints(Avoider(gain), sites(18), pad_id=0, max_tokens=max_tokens, min_lift=0.1, seed=7)
-    assert [k.kind for k in audit.kinds] == ["kind0", "kind1", "all"] and audit.skipped == {"no_donor": 0}
+    audit = audit_hints(
+        Avoider(gain), sites(18), pad_id=0, max_tokens=max_tokens, min_lift=0.1, seed=7
+    )
+    assert [k.kind for k in audit.kinds] == ["kind0", "kind1", "all"] and audit.skipped == {
+        "no_donor": 0
+    }
     for kind in audit.kinds:
         assert kind.lift.mean == pytest.approx(gain, abs=1e-5) and kind.keeps
         assert kind.none == pytest.approx(-math.log(VOCAB), abs=1e-5)
@@ -81,10 +90,17 @@ def test_a_planted_effect_is_measured_to_its_exact_size(max_tokens: int) -> None
 
 
 def test_a_view_with_the_hints_of_several_calls_counts_under_each_kind() -> None:
-    """One message is one view: without this a kind that only stands beside another would never be measured, and so never be kept."""
+    """One message is one view: without this a kind that only stands beside another would never be
+    measured, and so never be kept."""
     plain = sites(18)
     joined = [
-        dataclasses.replace(e, hints=tuple(dataclasses.replace(v, others=((f"{v.site_id}+", "beside"),)) for v in e.hints)) for e in plain
+        dataclasses.replace(
+            e,
+            hints=tuple(
+                dataclasses.replace(v, others=((f"{v.site_id}+", "beside"),)) for v in e.hints
+            ),
+        )
+        for e in plain
     ]
     audit = audit_hints(Avoider(0.7), joined, pad_id=0, max_tokens=999, min_lift=0.1, seed=7)
     rows = {row.kind: row.lift.n for row in audit.kinds}
@@ -104,7 +120,8 @@ def test_a_model_that_ignores_hints_has_zero_in_every_interval() -> None:
 
 
 def test_a_model_that_reads_hints_without_understanding_has_zero_in_its_interval() -> None:
-    """Random weights: the hint changes the log-probs of every site, but the right one no more than another."""
+    """Random weights: the hint changes the log-probs of every site, but the right one no more than
+    another."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCAB,
@@ -119,20 +136,37 @@ def test_a_model_that_reads_hints_without_understanding_has_zero_in_its_interval
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(4.0) if p.ndim > 1 else None
-    audit = audit_hints(model, sites(60, sessions=20), pad_id=0, max_tokens=999, min_lift=0.0, seed=7)
+    audit = audit_hints(
+        model, sites(60, sessions=20), pad_id=0, max_tokens=999, min_lift=0.0, seed=7
+    )
     assert all(abs(site.hint - site.none) > 1e-4 for site in audit.sites)
     overall = audit.kinds[-1].lift
-    assert overall.low is not None and overall.high is not None and overall.low <= 0.0 <= overall.high
+    assert (
+        overall.low is not None and overall.high is not None and overall.low <= 0.0 <= overall.high
+    )
     assert model.training  # left as it was found
 
 
 def test_the_mean_is_over_tokens_then_over_sites() -> None:
     """A site with many tokens weighs no more than one with few."""
-    view = HintView(site_id="long", kind="kind0", at=3, hint_ids=(1,), span=(4, 34), target_ids=(19,) * 30)
-    long = TrainingExample(id="long", session_id="s9", ids=(0, 0, 0, 0, *([19] * 30)), hints=(view,))
-    audit = audit_hints(Avoider(1.0), [*sites(2, sessions=2, tokens=1), long], pad_id=0, max_tokens=999, min_lift=0.0, seed=7)
+    view = HintView(
+        site_id="long", kind="kind0", at=3, hint_ids=(1,), span=(4, 34), target_ids=(19,) * 30
+    )
+    long = TrainingExample(
+        id="long", session_id="s9", ids=(0, 0, 0, 0, *([19] * 30)), hints=(view,)
+    )
+    audit = audit_hints(
+        Avoider(1.0),
+        [*sites(2, sessions=2, tokens=1), long],
+        pad_id=0,
+        max_tokens=999,
+        min_lift=0.0,
+        seed=7,
+    )
     lifts = [s.lift for s in audit.sites]
-    assert [s.num_tokens for s in audit.sites] == [1, 1, 30] and audit.sites[2].lift < 0.02 < 0.9 < min(lifts[:2])
+    assert [s.num_tokens for s in audit.sites] == [1, 1, 30] and audit.sites[
+        2
+    ].lift < 0.02 < 0.9 < min(lifts[:2])
     assert audit.kinds[-1].lift.mean == pytest.approx(sum(lifts) / 3)
 
 
@@ -144,16 +178,22 @@ def test_every_hint_is_used_once_and_nobody_keeps_its_own() -> None:
     views, sessions = [e.hints[0] for e in examples], [e.session_id for e in examples]
     donors = shuffled_views(views, sessions, seed=5)
     used = [j for j in donors if j is not None]
-    assert sorted(used) == list(range(30)) and donors == shuffled_views(views, sessions, seed=5) != shuffled_views(views, sessions, seed=6)
+    assert sorted(used) == list(range(30)) and donors == shuffled_views(
+        views, sessions, seed=5
+    ) != shuffled_views(views, sessions, seed=6)
     for i, j in enumerate(donors):
         assert j is not None and views[i].hint_ids != views[j].hint_ids
-        assert views[i].kind != views[j].kind and sessions[i] != sessions[j]  # possible here, so it must be so
+        # possible here, so it must be so
+        assert views[i].kind != views[j].kind and sessions[i] != sessions[j]
 
 
 def test_what_has_no_usable_donor_is_counted_not_guessed() -> None:
     examples = sites(4, sessions=4)
     same = [HintView(**{**_fields(e.hints[0]), "hint_ids": (1,)}) for e in examples]
-    identical = [TrainingExample(id=e.id, session_id=e.session_id, ids=e.ids, hints=(v,)) for e, v in zip(examples, same, strict=True)]
+    identical = [
+        TrainingExample(id=e.id, session_id=e.session_id, ids=e.ids, hints=(v,))
+        for e, v in zip(examples, same, strict=True)
+    ]
     audit = audit_hints(Avoider(1.0), identical, pad_id=0, max_tokens=999, min_lift=0.0, seed=1)
     assert (audit.skipped, audit.kinds, audit.sites) == ({"no_donor": 4}, (), ())
     appended = HintView(**{**_fields(examples[0].hints[0]), "rendering": "appended"})
@@ -168,13 +208,24 @@ def _fields(view: HintView) -> dict[str, Any]:
 def test_no_hints_is_an_error_and_one_session_gives_no_interval() -> None:
     with pytest.raises(DataError, match="no hint view"):
         audit_hints(Avoider(1.0), [], pad_id=0, max_tokens=9, min_lift=0.0, seed=1)
-    audit = audit_hints(Avoider(1.0), sites(4, sessions=1), pad_id=0, max_tokens=999, min_lift=0.0, seed=1)
-    assert audit.kinds[-1].lift.low is None and not audit.kinds[-1].keeps and audit.donors["same_session"] == 4
+    audit = audit_hints(
+        Avoider(1.0), sites(4, sessions=1), pad_id=0, max_tokens=999, min_lift=0.0, seed=1
+    )
+    assert (
+        audit.kinds[-1].lift.low is None
+        and not audit.kinds[-1].keeps
+        and audit.donors["same_session"] == 4
+    )
 
 
 def test_the_report_is_plain_json() -> None:
     audit = audit_hints(Avoider(0.5), sites(6), pad_id=0, max_tokens=999, min_lift=0.2, seed=1)
     value = json.loads(json.dumps(audit.to_json()))
     (overall,) = (k for k in value["kinds"] if k["kind"] == "all")
-    assert overall["n"] == 6 and overall["keeps"] is True and overall["low"] > 0.2 and len(value["sites"]) == 6
+    assert (
+        overall["n"] == 6
+        and overall["keeps"] is True
+        and overall["low"] > 0.2
+        and len(value["sites"]) == 6
+    )
     assert value["sites"][0]["lift"] == pytest.approx(0.5, abs=1e-5)

@@ -1,4 +1,5 @@
-"""Judging on one's own logs: which sites count, what a row says of known outcomes, and when a change is claimed."""
+"""Judging on one's own logs: which sites count, what a row says of known outcomes, and when a
+change is claimed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Parent, Sampled, Session
-from composer_replication.evaluation.held_out_logs import HeldOut, HeldSite, check_untrained, held_out_sites, restore_spots
+from composer_replication.evaluation.held_out_logs import (
+    HeldOut,
+    HeldSite,
+    check_untrained,
+    held_out_sites,
+    restore_spots,
+)
 from composer_replication.evaluation.logs_table import logs_table, logs_verdict, plan_of
 from composer_replication.evaluation.power import detectable, smallest_difference
 from composer_replication.rollouts.fork import Fork
@@ -44,12 +51,21 @@ def test_no_site_of_a_session_or_repository_that_is_trained_on_is_counted() -> N
     assert (found.clusters, found.repositories) == (len(found.sites), len(found.sites) // 3)
 
 
-def test_a_subagent_of_a_session_that_is_trained_on_is_left_out_and_so_is_what_cannot_be_judged() -> None:
-    first, training = held().sites[0].session, next(s for s in logs() if not is_held_out(s, settings=BY_REPOSITORY))
+def test_a_subagent_of_a_session_that_is_trained_on_is_left_out_and_so_is_what_cannot_be_judged() -> (
+    None
+):
+    first, training = (
+        held().sites[0].session,
+        next(s for s in logs() if not is_held_out(s, settings=BY_REPOSITORY)),
+    )
     child = replace(first, id="child", parent=Parent(session_id=training.id, call_id=None))
     copied, whole = replace(first, id="copy", copied=8), replace(first, id="whole")
     given = [training, child, copied, whole, first]
-    sites = [*(site(name=s.id) for s in given[:3]), replace(site(name="whole"), call_id=None), site(name=first.id)]
+    sites = [
+        *(site(name=s.id) for s in given[:3]),
+        replace(site(name="whole"), call_id=None),
+        site(name=first.id),
+    ]
     sites.append(replace(site(name=first.id), turn=3, call_id="c2", category="failed_check"))
     found = held_out_sites(lambda: given, sites=sites, settings=BY_REPOSITORY)
     assert [h.site.id for h in found.sites] == [site(name=first.id).id]
@@ -58,18 +74,29 @@ def test_a_subagent_of_a_session_that_is_trained_on_is_left_out_and_so_is_what_c
 
 def test_paths_that_were_only_looked_for_are_counted_apart() -> None:
     first = held().sites[0].session
-    looked = replace(site("file_missing", name=first.id), kind="path_explored", category="failed_check")
+    looked = replace(
+        site("file_missing", name=first.id), kind="path_explored", category="failed_check"
+    )
     found = held_out_sites(lambda: [first], sites=[looked], settings=BY_REPOSITORY)
     assert (found.sites, found.left_out) == ((), {"path_explored": 1})
     asked_for = replace(looked, category="mistake")
-    assert len(held_out_sites(lambda: [first], sites=[asked_for], settings=BY_REPOSITORY).sites) == 1
+    assert (
+        len(held_out_sites(lambda: [first], sites=[asked_for], settings=BY_REPOSITORY).sites) == 1
+    )
 
 
 def test_a_split_by_session_alone_is_told_and_supports_no_claim() -> None:
     found = held(HeldOutSettings(by="session", fraction=0.5))
     assert found.num_shared > 0
-    table = logs_table(rows_of(found, before="same", after="ok", placebo="same"), held=found, settings=SETTINGS, seed=1)
-    assert table["verdict"]["claim"] == "nothing" and any("session alone" in r for r in table["verdict"]["reasons"])
+    table = logs_table(
+        rows_of(found, before="same", after="ok", placebo="same"),
+        held=found,
+        settings=SETTINGS,
+        seed=1,
+    )
+    assert table["verdict"]["claim"] == "nothing" and any(
+        "session alone" in r for r in table["verdict"]["reasons"]
+    )
 
 
 def test_a_run_that_saw_a_held_out_session_is_refused() -> None:
@@ -80,38 +107,78 @@ def test_a_run_that_saw_a_held_out_session_is_refused() -> None:
 
 def test_contexts_are_restored_and_those_that_do_not_fit_are_counted() -> None:
     few = held().sites[:2]
-    spots, lost = restore_spots(replace(held(), sites=few), renderer=renderer(), max_tokens=4096, room=64)
+    spots, lost = restore_spots(
+        replace(held(), sites=few), renderer=renderer(), max_tokens=4096, room=64
+    )
     assert [spot.site for spot in spots] == [h.site for h in few] and lost == {}
     assert all(len(spot.turns) == 5 and spot.num_tokens > 0 for spot in spots)
-    assert restore_spots(replace(held(), sites=few), renderer=renderer(), max_tokens=128, room=64) == ([], {"too_long": 2})
+    assert restore_spots(
+        replace(held(), sites=few), renderer=renderer(), max_tokens=128, room=64
+    ) == ([], {"too_long": 2})
 
 
 def fork(one: HeldSite, outcome: Outcome, number: int) -> Fork:
     turn = replace(said("x"), sampled=Sampled((1, 2), (-0.1, -0.1)))
-    return Fork(site=one.site, number=number, prefix_ids=(1,), turn=turn, checked=Checked(outcome=outcome, reason="checked"))
+    return Fork(
+        site=one.site,
+        number=number,
+        prefix_ids=(1,),
+        turn=turn,
+        checked=Checked(outcome=outcome, reason="checked"),
+    )
 
 
 def rows_of(found: HeldOut, **outcomes: str) -> dict[str, list[Fork]]:
-    """Rows whose sites all have the outcomes named, in turn: before="same ok" -> half of the samples of each site."""
+    """Rows whose sites all have the outcomes named, in turn: before="same ok" -> half of the
+    samples of each site."""
     told: Mapping[str, list[Any]] = {name: text.split() for name, text in outcomes.items()}
-    return {name: [fork(one, o, i) for one in found.sites for i, o in enumerate(told[name])] for name in told}
+    return {
+        name: [fork(one, o, i) for one in found.sites for i, o in enumerate(told[name])]
+        for name in told
+    }
 
 
 def test_the_rows_are_shares_of_samples_and_what_is_undecided_is_neither() -> None:
     found = held()
     n = len(found.sites)
     table = logs_table(
-        rows_of(found, before="same same undecided ok", after="ok ok undecided malformed"), held=found, settings=SETTINGS, seed=1
+        rows_of(found, before="same same undecided ok", after="ok ok undecided malformed"),
+        held=found,
+        settings=SETTINGS,
+        seed=1,
     )
     before, after = table["rows"]
-    assert [before[k] for k in ("recurrence", "ok", "undecided", "malformed", "other")] == [0.5, 0.25, 0.25, 0.0, 0.0]
-    assert [after[k] for k in ("recurrence", "ok", "undecided", "malformed")] == [0.0, 0.5, 0.25, 0.25]
+    assert [before[k] for k in ("recurrence", "ok", "undecided", "malformed", "other")] == [
+        0.5,
+        0.25,
+        0.25,
+        0.0,
+        0.0,
+    ]
+    assert [after[k] for k in ("recurrence", "ok", "undecided", "malformed")] == [
+        0.0,
+        0.5,
+        0.25,
+        0.25,
+    ]
     assert (before["n"], before["sessions"], before["samples"]) == (n, n, 4 * n)
-    assert after["recurrence_low"] == 0.0 and after["recurrence_high"] == pytest.approx(3 / n)  # none was seen: rule of three
+    # none was seen: rule of three
+    assert after["recurrence_low"] == 0.0 and after["recurrence_high"] == pytest.approx(3 / n)
     pair = next(p for p in table["paired"] if p["metric"] == "recurrence")
     assert (pair["a"], pair["b"], pair["difference"], pair["n"]) == ("after", "before", -0.5, n)
-    assert pair["low"] == pytest.approx(-0.5 - 3 / n) and pair["high"] == pytest.approx(-0.5 + 3 / n)
-    assert before["kinds"] == {"unknown_tool": {"n": n, "recurrence": 0.5, "ok": 0.25, "other": 0.0, "malformed": 0.0, "undecided": 0.25}}
+    assert pair["low"] == pytest.approx(-0.5 - 3 / n) and pair["high"] == pytest.approx(
+        -0.5 + 3 / n
+    )
+    assert before["kinds"] == {
+        "unknown_tool": {
+            "n": n,
+            "recurrence": 0.5,
+            "ok": 0.25,
+            "other": 0.0,
+            "malformed": 0.0,
+            "undecided": 0.25,
+        }
+    }
     assert before["reasons"] == {"ok: checked": n, "same: checked": 2 * n, "undecided: checked": n}
 
 
@@ -134,28 +201,45 @@ def test_fewer_recurrences_are_claimed_only_against_the_placebo_and_where_right_
     table = logs_table(rows, held=found, settings=SETTINGS, seed=1)
     assert table["verdict"]["claim"] == claim
     assert ("Null result" in table["verdict"]["sentence"]) == (claim == "nothing")
-    worse = logs_table(rows_of(found, before="ok", after="same", placebo="ok"), held=found, settings=SETTINGS, seed=1)
+    worse = logs_table(
+        rows_of(found, before="ok", after="same", placebo="ok"),
+        held=found,
+        settings=SETTINGS,
+        seed=1,
+    )
     assert worse["verdict"]["claim"] == "more"
 
 
 def test_sites_of_one_session_count_as_one_for_the_interval() -> None:
     """Two sessions of many sites, which disagree: the interval is that of two, not of twenty."""
     a, b = held().sites[:2]
-    many = [replace(one, site=replace(one.site, call_id=f"c{n}")) for one in (a, b) for n in range(10)]
+    many = [
+        replace(one, site=replace(one.site, call_id=f"c{n}")) for one in (a, b) for n in range(10)
+    ]
     found = replace(held(), sites=tuple(many))
     rows = {
         "before": [fork(one, "same", 0) for one in many],
         "after": [fork(one, "same" if one.cluster == a.cluster else "ok", 0) for one in many],
     }
-    pair = next(p for p in logs_table(rows, held=found, settings=SETTINGS, seed=1)["paired"] if p["metric"] == "recurrence")
+    pair = next(
+        p
+        for p in logs_table(rows, held=found, settings=SETTINGS, seed=1)["paired"]
+        if p["metric"] == "recurrence"
+    )
     assert (pair["n"], pair["sessions"], pair["difference"]) == (20, 2, -0.5)
     assert pair["low"] == -1.0 and pair["high"] == 1.0
     never = {name: [fork(one, "ok", 0) for one in many] for name in rows}
     row = logs_table(never, held=found, settings=SETTINGS, seed=1)["rows"][0]
-    assert (row["recurrence"], row["recurrence_high"]) == (0.0, 1.0)  # none seen in two sessions: 3 / 2, and not 3 / 20
+    # none seen in two sessions: 3 / 2, and not 3 / 20
+    assert (row["recurrence"], row["recurrence_high"]) == (0.0, 1.0)
     alone = replace(held(), sites=tuple(many[:10]))
-    lonely = logs_table({name: forks[:10] for name, forks in rows.items()}, held=alone, settings=SETTINGS, seed=1)
-    assert lonely["rows"][0]["recurrence_low"] is None and "fewer than two sessions" in lonely["verdict"]["reasons"][0]
+    lonely = logs_table(
+        {name: forks[:10] for name, forks in rows.items()}, held=alone, settings=SETTINGS, seed=1
+    )
+    assert (
+        lonely["rows"][0]["recurrence_low"] is None
+        and "fewer than two sessions" in lonely["verdict"]["reasons"][0]
+    )
 
 
 def test_rows_of_other_sites_are_refused() -> None:
@@ -164,7 +248,10 @@ def test_rows_of_other_sites_are_refused() -> None:
     for broken, told in (
         ({"after": rows["after"]}, "no messages of 'before'"),
         ({**rows, "before": rows["before"][1:]}, "did not write at the same sites"),
-        ({name: [*forks, fork(stranger(), "ok", 0)] for name, forks in rows.items()}, "is not held out"),
+        (
+            {name: [*forks, fork(stranger(), "ok", 0)] for name, forks in rows.items()},
+            "is not held out",
+        ),
     ):
         with pytest.raises(DataError, match=told):
             logs_table(broken, held=found, settings=SETTINGS, seed=1)
@@ -173,30 +260,42 @@ def test_rows_of_other_sites_are_refused() -> None:
 def stranger() -> HeldSite:
     """A site of a session that is trained on."""
     log = next(s for s in logs() if not is_held_out(s, settings=BY_REPOSITORY))
-    return HeldSite(session=log, site=site(name=log.id), cluster=log.id, repository=log.repository, shared=True)
+    return HeldSite(
+        session=log, site=site(name=log.id), cluster=log.id, repository=log.repository, shared=True
+    )
 
 
 def test_the_plan_says_how_small_a_change_could_be_seen() -> None:
     plan = plan_of(held())
     n = len(held().sites)
     assert (plan["sites"], plan["sessions"], plan["kinds"]) == (n, n, {"unknown_tool": n})
-    assert plan["smallest_one_way"] < plan["smallest_difference"] == plan["smallest_by_session"] and "Connor 1987" in plan["assumes"]
+    assert (
+        plan["smallest_one_way"] < plan["smallest_difference"] == plan["smallest_by_session"]
+        and "Connor 1987" in plan["assumes"]
+    )
     assert plan_of(replace(held(), sites=()))["smallest_difference"] is None
     assert logs_verdict([])["claim"] == "nothing"
 
 
 def test_the_smallest_difference_is_found_with_a_power_of_four_in_five() -> None:
-    """Simulated: paired shares that differ by it, a two-sided test at 5 %; and Connor's formula itself at a worked value."""
+    """Simulated: paired shares that differ by it, a two-sided test at 5 %; and Connor's formula
+    itself at a worked value."""
     import random
 
     n, psi = 200, 0.5
     delta = smallest_difference(n, clusters=n, discordant=psi)
-    assert delta is not None and n * delta**2 == pytest.approx((1.9724 * psi**0.5 + 0.841621 * (psi - delta**2) ** 0.5) ** 2, rel=2e-3)
+    assert delta is not None and n * delta**2 == pytest.approx(
+        (1.9724 * psi**0.5 + 0.841621 * (psi - delta**2) ** 0.5) ** 2, rel=2e-3
+    )
     rng, found = random.Random(0), 0
     for _ in range(600):
-        draws = rng.choices((1, -1, 0), weights=((psi + delta) / 2, (psi - delta) / 2, 1 - psi), k=n)
+        draws = rng.choices(
+            (1, -1, 0), weights=((psi + delta) / 2, (psi - delta) / 2, 1 - psi), k=n
+        )
         mean = sum(draws) / n
         spread = (sum((d - mean) ** 2 for d in draws) / (n - 1) / n) ** 0.5
         found += mean > 1.972 * spread
     assert 0.75 < found / 600 < 0.85
-    assert detectable(-0.2, 0.2, clusters=n) == pytest.approx(0.2 * (1 + 0.841621 / 1.9724), rel=1e-3)
+    assert detectable(-0.2, 0.2, clusters=n) == pytest.approx(
+        0.2 * (1 + 0.841621 / 1.9724), rel=1e-3
+    )

@@ -33,7 +33,9 @@ def row_of(played: list[EpisodeResult], name: str = "x") -> dict[str, Any]:
     return row(name, played, targeted=KINDS, draws=Resamples.of(len(played), seed=1, samples=200))
 
 
-def pair_of(a: list[EpisodeResult], b: list[EpisodeResult], *, seed: int = 1) -> dict[str, dict[str, Any]]:
+def pair_of(
+    a: list[EpisodeResult], b: list[EpisodeResult], *, seed: int = 1
+) -> dict[str, dict[str, Any]]:
     found = paired("a", a, "b", b, targeted=KINDS, seed=seed, samples=300)
     assert "metric" not in found[0]
     return {pair.get("metric", SUCCESS): pair for pair in found}
@@ -41,7 +43,12 @@ def pair_of(a: list[EpisodeResult], b: list[EpisodeResult], *, seed: int = 1) ->
 
 def test_an_oracle_makes_no_mistake(oracle: list[EpisodeResult]) -> None:
     found = row_of(oracle)
-    assert (found["n"], found["success"], found["success_high"], found["finished"]) == (N, 1.0, 1.0, 1.0)
+    assert (found["n"], found["success"], found["success_high"], found["finished"]) == (
+        N,
+        1.0,
+        1.0,
+        1.0,
+    )
     assert found["success_low"] == pytest.approx(wilson(N, N)[0]) and 0.9 < found["success_low"] < 1
     assert found[TARGETED] == found[OTHER] == 0.0 and found["mistakes"] == {}
     assert found[f"{TARGETED}_high"] == pytest.approx(3 / N)  # none seen is not none there is
@@ -54,21 +61,41 @@ def test_an_oracle_makes_no_mistake(oracle: list[EpisodeResult]) -> None:
     assert [families[f"{f}_made"] for f in "ABC"] == [0, 0, 0] and families["C_n"] == N
     assert families["A_n"] == sum(p.measures["A_open"] for p in oracle) and 0 < families["A_n"] < N
     assert sum(value for key, value in found["cells"].items() if key.endswith("_n")) == N
-    assert {key for key in found["cells"] if not key.endswith(("_n", "_low", "_high"))} == {"none", "A", "B", "A+B"}
+    assert {key for key in found["cells"] if not key.endswith(("_n", "_low", "_high"))} == {
+        "none",
+        "A",
+        "B",
+        "A+B",
+    }
 
 
-def test_each_family_of_mistakes_has_its_column(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
+def test_each_family_of_mistakes_has_its_column(
+    sandbox: Sandbox, oracle: list[EpisodeResult]
+) -> None:
     wrong_name = row_of(played_by(clumsy(reader=1.0, style=1.0), sandbox))
     assert [wrong_name["families"][f"{f}_made"] for f in "AB"] == [1, 0]
     a_episodes = sum(p.measures["A_open"] for p in oracle)
     assert wrong_name[TARGETED] * N >= a_episodes and wrong_name[OTHER] == 0
     assert wrong_name["success"] == (N - a_episodes) / N and wrong_name["valid_call_rate"] < 1
-    assert wrong_name["valid_call_rate_high"] <= 1 and wrong_name["cells"]["A"] == 0 and wrong_name["cells"]["B"] == 1
+    assert (
+        wrong_name["valid_call_rate_high"] <= 1
+        and wrong_name["cells"]["A"] == 0
+        and wrong_name["cells"]["B"] == 1
+    )
     detour = row_of(played_by(clumsy(detour=1.0), sandbox))
     assert [detour["families"][f"{f}_made"] for f in "AB"] == [0, 1]
-    assert detour[TARGETED] == 0 and detour["valid_call_rate"] == 1 and detour["cells"]["B"] == 0 and detour["cells"]["A"] == 1
+    assert (
+        detour[TARGETED] == 0
+        and detour["valid_call_rate"] == 1
+        and detour["cells"]["B"] == 0
+        and detour["cells"]["A"] == 1
+    )
     untested = row_of(played_by(clumsy(skip_test=1.0), sandbox))
-    assert untested["families"]["C_made"] == 1 and untested["families"]["C_n"] == N and untested["success"] == 0
+    assert (
+        untested["families"]["C_made"] == 1
+        and untested["families"]["C_n"] == N
+        and untested["success"] == 0
+    )
     nothing = row_of(played_by(silent, sandbox))
     assert nothing["families"]["C_n"] == 0 and "C_made" not in nothing["families"]
     assert nothing["valid_call_rate"] is None and nothing["success"] == nothing["success_low"] == 0
@@ -81,22 +108,40 @@ def test_an_unfinished_episode_counts_and_never_as_a_success(oracle: list[Episod
     assert pair_of(cut, oracle)[SUCCESS]["difference"] == -0.25
 
 
-def test_tasks_are_resampled_within_their_block_wherever_they_stand(oracle: list[EpisodeResult]) -> None:
-    """Every second task by name is of the block in which b fails: within a block nothing varies, so neither does what is resampled."""
+def test_tasks_are_resampled_within_their_block_wherever_they_stand(
+    oracle: list[EpisodeResult],
+) -> None:
+    """Every second task by name is of the block in which b fails: within a block nothing varies, so
+    neither does what is resampled."""
     number = {task_id: i % 2 for i, task_id in enumerate(sorted(p.task_id for p in oracle))}
     half = [replace(p, reward=0.0) if number[p.task_id] else p for p in oracle]
-    found = paired("a", oracle, "b", half, targeted=KINDS, seed=1, samples=300, block=lambda p: str(number[p.task_id]))[0]
+    found = paired(
+        "a",
+        oracle,
+        "b",
+        half,
+        targeted=KINDS,
+        seed=1,
+        samples=300,
+        block=lambda p: str(number[p.task_id]),
+    )[0]
     assert (found["difference"], found["by_block"]) == (0.5, {"0": 0.0, "1": 1.0})
     assert found["tasks"] == pytest.approx([0.5, 0.5])
 
 
-def test_the_difference_is_over_the_same_tasks_whatever_their_order(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
+def test_the_difference_is_over_the_same_tasks_whatever_their_order(
+    sandbox: Sandbox, oracle: list[EpisodeResult]
+) -> None:
     other = played_by(clumsy(reader=1.0, skip_test=1.0), sandbox)
     found = pair_of(oracle, other)
-    assert found[SUCCESS]["difference"] == pytest.approx(row_of(oracle)["success"] - row_of(other)["success"])
+    assert found[SUCCESS]["difference"] == pytest.approx(
+        row_of(oracle)["success"] - row_of(other)["success"]
+    )
     assert found[TARGETED]["difference"] == pytest.approx(-row_of(other)[TARGETED])
     assert found["A_made"]["n"] == sum(p.measures["A_open"] for p in oracle) < N
-    assert (found["C_made"]["difference"], found["C_made"]["low"]) == (-1, -1) and found["C_made"]["high"] == pytest.approx(-1 + 3 / N)
+    assert (found["C_made"]["difference"], found["C_made"]["low"]) == (-1, -1) and found["C_made"][
+        "high"
+    ] == pytest.approx(-1 + 3 / N)
     assert found[TARGETED]["ratio"] == 0
     shuffled = random.Random(0).sample(other, N)
     assert pair_of(oracle, shuffled) == found
@@ -107,21 +152,32 @@ def test_the_difference_is_over_the_same_tasks_whatever_their_order(sandbox: San
 def test_a_player_compared_with_itself_shows_nothing(sandbox: Sandbox) -> None:
     player = played_by(clumsy(reader=0.5, detour=0.5, skip_test=0.5), sandbox)
     found = pair_of(player, player)
-    assert all(pair["difference"] == 0 and pair["low"] == -pair["high"] == pytest.approx(-3 / pair["n"]) for pair in found.values())
-    assert (found[TARGETED]["ratio"], found[TARGETED]["ratio_low"], found[TARGETED]["ratio_high"]) == (1, 1, 1)
+    assert all(
+        pair["difference"] == 0 and pair["low"] == -pair["high"] == pytest.approx(-3 / pair["n"])
+        for pair in found.values()
+    )
+    assert (
+        found[TARGETED]["ratio"],
+        found[TARGETED]["ratio_low"],
+        found[TARGETED]["ratio_high"],
+    ) == (1, 1, 1)
 
 
 def test_pairing_uses_each_tasks_own_difference(oracle: list[EpisodeResult]) -> None:
-    """Half of the tasks succeed for both: unpaired that would be noise, paired it is exactly nothing."""
+    """Half of the tasks succeed for both: unpaired that would be noise, paired it is exactly
+    nothing."""
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(oracle)]
     same = pair_of(half, [replace(p) for p in half])[SUCCESS]
     other_half = [replace(p, reward=float(i % 2 == 0)) for i, p in enumerate(oracle)]
     opposite = pair_of(half, other_half)[SUCCESS]
-    assert same["high"] == -same["low"] == pytest.approx(3 / N)  # no other difference was seen in N tasks
+    # no other difference was seen in N tasks
+    assert same["high"] == -same["low"] == pytest.approx(3 / N)
     assert opposite["difference"] == 0 and opposite["low"] < -0.2 and opposite["high"] > 0.2
 
 
-def test_other_tasks_and_a_task_twice_are_refused(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
+def test_other_tasks_and_a_task_twice_are_refused(
+    sandbox: Sandbox, oracle: list[EpisodeResult]
+) -> None:
     with pytest.raises(DataError, match="did not play the same tasks"):
         pair_of(oracle, played_by(solver, sandbox, seed=2))
     with pytest.raises(DataError, match="did not play the same tasks: 1 were"):
@@ -134,13 +190,20 @@ def test_other_tasks_and_a_task_twice_are_refused(sandbox: Sandbox, oracle: list
         row_of([])
 
 
-def test_the_ratio_has_an_interval_and_none_seen_is_not_none(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
-    often, seldom = played_by(clumsy(reader=1.0, style=1.0), sandbox), played_by(clumsy(style=0.5), sandbox)
+def test_the_ratio_has_an_interval_and_none_seen_is_not_none(
+    sandbox: Sandbox, oracle: list[EpisodeResult]
+) -> None:
+    often, seldom = (
+        played_by(clumsy(reader=1.0, style=1.0), sandbox),
+        played_by(clumsy(style=0.5), sandbox),
+    )
     found = pair_of(seldom, often)[TARGETED]
     assert found["ratio"] == pytest.approx(row_of(seldom)[TARGETED] / row_of(often)[TARGETED])
     assert 0 <= found["ratio_low"] < found["ratio"] < found["ratio_high"] < 1
     none = pair_of(oracle, often)[TARGETED]
-    assert none["ratio"] == 0 and none["ratio_high"] == pytest.approx(3 / (row_of(often)[TARGETED] * N))
+    assert none["ratio"] == 0 and none["ratio_high"] == pytest.approx(
+        3 / (row_of(often)[TARGETED] * N)
+    )
     assert "ratio" not in pair_of(often, oracle)[TARGETED]
 
 
@@ -149,40 +212,82 @@ def test_mistakes_are_split_by_the_kinds_that_hints_target(sandbox: Sandbox) -> 
     assert mistakes_of(played.session, targeted=KINDS).kinds == {"unknown_tool": 1}
     assert mistakes_of(played.session, targeted=("file_missing",)).other == 1
     turns = list(played.session.turns)
-    broken = Turn(role="assistant", author="m", blocks=(Text("x"), ToolCall("z", "malformed_call", {"text": "{"})))
+    broken = Turn(
+        role="assistant",
+        author="m",
+        blocks=(Text("x"), ToolCall("z", "malformed_call", {"text": "{"})),
+    )
     words = "InputValidationError: malformed tool call: not valid JSON"
     answer = Turn(role="tool", author=ENVIRONMENT, blocks=(ToolResult("z", words, is_error=True),))
-    longer = replace(played.session, turns=(*turns, broken, answer), segments=(Segment(start=0, end=len(turns) + 2),))
+    longer = replace(
+        played.session,
+        turns=(*turns, broken, answer),
+        segments=(Segment(start=0, end=len(turns) + 2),),
+    )
     found = mistakes_of(longer, targeted=KINDS)
     assert (found.targeted, found.other) == (1, 1) and found.kinds["malformed_call"] == 1
 
 
-def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(sandbox: Sandbox, oracle: list[EpisodeResult]) -> None:
+def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(
+    sandbox: Sandbox, oracle: list[EpisodeResult]
+) -> None:
     settings = EvaluateSettings(tasks=N, samples=200)
-    rows = {"after": oracle, "before": played_by(clumsy(reader=0.7, detour=0.5), sandbox), "hint": played_by(silent, sandbox)}
+    rows = {
+        "after": oracle,
+        "before": played_by(clumsy(reader=0.7, detour=0.5), sandbox),
+        "hint": played_by(silent, sandbox),
+    }
     table = evaluation_table(rows, settings=settings, seed=1)
-    assert json.dumps(table) == json.dumps(evaluation_table(dict(reversed(rows.items())), settings=settings, seed=1))
+    assert json.dumps(table) == json.dumps(
+        evaluation_table(dict(reversed(rows.items())), settings=settings, seed=1)
+    )
     assert [r["name"] for r in table["rows"]] == ["before", "after", "hint"]
-    lows = [[pair["low"] for pair in evaluation_table(rows, settings=settings, seed=seed)["paired"]] for seed in (1, 2)]
+    lows = [
+        [pair["low"] for pair in evaluation_table(rows, settings=settings, seed=seed)["paired"]]
+        for seed in (1, 2)
+    ]
     assert lows[0] != lows[1]
     with pytest.raises(DataError, match="before"):
         evaluation_table({"after": oracle}, settings=settings, seed=1)
-    level = [evaluation_table(rows, settings=settings.model_copy(update={"level": n}), seed=1)["notes"][0] for n in (1, 2)]
-    assert level[0].startswith("By construction") and "exploration" not in level[0] and "reward alone can find" in level[1]
-    assert WATCHED in evaluation_table(rows, settings=settings.model_copy(update={"split": "monitor"}), seed=1)["notes"]
+    level = [
+        evaluation_table(rows, settings=settings.model_copy(update={"level": n}), seed=1)["notes"][
+            0
+        ]
+        for n in (1, 2)
+    ]
+    assert (
+        level[0].startswith("By construction")
+        and "exploration" not in level[0]
+        and "reward alone can find" in level[1]
+    )
+    assert (
+        WATCHED
+        in evaluation_table(
+            rows, settings=settings.model_copy(update={"split": "monitor"}), seed=1
+        )["notes"]
+    )
     assert WATCHED not in table["notes"]
 
 
 def test_a_channel_is_compared_with_its_own_placebo() -> None:
     pairs = compared_rows(["before", "more_sft", "placebo", "after", "hint", "hint_placebo"])
     assert ("hint", "hint_neutral") in compared_rows(["before", "after", "hint", "hint_neutral"])
-    assert ("hint", "hint_placebo") in pairs and ("placebo", "before") in pairs and ("after", "hint") in pairs
+    assert (
+        ("hint", "hint_placebo") in pairs
+        and ("placebo", "before") in pairs
+        and ("after", "hint") in pairs
+    )
     assert len(pairs) == len(set(pairs)) == 1 + 4 + 4 + 1
 
 
-def test_a_family_is_compared_where_both_could_make_its_mistake(oracle: list[EpisodeResult]) -> None:
-    """ "C" is open only in an episode that ended with the right files: where one player had no chance, nothing is compared."""
-    half = [replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)]
+def test_a_family_is_compared_where_both_could_make_its_mistake(
+    oracle: list[EpisodeResult],
+) -> None:
+    """ "C" is open only in an episode that ended with the right files: where one player had no
+    chance, nothing is compared."""
+    half = [
+        replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)
+    ]
     made = [replace(p, measures={**p.measures, "C_made": 1.0}) for p in oracle]
     found = pair_of(half, made)["C_made"]
     assert found["n"] == N // 2 and found["difference"] == -1.0

@@ -1,4 +1,5 @@
-"""Who plays what, alone: tasks that nobody trains on, no hint anywhere, the same seed the same episodes."""
+"""Who plays what, alone: tasks that nobody trains on, no hint anywhere, the same seed the same
+episodes."""
 
 from __future__ import annotations
 
@@ -14,30 +15,57 @@ from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.trace import HARNESS, HUMAN, Segment, Text, ToolCall, ToolSpec, Turn
 from composer_replication.evaluation import success
-from composer_replication.evaluation.success import EpisodeResult, check_split, evaluation_tasks, is_success, play_tasks, played_of
+from composer_replication.evaluation.success import (
+    EpisodeResult,
+    check_split,
+    evaluation_tasks,
+    is_success,
+    play_tasks,
+    played_of,
+)
 from composer_replication.rollouts.envs.env import Opening, Reply
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task, make_tasks
 from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.tokens.renderer import Renderer
-from tests.evaluation.small_judge import LIMITS, SETTINGS, played_by, silent, solver, student, tokenizer
+from tests.evaluation.small_judge import (
+    LIMITS,
+    SETTINGS,
+    played_by,
+    silent,
+    solver,
+    student,
+    tokenizer,
+)
 from tests.rollouts.small_world import Parrot, message_ids
 
 HINT = "Reminder: the reader is called look_at."
 RENDERER = Renderer.for_tokenizer(tokenizer())
 
 
-def play_it(sandbox: Sandbox, *, seed: int = 3, model: Any = None, tasks: int = 10) -> list[EpisodeResult]:
+def play_it(
+    sandbox: Sandbox, *, seed: int = 3, model: Any = None, tasks: int = 10
+) -> list[EpisodeResult]:
     settings = SETTINGS.model_copy(update={"tasks": tasks})
     model = student().model if model is None else model
-    limits = LIMITS if not isinstance(model, Parrot) else LIMITS.model_copy(update={"max_new_tokens": 200, "batch_episodes": 1})
-    return play_tasks(model, renderer=RENDERER, settings=settings, limits=limits, seed=seed, sandbox=sandbox)
+    limits = (
+        LIMITS
+        if not isinstance(model, Parrot)
+        else LIMITS.model_copy(update={"max_new_tokens": 200, "batch_episodes": 1})
+    )
+    return play_tasks(
+        model, renderer=RENDERER, settings=settings, limits=limits, seed=seed, sandbox=sandbox
+    )
 
 
 def reading_parrot() -> Parrot:
     """Reads the file of the first task with the right name, then says that it is done."""
     (task,) = evaluation_tasks(SETTINGS.model_copy(update={"tasks": 1}), seed=3)
-    reads = Turn(role="assistant", author="m", blocks=(ToolCall("x", task.tools.reader, {"path": task.targets[0].path}),))
+    reads = Turn(
+        role="assistant",
+        author="m",
+        blocks=(ToolCall("x", task.tools.reader, {"path": task.targets[0].path}),),
+    )
     done = Turn(role="assistant", author="m", blocks=(Text("Done."),))
     return Parrot(len(tokenizer()), [message_ids(RENDERER, reads), message_ids(RENDERER, done)])
 
@@ -61,11 +89,20 @@ def test_a_training_task_is_refused(sandbox: Sandbox) -> None:
 
 
 def test_a_student_reads_the_task_and_its_own_results_only(sandbox: Sandbox) -> None:
-    for task, played in zip(make_tasks(10, seed=stage_seed(3, "evaluate"), split="heldout"), play_it(sandbox), strict=True):
+    for task, played in zip(
+        make_tasks(10, seed=stage_seed(3, "evaluate"), split="heldout"),
+        play_it(sandbox),
+        strict=True,
+    ):
         assert played.task_id == task.id and played.kind == task.kind
         system, request, *rest = played.session.turns
-        assert (system.role, request.text) == ("system", task.prompt) and played.session.tools == task.tools.specs()
-        assert {turn.role for turn in rest} <= {"assistant", "tool", "user"} and not any(turn.tag == "hint" for turn in rest)
+        assert (system.role, request.text) == (
+            "system",
+            task.prompt,
+        ) and played.session.tools == task.tools.specs()
+        assert {turn.role for turn in rest} <= {"assistant", "tool", "user"} and not any(
+            turn.tag == "hint" for turn in rest
+        )
         assert played.tokens == sum(len(turn.sampled.ids) for turn in rest if turn.sampled)
     assert not [name for name in inspect.signature(play_tasks).parameters if "hint" in name]
 
@@ -81,13 +118,17 @@ def test_the_same_seed_gives_the_same_episodes_and_another_does_not(sandbox: San
     finally:
         torch.set_num_threads(threads)
     assert [p.session.turns for p in play_it(sandbox, seed=4)] != [p.session.turns for p in first]
-    assert [p.session.turns for p in play_it(sandbox, model=student(seed=8).model)] != [p.session.turns for p in first]
+    assert [p.session.turns for p in play_it(sandbox, model=student(seed=8).model)] != [
+        p.session.turns for p in first
+    ]
 
 
 def test_the_entropy_is_that_of_what_was_sampled(sandbox: Sandbox) -> None:
     """Random weights know nothing: nearly the logarithm of the vocabulary."""
     for played in play_it(sandbox, tasks=2):
-        logprobs = [x for turn in played.session.turns if turn.sampled for x in turn.sampled.logprobs]
+        logprobs = [
+            x for turn in played.session.turns if turn.sampled for x in turn.sampled.logprobs
+        ]
         assert played.entropy == pytest.approx(-sum(logprobs) / len(logprobs))
         assert 0.8 < played.entropy / torch.tensor(float(len(tokenizer()))).log().item() < 1.2
 
@@ -103,13 +144,18 @@ class HintedRequest(WorkshopEnv):
     def open(self) -> Opening:
         opening = super().open()
         system, request = opening.turns
-        return replace(opening, turns=(system, replace(request, blocks=(Text(f"{request.text}\n{HINT}"),))))
+        return replace(
+            opening, turns=(system, replace(request, blocks=(Text(f"{request.text}\n{HINT}"),)))
+        )
 
 
 class HintedResult(WorkshopEnv):
     def reply(self, turn: Turn) -> Reply:
         found = super().reply(turn)
-        hinted = tuple(replace(t, blocks=tuple(replace(b, text=f"{b.text}\n{HINT}") for b in t.results)) for t in found.turns)
+        hinted = tuple(
+            replace(t, blocks=tuple(replace(b, text=f"{b.text}\n{HINT}") for b in t.results))
+            for t in found.turns
+        )
         return replace(found, turns=hinted)
 
 
@@ -119,11 +165,21 @@ class Generous(WorkshopEnv):
 
 
 @pytest.mark.parametrize("kind", [HintedOpening, HintedRequest, HintedResult, Generous])
-def test_an_episode_with_a_hint_or_another_reward_is_refused(kind: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_with_a_hint_or_another_reward_is_refused(
+    kind: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (alone,) = play_it(sandbox, model=reading_parrot(), tasks=1)
-    assert [turn.role for turn in alone.session.turns] == ["system", "user", "assistant", "tool", "assistant"] and not is_success(alone)
+    assert [turn.role for turn in alone.session.turns] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ] and not is_success(alone)
     monkeypatch.setattr(success, "WorkshopEnv", kind)
-    with pytest.raises(DataError, match=r"played again, the episode has other|not what the environment says"):
+    with pytest.raises(
+        DataError, match=r"played again, the episode has other|not what the environment says"
+    ):
         play_it(sandbox, model=reading_parrot(), tasks=1)
 
 
@@ -138,13 +194,22 @@ def test_help_in_a_finished_session_is_seen_by_role_and_author(sandbox: Sandbox)
         replace(turns[3], tag="reminder"),
     ]
     length = (Segment(start=0, end=len(turns) + 1),)
-    helped = [replace(fine.session, turns=(*turns[:4], turn, *turns[4:]), segments=length) for turn in extra]
+    helped = [
+        replace(fine.session, turns=(*turns[:4], turn, *turns[4:]), segments=length)
+        for turn in extra
+    ]
     longer = replace(turns[1], blocks=(Text(turns[1].text + HINT),))
     helped.append(replace(fine.session, turns=(turns[0], longer, *turns[2:])))
-    helped.append(replace(fine.session, tools=(*fine.session.tools, ToolSpec(name="look_at", description=HINT))))
+    helped.append(
+        replace(
+            fine.session, tools=(*fine.session.tools, ToolSpec(name="look_at", description=HINT))
+        )
+    )
     played_of(task, fine.session, measures=fine.measures, ended="done")
     for session in helped:
-        with pytest.raises(DataError, match=r"none of the episode's own|does not begin with the task"):
+        with pytest.raises(
+            DataError, match=r"none of the episode's own|does not begin with the task"
+        ):
             played_of(task, session, measures=fine.measures, ended="done")
 
 

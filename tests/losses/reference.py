@@ -1,7 +1,8 @@
-"""Textbook formulae in float64 NumPy, written without regard for speed or cancellation, and gradients by central differences.
+"""Textbook formulae in float64 NumPy, written without regard for speed or cancellation, and
+gradients by central differences.
 
-Nothing here is shared with the package. Functions take student, teacher and `held`: the student's logits as a constant, for what a
-stop-gradient encloses. Shapes: (N, V) in, (N,) out.
+Nothing here is shared with the package. Functions take student, teacher and `held`: the student's
+logits as a constant, for what a stop-gradient encloses. Shapes: (N, V) in, (N,) out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def divergence_of(p_s: Array, p_t: Array, beta: float) -> Array:
 
 
 def raw_jsd(beta: float, temperature: float = 1.0) -> Rows:
-    return lambda s, t, held: divergence_of(softmax(s / temperature), softmax(t / temperature), beta)
+    return lambda s, t, held: divergence_of(
+        softmax(s / temperature), softmax(t / temperature), beta
+    )
 
 
 def entropy(p: Array) -> Array:
@@ -53,10 +56,14 @@ def entry_parts(p_s: Array, p_t: Array, beta: float) -> Array:
 
 
 def entry_clipped(beta: float, clip: float, temperature: float = 1.0) -> Rows:
-    return lambda s, t, held: np.minimum(entry_parts(softmax(s / temperature), softmax(t / temperature), beta), clip).sum(-1)
+    return lambda s, t, held: np.minimum(
+        entry_parts(softmax(s / temperature), softmax(t / temperature), beta), clip
+    ).sum(-1)
 
 
-def topk(k: int, support: str, rest: str, beta: float, temperature: float = 1.0, clip: float = np.inf) -> Rows:
+def topk(
+    k: int, support: str, rest: str, beta: float, temperature: float = 1.0, clip: float = np.inf
+) -> Rows:
     def rows(s: Array, t: Array, held: Array) -> Array:
         out = []
         for zs, zt in zip(s / temperature, t / temperature, strict=True):
@@ -93,13 +100,17 @@ def skewed_student(skew: float) -> Rows:
 
 
 def symmetric(lam: float) -> Rows:
-    return lambda s, t, held: lam * kl(softmax(s), softmax(t)) + (1 - lam) * kl(softmax(t), softmax(s))
+    return lambda s, t, held: (
+        lam * kl(softmax(s), softmax(t)) + (1 - lam) * kl(softmax(t), softmax(s))
+    )
 
 
 def eopd_paper(tau: float, k: int, alpha: float) -> Rows:
     def rows(s: Array, t: Array, held: Array) -> Array:
         gate = entropy(softmax(t)) > tau
-        return kl(softmax(s), softmax(t)) + alpha * gate * topk(k, "teacher", "dropped", 0.0)(s, t, held)
+        return kl(softmax(s), softmax(t)) + alpha * gate * topk(k, "teacher", "dropped", 0.0)(
+            s, t, held
+        )
 
     return rows
 

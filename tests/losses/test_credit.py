@@ -1,4 +1,5 @@
-"""The hint's signal as credit: what it may do to an advantage, what the wrong hint cancels, and how channels are combined."""
+"""The hint's signal as credit: what it may do to an advantage, what the wrong hint cancels, and how
+channels are combined."""
 
 from __future__ import annotations
 
@@ -43,8 +44,15 @@ def test_without_credit_the_policy_loss_is_bit_equal() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 9999), bound=st.floats(0.01, 2.0), coefficient=st.floats(0.01, 50.0), keep=st.booleans())
-def test_bounded_credit_is_bounded_and_can_be_kept_from_turning_the_reward(seed: int, bound: float, coefficient: float, keep: bool) -> None:
+@given(
+    seed=st.integers(0, 9999),
+    bound=st.floats(0.01, 2.0),
+    coefficient=st.floats(0.01, 50.0),
+    keep=st.booleans(),
+)
+def test_bounded_credit_is_bounded_and_can_be_kept_from_turning_the_reward(
+    seed: int, bound: float, coefficient: float, keep: bool
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     a = torch.randn(40, generator=generator, dtype=torch.float64)
     a[:5] = 0.0
@@ -54,7 +62,9 @@ def test_bounded_credit_is_bounded_and_can_be_kept_from_turning_the_reward(seed:
     if keep:
         assert bool((changed * a >= 0).all()) and bool((changed[a == 0] == 0).all())
     else:
-        assert np.allclose(changed.numpy(), a.numpy() + bound * np.tanh(coefficient * e.numpy() / bound))
+        assert np.allclose(
+            changed.numpy(), a.numpy() + bound * np.tanh(coefficient * e.numpy() / bound)
+        )
 
 
 def test_plain_credit_dead_zone_and_no_gradient() -> None:
@@ -64,7 +74,9 @@ def test_plain_credit_dead_zone_and_no_gradient() -> None:
     assert credited_advantage(a, e, keep_sign=True).tolist() == pytest.approx([1.01, 0.0, 0.0])
     with pytest.raises(ValueError, match="bound"):
         credited_advantage(a, e, bound=0.0)
-    assert not hint_evidence(e, a).requires_grad and hint_evidence(e, a).tolist() == pytest.approx([0.99, 4.0, -3.0])
+    assert not hint_evidence(e, a).requires_grad and hint_evidence(e, a).tolist() == pytest.approx(
+        [0.99, 4.0, -3.0]
+    )
 
 
 def test_the_contrast_takes_the_mean_of_probabilities() -> None:
@@ -72,7 +84,8 @@ def test_the_contrast_takes_the_mean_of_probabilities() -> None:
     right, wrong = rng.uniform(0.01, 1.0, 6), rng.uniform(0.01, 1.0, (4, 6))
     got = contrast_evidence(torch.tensor(np.log(right)), torch.tensor(np.log(wrong)))
     assert np.allclose(got.numpy(), np.log(right) - np.log(wrong.mean(0)))
-    assert not np.allclose(got.numpy(), np.log(right) - np.log(wrong).mean(0), rtol=1e-2)  # the mean of logarithms is another number
+    # the mean of logarithms is another number
+    assert not np.allclose(got.numpy(), np.log(right) - np.log(wrong).mean(0), rtol=1e-2)
 
 
 def test_what_every_hint_changes_is_no_credit() -> None:
@@ -94,28 +107,43 @@ def test_wrong_hints_of_another_shape_are_refused(wrong: torch.Tensor) -> None:
 def test_the_contrasted_teacher_equals_its_definition(temperature: float) -> None:
     rng = np.random.default_rng(1)
     s, right, wrong = rng.normal(size=(5, 6)), rng.normal(size=(5, 6)), rng.normal(size=(3, 5, 6))
-    got = contrast_target(*(torch.tensor(z) for z in (s, right, wrong)), strength=0.8, bound=0.5, temperature=temperature)
+    got = contrast_target(
+        *(torch.tensor(z) for z in (s, right, wrong)),
+        strength=0.8,
+        bound=0.5,
+        temperature=temperature,
+    )
     p_s, p_right, p_wrong = (reference.softmax(z / temperature) for z in (s, right, wrong))
     shift = np.clip(np.log(p_right) - np.log(p_wrong.mean(0)), -0.5, 0.5)
     assert 0 < (np.abs(shift) == 0.5).mean() < 1
     target = p_s * np.exp(0.8 * shift)
-    assert np.allclose((got / temperature).softmax(-1).numpy(), target / target.sum(-1, keepdims=True))
+    assert np.allclose(
+        (got / temperature).softmax(-1).numpy(), target / target.sum(-1, keepdims=True)
+    )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_equal_hints_give_the_student_back_and_every_divergence_is_exactly_zero(temperature: float) -> None:
+def test_equal_hints_give_the_student_back_and_every_divergence_is_exactly_zero(
+    temperature: float,
+) -> None:
     s, hinted = torch.randn(4, 50).requires_grad_(), torch.randn(4, 50)
     hinted[:, 7] = -torch.inf
     target = contrast_target(s, hinted, hinted[None], temperature=temperature)
     assert not target.requires_grad
-    for fn in (kl_student_teacher, kl_teacher_student, lambda a, b, temperature: jsd(a, b, beta=0.5, temperature=temperature)):
+    for fn in (
+        kl_student_teacher,
+        kl_teacher_student,
+        lambda a, b, temperature: jsd(a, b, beta=0.5, temperature=temperature),
+    ):
         value = fn(s, target, temperature=temperature)
         (grad,) = torch.autograd.grad(value.sum(), s)
         assert bool((value == 0).all()) and bool((grad == 0).all())
 
 
 def test_columns_that_do_not_exist_stay_out_of_the_contrasted_teacher() -> None:
-    s, right, wrong = (torch.randn(2, 5, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    s, right, wrong = (
+        torch.randn(2, 5, generator=torch.Generator().manual_seed(i)) for i in range(3)
+    )
     dropped = contrast_target(s[:, :4], right[:, :4], wrong[None, :, :4]).softmax(-1)
     assert torch.allclose(contrast_target(s, right, wrong[None], vocab=4).softmax(-1), dropped)
     for z in (s, right, wrong):
@@ -137,7 +165,12 @@ def test_credit_weights_stay_around_one() -> None:
 def test_difficulty_weights_are_symmetric_and_zero_at_the_ends() -> None:
     p = torch.linspace(0, 1, 11, dtype=torch.float64)
     got = difficulty_weight(p)
-    assert torch.allclose(got, difficulty_weight(1 - p)) and got[0] == 0 and got[-1] == 0 and int(got.argmax()) == 5
+    assert (
+        torch.allclose(got, difficulty_weight(1 - p))
+        and got[0] == 0
+        and got[-1] == 0
+        and int(got.argmax()) == 5
+    )
     assert np.allclose(got.numpy() ** 2, p.numpy() * (1 - p.numpy()))
     with pytest.raises(ValueError, match="success rates"):
         difficulty_weight(torch.tensor([1.1]))
@@ -148,6 +181,9 @@ def test_max_rl_is_the_mean_score_of_the_successes_less_the_mean_score() -> None
     reward, score = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0]).double(), torch.randn(5).double()
     got = (max_rl_advantages(reward) * score).mean()
     assert got.item() == pytest.approx((score[reward == 1].mean() - score.mean()).item())
-    assert max_rl_advantages(torch.zeros(4)).tolist() == [0.0] * 4 and max_rl_advantages(torch.ones(4)).tolist() == [0.0] * 4
+    assert (
+        max_rl_advantages(torch.zeros(4)).tolist() == [0.0] * 4
+        and max_rl_advantages(torch.ones(4)).tolist() == [0.0] * 4
+    )
     with pytest.raises(ValueError, match="0 and 1"):
         max_rl_advantages(torch.tensor([0.5, 1.0]))

@@ -36,16 +36,23 @@ def np_reference(s: np.ndarray, t: np.ndarray, beta: float, temperature: float =
     return (beta * np_kl(pt, m) + (1 - beta) * np_kl(ps, m)) / (beta * (1 - beta))
 
 
-def np_gradient(s: np.ndarray, t: np.ndarray, beta: float, temperature: float = 1.0, h: float = 1e-5) -> np.ndarray:
+def np_gradient(
+    s: np.ndarray, t: np.ndarray, beta: float, temperature: float = 1.0, h: float = 1e-5
+) -> np.ndarray:
     out = np.zeros_like(s)
     for j in range(s.shape[-1]):
         step = np.zeros_like(s)
         step[..., j] = h
-        out[..., j] = (np_reference(s + step, t, beta, temperature) - np_reference(s - step, t, beta, temperature)) / (2 * h)
+        out[..., j] = (
+            np_reference(s + step, t, beta, temperature)
+            - np_reference(s - step, t, beta, temperature)
+        ) / (2 * h)
     return out
 
 
-def random_logits(seed: int = 0, n: int = 5, v: int = 11, scale: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+def random_logits(
+    seed: int = 0, n: int = 5, v: int = 11, scale: float = 2.0
+) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, v)) * scale, rng.normal(size=(n, v)) * scale
 
@@ -63,7 +70,12 @@ def agrees(fn: Callable[..., Tensor], beta: float, temperature: float = 1.0) -> 
         value.sum().backward()
     grad = np.zeros_like(s_np) if s.grad is None else s.grad.numpy()
     return (
-        np.allclose(value.detach().numpy(), np_reference(s_np, t_np, beta, temperature), rtol=1e-9, atol=1e-12)
+        np.allclose(
+            value.detach().numpy(),
+            np_reference(s_np, t_np, beta, temperature),
+            rtol=1e-9,
+            atol=1e-12,
+        )
         and np.allclose(grad, np_gradient(s_np, t_np, beta, temperature), rtol=1e-6, atol=1e-8)
         and t.grad is None
     )
@@ -78,8 +90,12 @@ def test_value_and_gradient_equal_the_reference(beta: float, temperature: float)
 def test_the_kls_are_named_by_argument_order() -> None:
     assert agrees(kl_teacher_student, 0.0)
     assert agrees(kl_student_teacher, 1.0)
-    assert agrees(lambda s, t, **k: hint_divergence(s, t, divergence="kl(teacher, student)", **k), 0.0)
-    assert agrees(lambda s, t, **k: hint_divergence(s, t, divergence="kl(student, teacher)", **k), 1.0)
+    assert agrees(
+        lambda s, t, **k: hint_divergence(s, t, divergence="kl(teacher, student)", **k), 0.0
+    )
+    assert agrees(
+        lambda s, t, **k: hint_divergence(s, t, divergence="kl(student, teacher)", **k), 1.0
+    )
     assert agrees(lambda s, t, **k: hint_divergence(s, t, divergence="jsd", beta=0.3, **k), 0.3)
 
 
@@ -96,8 +112,14 @@ WRONG: dict[str, tuple[Callable[..., Tensor], float]] = {
     "no scaling": (lambda s, t, **k: jsd(s, t, beta=0.1, raw=True, **k), 0.1),
     "detached student": (lambda s, t, **k: jsd(s.detach(), t, beta=0.5, **k), 0.5),
     "teacher gradient leak": (leaking, 1.0),
-    "times the squared temperature": (lambda s, t, temperature: temperature**2 * jsd(s, t, beta=0.5, temperature=temperature), 0.5),
-    "temperature on the student only": (lambda s, t, temperature: jsd(s / temperature, t, beta=0.5), 0.5),
+    "times the squared temperature": (
+        lambda s, t, temperature: temperature**2 * jsd(s, t, beta=0.5, temperature=temperature),
+        0.5,
+    ),
+    "temperature on the student only": (
+        lambda s, t, temperature: jsd(s / temperature, t, beta=0.5),
+        0.5,
+    ),
 }
 
 
@@ -124,7 +146,8 @@ def test_identity_is_exactly_zero_with_zero_gradient(beta: float, dtype: torch.d
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("distance", [3e-2, 1e-3])
 def test_near_equality_keeps_its_digits_in_float32(beta: float, distance: float) -> None:
-    """At a divergence of 1e-4 .. 1e-7 the usual formula in float32 loses 1e-3 or more; ours keeps four digits."""
+    """At a divergence of 1e-4 .. 1e-7 the usual formula in float32 loses 1e-3 or more; ours keeps
+    four digits."""
     generator = torch.Generator().manual_seed(3)
     s = torch.randn(8, 5000, generator=generator) * 3
     t = s + distance * torch.randn(8, 5000, generator=generator)
@@ -147,7 +170,9 @@ def test_all_divergences_have_the_same_curvature_near_equality() -> None:
     for beta in (0.0, 0.1, 0.5, 0.8):
         assert torch.allclose(jsd(s, t, beta=beta), base, rtol=2e-3)
         if 0 < beta < 1:
-            assert torch.allclose(jsd(s, t, beta=beta, raw=True), beta * (1 - beta) * base, rtol=2e-3)
+            assert torch.allclose(
+                jsd(s, t, beta=beta, raw=True), beta * (1 - beta) * base, rtol=2e-3
+            )
 
 
 def test_columns_behind_the_vocabulary_do_not_count() -> None:
@@ -182,7 +207,11 @@ def test_one_sided_minus_infinity_stays_finite(beta: float) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000), beta=st.sampled_from([0.0, 0.05, 0.5, 0.95, 1.0]), scale=st.sampled_from([0.01, 1.0, 40.0]))
+@given(
+    seed=st.integers(0, 10_000),
+    beta=st.sampled_from([0.0, 0.05, 0.5, 0.95, 1.0]),
+    scale=st.sampled_from([0.01, 1.0, 40.0]),
+)
 def test_never_negative_symmetric_and_bounded(seed: int, beta: float, scale: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     s, t = (torch.randn(4, 13, generator=generator) * scale for _ in range(2))
@@ -191,7 +220,8 @@ def test_never_negative_symmetric_and_bounded(seed: int, beta: float, scale: flo
     value.sum().backward()
     assert s.grad is not None
     assert bool((value >= 0).all())
-    assert float(s.grad.sum(-1).abs().max()) < 1e-5 * max(1.0, float(value.detach().max()))  # softmax cannot feel a common shift
+    # softmax cannot feel a common shift
+    assert float(s.grad.sum(-1).abs().max()) < 1e-5 * max(1.0, float(value.detach().max()))
     mirrored = jsd(t, s.detach(), beta=1 - beta, raw=True)
     assert torch.allclose(value.detach(), mirrored, rtol=1e-4, atol=1e-6)
     if 0 < beta < 1:

@@ -1,4 +1,5 @@
-"""Faults that a reviewer found in the losses, held down: what other tests of these functions did not ask."""
+"""Faults that a reviewer found in the losses, held down: what other tests of these functions did
+not ask."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ INF = torch.inf
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_taid_of_supports_that_share_no_column_is_the_students_entropy(dtype: torch.dtype) -> None:
-    z = torch.tensor([[0.0, 0.0, -INF, -INF], [0.0, 1.0, 2.0, 3.0]], dtype=dtype, requires_grad=True)
+    z = torch.tensor(
+        [[0.0, 0.0, -INF, -INF], [0.0, 1.0, 2.0, 3.0]], dtype=dtype, requires_grad=True
+    )
     t = torch.tensor([[-INF, -INF, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]], dtype=dtype)
     values = taid(z, t, t=0.4)
     (grad,) = torch.autograd.grad(values.sum(), z)
@@ -25,7 +28,9 @@ def test_taid_of_supports_that_share_no_column_is_the_students_entropy(dtype: to
     assert torch.isfinite(grad).all() and not grad[0].any() and grad[1].any()
 
 
-def test_the_sampled_term_of_the_paper_is_raised_before_it_is_tempered_and_gives_the_sampler_no_gradient() -> None:
+def test_the_sampled_term_of_the_paper_is_raised_before_it_is_tempered_and_gives_the_sampler_no_gradient() -> (
+    None
+):
     generator = torch.Generator().manual_seed(3)
     z, t = (torch.randn(5, 11, generator=generator).mul(3).bfloat16() for _ in range(2))
     ids = torch.arange(5)
@@ -37,7 +42,11 @@ def test_the_sampled_term_of_the_paper_is_raised_before_it_is_tempered_and_gives
     student = z.double().requires_grad_()
     own = token_logprobs(student / 0.7, ids)
     grads = [
-        torch.autograd.grad(eopd_paper(student, t.double(), sampled_logp_N=logp, **how).sum(), student, retain_graph=True)[0]  # pyright: ignore[reportArgumentType]
+        torch.autograd.grad(
+            eopd_paper(student, t.double(), sampled_logp_N=logp, **how).sum(),
+            student,
+            retain_graph=True,
+        )[0]  # pyright: ignore[reportArgumentType]
         for logp in (own, own.detach())
     ]
     assert torch.equal(*grads)
@@ -52,8 +61,12 @@ def test_a_second_derivative_is_refused_and_not_wrong(loss) -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 1.0])
 def test_a_margin_of_infinity_is_a_loss_of_zero_and_not_nan(smoothing: float) -> None:
-    """A rejected side that the policy rules out: 0 times the logarithm of a sigmoid of 0 must not enter."""
-    possible, ruled_out = torch.tensor([-1.0], requires_grad=True), torch.tensor([-INF], requires_grad=True)
+    """A rejected side that the policy rules out: 0 times the logarithm of a sigmoid of 0 must not
+    enter."""
+    possible, ruled_out = (
+        torch.tensor([-1.0], requires_grad=True),
+        torch.tensor([-INF], requires_grad=True),
+    )
     sides = (possible, ruled_out) if smoothing == 0.0 else (ruled_out, possible)
     base = torch.tensor([-2.0])
     for value in (
@@ -68,8 +81,15 @@ def test_a_margin_of_infinity_is_a_loss_of_zero_and_not_nan(smoothing: float) ->
 
 def test_a_token_without_advantage_has_no_loss_although_its_log_prob_is_minus_infinity() -> None:
     logp = torch.tensor([-INF, -1.0], requires_grad=True)
-    sampled, advantage, sequence = torch.tensor([-1.0, -1.0]), torch.tensor([0.0, 0.5]), torch.tensor([0, 1])
-    for value in (cispo(logp, sampled, advantage, cap=2.0), vespo(logp, sampled, advantage, sequence, num_sequences=2)):
+    sampled, advantage, sequence = (
+        torch.tensor([-1.0, -1.0]),
+        torch.tensor([0.0, 0.5]),
+        torch.tensor([0, 1]),
+    )
+    for value in (
+        cispo(logp, sampled, advantage, cap=2.0),
+        vespo(logp, sampled, advantage, sequence, num_sequences=2),
+    ):
         (grad,) = torch.autograd.grad(value.sum(), logp)
         assert value.tolist() == [0.0, 0.5] and grad.tolist() == [0.0, -0.5]
 

@@ -1,4 +1,5 @@
-"""The Triton kernel in Triton's own interpreter, on the CPU: its arithmetic against the eager kernel. No GPU has run it yet."""
+"""The Triton kernel in Triton's own interpreter, on the CPU: its arithmetic against the eager
+kernel. No GPU has run it yet."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton comes with torch's CUDA builds; this torch has none")
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None,
+    reason="triton comes with torch's CUDA builds; this torch has none",
+)
 def test_the_kernel_gives_what_the_eager_one_gives(repository_root: Path) -> None:
     """In a process of its own, as the interpreter is chosen when triton is imported."""
     done = subprocess.run(

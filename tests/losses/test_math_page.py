@@ -12,16 +12,24 @@ import pytest
 
 from composer_replication import losses
 
-# the fused kernels compute what the row functions define, and are held to them in test_fused.py; the Triton one needs triton to import
-MODULES = [f"{losses.__name__}.{m.name}" for m in pkgutil.iter_modules(losses.__path__) if not m.name.startswith("fused_")]
-# the kernel's front, channel bookkeeping and the total are told elsewhere, the guide's names in docs/coming_from_the_guide.md
+# the fused kernels compute what the row functions define, and are held to them in test_fused.py;
+# the Triton one needs triton to import
+MODULES = [
+    f"{losses.__name__}.{m.name}"
+    for m in pkgutil.iter_modules(losses.__path__)
+    if not m.name.startswith("fused_")
+]
+# the kernel's front, channel bookkeeping and the total are told elsewhere, the guide's names in
+# docs/coming_from_the_guide.md
 ELSEWHERE = {"fused", "channel", "total", "guide"}
 
 
 def public_functions(module_name: str) -> list[str]:
     module = importlib.import_module(module_name)
     members = inspect.getmembers(module, inspect.isfunction)
-    return [name for name, fn in members if not name.startswith("_") and fn.__module__ == module_name]
+    return [
+        name for name, fn in members if not name.startswith("_") and fn.__module__ == module_name
+    ]
 
 
 def test_the_examples_of_the_page_run(repository_root: Path) -> None:
@@ -33,7 +41,9 @@ def test_the_examples_of_the_page_run(repository_root: Path) -> None:
 def test_the_page_names_every_public_function(module: str, repository_root: Path) -> None:
     text = (repository_root / "docs" / "math.md").read_text("utf-8")
     plumbing = {"match_logits", "logprobs"}
-    missing = [name for name in public_functions(module) if f"`{name}" not in text and name not in plumbing]
+    missing = [
+        name for name in public_functions(module) if f"`{name}" not in text and name not in plumbing
+    ]
     assert not missing
 
 
@@ -45,4 +55,8 @@ def test_the_worked_examples_of_the_docstrings_are_right(module: str) -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if m.rsplit(".", 1)[1] != "fused"])
 def test_every_public_function_has_a_worked_example(module: str) -> None:
     named = importlib.import_module(module)
-    assert not [name for name in public_functions(module) if ">>>" not in (getattr(named, name).__doc__ or "")]
+    assert not [
+        name
+        for name in public_functions(module)
+        if ">>>" not in (getattr(named, name).__doc__ or "")
+    ]

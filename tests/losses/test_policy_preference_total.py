@@ -42,7 +42,10 @@ def test_golden_sequence_sums_use_the_logits_one_position_before() -> None:
     """labels[:, 1:] against logits[:, :-1]; an off-by-one gather gives other sums."""
     (case,) = (c for c in GOLDEN["cases"] if c["id"] == "simpo/get_batch_logps")
     logits = torch.tensor(GOLDEN["inputs"]["logits/base"]["student"], dtype=torch.float64)
-    mask, ids = torch.tensor(GOLDEN["inputs"]["mask"], dtype=torch.bool), torch.tensor(GOLDEN["inputs"]["ids"])
+    mask, ids = (
+        torch.tensor(GOLDEN["inputs"]["mask"], dtype=torch.bool),
+        torch.tensor(GOLDEN["inputs"]["ids"]),
+    )
 
     def sums(shift: int) -> list[float]:
         row_N, position_N = mask[:, 1:].nonzero(as_tuple=True)
@@ -73,11 +76,20 @@ def test_logprobs_are_float32_and_leave_padding_columns_out() -> None:
 
 
 def np_dr_grpo(logp: float, sampled: float, advantage: float, clip: float) -> tuple[float, float]:
-    """(value, gradient) of one token, case by case: PPO's objective (arXiv 1707.06347, figure 1) with its sign turned."""
+    """(value, gradient) of one token, case by case: PPO's objective (arXiv 1707.06347, figure 1)
+    with its sign turned."""
     ratio = math.exp(logp - sampled)
     if advantage >= 0:
-        return (-ratio * advantage, -ratio * advantage) if ratio < 1 + clip else (-(1 + clip) * advantage, 0.0)
-    return (-ratio * advantage, -ratio * advantage) if ratio > 1 - clip else (-(1 - clip) * advantage, 0.0)
+        return (
+            (-ratio * advantage, -ratio * advantage)
+            if ratio < 1 + clip
+            else (-(1 + clip) * advantage, 0.0)
+        )
+    return (
+        (-ratio * advantage, -ratio * advantage)
+        if ratio > 1 - clip
+        else (-(1 - clip) * advantage, 0.0)
+    )
 
 
 def test_dr_grpo_and_its_gradient_equal_the_cases_written_out() -> None:
@@ -86,7 +98,9 @@ def test_dr_grpo_and_its_gradient_equal_the_cases_written_out() -> None:
     logp_N = torch.tensor(logp, requires_grad=True)
     value_N = dr_grpo(logp_N, torch.tensor(sampled), torch.tensor(advantage), clip=0.2)
     value_N.sum().backward()
-    expected = np.array([np_dr_grpo(*row, clip=0.2) for row in zip(logp, sampled, advantage, strict=True)])
+    expected = np.array(
+        [np_dr_grpo(*row, clip=0.2) for row in zip(logp, sampled, advantage, strict=True)]
+    )
     assert logp_N.grad is not None
     assert np.allclose(value_N.detach().numpy(), expected[:, 0], rtol=1e-12)
     assert np.allclose(logp_N.grad.numpy(), expected[:, 1], rtol=1e-12)
@@ -99,15 +113,28 @@ def test_at_ratio_one_the_gradient_is_minus_the_advantage() -> None:
     logp_N = torch.tensor([-0.1, -3.0, -7.0], requires_grad=True)
     value_N = dr_grpo(logp_N, logp_N.detach(), advantage_N, clip=0.2)
     value_N.sum().backward()
-    assert logp_N.grad is not None and logp_N.grad.tolist() == [-1.5, 0.25, 0.0] and value_N.tolist() == [-1.5, 0.25, 0.0]
+    assert (
+        logp_N.grad is not None
+        and logp_N.grad.tolist() == [-1.5, 0.25, 0.0]
+        and value_N.tolist() == [-1.5, 0.25, 0.0]
+    )
     assert is_clipped(logp_N, logp_N.detach(), advantage_N, clip=0.2).tolist() == [False] * 3
 
 
 @pytest.mark.parametrize(
     ("advantage", "ratio", "moves"),
-    [(1.0, 1.5, False), (1.0, 0.5, True), (-1.0, 1.5, True), (-1.0, 0.5, False), (1.0, 1.19, True), (-1.0, 0.81, True)],
+    [
+        (1.0, 1.5, False),
+        (1.0, 0.5, True),
+        (-1.0, 1.5, True),
+        (-1.0, 0.5, False),
+        (1.0, 1.19, True),
+        (-1.0, 0.81, True),
+    ],
 )
-def test_the_clip_stops_only_what_goes_on_in_the_direction_of_the_advantage(advantage: float, ratio: float, moves: bool) -> None:
+def test_the_clip_stops_only_what_goes_on_in_the_direction_of_the_advantage(
+    advantage: float, ratio: float, moves: bool
+) -> None:
     sampled_N = torch.tensor([-2.0], dtype=torch.float64)
     logp_N = (sampled_N + math.log(ratio)).requires_grad_()
     dr_grpo(logp_N, sampled_N, torch.tensor([advantage]), clip=0.2).sum().backward()
@@ -120,7 +147,9 @@ def test_the_clip_stops_only_what_goes_on_in_the_direction_of_the_advantage(adva
 
 
 def pref() -> dict[str, Tensor]:
-    return {k: torch.tensor(v, dtype=torch.float64) for k, v in GOLDEN["inputs"]["pref_logps"].items()}
+    return {
+        k: torch.tensor(v, dtype=torch.float64) for k, v in GOLDEN["inputs"]["pref_logps"].items()
+    }
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5])
@@ -129,12 +158,16 @@ def test_dpo_golden_values_and_gradients(beta: float) -> None:
     p = pref()
     for tensor in p.values():
         tensor.requires_grad_()
-    loss = dpo(p["policy_chosen"], p["policy_rejected"], p["ref_chosen"], p["ref_rejected"], beta=beta).mean()
+    loss = dpo(
+        p["policy_chosen"], p["policy_rejected"], p["ref_chosen"], p["ref_rejected"], beta=beta
+    ).mean()
     loss.backward()
     assert loss.item() == pytest.approx(case["expected"]["loss"], rel=1e-6)
     for side in ("chosen", "rejected"):
         grad = p[f"policy_{side}"].grad
-        assert grad is not None and torch.allclose(grad, torch.tensor(case["expected"][f"grad_policy_{side}"]).double(), atol=1e-7)
+        assert grad is not None and torch.allclose(
+            grad, torch.tensor(case["expected"][f"grad_policy_{side}"]).double(), atol=1e-7
+        )
         assert p[f"ref_{side}"].grad is None
 
 
@@ -146,18 +179,37 @@ def test_dpo_of_policy_equal_to_reference_is_log_two() -> None:
 
 def test_the_margin_is_what_dpo_sees_and_gives_the_reference_no_gradient() -> None:
     p = pref()
-    given = (p["policy_chosen"], p["policy_rejected"], p["ref_chosen"].requires_grad_(), p["ref_rejected"].requires_grad_())
+    given = (
+        p["policy_chosen"],
+        p["policy_rejected"],
+        p["ref_chosen"].requires_grad_(),
+        p["ref_rejected"].requires_grad_(),
+    )
     margin_P = margins(*given)
-    assert torch.allclose(dpo(*given, beta=0.3), torch.log1p(torch.exp(-0.3 * margin_P))) and not margin_P.requires_grad
+    assert (
+        torch.allclose(dpo(*given, beta=0.3), torch.log1p(torch.exp(-0.3 * margin_P)))
+        and not margin_P.requires_grad
+    )
     by_hand = p["policy_chosen"] - p["policy_rejected"] - (p["ref_chosen"] - p["ref_rejected"])
     assert torch.allclose(margin_P, by_hand)
 
 
 def test_label_smoothing_mixes_the_pair_with_its_swap() -> None:
     p = pref()
-    right = dpo(p["policy_chosen"], p["policy_rejected"], p["ref_chosen"], p["ref_rejected"], beta=0.3)
-    swapped = dpo(p["policy_rejected"], p["policy_chosen"], p["ref_rejected"], p["ref_chosen"], beta=0.3)
-    smoothed = dpo(p["policy_chosen"], p["policy_rejected"], p["ref_chosen"], p["ref_rejected"], beta=0.3, label_smoothing=0.2)
+    right = dpo(
+        p["policy_chosen"], p["policy_rejected"], p["ref_chosen"], p["ref_rejected"], beta=0.3
+    )
+    swapped = dpo(
+        p["policy_rejected"], p["policy_chosen"], p["ref_rejected"], p["ref_chosen"], beta=0.3
+    )
+    smoothed = dpo(
+        p["policy_chosen"],
+        p["policy_rejected"],
+        p["ref_chosen"],
+        p["ref_rejected"],
+        beta=0.3,
+        label_smoothing=0.2,
+    )
     assert torch.allclose(smoothed, 0.8 * right + 0.2 * swapped)
     assert not torch.allclose(right, swapped)
 
@@ -171,7 +223,11 @@ def test_the_margin_of_a_response_of_100000_tokens_is_exact() -> None:
     (chosen - rejected).backward()
     exact = logp_N.detach().double().view(2, -1).sum(-1)
     assert abs((chosen - rejected).item() - (exact[0] - exact[1]).item()) < 1e-6
-    assert logp_N.grad is not None and logp_N.grad.dtype == torch.float32 and logp_N.grad[0] == 1.0 == -logp_N.grad[-1]
+    assert (
+        logp_N.grad is not None
+        and logp_N.grad.dtype == torch.float32
+        and logp_N.grad[0] == 1.0 == -logp_N.grad[-1]
+    )
 
 
 def test_a_sequence_without_tokens_is_an_error_not_log_two() -> None:
@@ -182,11 +238,15 @@ def test_a_sequence_without_tokens_is_an_error_not_log_two() -> None:
 # ---- settings ----
 
 
-@pytest.mark.parametrize(("beta", "named"), [(0.0, "kl(teacher, student)"), (1.0, "kl(student, teacher)")])
+@pytest.mark.parametrize(
+    ("beta", "named"), [(0.0, "kl(teacher, student)"), (1.0, "kl(student, teacher)")]
+)
 def test_beta_0_and_1_are_settings_and_are_the_two_kls(beta: float, named: Divergence) -> None:
     settings = HintSettings(beta=beta)
     student_NV, teacher_NV = torch.randn(5, 9), torch.randn(5, 9)
-    value_N = hint_divergence(student_NV, teacher_NV, divergence=settings.divergence, beta=settings.beta)
+    value_N = hint_divergence(
+        student_NV, teacher_NV, divergence=settings.divergence, beta=settings.beta
+    )
     assert torch.equal(value_N, hint_divergence(student_NV, teacher_NV, divergence=named))
     with pytest.raises(ValidationError):
         HintSettings(beta=beta + (0.1 if beta else -0.1))
@@ -204,15 +264,32 @@ def test_the_mean_does_not_depend_on_how_the_step_is_cut() -> None:
     values = torch.randn(10)
     cuts = [values[:1], values[1:8], values[8:]]
     whole = total_loss([part(values, 10)], {"lm_ce": 1.0})
-    assert torch.allclose(sum((total_loss([part(v, 10)], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())), whole, atol=1e-6)
-    assert not torch.allclose(sum((total_loss([part(v, len(v))], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())) / 3, whole, atol=1e-3)
+    assert torch.allclose(
+        sum((total_loss([part(v, 10)], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())),
+        whole,
+        atol=1e-6,
+    )
+    assert not torch.allclose(
+        sum((total_loss([part(v, len(v))], {"lm_ce": 1.0}) for v in cuts), torch.zeros(())) / 3,
+        whole,
+        atol=1e-3,
+    )
 
 
 def test_weighted_values_add_up_whatever_the_cut() -> None:
-    """Two pairs of weight 1/2 and three anchor tokens of weight 4/3, as the preference channel has them."""
-    values, weights = torch.tensor([0.7, 0.5, 1.0, 2.0, 3.0]), torch.tensor([0.5, 0.5, 4 / 3, 4 / 3, 4 / 3])
+    """Two pairs of weight 1/2 and three anchor tokens of weight 4/3, as the preference channel has
+    them."""
+    values, weights = (
+        torch.tensor([0.7, 0.5, 1.0, 2.0, 3.0]),
+        torch.tensor([0.5, 0.5, 4 / 3, 4 / 3, 4 / 3]),
+    )
     cuts = [slice(0, 1), slice(1, 4), slice(4, 5)]
-    parts = [ChannelLoss(name="preference", values=values[c], weights=weights[c], tokens=1, global_units=1) for c in cuts]
+    parts = [
+        ChannelLoss(
+            name="preference", values=values[c], weights=weights[c], tokens=1, global_units=1
+        )
+        for c in cuts
+    ]
     assert sum(p.mean_part().item() for p in parts) == pytest.approx(0.6 + 4 * 2.0)
     assert total_loss(parts, {"preference": 0.25}).item() == pytest.approx(0.25 * 8.6)
 
@@ -229,13 +306,17 @@ def test_scales_divide_by_the_running_mean_or_not_at_all() -> None:
     means = {name: RunningMean() for name in CHANNELS}
     for norm in (1.0, 2.9, 0.0):
         means["hint"].add(norm)
-    scales = channel_scales({"lm_ce": 1.0, "hint": 3.0, "preference": 0.0}, means, balance="grad_norm")
-    assert scales == pytest.approx({"lm_ce": 1.0, "hint": 1.5, "preference": 0.0})  # (0.9 * 1.0 + 2.9) / 1.9 = 2
+    scales = channel_scales(
+        {"lm_ce": 1.0, "hint": 3.0, "preference": 0.0}, means, balance="grad_norm"
+    )
+    # (0.9 * 1.0 + 2.9) / 1.9 = 2
+    assert scales == pytest.approx({"lm_ce": 1.0, "hint": 1.5, "preference": 0.0})
     assert channel_scales({"hint": 3.0}, means, balance="none") == {"hint": 3.0}
 
 
 def test_the_running_mean_is_exponential_and_corrected_for_its_start() -> None:
-    """Adam's form of it, m = 0.9 m + 0.1 x divided by 1 - 0.9 ** n; an all-time mean stays behind where norms move."""
+    """Adam's form of it, m = 0.9 m + 0.1 x divided by 1 - 0.9 ** n; an all-time mean stays behind
+    where norms move."""
     norms = np.random.default_rng(3).uniform(0.5, 2.0, 30)
     mean, moment = RunningMean(), 0.0
     for n, norm in enumerate(norms, start=1):
@@ -258,5 +339,12 @@ def test_the_running_mean_is_exponential_and_corrected_for_its_start() -> None:
         (1.0, 0, 0, 0.0, True, "exhausted"),
     ],
 )
-def test_status(weight: float, inputs: int, tokens: int, grad_norm: float, was_active: bool, status: str) -> None:
-    assert channel_status(weight=weight, inputs=inputs, tokens=tokens, grad_norm=grad_norm, was_active=was_active) == status
+def test_status(
+    weight: float, inputs: int, tokens: int, grad_norm: float, was_active: bool, status: str
+) -> None:
+    assert (
+        channel_status(
+            weight=weight, inputs=inputs, tokens=tokens, grad_norm=grad_norm, was_active=was_active
+        )
+        == status
+    )

@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from composer_replication.losses.preference import dpo, dpo_hinge, ipo, sequence_logprobs, sequence_mean_logprobs, simpo
+from composer_replication.losses.preference import (
+    dpo,
+    dpo_hinge,
+    ipo,
+    sequence_logprobs,
+    sequence_mean_logprobs,
+    simpo,
+)
 
 Array = np.ndarray
 Ours = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -32,17 +39,33 @@ def margin(c: Array, r: Array, rc: Array, rr: Array) -> Array:
 
 
 FAMILY: dict[str, tuple[Ours, Expected]] = {
-    "dpo": (lambda c, r, rc, rr: dpo(c, r, rc, rr, beta=0.7), lambda *x: minus_log_sigmoid(0.7 * margin(*x))),
+    "dpo": (
+        lambda c, r, rc, rr: dpo(c, r, rc, rr, beta=0.7),
+        lambda *x: minus_log_sigmoid(0.7 * margin(*x)),
+    ),
     "dpo, smoothed": (
         lambda c, r, rc, rr: dpo(c, r, rc, rr, beta=0.7, label_smoothing=0.2),
-        lambda *x: 0.8 * minus_log_sigmoid(0.7 * margin(*x)) + 0.2 * minus_log_sigmoid(-0.7 * margin(*x)),
+        lambda *x: (
+            0.8 * minus_log_sigmoid(0.7 * margin(*x)) + 0.2 * minus_log_sigmoid(-0.7 * margin(*x))
+        ),
     ),
-    "hinge": (lambda c, r, rc, rr: dpo_hinge(c, r, rc, rr, beta=0.7), lambda *x: np.maximum(0, 1 - 0.7 * margin(*x))),
-    "ipo": (lambda c, r, rc, rr: ipo(c, r, rc, rr, beta=0.7), lambda *x: (margin(*x) - 1 / 1.4) ** 2),
-    "simpo": (lambda c, r, rc, rr: simpo(c, r, beta=2.0, gamma=0.5), lambda c, r, rc, rr: minus_log_sigmoid(2 * (c - r) - 0.5)),
+    "hinge": (
+        lambda c, r, rc, rr: dpo_hinge(c, r, rc, rr, beta=0.7),
+        lambda *x: np.maximum(0, 1 - 0.7 * margin(*x)),
+    ),
+    "ipo": (
+        lambda c, r, rc, rr: ipo(c, r, rc, rr, beta=0.7),
+        lambda *x: (margin(*x) - 1 / 1.4) ** 2,
+    ),
+    "simpo": (
+        lambda c, r, rc, rr: simpo(c, r, beta=2.0, gamma=0.5),
+        lambda c, r, rc, rr: minus_log_sigmoid(2 * (c - r) - 0.5),
+    ),
     "simpo, smoothed": (
         lambda c, r, rc, rr: simpo(c, r, beta=2.0, gamma=0.5, label_smoothing=0.1),
-        lambda c, r, rc, rr: 0.9 * minus_log_sigmoid(2 * (c - r) - 0.5) + 0.1 * minus_log_sigmoid(0.5 - 2 * (c - r)),
+        lambda c, r, rc, rr: (
+            0.9 * minus_log_sigmoid(2 * (c - r) - 0.5) + 0.1 * minus_log_sigmoid(0.5 - 2 * (c - r))
+        ),
     ),
     "simpo hinge": (
         lambda c, r, rc, rr: simpo(c, r, beta=2.0, gamma=0.5, loss="hinge"),
@@ -66,7 +89,11 @@ def agrees(fn: Ours, expected: Expected) -> bool:
         grad = leaves[side].grad
         if grad is None or not np.allclose(grad.numpy(), (up - down) / 2e-6, rtol=1e-6, atol=1e-8):
             return False
-    return np.allclose(value.detach().numpy(), expected(*given), rtol=1e-12) and leaves[2].grad is None and leaves[3].grad is None
+    return (
+        np.allclose(value.detach().numpy(), expected(*given), rtol=1e-12)
+        and leaves[2].grad is None
+        and leaves[3].grad is None
+    )
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -84,9 +111,18 @@ def test_each_variant_trains_by_its_own_gradient(right: str, other: str) -> None
 WRONG: dict[str, tuple[str, Ours]] = {
     "gamma as a ratio of beta": ("simpo", lambda c, r, rc, rr: simpo(c, r, beta=2.0, gamma=1.0)),
     "chosen and rejected swapped": ("dpo", lambda c, r, rc, rr: dpo(r, c, rr, rc, beta=0.7)),
-    "a reference with a gradient": ("dpo", lambda c, r, rc, rr: -torch.nn.functional.logsigmoid(0.7 * ((c - rc) - (r - rr)))),
-    "without a reference": ("dpo", lambda c, r, rc, rr: dpo(c, r, torch.zeros_like(c), torch.zeros_like(r), beta=0.7)),
-    "ipo with 1 / beta": ("ipo", lambda c, r, rc, rr: ((c - rc.detach()) - (r - rr.detach()) - 1 / 0.7).square()),
+    "a reference with a gradient": (
+        "dpo",
+        lambda c, r, rc, rr: -torch.nn.functional.logsigmoid(0.7 * ((c - rc) - (r - rr))),
+    ),
+    "without a reference": (
+        "dpo",
+        lambda c, r, rc, rr: dpo(c, r, torch.zeros_like(c), torch.zeros_like(r), beta=0.7),
+    ),
+    "ipo with 1 / beta": (
+        "ipo",
+        lambda c, r, rc, rr: ((c - rc.detach()) - (r - rr.detach()) - 1 / 0.7).square(),
+    ),
 }
 
 
@@ -98,7 +134,11 @@ def test_known_wrong_variants_do_not_agree(name: str) -> None:
 
 def test_large_margins_neither_overflow_nor_vanish_to_nan() -> None:
     c, r = torch.tensor([5000.0, -5000.0], requires_grad=True), torch.zeros(2)
-    for value in (dpo(c, r, r, r, beta=1.0, label_smoothing=0.1), simpo(c, r, beta=1.0, gamma=0.0), ipo(c, r, r, r, beta=0.1)):
+    for value in (
+        dpo(c, r, r, r, beta=1.0, label_smoothing=0.1),
+        simpo(c, r, beta=1.0, gamma=0.0),
+        ipo(c, r, r, r, beta=0.1),
+    ):
         assert bool(value.isfinite().all())
         (grad,) = torch.autograd.grad(value.sum(), c)
         assert bool(grad.isfinite().all())
@@ -108,7 +148,8 @@ def test_a_longer_sequence_has_no_larger_mean_and_an_empty_one_is_an_error() -> 
     logp, where = torch.tensor([-1.0, -1.0, -1.0, -2.0]), torch.tensor([0, 0, 0, 1])
     assert sequence_mean_logprobs(logp, where, num_sequences=2).tolist() == [-1.0, -2.0]
     assert sequence_logprobs(logp, where, num_sequences=2).tolist() == [-3.0, -2.0]
-    for fn in (sequence_logprobs, sequence_mean_logprobs):  # 0 / 0 would be NaN, as it is in three libraries
+    # 0 / 0 would be NaN, as it is in three libraries
+    for fn in (sequence_logprobs, sequence_mean_logprobs):
         with pytest.raises(ValueError, match="without a response token"):
             fn(logp, where, num_sequences=3)
 

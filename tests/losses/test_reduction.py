@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from composer_replication.losses.reduction import PUBLISHED, Reduction, Units, reduce, weights
 
-REDUCTIONS: tuple[Reduction, ...] = ("token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "sum")
+REDUCTIONS: tuple[Reduction, ...] = (
+    "token_mean",
+    "sequence_mean_token_mean",
+    "sequence_mean_token_sum",
+    "constant",
+    "sum",
+)
 
 
 def expected(rows: list[np.ndarray], reduction: str) -> float:
@@ -33,7 +39,9 @@ def expected(rows: list[np.ndarray], reduction: str) -> float:
     cuts=st.lists(st.integers(0, 8), max_size=3),
     seed=st.integers(0, 99),
 )
-def test_any_cut_adds_up_to_the_same_loss_and_gradient(lengths: list[int], reduction: Reduction, cuts: list[int], seed: int) -> None:
+def test_any_cut_adds_up_to_the_same_loss_and_gradient(
+    lengths: list[int], reduction: Reduction, cuts: list[int], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     rows = [rng.normal(size=n) for n in lengths]
     values = torch.tensor(np.concatenate(rows), requires_grad=True)
@@ -44,7 +52,8 @@ def test_any_cut_adds_up_to_the_same_loss_and_gradient(lengths: list[int], reduc
     assert whole.item() == pytest.approx(expected(rows, reduction))
     edges = [0, *sorted(min(c, len(rows)) for c in cuts), len(rows)]
     total = torch.zeros((), dtype=torch.float64)
-    for first, last in itertools.pairwise(edges):  # micro-batches of whole sequences, some of them empty
+    # micro-batches of whole sequences, some of them empty
+    for first, last in itertools.pairwise(edges):
         mine = (sequence >= first) & (sequence < last)
         total = total + reduce(values[mine], weights(sequence[mine] - first, **options))
     assert total.item() == pytest.approx(whole.item(), rel=1e-12, abs=1e-12)
@@ -52,11 +61,16 @@ def test_any_cut_adds_up_to_the_same_loss_and_gradient(lengths: list[int], reduc
     assert torch.allclose(one, cut, rtol=1e-12)
 
 
-@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum"])
+@pytest.mark.parametrize(
+    "reduction", ["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum"]
+)
 def test_sequences_without_a_loss_token_change_nothing(reduction: Reduction) -> None:
     values, sequence = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1])
     spread = torch.tensor([3, 3, 9])  # the same two, among ten of which eight have no hint
-    first, second = (reduce(values, weights(x, reduction=reduction, counts=Units.of(x))) for x in (sequence, spread))
+    first, second = (
+        reduce(values, weights(x, reduction=reduction, counts=Units.of(x)))
+        for x in (sequence, spread)
+    )
     assert first.item() == second.item()
     assert Units.of(spread) == Units(tokens=3, sequences=2)
 
@@ -65,7 +79,12 @@ def test_a_sequence_that_is_cut_needs_its_whole_length() -> None:
     values, sequence = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1])
     counts, lengths = Units.of(sequence), torch.bincount(sequence)
     parts = [
-        reduce(values[s], weights(sequence[s], reduction="sequence_mean_token_mean", counts=counts, lengths_S=lengths))
+        reduce(
+            values[s],
+            weights(
+                sequence[s], reduction="sequence_mean_token_mean", counts=counts, lengths_S=lengths
+            ),
+        )
         for s in (slice(0, 1), slice(1, 3))
     ]
     assert sum(p.item() for p in parts) == pytest.approx(3.5)
@@ -75,7 +94,9 @@ def test_a_sequence_that_is_cut_needs_its_whole_length() -> None:
 def test_an_empty_step_is_zero_with_zero_gradient(reduction: Reduction) -> None:
     leaf = torch.zeros(3, requires_grad=True)
     sequence = torch.zeros(0, dtype=torch.long)
-    loss = reduce(leaf[:0], weights(sequence, reduction=reduction, counts=Units.of(sequence), constant=1.0))
+    loss = reduce(
+        leaf[:0], weights(sequence, reduction=reduction, counts=Units.of(sequence), constant=1.0)
+    )
     loss.backward()
     assert loss.item() == 0.0 and leaf.grad is not None and leaf.grad.tolist() == [0.0] * 3
 

@@ -1,4 +1,5 @@
-"""Every function from two rows of logits to one value: against the float64 reference, at the edges, and its known-wrong variants."""
+"""Every function from two rows of logits to one value: against the float64 reference, at the edges,
+and its known-wrong variants."""
 
 from __future__ import annotations
 
@@ -15,9 +16,20 @@ from torch import Tensor
 
 from composer_replication.losses import distances
 from composer_replication.losses.credit import contrast_evidence, hint_evidence
-from composer_replication.losses.divergence import jsd, kl_student_teacher, kl_teacher_student, match_logits
+from composer_replication.losses.divergence import (
+    jsd,
+    kl_student_teacher,
+    kl_teacher_student,
+    match_logits,
+)
 from composer_replication.losses.entries import clip_tokens, entries, entry_clipped
-from composer_replication.losses.entropy import entropy, eopd_paper, eopd_soft_gate, soft_gate, teacher_entropy
+from composer_replication.losses.entropy import (
+    entropy,
+    eopd_paper,
+    eopd_soft_gate,
+    soft_gate,
+    teacher_entropy,
+)
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.losses.sampled import kl_estimate, sampled_token
 from composer_replication.losses.surrogates import cispo, gspo, ppo_clip, vespo
@@ -45,19 +57,33 @@ def top(k: int, support: str, rest: str, beta: float, **more: float) -> Row:
     clip, temperature = more.get("entry_clip", np.inf), more.get("temperature", 1.0)
     expected = reference.topk(k, support, rest, beta, temperature, clip)
     options = {"k": k, "support": support, "rest": rest, "beta": beta, **more}
-    return Row(lambda s, t: topk_divergence(s, t, **options), expected, divergence=rest != "dropped" and clip == np.inf)
+    return Row(
+        lambda s, t: topk_divergence(s, t, **options),
+        expected,
+        divergence=rest != "dropped" and clip == np.inf,
+    )
 
 
 def clipped(beta: float, clip: float, temperature: float = 1.0) -> Row:
     expected = reference.entry_clipped(beta, clip, temperature)
-    return Row(lambda s, t: entry_clipped(s, t, entry_clip=clip, beta=beta, temperature=temperature), expected, divergence=False)
+    return Row(
+        lambda s, t: entry_clipped(s, t, entry_clip=clip, beta=beta, temperature=temperature),
+        expected,
+        divergence=False,
+    )
 
 
 ROWS: dict[str, Row] = {
     "kl(student, teacher)": Row(kl_student_teacher, reference.raw_jsd(1.0)),
     "kl(teacher, student)": Row(kl_teacher_student, reference.raw_jsd(0.0)),
-    "jsd .5": Row(lambda s, t: jsd(s, t, beta=0.5, raw=True), reference.raw_jsd(0.5), limit=np.log(2)),
-    "jsd .1 T .7": Row(lambda s, t: jsd(s, t, beta=0.1, temperature=0.7, raw=True), reference.raw_jsd(0.1, 0.7), limit=0.3251),
+    "jsd .5": Row(
+        lambda s, t: jsd(s, t, beta=0.5, raw=True), reference.raw_jsd(0.5), limit=np.log(2)
+    ),
+    "jsd .1 T .7": Row(
+        lambda s, t: jsd(s, t, beta=0.1, temperature=0.7, raw=True),
+        reference.raw_jsd(0.1, 0.7),
+        limit=0.3251,
+    ),
     "entries 0": clipped(0.0, 0.05),
     "entries .5 T 1.1": clipped(0.5, 0.02, 1.1),
     "entries 1": clipped(1.0, 0.3),
@@ -74,25 +100,52 @@ ROWS: dict[str, Row] = {
     "topk student dropped 1": top(3, "student", "dropped", 1.0),
     "taid 0": Row(lambda s, t: taid(s, t, t=0.0), reference.taid(0.0), divergence=False),
     "taid .4": Row(lambda s, t: taid(s, t, t=0.4), reference.taid(0.4), divergence=False),
-    "taid .4 T 2": Row(lambda s, t: taid(s, t, t=0.4, temperature=2.0), reference.taid(0.4, 2.0), divergence=False),
+    "taid .4 T 2": Row(
+        lambda s, t: taid(s, t, t=0.4, temperature=2.0), reference.taid(0.4, 2.0), divergence=False
+    ),
     "taid 1": Row(lambda s, t: taid(s, t, t=1.0), reference.taid(1.0), divergence=False),
     "cross-entropy": Row(distances.teacher_cross_entropy, reference.taid(1.0), divergence=False),
     "total variation": Row(distances.total_variation, reference.total_variation, limit=1.0),
-    "skewed (teacher) .1": Row(lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=0.1), reference.skewed_teacher(0.1)),
-    "skewed (student) .1": Row(lambda s, t: distances.skewed_kl_student_teacher(s, t, skew=0.1), reference.skewed_student(0.1)),
-    "skewed (teacher) .7": Row(lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=0.7), reference.skewed_teacher(0.7)),
-    "skewed (student) .7": Row(lambda s, t: distances.skewed_kl_student_teacher(s, t, skew=0.7), reference.skewed_student(0.7)),
-    "skewed (student) 0": Row(lambda s, t: distances.skewed_kl_student_teacher(s, t, skew=0.0), reference.raw_jsd(1.0)),
-    "skewed (teacher) 0": Row(lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=0.0), reference.raw_jsd(0.0)),
-    "symmetric .9": Row(lambda s, t: distances.symmetric_kl(s, t, lam=0.9), reference.symmetric(0.9)),
-    "eopd paper": Row(lambda s, t: eopd_paper(s, t, tau=TAU, k=3, alpha=0.5), reference.eopd_paper(TAU, 3, 0.5), divergence=False),
-    "eopd soft": Row(eopd_soft_gate, reference.eopd_soft(None), drops=False),  # log V counts columns
+    "skewed (teacher) .1": Row(
+        lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=0.1),
+        reference.skewed_teacher(0.1),
+    ),
+    "skewed (student) .1": Row(
+        lambda s, t: distances.skewed_kl_student_teacher(s, t, skew=0.1),
+        reference.skewed_student(0.1),
+    ),
+    "skewed (teacher) .7": Row(
+        lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=0.7),
+        reference.skewed_teacher(0.7),
+    ),
+    "skewed (student) .7": Row(
+        lambda s, t: distances.skewed_kl_student_teacher(s, t, skew=0.7),
+        reference.skewed_student(0.7),
+    ),
+    "skewed (student) 0": Row(
+        lambda s, t: distances.skewed_kl_student_teacher(s, t, skew=0.0), reference.raw_jsd(1.0)
+    ),
+    "skewed (teacher) 0": Row(
+        lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=0.0), reference.raw_jsd(0.0)
+    ),
+    "symmetric .9": Row(
+        lambda s, t: distances.symmetric_kl(s, t, lam=0.9), reference.symmetric(0.9)
+    ),
+    "eopd paper": Row(
+        lambda s, t: eopd_paper(s, t, tau=TAU, k=3, alpha=0.5),
+        reference.eopd_paper(TAU, 3, 0.5),
+        divergence=False,
+    ),
+    # log V counts columns
+    "eopd soft": Row(eopd_soft_gate, reference.eopd_soft(None), drops=False),
     "eopd soft, given": Row(lambda s, t: eopd_soft_gate(s, t, h_max=1.2), reference.eopd_soft(1.2)),
 }
 every_row = pytest.mark.parametrize("name", ROWS)
 
 
-def pair(n: int = 5, v: int = 9, scale: float = 1.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def pair(
+    n: int = 5, v: int = 9, scale: float = 1.5, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, v)) * scale, rng.normal(size=(n, v)) * scale
 
@@ -107,7 +160,12 @@ def agrees(fn: Fn, expected: reference.Rows) -> bool:
     assert s.grad is not None
     return (
         np.allclose(value.detach().numpy(), expected(s_np, t_np, s_np), rtol=1e-9, atol=1e-11)
-        and np.allclose(s.grad.numpy(), w[:, None] * reference.gradient(expected, s_np, t_np), rtol=2e-6, atol=1e-8)
+        and np.allclose(
+            s.grad.numpy(),
+            w[:, None] * reference.gradient(expected, s_np, t_np),
+            rtol=2e-6,
+            atol=1e-8,
+        )
         and t.grad is None
     )
 
@@ -140,17 +198,30 @@ def test_a_column_of_minus_infinity_equals_a_dropped_column(name: str) -> None:
     value.sum().backward()
     dropped.sum().backward()
     assert s.grad is not None and short.grad is not None
-    assert torch.allclose(value, dropped, rtol=1e-12, atol=1e-14) and bool((s.grad[:, 4] == 0).all())
+    assert torch.allclose(value, dropped, rtol=1e-12, atol=1e-14) and bool(
+        (s.grad[:, 4] == 0).all()
+    )
     assert torch.allclose(s.grad[:, kept], short.grad, rtol=1e-10, atol=1e-14)
 
 
 @every_row
-@pytest.mark.parametrize("side", ["teacher one-hot", "student one-hot", "saturated", "teacher without columns", "student without columns"])
+@pytest.mark.parametrize(
+    "side",
+    [
+        "teacher one-hot",
+        "student one-hot",
+        "saturated",
+        "teacher without columns",
+        "student without columns",
+    ],
+)
 def test_the_edges_stay_finite(name: str, side: str) -> None:
     generator = torch.Generator().manual_seed(2)
     s, t = (torch.randn(4, 9, generator=generator) for _ in range(2))
     if "one-hot" in side:
-        (t if side.startswith("teacher") else s).fill_(-torch.inf)[torch.arange(4), torch.tensor([0, 3, 8, 8])] = 0.0
+        (t if side.startswith("teacher") else s).fill_(-torch.inf)[
+            torch.arange(4), torch.tensor([0, 3, 8, 8])
+        ] = 0.0
     elif side == "saturated":
         s, t = s * 400, t * 400
     else:
@@ -175,8 +246,14 @@ def test_no_rows_and_more_dimensions(name: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(name=st.sampled_from(sorted(ROWS)), seed=st.integers(0, 10_000), scale=st.sampled_from([0.01, 1.0, 40.0]))
-def test_rows_are_alone_shifts_are_not_felt_and_divergences_are_not_negative(name: str, seed: int, scale: float) -> None:
+@given(
+    name=st.sampled_from(sorted(ROWS)),
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.01, 1.0, 40.0]),
+)
+def test_rows_are_alone_shifts_are_not_felt_and_divergences_are_not_negative(
+    name: str, seed: int, scale: float
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     s, t = (torch.randn(4, 13, generator=generator, dtype=torch.float64) * scale for _ in range(2))
     s.requires_grad_()
@@ -184,7 +261,9 @@ def test_rows_are_alone_shifts_are_not_felt_and_divergences_are_not_negative(nam
     value.sum().backward()
     assert s.grad is not None
     order = torch.randperm(4, generator=generator)
-    assert torch.allclose(ROWS[name].fn(s.detach()[order], t[order]), value.detach()[order], rtol=1e-12, atol=1e-300)
+    assert torch.allclose(
+        ROWS[name].fn(s.detach()[order], t[order]), value.detach()[order], rtol=1e-12, atol=1e-300
+    )
     assert float(s.grad.sum(-1).abs().max()) < 1e-9 * max(1.0, scale)
     shifted = ROWS[name].fn(s.detach() + 3.0, t - 2.0)
     assert torch.allclose(shifted, value.detach(), rtol=1e-8, atol=1e-10)
@@ -194,23 +273,42 @@ def test_rows_are_alone_shifts_are_not_felt_and_divergences_are_not_negative(nam
 
 
 WRONG: dict[str, tuple[str, Fn]] = {
-    "top k of the other side": ("topk student tail .5", lambda s, t: topk_divergence(s, t, k=3, support="teacher", rest="tail", beta=0.5)),
+    "top k of the other side": (
+        "topk student tail .5",
+        lambda s, t: topk_divergence(s, t, k=3, support="teacher", rest="tail", beta=0.5),
+    ),
     "renormalised where a tail is meant": (
         "topk student tail .5",
         lambda s, t: topk_divergence(s, t, k=3, support="student", rest="renormalised", beta=0.5),
     ),
-    "the clip after the sum": ("entries 0", lambda s, t: clip_tokens(kl_teacher_student(s, t), maximum=0.05)),
+    "the clip after the sum": (
+        "entries 0",
+        lambda s, t: clip_tokens(kl_teacher_student(s, t), maximum=0.05),
+    ),
     "taid distils from the teacher alone": ("taid .4", lambda s, t: taid(s, t, t=1.0)),
     "taid's t weighs the student": ("taid .4", lambda s, t: taid(s, t, t=0.6)),
     "taid as a kl": ("taid .4", lambda s, t: kl_teacher_student(s, taid_target(s, t, t=0.4))),
     "taid mixes probabilities": (
         "taid .4",
-        lambda s, t: -((0.6 * s.detach().softmax(-1) + 0.4 * t.detach().softmax(-1)) * s.log_softmax(-1)).sum(-1),
+        lambda s, t: (
+            -(
+                (0.6 * s.detach().softmax(-1) + 0.4 * t.detach().softmax(-1)) * s.log_softmax(-1)
+            ).sum(-1)
+        ),
     ),
     "the soft gate where the paper's is meant": ("eopd paper", eopd_soft_gate),
-    "the paper's gate turned": ("eopd paper", lambda s, t: 2 * kl_student_teacher(s, t) - eopd_paper(s, t, tau=TAU, k=3, alpha=0.5)),
-    "the soft gate turned": ("eopd soft", lambda s, t: kl_student_teacher(s, t) + kl_teacher_student(s, t) - eopd_soft_gate(s, t)),
-    "skew weighs the student": ("skewed (teacher) .1", lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=0.9)),
+    "the paper's gate turned": (
+        "eopd paper",
+        lambda s, t: 2 * kl_student_teacher(s, t) - eopd_paper(s, t, tau=TAU, k=3, alpha=0.5),
+    ),
+    "the soft gate turned": (
+        "eopd soft",
+        lambda s, t: kl_student_teacher(s, t) + kl_teacher_student(s, t) - eopd_soft_gate(s, t),
+    ),
+    "skew weighs the student": (
+        "skewed (teacher) .1",
+        lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=0.9),
+    ),
     "cross-entropy where a kl is meant": ("kl(teacher, student)", distances.teacher_cross_entropy),
 }
 
@@ -228,7 +326,10 @@ def test_top_k_of_the_whole_vocabulary_is_the_full_divergence() -> None:
     s, t = (torch.tensor(z) for z in pair())
     for rest in ("tail", "renormalised"):
         for k in (9, 50):
-            assert torch.allclose(topk_divergence(s, t, k=k, support="student", rest=rest, beta=0.3), jsd(s, t, beta=0.3, raw=True))
+            assert torch.allclose(
+                topk_divergence(s, t, k=k, support="student", rest=rest, beta=0.3),
+                jsd(s, t, beta=0.3, raw=True),
+            )
 
 
 def test_the_tail_of_a_vocabulary_whose_rest_does_not_exist_is_no_number_trap() -> None:
@@ -238,19 +339,28 @@ def test_the_tail_of_a_vocabulary_whose_rest_does_not_exist_is_no_number_trap() 
     s.requires_grad_()
     value = topk_divergence(s, t, k=2, support="teacher", rest="tail", beta=0.5)
     value.sum().backward()
-    assert torch.allclose(value, jsd(s[:, :2], t[:, :2], beta=0.5, raw=True)) and s.grad is not None and bool(s.grad.isfinite().all())
+    assert (
+        torch.allclose(value, jsd(s[:, :2], t[:, :2], beta=0.5, raw=True))
+        and s.grad is not None
+        and bool(s.grad.isfinite().all())
+    )
 
 
 def test_the_tails_floor_is_a_floor_and_gives_no_gradient() -> None:
-    """What a sure teacher puts on its tail is 1e-7 at least in TRL and lasgroup; exact here unless asked for."""
+    """What a sure teacher puts on its tail is 1e-7 at least in TRL and lasgroup; exact here unless
+    asked for."""
     s, t = torch.tensor([[0.5, 0.0, 0.2]]).double(), torch.tensor([[60.0, 0.0, 0.0]]).double()
     options = {"k": 1, "support": "teacher", "rest": "tail", "beta": 1.0}
     p, tail = reference.softmax(s.numpy())[0, 0], 2 * np.exp(-60.0)
     for floor, least in ((0.0, tail), (1e-7, 1e-7)):
         value = topk_divergence(s, t, **options, tail_floor=floor)
-        assert value.item() == pytest.approx(p * np.log(p) + (1 - p) * np.log((1 - p) / least), rel=1e-6)
+        assert value.item() == pytest.approx(
+            p * np.log(p) + (1 - p) * np.log((1 - p) / least), rel=1e-6
+        )
     flat = torch.zeros(1, 3).double()
-    assert torch.equal(topk_divergence(s, flat, **options, tail_floor=1e-7), topk_divergence(s, flat, **options))
+    assert torch.equal(
+        topk_divergence(s, flat, **options, tail_floor=1e-7), topk_divergence(s, flat, **options)
+    )
 
 
 def test_top_k_near_equality_keeps_its_digits_in_float32() -> None:
@@ -259,12 +369,22 @@ def test_top_k_near_equality_keeps_its_digits_in_float32() -> None:
     t = s + 1e-3 * torch.randn(8, 3000, generator=generator)
     options = {"k": 50, "support": "student", "rest": "tail", "beta": 0.5}
     value = topk_divergence(s, t, **options)
-    assert torch.allclose(value.double(), topk_divergence(s.double(), t.double(), **options), rtol=3e-3) and bool((value > 0).all())
+    assert torch.allclose(
+        value.double(), topk_divergence(s.double(), t.double(), **options), rtol=3e-3
+    ) and bool((value > 0).all())
 
 
 def test_raised_log_probs_are_verls_clamp() -> None:
     s_np, t_np = pair()
-    value = topk_divergence(torch.tensor(s_np), torch.tensor(t_np), k=3, support="teacher", rest="dropped", beta=0.0, logp_min=-2.0)
+    value = topk_divergence(
+        torch.tensor(s_np),
+        torch.tensor(t_np),
+        k=3,
+        support="teacher",
+        rest="dropped",
+        beta=0.0,
+        logp_min=-2.0,
+    )
     for row, (zs, zt) in enumerate(zip(s_np, t_np, strict=True)):
         ids = np.argsort(-zt)[:3]
         ls, lt = (np.maximum(np.log(reference.softmax(z))[ids], -2.0) for z in (zs, zt))
@@ -290,23 +410,31 @@ def test_eopd_from_sampled_tokens_is_the_clipped_surrogate_plus_the_gated_part()
     gate = torch.tensor(reference.entropy(reference.softmax(t_np)) > TAU)
     assert 0 < int(gate.sum()) < 5
     part = torch.tensor(reference.topk(3, "teacher", "dropped", 0.0)(s_np, t_np, s_np))
-    assert torch.allclose(value, ppo_clip(logp, then, teacher - then, clip_low=0.2, clip_high=0.2) + 2.0 * gate * part)
+    assert torch.allclose(
+        value, ppo_clip(logp, then, teacher - then, clip_low=0.2, clip_high=0.2) + 2.0 * gate * part
+    )
     with pytest.raises(ValueError, match="sampled_logp_N"):
         eopd_paper(s, t, ids_N=ids)
 
 
 def test_entropy_of_the_corners_and_its_gradient() -> None:
     one_hot = torch.tensor([[0.0, -torch.inf, -torch.inf]])
-    assert entropy(one_hot).tolist() == [0.0] and teacher_entropy(torch.zeros(1, 7)).item() == pytest.approx(1.945910149)
+    assert entropy(one_hot).tolist() == [0.0] and teacher_entropy(
+        torch.zeros(1, 7)
+    ).item() == pytest.approx(1.945910149)
     z_np = pair()[0]
     z = torch.tensor(z_np, requires_grad=True)
     value = entropy(z)
     value.sum().backward()
     assert z.grad is not None and not teacher_entropy(z).requires_grad
     assert np.allclose(value.detach().numpy(), reference.entropy(reference.softmax(z_np)))
-    expected = reference.gradient(lambda s, t, held: reference.entropy(reference.softmax(s)), z_np, z_np)
+    expected = reference.gradient(
+        lambda s, t, held: reference.entropy(reference.softmax(s)), z_np, z_np
+    )
     assert np.allclose(z.grad.numpy(), expected, atol=1e-8)
-    assert teacher_entropy(z, vocab=4).tolist() == pytest.approx(reference.entropy(reference.softmax(z_np[:, :4])).tolist())
+    assert teacher_entropy(z, vocab=4).tolist() == pytest.approx(
+        reference.entropy(reference.softmax(z_np[:, :4])).tolist()
+    )
 
 
 def test_the_gates_of_one_hot_and_uniform_teachers() -> None:
@@ -327,32 +455,51 @@ def test_taid_at_its_ends_and_with_missing_columns() -> None:
     assert float(grad.abs().max()) < 1e-15
     half = t.clone()
     half[:, 3] = -torch.inf
-    assert bool(taid(s, half, t=0.0).isfinite().all()) and taid_target(s, half, t=0.0)[0, 3] == s[0, 3]
+    assert (
+        bool(taid(s, half, t=0.0).isfinite().all()) and taid_target(s, half, t=0.0)[0, 3] == s[0, 3]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_token_that_cannot_occur_leaves_every_sampled_loss_finite(dtype: torch.dtype) -> None:
-    """A one-hot teacher and log-probs of -inf on either side: values and gradients are numbers, and two of -inf do not differ."""
+    """A one-hot teacher and log-probs of -inf on either side: values and gradients are numbers, and
+    two of -inf do not differ."""
     student_NV = torch.tensor([[0.0, 1.0, 2.0]], dtype=dtype, requires_grad=True)
     teacher_NV = torch.tensor([[-torch.inf, 0.0, -torch.inf]], dtype=dtype)
     then_N = torch.tensor([-2.4], dtype=dtype)
-    eopd_paper(student_NV, teacher_NV, ids_N=torch.tensor([0]), sampled_logp_N=then_N).sum().backward()
+    eopd_paper(
+        student_NV, teacher_NV, ids_N=torch.tensor([0]), sampled_logp_N=then_N
+    ).sum().backward()
     assert student_NV.grad is not None and student_NV.grad.isfinite().all()
 
-    least, fine, gain = torch.tensor([-torch.inf], dtype=dtype), torch.tensor([-1.0], dtype=dtype), torch.ones(1, dtype=dtype)
+    least, fine, gain = (
+        torch.tensor([-torch.inf], dtype=dtype),
+        torch.tensor([-1.0], dtype=dtype),
+        torch.ones(1, dtype=dtype),
+    )
     alone = torch.tensor([0])
     for now_N, other_N in ((least, fine), (fine, least), (least, least)):
         leaf_N = now_N.clone().requires_grad_()
-        values = [sampled_token(leaf_N, other_N), hint_evidence(leaf_N, other_N), reference_kl(leaf_N, fine, other_N)]
+        values = [
+            sampled_token(leaf_N, other_N),
+            hint_evidence(leaf_N, other_N),
+            reference_kl(leaf_N, fine, other_N),
+        ]
         values += [kl_estimate(leaf_N, other_N, kind=kind) for kind in ("k1", "k2", "k3", "abs")]
         values += [dppo(leaf_N, other_N, gain), cispo(leaf_N, other_N, gain, cap=2.0)]
         values.append(ppo_clip(leaf_N, other_N, gain, clip_low=0.2, clip_high=0.2))
-        values += [f(leaf_N, other_N, gain, alone, num_sequences=1) for f in (vespo, partial(gspo, clip_low=0.2, clip_high=0.2))]
+        values += [
+            f(leaf_N, other_N, gain, alone, num_sequences=1)
+            for f in (vespo, partial(gspo, clip_low=0.2, clip_high=0.2))
+        ]
         values.append(contrast_evidence(leaf_N, other_N[None]))
         total = torch.stack(values).sum()
         total.backward()
         assert total.isfinite() and leaf_N.grad is not None and leaf_N.grad.isfinite().all()
-    assert hint_evidence(least, least).item() == 0.0 and kl_estimate(least, least, kind="k1").item() == 0.0
+    assert (
+        hint_evidence(least, least).item() == 0.0
+        and kl_estimate(least, least, kind="k1").item() == 0.0
+    )
 
 
 @pytest.mark.parametrize("t", [None, -0.1, 1.06, torch.tensor([0.5, 0.5]), float("nan")])
@@ -365,7 +512,9 @@ def test_columns_behind_the_vocabulary_do_not_count() -> None:
     s, t = torch.randn(3, 9), torch.randn(3, 9)
     s[:, 7:], t[:, 7:] = 50.0, -3.0
     given: dict[str, Callable[..., Tensor]] = {
-        "topk": lambda s, t, **o: topk_divergence(s, t, k=3, support="teacher", rest="tail", beta=0.5, **o),
+        "topk": lambda s, t, **o: topk_divergence(
+            s, t, k=3, support="teacher", rest="tail", beta=0.5, **o
+        ),
         "entries": lambda s, t, **o: entry_clipped(s, t, entry_clip=0.1, beta=0.5, **o),
         "taid": lambda s, t, **o: taid(s, t, t=0.4, **o),
         "variation": distances.total_variation,
@@ -380,11 +529,25 @@ def test_columns_behind_the_vocabulary_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s, t: topk_divergence(s, t, k=0, support="student", rest="tail", beta=0.5), "k must be"),
+        (
+            lambda s, t: topk_divergence(s, t, k=0, support="student", rest="tail", beta=0.5),
+            "k must be",
+        ),
         (lambda s, t: topk_divergence(s, t, k=2, support="both", rest="tail", beta=0.5), "support"),
-        (lambda s, t: topk_divergence(s, t, k=2, support="student", rest="ignored", beta=0.5), "rest"),
-        (lambda s, t: topk_divergence(s, t, k=2, support="student", rest="dropped", beta=-0.1), "beta"),
-        (lambda s, t: topk_divergence(s, t, k=2, support="student", rest="tail", beta=0.5, logp_min=-9.0), "logp_min"),
+        (
+            lambda s, t: topk_divergence(s, t, k=2, support="student", rest="ignored", beta=0.5),
+            "rest",
+        ),
+        (
+            lambda s, t: topk_divergence(s, t, k=2, support="student", rest="dropped", beta=-0.1),
+            "beta",
+        ),
+        (
+            lambda s, t: topk_divergence(
+                s, t, k=2, support="student", rest="tail", beta=0.5, logp_min=-9.0
+            ),
+            "logp_min",
+        ),
         (lambda s, t: entry_clipped(s, t, entry_clip=0.0, beta=0.5), "entry_clip"),
         (lambda s, t: distances.skewed_kl_teacher_student(s, t, skew=1.0), "skew"),
         (lambda s, t: soft_gate(t, h_max=0.0), "h_max"),

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from composer_replication.losses.schedules import TaidSchedule
 
 
-def published(losses: list[float], steps: int, t_end: float = 1.0, alpha: float = 5e-4) -> list[float]:
+def published(
+    losses: list[float], steps: int, t_end: float = 1.0, alpha: float = 5e-4
+) -> list[float]:
     """The rule of arXiv 2501.16937's code, written down once more."""
     t, previous, momentum, out = 0.4, math.inf, 0.0, []
     for step, loss in enumerate(losses):
@@ -27,7 +29,11 @@ def published(losses: list[float], steps: int, t_end: float = 1.0, alpha: float 
     return out
 
 
-@given(losses=st.lists(st.floats(0.01, 5.0), min_size=1, max_size=60), alpha=st.floats(0.0, 1.0), t_end=st.floats(0.5, 1.0))
+@given(
+    losses=st.lists(st.floats(0.01, 5.0), min_size=1, max_size=60),
+    alpha=st.floats(0.0, 1.0),
+    t_end=st.floats(0.5, 1.0),
+)
 def test_the_published_rule(losses: list[float], alpha: float, t_end: float) -> None:
     schedule = TaidSchedule(num_steps=80, alpha=alpha, t_end=t_end)
     got = [schedule.update(loss, step=step, tokens=5) for step, loss in enumerate(losses)]
@@ -45,7 +51,11 @@ def test_a_step_without_a_site_is_not_an_update() -> None:
         trapped.update(loss, step=step, tokens=30)
         if step == 3:
             before = (silent.t, silent.momentum, silent.previous_loss)
-            assert silent.update(0.0, step=step, tokens=0) == silent.t and before == (silent.t, silent.momentum, silent.previous_loss)
+            assert silent.update(0.0, step=step, tokens=0) == silent.t and before == (
+                silent.t,
+                silent.momentum,
+                silent.previous_loss,
+            )
             silent.update(math.nan, step=step, tokens=0)  # the mean of nothing
             trapped.update(0.0, step=step, tokens=1)
     assert silent.t == told.t and told.t > 0.45
@@ -61,14 +71,25 @@ def test_an_empty_first_step_is_not_the_first_loss() -> None:
 def test_the_linear_schedule_is_as_published_and_its_state_is_plain() -> None:
     schedule = TaidSchedule(num_steps=10, adaptive=False)
     schedule.update(1.0, step=0, tokens=1)
-    assert schedule.update(1.0, step=5, tokens=1) == pytest.approx(0.7) and schedule.update(1.0, step=11, tokens=1) == pytest.approx(1.06)
+    assert schedule.update(1.0, step=5, tokens=1) == pytest.approx(0.7) and schedule.update(
+        1.0, step=11, tokens=1
+    ) == pytest.approx(1.06)
     saved = {name: getattr(schedule, name) for name in ("t", "previous_loss", "momentum")}
     again = TaidSchedule(num_steps=10, adaptive=False, **saved)
     assert again == schedule
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_steps": 0}, {"t_start": 1.0}, {"t_end": 0.0}, {"alpha": 1.5}, {"beta": 1.0}, {"t_start": -0.1}], ids=str
+    "options",
+    [
+        {"num_steps": 0},
+        {"t_start": 1.0},
+        {"t_end": 0.0},
+        {"alpha": 1.5},
+        {"beta": 1.0},
+        {"t_start": -0.1},
+    ],
+    ids=str,
 )
 def test_settings_out_of_bounds_are_refused(options: dict) -> None:
     with pytest.raises(ValueError, match=r"num_steps|out of bounds"):

@@ -26,7 +26,11 @@ def main(path: str) -> None:
     weight, bias = model.lm_head.weight, model.lm_head.bias
     all_values = [torch.empty(2) for _ in range(world)]
     dist.all_gather(all_values, values_N.detach())
-    found = {"weight": weight.grad.full_tensor(), "bias": bias.grad.full_tensor(), "values": torch.cat(all_values)}
+    found = {
+        "weight": weight.grad.full_tensor(),
+        "bias": bias.grad.full_tensor(),
+        "values": torch.cat(all_values),
+    }
     found["sharded"] = torch.tensor(weight.grad.to_local().shape[0] < weight.shape[0])
     if rank == 0:
         torch.save(found, path)

@@ -1,4 +1,5 @@
-"""The head of a model as one matrix: what families do behind it, LoRA on it, shards of it; and what is refused."""
+"""The head of a model as one matrix: what families do behind it, LoRA on it, shards of it; and what
+is refused."""
 
 from __future__ import annotations
 
@@ -46,12 +47,19 @@ HIDDEN_ND = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     ({"final_logit_softcapping": None, "logit_scale": None}, lambda z: z),
 ])  # fmt: skip
 @pytest.mark.parametrize("bias", [False, True])
-def test_what_families_do_behind_the_head(config: dict[str, Any], expected: Any, bias: bool) -> None:
+def test_what_families_do_behind_the_head(
+    config: dict[str, Any], expected: Any, bias: bool
+) -> None:
     model = Wrapped(bias=bias, **config)
     expected_NV = expected(model.lm_head(HIDDEN_ND))
     ids_N = torch.arange(5)
     assert torch.allclose(project(model, HIDDEN_ND), expected_NV, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(fused_logprobs(HIDDEN_ND, head_of(model), ids_N), token_logprobs(expected_NV, ids_N), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(
+        fused_logprobs(HIDDEN_ND, head_of(model), ids_N),
+        token_logprobs(expected_NV, ids_N),
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 def test_the_projection_is_float32_also_from_bfloat16_and_under_autocast() -> None:
@@ -85,11 +93,23 @@ def test_lora_on_the_head_is_its_effective_weight_and_gets_the_gradient() -> Non
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
     expected_NV = model.lm_head(HIDDEN_ND)  # peft's own forward
-    ours, theirs = (grads(f) for f in (fused_logprobs(HIDDEN_ND, head_of(model), ids_N), token_logprobs(expected_NV, ids_N)))
+    ours, theirs = (
+        grads(f)
+        for f in (
+            fused_logprobs(HIDDEN_ND, head_of(model), ids_N),
+            token_logprobs(expected_NV, ids_N),
+        )
+    )
     assert torch.allclose(project(model, HIDDEN_ND), expected_NV, rtol=1e-5, atol=1e-6)
-    assert ours.keys() == theirs.keys() and sum("lora_" in name for name in ours) == 2 and not any("base_layer" in name for name in ours)
+    assert (
+        ours.keys() == theirs.keys()
+        and sum("lora_" in name for name in ours) == 2
+        and not any("base_layer" in name for name in ours)
+    )
     for name, grad in ours.items():
-        assert float(grad.norm()) > 0 and torch.allclose(grad, theirs[name], rtol=1e-4, atol=1e-6), name
+        assert float(grad.norm()) > 0 and torch.allclose(
+            grad, theirs[name], rtol=1e-4, atol=1e-6
+        ), name
     model.lm_head.enable_adapters(False)
     assert torch.equal(head_of(model).weight_VD, model.lm_head.base_layer.weight)
     model.lm_head.enable_adapters(True)
@@ -101,21 +121,36 @@ def test_lora_on_the_head_is_its_effective_weight_and_gets_the_gradient() -> Non
 def test_a_head_that_is_trained_whole_beside_adapters_is_the_copy_that_is_trained() -> None:
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    sizes = {"vocab_size": 32, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8}
-    base = AutoModelForCausalLM.from_config(Qwen3Config(**sizes, num_key_value_heads=1, tie_word_embeddings=False))
-    model = peft.get_peft_model(base, peft.LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]))
+    sizes = {
+        "vocab_size": 32,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "head_dim": 8,
+    }
+    base = AutoModelForCausalLM.from_config(
+        Qwen3Config(**sizes, num_key_value_heads=1, tie_word_embeddings=False)
+    )
+    model = peft.get_peft_model(
+        base, peft.LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"])
+    )
     head = head_of(model)
     assert head.weight_VD.requires_grad
     with torch.no_grad():
         head.weight_VD.add_(1.0)
     ids_BT = torch.arange(4)[None]
     hidden_ND = model.get_base_model().model(input_ids=ids_BT).last_hidden_state[0]
-    assert torch.allclose(project(model, hidden_ND), model(input_ids=ids_BT).logits[0], rtol=1e-4, atol=1e-4)
+    assert torch.allclose(
+        project(model, hidden_ND), model(input_ids=ids_BT).logits[0], rtol=1e-4, atol=1e-4
+    )
     with model.disable_adapter():
         assert not torch.equal(head_of(model).weight_VD, head.weight_VD)
 
 
-@pytest.mark.parametrize("options", [{"lora_dropout": 0.1}, {"use_dora": True}, {"lora_bias": True}])
+@pytest.mark.parametrize(
+    "options", [{"lora_dropout": 0.1}, {"use_dora": True}, {"lora_bias": True}]
+)
 def test_an_adapter_that_is_no_matrix_is_refused(options: dict[str, Any]) -> None:
     base = Wrapped(bias=True)
     peft.inject_adapter_in_model(peft.LoraConfig(r=2, target_modules=["lm_head"], **options), base)
@@ -130,14 +165,26 @@ def test_another_kind_of_head_is_refused_by_name() -> None:
         head_of(model)
 
 
-def test_the_gradient_of_a_sharded_head_comes_back_to_the_shards(tmp_path: Path, repository_root: Path) -> None:
-    """Two ranks over gloo, each with half of the rows: the shards hold the mean of both ranks' gradients, as FSDP2's others do."""
+def test_the_gradient_of_a_sharded_head_comes_back_to_the_shards(
+    tmp_path: Path, repository_root: Path
+) -> None:
+    """Two ranks over gloo, each with half of the rows: the shards hold the mean of both ranks'
+    gradients, as FSDP2's others do."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "tests.models.sharded_child", str(tmp_path / "found.pt")]
-    ranks = [subprocess.Popen(command, cwd=repository_root, env={**shared, "RANK": str(rank)}) for rank in range(2)]
+    ranks = [
+        subprocess.Popen(command, cwd=repository_root, env={**shared, "RANK": str(rank)})
+        for rank in range(2)
+    ]
     try:
         assert [process.wait(timeout=120) for process in ranks] == [0, 0]
     finally:

@@ -17,9 +17,22 @@ from composer_replication.models.merge import MAX_DRIFT, merge_adapters
 def adapted(dtype: torch.dtype = torch.float32, *, size: float = 0.05, **more: Any) -> Student:
     """A small Qwen3 with an adapter that is not nothing."""
     torch.manual_seed(0)
-    shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
-    model: Any = Qwen3ForCausalLM(Qwen3Config(vocab_size=50, intermediate_size=32, **shape)).to(dtype)
-    lora = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM", **more))
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+    }
+    model: Any = Qwen3ForCausalLM(Qwen3Config(vocab_size=50, intermediate_size=32, **shape)).to(
+        dtype
+    )
+    lora = peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM", **more
+        ),
+    )
     for name, parameter in lora.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=size)
@@ -33,7 +46,9 @@ def test_a_merge_rounds_once(dtype: torch.dtype) -> None:
     wanted = {}
     for name, m in layers.items():
         update = 3.0 * m.lora_B["default"].weight.double() @ m.lora_A["default"].weight.double()
-        wanted[name.removeprefix("base_model.model.")] = (m.base_layer.weight.double() + update).to(dtype)
+        wanted[name.removeprefix("base_model.model.")] = (m.base_layer.weight.double() + update).to(
+            dtype
+        )
     merged = merge_adapters(student)
     assert merged.num_merged == len(layers) == 14 and 0 <= merged.drift <= MAX_DRIFT[dtype]
     for name, weight in wanted.items():

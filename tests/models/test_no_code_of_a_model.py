@@ -1,4 +1,5 @@
-"""A model's folder, a checkpoint and a built tokenizer may come from anybody: no Python of theirs is run, and no pickle is read."""
+"""A model's folder, a checkpoint and a built tokenizer may come from anybody: no Python of theirs
+is run, and no pickle is read."""
 
 from __future__ import annotations
 
@@ -35,14 +36,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 def evil(folder: Path, mark: Path) -> None:
-    """The folder with code of its own for the model and the tokenizer, of a type that transformers does not know."""
-    (folder / "code.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).write_text('ran')\nclass X: pass\n", "utf-8")
+    """The folder with code of its own for the model and the tokenizer, of a type that transformers
+    does not know."""
+    (folder / "code.py").write_text(
+        f"import pathlib\npathlib.Path({str(mark)!r}).write_text('ran')\nclass X: pass\n", "utf-8"
+    )
     for name, auto in (
         ("config.json", {"AutoConfig": "code.X", "AutoModelForCausalLM": "code.X"}),
         ("tokenizer_config.json", {"AutoTokenizer": ["code.X", "code.X"]}),
     ):
         value = json.loads((folder / name).read_text("utf-8"))
-        value |= {"auto_map": auto, **({"model_type": "strange"} if name == "config.json" else {"tokenizer_class": "Strange"})}
+        value |= {
+            "auto_map": auto,
+            **(
+                {"model_type": "strange"}
+                if name == "config.json"
+                else {"tokenizer_class": "Strange"}
+            ),
+        }
         (folder / name).write_text(json.dumps(value), "utf-8")
 
 
@@ -62,7 +73,9 @@ def test_code_that_a_model_brings_is_not_run_even_where_a_terminal_says_yes(
 
 def test_pickled_weights_are_not_read(folder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
-    weights = load_student(StudentSettings(model=str(folder)), tokenizer=tokenizer, seed=1).model.state_dict()
+    weights = load_student(
+        StudentSettings(model=str(folder)), tokenizer=tokenizer, seed=1
+    ).model.state_dict()
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="cannot load"):

@@ -1,4 +1,5 @@
-"""One forward over a forest gives what its rows give one by one: values and every parameter's gradient."""
+"""One forward over a forest gives what its rows give one by one: values and every parameter's
+gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from torch.nn.attention.flex_attention import create_mask
 from composer_replication.core.errors import ConfigError
 from composer_replication.models import tree_attention as attention
 from composer_replication.models.tree_attention import KeyValues, mask_mod, tree_attention_forward
-from composer_replication.models.tree_forward import REMEDY, dropout_active, require_tree, tree_attention, tree_hidden, why_not_tree
+from composer_replication.models.tree_forward import (
+    REMEDY,
+    dropout_active,
+    require_tree,
+    tree_attention,
+    tree_hidden,
+    why_not_tree,
+)
 from composer_replication.tokens.tree import Forest
 from tests.models.tree_models import by_rows, by_tree, gap, make, on_cache, random_rows
 
@@ -43,7 +51,9 @@ def test_soft_caps_sinks_and_experts(family: str, mode: attention.Mode) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "mistral", "gemma2", "gpt_oss"])
-def test_small_chunks_and_a_second_gathering_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_chunks_and_a_second_gathering_change_nothing(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, rows = make(family), random_rows(4, trunk=60)
     values, grads = by_tree(model, rows)
     monkeypatch.setattr(attention, "_MASK_ENTRIES", 1)  # the smallest chunks there are
@@ -55,7 +65,9 @@ def test_small_chunks_and_a_second_gathering_change_nothing(family: str, monkeyp
 
 @pytest.mark.parametrize("family", [*EXACT, "gemma2", "gpt_oss"])
 @pytest.mark.parametrize("mode", ["chains", "dense"])
-def test_branches_on_kept_keys_and_values_equal_their_rows(family: str, mode: attention.Mode) -> None:
+def test_branches_on_kept_keys_and_values_equal_their_rows(
+    family: str, mode: attention.Mode
+) -> None:
     for seed in range(3):
         model, rows = make(family), random_rows(seed)
         assert gap(on_cache(model, rows, [0, 2, 3], mode=mode), by_rows(model, rows)[0]) <= 2e-6
@@ -66,7 +78,11 @@ def test_keys_are_kept_without_gradient_and_once() -> None:
     plan, kept = Forest.grow(random_rows(1)).over(range(4)), KeyValues()
     hidden_QD = tree_hidden(model, plan, keep=kept)
     assert sorted(kept.layers) == [0, 1] and hidden_QD.requires_grad
-    assert all(k.shape == (1, 2, plan.size, 8) and not k.requires_grad for pair in kept.layers.values() for k in pair)
+    assert all(
+        k.shape == (1, 2, plan.size, 8) and not k.requires_grad
+        for pair in kept.layers.values()
+        for k in pair
+    )
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -82,7 +98,8 @@ def test_checkpointed_layers_run_again_over_the_same_pass(reentrant: bool) -> No
         hidden_QD = tree_hidden(model, Forest.grow(rows).over([0]), keep=kept)
         before = {layer: pair[0].data_ptr() for layer, pair in kept.layers.items()}
         hidden_QD.sum().backward()
-    assert {layer: pair[0].data_ptr() for layer, pair in kept.layers.items()} == before  # not written a second time
+    # not written a second time
+    assert {layer: pair[0].data_ptr() for layer, pair in kept.layers.items()} == before
 
 
 def test_a_checkpointed_backward_outside_is_an_error_and_not_a_plain_row() -> None:
@@ -96,7 +113,10 @@ def test_a_checkpointed_backward_outside_is_an_error_and_not_a_plain_row() -> No
 def test_lora_adapters_stay_in_effect() -> None:
     import peft
 
-    model = peft.get_peft_model(make("qwen3").double(), peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
+    model = peft.get_peft_model(
+        make("qwen3").double(),
+        peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -104,7 +124,9 @@ def test_lora_adapters_stay_in_effect() -> None:
                 parameter.copy_(0.3 * torch.randn_like(parameter))
     rows = random_rows(6)
     (ours, our_grads), (theirs, their_grads) = by_tree(model, rows), by_rows(model, rows)
-    assert gap(ours, theirs) <= 1e-6 and gap(our_grads, their_grads) <= 1e-6 and len(our_grads) == 28
+    assert (
+        gap(ours, theirs) <= 1e-6 and gap(our_grads, their_grads) <= 1e-6 and len(our_grads) == 28
+    )
     with model.disable_adapter():
         assert gap(ours, on_cache(model, rows, [0])) > 1e-2
 
@@ -115,7 +137,8 @@ def test_bfloat16_is_as_close_to_its_rows_as_rounding_lets_it() -> None:
 
 
 def test_a_branch_never_changes_another_one() -> None:
-    """Bit for bit: other ids in a sibling branch, and in what follows the fork on the trunk, leave a branch as it is."""
+    """Bit for bit: other ids in a sibling branch, and in what follows the fork on the trunk, leave
+    a branch as it is."""
     model, trunk = make("mistral"), random_rows(8)[0]
     chosen, sibling = (*trunk[:9], 1, 2, 3), (*trunk[:9], 4, 5, 6)
     rows = [trunk, chosen, sibling]
@@ -123,7 +146,10 @@ def test_a_branch_never_changes_another_one() -> None:
     assert by_tree(model, others)[0][0][9:].ne(by_tree(model, rows)[0][0][9:]).any()
     for first in (rows, others):
         assert torch.equal(by_tree(model, first)[0][1], by_tree(model, rows)[0][1])
-    cached = [on_cache(model, some, [0])[1] for some in ([trunk, chosen, sibling], [others[0], chosen, others[2]])]
+    cached = [
+        on_cache(model, some, [0])[1]
+        for some in ([trunk, chosen, sibling], [others[0], chosen, others[2]])
+    ]
     assert torch.equal(*cached)
 
 
@@ -138,7 +164,11 @@ def test_the_mask_for_flex_attention_is_the_dense_one(window: int | None) -> Non
     for seed in range(5):
         forest = Forest.grow(random_rows(seed))
         below = forest.over([0, 3])
-        for plan in (below, forest.over(range(len(forest.paths)), cached=below), forest.over(range(len(forest.paths)))):
+        for plan in (
+            below,
+            forest.over(range(len(forest.paths)), cached=below),
+            forest.over(range(len(forest.paths))),
+        ):
             sees = mask_mod(plan, window=window, device="cpu")
             found = create_mask(sees, None, None, plan.size, plan.offset + plan.size, device="cpu")
             assert torch.equal(found[0, 0], plan.mask_QK(window=window))
@@ -154,7 +184,9 @@ def test_what_is_exact_is_let_through(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5"])
 def test_linear_attention_is_refused_with_the_remedy(family: str) -> None:
-    with pytest.raises(ConfigError, match="linear_attention layers: their state runs through") as caught:
+    with pytest.raises(
+        ConfigError, match="linear_attention layers: their state runs through"
+    ) as caught:
         require_tree(make(family))
     assert caught.value.fix == REMEDY == 'set train.layout = "rows"'
 
@@ -189,9 +221,12 @@ def test_state_that_only_the_modules_show_is_refused() -> None:
 
 
 def test_a_model_that_mixes_tokens_elsewhere_is_found_by_its_values() -> None:
-    """No name gives it away: each token also reads the one before it in the sequence, whatever branch that belongs to."""
+    """No name gives it away: each token also reads the one before it in the sequence, whatever
+    branch that belongs to."""
     model = make("qwen3")
-    model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, out: out + out.roll(1, dims=1))
+    model.model.layers[0].mlp.register_forward_hook(
+        lambda module, inputs, out: out + out.roll(1, dims=1)
+    )
     assert "computes other values for a tree" in why_not_tree(model)
     model = make("qwen3")
     model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, out: out[:, :3] @ out)
@@ -201,9 +236,13 @@ def test_a_model_that_mixes_tokens_elsewhere_is_found_by_its_values() -> None:
 def test_dropout_is_seen_where_there_is_some() -> None:
     import peft
 
-    assert not dropout_active(make("qwen3").train()) and dropout_active(make("qwen3", attention_dropout=0.1).train())
+    assert not dropout_active(make("qwen3").train()) and dropout_active(
+        make("qwen3", attention_dropout=0.1).train()
+    )
     assert not dropout_active(make("qwen3", attention_dropout=0.1).eval())
-    lora = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1)
+    lora = peft.LoraConfig(
+        r=2, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1
+    )
     assert dropout_active(peft.get_peft_model(make("qwen3"), lora).train())
 
 
@@ -236,13 +275,23 @@ def test_flex_attention_has_no_dropout() -> None:
 
 
 def test_two_ranks_of_fsdp_equal_rows(repository_root: Path) -> None:
-    """Each rank has trees of its own; sharded gradients of the tree equal those of the rows, and those of one process."""
+    """Each rank has trees of its own; sharded gradients of the tree equal those of the rows, and
+    those of one process."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "tests.models.fsdp_child"]
-    ranks = [subprocess.Popen(command, cwd=repository_root, env={**shared, "RANK": str(rank)}) for rank in range(2)]
+    ranks = [
+        subprocess.Popen(command, cwd=repository_root, env={**shared, "RANK": str(rank)})
+        for rank in range(2)
+    ]
     try:
         assert [process.wait(timeout=100) for process in ranks] == [0, 0]
     finally:

@@ -30,28 +30,52 @@ _SHAPE: dict[str, Any] = {
 }
 _MIXED = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-_DELTA = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+_DELTA = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {}),
     "llama": ("LlamaForCausalLM", "LlamaConfig", {}),
     "mistral": ("MistralForCausalLM", "MistralConfig", {"sliding_window": 5}),  # every layer slides
-    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**_MIXED, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 0.5}),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {**_MIXED, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 0.5},
+    ),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", {**_MIXED, "query_pre_attn_scalar": 8}),
-    "gpt_oss": ("GptOssForCausalLM", "GptOssConfig", {**_MIXED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gpt_oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**_MIXED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
     "qwen3_moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", _EXPERTS),
-    "qwen3_next": ("Qwen3NextForCausalLM", "Qwen3NextConfig", {**_EXPERTS, **_DELTA, "shared_expert_intermediate_size": 16}),
+    "qwen3_next": (
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        {**_EXPERTS, **_DELTA, "shared_expert_intermediate_size": 16},
+    ),
     "qwen3_5": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", _DELTA),
 }
 
 
 def make(family: str, *, seed: int = 0, **options: Any) -> Any:
-    """A tiny model of a family in evaluation mode, with weights large enough for attention to matter."""
+    """A tiny model of a family in evaluation mode, with weights large enough for attention to
+    matter."""
     model_class, config_class, own = FAMILIES[family]
     torch.manual_seed(seed)
-    model = getattr(transformers, model_class)(getattr(transformers, config_class)(**{**_SHAPE, **own, **options}))
+    model = getattr(transformers, model_class)(
+        getattr(transformers, config_class)(**{**_SHAPE, **own, **options})
+    )
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(4.0) if parameter.ndim > 1 else parameter.add_(0.3 * torch.randn_like(parameter))
+            (
+                parameter.mul_(4.0)
+                if parameter.ndim > 1
+                else parameter.add_(0.3 * torch.randn_like(parameter))
+            )
     return model.eval()
 
 
@@ -72,7 +96,10 @@ def random_rows(seed: int, *, trunk: int = 18, branches: int = 6, low: int = 0) 
 def loss_weights(rows: list[Row], hidden_size: int, dtype: torch.dtype) -> list[Tensor]:
     """Fixed random weights: the loss is their product with every hidden state of every row."""
     generator = torch.Generator().manual_seed(7)
-    return [torch.randn(len(row), hidden_size, generator=generator, dtype=torch.float64).to(dtype) for row in rows]
+    return [
+        torch.randn(len(row), hidden_size, generator=generator, dtype=torch.float64).to(dtype)
+        for row in rows
+    ]
 
 
 def by_rows(model: Any, rows: list[Row]) -> tuple[list[Tensor], list[Tensor]]:
@@ -81,40 +108,65 @@ def by_rows(model: Any, rows: list[Row]) -> tuple[list[Tensor], list[Tensor]]:
     states, device = [], next(model.parameters()).device
     for row in rows:
         own_TD = final_hidden(model, torch.tensor([row], device=device))[0]
-        (own_TD * loss_weights(rows, own_TD.shape[1], own_TD.dtype)[len(states)].to(device)).sum().backward()
+        (
+            own_TD * loss_weights(rows, own_TD.shape[1], own_TD.dtype)[len(states)].to(device)
+        ).sum().backward()
         states.append(own_TD.detach())
     return states, take_gradients(model)
 
 
-def by_tree(model: Any, rows: list[Row], *, mode: Mode | None = None) -> tuple[list[Tensor], list[Tensor]]:
+def by_tree(
+    model: Any, rows: list[Row], *, mode: Mode | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
     """The same from one pass over their forest."""
     model.zero_grad()
     plan = Forest.grow(rows).over(range(len(rows)))
     with tree_attention(model):
         hidden_QD = tree_hidden(model, plan, mode=mode)
-        states = [hidden_QD[plan.packed(number).to(hidden_QD.device)] for number in range(len(rows))]
+        states = [
+            hidden_QD[plan.packed(number).to(hidden_QD.device)] for number in range(len(rows))
+        ]
         weights = loss_weights(rows, hidden_QD.shape[1], hidden_QD.dtype)
-        torch.stack([(s * w.to(s.device)).sum() for s, w in zip(states, weights, strict=True)]).sum().backward()
+        torch.stack(
+            [(s * w.to(s.device)).sum() for s, w in zip(states, weights, strict=True)]
+        ).sum().backward()
     return [s.detach() for s in states], take_gradients(model)
 
 
-def on_cache(model: Any, rows: list[Row], first: list[int], *, mode: Mode | None = None) -> list[Tensor]:
-    """Hidden states of every row: those of `first` from a pass of their own, the others' remainders on its keys and values."""
+def on_cache(
+    model: Any, rows: list[Row], first: list[int], *, mode: Mode | None = None
+) -> list[Tensor]:
+    """Hidden states of every row: those of `first` from a pass of their own, the others' remainders
+    on its keys and values."""
     forest, rest = Forest.grow(rows), [n for n in range(len(rows)) if n not in first]
     below = forest.over(first)
     above, kept = forest.over(rest, cached=below), KeyValues()
     with torch.no_grad():
         lower_QD = tree_hidden(model, below, keep=kept, mode=mode)
-        both_KD = torch.cat([lower_QD, tree_hidden(model, above, cache=kept, mode=mode)]) if above.size else lower_QD
-    return [(lower_QD if n in first else both_KD)[(below if n in first else above).packed(n)] for n in range(len(rows))]
+        both_KD = (
+            torch.cat([lower_QD, tree_hidden(model, above, cache=kept, mode=mode)])
+            if above.size
+            else lower_QD
+        )
+    return [
+        (lower_QD if n in first else both_KD)[(below if n in first else above).packed(n)]
+        for n in range(len(rows))
+    ]
 
 
 def take_gradients(model: nn.Module) -> list[Tensor]:
     """Every trainable parameter's gradient, zeros where it has none."""
-    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters() if p.requires_grad]
+    return [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for p in model.parameters()
+        if p.requires_grad
+    ]
 
 
 def gap(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest difference relative to the largest entry, over all tensors."""
     scale = max(float(t.abs().max()) for t in theirs)
-    return max(float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True)) / scale
+    return (
+        max(float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True))
+        / scale
+    )

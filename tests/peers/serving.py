@@ -23,19 +23,41 @@ START_S = 180
 def missing() -> str:
     """Why there is no server, "" where there is one."""
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    return f"transformers serve needs {', '.join(absent)}: `make peers` runs this test" if absent else ""
+    return (
+        f"transformers serve needs {', '.join(absent)}: `make peers` runs this test"
+        if absent
+        else ""
+    )
 
 
 @contextmanager
 def served(words: Sequence[str], *, cwd: Path, log: Path) -> Iterator[str]:
-    """The address of what the words of a command line serve ("transformers", "serve", folder), on a free port; no network, no cache."""
+    """The address of what the words of a command line serve ("transformers", "serve", folder), on a
+    free port; no network, no cache."""
     assert list(words[:2]) == ["transformers", "serve"], words
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "transformers.cli.transformers", *words[1:], "--host", "127.0.0.1", "--port", str(port)]
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HOME": str(log.parent / "no_cache")}
-    with log.open("wb") as stream, subprocess.Popen(command, cwd=cwd, env=env, stdout=stream, stderr=stream) as server:
+    command = [
+        sys.executable,
+        "-m",
+        "transformers.cli.transformers",
+        *words[1:],
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HOME": str(log.parent / "no_cache"),
+    }
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(command, cwd=cwd, env=env, stdout=stream, stderr=stream) as server,
+    ):
         try:
             _wait(f"http://127.0.0.1:{port}/health", server, log)
             yield f"http://127.0.0.1:{port}/v1"
@@ -56,7 +78,9 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 def post(url: str, body: dict[str, Any]) -> tuple[int, Any]:
     """(status, answer) of one request; an answer that is no JSON is its text."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"content-type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=120) as reply:
             status, text = reply.status, reply.read().decode()

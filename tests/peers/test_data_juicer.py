@@ -1,6 +1,8 @@
-"""Real data-juicer and the embedded engine keep the same pairs. Runs where COMPOSER_DATA_JUICER names a Python that has data-juicer.
+"""Real data-juicer and the embedded engine keep the same pairs. Runs where COMPOSER_DATA_JUICER
+names a Python that has data-juicer.
 
-`python scripts/run_data_juicer.py` makes such an environment and runs this: a stage of its own, because it takes 600 MB and minutes.
+`python scripts/run_data_juicer.py` makes such an environment and runs this: a stage of its own,
+because it takes 600 MB and minutes.
 """
 
 from __future__ import annotations
@@ -71,33 +73,60 @@ def test_both_engines_look_at_the_side_that_is_named(engine: DataJuicer) -> None
     embedded = Curator(recipe)
     kept = [one.id for one in pairs if embedded.judge(one) is None]
     _, judged = curate_with(engine, recipe, pairs)
-    assert [one.id for one, dropped in judged if dropped is None] == kept and 0 < len(kept) < len(pairs)
+    assert [one.id for one, dropped in judged if dropped is None] == kept and 0 < len(kept) < len(
+        pairs
+    )
 
 
-def test_operators_that_only_the_real_one_has_are_run_by_it(engine: DataJuicer, tmp_path: Path) -> None:
-    """A mapper, a filter and a deduplicator of lines' kind; what cannot be had there (a package, a model) is named."""
+def test_operators_that_only_the_real_one_has_are_run_by_it(
+    engine: DataJuicer, tmp_path: Path
+) -> None:
+    """A mapper, a filter and a deduplicator of lines' kind; what cannot be had there (a package, a
+    model) is named."""
 
     def normalizer(text: str) -> DJNormalizer:
         (tmp_path / "mine.yaml").write_text(text, "utf-8")
-        return DJNormalizer(tmp_path / "mine.yaml", engine="data_juicer", data_juicer_python=engine.python)
+        return DJNormalizer(
+            tmp_path / "mine.yaml", engine="data_juicer", data_juicer_python=engine.python
+        )
 
     def made(name: str, chosen: str) -> DPOPair:
         return DPOPair(
-            state_id=name, state_messages=[{"role": "user", "content": "Go."}], chosen=chosen, rejected=f"I did nothing in {name}."
+            state_id=name,
+            state_messages=[{"role": "user", "content": "Go."}],
+            chosen=chosen,
+            rejected=f"I did nothing in {name}.",
         )
 
-    pairs = [made("a", "See https://example.com/x for it."), made("b", "A plain sentence of words."), made("c", "| a | b |")]
-    judge = normalizer("process:\n  - clean_links_mapper: {text_key: chosen}\n  - text_length_filter: {text_key: chosen, min_len: 10}\n")
+    pairs = [
+        made("a", "See https://example.com/x for it."),
+        made("b", "A plain sentence of words."),
+        made("c", "| a | b |"),
+    ]
+    judge = normalizer(
+        "process:\n  - clean_links_mapper: {text_key: chosen}\n  - text_length_filter: {text_key:"
+        " chosen, min_len: 10}\n"
+    )
     first, second = judge.normalize(pairs)
-    assert "example.com" not in first.chosen and first.provenance["rewritten"] == ["chosen"] and second.chosen == pairs[1].chosen
-    assert judge.rewritten == {"clean_links_mapper": 1} and [one.reason for one in judge.dropped] == ["text_length_filter"]
-    for step, words in (("no_such_mapper", "no_such_mapper"), ("clean_links_mapper: {colour: red}", "colour")):
+    assert (
+        "example.com" not in first.chosen
+        and first.provenance["rewritten"] == ["chosen"]
+        and second.chosen == pairs[1].chosen
+    )
+    assert judge.rewritten == {"clean_links_mapper": 1} and [
+        one.reason for one in judge.dropped
+    ] == ["text_length_filter"]
+    for step, words in (
+        ("no_such_mapper", "no_such_mapper"),
+        ("clean_links_mapper: {colour: red}", "colour"),
+    ):
         with pytest.raises(DataError, match=words):
             normalizer(f"process:\n  - {step}\n").normalize(pairs)
     try:
         kept = normalizer("process:\n  - document_simhash_deduplicator\n").normalize(pairs)
     except DataError as error:
-        assert "simhash" in str(error)  # its package is not in this environment, and cannot be installed by the way
+        # its package is not in this environment, and cannot be installed by the way
+        assert "simhash" in str(error)
     else:
         assert kept
 
@@ -110,12 +139,15 @@ def test_both_engines_keep_the_same_pairs(engine: DataJuicer, made: Made, which:
     _, judged = curate_with(engine, recipe, made.pairs)
     assert [pair.id for pair, dropped in judged if dropped is None] == kept
     if which in SHIPPED:
-        assert set(embedded.report().dropped) == {step.name for step in recipe.steps} - {"chat_template_filter"}
+        assert set(embedded.report().dropped) == {step.name for step in recipe.steps} - {
+            "chat_template_filter"
+        }
     assert 0.5 * COUNT < len(kept) < 0.95 * COUNT
 
 
 def test_each_counting_operator_drops_something_by_itself(engine: DataJuicer) -> None:
-    """So that no operator agrees only because another one before it had dropped the pairs on which they differ."""
+    """So that no operator agrees only because another one before it had dropped the pairs on which
+    they differ."""
     whole = read_recipe(EVERY_COUNT)
     pairs = made_up(min(COUNT, 1500), seed=12).pairs
     for step in whole.steps[:-1]:
@@ -144,23 +176,34 @@ ODD = (
 
 
 def test_odd_texts_are_counted_alike(engine: DataJuicer) -> None:
-    """Blanks that only Python knows, letters that change their number when made small, signs beyond the first plane."""
-    pairs = [pair(say(one), say(f"{one} and {other}"), id=f"s{n}_{m}") for n, one in enumerate(ODD) for m, other in enumerate(ODD)]
+    """Blanks that only Python knows, letters that change their number when made small, signs beyond
+    the first plane."""
+    pairs = [
+        pair(say(one), say(f"{one} and {other}"), id=f"s{n}_{m}")
+        for n, one in enumerate(ODD)
+        for m, other in enumerate(ODD)
+    ]
     recipe = read_recipe(
-        "process:\n  - words_num_filter:\n      min_num: 3\n  - special_characters_filter:\n      max_ratio: 0.4\n"
-        "  - alphanumeric_filter:\n      min_ratio: 0.3\n  - average_line_length_filter:\n      min_len: 4\n"
-        "  - word_repetition_filter:\n      rep_len: 2\n      max_ratio: 0.3\n"
+        "process:\n  - words_num_filter:\n      min_num: 3\n  - special_characters_filter:\n     "
+        " max_ratio: 0.4\n  - alphanumeric_filter:\n      min_ratio: 0.3\n  -"
+        " average_line_length_filter:\n      min_len: 4\n  - word_repetition_filter:\n     "
+        " rep_len: 2\n      max_ratio: 0.3\n"
     )
     embedded = Curator(recipe)
     kept = [one.id for one in pairs if embedded.judge(one) is None]
     _, judged = curate_with(engine, recipe, pairs)
-    assert [one.id for one, dropped in judged if dropped is None] == kept and 0 < len(kept) < len(pairs)
+    assert [one.id for one, dropped in judged if dropped is None] == kept and 0 < len(kept) < len(
+        pairs
+    )
 
 
 def test_a_share_that_is_exactly_the_bound_is_kept_by_both(engine: DataJuicer) -> None:
     """data-juicer reads its own 0.3 back as 0.30000000000000004."""
     recipe = read_recipe("process:\n  - character_repetition_filter:\n      max_ratio: 0.3\n")
-    pairs = [pair(say("From main the. From main the."), say("Something else is said here.")), *made_up(5, seed=2).pairs]
+    pairs = [
+        pair(say("From main the. From main the."), say("Something else is said here.")),
+        *made_up(5, seed=2).pairs,
+    ]
     _, judged = curate_with(engine, recipe, pairs)
     assert judged[0][1] is None is Curator(recipe).judge(pairs[0])
 

@@ -1,4 +1,5 @@
-"""The command that `recompose export` prints, run as printed: a real server reads and writes what the student does here."""
+"""The command that `recompose export` prints, run as printed: a real server reads and writes what
+the student does here."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ NEW = 40
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder that `recompose export` wrote after one step, and the command it printed for transformers."""
+    """A folder that `recompose export` wrote after one step, and the command it printed for
+    transformers."""
     place = tmp_path_factory.mktemp("serve")
     shutil.copytree(STUDENT, place / "student")
     (place / "recompose.toml").write_text(SETTINGS, "utf-8")
@@ -67,24 +69,36 @@ def greedy(folder: Path, ids: list[int], ends: list[int]) -> list[int]:
     return out
 
 
-def test_the_printed_command_serves_the_student_as_it_was_trained(exported: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_printed_command_serves_the_student_as_it_was_trained(
+    exported: tuple[Path, str], tmp_path: Path
+) -> None:
     place, command = exported
     folder = place / "served student"
     voice = ChatFormat.of(Renderer.for_tokenizer(load_tokenizer(str(STUDENT))), author="student")
     ends = json.loads((folder / "generation_config.json").read_bytes())["eos_token_id"]
-    assert "architectures" in json.loads((place / "recompose/runs/x/checkpoints/step_000001/config.json").read_bytes())
+    assert "architectures" in json.loads(
+        (place / "recompose/runs/x/checkpoints/step_000001/config.json").read_bytes()
+    )
     with Sandbox() as sandbox, served(shlex.split(command), cwd=place, log=tmp_path / "log") as url:
         for number in range(3):
             env = WorkshopEnv(make_task(number), sandbox=sandbox)
             opening = env.open()
-            episode = Episode(WorkshopEnv(make_task(number), sandbox=sandbox), voice=voice, name="x", seed=0, meter=SamplingStats())
+            episode = Episode(
+                WorkshopEnv(make_task(number), sandbox=sandbox),
+                voice=voice,
+                name="x",
+                seed=0,
+                meter=SamplingStats(),
+            )
             read = list(episode.ids)
             written = greedy(folder, read, ends)
             episode.add_message(written, [0.0] * len(written), ended=True)
             here = episode.turns[-1]
             body = {
                 "model": "served student",
-                "messages": [m for item in conversation(opening.turns, thinking=False) for m in item.messages],
+                "messages": [
+                    m for item in conversation(opening.turns, thinking=False) for m in item.messages
+                ],
                 "tools": tool_messages(opening.tools),
                 "max_tokens": NEW,
                 "temperature": 0.0,
@@ -93,9 +107,15 @@ def test_the_printed_command_serves_the_student_as_it_was_trained(exported: tupl
             status, answer = post(f"{url}/chat/completions", body)
             assert status == 200, answer
             message = answer["choices"][0]["message"]
-            calls = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message.get("tool_calls") or ()]
-            assert answer["usage"]["prompt_tokens"] == len(read), "the server rendered the conversation by another template"
+            calls = [
+                (c["function"]["name"], json.loads(c["function"]["arguments"]))
+                for c in message.get("tool_calls") or ()
+            ]
+            assert answer["usage"]["prompt_tokens"] == len(read), (
+                "the server rendered the conversation by another template"
+            )
             assert calls == [(call.name, dict(call.arguments)) for call in here.calls] and calls
             assert (message["content"] or "").strip() == here.text.strip()
-        with pytest.raises(DataError, match="the server gave no completion: HTTP 4"):  # it knows no token ids: no generator of rollouts
+        # it knows no token ids: no generator of rollouts
+        with pytest.raises(DataError, match="the server gave no completion: HTTP 4"):
             ServedModel(url=url, model="served student").check()

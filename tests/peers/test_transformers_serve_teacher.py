@@ -1,4 +1,5 @@
-"""The chat-completions teacher against a real model server: `transformers serve` with the workshop's student."""
+"""The chat-completions teacher against a real model server: `transformers serve` with the
+workshop's student."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ STUDENT = Path(__file__).parents[2] / "examples" / "workshop_student"
 
 
 def teacher(url: str, model: str, *, logprobs: bool = False) -> OpenAICompatible:
-    settings = TeacherSettings(model=model, family="workshop", base_url=url, key_env="", logprobs=logprobs)
+    settings = TeacherSettings(
+        model=model, family="workshop", base_url=url, key_env="", logprobs=logprobs
+    )
     return OpenAICompatible("real", settings, environ={})
 
 
@@ -45,12 +48,17 @@ async def played(url: str, sandbox: Sandbox) -> tuple[WorkshopEnv, list[Turn], l
 async def refused(url: str) -> TeacherError:
     async with teacher(url, "another") as asked:
         with pytest.raises(TeacherError) as caught:
-            await asked.ask(Request(turns=WorkshopEnv(make_task(1), sandbox=Sandbox()).open().turns))
+            await asked.ask(
+                Request(turns=WorkshopEnv(make_task(1), sandbox=Sandbox()).open().turns)
+            )
     return caught.value
 
 
 def test_a_real_server_answers_with_calls_that_the_environment_carries_out(tmp_path: Path) -> None:
-    with Sandbox() as sandbox, served(["transformers", "serve", str(STUDENT)], cwd=tmp_path, log=tmp_path / "log") as url:
+    with (
+        Sandbox() as sandbox,
+        served(["transformers", "serve", str(STUDENT)], cwd=tmp_path, log=tmp_path / "log") as url,
+    ):
         env, turns, replies = asyncio.run(played(url, sandbox))
         again = asyncio.run(played(url, sandbox))[2]
         error = asyncio.run(refused(url))
@@ -58,7 +66,11 @@ def test_a_real_server_answers_with_calls_that_the_environment_carries_out(tmp_p
     for reply in replies:
         assert reply.usage.input_tokens and reply.usage.output_tokens and reply.usage.usd is None
         assert reply.turn.author is not None and reply.turn.author.startswith(str(STUDENT))
-    assert [r.usage.input_tokens for r in replies] == sorted({r.usage.input_tokens or 0 for r in replies}), "each reads what came before"
-    assert [[c.name for c in r.turn.calls] for r in again] == [[c.name for c in r.turn.calls] for r in replies], "temperature 0"
+    assert [r.usage.input_tokens for r in replies] == sorted(
+        {r.usage.input_tokens or 0 for r in replies}
+    ), "each reads what came before"
+    assert [[c.name for c in r.turn.calls] for r in again] == [
+        [c.name for c in r.turn.calls] for r in replies
+    ], "temperature 0"
     assert any(turn.results and not turn.results[0].is_error for turn in turns)
     assert error.what.startswith("status 400") and "another" in error.what and not error.billed

@@ -14,7 +14,15 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, create_run, sha256_of
 from composer_replication.core.site import Hint, Site
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 
 VOID = {"meta", "br"}
 EVIL = (
@@ -88,44 +96,103 @@ class Page(HTMLParser):
 
     def of_class(self, name: str) -> list[dict[str, str]]:
         """The attributes of every element of a class."""
-        return [attributes for _, attributes in self.elements if name in attributes.get("class", "").split()]
+        return [
+            attributes
+            for _, attributes in self.elements
+            if name in attributes.get("class", "").split()
+        ]
 
 
-def a_session(name: str = "s1", *, text: str = "Fix it.", tool: str = "Edit", author: str = "model-a", repository: str = "demo") -> Session:
-    """A good read, a mistaken edit with its error, a refused call, and a word at the end; `text` stands wherever a log has text."""
+def a_session(
+    name: str = "s1",
+    *,
+    text: str = "Fix it.",
+    tool: str = "Edit",
+    author: str = "model-a",
+    repository: str = "demo",
+) -> Session:
+    """A good read, a mistaken edit with its error, a refused call, and a word at the end; `text`
+    stands wherever a log has text."""
     turns = (
         Turn(role="user", author="human", blocks=(Text(text),)),
-        Turn(role="assistant", author=author, blocks=(Text(text), ToolCall("c1", "Read", {"file_path": text}))),
+        Turn(
+            role="assistant",
+            author=author,
+            blocks=(Text(text), ToolCall("c1", "Read", {"file_path": text})),
+        ),
         Turn(role="tool", author="environment", blocks=(ToolResult("c1", text, False),)),
         Turn(role="assistant", author=author, blocks=(ToolCall("c2", tool, {text: text}),)),
-        Turn(role="tool", author="environment", blocks=(ToolResult("c2", f"no match {text}", True),)),
+        Turn(
+            role="tool", author="environment", blocks=(ToolResult("c2", f"no match {text}", True),)
+        ),
         Turn(role="assistant", author=author, blocks=(ToolCall("c3", "Bash", {"command": text}),)),
         Turn(role="tool", author="environment", blocks=(ToolResult("c3", "refused", True),)),
         Turn(role="assistant", author=author, blocks=(Text(text),), tag=text),
     )
     source = SourceRef(file="log.jsonl", format="claude_code")
-    return Session(id=name, source=source, turns=turns, segments=(Segment(start=0, end=len(turns)),), repository=repository)
+    return Session(
+        id=name,
+        source=source,
+        turns=turns,
+        segments=(Segment(start=0, end=len(turns)),),
+        repository=repository,
+    )
 
 
 def its_sites(session: Session, *, detail: str = "no match") -> tuple[Site, Site]:
     """The mistaken edit and the refused call of `a_session`."""
     tool, author = session.turns[3].calls[0].name, session.turns[3].author
-    about: dict[str, Any] = {"session_id": session.id, "detector": "tool_error", "author": author, "repository": session.repository}
+    about: dict[str, Any] = {
+        "session_id": session.id,
+        "detector": "tool_error",
+        "author": author,
+        "repository": session.repository,
+    }
     return (
-        Site(turn=3, call_id="c2", kind="edit_no_match", evidence=(4,), tool=tool, detail=detail, flagged=True, **about),
-        Site(turn=5, call_id="c3", kind="user_rejected", category="rejected", evidence=(6,), tool="Bash", **about),
+        Site(
+            turn=3,
+            call_id="c2",
+            kind="edit_no_match",
+            evidence=(4,),
+            tool=tool,
+            detail=detail,
+            flagged=True,
+            **about,
+        ),
+        Site(
+            turn=5,
+            call_id="c3",
+            kind="user_rejected",
+            category="rejected",
+            evidence=(6,),
+            tool="Bash",
+            **about,
+        ),
     )
 
 
-def fill(work: Path, sessions: list[Session], *, hint: str = "Copy the line exactly.", hinted: int | None = None) -> list[Site]:
-    """Write sessions, sites and ingest.json, and a hint for the first `hinted` mistakes; returns the sites."""
+def fill(
+    work: Path,
+    sessions: list[Session],
+    *,
+    hint: str = "Copy the line exactly.",
+    hinted: int | None = None,
+) -> list[Site]:
+    """Write sessions, sites and ingest.json, and a hint for the first `hinted` mistakes; returns
+    the sites."""
     work.mkdir(parents=True, exist_ok=True)
     write_sessions(work / "sessions.jsonl", sessions)
     sites = [site for session in sessions for site in its_sites(session)]
     write_lines(work / "sites.jsonl", map(record_to_json, sites))
     wrong = [site for site in sites if site.category == "mistake"][:hinted]
-    write_lines(work / "hints.jsonl", [record_to_json(Hint(site_id=s.id, text=hint, writer="w", kind=s.kind)) for s in wrong])
-    files = [{"file": "log.jsonl", "status": "read", "redactions": {"email": 2}}, {"file": "x", "status": "foreign"}]
+    write_lines(
+        work / "hints.jsonl",
+        [record_to_json(Hint(site_id=s.id, text=hint, writer="w", kind=s.kind)) for s in wrong],
+    )
+    files = [
+        {"file": "log.jsonl", "status": "read", "redactions": {"email": 2}},
+        {"file": "x", "status": "foreign"},
+    ]
     write_json(work / "ingest.json", {"files": files})
     return sites
 
@@ -134,19 +201,36 @@ def build(work: Path, *, views: int, trained: int, skipped: list[dict[str, Any]]
     """What `build` leaves, as far as the report reads it."""
     write_lines(work / "examples" / "examples.jsonl", [{}])
     write_lines(work / "examples" / "skipped.jsonl", skipped)
-    inputs = [{"path": f"somewhere/{n}", "sha256": sha256_of(work / n)} for n in ("sessions.jsonl", "sites.jsonl", "hints.jsonl")]
-    write_json(work / "examples" / "meta.json", {"inputs": inputs, "counts": {"views": views, "trained_messages": trained}})
+    inputs = [
+        {"path": f"somewhere/{n}", "sha256": sha256_of(work / n)}
+        for n in ("sessions.jsonl", "sites.jsonl", "hints.jsonl")
+    ]
+    write_json(
+        work / "examples" / "meta.json",
+        {"inputs": inputs, "counts": {"views": views, "trained_messages": trained}},
+    )
 
 
-def a_run(work: Path, *, steps: int = 3, sites: list[Site] | None = None, text: str = "tok") -> RunDir:
-    """A finished run in a work folder, with metrics, a starved step and token tables for the first mistakes."""
+def a_run(
+    work: Path, *, steps: int = 3, sites: list[Site] | None = None, text: str = "tok"
+) -> RunDir:
+    """A finished run in a work folder, with metrics, a starved step and token tables for the first
+    mistakes."""
     settings = Config().model_dump(mode="json")
     settings["train"]["steps"] = steps
     inputs = [(work / "examples" / "examples.jsonl", 1)] if (work / "examples").exists() else []
-    run = create_run(work / "runs", resolved=settings, command="recompose train -o work", seed=7, inputs=inputs)
+    run = create_run(
+        work / "runs", resolved=settings, command="recompose train -o work", seed=7, inputs=inputs
+    )
     with run.attempt():
         for step in range(1, steps + 1):
-            line: dict[str, Any] = {"step": step, "loss": 1.0, "hint/scale": 2.0, "health/kl": 0.01 * step, f"health/{text}": 1.0}
+            line: dict[str, Any] = {
+                "step": step,
+                "loss": 1.0,
+                "hint/scale": 2.0,
+                "health/kl": 0.01 * step,
+                f"health/{text}": 1.0,
+            }
             for name, loss in (("lm_ce", 7.0), ("hint", 0.5)):
                 line |= {
                     f"{name}/status": "active",
@@ -156,7 +240,12 @@ def a_run(work: Path, *, steps: int = 3, sites: list[Site] | None = None, text: 
                     "clipped": step == 2,
                 }
             if step == 2:
-                line |= {"hint/status": "starved", "hint/tokens": 0, "hint/loss": None, "hint/grad_norm": 0.0}
+                line |= {
+                    "hint/status": "starved",
+                    "hint/tokens": 0,
+                    "hint/loss": None,
+                    "hint/grad_norm": 0.0,
+                }
             run.add_metrics(line)
         run.add_event("starved", step=2, channel="hint", why=text)
     for step in (0, steps):
@@ -172,14 +261,23 @@ def a_run(work: Path, *, steps: int = 3, sites: list[Site] | None = None, text: 
     return run
 
 
-def evaluation(*, before: tuple[float, float], placebo: tuple[float, float], **more: Any) -> dict[str, Any]:
+def evaluation(
+    *, before: tuple[float, float], placebo: tuple[float, float], **more: Any
+) -> dict[str, Any]:
     """An evaluation.json whose two intervals are the given ones."""
 
     def pair(other: str, low: float, high: float) -> dict[str, Any]:
         return {"a": "after", "b": other, "difference": (low + high) / 2, "low": low, "high": high}
 
     rows = [
-        {"name": n, "n": 200, "success": s, "success_low": s - 0.06, "success_high": s + 0.06, "targeted_mistakes_per_episode": 0.61}
+        {
+            "name": n,
+            "n": 200,
+            "success": s,
+            "success_low": s - 0.06,
+            "success_high": s + 0.06,
+            "targeted_mistakes_per_episode": 0.61,
+        }
         for n, s in (("before", 0.312), ("placebo", 0.338), ("after", 0.588))
     ]
     return {"rows": rows, "paired": [pair("before", *before), pair("placebo", *placebo)], **more}

@@ -7,17 +7,29 @@ from typing import Any
 
 import pytest
 
-from composer_replication.report.claims import FAMILY_TITLES, MARGIN, OTHER, SINGLE, TARGETED, Claim, claims
+from composer_replication.report.claims import (
+    FAMILY_TITLES,
+    MARGIN,
+    OTHER,
+    SINGLE,
+    TARGETED,
+    Claim,
+    claims,
+)
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from tests.report.pages import Page, a_run, a_session, evaluation, fill, write
 
 
-def pair(low: float, high: float, *, a: str = "after", b: str = "before", **more: Any) -> dict[str, Any]:
+def pair(
+    low: float, high: float, *, a: str = "after", b: str = "before", **more: Any
+) -> dict[str, Any]:
     return {"a": a, "b": b, "difference": (low + high) / 2, "low": low, "high": high, **more}
 
 
-def told(*paired: dict[str, Any], rows: tuple[str, ...] = ("before", "placebo", "after")) -> list[Claim]:
+def told(
+    *paired: dict[str, Any], rows: tuple[str, ...] = ("before", "placebo", "after")
+) -> list[Claim]:
     return claims({"rows": [{"name": name} for name in rows], "paired": list(paired)})
 
 
@@ -30,7 +42,9 @@ def told(*paired: dict[str, Any], rows: tuple[str, ...] = ("before", "placebo", 
         (0.9, 1.2, "not decided", False),
     ],
 )
-def test_the_hinted_mistake_fell_where_the_whole_interval_says_so(low: float, high: float, word: str, holds: bool) -> None:
+def test_the_hinted_mistake_fell_where_the_whole_interval_says_so(
+    low: float, high: float, word: str, holds: bool
+) -> None:
     ratio = {"ratio": 0.4 if low == 0.2 else (low + high) / 2, "ratio_low": low, "ratio_high": high}
     (found,) = told(pair(-0.5, -0.1, metric=TARGETED, **ratio))
     assert word in found.text and found.holds is holds
@@ -64,26 +78,43 @@ def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path)
         pair(0.1, 0.2, metric="A_made"),
         pair(-0.2, -0.1, b="policy"),
     ]
-    assert [(c.holds, c.against) for one in bad for c in told(one, rows=("before", "after", "policy"))] == [(False, True)] * 4
-    open_or_good = [pair(-0.1, 0.5, metric=OTHER), pair(-0.3, 0.3, metric="A_made"), pair(-0.1, 0.1, b="policy")]
+    assert [
+        (c.holds, c.against) for one in bad for c in told(one, rows=("before", "after", "policy"))
+    ] == [(False, True)] * 4
+    open_or_good = [
+        pair(-0.1, 0.5, metric=OTHER),
+        pair(-0.3, 0.3, metric="A_made"),
+        pair(-0.1, 0.1, b="policy"),
+    ]
     found = [c for one in open_or_good for c in told(one, rows=("before", "after", "policy"))]
     assert len(found) == 3 and not any(c.against or c.holds for c in found)
-    assert [(c.holds, c.against) for c in told(pair(-0.5, -0.1, metric=TARGETED, **better))] == [(True, False)]
+    assert [(c.holds, c.against) for c in told(pair(-0.5, -0.1, metric=TARGETED, **better))] == [
+        (True, False)
+    ]
     fill(tmp_path, [a_session()])
     run = a_run(tmp_path)
     value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3))
     value["paired"] += [bad[1], open_or_good[1]]
     write(run.evaluation_json, value)
     html = run_page(run_report(run.path))
-    assert '<li class="bad">Other mistakes rose' in html and '<li class="quiet">A: a wrong name' in html
+    assert (
+        '<li class="bad">Other mistakes rose' in html
+        and '<li class="quiet">A: a wrong name' in html
+    )
 
 
 @pytest.mark.parametrize("made", FAMILY_TITLES)
 def test_a_family_became_rarer_against_both(made: str) -> None:
     fell, unclear = (-0.4, -0.2), (-0.4, 0.1)
-    both = [[pair(*x, metric=made), pair(*y, b="placebo", metric=made)] for x, y in ((fell, fell), (fell, unclear), (unclear, fell))]
+    both = [
+        [pair(*x, metric=made), pair(*y, b="placebo", metric=made)]
+        for x, y in ((fell, fell), (fell, unclear), (unclear, fell))
+    ]
     assert [claim.holds for one in both for claim in told(*one)] == [True, False, False]
-    assert "became rarer" in told(*both[0])[0].text and "no change is claimed" in told(*both[1])[0].text
+    assert (
+        "became rarer" in told(*both[0])[0].text
+        and "no change is claimed" in told(*both[1])[0].text
+    )
     assert not told(both[0][0])[0].holds  # without a placebo nothing is claimed
     rose = [pair(0.1, 0.2, metric=made), pair(0.1, 0.2, b="placebo", metric=made)]
     assert "more frequent" in told(*rose)[0].text and not told(*rose)[0].holds
@@ -96,14 +127,31 @@ def test_channels_add_up_only_where_all_together_beat_each_alone() -> None:
     (missing,) = told(*better[:2], rows=rows[:4])
     assert "not trained alone: preference" in missing.text and not missing.holds
     (tied,) = told(pair(-0.02, 0.2, b="policy"), *better[1:], rows=rows)
-    assert tied.text.startswith("The channels do not add up") and "policy alone" in tied.text and not tied.holds
+    assert (
+        tied.text.startswith("The channels do not add up")
+        and "policy alone" in tied.text
+        and not tied.holds
+    )
     assert told(rows=rows) == [] and told(*better, rows=("before", "after")) == []
 
 
 def test_the_page_shows_claims_families_and_what_was_planted(tmp_path: Path) -> None:
-    value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3), notes=["By construction: planted."], seed=11, n=200, steps={"after": 5})
-    value["paired"] += [pair(-0.3, -0.1, metric=OTHER), pair(-0.5, 0.2, metric="A_made"), pair(-0.1, 0.1, b="policy")]
-    value["rows"].append({"name": "policy", "n": 200, "success": 0.5, "success_low": 0.4, "success_high": 0.6})
+    value = evaluation(
+        before=(0.1, 0.4),
+        placebo=(0.05, 0.3),
+        notes=["By construction: planted."],
+        seed=11,
+        n=200,
+        steps={"after": 5},
+    )
+    value["paired"] += [
+        pair(-0.3, -0.1, metric=OTHER),
+        pair(-0.5, 0.2, metric="A_made"),
+        pair(-0.1, 0.1, b="policy"),
+    ]
+    value["rows"].append(
+        {"name": "policy", "n": 200, "success": 0.5, "success_low": 0.4, "success_high": 0.6}
+    )
     for row in value["rows"]:
         row["families"] = {"A_made": 0.25, "A_made_low": 0.2, "A_made_high": 0.3, "A_n": 100}
     fill(tmp_path, [a_session()])
@@ -111,17 +159,32 @@ def test_the_page_shows_claims_families_and_what_was_planted(tmp_path: Path) -> 
     write(run.evaluation_json, value)
     page = Page(run_page(run_report(run.path)))
     shown = page.text_of["result"]
-    for wanted in ("Other mistakes fell", "do not add up", "no change is claimed", "By construction: planted.", "seed 11", "n 200"):
+    for wanted in (
+        "Other mistakes fell",
+        "do not add up",
+        "no change is claimed",
+        "By construction: planted.",
+        "seed 11",
+        "n 200",
+    ):
         assert wanted in shown, wanted
     assert "0.250 [0.200, 0.300]" in shown and FAMILY_TITLES["A_made"] in page.text
-    assert "Other mistakes rose" not in page.text and "A: a wrong name (hint channel) became rarer" not in page.text
+    assert (
+        "Other mistakes rose" not in page.text
+        and "A: a wrong name (hint channel) became rarer" not in page.text
+    )
 
 
 def test_an_evaluation_of_an_earlier_checkpoint_says_so(tmp_path: Path) -> None:
     fill(tmp_path, [a_session()])
     run = a_run(tmp_path)
-    write(run.evaluation_json, evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3), steps={"after": 5}))
+    write(
+        run.evaluation_json, evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3), steps={"after": 5})
+    )
     run.checkpoint(5).mkdir(parents=True)
     assert "evaluate again" not in Page(run_page(run_report(run.path))).text_of["result"]
     run.checkpoint(8).mkdir(parents=True)
-    assert "newest checkpoint is of 8: evaluate again" in Page(run_page(run_report(run.path))).text_of["result"]
+    assert (
+        "newest checkpoint is of 8: evaluate again"
+        in Page(run_page(run_report(run.path))).text_of["result"]
+    )

@@ -1,4 +1,5 @@
-"""A claim is made only where the paired intervals of after - before and of after - placebo exclude zero on the same side."""
+"""A claim is made only where the paired intervals of after - before and of after - placebo exclude
+zero on the same side."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ import pytest
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import create_run
-from composer_replication.report.evaluation_section import NOTHING, difference, read_evaluation, signed, verdict
+from composer_replication.report.evaluation_section import (
+    NOTHING,
+    difference,
+    read_evaluation,
+    signed,
+    verdict,
+)
 from composer_replication.report.run_page import NO_EVALUATION, run_page
 from composer_replication.report.run_report import run_report
 from tests.report.pages import Page, a_run, a_session, evaluation, fill, write
@@ -24,14 +31,22 @@ def page_with(tmp_path: Path, value: object) -> Page:
     return Page(run_page(run_report(run.path)))
 
 
-def test_the_page_tells_how_the_other_runs_were_made_and_how_all_were_compared(tmp_path: Path) -> None:
+def test_the_page_tells_how_the_other_runs_were_made_and_how_all_were_compared(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path, [a_session()])
     run = a_run(tmp_path)
     for name, steps in (("placebo", 5), ("more_sft", 4)):
         command = f"recompose train -o work --train.steps {steps}"
-        other = create_run(tmp_path / "runs", resolved={}, command=command, seed=7, inputs=[], name=name)
+        other = create_run(
+            tmp_path / "runs", resolved={}, command=command, seed=7, inputs=[], name=name
+        )
         other.checkpoint(steps).mkdir(parents=True)
-    value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3), steps={"after": 5, "placebo": 5, "more_sft": 5, "gone": 5})
+    value = evaluation(
+        before=(0.1, 0.4),
+        placebo=(0.05, 0.3),
+        steps={"after": 5, "placebo": 5, "more_sft": 5, "gone": 5},
+    )
     value["rows"] += [{"name": name} for name in ("more_sft", "gone", "../placebo")]
     assert run_report(run.path)["again"] == []
     write(run.evaluation_json, value)
@@ -73,13 +88,20 @@ def test_without_an_evaluation_the_page_says_so_and_claims_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("missing", ["before", "placebo"])
 def test_a_difference_that_was_not_measured_supports_nothing(missing: str) -> None:
-    paired = [p for p in evaluation(before=(0.1, 0.2), placebo=(0.1, 0.2))["paired"] if p["b"] != missing]
+    paired = [
+        p for p in evaluation(before=(0.1, 0.2), placebo=(0.1, 0.2))["paired"] if p["b"] != missing
+    ]
     found = verdict(paired)
-    assert found["claim"] == "nothing" and f"no paired difference after - {missing}" in " ".join(found["reasons"])
+    assert found["claim"] == "nothing" and f"no paired difference after - {missing}" in " ".join(
+        found["reasons"]
+    )
 
 
 def test_a_difference_of_another_measure_is_not_taken_for_success() -> None:
-    paired = [{**p, "metric": "mistakes"} for p in evaluation(before=(0.1, 0.2), placebo=(0.1, 0.2))["paired"]]
+    paired = [
+        {**p, "metric": "mistakes"}
+        for p in evaluation(before=(0.1, 0.2), placebo=(0.1, 0.2))["paired"]
+    ]
     assert verdict(paired)["claim"] == "nothing"
 
 
@@ -92,7 +114,15 @@ def test_the_numbers_on_the_page_are_those_of_the_file(tmp_path: Path) -> None:
     value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3), notes=["by construction"], seed=11)
     value["rows"][0]["families"] = {"wrong_name": 0.125}
     told = page_with(tmp_path, value).text_of["result"]
-    for wanted in ("0.588 [0.528, 0.648]", "0.312 [0.252, 0.372]", "+0.100 to +0.400", "+0.250", "0.610", "by construction", "seed 11"):
+    for wanted in (
+        "0.588 [0.528, 0.648]",
+        "0.312 [0.252, 0.372]",
+        "+0.100 to +0.400",
+        "+0.250",
+        "0.610",
+        "by construction",
+        "seed 11",
+    ):
         assert wanted in told, wanted
     assert "families wrong name" in told and "0.125" in told
 
@@ -104,9 +134,20 @@ def test_the_numbers_on_the_page_are_those_of_the_file(tmp_path: Path) -> None:
         {"rows": []},
         {"rows": [{}], "paired": []},
         {"rows": [], "paired": [{"a": "after", "b": "before"}]},
-        {"rows": [], "paired": [{"a": "after", "b": "before", "difference": 0.9, "low": 0.1, "high": 0.2}]},
-        {"rows": [], "paired": [{"a": "after", "b": "before", "difference": float("nan"), "low": 0.1, "high": 0.2}]},
-        {"rows": [], "paired": [{"a": "after", "b": "before", "difference": True, "low": 0.1, "high": 0.2}]},
+        {
+            "rows": [],
+            "paired": [{"a": "after", "b": "before", "difference": 0.9, "low": 0.1, "high": 0.2}],
+        },
+        {
+            "rows": [],
+            "paired": [
+                {"a": "after", "b": "before", "difference": float("nan"), "low": 0.1, "high": 0.2}
+            ],
+        },
+        {
+            "rows": [],
+            "paired": [{"a": "after", "b": "before", "difference": True, "low": 0.1, "high": 0.2}],
+        },
     ],
 )
 def test_a_file_of_another_form_is_refused_by_name(tmp_path: Path, value: object) -> None:

@@ -26,17 +26,48 @@ from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from composer_replication.report.sites_section import NEITHER, TEACHER_ONLY, shade
 from composer_replication.report.work import choose_sites, work_view
-from tests.report.pages import EVIL, Page, a_run, a_session, build, evaluation, fill, its_sites, write
+from tests.report.pages import (
+    EVIL,
+    Page,
+    a_run,
+    a_session,
+    build,
+    evaluation,
+    fill,
+    its_sites,
+    write,
+)
 
-FORBIDDEN = {"iframe", "object", "embed", "link", "img", "base", "form", "input", "video", "audio", "template", "foreignObject", "use"}
+FORBIDDEN = {
+    "iframe",
+    "object",
+    "embed",
+    "link",
+    "img",
+    "base",
+    "form",
+    "input",
+    "video",
+    "audio",
+    "template",
+    "foreignObject",
+    "use",
+}
 
 
 def run_of(tmp_path: Path, *, text: str = "Fix it.", sessions: int = 1) -> Page:
     sites = fill(tmp_path, [a_session(f"s{i}", text=text) for i in range(sessions)], hint=text)
-    build(tmp_path, views=sessions, trained=3 * sessions, skipped=[{"channel": "lm_ce", "reason": "site", "count": 2 * sessions}])
+    build(
+        tmp_path,
+        views=sessions,
+        trained=3 * sessions,
+        skipped=[{"channel": "lm_ce", "reason": "site", "count": 2 * sessions}],
+    )
     run = a_run(tmp_path, sites=sites, text=text)
     judged = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3), notes=[text], about=text)
-    judged["rows"].append({"name": text, "success": 0.5, "success_low": 0.4, "success_high": 0.6, text: {text: 1}})
+    judged["rows"].append(
+        {"name": text, "success": 0.5, "success_low": 0.4, "success_high": 0.6, text: {text: 1}}
+    )
     judged["paired"].append({"a": text, "b": text, "difference": 0.0, "low": -0.1, "high": 0.1})
     write(run.evaluation_json, judged)
     (run.path / "samples").mkdir()
@@ -47,7 +78,12 @@ def run_of(tmp_path: Path, *, text: str = "Fix it.", sessions: int = 1) -> Page:
 def audit_of(tmp_path: Path, *, text: str = "Fix it.", sessions: int = 1) -> Page:
     fill(
         tmp_path,
-        [a_session(f"s{i}", text=text, tool=f"Edit{text}", author=f"m{text}", repository=f"r{text}") for i in range(sessions)],
+        [
+            a_session(
+                f"s{i}", text=text, tool=f"Edit{text}", author=f"m{text}", repository=f"r{text}"
+            )
+            for i in range(sessions)
+        ],
         hint=text,
     )
     return Page(audit_page(work_view(tmp_path), where=" -o work"))
@@ -72,22 +108,38 @@ def test_a_page_can_load_nothing_and_run_nothing_but_its_own_script(make, tmp_pa
     page = make(tmp_path, text="".join(EVIL))
     assert not FORBIDDEN & set(page.shape)
     for name, attributes in page.elements:
-        assert not [a for a in attributes if a.startswith("on") or a in ("style", "src", "srcset", "action", "xlink:href")], name
+        assert not [
+            a
+            for a in attributes
+            if a.startswith("on") or a in ("style", "src", "srcset", "action", "xlink:href")
+        ], name
         assert all(attributes[a].startswith("#") for a in attributes if a == "href")
-    policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"
+    )
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
     for rule, texts in (("script-src", page.scripts), ("style-src", page.styles)):
         (text,) = texts
-        assert rules[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        assert (
+            rules[rule]
+            == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        )
     assert "unsafe" not in policy
 
 
 @pytest.mark.parametrize("make", [run_of, audit_of])
-def test_control_characters_and_direction_overrides_are_shown_not_obeyed(make, tmp_path: Path) -> None:
+def test_control_characters_and_direction_overrides_are_shown_not_obeyed(
+    make, tmp_path: Path
+) -> None:
     text = make(tmp_path, text="".join(EVIL)).text
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", text)
-    assert "\u241b[31m" in text and "\\u202etxt.exe" in text and "<img src=x onerror=alert(1)>" in text
+    assert not re.search(
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]",
+        text,
+    )
+    assert (
+        "\u241b[31m" in text and "\\u202etxt.exe" in text and "<img src=x onerror=alert(1)>" in text
+    )
 
 
 def test_only_listed_elements_attributes_and_inner_links_can_be_written() -> None:
@@ -97,16 +149,23 @@ def test_only_listed_elements_attributes_and_inner_links_can_be_written() -> Non
         el("p", onclick="alert(1)")
     with pytest.raises(ValueError, match="leads out"):
         el("a", href="javascript:alert(1)")
-    assert el("p", "<b>", ["&", None, el("b", 1)], title='"') == '<p title="&quot;">&lt;b&gt;&amp;<b>1</b></p>'
+    assert (
+        el("p", "<b>", ["&", None, el("b", 1)], title='"')
+        == '<p title="&quot;">&lt;b&gt;&amp;<b>1</b></p>'
+    )
     assert "<title>&lt;/title&gt;" in document("</title>")
 
 
 def test_the_script_writes_no_html_and_parses() -> None:
     script = asset("page.js")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|setTimeout", script)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|Function\(|setTimeout", script
+    )
     assert "</" not in script and "</" not in asset("page.css") and "url(" not in asset("page.css")
     if node := shutil.which("node"):
-        done = subprocess.run([node, "--check", "-"], input=script, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [node, "--check", "-"], input=script, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -122,13 +181,27 @@ def test_the_question_comes_first(tmp_path: Path) -> None:
     assert links <= set(ids) and len(ids) == len(set(ids))
 
 
-def test_the_hint_stands_above_the_mistaken_message_and_later_turns_in_neither_context(tmp_path: Path) -> None:
+def test_the_hint_stands_above_the_mistaken_message_and_later_turns_in_neither_context(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path, [a_session()], hint="THE HINT")
     told = Page(audit_page(work_view(tmp_path))).text_of["s001"]
-    places = [told.index(part) for part in (TEACHER_ONLY, "THE HINT", "the mistaken message", "call Edit", "evidence, " + NEITHER)]
+    places = [
+        told.index(part)
+        for part in (
+            TEACHER_ONLY,
+            "THE HINT",
+            "the mistaken message",
+            "call Edit",
+            "evidence, " + NEITHER,
+        )
+    ]
     assert places == sorted(places)
     assert told.index("no match Fix it.") > told.index(NEITHER)
-    assert "evidence" not in told[: told.index("THE HINT")] and NEITHER not in told[: told.index("the mistaken message")]
+    assert (
+        "evidence" not in told[: told.index("THE HINT")]
+        and NEITHER not in told[: told.index("the mistaken message")]
+    )
 
 
 def test_what_is_no_mistake_is_not_called_one(tmp_path: Path) -> None:
@@ -140,52 +213,85 @@ def test_what_is_no_mistake_is_not_called_one(tmp_path: Path) -> None:
 def test_tokens_carry_both_steps_and_their_numbers(tmp_path: Path) -> None:
     page = run_of(tmp_path, text="tok")
     first, newline = page.of_class("t")
-    assert first["class"] == "t f9 l5"  # 0.4 of 0.4, then 0.1 of 0.4: the root of a quarter is a half
-    assert first["title"] == "step 0: 0.4, log-prob -2.00, with the hint -1.00; step 3: 0.1, log-prob -2.00, with the hint -1.00"
+    # 0.4 of 0.4, then 0.1 of 0.4: the root of a quarter is a half
+    assert first["class"] == "t f9 l5"
+    assert (
+        first["title"]
+        == "step 0: 0.4, log-prob -2.00, with the hint -1.00; step 3: 0.1, log-prob -2.00, with the"
+        " hint -1.00"
+    )
     assert newline["class"] == "t f0 l0"
     assert [a["data-show"] for _, a in page.elements if "data-show" in a] == ["first", "last"]
     assert [shade(v, 4.0) for v in (-1.0, 0.0, 1e-9, 1.0, 4.0, 9.0)] == [0, 0, 1, 5, 9, 9]
 
 
 def live_run_of(tmp_path: Path, *, kept: bool) -> Page:
-    """A run that watched a mistake of its own rollouts, beside imported sites that were never watched."""
+    """A run that watched a mistake of its own rollouts, beside imported sites that were never
+    watched."""
     fill(tmp_path, [a_session("imported")])
     rollout = a_session("step-0:0:workshop-fix:1", tool="Patch")
     site = its_sites(rollout)[0]
     run = a_run(tmp_path, sites=[site])
-    write_lines(run.watched_jsonl, [{"session_id": rollout.id, "hints": [{"site_id": site.id, "kind": site.kind}]}])
+    write_lines(
+        run.watched_jsonl,
+        [{"session_id": rollout.id, "hints": [{"site_id": site.id, "kind": site.kind}]}],
+    )
     if kept:
         write_sessions(run.watched_dir / "sessions.jsonl", [rollout])
         write_lines(run.watched_dir / "sites.jsonl", [record_to_json(site)])
         write_lines(
-            run.watched_dir / "hints.jsonl", [record_to_json(Hint(site_id=site.id, text="Look first.", writer="w", kind=site.kind))]
+            run.watched_dir / "hints.jsonl",
+            [record_to_json(Hint(site_id=site.id, text="Look first.", writer="w", kind=site.kind))],
         )
     return Page(run_page(run_report(run.path)))
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_live_run_shows_its_watched_rollouts_before_the_imported_sites(tmp_path: Path, kept: bool) -> None:
+def test_a_live_run_shows_its_watched_rollouts_before_the_imported_sites(
+    tmp_path: Path, kept: bool
+) -> None:
     page = live_run_of(tmp_path, kept=kept)
     articles = [a["id"] for name, a in page.elements if name == "article"]
     assert articles == ["w001", "s001", "s002"]
     own = page.text_of["w001"]
     assert "tok" in own and [a["class"] for a in page.of_class("t")] == ["t f9 l5", "t f0 l0"]
-    assert ("Look first." in own, NOT_KEPT in own, "call Patch" in own, BARE in own) == (kept, not kept, kept, not kept)
+    assert ("Look first." in own, NOT_KEPT in own, "call Patch" in own, BARE in own) == (
+        kept,
+        not kept,
+        kept,
+        not kept,
+    )
     assert [a["data-show"] for _, a in page.elements if "data-show" in a] == ["first", "last"]
 
 
-def test_without_a_coloured_site_on_the_page_there_is_no_legend_and_no_button(tmp_path: Path) -> None:
+def test_without_a_coloured_site_on_the_page_there_is_no_legend_and_no_button(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path, [a_session("imported")])
-    run = a_run(tmp_path, sites=[its_sites(a_session("gone"))[0]])  # a table of a site that is no longer there
+    # a table of a site that is no longer there
+    run = a_run(tmp_path, sites=[its_sites(a_session("gone"))[0]])
     page = Page(run_page(run_report(run.path)))
-    assert page.of_class("site") and not page.of_class("t") and not page.of_class("scale") and page.shape["button"] == 0
+    assert (
+        page.of_class("site")
+        and not page.of_class("t")
+        and not page.of_class("scale")
+        and page.shape["button"] == 0
+    )
 
 
 def test_tables_of_an_older_run_show_ids_and_the_distance_of_log_probs(tmp_path: Path) -> None:
     sites = fill(tmp_path, [a_session()])
     run = a_run(tmp_path, sites=sites)
     for step in (0, 3):
-        write_json(run.tokens(step), {"step": step, "sites": [{"site_id": sites[0].id, "ids": [5], "student": [-2.0], "teacher": [-0.5]}]})
+        write_json(
+            run.tokens(step),
+            {
+                "step": step,
+                "sites": [
+                    {"site_id": sites[0].id, "ids": [5], "student": [-2.0], "teacher": [-0.5]}
+                ],
+            },
+        )
     view = run_report(run.path)["watched"]
     assert view["measure"] == "distance of log-probs" and view["sites"][sites[0].id][0] == {
         "text": "token 5", "first": (1.5, -2.0, -0.5), "last": (1.5, -2.0, -0.5),
@@ -214,7 +320,8 @@ def test_every_control_is_a_native_one_and_every_chart_has_words(tmp_path: Path)
 def test_the_audit_says_why_a_path_that_was_only_looked_for_stands_apart(tmp_path: Path) -> None:
     fill(tmp_path, [a_session("a")], hinted=0)
     sites = [
-        replace(s, kind="path_explored", category="failed_check") if s.category == "rejected" else s for s in its_sites(a_session("a"))
+        replace(s, kind="path_explored", category="failed_check") if s.category == "rejected" else s
+        for s in its_sites(a_session("a"))
     ]
     write_lines(tmp_path / "sites.jsonl", map(record_to_json, sites))
     (row,) = work_view(tmp_path)["apart"]
@@ -223,20 +330,41 @@ def test_the_audit_says_why_a_path_that_was_only_looked_for_stands_apart(tmp_pat
 
 
 def test_the_audit_counts_what_the_files_hold(tmp_path: Path) -> None:
-    sessions = [a_session("a"), a_session("b", tool="Write", author="model-b"), a_session("c", repository="other")]
+    sessions = [
+        a_session("a"),
+        a_session("b", tool="Write", author="model-b"),
+        a_session("c", repository="other"),
+    ]
     fill(tmp_path, sessions, hinted=2)
     view = work_view(tmp_path)
     assert view["counts"] == {"sessions": 3, "turns": 24, "calls": 9, "messages": 12}
     assert (view["sites"], view["mistakes"], view["hints"]) == (6, 3, 2)
-    assert view["kinds"] == [{"name": "edit_no_match", "count": 3, "hinted": 2, "tools": "Edit 2, Write 1"}]
+    assert view["kinds"] == [
+        {"name": "edit_no_match", "count": 3, "hinted": 2, "tools": "Edit 2, Write 1"}
+    ]
     tools = {row["name"]: (row["mistakes"], row["of"]) for row in view["tools"]}
     assert tools == {"Edit": (2, 2), "Write": (1, 1), "Bash": (0, 3), "Read": (0, 3)}
-    assert {row["name"]: (row["mistakes"], row["of"]) for row in view["authors"]} == {"model-a": (2, 8), "model-b": (1, 4)}
-    assert {r["name"]: (r["mistakes"], r["of"], r["sessions"]) for r in view["repositories"]} == {"demo": (2, 6, 2), "other": (1, 3, 1)}
-    assert [(r["category"], r["kind"], r["count"]) for r in view["apart"]] == [("rejected", "user_rejected", 3)]
+    assert {row["name"]: (row["mistakes"], row["of"]) for row in view["authors"]} == {
+        "model-a": (2, 8),
+        "model-b": (1, 4),
+    }
+    assert {r["name"]: (r["mistakes"], r["of"], r["sessions"]) for r in view["repositories"]} == {
+        "demo": (2, 6, 2),
+        "other": (1, 3, 1),
+    }
+    assert [(r["category"], r["kind"], r["count"]) for r in view["apart"]] == [
+        ("rejected", "user_rejected", 3)
+    ]
     assert view["ingest"]["removed"] == {"email": 2}
     told = Page(audit_page(view)).text
-    for wanted in ("3sessions", "9tool calls", "3mistaken messages", "33.3mistakes per 100 calls", "a person refused the call", "email 2"):
+    for wanted in (
+        "3sessions",
+        "9tool calls",
+        "3mistaken messages",
+        "33.3mistakes per 100 calls",
+        "a person refused the call",
+        "email 2",
+    ):
         assert wanted in told, wanted
 
 
@@ -252,16 +380,25 @@ def test_each_station_says_why_the_rest_did_not_go_on(tmp_path: Path) -> None:
     build(tmp_path, views=1, trained=3, skipped=skipped)
     view = work_view(tmp_path)
     told = {
-        name: [(s["what"], s["count"], [(d["reason"], d["count"]) for d in s["drops"]]) for s in c] for name, c in view["chains"].items()
+        name: [(s["what"], s["count"], [(d["reason"], d["count"]) for d in s["drops"]]) for s in c]
+        for name, c in view["chains"].items()
     }
-    assert told["files"] == [("log files", 2, []), ("files read", 1, [("foreign", 1)]), ("sessions", 3, [])]
+    assert told["files"] == [
+        ("log files", 2, []),
+        ("files read", 1, [("foreign", 1)]),
+        ("sessions", 3, []),
+    ]
     assert told["sites"] == [
         ("sites", 6, []),
         ("mistaken messages", 3, [("rejected", 3)]),
         ("with a hint", 2, [("no_hint", 1)]),
         ("hint targets in the examples", 1, [("held_out", 1)]),
     ]
-    messages = ("messages in lm_ce", 3, [("held_out", 4), ("site", 4), ("not accounted for by the files", 1)])
+    messages = (
+        "messages in lm_ce",
+        3,
+        [("held_out", 4), ("site", 4), ("not accounted for by the files", 1)],
+    )
     assert told["messages"] == [("messages of a model", 12, []), messages]
     assert [s["reason"] for s in view["other_skips"]] == ["content/image"]
 
@@ -298,7 +435,10 @@ def test_a_run_without_its_work_folder_still_has_a_page(tmp_path: Path) -> None:
 
 def test_token_tables_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     run = a_run(tmp_path, sites=fill(tmp_path, [a_session()]))
-    write_json(run.tokens(3), {"step": 3, "sites": [{"site_id": "s1:3:c2", "ids": [9], "student": [0], "teacher": [0]}]})
+    write_json(
+        run.tokens(3),
+        {"step": 3, "sites": [{"site_id": "s1:3:c2", "ids": [9], "student": [0], "teacher": [0]}]},
+    )
     with pytest.raises(DataError, match="differ"):
         run_report(run.path)
     write_json(run.tokens(3), [])
@@ -326,7 +466,11 @@ def test_watched_sites_come_first_then_kinds_in_turn_then_one_of_each_other_cate
 
 def test_a_page_stays_below_two_megabytes_and_says_what_was_cut(tmp_path: Path) -> None:
     huge = "<&\u202e" * 40_000
-    sites = fill(tmp_path, [a_session(f"s{i}", text=huge, tool=f"t{i}{huge[:300]}") for i in range(6)], hint=huge)
+    sites = fill(
+        tmp_path,
+        [a_session(f"s{i}", text=huge, tool=f"t{i}{huge[:300]}") for i in range(6)],
+        hint=huge,
+    )
     run = a_run(tmp_path, sites=sites, steps=2000)
     for text in (audit_page(work_view(tmp_path)), run_page(run_report(run.path))):
         assert len(text.encode()) <= MAX_BYTES
@@ -339,8 +483,14 @@ def test_a_page_stays_below_two_megabytes_and_says_what_was_cut(tmp_path: Path) 
 
 def test_long_series_are_thinned_and_what_has_no_place_is_counted() -> None:
     points = [(i, float(i)) for i in range(1000)]
-    assert len(thin(points)) == 240 and thin(points)[0] == (0, 0.0) and thin(points)[-1] == (999, 999.0)
-    chart = Page(line_chart("x", [Line("x", "c0", [(1, 0.0), (2, 1.0), (3, float("inf"))])], log=True))
+    assert (
+        len(thin(points)) == 240
+        and thin(points)[0] == (0, 0.0)
+        and thin(points)[-1] == (999, 999.0)
+    )
+    chart = Page(
+        line_chart("x", [Line("x", "c0", [(1, 0.0), (2, 1.0), (3, float("inf"))])], log=True)
+    )
     assert "2 values have no place on this axis" in chart.text
     assert "no values" in Page(line_chart("x", [Line("x", "c0", [])])).text
     assert len(Page(line_chart("x", [Line("x", "c0", [(4, 2.0)])])).of_class("dot")) == 1

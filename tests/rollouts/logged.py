@@ -1,4 +1,5 @@
-"""A logged session with one mistake, whose outcome under every message is known beforehand, and a student that says what it is told."""
+"""A logged session with one mistake, whose outcome under every message is known beforehand, and a
+student that says what it is told."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from functools import cache
 from typing import Any
 
 from composer_replication.core.site import Hint, Site
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, ToolSpec, Turn
+from composer_replication.core.trace import (
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 from tests.rollouts.small_world import Parrot, message_ids
@@ -18,12 +28,22 @@ MISTAKE, ERROR = "MISTAKENWORD", "REFUSEDWORD"
 
 def _schema(*names: str, required: Sequence[str]) -> dict[str, Any]:
     properties = {name: {"type": "string"} for name in names}
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 TOOLS = (
     ToolSpec(name="Read", parameters=_schema("path", "limit", required=["path"])),
-    ToolSpec(name="Edit", parameters=_schema("path", "old_string", "new_string", required=["path", "old_string", "new_string"])),
+    ToolSpec(
+        name="Edit",
+        parameters=_schema(
+            "path", "old_string", "new_string", required=["path", "old_string", "new_string"]
+        ),
+    ),
     ToolSpec(name="Write", parameters=_schema("path", "content", required=["path", "content"])),
     ToolSpec(name="Bash", parameters=_schema("command", required=["command"])),
     ToolSpec(name="Bare"),
@@ -36,7 +56,11 @@ def call(name: str, /, _id: str = "x", **arguments: Any) -> ToolCall:
 
 def said(*blocks: Any) -> Turn:
     """A message of a model."""
-    return Turn(role="assistant", author=MODEL, blocks=tuple(Text(b) if isinstance(b, str) else b for b in blocks))
+    return Turn(
+        role="assistant",
+        author=MODEL,
+        blocks=tuple(Text(b) if isinstance(b, str) else b for b in blocks),
+    )
 
 
 def answered(call_id: str, text: str, *, error: bool = False) -> Turn:
@@ -44,17 +68,38 @@ def answered(call_id: str, text: str, *, error: bool = False) -> Turn:
 
 
 MISTAKES: dict[str, tuple[ToolCall, str]] = {
-    "unknown_tool": (call("Reed", "c3", path="src/a.py", note=MISTAKE), f"No such tool available: Reed {ERROR}"),
-    "bad_arguments": (call("Read", "c3", file=MISTAKE), f"InputValidationError: Read failed: path is missing {ERROR}"),
+    "unknown_tool": (
+        call("Reed", "c3", path="src/a.py", note=MISTAKE),
+        f"No such tool available: Reed {ERROR}",
+    ),
+    "bad_arguments": (
+        call("Read", "c3", file=MISTAKE),
+        f"InputValidationError: Read failed: path is missing {ERROR}",
+    ),
     "file_missing": (call("Read", "c3", path=f"src/{MISTAKE}.py"), f"File does not exist. {ERROR}"),
-    "edit_not_read": (call("Edit", "c3", path="src/b.py", old_string=MISTAKE, new_string="y"), f"File has not been read yet. {ERROR}"),
-    "edit_no_match": (call("Edit", "c3", path="src/a.py", old_string=MISTAKE, new_string="y"), f"String to replace not found {ERROR}"),
-    "shell_bad_option": (call("Bash", "c3", command=f"ls --{MISTAKE}"), f"ls: unrecognized option '--{MISTAKE}' {ERROR}"),
+    "edit_not_read": (
+        call("Edit", "c3", path="src/b.py", old_string=MISTAKE, new_string="y"),
+        f"File has not been read yet. {ERROR}",
+    ),
+    "edit_no_match": (
+        call("Edit", "c3", path="src/a.py", old_string=MISTAKE, new_string="y"),
+        f"String to replace not found {ERROR}",
+    ),
+    "shell_bad_option": (
+        call("Bash", "c3", command=f"ls --{MISTAKE}"),
+        f"ls: unrecognized option '--{MISTAKE}' {ERROR}",
+    ),
     "repeated_call": (call("Read", "c3", path="src/a.py"), f"Wasted call {ERROR}"),
 }
 
 
-def session(kind: str = "unknown_tool", name: str = "s1", *, origin: str = "log", repository: str = "acme/app") -> Session:
+def session(
+    kind: str = "unknown_tool",
+    name: str = "s1",
+    *,
+    origin: str = "log",
+    repository: str = "acme/app",
+) -> Session:
     """A listing, a read, the mistake at turn 5, its error at 6, and what came of it."""
     wrong, error = MISTAKES[kind]
     turns = (
@@ -81,18 +126,40 @@ def session(kind: str = "unknown_tool", name: str = "s1", *, origin: str = "log"
 
 def site(kind: str = "unknown_tool", name: str = "s1") -> Site:
     tool = MISTAKES[kind][0].name
-    return Site(session_id=name, turn=5, call_id="c3", kind=kind, detector="tool_error", evidence=(6,), tool=tool, author=MODEL)
+    return Site(
+        session_id=name,
+        turn=5,
+        call_id="c3",
+        kind=kind,
+        detector="tool_error",
+        evidence=(6,),
+        tool=tool,
+        author=MODEL,
+    )
 
 
 def hint(kind: str = "unknown_tool", name: str = "s1") -> Hint:
-    return Hint(site_id=site(kind, name).id, text="Reminder: available tools: Read, Edit, Bash.", writer="available_tools", kind=kind)
+    return Hint(
+        site_id=site(kind, name).id,
+        text="Reminder: available tools: Read, Edit, Bash.",
+        writer="available_tools",
+        kind=kind,
+    )
 
 
 @cache
 def renderer() -> Renderer:
     """Of a tokenizer that was trained on this very session."""
     texts = [str(block) for turn in session().turns for block in turn.blocks]
-    tokenizer = train_tiny_tokenizer([*texts, "tool_call name arguments path command content old_string new_string Read Edit Write Bash"])
+    tokenizer = train_tiny_tokenizer(
+        [
+            *texts,
+            (
+                "tool_call name arguments path command content old_string new_string Read Edit"
+                " Write Bash"
+            ),
+        ]
+    )
     return Renderer.for_tokenizer(tokenizer)
 
 

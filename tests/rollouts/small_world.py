@@ -1,4 +1,5 @@
-"""A small environment with two tools, one that only talks, tiny models, and a model that says what it is told to."""
+"""A small environment with two tools, one that only talks, tiny models, and a model that says what
+it is told to."""
 
 from __future__ import annotations
 
@@ -21,16 +22,26 @@ TOOLS = (
     ToolSpec(
         name="Read",
         description="Read a file.",
-        parameters={"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+        parameters={
+            "type": "object",
+            "properties": {"path": {"type": "string"}},
+            "required": ["path"],
+        },
     ),
-    ToolSpec(name="Count", description="Count the files.", parameters={"type": "object", "properties": {}}),
+    ToolSpec(
+        name="Count",
+        description="Count the files.",
+        parameters={"type": "object", "properties": {}},
+    ),
 )
 
 
 class Shelf:
     """Two files to read; a message without a call ends the episode, and "depth is 3" earns 1."""
 
-    def __init__(self, task_id: str = "shelf", *, max_turns: int = 6, tools: tuple[ToolSpec, ...] = TOOLS) -> None:
+    def __init__(
+        self, task_id: str = "shelf", *, max_turns: int = 6, tools: tuple[ToolSpec, ...] = TOOLS
+    ) -> None:
         self.task_id, self.max_turns, self.tools = task_id, max_turns, tools
         self.heard: list[Turn] = []
         self.closed = 0
@@ -44,7 +55,12 @@ class Shelf:
         self.heard.append(turn)
         if not turn.calls:
             return Reply(turns=(), done=True)
-        return Reply(turns=tuple(self._result(call.id, call.name, dict(call.arguments)) for call in turn.calls), done=False)
+        return Reply(
+            turns=tuple(
+                self._result(call.id, call.name, dict(call.arguments)) for call in turn.calls
+            ),
+            done=False,
+        )
 
     def _result(self, call_id: str, name: str, arguments: dict[str, Any]) -> Turn:
         if name not in ("Read", "Count"):
@@ -52,7 +68,10 @@ class Shelf:
         elif name == "Count":
             text, wrong = str(len(FILES)), False
         elif set(arguments) != {"path"}:
-            text, wrong = "InputValidationError: Read failed due to the following issue: path is required", True
+            text, wrong = (
+                "InputValidationError: Read failed due to the following issue: path is required",
+                True,
+            )
         else:
             text = FILES.get(str(arguments["path"]), "File does not exist.")
             wrong = arguments["path"] not in FILES
@@ -70,7 +89,8 @@ class Shelf:
 
 
 class Talk:
-    """Answers every message with words, more or fewer of them by the task, and ends after `rounds` messages; a call is an error."""
+    """Answers every message with words, more or fewer of them by the task, and ends after `rounds`
+    messages; a call is an error."""
 
     def __init__(self, number: int, *, rounds: int) -> None:
         self.task_id, self.max_turns = f"talk-{number}", 20
@@ -78,12 +98,22 @@ class Talk:
         self.closed = 0
 
     def open(self) -> Opening:
-        return Opening(turns=(Turn(role="user", author=HUMAN, blocks=(Text("Say " + "more " * self.number),)),), tools=TOOLS)
+        return Opening(
+            turns=(
+                Turn(role="user", author=HUMAN, blocks=(Text("Say " + "more " * self.number),)),
+            ),
+            tools=TOOLS,
+        )
 
     def reply(self, turn: Turn) -> Reply:
         self.said += 1
-        results = tuple(Turn(role="tool", author=ENVIRONMENT, blocks=(ToolResult(c.id, "no tools", True),)) for c in turn.calls)
-        word = Turn(role="user", author=HUMAN, blocks=(Text("and " * (1 + self.number * self.said % 5)),))
+        results = tuple(
+            Turn(role="tool", author=ENVIRONMENT, blocks=(ToolResult(c.id, "no tools", True),))
+            for c in turn.calls
+        )
+        word = Turn(
+            role="user", author=HUMAN, blocks=(Text("and " * (1 + self.number * self.said % 5)),)
+        )
         return Reply(turns=(*results, word), done=self.said >= self.rounds)
 
     def reward(self) -> float:
@@ -126,7 +156,9 @@ class Parrot(nn.Module):
 
     def __init__(self, vocab: int, messages: Sequence[Sequence[int]]) -> None:
         super().__init__()
-        self.config = LlamaConfig(vocab_size=vocab, num_hidden_layers=1, max_position_embeddings=4096)
+        self.config = LlamaConfig(
+            vocab_size=vocab, num_hidden_layers=1, max_position_embeddings=4096
+        )
         self.decoder = _ParrotDecoder(vocab, [i for message in messages for i in message])
         self.head = nn.Linear(vocab, vocab, bias=False)
         with torch.no_grad():
@@ -146,7 +178,12 @@ class _ParrotDecoder(nn.Module):
         self.fed: list[int] = []
 
     def forward(
-        self, input_ids: Tensor, past_key_values: Any, use_cache: bool, attention_mask: Any = None, position_ids: Any = None
+        self,
+        input_ids: Tensor,
+        past_key_values: Any,
+        use_cache: bool,
+        attention_mask: Any = None,
+        position_ids: Any = None,
     ) -> BaseModelOutputWithPast:
         assert input_ids.shape[0] == 1
         self.fed += input_ids[0].tolist()
@@ -156,18 +193,26 @@ class _ParrotDecoder(nn.Module):
 
 
 def message_ids(render: Renderer, message: Turn | str, *, end: bool = True) -> list[int]:
-    """The ids of a message as a student would write it; of a text with control tokens in it, as the tokenizer reads it."""
+    """The ids of a message as a student would write it; of a text with control tokens in it, as the
+    tokenizer reads it."""
     question = Turn(role="user", author=HUMAN, blocks=(Text("x"),))
     if isinstance(message, Turn):
         return list(render.reply([question], message)[1])
-    end_ids = render.reply([question], Turn(role="assistant", author=None, blocks=(Text("x"),)))[1][-1:]
+    end_ids = render.reply([question], Turn(role="assistant", author=None, blocks=(Text("x"),)))[1][
+        -1:
+    ]
     return [*render.codec.one_go(message), *(end_ids if end else ())]
 
 
-def parroted(render: Renderer, messages: Sequence[Turn | str], *, env: Any = None, **settings: Any) -> Any:
+def parroted(
+    render: Renderer, messages: Sequence[Turn | str], *, env: Any = None, **settings: Any
+) -> Any:
     """The rollout of an episode in which the student writes exactly these messages."""
     model = Parrot(len(render.tokenizer), [message_ids(render, m) for m in messages])
     options = Sampling(max_context_tokens=4096, **settings)
-    (rollout,) = sample_rollouts(model, [env or Shelf()], renderer=render, settings=options, author="tiny")
-    assert list(rollout.ids[: len(model.decoder.fed)]) == model.decoder.fed  # what the model was given is what is recorded
+    (rollout,) = sample_rollouts(
+        model, [env or Shelf()], renderer=render, settings=options, author="tiny"
+    )
+    # what the model was given is what is recorded
+    assert list(rollout.ids[: len(model.decoder.fed)]) == model.decoder.fed
     return rollout

@@ -19,7 +19,10 @@ def frequencies(*, temperature: float = 1.0, top_p: float = 1.0, draws: int = 20
     rng = random.Random(0)
     counts = [0] * 5
     for token in sample_tokens(
-        LOGITS.expand(draws, 5), uniform=[rng.random() for _ in range(draws)], temperature=temperature, top_p=top_p
+        LOGITS.expand(draws, 5),
+        uniform=[rng.random() for _ in range(draws)],
+        temperature=temperature,
+        top_p=top_p,
     ).tokens:
         counts[token] += 1
     return [c / draws for c in counts]
@@ -31,7 +34,9 @@ def test_the_distribution_is_the_models_at_temperature_one() -> None:
 
 def test_temperature_flattens_or_sharpens() -> None:
     for temperature in (0.5, 2.0):
-        assert frequencies(temperature=temperature) == pytest.approx((LOGITS / temperature).softmax(-1)[0].tolist(), abs=0.012)
+        assert frequencies(temperature=temperature) == pytest.approx(
+            (LOGITS / temperature).softmax(-1)[0].tolist(), abs=0.012
+        )
 
 
 def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
@@ -46,7 +51,9 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
 def test_the_ends_of_the_unit_interval_take_no_impossible_token() -> None:
     logits = torch.tensor([[float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")]])
     assert sample_tokens(logits, uniform=[0.0], temperature=1.0, top_p=1.0).tokens == [1]
-    assert sample_tokens(logits, uniform=[math.nextafter(1.0, 0.0)], temperature=1.0, top_p=1.0).tokens == [3]
+    assert sample_tokens(
+        logits, uniform=[math.nextafter(1.0, 0.0)], temperature=1.0, top_p=1.0
+    ).tokens == [3]
 
 
 def test_the_log_prob_is_the_models_own_at_any_temperature() -> None:

@@ -1,4 +1,5 @@
-"""A fork: the student writes one message at a logged site; what it read and wrote is kept to the token, and checked."""
+"""A fork: the student writes one message at a logged site; what it read and wrote is kept to the
+token, and checked."""
 
 from __future__ import annotations
 
@@ -9,11 +10,28 @@ import pytest
 
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.trace import Turn
-from composer_replication.rollouts.fork import Fork, ForkPoint, fork_to_json, outcome_counts, room_for, sample_forks
+from composer_replication.rollouts.fork import (
+    Fork,
+    ForkPoint,
+    fork_to_json,
+    outcome_counts,
+    room_for,
+    sample_forks,
+)
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.rollouts.static_check import SiteCheck
 from composer_replication.tokens.prefix import restore
-from tests.rollouts.logged import ERROR, MISTAKE, answered, call, parrot, renderer, said, session, site
+from tests.rollouts.logged import (
+    ERROR,
+    MISTAKE,
+    answered,
+    call,
+    parrot,
+    renderer,
+    said,
+    session,
+    site,
+)
 from tests.rollouts.small_world import message_ids, tiny
 
 
@@ -22,14 +40,25 @@ def spot(kind: str = "unknown_tool", *, ids: tuple[int, ...] = ()) -> ForkPoint:
     prefix = restore(log, turn=5, renderer=renderer(), max_tokens=4096, room=200)
     assert prefix is not None
     check = SiteCheck.of(log, site(kind))
-    return ForkPoint(site=site(kind), turns=prefix.turns, tools=log.tools, check=check, ids=ids, num_tokens=prefix.num_tokens)
+    return ForkPoint(
+        site=site(kind),
+        turns=prefix.turns,
+        tools=log.tools,
+        check=check,
+        ids=ids,
+        num_tokens=prefix.num_tokens,
+    )
 
 
-def forked(*messages: Turn | list[int], spots: tuple[ForkPoint, ...] = (), samples: int = 1) -> tuple[list[Fork], list[int]]:
+def forked(
+    *messages: Turn | list[int], spots: tuple[ForkPoint, ...] = (), samples: int = 1
+) -> tuple[list[Fork], list[int]]:
     """The forks, and every id that the student was given."""
     model = parrot(*messages)
     one = Sampling(max_context_tokens=4096, max_new_tokens=200, batch_episodes=1)
-    found = sample_forks(model, spots or (spot(),), samples=samples, renderer=renderer(), settings=one, author="me")
+    found = sample_forks(
+        model, spots or (spot(),), samples=samples, renderer=renderer(), settings=one, author="me"
+    )
     return found, model.decoder.fed
 
 
@@ -37,17 +66,25 @@ def test_the_student_reads_what_stood_above_the_message_and_nothing_later() -> N
     (fork,), fed = forked(said(call("Read", path="src/a.py")))
     text = renderer().codec.decode(fed)
     assert "x = 1" in text and MISTAKE not in text and ERROR not in text and "Sorry" not in text
-    assert tuple(fed[: len(fork.prefix_ids)]) == fork.prefix_ids and len(fork.prefix_ids) == spot().num_tokens
+    assert (
+        tuple(fed[: len(fork.prefix_ids)]) == fork.prefix_ids
+        and len(fork.prefix_ids) == spot().num_tokens
+    )
 
 
 def test_the_context_is_the_logs_own_to_the_character() -> None:
-    """What an environment says is cleaned; a log is not, since its context would then be another one than the examples hold."""
+    """What an environment says is cleaned; a log is not, since its context would then be another
+    one than the examples hold."""
     log = session()
-    loud = replace(log, turns=(*log.turns[:4], answered("c2", "x = 1 \x1b[31mred\x07"), *log.turns[5:]))
+    loud = replace(
+        log, turns=(*log.turns[:4], answered("c2", "x = 1 \x1b[31mred\x07"), *log.turns[5:])
+    )
     prefix = restore(loud, turn=5, renderer=renderer(), max_tokens=4096, room=200)
     assert prefix is not None
     own = tuple(renderer().reply(prefix.turns, said("x"), tools=loud.tools)[0])
-    one = ForkPoint(site=site(), turns=prefix.turns, tools=loud.tools, check=SiteCheck.of(loud, site()), ids=own)
+    one = ForkPoint(
+        site=site(), turns=prefix.turns, tools=loud.tools, check=SiteCheck.of(loud, site()), ids=own
+    )
     (fork,), fed = forked(said(call("Read", path="src/a.py")), spots=(one,))
     assert fork.prefix_ids == own and "\x1b[31mred\x07" in renderer().codec.decode(fed)
     broken = replace(one, turns=(*one.turns[:4], cast(Any, "no turn")))
@@ -59,11 +96,23 @@ def test_sampled_ids_stay_as_they_were_sampled() -> None:
     """An unusual spelling of the same text: encoded again it would be other ids."""
     codec = renderer().codec
     message = message_ids(renderer(), said(call("Cat", path="src/a.py")))
-    at = next(i for i, token in enumerate(message) if len(codec.decode([token])) > 3 and token not in codec.control.values())
-    spelled = [*message[:at], *(codec.one_go(c)[0] for c in codec.decode([message[at]])), *message[at + 1 :]]
+    at = next(
+        i
+        for i, token in enumerate(message)
+        if len(codec.decode([token])) > 3 and token not in codec.control.values()
+    )
+    spelled = [
+        *message[:at],
+        *(codec.one_go(c)[0] for c in codec.decode([message[at]])),
+        *message[at + 1 :],
+    ]
     assert codec.decode(spelled) == codec.decode(message) and spelled != message
     (fork,), _ = forked(spelled)
-    assert list(fork.ids) == spelled and len(fork.logprobs) == len(spelled) and all(lp <= 0 for lp in fork.logprobs)
+    assert (
+        list(fork.ids) == spelled
+        and len(fork.logprobs) == len(spelled)
+        and all(lp <= 0 for lp in fork.logprobs)
+    )
     assert fork.checked.outcome == "same" and fork.turn.author == "me"
 
 
@@ -78,16 +127,28 @@ def test_each_message_is_checked_at_its_own_site() -> None:
     ]
     assert outcome_counts(found) == {"ok": 2, "same": 1, "other": 1, "malformed": 0, "undecided": 0}
     line = fork_to_json(found[0])
-    assert (line["origin"], line["outcome"], line["tools"], line["tokens"]) == ("student", "same", ["Cat"], len(found[0].ids))
+    assert (line["origin"], line["outcome"], line["tools"], line["tokens"]) == (
+        "student",
+        "same",
+        ["Cat"],
+        len(found[0].ids),
+    )
 
 
 def test_a_call_that_cannot_be_read_is_malformed_and_one_for_want_of_room_undecided() -> None:
-    broken = [*renderer().codec.one_go('<tool_call>\n{"name": "Read"\n</tool_call>'), message_ids(renderer(), "")[-1]]
+    broken = [
+        *renderer().codec.one_go('<tool_call>\n{"name": "Read"\n</tool_call>'),
+        message_ids(renderer(), "")[-1],
+    ]
     (fork,), _ = forked(broken)
     assert (fork.checked.outcome, fork.checked.reason) == ("malformed", "malformed_call")
     endless = renderer().codec.one_go("la " * 300)[:200]
     (fork,), _ = forked(endless)
-    assert (fork.checked.outcome, fork.checked.reason, len(fork.ids)) == ("undecided", "cut_off", 200)
+    assert (fork.checked.outcome, fork.checked.reason, len(fork.ids)) == (
+        "undecided",
+        "cut_off",
+        200,
+    )
 
 
 def test_samples_of_a_site_differ_and_the_same_seed_repeats_them() -> None:
@@ -110,4 +171,6 @@ def test_a_context_that_is_not_the_one_that_was_built_is_refused() -> None:
         forked(said(call("Cat")), spots=(spot(ids=fork.prefix_ids[:-1]),))
     small = Sampling(max_context_tokens=64, max_new_tokens=8)
     with pytest.raises(ConfigError, match="max_context_tokens"):
-        sample_forks(parrot(), [spot()], samples=1, renderer=renderer(), settings=small, author="me")
+        sample_forks(
+            parrot(), [spot()], samples=1, renderer=renderer(), settings=small, author="me"
+        )

@@ -1,4 +1,5 @@
-"""Groups: advantages without a standard deviation; a group that says nothing is counted and replaced, never trained on."""
+"""Groups: advantages without a standard deviation; a group that says nothing is counted and
+replaced, never trained on."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from tests.rollouts.small_world import Shelf, Talk, tiny
 from tests.tokens.students import renderer
 
-REWARDS = {"flat-0": [0.0, 0.0, 0.0], "flat-1": [1.0, 1.0, 1.0], "mixed": [1.0, 0.0, 0.5], "rare": [0.0, 0.0, 1.0]}
+REWARDS = {
+    "flat-0": [0.0, 0.0, 0.0],
+    "flat-1": [1.0, 1.0, 1.0],
+    "mixed": [1.0, 0.0, 0.5],
+    "rare": [0.0, 0.0, 1.0],
+}
 
 
 def pretend(envs: Sequence[Env], /, *, label: str) -> list[Rollout]:
@@ -31,7 +37,17 @@ def pretend(envs: Sequence[Env], /, *, label: str) -> list[Rollout]:
             segments=(Segment(start=0, end=1),),
             outcome=REWARDS[env.task_id][number % 3],
         )
-        made.append(Rollout(session=session, task_id=env.task_id, ids=(), ended="done", num_cut=0, num_malformed=0, measures={}))
+        made.append(
+            Rollout(
+                session=session,
+                task_id=env.task_id,
+                ids=(),
+                ended="done",
+                num_cut=0,
+                num_malformed=0,
+                measures={},
+            )
+        )
     return made
 
 
@@ -40,18 +56,23 @@ def tasks(*names: str) -> list[MakeEnv]:
 
 
 def groups(*names: str, num_groups: int = 2, max_extra: int = 0) -> Groups:
-    return sample_groups(tasks(*names), num_groups=num_groups, size=3, sample=pretend, max_extra=max_extra)
+    return sample_groups(
+        tasks(*names), num_groups=num_groups, size=3, sample=pretend, max_extra=max_extra
+    )
 
 
 def test_advantages_are_reward_minus_mean_and_nothing_else() -> None:
     assert advantages([1.0, 0.0, 0.0, 0.0]) == (0.75, -0.25, -0.25, -0.25)
     assert advantages([1.0, 0.0, 0.5]) == (0.5, -0.5, 0.0)
-    assert advantages([10.0, 0.0]) == (5.0, -5.0)  # the spread stays in: no division by the standard deviation
+    # the spread stays in: no division by the standard deviation
+    assert advantages([10.0, 0.0]) == (5.0, -5.0)
 
 
 def test_flat_groups_are_skipped_and_counted() -> None:
     result = groups("flat-0", "mixed", "rare")
-    assert [g.task_id for g in result.groups] == ["mixed"] and [g.task_id for g in result.flat] == ["flat-0"]
+    assert [g.task_id for g in result.groups] == ["mixed"] and [g.task_id for g in result.flat] == [
+        "flat-0"
+    ]
     assert (result.num_sampled, result.num_extra, result.num_all_failed) == (2, 0, 1)
     assert len(result.rollouts) == 6
     assert result.groups[0].advantages == (0.5, -0.5, 0.0)
@@ -73,7 +94,9 @@ def test_groups_that_cannot_be_are_refused() -> None:
         groups("mixed")
     for wrong in ({"size": 1}, {"num_groups": 0}, {"max_extra": -1}):
         with pytest.raises(ConfigError, match="groups of"):
-            sample_groups(tasks("mixed"), **{"num_groups": 1, "size": 3, "sample": pretend, **wrong})
+            sample_groups(
+                tasks("mixed"), **{"num_groups": 1, "size": 3, "sample": pretend, **wrong}
+            )
 
 
 def test_the_members_of_a_group_are_different_episodes_of_one_task() -> None:
@@ -86,8 +109,17 @@ def test_the_members_of_a_group_are_different_episodes_of_one_task() -> None:
         author="tiny",
     )
     makers = [partial(Talk, number, rounds=2) for number in range(4)]
-    result = sample_groups(makers, num_groups=2, size=3, sample=sample, max_extra=1, label="step-1:")
-    assert result.groups == () and [g.task_id for g in result.flat] == ["talk-0", "talk-1", "talk-2"]
+    result = sample_groups(
+        makers, num_groups=2, size=3, sample=sample, max_extra=1, label="step-1:"
+    )
+    assert result.groups == () and [g.task_id for g in result.flat] == [
+        "talk-0",
+        "talk-1",
+        "talk-2",
+    ]
     names = [r.session.id for r in result.rollouts]
-    assert names[:3] == ["step-1:0:talk-0:0", "step-1:0:talk-0:1", "step-1:0:talk-0:2"] and names[-1] == "step-1:1:talk-2:2"
+    assert (
+        names[:3] == ["step-1:0:talk-0:0", "step-1:0:talk-0:1", "step-1:0:talk-0:2"]
+        and names[-1] == "step-1:1:talk-2:2"
+    )
     assert len({r.ids for r in result.rollouts}) == len(result.rollouts) == 9

@@ -1,4 +1,5 @@
-"""The cache: every row is scored as if it were alone, whatever its neighbours do and whenever they leave."""
+"""The cache: every row is scored as if it were alone, whatever its neighbours do and whenever they
+leave."""
 
 from __future__ import annotations
 
@@ -21,13 +22,17 @@ def alone(model: Any, ids: list[int]) -> torch.Tensor:
 
 
 def play(model: Any, *, seed: int, rounds: int, drop: bool) -> int:
-    """Random feeds, each compared with a plain forward of the row's ids; returns the number of columns at the end."""
+    """Random feeds, each compared with a plain forward of the row's ids; returns the number of
+    columns at the end."""
     rng = random.Random(seed)
     rows: list[list[int]] = [[] for _ in range(4)]
     cache = RaggedCache(model, num_rows=4)
     with scoring(model):
         for turn in range(rounds):
-            new = [[rng.randrange(VOCAB) for _ in range(rng.choice((0, 1, 3, 9) if turn else (1, 9)))] for _ in rows]
+            new = [
+                [rng.randrange(VOCAB) for _ in range(rng.choice((0, 1, 3, 9) if turn else (1, 9)))]
+                for _ in rows
+            ]
             new[0] = new[0] or [1]
             for row, ids in zip(rows, new, strict=True):
                 row += ids
@@ -36,7 +41,9 @@ def play(model: Any, *, seed: int, rounds: int, drop: bool) -> int:
             for row, ids, logits_V in zip(rows, new, logits_BV, strict=True):
                 if ids:
                     assert torch.allclose(logits_V, alone(model, row), atol=1e-4)
-            keep = [i for i in range(len(rows)) if len(rows) == 1 or not drop or rng.random() < 0.8] or [0]
+            keep = [
+                i for i in range(len(rows)) if len(rows) == 1 or not drop or rng.random() < 0.8
+            ] or [0]
             cache.keep(keep)
             rows = [rows[i] for i in keep]
             assert cache.lengths == [len(row) for row in rows]
@@ -52,7 +59,9 @@ def test_ragged_rows_are_scored_as_if_alone(arch: str, drop: bool) -> None:
 
 def test_a_model_with_learnt_positions() -> None:
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=2, n_positions=512)).eval()
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=2, n_positions=512)
+    ).eval()
     assert holds_ragged_rows(model)
     play(model, seed=1, rounds=6, drop=True)
 
@@ -66,7 +75,8 @@ def test_gaps_are_squeezed_out() -> None:
             cache.feed([[step % VOCAB], []] if step % 2 else [[], [step % VOCAB]])
         assert cache.mask_BL.shape[1] == 62 and max(cache.lengths) == 32
         cache.keep([0, 1])
-        assert cache.mask_BL.shape[1] == cache.cache.get_seq_length() == 62  # within the slack: left as it is
+        # within the slack: left as it is
+        assert cache.mask_BL.shape[1] == cache.cache.get_seq_length() == 62
         for step in range(60):
             cache.feed([[step % VOCAB], []] if step % 2 else [[], [step % VOCAB]])
         cache.keep([0, 1])

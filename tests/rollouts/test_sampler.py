@@ -1,4 +1,5 @@
-"""Episodes token by token: what is recorded is what the model read and wrote, with its log-probs."""
+"""Episodes token by token: what is recorded is what the model read and wrote, with its
+log-probs."""
 
 from __future__ import annotations
 
@@ -27,13 +28,21 @@ QWEN = renderer("qwen3", "qwen3")
 every_template = pytest.mark.parametrize(("family", "fixture"), CASES)
 
 
-def sample(model: Any, envs: Sequence[Any], *, render: Renderer = QWEN, label: str = "", **settings: Any) -> list[Rollout]:
+def sample(
+    model: Any, envs: Sequence[Any], *, render: Renderer = QWEN, label: str = "", **settings: Any
+) -> list[Rollout]:
     options: dict[str, Any] = {"max_new_tokens": 12, "max_context_tokens": 4096, **settings}
-    return sample_rollouts(model, envs, renderer=render, settings=Sampling(**options), author="tiny", label=label)
+    return sample_rollouts(
+        model, envs, renderer=render, settings=Sampling(**options), author="tiny", label=label
+    )
 
 
 def model_for(render: Renderer, **more: Any) -> Any:
-    return tiny(len(render.tokenizer), arch="llama" if render.family is not None and render.family.name == "llama3" else "qwen3", **more)
+    return tiny(
+        len(render.tokenizer),
+        arch="llama" if render.family is not None and render.family.name == "llama3" else "qwen3",
+        **more,
+    )
 
 
 def sampled_turns(rollout: Rollout) -> list[Turn]:
@@ -45,7 +54,10 @@ def written(rollout: Rollout) -> list[tuple[int, ...]]:
 
 
 def say(text: str, *calls: tuple[str, dict[str, Any]]) -> Turn:
-    blocks = (*((Text(text),) if text else ()), *(ToolCall(f"x{i}", *call) for i, call in enumerate(calls)))
+    blocks = (
+        *((Text(text),) if text else ()),
+        *(ToolCall(f"x{i}", *call) for i, call in enumerate(calls)),
+    )
     return Turn(role="assistant", author="m", blocks=blocks)
 
 
@@ -54,11 +66,16 @@ def test_log_probs_are_those_of_a_plain_forward_of_the_final_ids(family: str, fi
     render = renderer(family, fixture)
     model = model_for(render)
     rollouts = sample(model, talks((1, 4, 2, 3)), render=render, seed=3)
-    if family != "gpt-oss":  # what a random model writes is no harmony message, so there every episode lasts as long as it may
-        assert len({len(sampled_turns(r)) for r in rollouts}) >= 3  # rows leave the batch at different turns
+    # what a random model writes is no harmony message, so there every episode lasts as long as it
+    # may
+    if family != "gpt-oss":
+        # rows leave the batch at different turns
+        assert len({len(sampled_turns(r)) for r in rollouts}) >= 3
     for rollout in rollouts:
         with scoring(model):
-            logp_TV = project(model, final_hidden(model, torch.tensor([rollout.ids]))[0]).log_softmax(-1)
+            logp_TV = project(
+                model, final_hidden(model, torch.tensor([rollout.ids]))[0]
+            ).log_softmax(-1)
         spans = render.render(rollout.session.turns, tools=rollout.session.tools).spans
         for turn, span in zip(rollout.session.turns, spans, strict=True):
             if turn.sampled is not None:
@@ -80,10 +97,16 @@ def test_a_batch_gives_what_single_runs_give(temperature: float) -> None:
 
 def test_the_same_seed_gives_the_same_rollouts_bit_for_bit_and_another_does_not() -> None:
     model = model_for(QWEN)
-    first, again, other = sample(model, talks(), seed=1), sample(model, talks(), seed=1), sample(model, talks(), seed=2)
+    first, again, other = (
+        sample(model, talks(), seed=1),
+        sample(model, talks(), seed=1),
+        sample(model, talks(), seed=2),
+    )
     assert first == again
     assert [r.ids for r in first] != [r.ids for r in other]
-    assert [r.ids for r in first] != [r.ids for r in sample(model, talks(), seed=1, label="step-2:")]
+    assert [r.ids for r in first] != [
+        r.ids for r in sample(model, talks(), seed=1, label="step-2:")
+    ]
 
 
 def test_episodes_of_one_task_differ_at_temperature_one_and_not_at_zero() -> None:
@@ -92,14 +115,19 @@ def test_episodes_of_one_task_differ_at_temperature_one_and_not_at_zero() -> Non
     warm = sample(model, env)
     assert [r.session.id for r in warm] == ["talk-0:0", "talk-0:1", "talk-0:2"]
     assert len({r.ids for r in warm}) == 3
-    assert len({r.ids for r in sample(model, [talks((2,))[0] for _ in range(3)], temperature=0.0)}) == 1
+    assert (
+        len({r.ids for r in sample(model, [talks((2,))[0] for _ in range(3)], temperature=0.0)})
+        == 1
+    )
 
 
 def test_greedy_takes_the_best_token_each_time() -> None:
     model = model_for(QWEN)
     (rollout,) = sample(model, talks((2,)), temperature=0.0)
     with scoring(model):
-        best_T = project(model, final_hidden(model, torch.tensor([rollout.ids]))[0]).argmax(-1).tolist()
+        best_T = (
+            project(model, final_hidden(model, torch.tensor([rollout.ids]))[0]).argmax(-1).tolist()
+        )
     start = sampled_turns(rollout)[0].context_tokens
     assert list(written(rollout)[0]) == best_T[start - 1 : start - 1 + len(written(rollout)[0])]
 
@@ -112,7 +140,9 @@ BEHIND = {
 
 
 @every_template
-def test_the_end_token_is_sampled_and_what_the_template_writes_behind_it_is_not(family: str, fixture: str) -> None:
+def test_the_end_token_is_sampled_and_what_the_template_writes_behind_it_is_not(
+    family: str, fixture: str
+) -> None:
     render = renderer(family, fixture)
     call = say("Look.", ("Read", {"path": "a.py"}))
     rollout = parroted(render, [call, say("depth is 3")])
@@ -123,7 +153,13 @@ def test_the_end_token_is_sampled_and_what_the_template_writes_behind_it_is_not(
     first = len(rollout.session.turns[2].sampled.ids) + rollout.session.turns[2].context_tokens
     behind = render.codec.decode(rollout.ids[first : first + 24])
     assert behind.startswith(BEHIND.get(family.split("-")[0], "\n<|im_start|>"))
-    assert [t.role for t in rollout.session.turns] == ["system", "user", "assistant", "tool", "assistant"]
+    assert [t.role for t in rollout.session.turns] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert rollout.session.turns[2].calls[0].arguments == {"path": "a.py"}
     assert rollout.session.turns[3].results[0].text == "depth = 3\n"
 
@@ -153,13 +189,23 @@ def test_a_message_is_ended_by_force_and_marked(family: str, fixture: str) -> No
 def test_a_message_of_an_end_token_alone_is_a_message() -> None:
     for family, fixture in CASES:
         rollout = parroted(renderer(family, fixture), [""])
-        assert len(written(rollout)[0]) == 1 and rollout.ended == "done" and sampled_turns(rollout)[0].blocks == ()
+        assert (
+            len(written(rollout)[0]) == 1
+            and rollout.ended == "done"
+            and sampled_turns(rollout)[0].blocks == ()
+        )
 
 
 def test_another_end_token_of_the_tokenizer_ends_a_message_too() -> None:
     render = renderer("llama3", "llama3_1")
     other = render.codec.control["<|end_of_text|>"]
-    model = Parrot(len(render.tokenizer), [[*message_ids(render, say("", ("Count", {})))[:-1], other], message_ids(render, say("ok"))])
+    model = Parrot(
+        len(render.tokenizer),
+        [
+            [*message_ids(render, say("", ("Count", {})))[:-1], other],
+            message_ids(render, say("ok")),
+        ],
+    )
     model.generation_config = SimpleNamespace(eos_token_id=[other])
     (rollout,) = sample(model, [Shelf()], render=render, max_new_tokens=64)
     assert written(rollout)[0][-1] == other and rollout.num_cut == 0
@@ -174,7 +220,9 @@ MALFORMED_TEXTS = [
 
 
 @pytest.mark.parametrize(("family", "fixture", "text"), MALFORMED_TEXTS)
-def test_a_malformed_call_is_answered_with_an_error_that_the_model_reads(family: str, fixture: str, text: str) -> None:
+def test_a_malformed_call_is_answered_with_an_error_that_the_model_reads(
+    family: str, fixture: str, text: str
+) -> None:
     render, env = renderer(family, fixture), Shelf()
     rollout = parroted(render, [text, say("depth is 3")], env=env)
     assert rollout.num_malformed == 1 and rollout.ended == "done" and rollout.reward == 1.0
@@ -183,11 +231,15 @@ def test_a_malformed_call_is_answered_with_an_error_that_the_model_reads(family:
     assert call.name == MALFORMED and result.call_id == call.id and result.is_error
     assert result.text.startswith("InputValidationError: malformed tool call")
     assert "malformed tool call" in render.codec.decode(rollout.ids)
-    assert [turn.text for turn in env.heard] == ["depth is 3"]  # nothing else reached the environment
+    # nothing else reached the environment
+    assert [turn.text for turn in env.heard] == ["depth is 3"]
 
 
 def test_results_stand_in_the_order_of_the_calls_good_or_bad() -> None:
-    good, bad = '<tool_call>\n{"name": "Count", "arguments": {}}\n</tool_call>', "<tool_call>\n{oops}\n</tool_call>"
+    good, bad = (
+        '<tool_call>\n{"name": "Count", "arguments": {}}\n</tool_call>',
+        "<tool_call>\n{oops}\n</tool_call>",
+    )
     env = Shelf()
     rollout = parroted(QWEN, ["\n".join([bad, good, bad, good, bad]), say("ok")], env=env)
     calls = rollout.session.turns[2].calls
@@ -214,27 +266,48 @@ def test_an_unknown_tool_is_the_environments_business() -> None:
 def test_an_episode_ends_at_its_last_message_or_where_there_is_no_room() -> None:
     look = say("", ("Count", {}))
     rollout = parroted(QWEN, [look, look], env=Shelf(max_turns=2))
-    assert rollout.ended == "max_turns" and rollout.session.events[0].kind == "max_turns" and rollout.reward == 0.0
+    assert (
+        rollout.ended == "max_turns"
+        and rollout.session.events[0].kind == "max_turns"
+        and rollout.reward == 0.0
+    )
     assert rollout.session.turns[-1].role == "tool"  # the answer is kept, though nobody reads it
     malformed = parroted(QWEN, ["<tool_call></tool_call>"] * 3, env=Shelf(max_turns=3))
     assert malformed.ended == "max_turns" and malformed.num_malformed == 3
-    bounded = parroted(QWEN, [look, look, look], env=Shelf(max_turns=2), limits=EpisodeLimits(max_turns=3))
-    assert bounded.ended == "max_turns" and len(sampled_turns(bounded)) == 2  # the environment's own bound stands beside the setting
-    (longer,) = sample(Parrot(len(QWEN.tokenizer), [message_ids(QWEN, look)] * 9), [Shelf(max_turns=9)], max_new_tokens=99)
+    bounded = parroted(
+        QWEN, [look, look, look], env=Shelf(max_turns=2), limits=EpisodeLimits(max_turns=3)
+    )
+    # the environment's own bound stands beside the setting
+    assert bounded.ended == "max_turns" and len(sampled_turns(bounded)) == 2
+    (longer,) = sample(
+        Parrot(len(QWEN.tokenizer), [message_ids(QWEN, look)] * 9),
+        [Shelf(max_turns=9)],
+        max_new_tokens=99,
+    )
     room = longer.session.turns[6].context_tokens + 2
     (short,) = sample(
-        Parrot(len(QWEN.tokenizer), [message_ids(QWEN, look)] * 9), [Shelf(max_turns=9)], max_new_tokens=99, max_context_tokens=room
+        Parrot(len(QWEN.tokenizer), [message_ids(QWEN, look)] * 9),
+        [Shelf(max_turns=9)],
+        max_new_tokens=99,
+        max_context_tokens=room,
     )
     assert short.ended == "max_context" and short.session.events[0].kind == "max_context"
-    assert len(short.ids) == room and sampled_turns(short)[-1].tag == CUT and short.ids == longer.ids[:room]
+    assert (
+        len(short.ids) == room
+        and sampled_turns(short)[-1].tag == CUT
+        and short.ids == longer.ids[:room]
+    )
     with pytest.raises(ConfigError, match="the opening has"):
         sample(model_for(QWEN), [Shelf()], max_context_tokens=20)
     with pytest.raises(ConfigError, match="the student has positions for 4096"):
         sample(model_for(QWEN), [Shelf()], max_context_tokens=5000)
 
 
-def test_a_conversation_that_renders_to_other_ids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The turns that are recorded are not those that were read: the whole is rendered once more at the end, and compared."""
+def test_a_conversation_that_renders_to_other_ids_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The turns that are recorded are not those that were read: the whole is rendered once more at
+    the end, and compared."""
     finish = episodes.Episode.finish
 
     def changed(self: episodes.Episode, **found: Any) -> Rollout:
@@ -243,16 +316,22 @@ def test_a_conversation_that_renders_to_other_ids_is_refused(monkeypatch: pytest
 
     monkeypatch.setattr(episodes.Episode, "finish", changed)
     env = Shelf()
-    with pytest.raises(AlignmentError, match="renders to other ids than the student read and wrote, from token"):
+    with pytest.raises(
+        AlignmentError, match="renders to other ids than the student read and wrote, from token"
+    ):
         parroted(QWEN, [say("", ("Count", {})), say("ok")], env=env)
     assert env.closed
 
 
 def test_the_official_hybrid_template_rewrites_history_and_is_refused() -> None:
-    """Qwen3's own template strips earlier think blocks: taken as it is, it cannot be sampled from token by token."""
+    """Qwen3's own template strips earlier think blocks: taken as it is, it cannot be sampled from
+    token by token."""
     family = renderer("qwen3-thinking", "qwen3")
     own = Renderer(family.tokenizer, family=None, own_template=family.tokenizer.chat_template)
-    think = message_ids(family, Turn(role="assistant", author="m", blocks=(Thinking("Hm."), ToolCall("c", "Count", {}))))
+    think = message_ids(
+        family,
+        Turn(role="assistant", author="m", blocks=(Thinking("Hm."), ToolCall("c", "Count", {}))),
+    )
     model = Parrot(len(family.tokenizer), [think, message_ids(family, say("ok"))])
     with pytest.raises(RenderError, match="rewrites what came earlier"):
         sample(model, [Shelf()], render=own, max_new_tokens=99)
@@ -260,9 +339,14 @@ def test_the_official_hybrid_template_rewrites_history_and_is_refused() -> None:
 
 def test_an_unknown_template_is_rendered_from_the_beginning_and_works() -> None:
     tokenizer = renderer("qwen2.5", "qwen2_5").tokenizer
-    template = renderer("qwen2.5", "qwen2_5").template.replace("You may call one or more", "You can call one or more")
+    template = renderer("qwen2.5", "qwen2_5").template.replace(
+        "You may call one or more", "You can call one or more"
+    )
     render = Renderer(tokenizer, family=None, own_template=template)
-    rollout = parroted(render, [say("Look.", ("Read", {"path": "a.py"})), say("", ("Count", {})), say("depth is 3")])
+    rollout = parroted(
+        render,
+        [say("Look.", ("Read", {"path": "a.py"})), say("", ("Count", {})), say("depth is 3")],
+    )
     assert rollout.reward == 1.0 and len(written(rollout)) == 3
     assert "You can call one or more" in render.codec.decode(rollout.ids)
 
@@ -281,8 +365,13 @@ def test_an_environment_that_leaves_a_call_unanswered_loses_its_episode_and_is_n
     mute = parroted(QWEN, [say("Hello")], env=Mute())
     deaf = parroted(QWEN, [say("", ("Count", {}), ("Read", {"path": "a.py"}))], env=Deaf())
     assert mute.ended == deaf.ended == "env_error" and mute.reward == deaf.reward == 0.0
-    assert "neither answered nor ended" in mute.failure and "gave no result to 1 of 2 calls" in deaf.failure
-    assert deaf.session.events[0].kind == "env_error" and deaf.session.events[0].text == deaf.failure
+    assert (
+        "neither answered nor ended" in mute.failure
+        and "gave no result to 1 of 2 calls" in deaf.failure
+    )
+    assert (
+        deaf.session.events[0].kind == "env_error" and deaf.session.events[0].text == deaf.failure
+    )
 
 
 def test_every_environment_is_closed_and_the_model_left_in_its_mode() -> None:
@@ -290,17 +379,36 @@ def test_every_environment_is_closed_and_the_model_left_in_its_mode() -> None:
     model.train()
     meter = SamplingStats()
     rollouts = sample_rollouts(
-        model, envs, renderer=QWEN, settings=Sampling(max_new_tokens=5, max_context_tokens=999), author="a", meter=meter
+        model,
+        envs,
+        renderer=QWEN,
+        settings=Sampling(max_new_tokens=5, max_context_tokens=999),
+        author="a",
+        meter=meter,
     )
     assert model.training and all(env.closed for env in envs)
     model.eval()
-    assert meter.num_episodes == 2 and meter.num_turns == 3 and meter.num_sampled == sum(len(i) for r in rollouts for i in written(r))
-    assert meter.num_fed == sum(len(r.ids) for r in rollouts) - len(rollouts)  # every token once, the last of an episode never
+    assert (
+        meter.num_episodes == 2
+        and meter.num_turns == 3
+        and meter.num_sampled == sum(len(i) for r in rollouts for i in written(r))
+    )
+    # every token once, the last of an episode never
+    assert meter.num_fed == sum(len(r.ids) for r in rollouts) - len(rollouts)
     parts = sum(meter.seconds[part] for part in ("model", "choose", "environment", "render"))
     assert 0 < parts < meter.seconds["total"]
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_p": 0}, {"top_p": 1.1}, {"max_new_tokens": 0}, {"batch_episodes": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -1},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"max_new_tokens": 0},
+        {"batch_episodes": 0},
+    ],
+)
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Sampling(**wrong)
@@ -308,7 +416,10 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_result_that_would_fill_the_context_ends_the_episode() -> None:
     """What is asked next must have room for one token at least: equal to the limit is too long."""
-    text, (call,) = "depth is 3", ('<tool_call>\n{"name": "Read", "arguments": {"path": "a.py"}}\n</tool_call>',)
+    text, (call,) = (
+        "depth is 3",
+        ('<tool_call>\n{"name": "Read", "arguments": {"path": "a.py"}}\n</tool_call>',),
+    )
     whole = parroted(QWEN, [call, text])
     last = whole.session.turns[-1]
     assert last.sampled is not None
@@ -316,5 +427,7 @@ def test_a_result_that_would_fill_the_context_ends_the_episode() -> None:
     for limit, ended in ((room, "max_context"), (room + 1, "cut")):
         model = Parrot(len(QWEN.tokenizer), [message_ids(QWEN, m) for m in (call, text)])
         settings = Sampling(max_context_tokens=limit)
-        (rollout,) = sample_rollouts(model, [Shelf()], renderer=QWEN, settings=settings, author="tiny")
+        (rollout,) = sample_rollouts(
+            model, [Shelf()], renderer=QWEN, settings=settings, author="tiny"
+        )
         assert (rollout.ended == "max_context") is (ended == "max_context"), (limit, rollout.ended)

@@ -1,4 +1,5 @@
-"""A served model as the writer: against a loopback server that speaks vLLM's completions with token ids."""
+"""A served model as the writer: against a loopback server that speaks vLLM's completions with token
+ids."""
 
 from __future__ import annotations
 
@@ -26,8 +27,14 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 @contextmanager
-def server(messages: list[list[int]], *, change: Change = lambda answer: answer, status: list[int] | None = None) -> Iterator[Any]:
-    """Serves `messages` by how many end tokens the prompt holds behind the opening; log-probs tell the token; keeps the requests."""
+def server(
+    messages: list[list[int]],
+    *,
+    change: Change = lambda answer: answer,
+    status: list[int] | None = None,
+) -> Iterator[Any]:
+    """Serves `messages` by how many end tokens the prompt holds behind the opening; log-probs tell
+    the token; keeps the requests."""
     asked: list[dict[str, Any]] = []
     codes = list(status or [])
     end = QWEN.codec.control["<|im_end|>"]
@@ -47,7 +54,9 @@ def server(messages: list[list[int]], *, change: Change = lambda answer: answer,
                 "logprobs": {"tokens": ["?"] * len(ids), "token_logprobs": [-i / 1e6 for i in ids]},
                 "finish_reason": "stop" if ids[-1] in body["stop_token_ids"] else "length",
             }
-            raw = json.dumps(change({"object": "text_completion", "model": body["model"], "choices": [choice]})).encode()
+            raw = json.dumps(
+                change({"object": "text_completion", "model": body["model"], "choices": [choice]})
+            ).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(raw)))
             self.end_headers()
@@ -72,7 +81,9 @@ MESSAGES = [message_ids(QWEN, LOOK), message_ids(QWEN, "depth is 3")]
 def play(url: str, *, num: int = 1, **settings: Any) -> list[Rollout]:
     model = ServedModel(url=url, model="served", version=12, timeout_s=10.0)
     options = Sampling(**{"max_new_tokens": 60, "max_context_tokens": 4096, **settings})
-    return sample_rollouts(model, [Shelf() for _ in range(num)], renderer=QWEN, settings=options, author="tiny")
+    return sample_rollouts(
+        model, [Shelf() for _ in range(num)], renderer=QWEN, settings=options, author="tiny"
+    )
 
 
 def test_the_ids_and_log_probs_of_the_server_are_the_rollouts() -> None:
@@ -83,17 +94,32 @@ def test_the_ids_and_log_probs_of_the_server_are_the_rollouts() -> None:
         sampled = [t.sampled for t in rollout.session.turns if t.sampled]
         assert [list(s.ids) for s in sampled] == MESSAGES and rollout.version == 12
         assert [list(s.logprobs) for s in sampled] == [[-i / 1e6 for i in ids] for ids in MESSAGES]
-        assert [b["prompt"] for b in asked[1:] if b["prompt"] == list(rollout.ids[: len(b["prompt"])])]
+        assert [
+            b["prompt"] for b in asked[1:] if b["prompt"] == list(rollout.ids[: len(b["prompt"])])
+        ]
     body = asked[1]
-    assert body["return_token_ids"] is True and body["logprobs"] == 0 and body["stream"] is False and body["max_tokens"] == 60
-    assert body["model"] == "served" and body["temperature"] == 1.0 and MESSAGES[0][-1] in body["stop_token_ids"]
+    assert (
+        body["return_token_ids"] is True
+        and body["logprobs"] == 0
+        and body["stream"] is False
+        and body["max_tokens"] == 60
+    )
+    assert (
+        body["model"] == "served"
+        and body["temperature"] == 1.0
+        and MESSAGES[0][-1] in body["stop_token_ids"]
+    )
     assert len({b["seed"] for b in asked[1:]}) == 6  # every message has its own
 
 
 def test_a_message_without_an_end_is_cut_as_with_the_local_model() -> None:
     with server(MESSAGES) as (url, _):
         (rollout,) = play(url, max_new_tokens=len(MESSAGES[0]) - 2)
-    assert rollout.num_cut >= 1 and rollout.num_malformed == 1 and rollout.session.turns[2].tag == "cut_off"
+    assert (
+        rollout.num_cut >= 1
+        and rollout.num_malformed == 1
+        and rollout.session.turns[2].tag == "cut_off"
+    )
 
 
 def choice_with(**changes: Any) -> Change:
@@ -119,7 +145,9 @@ REFUSED: list[tuple[str, Change]] = [
 
 
 @pytest.mark.parametrize(("words", "change"), REFUSED)
-def test_a_server_that_does_not_say_what_it_sampled_is_refused_by_name(words: str, change: Change) -> None:
+def test_a_server_that_does_not_say_what_it_sampled_is_refused_by_name(
+    words: str, change: Change
+) -> None:
     with server(MESSAGES, change=change) as (url, asked), pytest.raises(DataError, match=words):
         play(url)
     assert len(asked) == 1  # before any episode begins
@@ -140,13 +168,22 @@ PROMPT = GenerationRequest(ids=(5,), max_tokens=3, seed=0)
 
 @pytest.mark.parametrize("ids", [[], [7, 8, 9, 2], [7, 2, 9], [7]])
 def test_a_message_that_cannot_have_been_sampled_so_is_refused(ids: list[int]) -> None:
-    """None at all, more than asked for, something behind an end token, and an end whose token is missing."""
-    choice = {"token_ids": ids, "prompt_token_ids": [5], "logprobs": {"token_logprobs": [-1.0] * len(ids)}, "finish_reason": "stop"}
+    """None at all, more than asked for, something behind an end token, and an end whose token is
+    missing."""
+    choice = {
+        "token_ids": ids,
+        "prompt_token_ids": [5],
+        "logprobs": {"token_logprobs": [-1.0] * len(ids)},
+        "finish_reason": "stop",
+    }
     with pytest.raises(DataError):
         read_completion({"choices": [choice]}, prompt=PROMPT, stop=frozenset({2}), where="here")
 
 
-@pytest.mark.parametrize("wrong", [{"url": "file:///etc/passwd"}, {"url": "localhost:8000"}, {"url": "http://a/v1", "tries": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"url": "file:///etc/passwd"}, {"url": "localhost:8000"}, {"url": "http://a/v1", "tries": 0}],
+)
 def test_an_address_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         ServedModel(**{"model": "m", **wrong})

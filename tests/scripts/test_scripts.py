@@ -42,12 +42,22 @@ def junit(tmp_path: Path) -> Path:
         (["tests/test_config.py::test_counts"], "not run here"),
     ],
 )
-def test_a_capability_works_only_if_its_tests_ran(junit: Path, tests: list[str], state: str) -> None:
-    assert capabilities.status({"name": "x", "tests": tests}, capabilities.outcomes(junit))[0] == state
+def test_a_capability_works_only_if_its_tests_ran(
+    junit: Path, tests: list[str], state: str
+) -> None:
+    assert (
+        capabilities.status({"name": "x", "tests": tests}, capabilities.outcomes(junit))[0] == state
+    )
 
 
 @pytest.mark.parametrize(
-    "node", ["tests/test_config.py::test_bad", "tests/test_config.py::test_none", "tests/nowhere.py", "tests/test_config.py"]
+    "node",
+    [
+        "tests/test_config.py::test_bad",
+        "tests/test_config.py::test_none",
+        "tests/nowhere.py",
+        "tests/test_config.py",
+    ],
 )
 def test_a_capability_whose_test_failed_or_is_not_there_is_an_error(junit: Path, node: str) -> None:
     with pytest.raises(SystemExit):
@@ -55,7 +65,9 @@ def test_a_capability_whose_test_failed_or_is_not_there_is_an_error(junit: Path,
 
 
 def test_the_table_tells_absent_and_not_run_apart() -> None:
-    rows = capabilities.table([{"name": "a", "absent": "next issue"}, {"name": "b", "not_run": "needs a GPU"}], {})
+    rows = capabilities.table(
+        [{"name": "a", "absent": "next issue"}, {"name": "b", "not_run": "needs a GPU"}], {}
+    )
     assert "| a | absent | next issue |" in rows and "| b | not run here | needs a GPU |" in rows
 
 
@@ -65,7 +77,9 @@ def test_a_stale_page_of_capabilities_is_refused_and_a_rewritten_one_is_not(
     monkeypatch.setattr(capabilities, "ROOT", tmp_path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_config.py").touch()
-    (tmp_path / "capabilities.toml").write_text('[[capability]]\nname = "x"\ntests = ["tests/test_config.py::test_one"]\n', "utf-8")
+    (tmp_path / "capabilities.toml").write_text(
+        '[[capability]]\nname = "x"\ntests = ["tests/test_config.py::test_one"]\n', "utf-8"
+    )
     page = tmp_path / capabilities.PAGE
     page.parent.mkdir()
     page.write_text("old", "utf-8")
@@ -76,18 +90,26 @@ def test_a_stale_page_of_capabilities_is_refused_and_a_rewritten_one_is_not(
     assert capabilities.main([str(junit)]) == 0
 
 
-def test_a_row_of_the_public_sessions_is_the_same_with_and_without_them(junit: Path, tmp_path: Path) -> None:
+def test_a_row_of_the_public_sessions_is_the_same_with_and_without_them(
+    junit: Path, tmp_path: Path
+) -> None:
     row = {"name": "x", "public_sessions": ["tests/test_config.py::test_counts"]}
     there = tmp_path / "there.xml"
     there.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "", JUNIT), "utf-8")
-    with_them, without = (capabilities.status(row, capabilities.outcomes(path)) for path in (there, junit))
-    assert with_them == without == ("with the public sessions", "`tests/test_config.py::test_counts`")
+    with_them, without = (
+        capabilities.status(row, capabilities.outcomes(path)) for path in (there, junit)
+    )
+    assert (
+        with_them == without == ("with the public sessions", "`tests/test_config.py::test_counts`")
+    )
     there.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "<failure/>", JUNIT), "utf-8")
     with pytest.raises(SystemExit):
         capabilities.status(row, capabilities.outcomes(there))
 
 
-def test_files_that_a_run_writes_into_the_tree_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_a_run_writes_into_the_tree_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_tests, "ROOT", tmp_path)
     assert run_tests.tree_state() == set()
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
@@ -104,9 +126,19 @@ def test_the_closing_line_counts_every_case(junit: Path) -> None:
 
 def test_coverage_is_taken_per_room(tmp_path: Path) -> None:
     def summary(covered: int, total: int) -> dict[str, dict[str, int]]:
-        return {"summary": {"covered_lines": covered, "num_statements": total, "covered_branches": 0, "num_branches": 0}}
+        return {
+            "summary": {
+                "covered_lines": covered,
+                "num_statements": total,
+                "covered_branches": 0,
+                "num_branches": 0,
+            }
+        }
 
-    files = {"src/composer_replication/core/a.py": summary(9, 10), "src/composer_replication/data/x/b.py": summary(5, 10)}
+    files = {
+        "src/composer_replication/core/a.py": summary(9, 10),
+        "src/composer_replication/data/x/b.py": summary(5, 10),
+    }
     (tmp_path / "c.json").write_text(json.dumps({"files": files}), "utf-8")
     shares = run_tests.coverage_by_room(tmp_path / "c.json")
     assert (shares["core"], shares["data"], shares["tokens"]) == (90.0, 50.0, 0.0)
@@ -116,11 +148,20 @@ def test_coverage_is_taken_per_room(tmp_path: Path) -> None:
     ("requires", "count"),
     [
         (["filelock", "sympy>=1.13.3", 'optree; extra == "optree"'], 0),
-        (["filelock", 'nvidia-cublas-cu12==12.8; platform_system == "Linux"', "cuda-bindings>=12"], 2),
+        (
+            [
+                "filelock",
+                'nvidia-cublas-cu12==12.8; platform_system == "Linux"',
+                "cuda-bindings>=12",
+            ],
+            2,
+        ),
         (['nvidia-extra; extra == "gpu"'], 0),
     ],
 )
-def test_setup_recognises_a_cuda_build_by_what_it_needs(monkeypatch: pytest.MonkeyPatch, requires: list[str], count: int) -> None:
+def test_setup_recognises_a_cuda_build_by_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, requires: list[str], count: int
+) -> None:
     class Done:
         returncode = 0
         stdout = json.dumps({"install": [{"metadata": {"requires_dist": requires}}]})
@@ -129,7 +170,9 @@ def test_setup_recognises_a_cuda_build_by_what_it_needs(monkeypatch: pytest.Monk
     assert len(setup.cuda_packages("torch==2.13.0")) == count
 
 
-def test_setup_stops_before_cuda_packages_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setup_stops_before_cuda_packages_on_a_machine_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(setup, "pip", lambda *a, **k: calls.append(a))
     monkeypatch.setattr(setup, "has_gpu", lambda: False)
@@ -147,8 +190,14 @@ def test_setup_stops_before_cuda_packages_on_a_machine_without_a_gpu(monkeypatch
 
 def test_the_pins_are_exact_and_name_no_host(repository_root: Path) -> None:
     for name in setup.PINS:
-        lines = [line for line in (repository_root / "requirements" / name).read_text("utf-8").splitlines() if line and line[0] != "#"]
-        assert lines and all(line.count("==") == 1 and "+" not in line and "://" not in line for line in lines)
+        lines = [
+            line
+            for line in (repository_root / "requirements" / name).read_text("utf-8").splitlines()
+            if line and line[0] != "#"
+        ]
+        assert lines and all(
+            line.count("==") == 1 and "+" not in line and "://" not in line for line in lines
+        )
 
 
 def test_a_file_with_another_hash_is_refused(tmp_path: Path) -> None:
@@ -160,7 +209,9 @@ def test_a_file_with_another_hash_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "b.jsonl").exists()
 
 
-def test_sessions_are_fetched_by_the_manifest_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sessions_are_fetched_by_the_manifest_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "a.jsonl").write_text("{}\n", "utf-8")
@@ -168,18 +219,35 @@ def test_sessions_are_fetched_by_the_manifest_that_is_named(tmp_path: Path, caps
     for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "one"]):
         fetch_traces.git(*words, folder=source)
     commit = fetch_traces.git("rev-parse", "HEAD", folder=source).decode().strip()
-    entry = {"file": "cc_a.jsonl", "repository": "x/y", "commit": commit, "path": "a.jsonl", "sha256": hashlib.sha256(b"{}\n").hexdigest()}
+    entry = {
+        "file": "cc_a.jsonl",
+        "repository": "x/y",
+        "commit": commit,
+        "path": "a.jsonl",
+        "sha256": hashlib.sha256(b"{}\n").hexdigest(),
+    }
     manifest = tmp_path / "manifest.json"
     manifest.write_text(json.dumps({"host": "https://example.org", "files": [entry]}), "utf-8")
     folder = tmp_path / "out"
-    assert fetch_traces.main([str(folder), "--manifest", str(manifest), "--from", f"x/y={source}"]) == 0
+    assert (
+        fetch_traces.main([str(folder), "--manifest", str(manifest), "--from", f"x/y={source}"])
+        == 0
+    )
     assert [path.name for path in folder.iterdir()] == ["cc_a.jsonl"]
     assert "COMPOSER_REPLICATION_LABEL_SESSIONS" in capsys.readouterr().out
 
 
 def test_labels_are_measured_by_verdict_and_by_what_a_path_claims() -> None:
     def site(call: str, category: Any, kind: str) -> Site:
-        return Site(session_id="s", turn=1, kind=kind, detector="d", evidence=(2,), category=category, call_id=call)
+        return Site(
+            session_id="s",
+            turn=1,
+            kind=kind,
+            detector="d",
+            evidence=(2,),
+            category=category,
+            call_id=call,
+        )
 
     sites = {
         ("f", "a"): site("a", "mistake", "file_missing"),
@@ -188,25 +256,75 @@ def test_labels_are_measured_by_verdict_and_by_what_a_path_claims() -> None:
         ("f", "d"): site("d", "mistake", "shell_missing_path"),
     }
     labels = [
-        {"file": "f", "call_id": "a", "flagged": True, "verdict": "mistake", "kind": "x", "why": "", "path_claim": "stated"},
+        {
+            "file": "f",
+            "call_id": "a",
+            "flagged": True,
+            "verdict": "mistake",
+            "kind": "x",
+            "why": "",
+            "path_claim": "stated",
+        },
         {"file": "f", "call_id": "b", "flagged": True, "verdict": "benign", "kind": "x", "why": ""},
-        {"file": "f", "call_id": "c", "flagged": False, "verdict": "failed_check", "kind": "x", "why": "", "path_claim": "explored"},
-        {"file": "f", "call_id": "d", "flagged": True, "verdict": "failed_check", "kind": "x", "why": "", "path_claim": "explored"},
-        {"file": "f", "call_id": "e", "flagged": False, "verdict": "mistake", "kind": "x", "why": "", "unsure": True},
+        {
+            "file": "f",
+            "call_id": "c",
+            "flagged": False,
+            "verdict": "failed_check",
+            "kind": "x",
+            "why": "",
+            "path_claim": "explored",
+        },
+        {
+            "file": "f",
+            "call_id": "d",
+            "flagged": True,
+            "verdict": "failed_check",
+            "kind": "x",
+            "why": "",
+            "path_claim": "explored",
+        },
+        {
+            "file": "f",
+            "call_id": "e",
+            "flagged": False,
+            "verdict": "mistake",
+            "kind": "x",
+            "why": "",
+            "unsure": True,
+        },
     ]
     measured = measure_labels.measure(labels, sites)
-    told = {name: (row["precision"]["k"], row["precision"]["n"], row["recall"]["n"]) for name, row in measured["mistake"].items()}
-    assert told == {"all": (1, 3, 2), "flagged": (1, 3, 1), "not flagged": (0, 0, 1), "sure": (1, 3, 1)}
-    assert [(row["k"], row["n"]) for row in measured["paths"].values()] == [(1, 1), (1, 1), (1, 2), (1, 2)]
+    told = {
+        name: (row["precision"]["k"], row["precision"]["n"], row["recall"]["n"])
+        for name, row in measured["mistake"].items()
+    }
+    assert told == {
+        "all": (1, 3, 2),
+        "flagged": (1, 3, 1),
+        "not flagged": (0, 0, 1),
+        "sure": (1, 3, 1),
+    }
+    assert [(row["k"], row["n"]) for row in measured["paths"].values()] == [
+        (1, 1),
+        (1, 1),
+        (1, 2),
+        (1, 2),
+    ]
     assert measured["verdicts"]["failed_check"]["recall"]["low"] == 0.0945
     assert measure_labels.misses(labels, sites)[-1].startswith("f e: mistake/x, ours benign")
 
 
-def test_the_manifest_names_a_commit_and_hash_for_every_expected_file(repository_root: Path) -> None:
+def test_the_manifest_names_a_commit_and_hash_for_every_expected_file(
+    repository_root: Path,
+) -> None:
     manifest = json.loads((repository_root / "tests" / "traces_manifest.json").read_text("utf-8"))
     expected = json.loads((repository_root / "tests" / "traces_expected.json").read_text("utf-8"))
     assert {f["file"] for f in manifest["files"]} == {e["file"] for e in expected}
-    assert all(len(f["commit"]) == 40 and len(f["sha256"]) == 64 and f["repository"].count("/") == 1 for f in manifest["files"])
+    assert all(
+        len(f["commit"]) == 40 and len(f["sha256"]) == 64 and f["repository"].count("/") == 1
+        for f in manifest["files"]
+    )
 
 
 MUTANT = """why = "the sum would be a product"
@@ -221,13 +339,17 @@ replace = "a {operator} b"
 
 
 @pytest.mark.parametrize(
-    ("operator", "told"), [("*", ""), ("+ 0 +", "SURVIVED"), ("* undefined_name *", "")], ids=["caught", "survives", "raises"]
+    ("operator", "told"),
+    [("*", ""), ("+ 0 +", "SURVIVED"), ("* undefined_name *", "")],
+    ids=["caught", "survives", "raises"],
 )
 def test_a_mutant_is_caught_or_reported(tmp_path: Path, operator: str, told: str) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "src" / "thing.py").write_text("def add(a, b):\n    return a + b\n", "utf-8")
-    (tmp_path / "tests" / "test_sum.py").write_text("import thing\n\n\ndef test_sum():\n    assert thing.add(2, 3) == 5\n", "utf-8")
+    (tmp_path / "tests" / "test_sum.py").write_text(
+        "import thing\n\n\ndef test_sum():\n    assert thing.add(2, 3) == 5\n", "utf-8"
+    )
     path = tmp_path / "one.toml"
     path.write_text(MUTANT.replace("{operator}", operator), "utf-8")
     mutant = mutants.read_mutant(path)
@@ -240,7 +362,10 @@ def test_a_mutant_is_caught_or_reported(tmp_path: Path, operator: str, told: str
     "source",
     [
         "def add(a, b):\n    return a + b\n",
-        "# moved down\n\n\ndef add(\n    a,\n    b,\n):\n    # added up\n    return (\n        a\n        + b\n    )\n",
+        (
+            "# moved down\n\n\ndef add(\n    a,\n    b,\n):\n    # added up\n    return (\n       "
+            " a\n        + b\n    )\n"
+        ),
         "other = 1\n\nif other:\n    def add(a, b): return a+b\n",
     ],
 )
@@ -258,7 +383,9 @@ def test_a_mutant_keeps_its_place_through_a_reformat(source: str) -> None:
         ("class Sum:\n    def add(self, a, b):\n        return a + b\n", "add is defined 0 times"),
     ],
 )
-def test_a_mutant_whose_place_is_gone_is_reported(tmp_path: Path, source: str, problem: str) -> None:
+def test_a_mutant_whose_place_is_gone_is_reported(
+    tmp_path: Path, source: str, problem: str
+) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "thing.py").write_text(source, "utf-8")
     path = tmp_path / "one.toml"
@@ -292,7 +419,9 @@ def test_what_a_change_touches_is_judged_and_the_rest_within_days(tmp_path: Path
     for i in range(60):
         (tmp_path / f"f{i}.py").write_text("x = 1\n", "utf-8")
         change = f'[[changes]]\nfile = "f{i}.py"\nsearch = "x"\nreplace = "y"\n'
-        (folder / f"m{i:02d}.toml").write_text(f'why = "w"\ntests = ["tests/t.py::a"]\n{change}', "utf-8")
+        (folder / f"m{i:02d}.toml").write_text(
+            f'why = "w"\ntests = ["tests/t.py::a"]\n{change}', "utf-8"
+        )
     (tmp_path / "tests" / "t.py").write_text("", "utf-8")
     every = [mutants.read_mutant(path) for path in sorted(folder.glob("*.toml"))]
     assert mutants.chosen_of(tmp_path, every, day=5) == every  # nothing was caught yet

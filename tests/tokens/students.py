@@ -1,4 +1,5 @@
-"""Tiny tokenizers with each family's control tokens and official template, and random sessions to render with them."""
+"""Tiny tokenizers with each family's control tokens and official template, and random sessions to
+render with them."""
 
 from __future__ import annotations
 
@@ -13,17 +14,41 @@ from hypothesis import strategies as st
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-from composer_replication.core.trace import Block, Segment, Session, SourceRef, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn
+from composer_replication.core.trace import (
+    Block,
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
 from composer_replication.tokens.hf import load_tokenizer, render_template
 from composer_replication.tokens.messages import tool_messages
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.tiny_tokenizer import CHATML_PLAIN, CHATML_SPECIAL, QWEN_PATTERN, train_bpe
+from composer_replication.tokens.tiny_tokenizer import (
+    CHATML_PLAIN,
+    CHATML_SPECIAL,
+    QWEN_PATTERN,
+    train_bpe,
+)
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "fixtures" / "templates"
 LLAMA_SPECIAL = (
     "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>", "<|python_tag|>",
 )  # fmt: skip
-GLM_SPECIAL = ("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")
+GLM_SPECIAL = (
+    "<|endoftext|>",
+    "[gMASK]",
+    "<sop>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|observation|>",
+)
 GLM_PLAIN = (
     "/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>", "</arg_key>",
     "<arg_value>", "</arg_value>",
@@ -57,9 +82,18 @@ OFFICIAL = {
 }
 CASES = [(family, fixture) for family, fixtures in OFFICIAL.items() for fixture in fixtures]
 # Where an official text serves two families, "auto" takes the first: the other one has to be named.
-NAMED = {"qwen3-thinking": "qwen3", "qwen3.5-thinking": "qwen3.5", "qwen3.6-thinking": "qwen3.6", "glm-4.5-thinking": "glm-4.5"}
+NAMED = {
+    "qwen3-thinking": "qwen3",
+    "qwen3.5-thinking": "qwen3.5",
+    "qwen3.6-thinking": "qwen3.6",
+    "glm-4.5-thinking": "glm-4.5",
+}
 TOOLS = (
-    ToolSpec(name="Read", description="Read <|im_end|> a file.", parameters={"type": "object", "properties": {"p": {"type": "string"}}}),
+    ToolSpec(
+        name="Read",
+        description="Read <|im_end|> a file.",
+        parameters={"type": "object", "properties": {"p": {"type": "string"}}},
+    ),
     ToolSpec(name="Bash"),
 )
 
@@ -69,7 +103,8 @@ def official(fixture: str) -> str:
 
 
 MERGED = ("a == b", "</tool_response>\n<tool_response>\n", *["x.\n\ny\n\n\nz\n\n\n\n"] * 50)
-# the beginning of a family's name -> special tokens, other added tokens, and which of them the tokenizer knows by a role
+# the beginning of a family's name -> special tokens, other added tokens, and which of them the
+# tokenizer knows by a role
 OTHERS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, str | None]]] = {
     "glm": (GLM_SPECIAL, GLM_PLAIN, {"bos": None, "eos": "<|endoftext|>", "pad": "<|endoftext|>"}),
     "mistral": (MISTRAL_SPECIAL, (), {"bos": "<s>", "eos": "</s>", "pad": "<unk>"}),
@@ -80,36 +115,53 @@ OTHERS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, str | None]]
 
 @cache
 def corpus() -> tuple[str, ...]:
-    """Python source to train tokenizers on; kept as a file, so that no edit of the package changes how many tokens a text has."""
+    """Python source to train tokenizers on; kept as a file, so that no edit of the package changes
+    how many tokens a text has."""
     return (Path(__file__).with_name("corpus.txt").read_text(encoding="utf-8"),)
 
 
 @cache
 def chatml_tokenizer(*, plain: tuple[str, ...] = CHATML_PLAIN) -> Any:
-    """With Qwen3's added tokens; `plain` = the first two of them for Qwen2.5, which has no token for tool responses and think blocks."""
+    """With Qwen3's added tokens; `plain` = the first two of them for Qwen2.5, which has no token
+    for tool responses and think blocks."""
     merged = ["a == b", "</tool_response>\n<tool_response>\n", "x.\n\ny\n\n\nz\n\n\n\n"] * 50
     backend = train_bpe([*corpus(), *merged], vocab_size=900, special=CHATML_SPECIAL, plain=plain)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
 
 
 @cache
 def llama_tokenizer() -> Any:
     pattern = QWEN_PATTERN.replace(r"\p{N}| ?", r"\p{N}{1,3}| ?")
-    backend = train_bpe([*corpus(), "x.\n\n\n\nx.\n\n\n\n"], vocab_size=900, pattern=pattern, special=LLAMA_SPECIAL)
+    backend = train_bpe(
+        [*corpus(), "x.\n\n\n\nx.\n\n\n\n"], vocab_size=900, pattern=pattern, special=LLAMA_SPECIAL
+    )
     backend.normalizer = None
     bos = "<|begin_of_text|>"
-    backend.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token="<|eot_id|>", pad_token="<|end_of_text|>")
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token=bos, eos_token="<|eot_id|>", pad_token="<|end_of_text|>"
+    )
 
 
 @cache
-def tiny_tokenizer(special: tuple[str, ...], plain: tuple[str, ...], *, bos: str | None, eos: str, pad: str) -> Any:
-    """Byte-level BPE without a normaliser; a tokenizer with a first token puts it before every text, as the real ones do."""
+def tiny_tokenizer(
+    special: tuple[str, ...], plain: tuple[str, ...], *, bos: str | None, eos: str, pad: str
+) -> Any:
+    """Byte-level BPE without a normaliser; a tokenizer with a first token puts it before every
+    text, as the real ones do."""
     backend = train_bpe([*corpus(), *MERGED], vocab_size=900, special=special, plain=plain)
     backend.normalizer = None
     if bos:
-        backend.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos, pad_token=pad)
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token=bos, eos_token=eos, pad_token=pad
+    )
 
 
 def tokenizer_for(family: str, *, fixture: str = "") -> Any:
@@ -124,7 +176,8 @@ def tokenizer_for(family: str, *, fixture: str = "") -> Any:
 
 @cache
 def renderer(family: str, fixture: str) -> Renderer:
-    """A renderer for a tokenizer folder as a hub model has it, with an official template; "auto" where recognition gives the family."""
+    """A renderer for a tokenizer folder as a hub model has it, with an official template; "auto"
+    where recognition gives the family."""
     tokenizer = tokenizer_for(family, fixture=fixture)
     tokenizer.chat_template = official(fixture)
     with TemporaryDirectory() as folder:
@@ -134,18 +187,32 @@ def renderer(family: str, fixture: str) -> Renderer:
 
 
 def plain(
-    render: Renderer, turns: list[Turn], *, tools: tuple[ToolSpec, ...] = (), prompt: bool = False, template: str | None = None
+    render: Renderer,
+    turns: list[Turn],
+    *,
+    tools: tuple[ToolSpec, ...] = (),
+    prompt: bool = False,
+    template: str | None = None,
 ) -> str:
     """The rendering as apply_chat_template gives it: no marks, no shield."""
     assert render.family is not None
     messages = [message for item in render.messages_of(turns) for message in item.messages]
-    text = partial(render_template, render.tokenizer, tools=tool_messages(tools), template=template or render.template)
+    text = partial(
+        render_template,
+        render.tokenizer,
+        tools=tool_messages(tools),
+        template=template or render.template,
+    )
     return text(messages, add_generation_prompt=prompt)
 
 
 def read(render: Renderer, text: str) -> str:
     """The text as the family's tokenizer reads it: Qwen's composes accents, the others do not."""
-    return unicodedata.normalize("NFC", text) if render.family is None or render.family.name.startswith("qwen") else text
+    return (
+        unicodedata.normalize("NFC", text)
+        if render.family is None or render.family.name.startswith("qwen")
+        else text
+    )
 
 
 NASTY = (
@@ -156,7 +223,11 @@ NASTY = (
     "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>", "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
     "e\u0301", "\u0301", "👩‍💻 日本語", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",
 )  # fmt: skip
-TEXTS = st.one_of(st.sampled_from(NASTY), st.text(max_size=12), st.lists(st.sampled_from(NASTY), max_size=3).map(" ".join))
+TEXTS = st.one_of(
+    st.sampled_from(NASTY),
+    st.text(max_size=12),
+    st.lists(st.sampled_from(NASTY), max_size=3).map(" ".join),
+)
 ARGUMENTS = st.dictionaries(
     TEXTS.filter(bool),
     st.recursive(
@@ -170,7 +241,8 @@ ARGUMENTS = st.dictionaries(
 
 @st.composite
 def turn_lists(draw: st.DrawFn, *, max_steps: int = 4, sampled: bool = False) -> list[Turn]:
-    """Turns of an agent session: parallel calls, results out of order, missing or interleaved with words, empty texts, thinking."""
+    """Turns of an agent session: parallel calls, results out of order, missing or interleaved with
+    words, empty texts, thinking."""
     turns: list[Turn] = []
     if draw(st.booleans()):
         turns.append(Turn(role="system", author="harness", blocks=(Text(draw(TEXTS)),)))
@@ -179,27 +251,48 @@ def turn_lists(draw: st.DrawFn, *, max_steps: int = 4, sampled: bool = False) ->
         turns.append(Turn(role="user", author="human", blocks=(Text("Do: " + draw(TEXTS)),)))
         for _ in range(draw(st.integers(1, max_steps))):
             calls = [
-                ToolCall(f"c{number + i}", draw(st.sampled_from(["Read", "Bash", "Reed"])), draw(ARGUMENTS))
+                ToolCall(
+                    f"c{number + i}",
+                    draw(st.sampled_from(["Read", "Bash", "Reed"])),
+                    draw(ARGUMENTS),
+                )
                 for i in range(draw(st.integers(0, 3)))
             ]
             number += len(calls)
             blocks: list[Block] = [Thinking(t) for t in draw(st.lists(TEXTS, max_size=1))]
             blocks += [Text(t) for t in draw(st.lists(TEXTS, max_size=2))]
-            turns.append(Turn(role="assistant", author=draw(st.sampled_from(["m1", "m2"])), blocks=(*blocks, *calls)))
-            answered = draw(st.permutations(calls))[: draw(st.integers(0, len(calls)))] if calls else []
-            results = [ToolResult(c.id, draw(TEXTS), draw(st.sampled_from([None, True, False]))) for c in answered]
+            turns.append(
+                Turn(
+                    role="assistant",
+                    author=draw(st.sampled_from(["m1", "m2"])),
+                    blocks=(*blocks, *calls),
+                )
+            )
+            answered = (
+                draw(st.permutations(calls))[: draw(st.integers(0, len(calls)))] if calls else []
+            )
+            results = [
+                ToolResult(c.id, draw(TEXTS), draw(st.sampled_from([None, True, False])))
+                for c in answered
+            ]
             if results and draw(st.booleans()):
                 turns.append(Turn(role="tool", author="environment", blocks=tuple(results)))
             else:
-                turns += [Turn(role="tool", author="environment", blocks=(result,)) for result in results]
+                turns += [
+                    Turn(role="tool", author="environment", blocks=(result,)) for result in results
+                ]
             if draw(st.integers(0, 3)) == 0:
                 turns.append(Turn(role="user", author="human", blocks=(Text(draw(TEXTS)),)))
     return turns
 
 
-def session_of(turns: list[Turn], *, name: str = "s1", tools: tuple[ToolSpec, ...] = (), **fields: Any) -> Session:
+def session_of(
+    turns: list[Turn], *, name: str = "s1", tools: tuple[ToolSpec, ...] = (), **fields: Any
+) -> Session:
     fields.setdefault("segments", (Segment(start=0, end=len(turns)),))
-    return Session(id=name, source=SourceRef(file="made.jsonl"), turns=tuple(turns), tools=tools, **fields)
+    return Session(
+        id=name, source=SourceRef(file="made.jsonl"), turns=tuple(turns), tools=tools, **fields
+    )
 
 
 def long_turns(num_steps: int, *, seed: int = 7, words: int = 20, parallel: int = 2) -> list[Turn]:
@@ -207,8 +300,15 @@ def long_turns(num_steps: int, *, seed: int = 7, words: int = 20, parallel: int 
     rng = random.Random(seed)
     turns = [Turn(role="user", author="human", blocks=(Text("Please fix the failing test."),))]
     for step in range(num_steps):
-        calls = tuple(ToolCall(f"c{step}-{i}", "Read", {"p": f"src/file_{rng.randrange(99)}.py"}) for i in range(rng.randint(1, parallel)))
-        body = " ".join(rng.choice(("import", "def", "return", "value", "None", "error")) for _ in range(words))
+        calls = tuple(
+            ToolCall(f"c{step}-{i}", "Read", {"p": f"src/file_{rng.randrange(99)}.py"})
+            for i in range(rng.randint(1, parallel))
+        )
+        body = " ".join(
+            rng.choice(("import", "def", "return", "value", "None", "error")) for _ in range(words)
+        )
         turns.append(Turn(role="assistant", author="m1", blocks=(Text(f"Step {step}."), *calls)))
-        turns += [Turn(role="tool", author="environment", blocks=(ToolResult(c.id, body),)) for c in calls]
+        turns += [
+            Turn(role="tool", author="environment", blocks=(ToolResult(c.id, body),)) for c in calls
+        ]
     return turns

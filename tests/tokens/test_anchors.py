@@ -1,4 +1,5 @@
-"""Anchors in the data set: they hold in place what lm_ce may train, and nothing else; what is not held is counted."""
+"""Anchors in the data set: they hold in place what lm_ce may train, and nothing else; what is not
+held is counted."""
 
 from __future__ import annotations
 
@@ -26,7 +27,14 @@ def build(session: Session, anchors: Sequence[Anchor], **more: Any) -> list[Item
     facts = {name: more.pop(name, ()) for name in ("sites", "hints", "preferences")}
     held_out = more.pop("held_out", None)
     settings = BuildSettings(**more)
-    found = build_examples([session], renderer=renderer("qwen3", "qwen3"), settings=settings, anchors=anchors, held_out=held_out, **facts)
+    found = build_examples(
+        [session],
+        renderer=renderer("qwen3", "qwen3"),
+        settings=settings,
+        anchors=anchors,
+        held_out=held_out,
+        **facts,
+    )
     return list(found)
 
 
@@ -61,11 +69,26 @@ def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
     foreign = replace(session.turns[other], author="someone-else")
     session = replace(session, turns=(*session.turns[:other], foreign, *session.turns[other + 1 :]))
     here = Site(session_id="s1", turn=mistake, kind="k", detector="d", evidence=(mistake + 1,))
-    passed = Site(session_id="s1", turn=check, kind="k", detector="d", evidence=(check + 1,), category="failed_check")
-    pair = Preference(session_id="s1", turn=rejected, chosen=Turn(role="assistant", author="t", blocks=(Text("Better."),)))
-    anchors = [anchor(n) for n in (copied, mistake, rejected, other, plain, check, plain, 0, 999)] + [anchor(1, session_id="s9")]
+    passed = Site(
+        session_id="s1",
+        turn=check,
+        kind="k",
+        detector="d",
+        evidence=(check + 1,),
+        category="failed_check",
+    )
+    pair = Preference(
+        session_id="s1",
+        turn=rejected,
+        chosen=Turn(role="assistant", author="t", blocks=(Text("Better."),)),
+    )
+    anchors = [
+        anchor(n) for n in (copied, mistake, rejected, other, plain, check, plain, 0, 999)
+    ] + [anchor(1, session_id="s9")]
     hints = [Hint(site_id=here.id, text="HINT", writer="w", kind="k")]
-    items = build(session, anchors, sites=[here, passed], hints=hints, preferences=[pair], authors=("m1",))
+    items = build(
+        session, anchors, sites=[here, passed], hints=hints, preferences=[pair], authors=("m1",)
+    )
     assert anchored_turns(items) == [plain, check]  # a failed check is a correct call
     assert anchors_lost(items) == {
         "anchor/copied": 1, "anchor/site": 1, "anchor/dispreferred": 1, "anchor/author": 1, "anchor/second_anchor": 1,
@@ -86,24 +109,40 @@ def test_every_anchor_is_held_once_or_counted_over_all_windows() -> None:
 
 def test_what_is_held_out_holds_nothing() -> None:
     session = session_of(long_turns(3, words=5))
-    items = build(session, [anchor(n) for n in said(session)], held_out=HeldOutSettings(by="session", fraction=0.999999))
+    items = build(
+        session,
+        [anchor(n) for n in said(session)],
+        held_out=HeldOutSettings(by="session", fraction=0.999999),
+    )
     assert not examples(items) and skips(items) == {"session/held_out": 1}
 
 
 def test_anchors_that_a_template_refuses_are_counted() -> None:
     """Once a window at the end of a session, once the head and with it all of them."""
-    rejects = "{%- for m in messages %}{%- if 'POISON' in m.content %}{{- raise_exception('no poison') }}{%- endif %}"
+    rejects = (
+        "{%- for m in messages %}{%- if 'POISON' in m.content %}{{- raise_exception('no poison')"
+        " }}{%- endif %}"
+    )
     render = own_template(SOUND.replace("{%- for m in messages %}", rejects, 1))
     turns = long_turns(30)
     for place in (said(session_of(turns))[-1], 0):
-        session = session_of([replace(t, blocks=(Text("POISON"),)) if n == place else t for n, t in enumerate(turns)])
+        session = session_of(
+            [replace(t, blocks=(Text("POISON"),)) if n == place else t for n, t in enumerate(turns)]
+        )
         anchors = [anchor(n) for n in said(session)]
         found = build_examples(
-            [session, good()], sites=(), hints=(), renderer=render, settings=BuildSettings(max_tokens=900), anchors=anchors
+            [session, good()],
+            sites=(),
+            hints=(),
+            renderer=render,
+            settings=BuildSettings(max_tokens=900),
+            anchors=anchors,
         )
         items = list(found)
         lost = anchors_lost(items)
-        assert set(lost) == {"anchor/template"} and len(anchored_turns(items)) + lost["anchor/template"] == len(anchors)
+        assert set(lost) == {"anchor/template"} and len(anchored_turns(items)) + lost[
+            "anchor/template"
+        ] == len(anchors)
         assert (lost["anchor/template"] == len(anchors)) == (place == 0)
 
 
@@ -130,4 +169,6 @@ def test_the_rejected_side_is_the_sessions_own_ids() -> None:
     (example,) = examples(items)
     (pair,) = [item for item in items if isinstance(item, PreferencePair)]
     body = next(t.body for t in example.turns if t.turn == at)
-    assert pair.prefix_ids == example.ids[: body[0]] and pair.rejected_ids == example.ids[slice(*body)]
+    assert (
+        pair.prefix_ids == example.ids[: body[0]] and pair.rejected_ids == example.ids[slice(*body)]
+    )

@@ -1,4 +1,5 @@
-"""Sessions, sites, hints and preferences to examples: what is trained, what is a target, what is left out and counted."""
+"""Sessions, sites, hints and preferences to examples: what is trained, what is a target, what is
+left out and counted."""
 
 from __future__ import annotations
 
@@ -17,26 +18,68 @@ from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import RenderError
 from composer_replication.core.site import Category, Hint, Preference, Site
-from composer_replication.core.trace import CLEARED_TEXT, Sampled, Segment, Session, Text, Thinking, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    CLEARED_TEXT,
+    Sampled,
+    Segment,
+    Session,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from composer_replication.tokens.dataset import Item, Skipped, build_examples
-from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample, example_from_json, example_to_json
+from composer_replication.tokens.example import (
+    HintView,
+    PreferencePair,
+    TrainingExample,
+    example_from_json,
+    example_to_json,
+)
 from composer_replication.tokens.renderer import Renderer
-from tests.tokens.students import CASES, TOOLS, long_turns, plain, read, renderer, session_of, turn_lists
+from tests.tokens.students import (
+    CASES,
+    TOOLS,
+    long_turns,
+    plain,
+    read,
+    renderer,
+    session_of,
+    turn_lists,
+)
 
 QWEN = ("qwen3", "qwen3")
 
 
-def site(session: Session, turn: int, *, category: Category = "mistake", call_id: str | None = None) -> Site:
+def site(
+    session: Session, turn: int, *, category: Category = "mistake", call_id: str | None = None
+) -> Site:
     # evidence is a later turn; tests that have none use a number behind the session's end
-    return Site(session_id=session.id, turn=turn, kind="k", detector="d", evidence=(turn + 1,), category=category, call_id=call_id)
+    return Site(
+        session_id=session.id,
+        turn=turn,
+        kind="k",
+        detector="d",
+        evidence=(turn + 1,),
+        category=category,
+        call_id=call_id,
+    )
 
 
 def hint(of: Site, text: str = "") -> Hint:
-    return Hint(site_id=of.id, text=text or f"HINT-{of.turn}-{of.call_id}-END", writer="w", kind=of.kind)
+    return Hint(
+        site_id=of.id, text=text or f"HINT-{of.turn}-{of.call_id}-END", writer="w", kind=of.kind
+    )
 
 
 def build(
-    session: Session, sites: Sequence[Site] = (), hints: Sequence[Hint] = (), *, render: Renderer | None = None, **more: Any
+    session: Session,
+    sites: Sequence[Site] = (),
+    hints: Sequence[Hint] = (),
+    *,
+    render: Renderer | None = None,
+    **more: Any,
 ) -> list[Item]:
     preferences, held_out = more.pop("preferences", ()), more.pop("held_out", None)
     return list(
@@ -76,12 +119,18 @@ def views(items: Sequence[Item]) -> dict[str, tuple[TrainingExample, HintView]]:
 @pytest.mark.parametrize(("family", "fixture"), CASES)
 @settings(max_examples=40, deadline=None)
 @given(turns=turn_lists(max_steps=6), max_tokens=st.integers(120, 900), data=st.data())
-def test_random_sessions(family: str, fixture: str, turns: list[Turn], max_tokens: int, data: st.DataObject) -> None:
+def test_random_sessions(
+    family: str, fixture: str, turns: list[Turn], max_tokens: int, data: st.DataObject
+) -> None:
     render = renderer(family, fixture)
     session = session_of(turns)
     assistants = [i for i, turn in enumerate(turns) if turn.role == "assistant"]
     places = data.draw(
-        st.lists(st.tuples(st.sampled_from(assistants), st.sampled_from(["mistake", "failed_check"])), max_size=4, unique_by=lambda p: p[0])
+        st.lists(
+            st.tuples(st.sampled_from(assistants), st.sampled_from(["mistake", "failed_check"])),
+            max_size=4,
+            unique_by=lambda p: p[0],
+        )
     )
     sites = [site(session, turn, category=category) for turn, category in places]
     hints = [hint(s) for s in sites if s.category == "mistake"]
@@ -90,16 +139,22 @@ def test_random_sessions(family: str, fixture: str, turns: list[Turn], max_token
     trained = trained_turns(items)
     assert len(trained) == len(set(trained))
     assert not at_mistakes & set(trained)
-    assert len(trained) + sum(n for name, n in skips(items).items() if name.startswith("lm_ce/")) == len(assistants)
+    assert len(trained) + sum(
+        n for name, n in skips(items).items() if name.startswith("lm_ce/")
+    ) == len(assistants)
     found = views(items)
-    assert len(found) + sum(n for name, n in skips(items).items() if name.startswith("hint/")) == len(sites)
+    assert len(found) + sum(
+        n for name, n in skips(items).items() if name.startswith("hint/")
+    ) == len(sites)
     for example in examples(items):
         numbers = [t.turn for t in example.turns]
         assert len(example.ids) <= max_tokens
         assert example.ids == render.render([turns[n] for n in numbers], numbers=numbers).ids
         made = {call.id for n in numbers for call in turns[n].calls}
         known = {call.id for turn in turns for call in turn.calls}
-        assert all(r.call_id in made for n in numbers for r in turns[n].results if r.call_id in known)
+        assert all(
+            r.call_id in made for n in numbers for r in turns[n].results if r.call_id in known
+        )
         assert numbers == sorted(set(numbers)) and numbers[-1] == max(
             [t.turn for t in example.turns if t.body in example.trained]
             + [t.turn for v in example.hints for t in example.turns if t.body == v.span]
@@ -121,7 +176,8 @@ def test_a_short_session_is_one_example_with_everything_in_it() -> None:
     (example,) = examples(items)
     assert example.id == f"s1:0-{numbers[-1]}"
     assert trained_turns(items) == [n for n in numbers if n != numbers[1]]
-    assert example.turns[-1].turn == numbers[-1]  # the results behind the last message train nothing
+    # the results behind the last message train nothing
+    assert example.turns[-1].turn == numbers[-1]
     _, view = views(items)[mistake.id]
     assert (view.kind, view.rendering, view.origin) == ("k", "message", "trace")
     assert skips(items) == {"lm_ce/site": 1}
@@ -138,7 +194,10 @@ def test_a_long_session_is_windowed_and_every_message_is_trained_once() -> None:
     assert views(items)[wrong[1].id][0] is views(items)[wrong[2].id][0]  # neighbours share a window
     for example in examples(items)[1:]:
         text = renderer(*QWEN).codec.decode(example.ids)
-        assert text.count('"name": "Read", "description"') == 1 and "Please fix the failing test." in text
+        assert (
+            text.count('"name": "Read", "description"') == 1
+            and "Please fix the failing test." in text
+        )
 
 
 def test_a_message_that_does_not_fit_is_left_out_with_its_reason_and_never_cut() -> None:
@@ -151,7 +210,10 @@ def test_a_message_that_does_not_fit_is_left_out_with_its_reason_and_never_cut()
     assert not any(1 in [t.turn for t in e.turns] for e in examples(items))
     detail = next(i.detail for i in items if isinstance(i, Skipped) and i.reason == "too_long")
     assert "tokens" in detail
-    assert build(session, max_tokens=600)[-1:] and skips(build(session, max_tokens=600))["lm_ce/too_long"] == 1
+    assert (
+        build(session, max_tokens=600)[-1:]
+        and skips(build(session, max_tokens=600))["lm_ce/too_long"] == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,12 +226,17 @@ def test_lm_ce_by_category_of_the_site(category: Category, is_trained: bool) -> 
     here = site(session, 1, category=category)
     items = build(session, [here], [])
     assert (1 in trained_turns(items)) == is_trained
-    assert skips(items)["hint/no_hint" if category in ("mistake", "recovery") else "hint/category"] == 1
+    assert (
+        skips(items)["hint/no_hint" if category in ("mistake", "recovery") else "hint/category"]
+        == 1
+    )
 
 
 def test_a_message_with_an_error_that_no_rule_names_is_trained_by_nobody() -> None:
     session = session_of(long_turns(3))
-    assert 1 not in trained_turns(build(session, [replace(site(session, 1, category="environment"), kind="unclassified")], []))
+    assert 1 not in trained_turns(
+        build(session, [replace(site(session, 1, category="environment"), kind="unclassified")], [])
+    )
 
 
 def test_a_hint_for_a_correct_call_is_not_used() -> None:
@@ -180,14 +247,20 @@ def test_a_hint_for_a_correct_call_is_not_used() -> None:
 
 
 def test_authors_are_filtered_in_both_channels() -> None:
-    turns = [replace(t, author="other-model") if t.role == "assistant" and i > 4 else t for i, t in enumerate(long_turns(5))]
+    turns = [
+        replace(t, author="other-model") if t.role == "assistant" and i > 4 else t
+        for i, t in enumerate(long_turns(5))
+    ]
     session = session_of(turns)
     numbers = [i for i, t in enumerate(turns) if t.role == "assistant"]
     ours, theirs = site(session, numbers[0]), site(session, numbers[-1])
     items = build(session, [ours, theirs], [hint(ours), hint(theirs)], authors=("m*",))
     assert {turns[n].author for n in trained_turns(items)} == {"m1"}
     assert set(views(items)) == {ours.id}
-    assert skips(items)["hint/author"] == 1 and skips(items)["lm_ce/author"] == sum(t.author == "other-model" for t in turns) - 1
+    assert (
+        skips(items)["hint/author"] == 1
+        and skips(items)["lm_ce/author"] == sum(t.author == "other-model" for t in turns) - 1
+    )
 
 
 def test_the_first_message_that_is_not_copied_is_a_target() -> None:
@@ -201,10 +274,15 @@ def test_the_first_message_that_is_not_copied_is_a_target() -> None:
 
 def test_copied_turns_are_context_only() -> None:
     session = replace(session_of(long_turns(5)), copied=5)
-    early, late = site(session, 1), site(session, max(i for i, t in enumerate(session.turns) if t.role == "assistant"))
+    early, late = (
+        site(session, 1),
+        site(session, max(i for i, t in enumerate(session.turns) if t.role == "assistant")),
+    )
     items = build(session, [early, late], [hint(early), hint(late)])
     assert min(trained_turns(items)) >= 5 and set(views(items)) == {late.id}
-    assert skips(items)["hint/copied"] == 1 and skips(items)["lm_ce/copied"] == sum(t.role == "assistant" for t in session.turns[:5])
+    assert skips(items)["hint/copied"] == 1 and skips(items)["lm_ce/copied"] == sum(
+        t.role == "assistant" for t in session.turns[:5]
+    )
 
 
 def test_what_a_model_saw_after_a_compaction_is_its_context() -> None:
@@ -255,14 +333,27 @@ def test_interrupted_words_and_thinking_alone_are_not_trained() -> None:
 
 def test_one_call_as_the_target_and_two_sites_at_one_message() -> None:
     turns = long_turns(2)
-    turns[1] = replace(turns[1], blocks=(Text("Both."), ToolCall("a", "Read", {"p": "x"}), ToolCall("b", "Reed", {"p": "y"})))
-    turns[2:4] = [Turn(role="tool", author="environment", blocks=(ToolResult("b", "no"), ToolResult("a", "no")))]
+    turns[1] = replace(
+        turns[1],
+        blocks=(
+            Text("Both."),
+            ToolCall("a", "Read", {"p": "x"}),
+            ToolCall("b", "Reed", {"p": "y"}),
+        ),
+    )
+    turns[2:4] = [
+        Turn(
+            role="tool", author="environment", blocks=(ToolResult("b", "no"), ToolResult("a", "no"))
+        )
+    ]
     session = session_of(turns)
     both = [site(session, 1, call_id="a"), site(session, 1, call_id="b")]
     decode = renderer(*QWEN).codec.decode
     (one,) = views(build(session, both[1:], [hint(both[1])], target="call")).values()
     assert decode(one[1].target_ids).split('"')[3] == "Reed" and one[1].parts == ()
-    (example, both_calls) = views(build(session, both[::-1], [hint(s) for s in both], target="call"))[both[0].id]
+    example, both_calls = views(build(session, both[::-1], [hint(s) for s in both], target="call"))[
+        both[0].id
+    ]
     assert [decode(example.ids[a:b]).split('"')[3] for a, b in both_calls.spans] == ["Read", "Reed"]
     assert "Both." not in decode(both_calls.target_ids)
     items = build(session, both, [hint(s) for s in both])
@@ -276,15 +367,27 @@ def test_several_calls_that_fail_alike_are_one_view_with_the_hint_said_once() ->
     turns = long_turns(2)
     calls = tuple(ToolCall(name, "Edit", {"p": name}) for name in "abc")
     results = tuple(ToolResult(name, "no") for name in "abc")
-    turns[1:3] = [replace(turns[1], blocks=calls), Turn(role="tool", author="environment", blocks=results)]
+    turns[1:3] = [
+        replace(turns[1], blocks=calls),
+        Turn(role="tool", author="environment", blocks=results),
+    ]
     session = session_of(turns)
     found = [replace(site(session, 1, call_id=name), kind=f"k{name}") for name in "cab"]
     items = build(session, found, [hint(s, "Read it first.") for s in found])
     ((example, view),) = views(items).values()
-    assert view.site_ids == ("s1:1:a", "s1:1:b", "s1:1:c") and view.kind == "ka" and view.kinds == {"ka", "kb", "kc"}
+    assert (
+        view.site_ids == ("s1:1:a", "s1:1:b", "s1:1:c")
+        and view.kind == "ka"
+        and view.kinds == {"ka", "kb", "kc"}
+    )
     assert renderer(*QWEN).codec.decode(view.hint_ids).count("Read it first.") == 1
-    assert sum(e.teacher_ids(v) == example.teacher_ids(view) for e in examples(items) for v in e.hints) == 1
-    middle = build(session, [found[0], found[1]], [hint(s, "Read it first.") for s in found[:2]], target="call")
+    assert (
+        sum(e.teacher_ids(v) == example.teacher_ids(view) for e in examples(items) for v in e.hints)
+        == 1
+    )
+    middle = build(
+        session, [found[0], found[1]], [hint(s, "Read it first.") for s in found[:2]], target="call"
+    )
     ((example, narrowed),) = views(middle).values()
     decode = renderer(*QWEN).codec.decode
     assert len(narrowed.parts) == 2 and '"p": "b"' not in decode(narrowed.target_ids)
@@ -294,12 +397,23 @@ def test_several_calls_that_fail_alike_are_one_view_with_the_hint_said_once() ->
 
 
 def far_apart(*, filler: int = 40) -> tuple[Session, Site, Hint]:
-    """A file is read, much else happens, then it is edited without being in view: the hint refers to the read and its result."""
+    """A file is read, much else happens, then it is edited without being in view: the hint refers
+    to the read and its result."""
     human = Turn(role="user", author="human", blocks=(Text("Please fix a.py."),))
-    read_it = Turn(role="assistant", author="m1", blocks=(Text("I read."), ToolCall("r", "Read", {"p": "a.py"})))
+    read_it = Turn(
+        role="assistant",
+        author="m1",
+        blocks=(Text("I read."), ToolCall("r", "Read", {"p": "a.py"})),
+    )
     its_text = Turn(role="tool", author="environment", blocks=(ToolResult("r", "THE-FILE " * 10),))
-    edit = Turn(role="assistant", author="m1", blocks=(Text("I edit."), ToolCall("e", "Edit", {"p": "a.py"})))
-    done = Turn(role="tool", author="environment", blocks=(ToolResult("e", "not found", is_error=True),))
+    edit = Turn(
+        role="assistant",
+        author="m1",
+        blocks=(Text("I edit."), ToolCall("e", "Edit", {"p": "a.py"})),
+    )
+    done = Turn(
+        role="tool", author="environment", blocks=(ToolResult("e", "not found", is_error=True),)
+    )
     turns = [human, read_it, its_text, *long_turns(filler)[1:], edit, done]
     session = session_of(turns)
     mistake = site(session, len(turns) - 2, call_id="e")
@@ -312,7 +426,8 @@ def test_what_the_hint_refers_to_is_in_the_window_and_what_lies_between_is_told(
     example, view = views(items)[mistake.id]
     numbers = [t.turn for t in example.turns]
     gap = numbers.index(2)
-    assert numbers[:3] == [0, 1, 2] and numbers[gap + 1] > 3 and numbers[-1] == mistake.turn  # not contiguous, and nothing behind
+    # not contiguous, and nothing behind
+    assert numbers[:3] == [0, 1, 2] and numbers[gap + 1] > 3 and numbers[-1] == mistake.turn
     assert "THE-FILE" in renderer(*QWEN).codec.decode(example.student_ids(view))
     whole = renderer(*QWEN).render(session.turns[: mistake.turn + 1]).spans
     assert view.context is not None and (view.context.refers_to, view.context.lost) == ((1, 2), ())
@@ -329,17 +444,24 @@ def test_a_view_that_lost_what_its_hint_refers_to_is_a_counted_skip_unless_it_is
     session = replace(session, turns=tuple(turns))
     items = build(session, [mistake], [about], max_tokens=700)
     assert not views(items) and skips(items)["hint/evidence_lost"] == 1
-    assert "turns 1, 2" in next(i.detail for i in items if isinstance(i, Skipped) and i.reason == "evidence_lost")
-    kept = views(build(session, [mistake], [about], max_tokens=700, without_evidence="keep"))[mistake.id][1]
+    assert "turns 1, 2" in next(
+        i.detail for i in items if isinstance(i, Skipped) and i.reason == "evidence_lost"
+    )
+    kept = views(build(session, [mistake], [about], max_tokens=700, without_evidence="keep"))[
+        mistake.id
+    ][1]
     assert kept.context is not None and kept.context.lost == (1, 2)
-    assert views(build(session, [mistake], [replace(about, refers_to=())], max_tokens=700))  # it is the reference that counts
+    # it is the reference that counts
+    assert views(build(session, [mistake], [replace(about, refers_to=())], max_tokens=700))
 
 
 def test_a_mistake_whose_last_result_does_not_fit_is_no_view() -> None:
     """Directly below the head the message would answer nothing that the model had just read."""
     session, mistake, _ = far_apart()
     turns = list(session.turns)
-    turns[mistake.turn - 1] = replace(turns[-3], blocks=tuple(replace(r, text="x " * 900) for r in turns[-3].results))
+    turns[mistake.turn - 1] = replace(
+        turns[-3], blocks=tuple(replace(r, text="x " * 900) for r in turns[-3].results)
+    )
     session = replace(session, turns=tuple(turns))
     items = build(session, [mistake], [hint(mistake)], max_tokens=700)
     assert not views(items) and skips(items)["hint/evidence_lost"] == 1
@@ -366,7 +488,11 @@ def test_a_student_s_own_turns_keep_their_ids_and_their_origin() -> None:
 
 
 def reply(text: str) -> Turn:
-    return Turn(role="assistant", author="teacher", blocks=(Text(text), ToolCall("p", "Read", {"p": "right.py"})))
+    return Turn(
+        role="assistant",
+        author="teacher",
+        blocks=(Text(text), ToolCall("p", "Read", {"p": "right.py"})),
+    )
 
 
 def test_a_pair_has_one_prefix_and_two_messages_with_their_end() -> None:
@@ -388,23 +514,30 @@ def test_a_pair_has_one_prefix_and_two_messages_with_their_end() -> None:
 def test_a_pair_late_in_a_long_session_keeps_its_end_and_as_much_context_as_fits() -> None:
     session = session_of(long_turns(60))
     at = [i for i, t in enumerate(session.turns) if t.role == "assistant"][50]
-    items = build(session, preferences=[Preference(session_id="s1", turn=at, chosen=reply("Better."))], max_tokens=700)
+    items = build(
+        session,
+        preferences=[Preference(session_id="s1", turn=at, chosen=reply("Better."))],
+        max_tokens=700,
+    )
     (pair,) = [item for item in items if isinstance(item, PreferencePair)]
     length = len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids))
     text = renderer(*QWEN).codec.decode(pair.prefix_ids)
-    assert 350 < length <= 700  # the window of an example, whose trunk it shares, leaves at least half of the room
+    # the window of an example, whose trunk it shares, leaves at least half of the room
+    assert 350 < length <= 700
     assert "Please fix the failing test." in text and "Step 49." in text and "Step 20." not in text
 
 
 def test_a_pair_at_a_site_shares_the_window_of_its_example() -> None:
-    """Site and pair at one message, in a session of many windows: the pair's context and rejected side are a span of the example."""
+    """Site and pair at one message, in a session of many windows: the pair's context and rejected
+    side are a span of the example."""
     session = session_of(long_turns(60))
     assistants = [i for i, t in enumerate(session.turns) if t.role == "assistant"]
     shared = 0
     for turn in assistants[10:55:4]:
         here = site(session, turn)
         made = [Preference(session_id="s1", turn=turn, chosen=reply("Better."), site_id=here.id)]
-        long = hint(here, "word " * 60)  # it takes room from the example's window; a window of the pair's own would begin earlier
+        # it takes room from the example's window; a window of the pair's own would begin earlier
+        long = hint(here, "word " * 60)
         items = build(session, [here], [long], preferences=made, max_tokens=700)
         (pair,) = [item for item in items if isinstance(item, PreferencePair)]
         (example,) = [item for item in items if isinstance(item, TrainingExample) and item.hints]
@@ -437,7 +570,11 @@ def test_facts_without_a_session_and_hints_without_a_site_are_counted() -> None:
     here, there = site(session, 1), site(other, 1)
     hints = [hint(here), hint(here, "again"), hint(there), replace(hint(here), site_id="s1:9:-")]
     counts = skips(build(session, [here, there, replace(here, turn=0)], hints))
-    assert counts["hint/no_session"] == 1 and counts["hint/no_site"] == 1 and counts["hint/second_hint"] == 1
+    assert (
+        counts["hint/no_session"] == 1
+        and counts["hint/no_site"] == 1
+        and counts["hint/second_hint"] == 1
+    )
     assert counts["hint/not_assistant"] == 1
 
 
@@ -470,7 +607,11 @@ def test_an_unknown_template_is_planned_by_estimate_and_still_keeps_the_budget()
     mistake = site(session, [i for i, t in enumerate(session.turns) if t.role == "assistant"][20])
     items = build(session, [mistake], [hint(mistake)], render=render, max_tokens=900)
     assert all(len(e.ids) <= 900 for e in examples(items)) and set(views(items)) == {mistake.id}
-    assert len(set(trained_turns(items))) == len(trained_turns(items)) == sum(t.role == "assistant" for t in session.turns) - 1
+    assert (
+        len(set(trained_turns(items)))
+        == len(trained_turns(items))
+        == sum(t.role == "assistant" for t in session.turns) - 1
+    )
 
 
 def test_a_template_that_never_works_stops_the_build_by_name_after_counting_what_it_cost() -> None:
@@ -478,7 +619,9 @@ def test_a_template_that_never_works_stops_the_build_by_name_after_counting_what
     session = session_of(long_turns(3))
     made: list[Item] = []
     with pytest.raises(RenderError, match="loses the text of turn 0"):
-        for item in build_examples([session], sites=[], hints=[], renderer=render, settings=BuildSettings()):
+        for item in build_examples(
+            [session], sites=[], hints=[], renderer=render, settings=BuildSettings()
+        ):
             made.append(item)
     assert skips(made) == {"lm_ce/template": 3}
 
@@ -486,7 +629,9 @@ def test_a_template_that_never_works_stops_the_build_by_name_after_counting_what
 def test_a_big_session_is_built_in_seconds() -> None:
     """1.5 MB: quadratic work (a prefix rendered or encoded per message) takes minutes here."""
     session = session_of(long_turns(1500, words=100), tools=TOOLS)
-    size = sum(len(b.text) for t in session.turns for b in t.blocks if isinstance(b, (Text, ToolResult)))
+    size = sum(
+        len(b.text) for t in session.turns for b in t.blocks if isinstance(b, (Text, ToolResult))
+    )
     numbers = [i for i, t in enumerate(session.turns) if t.role == "assistant"]
     wrong = [site(session, n) for n in numbers[::30]]
     begun = time.process_time()
@@ -498,7 +643,10 @@ def test_a_big_session_is_built_in_seconds() -> None:
 
 
 def test_one_window_that_the_template_rejects_is_counted_and_the_others_are_built() -> None:
-    rejects = "{%- for m in messages %}{%- if 'POISON' in m.content %}{{- raise_exception('no poison') }}{%- endif %}"
+    rejects = (
+        "{%- for m in messages %}{%- if 'POISON' in m.content %}{{- raise_exception('no poison')"
+        " }}{%- endif %}"
+    )
     render = own_template(SOUND.replace("{%- for m in messages %}", rejects, 1))
     turns = long_turns(30)
     last = max(i for i, t in enumerate(turns) if t.role == "assistant")
@@ -506,22 +654,44 @@ def test_one_window_that_the_template_rejects_is_counted_and_the_others_are_buil
     session = session_of(turns)
     mistake = site(session, last)
     preference = Preference(session_id="s1", turn=1, chosen=reply("POISON"), rejected=reply("y"))
-    items = build(session, [mistake], [hint(mistake)], render=render, max_tokens=900, preferences=[preference])
+    items = build(
+        session, [mistake], [hint(mistake)], render=render, max_tokens=900, preferences=[preference]
+    )
     counts = skips(items)
     assert counts["hint/template"] == 1 and counts["preference/template"] == 1
-    assert len(trained_turns(items)) + counts["lm_ce/template"] == sum(t.role == "assistant" for t in turns) - 1
+    assert (
+        len(trained_turns(items)) + counts["lm_ce/template"]
+        == sum(t.role == "assistant" for t in turns) - 1
+    )
     assert trained_turns(items)
-    assert any("no poison" in i.detail for i in items if isinstance(i, Skipped) and i.reason == "template")
+    assert any(
+        "no poison" in i.detail for i in items if isinstance(i, Skipped) and i.reason == "template"
+    )
 
 
 def test_a_head_that_the_template_rejects_takes_the_segment_with_it_and_nothing_else() -> None:
-    rejects = "{%- for m in messages %}{%- if 'POISON' in m.content %}{{- raise_exception('no poison') }}{%- endif %}"
+    rejects = (
+        "{%- for m in messages %}{%- if 'POISON' in m.content %}{{- raise_exception('no poison')"
+        " }}{%- endif %}"
+    )
     render = own_template(SOUND.replace("{%- for m in messages %}", rejects, 1))
-    good, bad = session_of(long_turns(2)), session_of([replace(long_turns(1)[0], blocks=(Text("POISON"),)), *long_turns(2)[1:]], name="s2")
+    good, bad = (
+        session_of(long_turns(2)),
+        session_of(
+            [replace(long_turns(1)[0], blocks=(Text("POISON"),)), *long_turns(2)[1:]], name="s2"
+        ),
+    )
     here = site(bad, 1)
     preference = Preference(session_id="s2", turn=1, chosen=reply("x"), rejected=reply("y"))
     items = list(
-        build_examples([good, bad], sites=[here], hints=[hint(here)], renderer=render, settings=BuildSettings(), preferences=[preference])
+        build_examples(
+            [good, bad],
+            sites=[here],
+            hints=[hint(here)],
+            renderer=render,
+            settings=BuildSettings(),
+            preferences=[preference],
+        )
     )
     assert [e.session_id for e in examples(items)] == ["s1"]
     assert {k: n for k, n in skips(items).items() if k.endswith("/template")} == {
@@ -530,7 +700,10 @@ def test_a_head_that_the_template_rejects_takes_the_segment_with_it_and_nothing_
 
 
 def test_a_hint_that_fits_nowhere_is_named_and_its_window_is_still_built() -> None:
-    rejects = "{%- for m in messages %}{%- if 'NO-HINT' in m.content %}{{- raise_exception('not here') }}{%- endif %}"
+    rejects = (
+        "{%- for m in messages %}{%- if 'NO-HINT' in m.content %}{{- raise_exception('not here')"
+        " }}{%- endif %}"
+    )
     render = own_template(SOUND.replace("{%- for m in messages %}", rejects, 1))
     session = session_of(long_turns(3))
     mistake = site(session, 1)
@@ -546,25 +719,41 @@ def test_straddles_are_counted_over_windows_once() -> None:
 
 
 @pytest.mark.parametrize("times", [2, 6, 40])
-def test_a_template_that_writes_more_than_was_estimated_gets_fewer_turns_not_cut_ones(times: int) -> None:
+def test_a_template_that_writes_more_than_was_estimated_gets_fewer_turns_not_cut_ones(
+    times: int,
+) -> None:
     """Texts stand several times in this rendering, so the plan's estimate is far too low."""
     render = own_template(SOUND.replace(" ~ m.content", " ~ (m.content ~ ' ') * " + str(times)))
     session = session_of(long_turns(30))
     wrong = [site(session, i) for i, t in enumerate(session.turns) if t.role == "assistant"][::7]
-    preference = Preference(session_id="s1", turn=wrong[-1].turn, chosen=reply("x"), rejected=reply("y"))
-    items = build(session, wrong, [hint(s, "H" * 300) for s in wrong], render=render, max_tokens=700, preferences=[preference])
+    preference = Preference(
+        session_id="s1", turn=wrong[-1].turn, chosen=reply("x"), rejected=reply("y")
+    )
+    items = build(
+        session,
+        wrong,
+        [hint(s, "H" * 300) for s in wrong],
+        render=render,
+        max_tokens=700,
+        preferences=[preference],
+    )
     counts = skips(items)
     for example in examples(items):
         numbers = [t.turn for t in example.turns]
         assert len(example.ids) <= 700
-        assert example.ids == render.render([session.turns[n] for n in numbers], numbers=numbers).ids
+        assert (
+            example.ids == render.render([session.turns[n] for n in numbers], numbers=numbers).ids
+        )
         assert all(len(example.teacher_ids(view)) <= 700 for view in example.hints)
     assert len(views(items)) + counts["hint/too_long"] + counts["hint/evidence_lost"] == len(wrong)
     assert len(trained_turns(items)) + counts["lm_ce/too_long"] == 30 - len(wrong)
-    assert (counts["lm_ce/too_long"] == 0) == (times < 40)  # a window that was planned too long is split, not given up
+    # a window that was planned too long is split, not given up
+    assert (counts["lm_ce/too_long"] == 0) == (times < 40)
     pairs = [item for item in items if isinstance(item, PreferencePair)]
     assert len(pairs) + counts["preference/too_long"] == 1
-    assert all(len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids)) <= 700 for p in pairs)
+    assert all(
+        len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids)) <= 700 for p in pairs
+    )
 
 
 def test_the_teacher_must_fit_too() -> None:

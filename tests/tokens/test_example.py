@@ -24,29 +24,48 @@ from composer_replication.tokens.example import (
 STUDENT = (1, 2, 3, 4, 5, 6)
 VIEW = HintView(site_id="s", kind="k", at=2, hint_ids=(9, 9), span=(4, 6), target_ids=(5, 6))
 SPAN = TurnSpan(turn=0, role="user", start=0, end=6, body=(0, 0))
-EXAMPLE = TrainingExample(id="e", session_id="s", ids=(*STUDENT, 7), trained=((1, 3),), hints=(VIEW,), turns=(SPAN,))
+EXAMPLE = TrainingExample(
+    id="e", session_id="s", ids=(*STUDENT, 7), trained=((1, 3),), hints=(VIEW,), turns=(SPAN,)
+)
 PAIR = PreferencePair(id="p", session_id="s", prefix_ids=(1,), chosen_ids=(2,), rejected_ids=(3, 4))
 
 
 def from_renderings(student: tuple[int, ...], teacher: tuple[int, ...], **change: Any) -> HintView:
-    given = {"span": (4, 6), "at": 2, "hint_text": "9", "decode": lambda ids: " ".join(map(str, ids)), "site_id": "s", "kind": "k"}
+    given = {
+        "span": (4, 6),
+        "at": 2,
+        "hint_text": "9",
+        "decode": lambda ids: " ".join(map(str, ids)),
+        "site_id": "s",
+        "kind": "k",
+    }
     return HintView.from_renderings(student, teacher, **(given | change))
 
 
 @given(
-    student=st.lists(st.integers(0, 9), min_size=3, max_size=12), hint=st.lists(st.integers(10, 19), min_size=1, max_size=4), data=st.data()
+    student=st.lists(st.integers(0, 9), min_size=3, max_size=12),
+    hint=st.lists(st.integers(10, 19), min_size=1, max_size=4),
+    data=st.data(),
 )
-def test_an_insertion_is_accepted_and_any_other_change_is_not(student: list[int], hint: list[int], data: st.DataObject) -> None:
+def test_an_insertion_is_accepted_and_any_other_change_is_not(
+    student: list[int], hint: list[int], data: st.DataObject
+) -> None:
     begin = data.draw(st.integers(1, len(student) - 1))
     at = data.draw(st.integers(1, begin))
     teacher = (*student[:at], *hint, *student[at:])
-    view = from_renderings(tuple(student), teacher, span=(begin, len(student)), at=at, hint_text=str(hint[0]))
+    view = from_renderings(
+        tuple(student), teacher, span=(begin, len(student)), at=at, hint_text=str(hint[0])
+    )
     example = TrainingExample(id="e", session_id="s", ids=tuple(student), hints=(view,))
     assert example.teacher_ids(view) == teacher and view.hint_ids == tuple(hint)
-    where = data.draw(st.sampled_from([i for i in range(len(teacher)) if not at <= i < at + len(hint)]))
+    where = data.draw(
+        st.sampled_from([i for i in range(len(teacher)) if not at <= i < at + len(hint)])
+    )
     changed = (*teacher[:where], 99, *teacher[where + 1 :])
     with pytest.raises(AlignmentError, match="not the student's with one insertion"):
-        from_renderings(tuple(student), changed, span=(begin, len(student)), at=at, hint_text=str(hint[0]))
+        from_renderings(
+            tuple(student), changed, span=(begin, len(student)), at=at, hint_text=str(hint[0])
+        )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +106,9 @@ def test_renderings_that_do_not_end_with_the_target_or_lack_the_hint_are_refused
         ({"ids": STUDENT[:5]}, "not what stands at 4-6"),
     ],
 )
-def test_an_example_that_contradicts_its_views_is_refused(change: dict[str, Any], message: str) -> None:
+def test_an_example_that_contradicts_its_views_is_refused(
+    change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(AlignmentError, match=message):
         replace(EXAMPLE, **change)
 

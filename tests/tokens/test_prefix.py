@@ -1,4 +1,5 @@
-"""The restored context of a message: what stood above it, in the window and the ids that `build` gives it, and nothing later."""
+"""The restored context of a message: what stood above it, in the window and the ids that `build`
+gives it, and nothing later."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from composer_replication.evaluation.held_out_logs import HeldOut, HeldSite, res
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.prefix import restore
-from tests.rollouts.logged import ERROR, MISTAKE, answered, call, hint, renderer, said, session, site
+from tests.rollouts.logged import (
+    ERROR,
+    MISTAKE,
+    answered,
+    call,
+    hint,
+    renderer,
+    said,
+    session,
+    site,
+)
 
 PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
 
@@ -24,7 +35,11 @@ def ids_above(turns: tuple[Turn, ...]) -> tuple[int, ...]:
 
 def test_it_ends_above_the_message_and_holds_neither_it_nor_its_error() -> None:
     prefix = restore(session(), turn=5, renderer=renderer(), max_tokens=4096, room=64)
-    assert prefix is not None and prefix.numbers == (0, 1, 2, 3, 4) and prefix.turns == session().turns[:5]
+    assert (
+        prefix is not None
+        and prefix.numbers == (0, 1, 2, 3, 4)
+        and prefix.turns == session().turns[:5]
+    )
     text = renderer().codec.decode(list(ids_above(prefix.turns)))
     assert "x = 1" in text and MISTAKE not in text and ERROR not in text
     assert prefix.num_tokens == len(ids_above(prefix.turns))
@@ -32,16 +47,29 @@ def test_it_ends_above_the_message_and_holds_neither_it_nor_its_error() -> None:
 
 @pytest.mark.parametrize("max_tokens", [4096, 1400])
 def test_its_ids_are_those_that_build_puts_above_the_target(max_tokens: int) -> None:
-    """A session that fits is one window. One that does not is cut: there only the room for the message may move the cut."""
-    filler = tuple(t for n in range(8) for t in (said(call("Read", f"f{n}", path="src/a.py")), answered(f"f{n}", "x = 1 " * 20)))
+    """A session that fits is one window. One that does not is cut: there only the room for the
+    message may move the cut."""
+    filler = tuple(
+        t
+        for n in range(8)
+        for t in (said(call("Read", f"f{n}", path="src/a.py")), answered(f"f{n}", "x = 1 " * 20))
+    )
     log = session()
     turns = (*log.turns[:5], *filler, *log.turns[5:])
-    log = replace(log, turns=turns, segments=(Segment(start=0, end=len(turns)),), tools=log.tools[:1])
+    log = replace(
+        log, turns=turns, segments=(Segment(start=0, end=len(turns)),), tools=log.tools[:1]
+    )
     at = 5 + len(filler)
     moved = replace(site(), turn=at, evidence=(at + 1,))
     named = replace(hint(), site_id=moved.id)
-    built = build_examples([log], sites=[moved], hints=[named], renderer=renderer(), settings=BuildSettings(max_tokens=max_tokens))
-    (example, view) = next((e, v) for e in built if isinstance(e, TrainingExample) for v in e.hints)
+    built = build_examples(
+        [log],
+        sites=[moved],
+        hints=[named],
+        renderer=renderer(),
+        settings=BuildSettings(max_tokens=max_tokens),
+    )
+    example, view = next((e, v) for e in built if isinstance(e, TrainingExample) for v in e.hints)
     prefix = restore(log, turn=at, renderer=renderer(), max_tokens=max_tokens, room=64)
     assert prefix is not None and prefix.numbers[0] == 0 and prefix.numbers[-1] == at - 1
     given = renderer().reply(prefix.turns, PROBE, tools=log.tools)[0]
@@ -51,19 +79,39 @@ def test_its_ids_are_those_that_build_puts_above_the_target(max_tokens: int) -> 
     else:
         assert len(prefix.numbers) < at
         shared = min(len(given), view.span[0]) // 3
-        assert example.ids[: view.span[0]][-shared:] == given[-shared:] and example.ids[:20] == given[:20]
+        assert (
+            example.ids[: view.span[0]][-shared:] == given[-shared:]
+            and example.ids[:20] == given[:20]
+        )
 
 
 def test_what_the_call_refers_to_is_restored_too() -> None:
-    """`build` puts the last read of the file into the window, so the student that is judged reads it as well."""
-    filler = tuple(t for n in range(12) for t in (said(call("Bash", f"f{n}", command="ls")), answered(f"f{n}", "x = 1 " * 20)))
+    """`build` puts the last read of the file into the window, so the student that is judged reads
+    it as well."""
+    filler = tuple(
+        t
+        for n in range(12)
+        for t in (said(call("Bash", f"f{n}", command="ls")), answered(f"f{n}", "x = 1 " * 20))
+    )
     log = session("edit_no_match")
     turns = (*log.turns[:5], *filler, *log.turns[5:])
-    log = replace(log, turns=turns, segments=(Segment(start=0, end=len(turns)),), tools=log.tools[:1])
+    log = replace(
+        log, turns=turns, segments=(Segment(start=0, end=len(turns)),), tools=log.tools[:1]
+    )
     at = 5 + len(filler)
-    named = replace(hint("edit_no_match"), site_id=replace(site("edit_no_match"), turn=at, evidence=(at + 1,)).id, refers_to=(3, 4))
+    named = replace(
+        hint("edit_no_match"),
+        site_id=replace(site("edit_no_match"), turn=at, evidence=(at + 1,)).id,
+        refers_to=(3, 4),
+    )
     moved = replace(site("edit_no_match"), turn=at, evidence=(at + 1,))
-    built = build_examples([log], sites=[moved], hints=[named], renderer=renderer(), settings=BuildSettings(max_tokens=1400))
+    built = build_examples(
+        [log],
+        sites=[moved],
+        hints=[named],
+        renderer=renderer(),
+        settings=BuildSettings(max_tokens=1400),
+    )
     example = next(e for e in built if isinstance(e, TrainingExample) and e.hints)
     above = [span.turn for span in example.turns if span.turn < at]
     prefix = restore(log, turn=at, renderer=renderer(), max_tokens=1400, room=64, refers_to=(3, 4))
@@ -73,16 +121,27 @@ def test_what_the_call_refers_to_is_restored_too() -> None:
     assert alone.numbers[1] > 4
     one = HeldSite(session=log, site=moved, cluster="c", repository="r", shared=False)
     held = HeldOut(sites=(one,), left_out={}, num_training_sessions=1)
-    ((spot,), _) = restore_spots(held, renderer=renderer(), max_tokens=1400, room=64)
+    (spot,), _ = restore_spots(held, renderer=renderer(), max_tokens=1400, room=64)
     assert spot.turns == prefix.turns  # evaluation finds the references itself
 
 
 def test_a_compaction_is_kept_as_the_model_saw_it() -> None:
     log = session()
-    summary = Turn(role="user", author="harness", tag="compact_summary", blocks=(Text("Summary: fix the file."),))
+    summary = Turn(
+        role="user",
+        author="harness",
+        tag="compact_summary",
+        blocks=(Text("Summary: fix the file."),),
+    )
     turns = (*log.turns[:5], summary, *log.turns[5:])
     segments = (Segment(start=0, end=5), Segment(start=5, end=len(turns)))
-    prefix = restore(replace(log, turns=turns, segments=segments), turn=6, renderer=renderer(), max_tokens=4096, room=64)
+    prefix = restore(
+        replace(log, turns=turns, segments=segments),
+        turn=6,
+        renderer=renderer(),
+        max_tokens=4096,
+        room=64,
+    )
     assert prefix is not None and prefix.numbers == (5,)
 
 

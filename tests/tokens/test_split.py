@@ -11,7 +11,10 @@ from composer_replication.core.trace import Parent, Session
 from composer_replication.tokens.split import fractions, is_held_out, settled, split_unit
 from tests.tokens.students import long_turns, session_of
 
-SESSIONS = [replace(session_of(long_turns(1), name=f"s{i}"), repository=f"acme/r{i % 200}") for i in range(1000)]
+SESSIONS = [
+    replace(session_of(long_turns(1), name=f"s{i}"), repository=f"acme/r{i % 200}")
+    for i in range(1000)
+]
 
 
 def test_a_fraction_of_the_repositories_is_held_out_whole() -> None:
@@ -19,18 +22,30 @@ def test_a_fraction_of_the_repositories_is_held_out_whole() -> None:
     held = {s.repository for s in SESSIONS if is_held_out(s, settings=by_repository)}
     kept = {s.repository for s in SESSIONS if not is_held_out(s, settings=by_repository)}
     assert not held & kept and 30 < len(held) < 70
-    assert held <= {s.repository for s in SESSIONS if is_held_out(s, settings=HeldOutSettings(by="repository", fraction=0.5))}
+    assert held <= {
+        s.repository
+        for s in SESSIONS
+        if is_held_out(s, settings=HeldOutSettings(by="repository", fraction=0.5))
+    }
 
 
 def test_by_session_splits_sessions() -> None:
-    held = [s.id for s in SESSIONS if is_held_out(s, settings=HeldOutSettings(by="session", fraction=0.25))]
+    held = [
+        s.id
+        for s in SESSIONS
+        if is_held_out(s, settings=HeldOutSettings(by="session", fraction=0.25))
+    ]
     assert 200 < len(held) < 300
     assert not any(is_held_out(s, settings=HeldOutSettings(fraction=0.0)) for s in SESSIONS)
 
 
-def test_a_subagent_stays_with_its_session_and_a_session_without_repository_with_its_folder() -> None:
+def test_a_subagent_stays_with_its_session_and_a_session_without_repository_with_its_folder() -> (
+    None
+):
     child = replace(SESSIONS[0], id="child", parent=Parent(session_id="s0", call_id=None))
-    assert split_unit(child, by="session") == "s0" and split_unit(child, by="repository") == "acme/r0"
+    assert (
+        split_unit(child, by="session") == "s0" and split_unit(child, by="repository") == "acme/r0"
+    )
     homeless = replace(SESSIONS[0], repository="")
     assert split_unit(replace(homeless, cwd="/w"), by="repository") == "/w"
     assert split_unit(homeless, by="repository") == "s0"
@@ -38,16 +53,32 @@ def test_a_subagent_stays_with_its_session_and_a_session_without_repository_with
 
 def test_five_repositories_are_enough_to_be_split_whole() -> None:
     auto = HeldOutSettings(by="auto", fraction=0.25)
-    for num_repositories, by in ((3, "session"), (4, "session"), (5, "repository"), (6, "repository")):
-        sessions = [s for s in SESSIONS if int(s.repository.removeprefix("acme/r")) < num_repositories]
+    for num_repositories, by in (
+        (3, "session"),
+        (4, "session"),
+        (5, "repository"),
+        (6, "repository"),
+    ):
+        sessions = [
+            s for s in SESSIONS if int(s.repository.removeprefix("acme/r")) < num_repositories
+        ]
         assert settled(auto, sessions).by == by
 
 
 def test_the_fraction_that_is_named_holds_something_out_and_a_hundredth_less_nothing() -> None:
     def held(pair: Sequence[Session], fraction: float) -> int:
-        return sum(is_held_out(one, settings=HeldOutSettings(by="session", fraction=max(0.0, round(fraction, 2)))) for one in pair)
+        return sum(
+            is_held_out(
+                one, settings=HeldOutSettings(by="session", fraction=max(0.0, round(fraction, 2)))
+            )
+            for one in pair
+        )
 
-    named = [(pair, found[0]) for pair in itertools.pairwise(SESSIONS[:200]) if (found := fractions([one.id for one in pair]))]
+    named = [
+        (pair, found[0])
+        for pair in itertools.pairwise(SESSIONS[:200])
+        if (found := fractions([one.id for one in pair]))
+    ]
     assert len(named) > 100
     for pair, fraction in named:
         assert held(pair, fraction) == 1 and held(pair, fraction - 0.01) == 0

@@ -19,7 +19,10 @@ from tests.tokens.students import chatml_tokenizer, corpus
 
 
 def test_the_tiny_tokenizer_is_the_same_every_time_and_reads_any_text() -> None:
-    first, second = train_tiny_tokenizer(corpus(), vocab_size=600), train_tiny_tokenizer(corpus(), vocab_size=600)
+    first, second = (
+        train_tiny_tokenizer(corpus(), vocab_size=600),
+        train_tiny_tokenizer(corpus(), vocab_size=600),
+    )
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
     assert len(first) == 600
     assert first.pad_token_id != first.eos_token_id and first.eos_token == "<|im_end|>"
@@ -39,7 +42,9 @@ def test_a_tokenizer_folder_is_loaded_and_keeps_its_template(tmp_path: Path) -> 
     train_tiny_tokenizer(corpus(), vocab_size=300).save_pretrained(tmp_path)
     render = Renderer.for_tokenizer(load_tokenizer(str(tmp_path)))
     assert render.family is FAMILIES["qwen3"]
-    assert render.describe()["tokenizer"] == str(tmp_path) and render.describe()["vocab_size"] == 300
+    assert (
+        render.describe()["tokenizer"] == str(tmp_path) and render.describe()["vocab_size"] == 300
+    )
 
 
 def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
@@ -50,7 +55,10 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
 def test_control_tokens_are_the_special_ones_and_those_the_template_writes() -> None:
     codec = TextCodec(chatml_tokenizer(), template="<|im_start|>{{ x }}</think>")
     assert set(codec.control) == {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "</think>"}
-    assert codec.encode("<think>", cuts=()).ids == [chatml_tokenizer().convert_tokens_to_ids("<think>")]  # ordinary vocabulary here
+    # ordinary vocabulary here
+    assert codec.encode("<think>", cuts=()).ids == [
+        chatml_tokenizer().convert_tokens_to_ids("<think>")
+    ]
     hostile = codec.shield({"<|im_end|>": ["</think>", 1, None]}, "\ue000")
     assert hostile == {"<\ue000|im_end|>": ["<\ue000/think>", 1, None]}
     ids = codec.encode("<\ue000/think>", cuts=(), mark="\ue000").ids
@@ -58,7 +66,8 @@ def test_control_tokens_are_the_special_ones_and_those_the_template_writes() -> 
 
 
 def test_every_added_token_keeps_its_number() -> None:
-    """A copy of the tokenizer that merely dropped the control tokens would number the remaining added tokens anew."""
+    """A copy of the tokenizer that merely dropped the control tokens would number the remaining
+    added tokens anew."""
     tokenizer = chatml_tokenizer()
     codec = TextCodec(tokenizer, template="")
     for token in ("<tool_call>", "</think>"):
@@ -88,7 +97,9 @@ def test_token_at_maps_characters_to_tokens_across_the_shield() -> None:
 
 def test_a_text_with_every_private_character_is_refused() -> None:
     with pytest.raises(RenderError, match="every private character"):
-        TextCodec(chatml_tokenizer(), template="").free_characters(["".join(map(chr, range(0xE000, 0xF8FF)))], 1)
+        TextCodec(chatml_tokenizer(), template="").free_characters(
+            ["".join(map(chr, range(0xE000, 0xF8FF)))], 1
+        )
 
 
 def test_memory_of_runs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +118,14 @@ def test_a_tokenizer_that_reads_text_as_a_control_token_is_refused() -> None:
     import tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|im_end|>": 0, "a": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"<|im_end|>": 0, "a": 1, "[UNK]": 2}, unk_token="[UNK]")
+    )
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens(["<|im_end|>"])
-    codec = TextCodec(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>"), template="")
+    codec = TextCodec(
+        PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>"), template=""
+    )
     with pytest.raises(RenderError, match="reads plain text as a control token"):
         codec.encode("<\ue000|im_end|>", cuts=(), mark="\ue000")
 
@@ -122,7 +137,9 @@ def test_a_template_of_several_is_the_one_for_tools() -> None:
     tokenizer.chat_template = {"default": "{{ 'x' }}", "tool_use": FAMILIES["qwen2.5"].template}
     render = Renderer.for_tokenizer(tokenizer)
     assert render.family is FAMILIES["qwen2.5"]
-    assert render.render([Turn(role="user", author="human", blocks=(Text("hi"),))]).text.endswith("<|im_start|>user\nhi<|im_end|>\n")
+    assert render.render([Turn(role="user", author="human", blocks=(Text("hi"),))]).text.endswith(
+        "<|im_start|>user\nhi<|im_end|>\n"
+    )
 
 
 def test_surrogates_join_where_they_pair_and_are_counted_where_they_do_not() -> None:

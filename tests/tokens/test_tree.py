@@ -1,4 +1,5 @@
-"""The forest of rows: what is shared is held once, and every token sees its own row up to itself and nothing else."""
+"""The forest of rows: what is shared is held once, and every token sees its own row up to itself
+and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from composer_replication.core.errors import AlignmentError
 from composer_replication.tokens.tree import _BLOCK, Forest, Grower, Pass
 
 Row = tuple[int, ...]
-rows_of_few_ids = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9).map(tuple), min_size=1, max_size=9)
+rows_of_few_ids = st.lists(
+    st.lists(st.integers(0, 2), min_size=1, max_size=9).map(tuple), min_size=1, max_size=9
+)
 
 
 def prefixes(rows: list[Row]) -> set[Row]:
@@ -29,7 +32,9 @@ def check_row(plan: Pass, number: int, row: Row, *, window: int | None = None) -
     for position, place in enumerate(places.tolist()):
         if place >= plan.offset:
             first = 0 if window is None else max(0, position - window + 1)
-            assert mask_QK[place - plan.offset].nonzero()[:, 0].tolist() == sorted(places[first : position + 1].tolist())
+            assert mask_QK[place - plan.offset].nonzero()[:, 0].tolist() == sorted(
+                places[first : position + 1].tolist()
+            )
 
 
 def check_chains(plan: Pass) -> None:
@@ -43,7 +48,8 @@ def check_chains(plan: Pass) -> None:
                 mask_QK[query, shift + part.start : shift + part.end] = True
             mask_QK[query, plan.offset + own.start : plan.offset + query + 1] = True
         ends = [part.depth + part.end - part.start for part in chain.above]
-        assert [part.depth for part in (*chain.above, own)] == [0, *ends]  # consecutive positions from the root on
+        # consecutive positions from the root on
+        assert [part.depth for part in (*chain.above, own)] == [0, *ends]
     assert torch.equal(mask_QK, plan.mask_QK())
 
 
@@ -62,13 +68,17 @@ def test_each_row_is_there_and_sees_itself(rows: list[Row]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(rows_of_few_ids, st.data())
-def test_a_pass_over_some_rows_and_the_rest_on_its_cache(rows: list[Row], data: st.DataObject) -> None:
+def test_a_pass_over_some_rows_and_the_rest_on_its_cache(
+    rows: list[Row], data: st.DataObject
+) -> None:
     first = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
     rest = sorted(set(range(len(rows))) - set(first))
     forest = Forest.grow(rows)
     below = forest.over(first)
     above = forest.over(rest, cached=below)
-    assert below.size == len(prefixes([rows[i] for i in first])) and below.size + above.size == len(prefixes(rows))
+    assert below.size == len(prefixes([rows[i] for i in first])) and below.size + above.size == len(
+        prefixes(rows)
+    )
     for plan, numbers in ((below, first), (above, rest)):
         check_chains(plan)
         for number in numbers:
@@ -97,18 +107,22 @@ def test_long_rows_part_where_they_differ(length: int) -> None:
 
 
 def test_a_session_with_a_hint_and_a_pair() -> None:
-    """Trunk 0-9, a mistake at 5-7 with a hint above it, a chosen answer in its place; the rejected one is the trunk's own turn."""
+    """Trunk 0-9, a mistake at 5-7 with a hint above it, a chosen answer in its place; the rejected
+    one is the trunk's own turn."""
     trunk = tuple(range(10))
     teacher, chosen, rejected = (*trunk[:5], 20, 21, *trunk[5:8]), (*trunk[:5], 30, 31), trunk[:8]
     forest = Forest.grow([trunk, chosen, rejected, teacher])
     student = forest.over([0, 1, 2])
     hints = forest.over([3], cached=student)
     assert (student.size, hints.size) == (12, 5)
-    assert student.packed(2).tolist() == student.packed(0)[:8].tolist() == list(range(8))  # the trunk stays in one piece
+    # the trunk stays in one piece
+    assert student.packed(2).tolist() == student.packed(0)[:8].tolist() == list(range(8))
     assert student.position_Q[student.packed(1)].tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert hints.packed(3).tolist() == [0, 1, 2, 3, 4, 12, 13, 14, 15, 16]
     (chain,) = hints.chains
-    assert [(part.start, part.end, part.cached) for part in chain.above] == [(0, 5, True)] and chain.own.depth == 5
+    assert [(part.start, part.end, part.cached) for part in chain.above] == [
+        (0, 5, True)
+    ] and chain.own.depth == 5
 
 
 def test_what_has_no_place_is_an_error() -> None:
@@ -122,4 +136,9 @@ def test_what_has_no_place_is_an_error() -> None:
     with pytest.raises(AlignmentError, match="one other pass only"):
         forest.over([2], cached=above)
     empty = forest.over([0], cached=below)
-    assert empty.size == 0 and empty.packed(0).tolist() == [0, 1] and empty.cost == (0, 0) and len(empty.position_Q) == 0
+    assert (
+        empty.size == 0
+        and empty.packed(0).tolist() == [0, 1]
+        and empty.cost == (0, 0)
+        and len(empty.position_Q) == 0
+    )

@@ -1,4 +1,5 @@
-"""Windows: whole messages, no result without its call, every needed position once, the budget spent above the targets."""
+"""Windows: whole messages, no result without its call, every needed position once, the budget spent
+above the targets."""
 
 from __future__ import annotations
 
@@ -39,17 +40,27 @@ def plans(draw: st.DrawFn) -> SegmentCosts:
 
 @settings(max_examples=400, deadline=None)
 @given(plan=plans(), max_tokens=st.integers(20, 400), data=st.data())
-def test_every_needed_position_is_covered_once_or_given_back(plan: SegmentCosts, max_tokens: int, data: st.DataObject) -> None:
+def test_every_needed_position_is_covered_once_or_given_back(
+    plan: SegmentCosts, max_tokens: int, data: st.DataObject
+) -> None:
     positions = st.integers(0, len(plan.tokens) - 1)
-    found = data.draw(st.dictionaries(positions, st.tuples(st.integers(0, 30), st.sets(positions)), max_size=5))
-    targets = {p: WindowTarget(extra=extra, wanted=tuple(w for w in wanted if w < p)) for p, (extra, wanted) in found.items()}
+    found = data.draw(
+        st.dictionaries(positions, st.tuples(st.integers(0, 30), st.sets(positions)), max_size=5)
+    )
+    targets = {
+        p: WindowTarget(extra=extra, wanted=tuple(w for w in wanted if w < p))
+        for p, (extra, wanted) in found.items()
+    }
     trained = sorted(data.draw(st.sets(positions)) - set(targets))
     pending = sorted({*trained, *targets})
     for window in windows(plan, trained=trained, targets=targets, max_tokens=max_tokens):
         if isinstance(window, int):
             pending.remove(window)
             latest = max(s for s in plan.starts if s <= window)
-            assert plan.cost(latest, window + 1) + targets.get(window, WindowTarget()).extra > max_tokens
+            assert (
+                plan.cost(latest, window + 1) + targets.get(window, WindowTarget()).extra
+                > max_tokens
+            )
             continue
         assert window.start in plan.starts and window.covers[-1] == window.end - 1
         assert plan.cost(window.start, window.end, window.picked) <= max_tokens
@@ -63,11 +74,16 @@ def test_every_needed_position_is_covered_once_or_given_back(plan: SegmentCosts,
                 assert alone is not None
                 kept, most = (plan.cost(w.start, position, w.picked) for w in (window, alone))
                 assert SHARED * kept >= (SHARED - 1) * most
-                wanted = {p for w in targets[position].wanted for p in plan.unit(w) if p < position} & set(alone.positions)
+                wanted = {
+                    p for w in targets[position].wanted for p in plan.unit(w) if p < position
+                } & set(alone.positions)
                 assert wanted <= set(window.positions)
         for p in window.positions:
             if p not in window.head:  # calls and results stay together
-                assert {q for q in plan.unit(p) if q < window.end} <= {*window.positions, *window.head} or p in plan.head
+                assert {q for q in plan.unit(p) if q < window.end} <= {
+                    *window.positions,
+                    *window.head,
+                } or p in plan.head
     assert pending == []
 
 
@@ -80,16 +96,26 @@ def test_the_budget_is_spent_above_the_target_and_nothing_stands_behind_the_last
 
 def test_what_a_target_refers_to_is_taken_in_with_its_unit_and_costs_the_farthest_turns() -> None:
     units = tuple((p,) if p not in (4, 5, 6) else (4, 5, 6) for p in range(40))
-    plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(p for p in range(40) if p not in (5, 6)), units=units)
+    plan = SegmentCosts(
+        overhead=10,
+        tokens=(10,) * 40,
+        head=(0,),
+        starts=tuple(p for p in range(40) if p not in (5, 6)),
+        units=units,
+    )
     (window,) = windows(plan, trained=[], targets={30: WindowTarget(wanted=(5,))}, max_tokens=200)
     assert isinstance(window, Window) and window.positions == (0, 4, 5, 6, *range(15, 31))
     large = replace(plan, tokens=(*plan.tokens[:5], 500, *plan.tokens[6:]))
-    (without,) = windows(large, trained=[], targets={30: WindowTarget(wanted=(5, 2))}, max_tokens=200)
-    assert isinstance(without, Window) and without.positions == (0, 2, *range(13, 31))  # what can never fit takes nothing from the rest
+    (without,) = windows(
+        large, trained=[], targets={30: WindowTarget(wanted=(5, 2))}, max_tokens=200
+    )
+    # what can never fit takes nothing from the rest
+    assert isinstance(without, Window) and without.positions == (0, 2, *range(13, 31))
 
 
 def test_of_the_turns_that_a_target_refers_to_the_nearest_are_kept() -> None:
-    """There is room for two of three beside the target: those nearest to it, and not those that a session began with."""
+    """There is room for two of three beside the target: those nearest to it, and not those that a
+    session began with."""
     plan = SegmentCosts(overhead=0, tokens=(10,) * 31, head=(), starts=tuple(range(31)))
     window = window_of(plan, 30, target=WindowTarget(wanted=(2, 11, 20)), max_tokens=30)
     assert window is not None and window.positions == (11, 20, 30)
@@ -97,34 +123,60 @@ def test_of_the_turns_that_a_target_refers_to_the_nearest_are_kept() -> None:
 
 def test_targets_share_a_window_only_while_none_gives_up_more_than_an_eighth() -> None:
     plan = SegmentCosts(overhead=0, tokens=(10,) * 100, head=(), starts=tuple(range(100)))
-    near = list(windows(plan, trained=[], targets={50: WindowTarget(), 52: WindowTarget()}, max_tokens=200))
-    assert near == [Window(head=(), start=33, end=53, covers=(50, 52))]  # 50 keeps 170 of 190 tokens
-    far = list(windows(plan, trained=[], targets={50: WindowTarget(), 53: WindowTarget()}, max_tokens=200))  # it would keep 160
+    near = list(
+        windows(plan, trained=[], targets={50: WindowTarget(), 52: WindowTarget()}, max_tokens=200)
+    )
+    # 50 keeps 170 of 190 tokens
+    assert near == [Window(head=(), start=33, end=53, covers=(50, 52))]
+    # it would keep 160
+    far = list(
+        windows(plan, trained=[], targets={50: WindowTarget(), 53: WindowTarget()}, max_tokens=200)
+    )
     assert [w.covers for w in far if isinstance(w, Window)] == [(50,), (53,)]
-    short = list(windows(plan, trained=[], targets={3: WindowTarget(), 18: WindowTarget()}, max_tokens=200))  # all there is fits for both
+    # all there is fits for both
+    short = list(
+        windows(plan, trained=[], targets={3: WindowTarget(), 18: WindowTarget()}, max_tokens=200)
+    )
     assert [w.covers for w in short if isinstance(w, Window)] == [(3, 18)]
 
 
 def test_a_target_whose_hint_does_not_fit_beside_the_others_gets_its_own_window() -> None:
     plan = SegmentCosts(overhead=0, tokens=(10,) * 20, head=(), starts=tuple(range(20)))
-    assert list(windows(plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget()}, max_tokens=100)) == [
-        Window(head=(), start=0, end=10, covers=(3, 9))
-    ]
-    assert list(windows(plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget(extra=45)}, max_tokens=100)) == [
+    assert list(
+        windows(plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget()}, max_tokens=100)
+    ) == [Window(head=(), start=0, end=10, covers=(3, 9))]
+    assert list(
+        windows(
+            plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget(extra=45)}, max_tokens=100
+        )
+    ) == [
         Window(head=(), start=0, end=4, covers=(3,)),
         Window(head=(), start=5, end=10, covers=(9,)),
     ]
-    plan = SegmentCosts(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))  # the room of the earlier one counts as well
-    assert list(windows(plan, trained=[], targets={30: WindowTarget(extra=45), 31: WindowTarget()}, max_tokens=100)) == [
+    # the room of the earlier one counts as well
+    plan = SegmentCosts(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))
+    assert list(
+        windows(
+            plan,
+            trained=[],
+            targets={30: WindowTarget(extra=45), 31: WindowTarget()},
+            max_tokens=100,
+        )
+    ) == [
         Window(head=(), start=22, end=32, covers=(31,)),
         Window(head=(), start=26, end=31, covers=(30,)),
     ]
 
 
-def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_above_the_first() -> None:
+def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_above_the_first() -> (
+    None
+):
     plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
     made = list(windows(plan, trained=[20, 24, 39], targets={}, max_tokens=200))
-    assert made == [Window(head=(0,), start=6, end=25, covers=(20, 24)), Window(head=(0,), start=21, end=40, covers=(39,))]
+    assert made == [
+        Window(head=(0,), start=6, end=25, covers=(20, 24)),
+        Window(head=(0,), start=21, end=40, covers=(39,)),
+    ]
 
 
 def test_a_target_s_window_trains_the_messages_in_it_that_have_half_the_budget_above_them() -> None:
@@ -138,7 +190,9 @@ def test_a_target_s_window_trains_the_messages_in_it_that_have_half_the_budget_a
 
 def test_a_short_session_is_one_window_and_ends_with_what_is_needed() -> None:
     plan = SegmentCosts(overhead=5, tokens=(5, 5, 5, 5), head=(0,), starts=(0, 1, 3))
-    assert list(windows(plan, trained=[1], targets={}, max_tokens=100)) == [Window(head=(0,), start=0, end=2, covers=(1,))]
+    assert list(windows(plan, trained=[1], targets={}, max_tokens=100)) == [
+        Window(head=(0,), start=0, end=2, covers=(1,))
+    ]
     assert list(windows(plan, trained=[0, 3], targets={1: WindowTarget()}, max_tokens=100)) == [
         Window(head=(0,), start=0, end=4, covers=(0, 1, 3))
     ]
@@ -146,7 +200,9 @@ def test_a_short_session_is_one_window_and_ends_with_what_is_needed() -> None:
 
 def test_a_target_that_fits_nowhere_is_given_back() -> None:
     plan = SegmentCosts(overhead=5, tokens=(5, 90, 5), head=(0,), starts=(0, 1, 2))
-    assert list(windows(plan, trained=[2], targets={1: WindowTarget(extra=20)}, max_tokens=100)) == [
+    assert list(
+        windows(plan, trained=[2], targets={1: WindowTarget(extra=20)}, max_tokens=100)
+    ) == [
         1,
         Window(head=(0,), start=0, end=3, covers=(2,)),
     ]
@@ -166,15 +222,28 @@ def test_no_run_begins_between_a_call_and_its_result(turns: list[Turn]) -> None:
     made = {call.id: p for p, turn in enumerate(turns) for call in turn.calls}
     units = units_of(turns)
     for start in range(len(turns)):
-        lacking = [r for turn in turns[start:] for r in turn.results if r.call_id in made and made[r.call_id] < start]
+        lacking = [
+            r
+            for turn in turns[start:]
+            for r in turn.results
+            if r.call_id in made and made[r.call_id] < start
+        ]
         assert (start in run_starts(turns)) == (not lacking)
-        answers = [p for p, turn in enumerate(turns) for r in turn.results if r.call_id in {c.id for c in turns[start].calls}]
+        answers = [
+            p
+            for p, turn in enumerate(turns)
+            for r in turn.results
+            if r.call_id in {c.id for c in turns[start].calls}
+        ]
         assert {start, *answers} <= set(units[start])
         assert all(units[p] == units[start] for p in units[start])
 
 
 def test_a_result_whose_call_is_in_no_log_stands_in_nobody_s_way() -> None:
-    turns = [*long_turns(1), Turn(role="tool", author="environment", blocks=(ToolResult("lost", "x"),))]
+    turns = [
+        *long_turns(1),
+        Turn(role="tool", author="environment", blocks=(ToolResult("lost", "x"),)),
+    ]
     assert len(turns) - 1 in run_starts(turns) and units_of(turns)[-1] == (len(turns) - 1,)
 
 
@@ -192,6 +261,8 @@ def test_the_head_is_system_then_the_first_human_or_the_summary() -> None:
 
 def test_later_starts_keep_what_is_needed_and_what_was_picked() -> None:
     plan = SegmentCosts(overhead=0, tokens=(1,) * 9, head=(), starts=(0, 2, 4, 6, 8))
-    made = list(later_starts(plan, Window(head=(), start=2, end=9, picked=(0, 3), covers=(7,)), keep=[7, 6]))
+    made = list(
+        later_starts(plan, Window(head=(), start=2, end=9, picked=(0, 3), covers=(7,)), keep=[7, 6])
+    )
     assert [window.start for window in made] == [4, 6]
     assert made[1].positions == (0, 3, 6, 7, 8)

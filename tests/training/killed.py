@@ -1,7 +1,9 @@
-"""Runs that are killed and resumed, in a process of their own: `python -m tests.training.killed FOLDER`.
+"""Runs that are killed and resumed, in a process of their own: `python -m tests.training.killed
+FOLDER`.
 
-One process imports everything and then forks, so that a launch costs no more than its steps. Each launch of a run ends by SIGKILL at
-its place, the next goes on; "whole" is the same run undisturbed. A place is one of
+One process imports everything and then forks, so that a launch costs no more than its steps. Each
+launch of a run ends by SIGKILL at its place, the next goes on; "whole" is the same run undisturbed.
+A place is one of
 
     op TEXT            before the file operation whose line "<event> <path below the run>" holds TEXT
     op #N              before the N-th file operation of the launch, whatever it is
@@ -9,7 +11,8 @@ its place, the next goes on; "whole" is the same run undisturbed. A place is one
     half NAME          when the NAME.safetensors of a checkpoint is half written
     reply N            in the N-th answer of an environment
 
-FOLDER/places.json lists the places of each run; the exit statuses of the launches go to FOLDER/launches.json.
+FOLDER/places.json lists the places of each run; the exit statuses of the launches go to
+FOLDER/launches.json.
 """
 
 from __future__ import annotations
@@ -36,7 +39,12 @@ from tests.training import taught
 from tests.training.small_student import make_run
 
 OPERATIONS = frozenset({"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"})
-TRAIN = {"steps": 5, "checkpoint_every": 2, "keep_checkpoints": 1, "policy": {"weight": 1.0, "kl": 0.01, "importance_cap": 2.0}}
+TRAIN = {
+    "steps": 5,
+    "checkpoint_every": 2,
+    "keep_checkpoints": 1,
+    "policy": {"weight": 1.0, "kl": 0.01, "importance_cap": 2.0},
+}
 
 
 def die(*_: Any) -> None:
@@ -44,7 +52,8 @@ def die(*_: Any) -> None:
 
 
 def on_operation(folder: Path, wanted: Callable[[str, int], bool]) -> None:
-    """Die before the first wanted file operation below a folder; each is (line, number in this launch)."""
+    """Die before the first wanted file operation below a folder; each is (line, number in this
+    launch)."""
     root, count = str(folder), 0
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
@@ -52,7 +61,8 @@ def on_operation(folder: Path, wanted: Callable[[str, int], bool]) -> None:
         if event not in OPERATIONS or not isinstance(given[0], (str, os.PathLike)):
             return
         path = os.fspath(given[0])
-        if event in ("os.remove", "os.rmdir") and given[1] >= 0:  # rmtree names a file by its folder's descriptor
+        # rmtree names a file by its folder's descriptor
+        if event in ("os.remove", "os.rmdir") and given[1] >= 0:
             path = os.path.join(os.readlink(f"/proc/self/fd/{given[1]}"), path)
         writes = event != "open" or bool(given[2] & (os.O_WRONLY | os.O_RDWR))
         if isinstance(path, str) and path.startswith(root) and writes:
@@ -121,9 +131,18 @@ def launch(folder: Path, name: str, place: str) -> None:
     config = taught.live_config(train=TRAIN, groups=2, group_size=3, max_new_tokens=32)
     path = folder / "runs" / name
     run = open_run(path) if (resume := path.exists()) else make_run(folder, config, name=name)
-    student = taught.taught_student(dropout=0.2, weights=load_file(str(folder / "taught.safetensors")))
+    student = taught.taught_student(
+        dropout=0.2, weights=load_file(str(folder / "taught.safetensors"))
+    )
     prepare(place, path)
-    train(config, student=student, run=run, live=taught.live(config), pairs=taught.PAIRS, resume=resume)
+    train(
+        config,
+        student=student,
+        run=run,
+        live=taught.live(config),
+        pairs=taught.PAIRS,
+        resume=resume,
+    )
 
 
 def forked(work: Callable[[], None]) -> int:
@@ -149,7 +168,9 @@ def main(folder: Path) -> None:
     plan = {"whole": [], **json.loads((folder / "places.json").read_text("utf-8"))}
     ended = {"teach": [forked(lambda: teach(folder))]}
     for name, places in plan.items():
-        ended[name] = [forked(lambda n=name, p=place: launch(folder, n, p)) for place in [*places, ""]]
+        ended[name] = [
+            forked(lambda n=name, p=place: launch(folder, n, p)) for place in [*places, ""]
+        ]
     (folder / "launches.json").write_text(json.dumps(ended), "utf-8")
 
 

@@ -1,4 +1,5 @@
-"""Rollouts without a model: a scripted player acts, and its messages are written down as if they had been sampled."""
+"""Rollouts without a model: a scripted player acts, and its messages are written down as if they
+had been sampled."""
 
 from __future__ import annotations
 
@@ -60,12 +61,27 @@ def tiny_student(seed: int = 0) -> Student:
         "intermediate_size": 64,
     }
     torch.manual_seed(seed)
-    config = Qwen3Config(vocab_size=len(tokenizer()), head_dim=16, max_position_embeddings=4096, tie_word_embeddings=True, **shape)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer()),
+        head_dim=16,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        **shape,
+    )
     return Student(name="tiny", model=Qwen3ForCausalLM(config), tokenizer=tokenizer())
 
 
-def as_rollout(session: Session, render: Renderer, *, name: str, author: str, measures: dict[str, float], version: int = -1) -> Rollout:
-    """The session as if its assistant's messages had been sampled; a token's log-prob tells its place."""
+def as_rollout(
+    session: Session,
+    render: Renderer,
+    *,
+    name: str,
+    author: str,
+    measures: dict[str, float],
+    version: int = -1,
+) -> Rollout:
+    """The session as if its assistant's messages had been sampled; a token's log-prob tells its
+    place."""
     whole = render.render(session.turns, tools=session.tools)
     turns: list[Turn] = []
     end = 0
@@ -89,10 +105,19 @@ def as_rollout(session: Session, render: Renderer, *, name: str, author: str, me
 
 
 def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[..., list[Rollout]]:
-    """Stands for `sample_rollouts`; the player's luck depends on seed, label, task and number as the sampler's does."""
+    """Stands for `sample_rollouts`; the player's luck depends on seed, label, task and number as
+    the sampler's does."""
 
     def sample(
-        model: Any, envs: Sequence[Any], *, renderer: Renderer, settings: Any, author: str, label: str = "", version: int = -1, **_: Any
+        model: Any,
+        envs: Sequence[Any],
+        *,
+        renderer: Renderer,
+        settings: Any,
+        author: str,
+        label: str = "",
+        version: int = -1,
+        **_: Any,
     ) -> list[Rollout]:
         seen: dict[str, int] = {}
         found = []
@@ -102,7 +127,16 @@ def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[.
             name = f"{label}{env.task_id}:{number}"
             rng = random.Random(stage_seed(settings.seed, name))
             session = play(env, lambda e, rng=rng: player(e, rng), session_id=name)
-            found.append(as_rollout(session, renderer, name=name, author=author, measures=dict(env.measures()), version=version))
+            found.append(
+                as_rollout(
+                    session,
+                    renderer,
+                    name=name,
+                    author=author,
+                    measures=dict(env.measures()),
+                    version=version,
+                )
+            )
         return found
 
     return sample
@@ -116,13 +150,29 @@ def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Conf
     """A short run on the workshop."""
     channels = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 1.0}, "policy": {"weight": 1.0}}
     health = {"monitor_tasks": 0, "kl_episodes": 4}
-    settings = {"steps": 4, "checkpoint_every": 2, "learning_rate": 1e-3, **channels, "health": health, **(train or {})}
-    return Config.model_validate({"train": settings, "rollouts": {"env": "workshop", "groups": 3, "group_size": 4, **rollouts}})
+    settings = {
+        "steps": 4,
+        "checkpoint_every": 2,
+        "learning_rate": 1e-3,
+        **channels,
+        "health": health,
+        **(train or {}),
+    }
+    return Config.model_validate(
+        {
+            "train": settings,
+            "rollouts": {"env": "workshop", "groups": 3, "group_size": 4, **rollouts},
+        }
+    )
 
 
 def workshop() -> AbstractContextManager[TaskSource]:
     return open_world("workshop")
 
 
-def make_live(world: TaskSource, config: Config | None = None, *, kept: frozenset[str] | None = None) -> RolloutSource:
-    return RolloutSource(config=config or live_config(), renderer=renderer(), world=world, kept=kept)
+def make_live(
+    world: TaskSource, config: Config | None = None, *, kept: frozenset[str] | None = None
+) -> RolloutSource:
+    return RolloutSource(
+        config=config or live_config(), renderer=renderer(), world=world, kept=kept
+    )

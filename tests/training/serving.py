@@ -1,6 +1,8 @@
-"""A small loopback server in vLLM's manner: /v1/completions with token ids and log-probs, /collective_rpc, /reset_prefix_cache.
+"""A small loopback server in vLLM's manner: /v1/completions with token ids and log-probs,
+/collective_rpc, /reset_prefix_cache.
 
-It serves the model that lies in a folder, loads it again when it is told to, and misbehaves where a test says so.
+It serves the model that lies in a folder, loads it again when it is told to, and misbehaves where a
+test says so.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Body = dict[str, Any]
 
 @dataclass
 class Engine:
-    """What the server runs: `write(body)` gives (ids, log-probs); `change` is done to every answer, `refuse` answers a path with a code."""
+    """What the server runs: `write(body)` gives (ids, log-probs); `change` is done to every answer,
+    `refuse` answers a path with a code."""
 
     folder: Path
     write: Callable[[Body], tuple[list[int], list[float]]] | None = None
@@ -45,14 +48,18 @@ class Engine:
                 "prompt_token_ids": body["prompt"],
                 "logprobs": {"token_logprobs": logprobs},
             }
-            return self.change(body, {"model": body["model"], "choices": [{**choice, "finish_reason": "stop"}]})
+            return self.change(
+                body, {"model": body["model"], "choices": [{**choice, "finish_reason": "stop"}]}
+            )
         if path == "/collective_rpc" and body["method"] == "reload_weights":
             self.load()
         return {"results": [None]}
 
     def load(self) -> None:
         with self.lock:
-            self.model = AutoModelForCausalLM.from_pretrained(str(self.folder), dtype=torch.float32).eval()
+            self.model = AutoModelForCausalLM.from_pretrained(
+                str(self.folder), dtype=torch.float32
+            ).eval()
             self.loads += 1
 
     @torch.no_grad()
@@ -62,9 +69,16 @@ class Engine:
         random = torch.Generator().manual_seed(body["seed"])
         ids, logprobs, new, kept = list(body["prompt"]), [], list(body["prompt"]), None
         while len(logprobs) < body["max_tokens"]:
-            out = self.model(input_ids=torch.tensor([new]), past_key_values=kept, use_cache=True, logits_to_keep=1)
+            out = self.model(
+                input_ids=torch.tensor([new]),
+                past_key_values=kept,
+                use_cache=True,
+                logits_to_keep=1,
+            )
             kept, logp = out.past_key_values, out.logits[0, -1].log_softmax(-1)
-            token = int(torch.multinomial((logp / body["temperature"]).softmax(-1), 1, generator=random))
+            token = int(
+                torch.multinomial((logp / body["temperature"]).softmax(-1), 1, generator=random)
+            )
             ids.append(token)
             new = [token]
             logprobs.append(float(logp[token]))

@@ -1,4 +1,5 @@
-"""A tiny model, a stand-in tokenizer and made-up examples: every test of the trainer runs in about a second."""
+"""A tiny model, a stand-in tokenizer and made-up examples: every test of the trainer runs in about
+a second."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import count, micro_batches
-from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, Span, TrainingExample
+from composer_replication.tokens.example import (
+    HintView,
+    PreferencePair,
+    SampledMessage,
+    Span,
+    TrainingExample,
+)
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import accumulate
 
@@ -26,7 +33,8 @@ VOCAB = 40
 
 @dataclass
 class WordTokenizer:
-    """What the trainer asks of a tokenizer: a pad id, an end id, the text of a token, and to save itself."""
+    """What the trainer asks of a tokenizer: a pad id, an end id, the text of a token, and to save
+    itself."""
 
     pad_token_id: int | None = 0
     eos_token_id: int = 1
@@ -56,7 +64,11 @@ def small_model(*, family: str = "qwen3", seed: int = 0, dropout: float = 0.0) -
         "attention_dropout": dropout,
     }
     torch.manual_seed(seed)
-    return Qwen3ForCausalLM(Qwen3Config(head_dim=16, **shape)) if family == "qwen3" else LlamaForCausalLM(LlamaConfig(**shape))
+    return (
+        Qwen3ForCausalLM(Qwen3Config(head_dim=16, **shape))
+        if family == "qwen3"
+        else LlamaForCausalLM(LlamaConfig(**shape))
+    )
 
 
 def make_student(**options: Any) -> Student:
@@ -64,8 +76,11 @@ def make_student(**options: Any) -> Student:
     return Student(name="test", model=small_model(**options), tokenizer=WordTokenizer())
 
 
-def make_example(number: int, *, length: int = 24, hints: int = 1, lm: bool = True, low: int = 2) -> TrainingExample:
-    """P .. trained .. [hint] T ..: random ids, `hints` views over spans at the end, one trained span near the start."""
+def make_example(
+    number: int, *, length: int = 24, hints: int = 1, lm: bool = True, low: int = 2
+) -> TrainingExample:
+    """P .. trained .. [hint] T ..: random ids, `hints` views over spans at the end, one trained
+    span near the start."""
     rng = random.Random(number)
     ids = tuple(rng.randrange(low, VOCAB) for _ in range(length))
     views = []
@@ -82,24 +97,45 @@ def make_example(number: int, *, length: int = 24, hints: int = 1, lm: bool = Tr
                 target_ids=ids[a:b],
             )
         )
-    return TrainingExample(id=f"e{number}", session_id=f"s{number}", ids=ids, trained=((4, 9),) if lm else (), hints=tuple(views))
+    return TrainingExample(
+        id=f"e{number}",
+        session_id=f"s{number}",
+        ids=ids,
+        trained=((4, 9),) if lm else (),
+        hints=tuple(views),
+    )
 
 
 def make_rollout(
-    number: int, *, advantage: float = 0.5, anchored: bool = False, spans: tuple[Span, ...] = ((3, 6), (10, 13)), **shape: Any
+    number: int,
+    *,
+    advantage: float = 0.5,
+    anchored: bool = False,
+    spans: tuple[Span, ...] = ((3, 6), (10, 13)),
+    **shape: Any,
 ) -> TrainingExample:
-    """`make_example` whose student sampled `spans`, under a policy that has since moved: log-probs around those of a flat guess.
+    """`make_example` whose student sampled `spans`, under a policy that has since moved: log-probs
+    around those of a flat guess.
 
     An anchor stands at (14, 17), where the shortest example with one hint view has nothing else.
     """
     rng = random.Random(2000 + number)
     actions = tuple(
-        SampledMessage(span=(a, b), logprobs=tuple(-3.7 + rng.gauss(0, 0.3) for _ in range(a, b)), advantage=advantage) for a, b in spans
+        SampledMessage(
+            span=(a, b),
+            logprobs=tuple(-3.7 + rng.gauss(0, 0.3) for _ in range(a, b)),
+            advantage=advantage,
+        )
+        for a, b in spans
     )
-    return dataclasses.replace(make_example(number, **shape), actions=actions, anchored=((14, 17),) if anchored else ())
+    return dataclasses.replace(
+        make_example(number, **shape), actions=actions, anchored=((14, 17),) if anchored else ()
+    )
 
 
-def make_pair(number: int, *, prefix: int = 6, chosen: int = 4, rejected: int = 5) -> PreferencePair:
+def make_pair(
+    number: int, *, prefix: int = 6, chosen: int = 4, rejected: int = 5
+) -> PreferencePair:
     """Random ids of the given lengths."""
     rng = random.Random(1000 + number)
 
@@ -107,13 +143,25 @@ def make_pair(number: int, *, prefix: int = 6, chosen: int = 4, rejected: int = 
         return tuple(rng.randrange(2, VOCAB) for _ in range(n))
 
     return PreferencePair(
-        id=f"p{number}", session_id=f"s{number}", prefix_ids=draw(prefix), chosen_ids=draw(chosen), rejected_ids=draw(rejected)
+        id=f"p{number}",
+        session_id=f"s{number}",
+        prefix_ids=draw(prefix),
+        chosen_ids=draw(chosen),
+        rejected_ids=draw(rejected),
     )
 
 
 def make_config(**train: Any) -> Config:
-    """Settings of a short run; keyword arguments are fields of `train`. The environment's TEST_LAYOUT tries every test in that layout."""
-    settings = {"steps": 4, "batch_examples": 4, "learning_rate": 1e-3, "checkpoint_every": 2, "grad_every": 3, **train}
+    """Settings of a short run; keyword arguments are fields of `train`. The environment's
+    TEST_LAYOUT tries every test in that layout."""
+    settings = {
+        "steps": 4,
+        "batch_examples": 4,
+        "learning_rate": 1e-3,
+        "checkpoint_every": 2,
+        "grad_every": 3,
+        **train,
+    }
     settings.setdefault("layout", os.environ.get("TEST_LAYOUT", "tree"))
     return Config.model_validate({"train": settings})
 
@@ -124,11 +172,20 @@ def start_trainer(config: Config, student: Student) -> Trainer:
 
 
 def gradients(
-    trainer: Trainer, examples: list[TrainingExample], pairs: list[PreferencePair], scales: dict, **train: Any
+    trainer: Trainer,
+    examples: list[TrainingExample],
+    pairs: list[PreferencePair],
+    scales: dict,
+    **train: Any,
 ) -> list[torch.Tensor]:
     """The parameter gradients of the scaled sum; the trainer is left without gradients."""
     settings = trainer.settings.model_copy(update=train)
-    accumulate(trainer, micro_batches(examples, pairs, micro_tokens=settings.micro_tokens), count(examples, pairs), scales=scales)
+    accumulate(
+        trainer,
+        micro_batches(examples, pairs, micro_tokens=settings.micro_tokens),
+        count(examples, pairs),
+        scales=scales,
+    )
     found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()]
     trainer.optimiser.zero_grad()
     return found
@@ -136,4 +193,10 @@ def gradients(
 
 def make_run(folder: Path, config: Config, *, name: str = "") -> RunDir:
     """A fresh run directory under `folder`."""
-    return create_run(folder / "runs", resolved=config.model_dump(mode="json"), command="recompose train", seed=config.seed, name=name)
+    return create_run(
+        folder / "runs",
+        resolved=config.model_dump(mode="json"),
+        command="recompose train",
+        seed=config.seed,
+        name=name,
+    )

@@ -1,6 +1,8 @@
-"""A tiny student that has been taught a few episodes of a small environment, so that it ends its messages, calls tools and makes mistakes.
+"""A tiny student that has been taught a few episodes of a small environment, so that it ends its
+messages, calls tools and makes mistakes.
 
-Nothing in it is scripted: what it writes is sampled, with ends, good calls, wrong arguments, unknown tools and right answers among it.
+Nothing in it is scripted: what it writes is sampled, with ends, good calls, wrong arguments,
+unknown tools and right answers among it.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ LESSONS: tuple[tuple[Turn, ...], ...] = (
 
 
 class Desk(Shelf):
-    """A shelf with an environment's name, on which environments of one batch answer in the sampler's own thread."""
+    """A shelf with an environment's name, on which environments of one batch answer in the
+    sampler's own thread."""
 
     runs_in = "caller"
 
@@ -56,7 +59,10 @@ def lesson(messages: Sequence[Turn]) -> tuple[Turn, ...]:
     env = Desk("t0")
     turns = list(env.open().turns)
     for number, message in enumerate(messages):
-        blocks = tuple(ToolCall(f"c{number}", b.name, b.arguments) if isinstance(b, ToolCall) else b for b in message.blocks)
+        blocks = tuple(
+            ToolCall(f"c{number}", b.name, b.arguments) if isinstance(b, ToolCall) else b
+            for b in message.blocks
+        )
         said = Turn(role="assistant", author=AUTHOR, blocks=blocks)
         turns += [said, *env.reply(said).turns]
     return tuple(turns)
@@ -64,10 +70,16 @@ def lesson(messages: Sequence[Turn]) -> tuple[Turn, ...]:
 
 @cache
 def tokenizer() -> Any:
-    """Trained on the lessons as the template writes them, so that the tools and the system prompt take few tokens."""
-    texts = [str(block) for messages in LESSONS for turn in lesson(messages) for block in turn.blocks]
+    """Trained on the lessons as the template writes them, so that the tools and the system prompt
+    take few tokens."""
+    texts = [
+        str(block) for messages in LESSONS for turn in lesson(messages) for block in turn.blocks
+    ]
     first = train_tiny_tokenizer(texts, vocab_size=400)
-    whole = [Renderer.for_tokenizer(first).render(lesson(messages), tools=TOOLS).ids for messages in LESSONS]
+    whole = [
+        Renderer.for_tokenizer(first).render(lesson(messages), tools=TOOLS).ids
+        for messages in LESSONS
+    ]
     return train_tiny_tokenizer([*texts, *map(first.decode, whole)] * 3, vocab_size=900)
 
 
@@ -77,16 +89,30 @@ def renderer() -> Renderer:
 
 
 def _fresh(*, dropout: float = 0.0) -> Any:
-    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 48, "intermediate_size": 96}
-    more = {"tie_word_embeddings": True, "max_position_embeddings": 4096, "attention_dropout": dropout}
+    shape = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+    }
+    more = {
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 4096,
+        "attention_dropout": dropout,
+    }
     torch.manual_seed(0)
     return Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer()), head_dim=24, **shape, **more))
 
 
 @cache
 def _weights(steps: int = 100) -> dict[str, torch.Tensor]:
-    """Cross-entropy on the messages of the lessons; the same weights every time on the same machine."""
-    model, rows = _fresh(), [renderer().render(lesson(messages), tools=TOOLS) for messages in LESSONS]
+    """Cross-entropy on the messages of the lessons; the same weights every time on the same
+    machine."""
+    model, rows = (
+        _fresh(),
+        [renderer().render(lesson(messages), tools=TOOLS) for messages in LESSONS],
+    )
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95))
     longest = max(len(row.ids) for row in rows)
     ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows])
@@ -107,7 +133,9 @@ def untaught() -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in _fresh().named_parameters()}
 
 
-def taught_student(*, dropout: float = 0.0, weights: Mapping[str, torch.Tensor] | None = None) -> Student:
+def taught_student(
+    *, dropout: float = 0.0, weights: Mapping[str, torch.Tensor] | None = None
+) -> Student:
     """The student; `weights` are those of another call, where they must not be learnt again."""
     model = _fresh(dropout=dropout)
     model.load_state_dict(dict(weights or _weights()), strict=False)
@@ -123,19 +151,38 @@ def desks() -> TaskSource:
             yield partial(Desk, f"t{number % 10}", max_turns=4)
             number += 1
 
-    return TaskSource(name="desks", train=tasks, monitor=lambda seed, count: [partial(Desk, f"m{i}", max_turns=4) for i in range(count)])
+    return TaskSource(
+        name="desks",
+        train=tasks,
+        monitor=lambda seed, count: [partial(Desk, f"m{i}", max_turns=4) for i in range(count)],
+    )
 
 
 def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Config:
-    """All three channels on what the taught student does, in the tree layout, with a teacher that follows it."""
+    """All three channels on what the taught student does, in the tree layout, with a teacher that
+    follows it."""
     channels = {
         "lm_ce": {"weight": 0.0},
         "policy": {"weight": 1.0},
         "hint": {"weight": 1.0, "teacher": "ema"},
         "preference": {"weight": 1.0, "anchor": 0.0, "batch_pairs": 2},
     }
-    settings = {"steps": 6, "checkpoint_every": 2, "keep_checkpoints": 2, "learning_rate": 2e-3, "grad_every": 3, "starved_steps": 9}
-    played = {"env": "workshop", "groups": 2, "group_size": 4, "max_new_tokens": 40, "max_context_tokens": 1024, "hint_sites": 4}
+    settings = {
+        "steps": 6,
+        "checkpoint_every": 2,
+        "keep_checkpoints": 2,
+        "learning_rate": 2e-3,
+        "grad_every": 3,
+        "starved_steps": 9,
+    }
+    played = {
+        "env": "workshop",
+        "groups": 2,
+        "group_size": 4,
+        "max_new_tokens": 40,
+        "max_context_tokens": 1024,
+        "hint_sites": 4,
+    }
     merged = {**settings, **channels, "health": CALM, **(train or {})}
     return Config.model_validate({"train": merged, "rollouts": {**played, **rollouts}})
 

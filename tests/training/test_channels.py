@@ -1,4 +1,5 @@
-"""What each channel computes: values and gradients against plain forwards of single rows, and zero everywhere else."""
+"""What each channel computes: values and gradients against plain forwards of single rows, and zero
+everywhere else."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ from tests.training.small_student import (
     start_trainer,
 )
 
-EXAMPLES = [make_example(0, length=20, hints=1), make_example(1, length=31, hints=2), make_example(2, length=25, hints=0)]
+EXAMPLES = [
+    make_example(0, length=20, hints=1),
+    make_example(1, length=31, hints=2),
+    make_example(2, length=25, hints=0),
+]
 PAIRS = [make_pair(0), make_pair(1, prefix=11, chosen=2, rejected=9)]
 ALL = {"preference": {"weight": 1.0}}
 
@@ -53,7 +58,9 @@ def perturbed(trainer: Trainer) -> Trainer:
     return trainer
 
 
-def by_hand(student, start, examples, pairs, *, beta=0.5, temperature=1.0, dpo_beta=0.1, smoothing=0.0) -> dict[str, float]:
+def by_hand(
+    student, start, examples, pairs, *, beta=0.5, temperature=1.0, dpo_beta=0.1, smoothing=0.0
+) -> dict[str, float]:
     """The three means from unpadded single rows and textbook formulae."""
     ce, jsd = [], []
     for e in examples:
@@ -64,7 +71,9 @@ def by_hand(student, start, examples, pairs, *, beta=0.5, temperature=1.0, dpo_b
             teacher_ids = e.ids[: v.at] + v.hint_ids + e.ids[v.at : b]
             s = log_softmax(plain_logits(student, e.ids[:b])[a - 1 : b - 1] / temperature)
             shift = len(v.hint_ids)
-            t = log_softmax(plain_logits(start, teacher_ids)[a - 1 + shift : b - 1 + shift] / temperature)
+            t = log_softmax(
+                plain_logits(start, teacher_ids)[a - 1 + shift : b - 1 + shift] / temperature
+            )
             m = np.log((1 - beta) * np.exp(s) + beta * np.exp(t))
             raw = beta * (np.exp(t) * (t - m)).sum(-1) + (1 - beta) * (np.exp(s) * (s - m)).sum(-1)
             jsd += list(raw / (beta * (1 - beta)))
@@ -78,40 +87,62 @@ def by_hand(student, start, examples, pairs, *, beta=0.5, temperature=1.0, dpo_b
                 margin += sign * way * sum(logp[j - 1, ids[j]] for j in range(n, len(ids)))
         right, wrong = (math.log1p(math.exp(-way * dpo_beta * margin)) for way in (1, -1))
         dpo.append((1 - smoothing) * right + smoothing * wrong)
-    return {"lm_ce": float(np.mean(ce)), "hint": float(np.mean(jsd)), "preference": float(np.mean(dpo))}
+    return {
+        "lm_ce": float(np.mean(ce)),
+        "hint": float(np.mean(jsd)),
+        "preference": float(np.mean(dpo)),
+    }
 
 
 @pytest.mark.parametrize("layout", ["tree", "rows"])
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_means_equal_plain_forwards_of_single_rows(family: str, layout: str) -> None:
-    trainer = perturbed(start_trainer(make_config(**ALL, layout=layout), make_student(family=family)))
+    trainer = perturbed(
+        start_trainer(make_config(**ALL, layout=layout), make_student(family=family))
+    )
     expected = by_hand(trainer.student.model, small_model(family=family), EXAMPLES, PAIRS)
-    found = accumulate(trainer, micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000), count(EXAMPLES, PAIRS), scales=None)
+    found = accumulate(
+        trainer,
+        micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000),
+        count(EXAMPLES, PAIRS),
+        scales=None,
+    )
     for name, value in expected.items():
         assert found[name].loss == pytest.approx(value, rel=2e-5), name
         assert found[name].tokens == {"lm_ce": 15, "hint": 9, "preference": 20}[name]
 
 
 def test_the_settings_reach_the_formulae() -> None:
-    settings = {"hint": {"beta": 0.2, "temperature": 3.0}, "preference": {"weight": 1.0, "beta": 0.7, "label_smoothing": 0.3}}
+    settings = {
+        "hint": {"beta": 0.2, "temperature": 3.0},
+        "preference": {"weight": 1.0, "beta": 0.7, "label_smoothing": 0.3},
+    }
     trainer = perturbed(start_trainer(make_config(**settings), make_student()))
     how = {"beta": 0.2, "temperature": 3.0, "dpo_beta": 0.7, "smoothing": 0.3}
     expected = by_hand(trainer.student.model, small_model(), EXAMPLES, PAIRS, **how)
-    found = accumulate(trainer, micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000), count(EXAMPLES, PAIRS), scales=None)
+    found = accumulate(
+        trainer,
+        micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000),
+        count(EXAMPLES, PAIRS),
+        scales=None,
+    )
     for name, value in expected.items():
         assert found[name].loss == pytest.approx(value, rel=5e-5), name
 
 
 @pytest.mark.parametrize("layout", ["tree", "rows"])
 def test_the_gradients_are_those_of_those_means(layout: str) -> None:
-    """A directional derivative of the by-hand means, per channel, against the accumulated gradient."""
+    """A directional derivative of the by-hand means, per channel, against the accumulated
+    gradient."""
     trainer = perturbed(start_trainer(make_config(**ALL, layout=layout), make_student()))
     model, start = trainer.student.model, small_model()
     torch.manual_seed(0)
     direction = [torch.randn_like(p) for p in trainer.trainable()]
     for name in ("lm_ce", "hint", "preference"):
         grads = gradients(trainer, EXAMPLES, PAIRS, {name: 1.0})
-        slope = sum(float((g.double() * d.double()).sum()) for g, d in zip(grads, direction, strict=True))
+        slope = sum(
+            float((g.double() * d.double()).sum()) for g, d in zip(grads, direction, strict=True)
+        )
         ends, h = [], 2e-4
         for sign in (1, -1):
             with torch.no_grad():
@@ -126,27 +157,41 @@ def test_the_gradients_are_those_of_those_means(layout: str) -> None:
 
 def test_dpo_starts_at_log_two() -> None:
     trainer = start_trainer(make_config(**ALL), make_student())
-    found = accumulate(trainer, micro_batches([], PAIRS, micro_tokens=999), count([], PAIRS), scales=None)
-    assert found["preference"].loss == pytest.approx(math.log(2), abs=1e-7) and found["preference"].grad_norm > 0
+    found = accumulate(
+        trainer, micro_batches([], PAIRS, micro_tokens=999), count([], PAIRS), scales=None
+    )
+    assert (
+        found["preference"].loss == pytest.approx(math.log(2), abs=1e-7)
+        and found["preference"].grad_norm > 0
+    )
 
 
 @pytest.mark.parametrize("channel", ["lm_ce", "hint"])
 def test_the_gradient_is_exactly_zero_off_the_span(channel: str) -> None:
-    """At the hidden states only the predictors of the span; at the embedded inputs nothing from the last target on."""
+    """At the hidden states only the predictors of the span; at the embedded inputs nothing from the
+    last target on."""
     weights = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 0.0}, channel: {"weight": 1.0}}
     trainer = perturbed(start_trainer(make_config(**weights), make_student()))
     example = make_example(3, length=30, hints=0, lm=False)
     a, b = 12, 17
-    view = HintView(site_id="s", kind="k", at=9, hint_ids=(5, 6, 7), span=(a, b), target_ids=example.ids[a:b])
-    example = dataclasses.replace(example, **({"hints": (view,)} if channel == "hint" else {"trained": ((a, b),)}))
+    view = HintView(
+        site_id="s", kind="k", at=9, hint_ids=(5, 6, 7), span=(a, b), target_ids=example.ids[a:b]
+    )
+    example = dataclasses.replace(
+        example, **({"hints": (view,)} if channel == "hint" else {"trained": ((a, b),)})
+    )
     embedded: list[torch.Tensor] = []
-    handle = trainer.student.model.get_input_embeddings().register_forward_hook(lambda m, i, o: embedded.append(o))
+    handle = trainer.student.model.get_input_embeddings().register_forward_hook(
+        lambda m, i, o: embedded.append(o)
+    )
     losses, hidden = channel_losses(trainer, collate([example], pad_id=0), count([example]))
     handle.remove()
-    (input_grad, hidden_grad) = torch.autograd.grad(losses[0].mean_part(), [embedded[-1], hidden[0]])
+    input_grad, hidden_grad = torch.autograd.grad(losses[0].mean_part(), [embedded[-1], hidden[0]])
     touched = hidden_grad[0].abs().sum(-1) > 0
     assert touched.nonzero()[:, 0].tolist() == list(range(a - 1, b - 1))
-    assert bool((input_grad[0, b - 1 :] == 0).all()) and bool((input_grad[0, : b - 1].abs().sum(-1) > 0).all())
+    assert bool((input_grad[0, b - 1 :] == 0).all()) and bool(
+        (input_grad[0, : b - 1].abs().sum(-1) > 0).all()
+    )
 
 
 def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,13 +200,21 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
     def counted(fused):
         def run(hidden_ND, head, *rest, **how):
             assert hidden_ND.ndim == 2
-            rows.extend([hidden_ND.shape[0]] if fused is fused_logprobs else [hidden_ND.shape[0], rest[0].shape[0]])
+            rows.extend(
+                [hidden_ND.shape[0]]
+                if fused is fused_logprobs
+                else [hidden_ND.shape[0], rest[0].shape[0]]
+            )
             return fused(hidden_ND, head, *rest, **how)
 
         return run
 
-    monkeypatch.setattr("composer_replication.training.channels.fused_logprobs", counted(fused_logprobs))
-    monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", counted(fused_divergence))
+    monkeypatch.setattr(
+        "composer_replication.training.channels.fused_logprobs", counted(fused_logprobs)
+    )
+    monkeypatch.setattr(
+        "composer_replication.training.hinting.fused_divergence", counted(fused_divergence)
+    )
     trainer = start_trainer(make_config(**ALL), make_student())
     channel_losses(trainer, collate(EXAMPLES, PAIRS, pad_id=0), count(EXAMPLES, PAIRS))
     assert sorted(rows) == sorted([9, 15, 9, 20, 20])  # teacher, lm_ce, student, reference, policy
@@ -172,23 +225,38 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", ["policy", "lm_ce", "hint", "preference"])
 def test_one_batch_equals_the_sum_over_any_split(name: str) -> None:
-    examples = [make_rollout(i, anchored=i > 1, advantage=i - 2.5, length=18 + 5 * i, hints=i % 3, lm=i != 2) for i in range(6)]
+    examples = [
+        make_rollout(
+            i, anchored=i > 1, advantage=i - 2.5, length=18 + 5 * i, hints=i % 3, lm=i != 2
+        )
+        for i in range(6)
+    ]
     pairs = [make_pair(i, prefix=4 + 3 * i) for i in range(3)]
-    trainer = perturbed(start_trainer(make_config(policy={"weight": 1.0, "clip": 9.0}, **ALL), make_student()))
+    trainer = perturbed(
+        start_trainer(make_config(policy={"weight": 1.0, "clip": 9.0}, **ALL), make_student())
+    )
     whole = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=100_000)
     for micro_tokens in (60, 95, 140):
         parts = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=micro_tokens)
         scale = max(float(g.abs().max()) for g in whole)
-        assert max(float((a - b).abs().max()) for a, b in zip(whole, parts, strict=True)) <= 1e-6 * max(1.0, scale)
+        assert max(
+            float((a - b).abs().max()) for a, b in zip(whole, parts, strict=True)
+        ) <= 1e-6 * max(1.0, scale)
     assert len(micro_batches(examples, pairs, micro_tokens=60)) > 3
 
 
 def test_a_mean_per_micro_batch_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above is able to fail: dividing by the micro-batch's own count changes the gradient."""
-    examples = [make_example(0, length=20), dataclasses.replace(make_example(1, length=40), trained=((2, 30),))]
+    """The check above is able to fail: dividing by the micro-batch's own count changes the
+    gradient."""
+    examples = [
+        make_example(0, length=20),
+        dataclasses.replace(make_example(1, length=40), trained=((2, 30),)),
+    ]
     trainer = start_trainer(make_config(), make_student())
     whole = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=100_000)
-    monkeypatch.setattr("composer_replication.losses.channel.ChannelLoss.mean_part", lambda self: self.values.mean())
+    monkeypatch.setattr(
+        "composer_replication.losses.channel.ChannelLoss.mean_part", lambda self: self.values.mean()
+    )
     parts = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=44)
     assert max(float((a - b).abs().max()) for a, b in zip(whole, parts, strict=True)) > 1e-3
 
@@ -196,15 +264,21 @@ def test_a_mean_per_micro_batch_would_be_noticed(monkeypatch: pytest.MonkeyPatch
 def test_examples_without_hints_leave_the_hint_channel_as_it_is() -> None:
     trainer = perturbed(start_trainer(make_config(), make_student()))
     alone = gradients(trainer, EXAMPLES[:2], [], {"hint": 1.0})
-    padded = gradients(trainer, [*EXAMPLES[:2], make_example(9, length=64, hints=0)], [], {"hint": 1.0})
+    padded = gradients(
+        trainer, [*EXAMPLES[:2], make_example(9, length=64, hints=0)], [], {"hint": 1.0}
+    )
     assert max(float((a - b).abs().max()) for a, b in zip(alone, padded, strict=True)) <= 1e-6
 
 
 def test_a_later_site_does_not_change_an_earlier_one() -> None:
-    """Two views of one example give the sum of the two taken alone: no view sees the other's hint."""
+    """Two views of one example give the sum of the two taken alone: no view sees the other's
+    hint."""
     trainer = perturbed(start_trainer(make_config(), make_student()))
     both = EXAMPLES[1]
-    alone = [gradients(trainer, [dataclasses.replace(both, hints=(v,))], [], {"hint": 1.0}) for v in both.hints]
+    alone = [
+        gradients(trainer, [dataclasses.replace(both, hints=(v,))], [], {"hint": 1.0})
+        for v in both.hints
+    ]
     together = gradients(trainer, [both], [], {"hint": 1.0})
     for one, two, sum_ in zip(*alone, together, strict=True):
         assert torch.allclose(0.5 * one + 0.5 * two, sum_, atol=1e-6)
@@ -219,7 +293,11 @@ def test_pad_equal_to_eos_changes_nothing() -> None:
         session_id="s",
         ids=ids,
         trained=((1, 3),),
-        hints=(HintView(site_id="s", kind="k", at=5, hint_ids=(eos, 12), span=(5, 7), target_ids=ids[5:7]),),
+        hints=(
+            HintView(
+                site_id="s", kind="k", at=5, hint_ids=(eos, 12), span=(5, 7), target_ids=ids[5:7]
+            ),
+        ),
     )
     batch = [example, make_example(1, length=30, low=0)]
     lines = []
@@ -234,7 +312,10 @@ def test_pad_equal_to_eos_changes_nothing() -> None:
         assert all(torch.equal(a, b) for a, b in zip(weights, lines[0][1], strict=True))
     trainer = perturbed(start_trainer(make_config(), make_student()))
     losses, hidden = channel_losses(trainer, collate([example], pad_id=eos), count([example]))
-    grads = [torch.autograd.grad(loss.mean_part(), hidden[0], retain_graph=True)[0][0].abs().sum(-1) for loss in losses]
+    grads = [
+        torch.autograd.grad(loss.mean_part(), hidden[0], retain_graph=True)[0][0].abs().sum(-1)
+        for loss in losses
+    ]
     assert grads[0][1] > 0 and grads[1][5] > 0  # the predictors of the two end tokens at 2 and 6
 
 
@@ -244,7 +325,9 @@ def test_pad_equal_to_eos_changes_nothing() -> None:
 def test_the_frozen_teacher_has_no_gradient_and_never_moves() -> None:
     trainer = start_trainer(make_config(**ALL), make_student())
     teacher = trainer.references["hint"].model
-    assert teacher is trainer.references["preference"].model and teacher is not trainer.student.model
+    assert (
+        teacher is trainer.references["preference"].model and teacher is not trainer.student.model
+    )
     before = [p.clone() for p in teacher.parameters()]
     start = [p.detach().clone() for p in trainer.trainable()]
     for step in range(3):
@@ -256,14 +339,24 @@ def test_the_frozen_teacher_has_no_gradient_and_never_moves() -> None:
 
 def test_the_live_teacher_is_the_student_itself() -> None:
     trainer = perturbed(start_trainer(make_config(hint={"teacher": "live"}), make_student()))
-    assert trainer.references["hint"].model is trainer.student.model and "preference" not in trainer.references
+    assert (
+        trainer.references["hint"].model is trainer.student.model
+        and "preference" not in trainer.references
+    )
     expected = by_hand(trainer.student.model, trainer.student.model, EXAMPLES, [make_pair(0)])
-    found = accumulate(trainer, micro_batches(EXAMPLES, [], micro_tokens=999), count(EXAMPLES), scales=None)
-    assert found["hint"].loss == pytest.approx(expected["hint"], rel=1e-4) and found["hint"].grad_norm > 0
+    found = accumulate(
+        trainer, micro_batches(EXAMPLES, [], micro_tokens=999), count(EXAMPLES), scales=None
+    )
+    assert (
+        found["hint"].loss == pytest.approx(expected["hint"], rel=1e-4)
+        and found["hint"].grad_norm > 0
+    )
 
 
 @pytest.mark.parametrize("teacher", ["live", "frozen"])
-def test_a_step_asks_its_teacher_without_dropout_or_gradient(teacher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_asks_its_teacher_without_dropout_or_gradient(
+    teacher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[torch.Tensor] = []
 
     def spying(student_ND, head, teacher_ND, teacher_head, **how):
@@ -275,7 +368,11 @@ def test_a_step_asks_its_teacher_without_dropout_or_gradient(teacher: str, monke
     for seed in (1, 2):
         torch.manual_seed(seed)
         losses, _ = channel_losses(trainer, collate(EXAMPLES, pad_id=0), count(EXAMPLES))
-    assert torch.equal(seen[0], seen[1]) and not seen[0].requires_grad and losses[1].values.requires_grad
+    assert (
+        torch.equal(seen[0], seen[1])
+        and not seen[0].requires_grad
+        and losses[1].values.requires_grad
+    )
 
 
 def test_dropout_is_off_in_the_teacher_and_on_in_the_student() -> None:

@@ -1,4 +1,5 @@
-"""Damaged checkpoints, a full disk, a power cut: what is damaged is named, the one before stands and is offered."""
+"""Damaged checkpoints, a full disk, a power cut: what is damaged is named, the one before stands
+and is offered."""
 
 from __future__ import annotations
 
@@ -58,7 +59,10 @@ def flip(path: Path) -> None:
 
 def another_model(folder: Path) -> None:
     other = make_student(family="llama")
-    save_file({f"{n}/exp_avg": torch.zeros_like(p) for n, p in other.model.named_parameters()}, str(folder / "optimiser.safetensors"))
+    save_file(
+        {f"{n}/exp_avg": torch.zeros_like(p) for n, p in other.model.named_parameters()},
+        str(folder / "optimiser.safetensors"),
+    )
 
 
 def half_removed(folder: Path) -> None:
@@ -68,7 +72,9 @@ def half_removed(folder: Path) -> None:
 
 def lines_cut(folder: Path) -> None:
     """As `head -n 3` leaves it, with a piece of a file overwritten that it no longer names."""
-    (folder / SUMS).write_text("".join((folder / SUMS).read_text("utf-8").splitlines(keepends=True)[:3]), "utf-8")
+    (folder / SUMS).write_text(
+        "".join((folder / SUMS).read_text("utf-8").splitlines(keepends=True)[:3]), "utf-8"
+    )
     with (folder / "optimiser.safetensors").open("r+b") as stream:
         stream.seek(2000)
         stream.write(b"\xff" * 200)
@@ -83,13 +89,31 @@ def lines_and_files_cut(folder: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "weights cut off": (lambda f: cut(f / "model.safetensors"), r"model\.safetensors is not what was written"),
-    "a bit of the weights": (lambda f: flip(f / "model.safetensors"), r"model\.safetensors is not what was written"),
+    "weights cut off": (
+        lambda f: cut(f / "model.safetensors"),
+        r"model\.safetensors is not what was written",
+    ),
+    "a bit of the weights": (
+        lambda f: flip(f / "model.safetensors"),
+        r"model\.safetensors is not what was written",
+    ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"model\.safetensors is missing"),
-    "optimiser cut off": (lambda f: cut(f / "optimiser.safetensors"), r"optimiser\.safetensors is not what was written"),
-    "a bit of the optimiser": (lambda f: flip(f / "optimiser.safetensors"), r"optimiser\.safetensors is not what was written"),
-    "optimiser of another model": (another_model, r"optimiser\.safetensors is not what was written"),
-    "no optimiser": (lambda f: (f / "optimiser.safetensors").unlink(), r"optimiser\.safetensors is missing"),
+    "optimiser cut off": (
+        lambda f: cut(f / "optimiser.safetensors"),
+        r"optimiser\.safetensors is not what was written",
+    ),
+    "a bit of the optimiser": (
+        lambda f: flip(f / "optimiser.safetensors"),
+        r"optimiser\.safetensors is not what was written",
+    ),
+    "optimiser of another model": (
+        another_model,
+        r"optimiser\.safetensors is not what was written",
+    ),
+    "no optimiser": (
+        lambda f: (f / "optimiser.safetensors").unlink(),
+        r"optimiser\.safetensors is missing",
+    ),
     "empty state": (lambda f: (f / "trainer.json").write_text(""), r"trainer\.json is empty"),
     "broken state": (lambda f: cut(f / "trainer.json"), r"trainer\.json is not what was written"),
     "no state": (lambda f: (f / "trainer.json").unlink(), r"trainer\.json is missing"),
@@ -97,9 +121,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer\.json is missing"),
     "no checksums": (lambda f: (f / SUMS).unlink(), "SHA256SUMS is missing"),
     "checksums cut off": (lambda f: cut(f / SUMS), "damaged"),
-    "checksums cut at a line, the optimiser overwritten": (lines_cut, "SHA256SUMS does not name optimiser.safetensors"),
-    "checksums cut at a line, the optimiser gone": (lines_and_files_cut, r"does not name any optimiser\.safetensors"),
-    "a file that came later": (lambda f: (f / "more.safetensors").write_text("x"), r"does not name more\.safetensors"),
+    "checksums cut at a line, the optimiser overwritten": (
+        lines_cut,
+        "SHA256SUMS does not name optimiser.safetensors",
+    ),
+    "checksums cut at a line, the optimiser gone": (
+        lines_and_files_cut,
+        r"does not name any optimiser\.safetensors",
+    ),
+    "a file that came later": (
+        lambda f: (f / "more.safetensors").write_text("x"),
+        r"does not name more\.safetensors",
+    ),
     "empty checksums": (lambda f: (f / SUMS).write_text(""), "SHA256SUMS is cut off"),
     "half removed": (half_removed, "is missing"),
     "an empty folder": (lambda f: [p.unlink() for p in f.iterdir()], "is missing"),
@@ -107,32 +140,50 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_what_is_damaged_is_named_wherever_it_is_read_and_the_one_before_is_offered(name: str, run: RunDir) -> None:
+def test_what_is_damaged_is_named_wherever_it_is_read_and_the_one_before_is_offered(
+    name: str, run: RunDir
+) -> None:
     spoil, told = DAMAGE[name]
     spoil(run.checkpoint(4))
     before = str(run.checkpoint(2))
     for read in (
         lambda: whole_checkpoint(run),
         lambda: player_of(run, name="after"),
-        lambda: train(make_config(**SETTINGS), student=make_student(), examples=EXAMPLES, run=run, resume=True),
+        lambda: train(
+            make_config(**SETTINGS), student=make_student(), examples=EXAMPLES, run=run, resume=True
+        ),
     ):
         with pytest.raises(DamagedError, match=told) as caught:
             read()
-        assert str(caught.value.before) == before and before in caught.value.fix and "step_000004" in caught.value.where
+        assert (
+            str(caught.value.before) == before
+            and before in caught.value.fix
+            and "step_000004" in caught.value.where
+        )
     assert good_checkpoint(run)[0] == 2 and whole_checkpoint(run, 2)[0] == 2
 
 
 def test_a_run_goes_on_from_the_one_before_bit_by_bit(trained: Path, run: RunDir) -> None:
     flip(run.checkpoint(4) / "model.safetensors")
     config = make_config(**SETTINGS)
-    result = train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True, resume_step=2)
+    result = train(
+        config, student=make_student(), examples=EXAMPLES, run=run, resume=True, resume_step=2
+    )
     whole = RunDir(trained)
-    assert [same(line) for line in run.metrics()] == [same(line) for line in whole.metrics()] and result.steps == 4
+    assert [same(line) for line in run.metrics()] == [
+        same(line) for line in whole.metrics()
+    ] and result.steps == 4
     for name in ("model.safetensors", "optimiser.safetensors"):
         assert (run.checkpoint(4) / name).read_bytes() == (whole.checkpoint(4) / name).read_bytes()
-    assert [(e["step"], e["set_aside"]) for e in run.events() if e["kind"] == "resume"] == [(2, ["rejected_step_000004"])]
-    with pytest.raises(DataError, match=r"no checkpoint after step 3.*there are step_000002, step_000004"):
-        train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True, resume_step=3)
+    assert [(e["step"], e["set_aside"]) for e in run.events() if e["kind"] == "resume"] == [
+        (2, ["rejected_step_000004"])
+    ]
+    with pytest.raises(
+        DataError, match=r"no checkpoint after step 3.*there are step_000002, step_000004"
+    ):
+        train(
+            config, student=make_student(), examples=EXAMPLES, run=run, resume=True, resume_step=3
+        )
 
 
 def test_with_no_whole_checkpoint_nothing_is_offered(run: RunDir) -> None:
@@ -146,9 +197,18 @@ def test_with_no_whole_checkpoint_nothing_is_offered(run: RunDir) -> None:
 
 
 def test_the_checksums_are_those_that_sha256sum_reads(run: RunDir) -> None:
-    checked = subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=run.checkpoint(4), capture_output=True, text=True, check=True)
+    checked = subprocess.run(
+        ["sha256sum", "--check", "--strict", SUMS],
+        cwd=run.checkpoint(4),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     named = {line.partition(":")[0] for line in checked.stdout.splitlines()}
-    assert named == {p.name for p in run.checkpoint(4).iterdir()} - {SUMS} and {"model.safetensors", "trainer.json"} <= named
+    assert (
+        named == {p.name for p in run.checkpoint(4).iterdir()} - {SUMS}
+        and {"model.safetensors", "trainer.json"} <= named
+    )
 
 
 def test_a_checkpoint_of_before_the_checksums_is_read_as_it_is(run: RunDir) -> None:
@@ -160,7 +220,9 @@ def test_a_checkpoint_of_before_the_checksums_is_read_as_it_is(run: RunDir) -> N
     cut(folder / "model.safetensors")
     student = make_student()
     with pytest.raises(DamagedError, match=r"model\.safetensors cannot be read"):
-        load_tensors(folder, student=student, optimiser=make_optimiser(student.model, make_config().train))
+        load_tensors(
+            folder, student=student, optimiser=make_optimiser(student.model, make_config().train)
+        )
 
 
 def test_an_optimiser_of_another_shape_is_refused_where_its_checksum_fits(run: RunDir) -> None:
@@ -171,7 +233,9 @@ def test_an_optimiser_of_another_shape_is_refused_where_its_checksum_fits(run: R
     seal(folder)
     assert damage(folder) == ""
     with pytest.raises(DataError, match="optimiser state is of another model"):
-        load_tensors(folder, student=student, optimiser=make_optimiser(student.model, make_config().train))
+        load_tensors(
+            folder, student=student, optimiser=make_optimiser(student.model, make_config().train)
+        )
 
 
 FULL = """
@@ -188,20 +252,36 @@ t.train(t.make_config(**t.SETTINGS), student=t.make_student(), examples=t.EXAMPL
 
 
 @pytest.mark.parametrize("part", ["model", "optimiser"])
-def test_without_room_for_a_checkpoint_the_one_before_stands(part: str, trained: Path, tmp_path: Path, repository_root: Path) -> None:
+def test_without_room_for_a_checkpoint_the_one_before_stands(
+    part: str, trained: Path, tmp_path: Path, repository_root: Path
+) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-    sizes = {name: (RunDir(trained).checkpoint(4) / f"{name}.safetensors").stat().st_size for name in ("model", "optimiser")}
+    sizes = {
+        name: (RunDir(trained).checkpoint(4) / f"{name}.safetensors").stat().st_size
+        for name in ("model", "optimiser")
+    }
     room = {"model": sizes["model"] - 1, "optimiser": sizes["optimiser"] - 1}[part]
     command = [sys.executable, "-c", FULL, str(tmp_path), str(room)]
-    ended = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(
+        command, cwd=repository_root, capture_output=True, text=True, timeout=120, check=False
+    )
     said = ended.stderr.splitlines()[-1]
-    assert "UnwrittenError: the checkpoint after step 4 could not be written" in said and "File too large" in said
+    assert (
+        "UnwrittenError: the checkpoint after step 4 could not be written" in said
+        and "File too large" in said
+    )
     assert "step_000002 stands as it was" in said and "make room" in said
     run = RunDir(tmp_path / "runs" / "r")
-    assert [step for step, _ in run.checkpoints()] == [2] and whole_checkpoint(run)[0] == 2 and run.info()["state"] == "crashed"
+    assert (
+        [step for step, _ in run.checkpoints()] == [2]
+        and whole_checkpoint(run)[0] == 2
+        and run.info()["state"] == "crashed"
+    )
     assert not list(run.checkpoints_dir.glob(".*"))  # what was written of it takes no room
     train(make_config(**SETTINGS), student=make_student(), examples=EXAMPLES, run=run, resume=True)
-    assert [same(line) for line in run.metrics()] == [same(line) for line in RunDir(trained).metrics()]
+    assert [same(line) for line in run.metrics()] == [
+        same(line) for line in RunDir(trained).metrics()
+    ]
 
 
 def test_a_library_that_raises_a_bare_exception_for_a_full_disk_is_understood(
@@ -212,7 +292,11 @@ def test_a_library_that_raises_a_bare_exception_for_a_full_disk_is_understood(
 
     monkeypatch.setattr(checkpoint, "save_student", full)
     student = make_student()
-    options: dict[str, Any] = {"student": student, "optimiser": make_optimiser(student.model, make_config().train), "keep": 2}
+    options: dict[str, Any] = {
+        "student": student,
+        "optimiser": make_optimiser(student.model, make_config().train),
+        "keep": 2,
+    }
     with pytest.raises(UnwrittenError, match=r"No space left on device.*step_000004 stands"):
         checkpoint.save_checkpoint(run, 6, state={}, **options)
 
@@ -224,7 +308,9 @@ def test_a_library_that_raises_a_bare_exception_for_a_full_disk_is_understood(
         checkpoint.save_checkpoint(run, 6, state={}, **options)
 
 
-def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[tuple[str, str]] = []
     fsync, replace = os.fsync, os.replace
 
@@ -244,8 +330,16 @@ def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(tmp_path: Pa
     folder = run.checkpoint(1)
     scratch, at = folder.with_name(f".{folder.name}.part"), done.index(("name", str(folder)))
     before = {path for what, path in done[:at] if what == "sync"}
-    assert {str(scratch / path.name) for path in folder.iterdir()} <= before and str(scratch) in before
+    assert {str(scratch / path.name) for path in folder.iterdir()} <= before and str(
+        scratch
+    ) in before
     assert {str(run.metrics_jsonl), str(run.events_jsonl)} <= before
     assert ("sync", str(run.checkpoints_dir)) in done[at:]
-    renames = [i for i, (what, path) in enumerate(done) if what == "name" and path == str(run.run_json)]
-    assert renames and all(Path(done[i - 1][1]).name.startswith(".run.json.") and done[i + 1] == ("sync", str(run.path)) for i in renames)
+    renames = [
+        i for i, (what, path) in enumerate(done) if what == "name" and path == str(run.run_json)
+    ]
+    assert renames and all(
+        Path(done[i - 1][1]).name.startswith(".run.json.")
+        and done[i + 1] == ("sync", str(run.path))
+        for i in renames
+    )

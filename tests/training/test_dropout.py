@@ -1,4 +1,5 @@
-"""A student with dropout: it is trained with it, and whatever scores without gradient has none, in either layout."""
+"""A student with dropout: it is trained with it, and whatever scores without gradient has none, in
+either layout."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from composer_replication.tokens.batch import collate, count
 from composer_replication.training import channels, hinting, pairs
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import train_step
-from tests.training.small_student import make_config, make_example, make_pair, make_student, small_model, start_trainer
+from tests.training.small_student import (
+    make_config,
+    make_example,
+    make_pair,
+    make_student,
+    small_model,
+    start_trainer,
+)
 from tests.training.test_channels import log_softmax, perturbed, plain_logits
 
 EXAMPLES = [make_example(0, length=20, hints=1), make_example(1, length=31, hints=2)]
@@ -29,15 +37,22 @@ def trainer_with(layout: str, **train: Any) -> Trainer:
     return perturbed(start_trainer(make_config(**settings), make_student(dropout=0.5)))
 
 
-def scored(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, *, seed: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """(the teacher's hidden states, the reference's log-probs of both sides, every value of the student), after seeding."""
+def scored(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, *, seed: int
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """(the teacher's hidden states, the reference's log-probs of both sides, every value of the
+    student), after seeding."""
     seen: dict[str, Tensor] = {}
 
-    def hint(student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **how: Any) -> Tensor:
+    def hint(
+        student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **how: Any
+    ) -> Tensor:
         seen["teacher"] = teacher_ND
         return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
 
-    def couple(chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any) -> Tensor:
+    def couple(
+        chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any
+    ) -> Tensor:
         seen["reference"] = torch.cat([ref_chosen, ref_rejected])
         return dpo(chosen, rejected, ref_chosen, ref_rejected, **how)
 
@@ -51,13 +66,18 @@ def scored(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, *, seed: int) -> t
 
 @LAYOUTS
 @pytest.mark.parametrize("teacher", ["live", "frozen", "ema"])
-def test_teacher_and_reference_have_none_and_the_student_has(teacher: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teacher_and_reference_have_none_and_the_student_has(
+    teacher: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = trainer_with(layout, hint={"teacher": teacher})
     teacher_ND, reference_2P, values = scored(trainer, monkeypatch, seed=1)
     again_ND, again_2P, others = scored(trainer, monkeypatch, seed=2)
     assert torch.equal(teacher_ND, again_ND) and torch.equal(reference_2P, again_2P)
     assert all(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(values, others, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(values, scored(trainer, monkeypatch, seed=1)[2], strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(values, scored(trainer, monkeypatch, seed=1)[2], strict=True)
+    )
 
     def own_hidden(ids: tuple[int, ...]) -> Tensor:
         with trainer.references["hint"].scoring() as model:
@@ -76,35 +96,55 @@ def test_teacher_and_reference_have_none_and_the_student_has(teacher: str, layou
 
 
 def test_the_student_is_a_plain_forward_in_training_mode() -> None:
-    """One row, the same random numbers: the values hang on the dropout of that forward and on no other."""
+    """One row, the same random numbers: the values hang on the dropout of that forward and on no
+    other."""
     trainer = trainer_with("rows", hint={"weight": 0.0}, preference={"weight": 0.0})
     example = make_example(3, length=24, hints=0)
     torch.manual_seed(7)
     (loss,), _ = channels.channel_losses(trainer, collate([example], pad_id=0), count([example]))
     torch.manual_seed(7)
     logp = log_softmax(plain_logits(trainer.student.model, example.ids))
-    assert loss.values.tolist() == pytest.approx([-logp[j - 1, example.ids[j]] for j in range(4, 9)], rel=1e-5)
+    assert loss.values.tolist() == pytest.approx(
+        [-logp[j - 1, example.ids[j]] for j in range(4, 9)], rel=1e-5
+    )
 
 
 @LAYOUTS
 def test_every_pass_of_a_step_sees_the_same_dropout(layout: str) -> None:
-    """A step that also measures each channel over the parameters trains on the very numbers of a step that does not."""
-    lines = [train_step(trainer_with(layout, grad_every=every), EXAMPLES, PAIRS, step=1) for every in (1, 2)]
+    """A step that also measures each channel over the parameters trains on the very numbers of a
+    step that does not."""
+    lines = [
+        train_step(trainer_with(layout, grad_every=every), EXAMPLES, PAIRS, step=1)
+        for every in (1, 2)
+    ]
     assert "hint/grad_norm_parameters" in lines[0] and "hint/grad_norm_parameters" not in lines[1]
-    for key in ("loss", "grad_norm", "hint/loss", "hint/grad_norm", "lm_ce/loss", "preference/loss"):
+    for key in (
+        "loss",
+        "grad_norm",
+        "hint/loss",
+        "hint/grad_norm",
+        "lm_ce/loss",
+        "preference/loss",
+    ):
         assert lines[0][key] == lines[1][key]
     other = train_step(trainer_with(layout), EXAMPLES, PAIRS, step=2)
     assert other["lm_ce/loss"] != lines[0]["lm_ce/loss"]
 
 
-def test_compose_loss_asks_teacher_and_reference_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compose_loss_asks_teacher_and_reference_without_dropout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[Tensor] = []
 
-    def hint(student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **how: Any) -> Tensor:
+    def hint(
+        student_ND: Tensor, head: Any, teacher_ND: Tensor, teacher_head: Any, **how: Any
+    ) -> Tensor:
         seen.append(teacher_ND)
         return fused_divergence(student_ND, head, teacher_ND, teacher_head, **how)
 
-    def couple(chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any) -> Tensor:
+    def couple(
+        chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, **how: Any
+    ) -> Tensor:
         seen.append(torch.stack([ref_chosen, ref_rejected]))
         return dpo(chosen, rejected, ref_chosen, ref_rejected, **how)
 
@@ -113,8 +153,14 @@ def test_compose_loss_asks_teacher_and_reference_without_dropout(monkeypatch: py
     model, start, totals = small_model(dropout=0.5).train(), small_model(dropout=0.5).train(), []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        totals.append(guide.compose_loss(model, collate(EXAMPLES, PAIRS, pad_id=0), reference=start).total.item())
-    assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and totals[0] != totals[1]
+        totals.append(
+            guide.compose_loss(
+                model, collate(EXAMPLES, PAIRS, pad_id=0), reference=start
+            ).total.item()
+        )
+    assert (
+        torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3]) and totals[0] != totals[1]
+    )
     assert not any(tensor.requires_grad for tensor in seen) and model.training and start.training
 
 

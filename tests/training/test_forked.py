@@ -1,4 +1,5 @@
-"""`train.fork`: at imported sites the student's own failures become hint views on its own ids; all else is counted and left alone."""
+"""`train.fork`: at imported sites the student's own failures become hint views on its own ids; all
+else is counted and left alone."""
 
 from __future__ import annotations
 
@@ -19,7 +20,18 @@ from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import forked as module
 from composer_replication.training.forked import Forked, without_views
 from composer_replication.training.loop import train
-from tests.rollouts.logged import ERROR, MISTAKE, answered, call, hint, parrot, renderer, said, session, site
+from tests.rollouts.logged import (
+    ERROR,
+    MISTAKE,
+    answered,
+    call,
+    hint,
+    parrot,
+    renderer,
+    said,
+    session,
+    site,
+)
 from tests.rollouts.small_world import message_ids, tiny
 from tests.training.small_student import make_run
 
@@ -28,8 +40,18 @@ CAT, READ = said(call("Cat", path="src/a.py")), said(call("Read", path="src/a.py
 
 
 def config(**fields: Any) -> Config:
-    settings = {"fork": True, "fork_sites": 1, "steps": 2, "batch_examples": 2, "checkpoint_every": 2, "grad_every": 2, **fields}
-    return Config.model_validate({"train": settings, "rollouts": {"max_new_tokens": 40, "batch_episodes": 1}})
+    settings = {
+        "fork": True,
+        "fork_sites": 1,
+        "steps": 2,
+        "batch_examples": 2,
+        "checkpoint_every": 2,
+        "grad_every": 2,
+        **fields,
+    }
+    return Config.model_validate(
+        {"train": settings, "rollouts": {"max_new_tokens": 40, "batch_episodes": 1}}
+    )
 
 
 def examples(*names: str, kind: str = "unknown_tool") -> list[TrainingExample]:
@@ -59,7 +81,10 @@ def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hi
     (example,) = made.examples
     (view,), (old,) = example.hints, imported.hints
     written = tuple(message_ids(renderer(), CAT))
-    assert view.target_ids == written == example.ids[slice(*view.span)] and example.ids[-len(written) :] == written
+    assert (
+        view.target_ids == written == example.ids[slice(*view.span)]
+        and example.ids[-len(written) :] == written
+    )
     assert (example.origin, view.origin, old.origin) == ("student", "student", "trace")
     assert example.ids[: view.span[0]] == imported.ids[: old.span[0]] and example.trained == ()
     assert (view.at, view.hint_ids, view.kind) == (old.at, old.hint_ids, "unknown_tool")
@@ -68,35 +93,67 @@ def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hi
     assert text.index("Reminder") < text.index('"Cat"') and example.turns[-1].body == view.span
 
 
-def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_again_is_the_same() -> None:
+def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_again_is_the_same() -> (
+    None
+):
     log, first = session("unknown_tool"), site("unknown_tool")
     wrong = call("Read", "c4", file="x")
-    turns = (*log.turns[:5], replace(log.turns[5], blocks=(*log.turns[5].blocks, wrong)), log.turns[6])
-    turns = (*turns, answered("c4", "InputValidationError: Read failed: path is missing", error=True), *log.turns[7:])
+    turns = (
+        *log.turns[:5],
+        replace(log.turns[5], blocks=(*log.turns[5].blocks, wrong)),
+        log.turns[6],
+    )
+    turns = (
+        *turns,
+        answered("c4", "InputValidationError: Read failed: path is missing", error=True),
+        *log.turns[7:],
+    )
     log = replace(log, turns=turns, segments=(Segment(start=0, end=len(turns)),))
     second = replace(first, call_id="c4", kind="bad_arguments", evidence=(7,), tool="Read")
-    hints = [hint(), replace(hint(), site_id=second.id, kind="bad_arguments", text="The tool Read takes path.")]
-    built = list(build_examples([log], sites=[first, second], hints=hints, renderer=renderer(), settings=BuildSettings()))
-    live = replace(producer("s1", fork_samples=3), sessions={"s1": log}, sites={s.id: s for s in (first, second)})
+    hints = [
+        hint(),
+        replace(hint(), site_id=second.id, kind="bad_arguments", text="The tool Read takes path."),
+    ]
+    built = list(
+        build_examples(
+            [log], sites=[first, second], hints=hints, renderer=renderer(), settings=BuildSettings()
+        )
+    )
+    live = replace(
+        producer("s1", fork_samples=3),
+        sessions={"s1": log},
+        sites={s.id: s for s in (first, second)},
+    )
     (spot,) = live.spots([item for item in built if isinstance(item, TrainingExample)])
     made = live.step(parrot(CAT, said(wrong), READ), [spot], step=0)
-    assert [fork.checked.outcome for fork in made.forks] == ["same", "same", "ok"] and len(made.examples) == 2
+    assert [fork.checked.outcome for fork in made.forks] == ["same", "same", "ok"] and len(
+        made.examples
+    ) == 2
     assert all(example.hints[0].site_ids == (first.id, second.id) for example in made.examples)
     with pytest.raises(DataError, match="not among those given"):
-        replace(live, sites={first.id: first}).spots([item for item in built if isinstance(item, TrainingExample)])
+        replace(live, sites={first.id: first}).spots(
+            [item for item in built if isinstance(item, TrainingExample)]
+        )
 
 
 def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:
     live = producer("s1", fork_samples=4)
     other, silent = said(call("Read", file="a")), said("Nothing.")
     made = live.step(parrot(READ, CAT, other, silent), live.spots(examples("s1")), step=0)
-    assert [fork.checked.outcome for fork in made.forks] == ["ok", "same", "other", "undecided"] and len(made.examples) == 1
+    assert [fork.checked.outcome for fork in made.forks] == [
+        "ok",
+        "same",
+        "other",
+        "undecided",
+    ] and len(made.examples) == 1
     facts = made.facts
     assert {k: facts[f"fork/{k}"] for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")} == {
         "sites": 1, "samples": 4, "ok": 1, "same": 1, "other": 1, "malformed": 0, "undecided": 1, "sites_same": 1,
     }  # fmt: skip
     assert facts["fork/tokens"] == len(made.forks[1].ids)
-    assert facts["fork/sampled_tokens"] == sum(len(message_ids(renderer(), m)) for m in (READ, CAT, other, silent))
+    assert facts["fork/sampled_tokens"] == sum(
+        len(message_ids(renderer(), m)) for m in (READ, CAT, other, silent)
+    )
 
 
 def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
@@ -107,19 +164,24 @@ def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
     drawn = [fork.site.session_id for made in steps for fork in made.forks]
     assert sorted(drawn) == ["s1", "s1", "s2", "s2", "s3", "s3"] and len(set(drawn[:3])) == 3
     assert live.num_samples(spots) == 2
-    assert producer("s1", "s2", "s3", fork_sites=2, fork_samples=3).num_samples(spots) == 6  # so many views make a full step
+    # so many views make a full step
+    assert producer("s1", "s2", "s3", fork_sites=2, fork_samples=3).num_samples(spots) == 6
     assert producer("s1", "s2", "s3", fork_sites=9, fork_samples=3).num_samples(spots) == 9
     again = live.step(model, spots, step=1)
     assert [f.ids for f in again.forks] == [f.ids for f in steps[1].forks]
     by_site = {f.site.session_id: f.ids for f in steps[0].forks}
-    assert any(by_site.get(f.site.session_id, f.ids) != f.ids for made in steps[1:] for f in made.forks)
+    assert any(
+        by_site.get(f.site.session_id, f.ids) != f.ids for made in steps[1:] for f in made.forks
+    )
 
 
 def test_sessions_that_changed_since_the_build_are_refused() -> None:
     built = examples("s1")
     live = producer("s1")
     log = live.sessions["s1"]
-    changed = replace(log, turns=(replace(log.turns[0], blocks=(Text("Other words."),)), *log.turns[1:]))
+    changed = replace(
+        log, turns=(replace(log.turns[0], blocks=(Text("Other words."),)), *log.turns[1:])
+    )
     other = replace(live, sessions={"s1": changed})
     with pytest.raises(AlignmentError, match="build again"):
         other.step(parrot(CAT), other.spots(built), step=0)
@@ -134,12 +196,19 @@ def test_sessions_that_changed_since_the_build_are_refused() -> None:
         producer("s1", micro_tokens=600).spots(built)
 
 
-def test_a_run_trains_on_forks_alone_and_writes_them_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The student says what a script says; the imported views, which another model wrote, reach no step."""
+def test_a_run_trains_on_forks_alone_and_writes_them_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The student says what a script says; the imported views, which another model wrote, reach no
+    step."""
     seen: list[TrainingExample] = []
     scripts = iter([CAT, READ])
     real = module.sample_forks
-    monkeypatch.setattr(module, "sample_forks", lambda model, spots, **how: real(parrot(next(scripts)), spots, **how))
+    monkeypatch.setattr(
+        module,
+        "sample_forks",
+        lambda model, spots, **how: real(parrot(next(scripts)), spots, **how),
+    )
     from composer_replication.training import loop
 
     step = loop.train_step
@@ -156,10 +225,17 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(tmp_path: Path, monkey
     run = make_run(tmp_path, live.config)
     result = train(live.config, student=student, examples=built, run=run, forked=live)
     views = [view for example in seen for view in example.hints]
-    assert [view.origin for view in views] == ["student"] and views[0].target_ids == tuple(message_ids(renderer(), CAT))
-    assert [e.trained != () for e in seen].count(True) == 2  # lm_ce goes on with the log's good messages
+    assert [view.origin for view in views] == ["student"] and views[0].target_ids == tuple(
+        message_ids(renderer(), CAT)
+    )
+    # lm_ce goes on with the log's good messages
+    assert [e.trained != () for e in seen].count(True) == 2
     first, second = run.metrics()
-    assert (first["hint/status"], first["hint/tokens"], first["fork/same"]) == ("active", len(views[0].target_ids), 1)
+    assert (first["hint/status"], first["hint/tokens"], first["fork/same"]) == (
+        "active",
+        len(views[0].target_ids),
+        1,
+    )
     assert (second["hint/status"], second["hint/tokens"], second["fork/ok"]) == ("exhausted", 0, 1)
     assert result.statuses["lm_ce"] == "active"
     line = json.loads((run.path / "forks" / "step_000000.jsonl").read_text("utf-8"))
@@ -167,11 +243,19 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(tmp_path: Path, monkey
 
 
 def test_the_setting_and_its_producer_come_together(tmp_path: Path) -> None:
-    student = Student(name="tiny", model=tiny(len(renderer().tokenizer), seed=5), tokenizer=renderer().tokenizer)
+    student = Student(
+        name="tiny", model=tiny(len(renderer().tokenizer), seed=5), tokenizer=renderer().tokenizer
+    )
     for settings, given, told in (
         (config(), None, "given together"),
         (config(fork=False), producer("s1"), "given together"),
         (config(hint={"weight": 0.0}), producer("s1"), "whose weight is 0"),
     ):
         with pytest.raises(ConfigError, match=told):
-            train(settings, student=student, examples=examples("s1"), run=make_run(tmp_path, settings), forked=given)
+            train(
+                settings,
+                student=student,
+                examples=examples("s1"),
+                run=make_run(tmp_path, settings),
+                forked=given,
+            )

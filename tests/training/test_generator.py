@@ -1,4 +1,5 @@
-"""A training run whose messages a server writes: hand-overs, versions, staleness, and what a server that misbehaves costs."""
+"""A training run whose messages a server writes: hand-overs, versions, staleness, and what a server
+that misbehaves costs."""
 
 from __future__ import annotations
 
@@ -27,10 +28,25 @@ from tests.training.taught import CALM, PAIRS, live, live_config, renderer, taug
 
 
 def config(
-    url: str, folder: Path, *, train_settings: dict[str, Any] | None = None, server: dict[str, Any] | None = None, **rollouts: Any
+    url: str,
+    folder: Path,
+    *,
+    train_settings: dict[str, Any] | None = None,
+    server: dict[str, Any] | None = None,
+    **rollouts: Any,
 ) -> Any:
-    told = {"url": url, "model": "taught", "weights_dir": str(folder), "timeout_s": 20.0, **(server or {})}
-    settings = {"steps": 2, "policy": {"weight": 1.0, "importance_cap": 2.0}, **(train_settings or {})}
+    told = {
+        "url": url,
+        "model": "taught",
+        "weights_dir": str(folder),
+        "timeout_s": 20.0,
+        **(server or {}),
+    }
+    settings = {
+        "steps": 2,
+        "policy": {"weight": 1.0, "importance_cap": 2.0},
+        **(train_settings or {}),
+    }
     return live_config(train=settings, generator="served", server=told, **rollouts)
 
 
@@ -62,12 +78,16 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # ---- a run ----
 
 
-def test_a_run_trains_on_the_ids_and_log_probs_that_the_server_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_trains_on_the_ids_and_log_probs_that_the_server_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine, seen = Engine(tmp_path / "served"), spy(monkeypatch)
     said: dict[tuple[int, ...], list[float]] = {}
 
     def keep(asked: Any, answer: Any) -> Any:
-        said[(*asked["prompt"], *answer["choices"][0]["token_ids"])] = answer["choices"][0]["logprobs"]["token_logprobs"]
+        said[(*asked["prompt"], *answer["choices"][0]["token_ids"])] = answer["choices"][0][
+            "logprobs"
+        ]["token_logprobs"]
         return answer
 
     engine.change = keep
@@ -77,14 +97,22 @@ def test_a_run_trains_on_the_ids_and_log_probs_that_the_server_sampled(tmp_path:
     actions = [(e, a) for step in seen for e in step for a in e.actions]
     assert len(actions) > 8
     assert all(said[tuple(e.ids[: a.span[1]])] == list(a.logprobs) for e, a in actions)
-    assert {line["policy/status"] for line in run.metrics()} == {"active"} and run.metrics()[-1]["rollouts/stale"] == 0
+    assert {line["policy/status"] for line in run.metrics()} == {"active"} and run.metrics()[-1][
+        "rollouts/stale"
+    ] == 0
     paths = [path for path, _ in engine.asked]
     assert paths.count("/collective_rpc") == paths.count("/reset_prefix_cache") == 2
-    assert not torch.equal(*(dict(m.named_parameters())["model.norm.weight"].detach() for m in (engine.model, student.model)))
+    assert not torch.equal(
+        *(
+            dict(m.named_parameters())["model.norm.weight"].detach()
+            for m in (engine.model, student.model)
+        )
+    )
 
 
 def test_the_server_holds_the_weights_of_the_step_when_it_writes(tmp_path: Path) -> None:
-    """What a run on the server samples in its second step is by the weights after the first, not by those of the start."""
+    """What a run on the server samples in its second step is by the weights after the first, not by
+    those of the start."""
     held: list[dict[str, torch.Tensor]] = []
     engine = Engine(tmp_path / "served")
 
@@ -119,14 +147,18 @@ def test_failed_hand_overs_make_rollouts_stale_and_stale_ones_are_counted_and_le
     assert [bool(step) for step in seen] == [True, True, False, False]
     assert [line["policy/tokens"] > 0 for line in run.metrics()] == [True, True, False, False]
     assert [e["version"] for e in handovers(run)] == [0]
-    assert [(e["version"], "503" in e["reason"]) for e in handovers(run, "handover_failed")] == [(0, True)] * 3
+    assert [(e["version"], "503" in e["reason"]) for e in handovers(run, "handover_failed")] == [
+        (0, True)
+    ] * 3
 
 
 def test_a_server_that_keeps_its_weights_serves_until_they_are_too_old(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "served")
     publish(taught_student(), engine.folder)
     engine.load()
-    run, _ = go(tmp_path, engine, train_settings={"steps": 3}, server={"handover": "none"}, max_staleness=1)
+    run, _ = go(
+        tmp_path, engine, train_settings={"steps": 3}, server={"handover": "none"}, max_staleness=1
+    )
     assert [line["rollouts/stale"] for line in run.metrics()] == [0, 0, 8]
     assert [path for path, _ in engine.asked if path != "/v1/completions"] == []
 
@@ -168,18 +200,26 @@ def test_other_weights_than_those_handed_over_are_named(tmp_path: Path) -> None:
                 with torch.no_grad():
                     held.model.norm.weight.mul_(0.5)
 
-    with pytest.raises(DataError, match=r"log-probs are .* nats from those of the weights that it should hold, max_gap is 0\.1"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"log-probs are .* nats from those of the weights that it should hold, max_gap is 0\.1"
+        ),
+    ):
         go(tmp_path, Deaf(tmp_path / "served"))
 
 
 def test_a_first_hand_over_that_fails_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    engine = Engine(tmp_path / "served", refuse=lambda path, body: 404 if path == "/collective_rpc" else 200)
+    engine = Engine(
+        tmp_path / "served", refuse=lambda path, body: 404 if path == "/collective_rpc" else 200
+    )
     with pytest.raises(DataError, match="did not take the weights: HTTPError: HTTP Error 404"):
         go(tmp_path, engine)
 
 
 def test_requests_that_hang_cost_their_rollouts_and_not_the_run(tmp_path: Path) -> None:
-    """A message that never comes costs its rollout: it is counted, and reaches neither the policy nor the group's mean."""
+    """A message that never comes costs its rollout: it is counted, and reaches neither the policy
+    nor the group's mean."""
     said = [message_ids(renderer(), text) for text in ("depth is 3", "no idea")]
     hung: list[int] = []
 
@@ -195,11 +235,18 @@ def test_requests_that_hang_cost_their_rollouts_and_not_the_run(tmp_path: Path) 
 
     engine = Engine(tmp_path / "served", write=write, change=slow)
     run, _ = go(
-        tmp_path, engine, server={"timeout_s": 3.0, "max_gap": 99.0}, train_settings={"steps": 3, "health": {**CALM, "max_lost": 1.0}}
+        tmp_path,
+        engine,
+        server={"timeout_s": 3.0, "max_gap": 99.0},
+        train_settings={"steps": 3, "health": {**CALM, "max_lost": 1.0}},
     )
     lines, lost = run.metrics(), [e for e in run.events() if e["kind"] == "lost"]
     assert len(lines) == 3 and run.info()["state"] == "done" and hung
-    assert sum(line["rollouts/unwritten"] for line in lines) == len(hung) == sum(e["no_message"] for e in lost)
+    assert (
+        sum(line["rollouts/unwritten"] for line in lines)
+        == len(hung)
+        == sum(e["no_message"] for e in lost)
+    )
     assert all(line["rollouts/lost"] == line["rollouts/unwritten"] / 8 for line in lines)
     assert lost[0]["words"] == ["no answer within 3 s"] and lost[0]["of"] == 8
     assert any(line["policy/tokens"] > 0 for line in lines if line["rollouts/unwritten"])
@@ -215,8 +262,18 @@ def test_a_server_that_goes_away_is_named_and_the_run_can_go_on_later(tmp_path: 
     again = Engine(tmp_path / "served")
     with serving(again) as url:
         told = config(url, again.folder, train_settings={"steps": 3, "checkpoint_every": 1})
-        train(told, student=taught_student(), run=run, live=live(told), pairs=PAIRS, resume=True, accept_changes=True)
-    assert [line["step"] for line in run.metrics()] == [1, 2, 3] and [e["version"] for e in handovers(run)] == [0, 1, 2]
+        train(
+            told,
+            student=taught_student(),
+            run=run,
+            live=live(told),
+            pairs=PAIRS,
+            resume=True,
+            accept_changes=True,
+        )
+    assert [line["step"] for line in run.metrics()] == [1, 2, 3] and [
+        e["version"] for e in handovers(run)
+    ] == [0, 1, 2]
 
 
 # ---- parts ----
@@ -238,7 +295,9 @@ def test_the_gap_is_the_mean_distance_of_log_probs() -> None:
     with torch.no_grad():
         logp = student.model(input_ids=torch.tensor([[3, 4, 5, 6]])).logits[0].log_softmax(-1)
     own = [float(logp[1, 5]), float(logp[2, 6])]
-    assert log_prob_gap(student, prompt, Completion(ids=[5, 6], logprobs=own)) == pytest.approx(0.0, abs=1e-5)
+    assert log_prob_gap(student, prompt, Completion(ids=[5, 6], logprobs=own)) == pytest.approx(
+        0.0, abs=1e-5
+    )
     away = Completion(ids=[5, 6], logprobs=[own[0] - 0.5, own[1] + 0.1])
     assert log_prob_gap(student, prompt, away) == pytest.approx(0.3, abs=1e-5)
     assert math.isfinite(log_prob_gap(student, prompt, away))
@@ -248,11 +307,18 @@ def test_the_gap_is_the_mean_distance_of_log_probs() -> None:
     ("words", "rollouts"),
     [
         ("needs server.url", {"generator": "served"}),
-        ("needs server.url", {"generator": "served", "server": {"url": "http://a/v1", "model": "m"}}),
+        (
+            "needs server.url",
+            {"generator": "served", "server": {"url": "http://a/v1", "model": "m"}},
+        ),
         ("refresh_every is about a served generator", {"refresh_every": 2}),
         (
             "up to 3 steps old",
-            {"generator": "served", "refresh_every": 4, "server": {"url": "http://a/v1", "model": "m", "weights_dir": "w"}},
+            {
+                "generator": "served",
+                "refresh_every": 4,
+                "server": {"url": "http://a/v1", "model": "m", "weights_dir": "w"},
+            },
         ),
     ],
 )
@@ -262,7 +328,9 @@ def test_settings_that_cannot_work_are_refused(words: str, rollouts: dict[str, A
 
 
 def test_what_a_server_cannot_do_for_a_run_is_refused() -> None:
-    settings = RolloutSettings.model_validate({"generator": "served", "server": {"url": "http://a/v1", "model": "m", "weights_dir": "w"}})
+    settings = RolloutSettings.model_validate(
+        {"generator": "served", "server": {"url": "http://a/v1", "model": "m", "weights_dir": "w"}}
+    )
     with pytest.raises(ConfigError, match="several ranks"):
         Generator.of(settings, lora=False, ranks=2)
     with pytest.raises(ConfigError, match="not for a LoRA student"):

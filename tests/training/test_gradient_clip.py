@@ -1,4 +1,5 @@
-"""Clipping acts on outliers only: what a loss says by its size reaches the weights, and one wild step does not."""
+"""Clipping acts on outliers only: what a loss says by its size reaches the weights, and one wild
+step does not."""
 
 from __future__ import annotations
 
@@ -10,28 +11,47 @@ import torch
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.training.optimiser import GradientClip
 from composer_replication.training.step import train_step
-from tests.training.small_student import make_config, make_example, make_rollout, make_student, start_trainer
+from tests.training.small_student import (
+    make_config,
+    make_example,
+    make_rollout,
+    make_student,
+    start_trainer,
+)
 
 HINT_ALONE = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 1.0}}
 POLICY_ALONE = {"lm_ce": {"weight": 0.0}, "policy": {"weight": 1.0}, "hint": {"weight": 0.0}}
-NUM_STEPS, FADES_AT, SEEN_FROM = 24, 4, 14  # Adam's averages forget the steps before within about ten
+# Adam's averages forget the steps before within about ten
+NUM_STEPS, FADES_AT, SEEN_FROM = 24, 4, 14
 
 
 def moved(plan: list[dict[str, int]], examples: list, **settings: object) -> float:
     """How far the weights go from step SEEN_FROM on, in a run whose step i is told plan[i]."""
-    trainer = start_trainer(make_config(steps=1000, warmup_steps=0, grad_every=1000, learning_rate=1e-5, **settings), make_student())
+    trainer = start_trainer(
+        make_config(steps=1000, warmup_steps=0, grad_every=1000, learning_rate=1e-5, **settings),
+        make_student(),
+    )
     before: list[torch.Tensor] = []
     for step, told in enumerate(plan):
         if step == SEEN_FROM:
             before = [p.detach().clone() for p in trainer.trainable()]
         train_step(trainer, examples, [], step=step, **told)
-    return math.sqrt(sum(float((p.detach() - b).square().sum()) for p, b in zip(trainer.trainable(), before, strict=True)))
+    return math.sqrt(
+        sum(
+            float((p.detach() - b).square().sum())
+            for p, b in zip(trainer.trainable(), before, strict=True)
+        )
+    )
 
 
 def test_a_fading_hint_channel_moves_the_weights_less() -> None:
-    """Four sites of four, then four of 64: a sixteenth of the gradient. A clip to one length would hide it."""
+    """Four sites of four, then four of 64: a sixteenth of the gradient. A clip to one length would
+    hide it."""
     examples = [make_example(i, lm=False) for i in range(4)]
-    full, faded = [{"hint_sites": 4}] * NUM_STEPS, [{"hint_sites": 4}] * FADES_AT + [{"hint_sites": 64}] * (NUM_STEPS - FADES_AT)
+    full, faded = (
+        [{"hint_sites": 4}] * NUM_STEPS,
+        [{"hint_sites": 4}] * FADES_AT + [{"hint_sites": 64}] * (NUM_STEPS - FADES_AT),
+    )
     assert moved(faded, examples, **HINT_ALONE) < 0.75 * moved(full, examples, **HINT_ALONE)
     assert moved(faded, examples, **HINT_ALONE, max_grad_norm=1e-3) == pytest.approx(
         moved(full, examples, **HINT_ALONE, max_grad_norm=1e-3), rel=1e-3
@@ -41,7 +61,10 @@ def test_a_fading_hint_channel_moves_the_weights_less() -> None:
 def test_flat_groups_make_the_policy_step_smaller() -> None:
     """Dr.GRPO divides by every rollout that was sampled, those of flat groups too."""
     examples = [make_rollout(i, advantage=(-1) ** i * 0.5, hints=0, lm=False) for i in range(4)]
-    full, flat = [{"num_rollouts": 4}] * NUM_STEPS, [{"num_rollouts": 4}] * FADES_AT + [{"num_rollouts": 64}] * (NUM_STEPS - FADES_AT)
+    full, flat = (
+        [{"num_rollouts": 4}] * NUM_STEPS,
+        [{"num_rollouts": 4}] * FADES_AT + [{"num_rollouts": 64}] * (NUM_STEPS - FADES_AT),
+    )
     assert moved(flat, examples, **POLICY_ALONE) < 0.75 * moved(full, examples, **POLICY_ALONE)
 
 
@@ -63,8 +86,12 @@ def test_an_outlier_is_shortened_to_the_limit_and_does_not_raise_it_for_the_next
         assert not clip.apply([weight], norm=5.0) and weight.grad.tolist() == [3.0, 0.0, 4.0]
     assert clip.limit == pytest.approx(20.0)
     weight.grad = torch.tensor([3000.0, 0.0, 4000.0])
-    assert clip.apply([weight], norm=5000.0) and weight.grad.tolist() == pytest.approx([12.0, 0.0, 16.0])
-    assert clip.limit == pytest.approx(4 * (5 * (0.9 + 0.81 + 0.729) + 20) / (1 + 0.9 + 0.81 + 0.729))
+    assert clip.apply([weight], norm=5000.0) and weight.grad.tolist() == pytest.approx(
+        [12.0, 0.0, 16.0]
+    )
+    assert clip.limit == pytest.approx(
+        4 * (5 * (0.9 + 0.81 + 0.729) + 20) / (1 + 0.9 + 0.81 + 0.729)
+    )
 
 
 def test_a_plain_bound_is_an_option_and_both_hold() -> None:

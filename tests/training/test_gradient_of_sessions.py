@@ -1,4 +1,5 @@
-"""Random sessions under every template: the gradient of a channel is non-zero exactly at what predicts its tokens."""
+"""Random sessions under every template: the gradient of a channel is non-zero exactly at what
+predicts its tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ def student_of(family: str, fixture: str) -> Student:
     """One layer over the fixture's tokenizer."""
     tokenizer = renderer(family, fixture).tokenizer
     torch.manual_seed(0)
-    shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16}
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+    }
     model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), intermediate_size=32, **shape))
     return Student(name="test", model=model, tokenizer=tokenizer)
 
@@ -49,7 +56,9 @@ def test_the_gradient_stands_exactly_at_the_spans(
     assistants = [i for i, turn in enumerate(turns) if turn.role == "assistant"]
     at = data.draw(st.sets(st.sampled_from(assistants), max_size=2))
     sites = [site(session, turn) for turn in sorted(at)]
-    items = build(session, sites, [hint(s) for s in sites], render=renderer(family, fixture), max_tokens=900)
+    items = build(
+        session, sites, [hint(s) for s in sites], render=renderer(family, fixture), max_tokens=900
+    )
     weights = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 0.0}, channel: {"weight": 1.0}}
     trainer = perturbed(start_trainer(make_config(**weights), student_of(family, fixture)))
     for example in (item for item in items if isinstance(item, TrainingExample)):

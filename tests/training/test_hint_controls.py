@@ -1,4 +1,5 @@
-"""Every control of train.hint against a direct computation from plain logits in float64: loss and gradient of a step, tree and rows."""
+"""Every control of train.hint against a direct computation from plain logits in float64: loss and
+gradient of a step, tree and rows."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.training.channels import channel_losses
-from composer_replication.training.hinting import check_views, hint_credit, view_weights, with_wrong_hints
+from composer_replication.training.hinting import (
+    check_views,
+    hint_credit,
+    view_weights,
+    with_wrong_hints,
+)
 from composer_replication.training.live import informed
 from composer_replication.training.state import Trainer
 from tests.models.tree_models import gap, make
@@ -39,13 +45,17 @@ def student() -> Student:
 
 @cache
 def examples() -> tuple[TrainingExample, ...]:
-    """Two rollouts, whose views know all that a control may ask for; one sampled message is a view's target, the other is not."""
+    """Two rollouts, whose views know all that a control may ask for; one sampled message is a
+    view's target, the other is not."""
     made = []
     for number, weight in ((1, 0.5), (2, 0.3)):
         rng = random.Random(number)
         plain = make_example(number, hints=2, lm=False)
-        a, b = plain.hints[1].span  # messages of two lengths: a mean over messages is not one over tokens
-        short = dataclasses.replace(plain.hints[1], span=(a, b - 2), target_ids=plain.ids[a : b - 2])
+        # messages of two lengths: a mean over messages is not one over tokens
+        a, b = plain.hints[1].span
+        short = dataclasses.replace(
+            plain.hints[1], span=(a, b - 2), target_ids=plain.ids[a : b - 2]
+        )
         plain = dataclasses.replace(plain, hints=(plain.hints[0], short))
         views = tuple(
             dataclasses.replace(
@@ -59,14 +69,22 @@ def examples() -> tuple[TrainingExample, ...]:
         )
         spans = ((3, 6), views[0].span)
         actions = tuple(
-            SampledMessage(span=s, logprobs=tuple(-3.6 + rng.gauss(0, 0.2) for _ in range(3)), advantage=0.5 * number - 1.2) for s in spans
+            SampledMessage(
+                span=s,
+                logprobs=tuple(-3.6 + rng.gauss(0, 0.2) for _ in range(3)),
+                advantage=0.5 * number - 1.2,
+            )
+            for s in spans
         )
         made.append(dataclasses.replace(plain, hints=views, actions=actions, origin="student"))
     return tuple(made)
 
 
-def rows_of(live: Any, start: Any, *, contrast: bool) -> list[tuple[TrainingExample, HintView, Rows]]:
-    """For each view the logits that predict its target: of the student, and below the hint (and another's) by both models."""
+def rows_of(
+    live: Any, start: Any, *, contrast: bool
+) -> list[tuple[TrainingExample, HintView, Rows]]:
+    """For each view the logits that predict its target: of the student, and below the hint (and
+    another's) by both models."""
     found = []
     for e in examples():
         for v in e.hints if contrast else [dataclasses.replace(v, wrong_ids=()) for v in e.hints]:
@@ -79,7 +97,10 @@ def rows_of(live: Any, start: Any, *, contrast: bool) -> list[tuple[TrainingExam
             for name, hint in (("right", v.hint_ids), ("wrong", v.wrong_ids)):
                 below, shift = e.ids[: v.at] + hint + e.ids[v.at : b], len(hint)
                 with torch.no_grad():
-                    rows |= {f"{name}:{who}": logits(m, below, a + shift, b + shift) for who, m in (("live", live), ("start", start))}
+                    rows |= {
+                        f"{name}:{who}": logits(m, below, a + shift, b + shift)
+                        for who, m in (("live", live), ("start", start))
+                    }
             found.append((e, v, rows | {"ids": torch.tensor(v.target_ids)}))
     return found
 
@@ -116,8 +137,14 @@ def kept(rows: Rows, k: int, side: str, rest: str) -> tuple[Tensor, Tensor]:
     ids = (ps if side == "student" else pt).detach().topk(k, -1).indices
     qs, qt = ps.gather(-1, ids), pt.gather(-1, ids)
     if rest == "tail":
-        return torch.cat([qs, 1 - qs.sum(-1, keepdim=True)], -1), torch.cat([qt, 1 - qt.sum(-1, keepdim=True)], -1)
-    return (qs / qs.sum(-1, keepdim=True), qt / qt.sum(-1, keepdim=True)) if rest == "renormalised" else (qs, qt)
+        return torch.cat([qs, 1 - qs.sum(-1, keepdim=True)], -1), torch.cat(
+            [qt, 1 - qt.sum(-1, keepdim=True)], -1
+        )
+    return (
+        (qs / qs.sum(-1, keepdim=True), qt / qt.sum(-1, keepdim=True))
+        if rest == "renormalised"
+        else (qs, qt)
+    )
 
 
 def top_kl_ts(k: int, side: str, rest: str) -> Callable[[Rows], Tensor]:
@@ -145,7 +172,9 @@ def taid_at(t: float) -> Callable[[Rows], Tensor]:
     return value
 
 
-def eopd(first: Callable[[Rows], Tensor], tau: float, k: int, alpha: float) -> Callable[[Rows], Tensor]:
+def eopd(
+    first: Callable[[Rows], Tensor], tau: float, k: int, alpha: float
+) -> Callable[[Rows], Tensor]:
     def value(rows: Rows) -> Tensor:
         s, t, _, pt = both(rows)
         open_ = (-(pt * t).sum(-1) > tau).double()
@@ -186,74 +215,133 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rows], Tensor]]] = {
     "temperature": ({"divergence": KL_TS, "temperature": 1.7}, kl_ts),
     "live": ({"divergence": KL_ST, "teacher": "live"}, kl_st),
     "trust region": ({"divergence": KL_ST, "teacher": "trust_region", "trust": 0.3}, kl_st),
-    "top k of the student": ({"divergence": KL_TS, "estimator": "top_k", "top_k": 5}, top_kl_ts(5, "student", "tail")),
+    "top k of the student": (
+        {"divergence": KL_TS, "estimator": "top_k", "top_k": 5},
+        top_kl_ts(5, "student", "tail"),
+    ),
     "top k of the teacher": (
-        {"divergence": KL_TS, "estimator": "top_k", "top_k": 5, "support": "teacher", "rest": "renormalised"},
+        {
+            "divergence": KL_TS,
+            "estimator": "top_k",
+            "top_k": 5,
+            "support": "teacher",
+            "rest": "renormalised",
+        },
         top_kl_ts(5, "teacher", "renormalised"),
     ),
     "top k, rest dropped": (
-        {"divergence": KL_TS, "estimator": "top_k", "top_k": 5, "support": "teacher", "rest": "dropped"},
+        {
+            "divergence": KL_TS,
+            "estimator": "top_k",
+            "top_k": 5,
+            "support": "teacher",
+            "rest": "dropped",
+        },
         top_kl_ts(5, "teacher", "dropped"),
     ),
-    "top k jsd is raw": ({"estimator": "top_k", "top_k": 5}, lambda rows: raw_jsd(*kept(rows, 5, "student", "tail"), 0.5)),
+    "top k jsd is raw": (
+        {"estimator": "top_k", "top_k": 5},
+        lambda rows: raw_jsd(*kept(rows, 5, "student", "tail"), 0.5),
+    ),
     "sampled token": ({"divergence": KL_ST, "estimator": "sampled_token"}, sampled),
     "sampled token in a trust region": (
-        {"divergence": KL_ST, "estimator": "sampled_token", "teacher": "trust_region", "trust": 0.3},
+        {
+            "divergence": KL_ST,
+            "estimator": "sampled_token",
+            "teacher": "trust_region",
+            "trust": 0.3,
+        },
         sampled,
     ),
     "taid": ({"divergence": "taid", "taid": {"schedule": "fixed", "t_start": 0.6}}, taid_at(0.6)),
-    "eopd": ({"divergence": "eopd", "entropy": {"tau": 3.4, "top": 6, "alpha": 0.7}}, eopd(kl_st, 3.4, 6, 0.7)),
+    "eopd": (
+        {"divergence": "eopd", "entropy": {"tau": 3.4, "top": 6, "alpha": 0.7}},
+        eopd(kl_st, 3.4, 6, 0.7),
+    ),
     "eopd of the paper": (
-        {"divergence": "eopd", "estimator": "sampled_token", "entropy": {"tau": 3.4, "top": 6, "alpha": 0.7}},
+        {
+            "divergence": "eopd",
+            "estimator": "sampled_token",
+            "entropy": {"tau": 3.4, "top": 6, "alpha": 0.7},
+        },
         eopd(paper_first, 3.4, 6, 0.7),
     ),
     "soft gate": ({"divergence": "soft_gate", "entropy": {"h_max": 5.0}}, soft_gate(5.0)),
     "entry clip": ({"divergence": KL_TS, "entry_clip": 0.002}, entry_clipped(0.002)),
-    "token clip": ({"divergence": KL_ST, "token_clip": 0.15}, lambda rows: kl_st(rows).clamp(max=0.15)),
+    "token clip": (
+        {"divergence": KL_ST, "token_clip": 0.15},
+        lambda rows: kl_st(rows).clamp(max=0.15),
+    ),
     "importance clip": ({"divergence": KL_ST, "importance_clip": 1.1}, kl_st),
     "difficulty": ({"divergence": KL_ST, "difficulty": True}, kl_st),
     "mean over tokens": ({"divergence": KL_ST, "mean": "token"}, kl_st),
     "difficulty over tokens": ({"divergence": KL_ST, "difficulty": True, "mean": "token"}, kl_st),
     "contrast": ({"divergence": KL_ST, "contrast": True}, kl_st),
-    "contrast in a trust region": ({"divergence": KL_ST, "contrast": True, "teacher": "trust_region", "trust": 0.3}, kl_st),
+    "contrast in a trust region": (
+        {"divergence": KL_ST, "contrast": True, "teacher": "trust_region", "trust": 0.3},
+        kl_st,
+    ),
 }
 
 
-def direct(how: HintSettings, formula: Callable[[Rows], Tensor], live: Any, start: Any) -> tuple[Tensor, list[Tensor]]:
+def direct(
+    how: HintSettings, formula: Callable[[Rows], Tensor], live: Any, start: Any
+) -> tuple[Tensor, list[Tensor]]:
     """The channel's mean over all views, and its gradient, one view at a time."""
     total, units = torch.zeros((), dtype=torch.float64), 0.0
     for _, v, rows in rows_of(live, start, contrast=how.contrast):
 
         def teacher(name: str, rows: Rows = rows) -> Tensor:
             a, b = rows[f"{name}:start"], rows[f"{name}:live"]
-            return {"frozen": a, "live": b}.get(how.teacher, (1 - how.trust) * a + how.trust * b) / how.temperature
+            return {"frozen": a, "live": b}.get(
+                how.teacher, (1 - how.trust) * a + how.trust * b
+            ) / how.temperature
 
-        tempered = {"student": rows["student"] / how.temperature, "teacher": teacher("right"), "ids": rows["ids"]}
+        tempered = {
+            "student": rows["student"] / how.temperature,
+            "teacher": teacher("right"),
+            "ids": rows["ids"],
+        }
         if how.contrast:
-            shift = (teacher("right").log_softmax(-1) - teacher("wrong").log_softmax(-1)).clamp(-5, 5)
+            shift = (teacher("right").log_softmax(-1) - teacher("wrong").log_softmax(-1)).clamp(
+                -5, 5
+            )
             tempered["teacher"] = tempered["student"].detach() + shift
-        values, weight = formula(tempered), torch.tensor(v.difficulty if how.difficulty else 1.0).double()
+        values, weight = (
+            formula(tempered),
+            torch.tensor(v.difficulty if how.difficulty else 1.0).double(),
+        )
         if how.importance_clip:
             now = token(rows, rows["student"].log_softmax(-1)).detach()
-            values = values * (now - torch.tensor(v.logprobs).double()).exp().clamp(max=how.importance_clip)
+            values = values * (now - torch.tensor(v.logprobs).double()).exp().clamp(
+                max=how.importance_clip
+            )
         total = total + weight * (values.mean() if how.mean == "site" else values.sum())
         units += float(weight) * (1 if how.mean == "site" else len(v.target_ids))
     mean = total / units
-    return mean.detach(), list(torch.autograd.grad(mean, [p for p in live.parameters() if p.requires_grad]))
+    return mean.detach(), list(
+        torch.autograd.grad(mean, [p for p in live.parameters() if p.requires_grad])
+    )
 
 
 def with_only(how: HintSettings) -> list[TrainingExample]:
     """The examples, with another site's hint only where a contrast reads it."""
     if how.contrast:
         return list(examples())
-    return [dataclasses.replace(e, hints=tuple(dataclasses.replace(v, wrong_ids=()) for v in e.hints)) for e in examples()]
+    return [
+        dataclasses.replace(e, hints=tuple(dataclasses.replace(v, wrong_ids=()) for v in e.hints))
+        for e in examples()
+    ]
 
 
 def made(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]:
     """A trainer whose student has moved, and a copy of its start."""
     own = student()
     start = copy.deepcopy(own.model)
-    return trainer_of(own, layout, hint={"weight": 1.0, "teacher": "frozen", **hint}, **train), start
+    return (
+        trainer_of(own, layout, hint={"weight": 1.0, "teacher": "frozen", **hint}, **train),
+        start,
+    )
 
 
 @pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "_"))
@@ -277,7 +365,8 @@ def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
 
 @pytest.mark.parametrize("mean", ["site", "token"])
 def test_the_mean_does_not_depend_on_how_a_step_is_cut(mean: str) -> None:
-    """Micro-batches, layouts and shares of two ranks: parts by global counts add up to the whole step's loss and gradient."""
+    """Micro-batches, layouts and shares of two ranks: parts by global counts add up to the whole
+    step's loss and gradient."""
     found: list[tuple[float, list[Tensor]]] = []
     wholes = with_only(HintSettings())
     for layout, room in (("tree", 100_000), ("rows", 100_000), ("rows", 30), ("tree", 30)):
@@ -309,30 +398,41 @@ def test_what_is_told_beside_the_loss() -> None:
     trainer, start = made("tree", {"divergence": KL_ST, "token_clip": 0.15, "importance_clip": 1.1})
     live = trainer.student.model.eval()
     steps, _ = outcome(trainer, (with_only(trainer.settings.hint), []), {"hint": 1.0})
-    rows = [r | {"teacher": r["right:start"]} for _, _, r in rows_of(live, start.eval(), contrast=False)]
+    rows = [
+        r | {"teacher": r["right:start"]} for _, _, r in rows_of(live, start.eval(), contrast=False)
+    ]
     values = torch.cat([kl_st(r).detach() for r in rows])
-    assert steps["hint"].told["clipped"] == pytest.approx(float((values > 0.15).double().mean())) and 0 < steps["hint"].told["clipped"] < 1
+    assert (
+        steps["hint"].told["clipped"] == pytest.approx(float((values > 0.15).double().mean()))
+        and 0 < steps["hint"].told["clipped"] < 1
+    )
     assert steps["hint"].told["raw"] == pytest.approx(float(values.mean()), rel=1e-6)
     now = torch.cat([token(r, r["student"].log_softmax(-1)).detach() for r in rows])
     then = torch.tensor([x for e in examples() for v in e.hints for x in v.logprobs]).double()
-    assert steps["hint"].told["importance_cut"] == pytest.approx(float(((now - then).exp() > 1.1).double().mean()))
+    assert steps["hint"].told["importance_cut"] == pytest.approx(
+        float(((now - then).exp() > 1.1).double().mean())
+    )
 
 
 # ---- credit ----
 
 
 def evidence_of(how: HintSettings, live: Any, start: Any) -> dict[tuple[str, int], float]:
-    """log p_teacher - log p_student (or the contrast of two hints) of each target token of the views, by example and position."""
+    """log p_teacher - log p_student (or the contrast of two hints) of each target token of the
+    views, by example and position."""
     found = {}
     for e, v, rows in rows_of(live, start, contrast=how.contrast):
         right = token(rows, rows["right:start"].log_softmax(-1))
-        below = token(rows, (rows["wrong:start"] if how.contrast else rows["student"]).log_softmax(-1))
+        below = token(
+            rows, (rows["wrong:start"] if how.contrast else rows["student"]).log_softmax(-1)
+        )
         found |= {(e.id, v.span[0] + k): float(x) for k, x in enumerate((right - below).detach())}
     return found
 
 
 def direct_policy(how: HintSettings, live: Any, start: Any) -> tuple[Tensor, list[Tensor]]:
-    """Dr.GRPO's sum over tokens by the number of rollouts, on advantages that the hint has moved."""
+    """Dr.GRPO's sum over tokens by the number of rollouts, on advantages that the hint has
+    moved."""
     evidence, total = evidence_of(how, live, start), torch.zeros((), dtype=torch.float64)
     for e in examples():
         log = live(input_ids=torch.tensor([e.ids])).logits[0].log_softmax(-1)
@@ -348,7 +448,9 @@ def direct_policy(how: HintSettings, live: Any, start: Any) -> tuple[Tensor, lis
                         a = a + float(credit)
                 total = total - a * (log[position - 1, e.ids[position]] - then).exp()
     total = total / len(examples())
-    return total.detach(), list(torch.autograd.grad(total, [p for p in live.parameters() if p.requires_grad]))
+    return total.detach(), list(
+        torch.autograd.grad(total, [p for p in live.parameters() if p.requires_grad])
+    )
 
 
 @pytest.mark.parametrize(
@@ -371,7 +473,8 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
         assert trainer.weights["hint"] == 0.0 and trainer.weights["policy"] == 1.0
         assert steps["policy"].loss == pytest.approx(float(value), rel=1e-6)
         assert gap(grads, gradient) <= 2e-6
-        assert steps["hint"].tokens == 6  # two targets of three tokens were sampled by the policy; the other two views have no action
+        # two targets of three tokens were sampled by the policy; the other two views have no action
+        assert steps["hint"].tokens == 6
         found[layout] = grads
     assert gap(found["tree"], found["rows"]) <= 1e-6
     plain, start = made("rows", {"combination": "additive"})
@@ -380,20 +483,31 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
 
 
 def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
-    """The same hint above the same message, once and twice: the tokens' credit is the mean over their views, not the sum."""
+    """The same hint above the same message, once and twice: the tokens' credit is the mean over
+    their views, not the sum."""
     how, rng = HintSettings(combination="advantage", weight=2.0), torch.Generator().manual_seed(3)
     one = examples()[0]
     view = dataclasses.replace(one.hints[0], wrong_ids=())
-    student_ND, teacher_ND = (torch.randn(3, 8, generator=rng, dtype=torch.float64) for _ in range(2))
+    student_ND, teacher_ND = (
+        torch.randn(3, 8, generator=rng, dtype=torch.float64) for _ in range(2)
+    )
     head = Head(weight_VD=torch.randn(VOCAB, 8, generator=rng, dtype=torch.float64))
     found = []
     for views in ((view,), (view, dataclasses.replace(view, site_id="again"))):
         batch = collate([dataclasses.replace(one, hints=views)], pad_id=0)
         counts, times = count([dataclasses.replace(one, hints=views)]), len(views)
-        credit = hint_credit(how, (student_ND.repeat(times, 1), head), [(teacher_ND.repeat(times, 1), head)], batch, counts=counts)
+        credit = hint_credit(
+            how,
+            (student_ND.repeat(times, 1), head),
+            [(teacher_ND.repeat(times, 1), head)],
+            batch,
+            counts=counts,
+        )
         assert counts.credited_tokens == credit.loss.tokens == 3
         found.append(credit.advantage_A)
-    assert torch.allclose(*found) and not torch.allclose(found[0], torch.full_like(found[0], one.actions[0].advantage))
+    assert torch.allclose(*found) and not torch.allclose(
+        found[0], torch.full_like(found[0], one.actions[0].advantage)
+    )
 
 
 def test_bounded_credit_is_bounded_in_the_step_and_says_how_often_it_stands_at_its_bound() -> None:
@@ -401,7 +515,10 @@ def test_bounded_credit_is_bounded_in_the_step_and_says_how_often_it_stands_at_i
     how = trainer.settings.hint
     steps, _ = outcome(trainer, (with_only(how), []), {"policy": 1.0})
     assert 0 < steps["hint"].loss <= 0.1 + 1e-12
-    values = [abs(torch.tensor(1000.0 * x / 0.1).tanh()) for x in evidence_of(how, trainer.student.model.eval(), start.eval()).values()]
+    values = [
+        abs(torch.tensor(1000.0 * x / 0.1).tanh())
+        for x in evidence_of(how, trainer.student.model.eval(), start.eval()).values()
+    ]
     assert steps["hint"].told["bounded"] > 0.5 and max(values) > 0.95
 
 
@@ -419,7 +536,9 @@ def test_the_wrong_hint_is_another_sites_and_who_has_none_is_left_out_and_counte
     texts = {v.site_id: v.hint_ids for e in plain for v in e.hints}
     assert dropped == 0
     for view in (v for e in given for v in e.hints):
-        assert view.wrong_ids != view.hint_ids and view.wrong_ids in [t for name, t in texts.items() if name != view.site_id]
+        assert view.wrong_ids != view.hint_ids and view.wrong_ids in [
+            t for name, t in texts.items() if name != view.site_id
+        ]
     assert with_wrong_hints(plain, seed=3) == (given, 0)
     alone, dropped = with_wrong_hints([make_example(1, hints=1)], seed=3)
     assert dropped == 1 and alone[0].hints == ()
@@ -433,7 +552,9 @@ def test_the_wrong_hint_is_another_sites_and_who_has_none_is_left_out_and_counte
         ({"difficulty": True}, "train.hint.difficulty"),
     ],
 )
-def test_imported_views_do_not_have_what_some_controls_need(hint: dict[str, Any], where: str) -> None:
+def test_imported_views_do_not_have_what_some_controls_need(
+    hint: dict[str, Any], where: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         check_views([make_example(1)], HintSettings.model_validate(hint))
     assert caught.value.where == where and "s1:0:c" in caught.value.what
@@ -441,23 +562,46 @@ def test_imported_views_do_not_have_what_some_controls_need(hint: dict[str, Any]
 
 
 def test_live_views_learn_their_log_probs_and_their_tasks_difficulty() -> None:
-    """A view's log-probs are those of its part of the sampled message; a task always or never solved leaves the channel, counted."""
+    """A view's log-probs are those of its part of the sampled message; a task always or never
+    solved leaves the channel, counted."""
 
     def rollout(name: str, reward: float) -> Any:
         sampled = SimpleNamespace(ids=(7, 8, 9, 10), logprobs=(-0.1, -0.2, -0.3, -0.4))
-        turns = [SimpleNamespace(sampled=None, context_tokens=0), SimpleNamespace(sampled=sampled, context_tokens=5)]
+        turns = [
+            SimpleNamespace(sampled=None, context_tokens=0),
+            SimpleNamespace(sampled=sampled, context_tokens=5),
+        ]
         return SimpleNamespace(session=SimpleNamespace(id=name, turns=turns), reward=reward)
 
     def group(**rewards: float) -> Any:
-        return SimpleNamespace(rollouts=[rollout(name, r) for name, r in rewards.items()], rewards=tuple(rewards.values()))
+        return SimpleNamespace(
+            rollouts=[rollout(name, r) for name, r in rewards.items()],
+            rewards=tuple(rewards.values()),
+        )
 
-    groups: Any = SimpleNamespace(groups=[group(a=1.0, b=0.0, c=0.0, d=0.0)], flat=[group(e=0.0, f=0.0)])
-    view = HintView(site_id="s", kind="bad_args", at=4, hint_ids=(3,), span=(6, 9), target_ids=(8, 9, 10), origin="student")
+    groups: Any = SimpleNamespace(
+        groups=[group(a=1.0, b=0.0, c=0.0, d=0.0)], flat=[group(e=0.0, f=0.0)]
+    )
+    view = HintView(
+        site_id="s",
+        kind="bad_args",
+        at=4,
+        hint_ids=(3,),
+        span=(6, 9),
+        target_ids=(8, 9, 10),
+        origin="student",
+    )
     views = {"a": (view,), "e": (view,)}
     found, facts = informed(groups, views, how=HintSettings(importance_clip=2.0, difficulty=True))
     (known,) = found["a"]
-    assert known.logprobs == (-0.2, -0.3, -0.4) and known.difficulty == pytest.approx((0.25 * 0.75) ** 0.5)
+    assert known.logprobs == (-0.2, -0.3, -0.4) and known.difficulty == pytest.approx(
+        (0.25 * 0.75) ** 0.5
+    )
     assert found["e"] == () and facts == {"sites/no_difficulty": 1.0}
     assert informed(groups, views, how=HintSettings()) == (views, {})
     with pytest.raises(AlignmentError, match="not a part of one sampled message"):
-        informed(groups, {"a": (dataclasses.replace(view, span=(4, 7), at=3),)}, how=HintSettings(importance_clip=2.0))
+        informed(
+            groups,
+            {"a": (dataclasses.replace(view, span=(4, 7), at=3),)},
+            how=HintSettings(importance_clip=2.0),
+        )

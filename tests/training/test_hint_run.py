@@ -1,4 +1,5 @@
-"""Hint controls over a whole run: TAID's schedule and its resume, the stop rule on clips, refusals, and preference objectives by name."""
+"""Hint controls over a whole run: TAID's schedule and its resume, the stop rule on clips, refusals,
+and preference objectives by name."""
 
 from __future__ import annotations
 
@@ -37,7 +38,12 @@ from tests.training.small_student import (
 )
 from tests.training.trees import outcome, trainer_of
 
-TAID: dict[str, Any] = {"weight": 1.0, "divergence": "taid", "teacher": "frozen", "taid": {"alpha": 0.3, "t_start": 0.3}}
+TAID: dict[str, Any] = {
+    "weight": 1.0,
+    "divergence": "taid",
+    "teacher": "frozen",
+    "taid": {"alpha": 0.3, "t_start": 0.3},
+}
 EXAMPLES = [make_example(i, length=20 + 3 * i, hints=1) for i in range(4)]
 
 
@@ -51,16 +57,22 @@ class Killed(Exception):
 def test_taid_moves_with_the_steps_mean_and_a_step_without_a_site_leaves_it_alone() -> None:
     trainer = start_trainer(make_config(steps=10, hint=TAID, lm_ce={"weight": 1.0}), make_student())
     bare = [dataclasses.replace(e, hints=()) for e in EXAMPLES]
-    lines = [train_step(trainer, given, [], step=step) for step, given in enumerate([EXAMPLES, EXAMPLES, bare, EXAMPLES])]
+    lines = [
+        train_step(trainer, given, [], step=step)
+        for step, given in enumerate([EXAMPLES, EXAMPLES, bare, EXAMPLES])
+    ]
     ts = [line["hint/taid_t"] for line in lines]
-    assert ts[0] == ts[1] == 0.3 < ts[2] == ts[3]  # the first step is only remembered, the third has no site
+    # the first step is only remembered, the third has no site
+    assert ts[0] == ts[1] == 0.3 < ts[2] == ts[3]
     change = (lines[0]["hint/raw"] - lines[1]["hint/raw"]) / lines[0]["hint/raw"]
     gain = 0.3 * torch.sigmoid(torch.tensor(0.01 * change)).item() * 0.7
     assert gain > 0.7 / 10 and ts[2] == pytest.approx(0.3 + gain, rel=1e-6)
     assert trainer.taid is not None and abs(trainer.taid.momentum) < 1.0 and trainer.taid.t > ts[3]
 
 
-@pytest.mark.parametrize(("schedule", "expected"), [("fixed", [0.3, 0.3, 0.3]), ("linear", [0.3, 0.3, 0.37])])
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("fixed", [0.3, 0.3, 0.3]), ("linear", [0.3, 0.3, 0.37])]
+)
 def test_taids_other_schedules(schedule: str, expected: list[float]) -> None:
     hint = {**TAID, "taid": {"schedule": schedule, "t_start": 0.3}}
     trainer = start_trainer(make_config(steps=10, hint=hint), make_student())
@@ -81,7 +93,9 @@ def test_a_killed_taid_run_goes_on_as_the_whole_one_did(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(config, student=make_student(), examples=EXAMPLES, run=killed, on_step=stop)
     train(config, student=make_student(), examples=EXAMPLES, run=killed, resume=True)
-    found, expected = ([(line["hint/taid_t"], line["loss"]) for line in run.metrics()] for run in (killed, whole))
+    found, expected = (
+        [(line["hint/taid_t"], line["loss"]) for line in run.metrics()] for run in (killed, whole)
+    )
     assert found == expected and len({t for t, _ in expected}) == 4
 
 
@@ -110,8 +124,15 @@ def test_the_slow_average_starts_at_the_student_not_at_its_base(tmp_path: Path) 
 
 
 def test_a_run_stops_where_the_clip_is_the_signal() -> None:
-    hint = {"weight": 1.0, "divergence": "kl(student, teacher)", "teacher": "live", "token_clip": 1e-9}
-    trainer = start_trainer(make_config(hint=hint, starved_steps=3, health={"max_clipped": 0.8}), make_student())
+    hint = {
+        "weight": 1.0,
+        "divergence": "kl(student, teacher)",
+        "teacher": "live",
+        "token_clip": 1e-9,
+    }
+    trainer = start_trainer(
+        make_config(hint=hint, starved_steps=3, health={"max_clipped": 0.8}), make_student()
+    )
     with pytest.raises(StoppedError) as caught:
         for step in range(4):
             line = train_step(trainer, EXAMPLES, [], step=step)
@@ -120,11 +141,18 @@ def test_a_run_stops_where_the_clip_is_the_signal() -> None:
 
 
 def test_credit_at_its_bound_warns_at_once_and_stops_later() -> None:
-    health = Health(weights={"policy": 1.0, "lm_ce": 0.0, "hint": 1.0, "preference": 0.0}, max_bad_steps=2, max_clipped=0.9)
+    health = Health(
+        weights={"policy": 1.0, "lm_ce": 0.0, "hint": 1.0, "preference": 0.0},
+        max_bad_steps=2,
+        max_clipped=0.9,
+    )
 
     def step(share: float) -> dict[Any, ChannelStep]:
         alive = {"inputs": 1, "tokens": 9, "loss": 0.1, "grad_norm": 0.1}
-        return {n: ChannelStep(**alive, told={"bounded": share} if n == "hint" else {}) for n in ("policy", "lm_ce", "hint", "preference")}
+        return {
+            n: ChannelStep(**alive, told={"bounded": share} if n == "hint" else {})
+            for n in ("policy", "lm_ce", "hint", "preference")
+        }
 
     statuses = health.observe(step(0.95))
     (warning,) = health.warnings(statuses)
@@ -164,22 +192,49 @@ def test_a_control_that_nothing_would_read_is_refused(unread: dict[str, Any], by
         ({"hint": {"divergence": "taid", "estimator": "top_k"}}, "set estimator = full"),
         ({"hint": {"divergence": "eopd", "entry_clip": 0.1}}, "set entry_clip = 0"),
         ({"hint": {"estimator": "sampled_token"}}, 'set divergence = "kl.student, teacher."'),
-        ({"hint": {"estimator": "sampled_token", "divergence": "kl(student, teacher)", "token_clip": 1.0}}, "set token_clip = 0"),
-        ({"hint": {"combination": "convex", "weight": 1.5}, "policy": {"weight": 1.0}}, "lower weight"),
+        (
+            {
+                "hint": {
+                    "estimator": "sampled_token",
+                    "divergence": "kl(student, teacher)",
+                    "token_clip": 1.0,
+                }
+            },
+            "set token_clip = 0",
+        ),
+        (
+            {"hint": {"combination": "convex", "weight": 1.5}, "policy": {"weight": 1.0}},
+            "lower weight",
+        ),
         ({"hint": {"combination": "convex", "weight": 0.5}}, "set policy.weight"),
-        ({"hint": {"combination": "bounded", "token_clip": 0.1}, "policy": {"weight": 1.0}}, "token_clip would not be read"),
-        ({"hint": {"combination": "advantage"}, "policy": {"weight": 1.0}, "fork": True}, "or fork = false"),
+        (
+            {"hint": {"combination": "bounded", "token_clip": 0.1}, "policy": {"weight": 1.0}},
+            "token_clip would not be read",
+        ),
+        (
+            {"hint": {"combination": "advantage"}, "policy": {"weight": 1.0}, "fork": True},
+            "or fork = false",
+        ),
         ({"hint": {"difficulty": True}, "fork": True}, "set hint.difficulty = false"),
         ({"preference": {"objective": "ipo", "label_smoothing": 0.1}}, "set label_smoothing = 0"),
     ],
 )
-def test_what_cannot_go_together_is_refused_with_its_remedy(settings: dict[str, Any], words: str) -> None:
+def test_what_cannot_go_together_is_refused_with_its_remedy(
+    settings: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValidationError, match=words):
         TrainSettings.model_validate(settings)
 
 
 @pytest.mark.parametrize(
-    "hint", [{"teacher": "trust_region"}, {"contrast": True}, {"divergence": "taid"}, {"combination": "bounded"}, {"importance_clip": 2.0}]
+    "hint",
+    [
+        {"teacher": "trust_region"},
+        {"contrast": True},
+        {"divergence": "taid"},
+        {"combination": "bounded"},
+        {"importance_clip": 2.0},
+    ],
 )
 def test_the_trl_scorer_refuses_what_it_does_not_host(hint: dict[str, Any]) -> None:
     settings = TrainSettings.model_validate({"hint": hint, "policy": {"weight": 1.0}})
@@ -209,11 +264,19 @@ def direct_pairs(settings: Any, model: Any, start: Any) -> tuple[Tensor, list[Te
     for pair in PAIRS:
         won, lost = (response(model, pair, side) for side in (pair.chosen_ids, pair.rejected_ids))
         with torch.no_grad():
-            ref_won, ref_lost = (response(start, pair, side) for side in (pair.chosen_ids, pair.rejected_ids))
+            ref_won, ref_lost = (
+                response(start, pair, side) for side in (pair.chosen_ids, pair.rejected_ids)
+            )
         margin, e = (won - ref_won) - (lost - ref_lost), settings.label_smoothing
-        z = settings.beta * (won - lost) - settings.gamma if settings.objective == "simpo" else settings.beta * margin
+        z = (
+            settings.beta * (won - lost) - settings.gamma
+            if settings.objective == "simpo"
+            else settings.beta * margin
+        )
         smooth = -(1 - e) * log_sigmoid(z) - e * log_sigmoid(-z)
-        values.append((margin - 1 / (2 * settings.beta)) ** 2 if settings.objective == "ipo" else smooth)
+        values.append(
+            (margin - 1 / (2 * settings.beta)) ** 2 if settings.objective == "ipo" else smooth
+        )
     mean = torch.stack(values).mean()
     return mean.detach(), list(torch.autograd.grad(mean, list(model.parameters())))
 
@@ -233,10 +296,16 @@ def test_pair_objectives_are_the_direct_computation(preference: dict[str, Any]) 
     for layout in ("tree", "rows"):
         student = Student(name="test", model=make("qwen3").double(), tokenizer=WordTokenizer())
         start = copy.deepcopy(student.model).eval()
-        trainer = trainer_of(student, layout, preference={"weight": 1.0, "anchor": 0.0, **preference})
-        value, gradient = direct_pairs(trainer.settings.preference, trainer.student.model.eval(), start)
+        trainer = trainer_of(
+            student, layout, preference={"weight": 1.0, "anchor": 0.0, **preference}
+        )
+        value, gradient = direct_pairs(
+            trainer.settings.preference, trainer.student.model.eval(), start
+        )
         steps, grads = outcome(trainer, ([], PAIRS), {"preference": 1.0})
-        assert steps["preference"].loss == pytest.approx(float(value), rel=1e-6) and steps["preference"].told["accuracy"] in (0.0, 0.5, 1.0)
+        assert steps["preference"].loss == pytest.approx(float(value), rel=1e-6) and steps[
+            "preference"
+        ].told["accuracy"] in (0.0, 0.5, 1.0)
         assert gap(grads, gradient) <= 2e-6
         assert ("preference" in trainer.references) == (preference["objective"] != "simpo")
         found.append(grads)

@@ -1,4 +1,5 @@
-"""Hostile environments and a hostile policy through a whole training run: each costs its rollouts, by name, and never the run."""
+"""Hostile environments and a hostile policy through a whole training run: each costs its rollouts,
+by name, and never the run."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ def run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunD
     """The run, ended; its process ends too, although threads of it hang for ever."""
     folder = tmp_path_factory.mktemp("hostile")
     begun = time.monotonic()
-    subprocess.run([sys.executable, "-m", "tests.training.hostile_run", str(folder)], cwd=repository_root, check=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        [sys.executable, "-m", "tests.training.hostile_run", str(folder)],
+        cwd=repository_root,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
     assert time.monotonic() - begun < TIMEOUT_S
     return RunDir(folder / "runs" / "r")
 
@@ -35,7 +41,9 @@ def run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunD
 @pytest.mark.timeout(TIMEOUT_S)
 def test_the_run_ends_as_if_nothing_had_happened(run: RunDir) -> None:
     lines = run.metrics()
-    assert run.info()["state"] == "done" and [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert run.info()["state"] == "done" and [line["step"] for line in lines] == list(
+        range(1, STEPS + 1)
+    )
     assert [line["rollouts/episodes"] for line in lines] == [GROUPS * SIZE] * STEPS
     assert all(line["policy/status"] == "active" and line["policy/tokens"] > 100 for line in lines)
     assert [step for step, _ in run.checkpoints()][-1] == STEPS
@@ -46,7 +54,9 @@ def test_each_hostile_environment_costs_its_own_rollouts_and_says_why(run: RunDi
     """Two tasks of eight hang, at their opening or in an answer, one raises."""
     for line in run.metrics():
         assert line["lost/env_error"] <= SIZE and SIZE <= line["lost/env_timeout"] <= 2 * SIZE
-        assert line["rollouts/lost"] == (line["lost/env_error"] + line["lost/env_timeout"]) / (GROUPS * SIZE)
+        assert line["rollouts/lost"] == (line["lost/env_error"] + line["lost/env_timeout"]) / (
+            GROUPS * SIZE
+        )
     words = {word for event in run.events() if event["kind"] == "lost" for word in event["words"]}
     assert words == {"no answer within 0.3 s", "RuntimeError: ␛[31mboom␛[0m"}
 
@@ -56,18 +66,26 @@ def test_what_a_policy_does_to_itself_is_counted(run: RunDir) -> None:
     lines = run.metrics()
     assert sum(line["rollouts/refused_calls"] for line in lines) == NUM_CALLS - 8
     assert sum(line["rollouts/cut_off"] for line in lines) * GROUPS * SIZE >= 1
-    assert all(line["rollouts/unresolvable"] > 0 for line in lines)  # half a call is answered as malformed, and penalised
+    # half a call is answered as malformed, and penalised
+    assert all(line["rollouts/unresolvable"] > 0 for line in lines)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_nothing_hostile_reaches_a_file(run: RunDir) -> None:
-    """Results are short and plain, in the sessions that were kept, in the events, in the log; 100 MB stand nowhere."""
+    """Results are short and plain, in the sessions that were kept, in the events, in the log; 100
+    MB stand nowhere."""
     sessions = [s for _, path in run.samples() for s in read_sessions(path)]
     texts = [r.text for s in sessions for t in s.turns for r in t.results]
-    assert any("more characters are left out" in text for text in texts) and any("␛[2J" in text for text in texts)
+    assert any("more characters are left out" in text for text in texts) and any(
+        "␛[2J" in text for text in texts
+    )
     assert all(len(text) < MAX_CHARS + 100 for text in texts)
-    raw = b"".join(p.read_bytes() for p in run.path.rglob("*") if p.suffix in (".jsonl", ".log", ".txt"))
-    assert len(raw) < 20_000_000 and not any(c in raw for c in (b"\x1b", b"\\u001b", b"\\x1b", b"\x00"))
+    raw = b"".join(
+        p.read_bytes() for p in run.path.rglob("*") if p.suffix in (".jsonl", ".log", ".txt")
+    )
+    assert len(raw) < 20_000_000 and not any(
+        c in raw for c in (b"\x1b", b"\\u001b", b"\\x1b", b"\x00")
+    )
     assert all(t.tag in ("", CUT) for s in sessions for t in s.turns if t.role == "assistant")
 
 
@@ -76,7 +94,12 @@ def test_the_page_has_a_table_of_what_was_lost(run: RunDir) -> None:
     rows = {row["name"]: row for row in lost_rows(run.metrics())}
     lines = run.metrics()
     for name in ("lost/env_error", "lost/env_timeout", "rollouts/refused_calls"):
-        assert rows[name]["count"] == sum(line[name] for line in lines) and rows[name]["of"] == GROUPS * SIZE * STEPS
+        assert (
+            rows[name]["count"] == sum(line[name] for line in lines)
+            and rows[name]["of"] == GROUPS * SIZE * STEPS
+        )
     page = run_page(run_report(run.path))
-    assert "what was lost on the way, of 64 rollouts" in page and all(row["what"] in page for row in rows.values())
+    assert "what was lost on the way, of 64 rollouts" in page and all(
+        row["what"] in page for row in rows.values()
+    )
     assert json.dumps(lost_rows([{"loss": 1.0}])) == "[]"

@@ -1,4 +1,5 @@
-"""The reference's log-probs of pairs: scored once, kept by the model's hash, the same as scored anew, and never those of other weights."""
+"""The reference's log-probs of pairs: scored once, kept by the model's hash, the same as scored
+anew, and never those of other weights."""
 
 from __future__ import annotations
 
@@ -32,20 +33,32 @@ from tests.training.small_student import (
 )
 from tests.training.test_channels import log_softmax, perturbed, plain_logits
 
-PAIRS = [make_pair(0), make_pair(1, prefix=9, chosen=2, rejected=7), make_pair(2, chosen=6, rejected=1)]
+PAIRS = [
+    make_pair(0),
+    make_pair(1, prefix=9, chosen=2, rejected=7),
+    make_pair(2, chosen=6, rejected=1),
+]
 EXAMPLES = [make_example(i, length=22 + 3 * i, hints=0) for i in range(3)]
-ONLY: dict[str, Any] = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 0.0}, "preference": {"weight": 1.0, "batch_pairs": 2, "anchor": 0.0}}
+ONLY: dict[str, Any] = {
+    "lm_ce": {"weight": 0.0},
+    "hint": {"weight": 0.0},
+    "preference": {"weight": 1.0, "batch_pairs": 2, "anchor": 0.0},
+}
 
 
 def trainer_on(student: Student, **options: Any) -> Trainer:
     return start_trainer(make_config(**{**ONLY, **options}), student)
 
 
-def kept_by(trainer: Trainer, folder: Path | None, pairs: list[PreferencePair] = PAIRS) -> KeptReference:
+def kept_by(
+    trainer: Trainer, folder: Path | None, pairs: list[PreferencePair] = PAIRS
+) -> KeptReference:
     return keep_reference(trainer, pairs, folder=folder)
 
 
-def trained(folder: Path, name: str, student: Student, *, reference: Path | None, **options: Any) -> tuple[RunDir, list[dict[str, Any]]]:
+def trained(
+    folder: Path, name: str, student: Student, *, reference: Path | None, **options: Any
+) -> tuple[RunDir, list[dict[str, Any]]]:
     """The run, and its lines without what a clock says."""
     config = make_config(**{**ONLY, **options})
     run = make_run(folder, config, name=name)
@@ -54,7 +67,10 @@ def trained(folder: Path, name: str, student: Student, *, reference: Path | None
 
 
 def lines_of(run: RunDir) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key not in ("step_s", "t")} for line in run.metrics()]
+    return [
+        {key: value for key, value in line.items() if key not in ("step_s", "t")}
+        for line in run.metrics()
+    ]
 
 
 def told_of(run: RunDir) -> tuple[int, int]:
@@ -69,14 +85,22 @@ def test_they_are_the_starts_log_probs_token_by_token(layout: str) -> None:
     for pair in kept_by(trainer, None).told(PAIRS):
         by_hand = []
         for side in (pair.chosen_ids, pair.rejected_ids):
-            logp = log_softmax(plain_logits(trainer.references["preference"].model, pair.prefix_ids + side))
-            by_hand += [float(logp[len(pair.prefix_ids) + j - 1, token]) for j, token in enumerate(side)]
+            logp = log_softmax(
+                plain_logits(trainer.references["preference"].model, pair.prefix_ids + side)
+            )
+            by_hand += [
+                float(logp[len(pair.prefix_ids) + j - 1, token]) for j, token in enumerate(side)
+            ]
         assert pair.reference == pytest.approx(by_hand, abs=1e-5)
 
 
 @pytest.mark.parametrize("objective", ["dpo", "dpo_norm", "ipo"])
 def test_a_loss_on_kept_log_probs_is_that_of_scoring_the_start_in_the_step(objective: str) -> None:
-    trainer = perturbed(trainer_on(make_student(), preference={"weight": 1.0, "objective": objective, "anchor": 0.0}))
+    trainer = perturbed(
+        trainer_on(
+            make_student(), preference={"weight": 1.0, "objective": objective, "anchor": 0.0}
+        )
+    )
     told = kept_by(trainer, None).told(PAIRS)
     (scored,), _ = channel_losses(trainer, collate([], PAIRS, pad_id=0), count([], PAIRS))
     del trainer.references["preference"]
@@ -89,7 +113,10 @@ def test_a_loss_on_kept_log_probs_is_that_of_scoring_the_start_in_the_step(objec
 
 def test_a_run_on_kept_log_probs_is_the_run_that_made_them_bit_for_bit(tmp_path: Path) -> None:
     folder = tmp_path / "reference"
-    runs = [trained(tmp_path, name, make_student(), reference=where) for name, where in (("a", folder), ("b", folder), ("c", None))]
+    runs = [
+        trained(tmp_path, name, make_student(), reference=where)
+        for name, where in (("a", folder), ("b", folder), ("c", None))
+    ]
     assert [told_of(run) for run, _ in runs] == [(3, 0), (0, 3), (3, 0)]
     assert runs[0][1] == runs[1][1] == runs[2][1] and len(runs[0][1]) == 4
     assert {line["preference/tokens"] > 0 for line in runs[0][1]} == {True}
@@ -107,11 +134,15 @@ def test_other_weights_find_nothing_of_the_first_ones(tmp_path: Path) -> None:
 def test_a_pair_encoded_otherwise_is_made_and_the_others_are_found(tmp_path: Path) -> None:
     """The same id and lengths, one token of its context another one."""
     first = kept_by(trainer_on(make_student()), tmp_path)
-    changed = dataclasses.replace(PAIRS[0], prefix_ids=(PAIRS[0].prefix_ids[0] + 1, *PAIRS[0].prefix_ids[1:]))
+    changed = dataclasses.replace(
+        PAIRS[0], prefix_ids=(PAIRS[0].prefix_ids[0] + 1, *PAIRS[0].prefix_ids[1:])
+    )
     again = kept_by(trainer_on(make_student()), tmp_path, [changed, *PAIRS[1:]])
     assert (first.made, again.made, again.found) == (3, 1, 2)
     assert again.told([changed])[0].reference != first.told(PAIRS[:1])[0].reference
-    assert kept_by(trainer_on(make_student()), tmp_path).found == 3, "what was found before is still there"
+    assert kept_by(trainer_on(make_student()), tmp_path).found == 3, (
+        "what was found before is still there"
+    )
 
 
 @pytest.mark.parametrize("change", ["layout", "model"])
@@ -120,7 +151,12 @@ def test_what_would_change_a_last_bit_is_another_file(change: str, tmp_path: Pat
     student = make_student()
     if change == "model":
         student.model.config.rms_norm_eps *= 2
-    assert kept_by(trainer_on(student, layout="rows" if change == "layout" else "tree"), tmp_path).found == 0
+    assert (
+        kept_by(
+            trainer_on(student, layout="rows" if change == "layout" else "tree"), tmp_path
+        ).found
+        == 0
+    )
 
 
 def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
@@ -132,7 +168,8 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> None:
-    """Not the weights of the checkpoint: the resumed run finds what the first launch made, and goes on as a run that was never stopped."""
+    """Not the weights of the checkpoint: the resumed run finds what the first launch made, and goes
+    on as a run that was never stopped."""
     base = tmp_path / "base"
     small_model().save_pretrained(str(base))
     settings = StudentSettings(model=str(base), lora=LoraSettings(rank=2, alpha=8))
@@ -145,7 +182,14 @@ def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> No
             return load_student(settings, tokenizer=WordTokenizer(), seed=3)
 
         short = config.model_copy(update={"train": config.train.model_copy(update={"steps": halt})})
-        train(short, student=student(), examples=EXAMPLES, pairs=PAIRS, run=run, reference=tmp_path / name)
+        train(
+            short,
+            student=student(),
+            examples=EXAMPLES,
+            pairs=PAIRS,
+            run=run,
+            reference=tmp_path / name,
+        )
         if halt < 4:
             train(
                 config,
@@ -158,16 +202,22 @@ def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> No
                 accept_changes=True,
             )
         runs.append(open_run(run.path))
-    assert [line["preference/loss"] for line in runs[0].metrics()] == [line["preference/loss"] for line in runs[1].metrics()]
+    assert [line["preference/loss"] for line in runs[0].metrics()] == [
+        line["preference/loss"] for line in runs[1].metrics()
+    ]
     assert told_of(runs[1]) == (0, 3)
     plain = AutoModelForCausalLM.from_pretrained(str(base))
     lora = trainer_on(load_student(settings, tokenizer=WordTokenizer(), seed=3))
     full = trainer_on(Student(name="full", model=plain, tokenizer=WordTokenizer()))
-    for with_adapters, without in zip(kept_by(lora, None).told(PAIRS), kept_by(full, None).told(PAIRS), strict=True):
+    for with_adapters, without in zip(
+        kept_by(lora, None).told(PAIRS), kept_by(full, None).told(PAIRS), strict=True
+    ):
         assert with_adapters.reference == pytest.approx(without.reference, abs=1e-6)
 
 
-def test_no_copy_of_the_start_is_held_and_simpo_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_copy_of_the_start_is_held_and_simpo_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[bool] = []
 
     def looking(trainer: Trainer, *given: Any, **how: Any) -> Any:
@@ -180,7 +230,13 @@ def test_no_copy_of_the_start_is_held_and_simpo_keeps_nothing(tmp_path: Path, mo
     monkeypatch.setattr(loop, "train_step", looking)
     trained(tmp_path, "dpo", make_student(), reference=tmp_path / "kept")
     assert seen == [False] * 4
-    run, _ = trained(tmp_path, "simpo", make_student(), reference=tmp_path / "none", preference={"weight": 1.0, "objective": "simpo"})
+    run, _ = trained(
+        tmp_path,
+        "simpo",
+        make_student(),
+        reference=tmp_path / "none",
+        preference={"weight": 1.0, "objective": "simpo"},
+    )
     assert not (tmp_path / "none").exists() and "reference_made" not in run.events()[0]
 
 
@@ -193,7 +249,15 @@ def test_log_probs_of_another_length_are_refused() -> None:
 
 
 def test_only_the_pairs_that_a_run_draws_are_scored(tmp_path: Path) -> None:
-    config = make_config(**{**ONLY, "preference": {**ONLY["preference"], "batch_pairs": 1}, "steps": 2})
+    config = make_config(
+        **{**ONLY, "preference": {**ONLY["preference"], "batch_pairs": 1}, "steps": 2}
+    )
     run = make_run(tmp_path, config, name="r")
-    train(config, student=make_student(), examples=EXAMPLES, pairs=[make_pair(i) for i in range(9)], run=run)
+    train(
+        config,
+        student=make_student(),
+        examples=EXAMPLES,
+        pairs=[make_pair(i) for i in range(9)],
+        run=run,
+    )
     assert told_of(run) == (2, 0)

@@ -1,4 +1,5 @@
-"""SIGKILL anywhere in a live run with three channels, a tree and a slow teacher: resumed, it is the undisturbed run bit by bit."""
+"""SIGKILL anywhere in a live run with three channels, a tree and a slow teacher: resumed, it is the
+undisturbed run bit by bit."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ CHOSEN = [
     "op open tokens/.step_000005.json",
     "op os.rename checkpoints/step_000004",  # all is done but to prune
 ]
-PLACES = {"chosen": CHOSEN, "random": [f"op #{random.Random(seed).randrange(2, 60)}" for seed in range(4)]}
+PLACES = {
+    "chosen": CHOSEN,
+    "random": [f"op #{random.Random(seed).randrange(2, 60)}" for seed in range(4)],
+}
 TIMEOUT_S = 500
 
 
@@ -47,7 +51,12 @@ def digest(path: Path) -> str:
 
 def files(run: RunDir, *folders: str) -> dict[str, str]:
     """Hash of every file below some folders of a run, by path."""
-    found = [p for name in folders for p in sorted((run.path / name).rglob("*")) if p.is_file() and p.name != "trainer.json"]
+    found = [
+        p
+        for name in folders
+        for p in sorted((run.path / name).rglob("*"))
+        if p.is_file() and p.name != "trainer.json"
+    ]
     return {p.relative_to(run.path).as_posix(): digest(p) for p in found}
 
 
@@ -56,14 +65,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Pat
     """The folder of three runs, all ended: "whole", "chosen" and "random"."""
     folder = tmp_path_factory.mktemp("killed")
     (folder / "places.json").write_text(json.dumps(PLACES), "utf-8")
-    subprocess.run([sys.executable, "-m", "tests.training.killed", str(folder)], cwd=repository_root, check=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        [sys.executable, "-m", "tests.training.killed", str(folder)],
+        cwd=repository_root,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
     return folder
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_the_undisturbed_run_feeds_three_channels_from_its_own_rollouts(runs: Path) -> None:
     lines = RunDir(runs / "runs" / "whole").metrics()
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5] and len({line["rollouts/entropy"] for line in lines}) == 5
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5] and len(
+        {line["rollouts/entropy"] for line in lines}
+    ) == 5
     for name in ("policy", "hint", "preference"):
         assert any(line[f"{name}/status"] == "active" for line in lines)
 
@@ -73,9 +89,16 @@ def test_the_undisturbed_run_feeds_three_channels_from_its_own_rollouts(runs: Pa
 def test_a_run_that_is_killed_again_and_again_is_the_undisturbed_run(name: str, runs: Path) -> None:
     ended: dict[str, Any] = json.loads((runs / "launches.json").read_text("utf-8"))
     assert ended["teach"] == ended["whole"] == [0]
-    assert dict(zip([*PLACES[name], "end"], ended[name], strict=True)) == {**dict.fromkeys(PLACES[name], -signal.SIGKILL), "end": 0}
+    assert dict(zip([*PLACES[name], "end"], ended[name], strict=True)) == {
+        **dict.fromkeys(PLACES[name], -signal.SIGKILL),
+        "end": 0,
+    }
     whole, killed = RunDir(runs / "runs" / "whole"), RunDir(runs / "runs" / name)
     assert [same(line) for line in killed.metrics()] == [same(line) for line in whole.metrics()]
-    assert files(killed, "checkpoints", "samples", "tokens") == files(whole, "checkpoints", "samples", "tokens")
-    assert 1 < killed.info()["attempts"] <= len(PLACES[name]) + 1 and killed.info()["state"] == "done"
+    assert files(killed, "checkpoints", "samples", "tokens") == files(
+        whole, "checkpoints", "samples", "tokens"
+    )
+    assert (
+        1 < killed.info()["attempts"] <= len(PLACES[name]) + 1 and killed.info()["state"] == "done"
+    )
     assert not list(killed.path.rglob("*.part"))

@@ -1,4 +1,5 @@
-"""The producer of live training, on scripted players: what becomes of a rollout, and that nothing else does."""
+"""The producer of live training, on scripted players: what becomes of a rollout, and that nothing
+else does."""
 
 from __future__ import annotations
 
@@ -16,10 +17,28 @@ from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import sample_groups
 from composer_replication.training import live as live_module
 from composer_replication.training import world as world_module
-from composer_replication.training.live import LiveStep, check_ids, example_of, few, group_advantages
+from composer_replication.training.live import (
+    LiveStep,
+    check_ids,
+    example_of,
+    few,
+    group_advantages,
+)
 from composer_replication.training.rollout_metrics import behaviour, num_unresolvable
-from composer_replication.training.world import TaskSource, check_trainable, open_world, training_tasks
-from tests.training.scripted import careless_sample, live_config, make_live, perfect_sample, renderer, workshop
+from composer_replication.training.world import (
+    TaskSource,
+    check_trainable,
+    open_world,
+    training_tasks,
+)
+from tests.training.scripted import (
+    careless_sample,
+    live_config,
+    make_live,
+    perfect_sample,
+    renderer,
+    workshop,
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +48,12 @@ def world() -> Iterator[TaskSource]:
 
 
 def played(
-    world: TaskSource, *, step: int = 0, sample: Any = careless_sample, kept: frozenset[str] | None = None, **options: Any
+    world: TaskSource,
+    *,
+    step: int = 0,
+    sample: Any = careless_sample,
+    kept: frozenset[str] | None = None,
+    **options: Any,
 ) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
@@ -56,17 +80,26 @@ def test_each_sampled_message_is_an_action_with_its_groups_advantage(made: LiveS
                 assert example is None or (example.actions == () and example.hints)
                 continue
             assert example is not None and len(example.actions) == len(messages) >= 3
-            assert example.ids == rollout.ids and example.trained == () and example.origin == "student"
+            assert (
+                example.ids == rollout.ids and example.trained == () and example.origin == "student"
+            )
             for action, turn in zip(example.actions, messages, strict=True):
                 assert turn.sampled is not None
-                assert example.ids[slice(*action.span)] == turn.sampled.ids and action.logprobs == turn.sampled.logprobs
+                assert (
+                    example.ids[slice(*action.span)] == turn.sampled.ids
+                    and action.logprobs == turn.sampled.logprobs
+                )
                 assert action.advantage == pytest.approx(rollout.reward - sum(rewards) / 4)
     assert kinds["mixed"] >= 1
 
 
 def test_flat_groups_count_and_still_give_hint_views(world: TaskSource) -> None:
     made = played(world, step=1, groups=8)
-    flat = [made.rollouts[i : i + 4] for i in range(0, 32, 4) if len({r.reward for r in made.rollouts[i : i + 4]}) == 1]
+    flat = [
+        made.rollouts[i : i + 4]
+        for i in range(0, 32, 4)
+        if len({r.reward for r in made.rollouts[i : i + 4]}) == 1
+    ]
     assert flat and made.num_rollouts == 32 == made.facts["rollouts/episodes"]
     assert made.facts["rollouts/flat"] == len(flat) / 8
     names = {r.session.id for group in flat for r in group}
@@ -82,9 +115,15 @@ def test_views_are_of_the_mistaken_messages_and_hold_no_error(made: LiveStep) ->
     for example, view in views:
         turn = int(view.site_id.removeprefix(example.session_id).split(":")[1])
         message = sessions[example.session_id].turns[turn]
-        assert message.sampled is not None and view.target_ids == message.sampled.ids and view.origin == "student"
+        assert (
+            message.sampled is not None
+            and view.target_ids == message.sampled.ids
+            and view.origin == "student"
+        )
         call = message.calls[0]
-        (error,) = (r for t in sessions[example.session_id].turns for r in t.results if r.call_id == call.id)
+        (error,) = (
+            r for t in sessions[example.session_id].turns for r in t.results if r.call_id == call.id
+        )
         assert error.is_error and error.text not in decode(list(example.teacher_ids(view)))
         assert view.kind in ("unknown_tool", "bad_arguments")
         assert "Reminder" in decode(list(view.hint_ids))
@@ -104,7 +143,9 @@ def test_weights_decide_what_is_made(world: TaskSource) -> None:
     assert "sites/used" not in policy_only.facts and policy_only.facts["sites/found"] > 0
 
 
-def test_more_sites_than_asked_for_are_drawn_from_and_counted(world: TaskSource, made: LiveStep) -> None:
+def test_more_sites_than_asked_for_are_drawn_from_and_counted(
+    world: TaskSource, made: LiveStep
+) -> None:
     few_sites = played(world, hint_sites=3)
     chosen = {v.site_id for e in few_sites.examples for v in e.hints}
     assert len(chosen) == 3 == few_sites.facts["sites/used"]
@@ -120,50 +161,82 @@ def test_the_hints_of_one_message_are_drawn_together(world: TaskSource) -> None:
         s.id: s
         for turn in (1, 3, 5, 7)
         for name in "ab"
-        for s in [Site(session_id="s", turn=turn, kind="k", detector="d", evidence=(9,), call_id=f"{name}{turn}")]
+        for s in [
+            Site(
+                session_id="s",
+                turn=turn,
+                kind="k",
+                detector="d",
+                evidence=(9,),
+                call_id=f"{name}{turn}",
+            )
+        ]
     }
     hints = [Hint(site_id=name, text="h", writer="w", kind="k") for name in sites]
     for step in range(6):
         drawn = live._drawn(hints, sites=sites, step=step)
         turns = [sites[hint.site_id].turn for hint in drawn]
-        assert len(drawn) == 4 and len(set(turns)) == 2 and all(turns.count(turn) == 2 for turn in turns)
+        assert (
+            len(drawn) == 4
+            and len(set(turns)) == 2
+            and all(turns.count(turn) == 2 for turn in turns)
+        )
 
 
-def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(world: TaskSource, made: LiveStep) -> None:
+def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(
+    world: TaskSource, made: LiveStep
+) -> None:
     kinds = [v.kind for e in made.examples for v in e.hints]
     assert len(set(kinds)) == 2 and made.facts["sites/weak"] == 0
     for kind in sorted(set(kinds)):
         gated = played(world, kept=frozenset({kind}))
         assert {v.kind for e in gated.examples for v in e.hints} == {kind}
-        assert gated.facts["sites/weak"] == len(kinds) - kinds.count(kind) and gated.facts["sites/used"] == kinds.count(kind)
+        assert gated.facts["sites/weak"] == len(kinds) - kinds.count(kind) and gated.facts[
+            "sites/used"
+        ] == kinds.count(kind)
         assert gated.facts["sites/found"] == made.facts["sites/found"]
 
 
 def test_a_player_without_mistakes_leaves_nothing_to_train_on(world: TaskSource) -> None:
     made = played(world, sample=perfect_sample)
     assert made.examples == () and made.num_rollouts == 12
-    assert made.facts["rollouts/success"] == 1.0 and made.facts["rollouts/flat"] == 1.0 and made.facts["rollouts/all_failed_groups"] == 0
+    assert (
+        made.facts["rollouts/success"] == 1.0
+        and made.facts["rollouts/flat"] == 1.0
+        and made.facts["rollouts/all_failed_groups"] == 0
+    )
     assert made.facts["rollouts/unresolvable"] == 0 and made.facts["rollouts/valid_calls"] == 1.0
     assert made.facts["family/C"] == 0 and made.facts["sites/found"] == 0
 
 
 def test_ids_that_were_not_sampled_are_an_error(made: LiveStep) -> None:
     rollout = next(r for r in made.rollouts if len(r.ids) > 200)
-    changed = dataclasses.replace(rollout, ids=(*rollout.ids[:199], rollout.ids[199] + 1, *rollout.ids[200:]))
+    changed = dataclasses.replace(
+        rollout, ids=(*rollout.ids[:199], rollout.ids[199] + 1, *rollout.ids[200:])
+    )
     with pytest.raises(AlignmentError, match="from token 199 on"):
-        check_ids(dataclasses.replace(made.examples[0], ids=rollout.ids, hints=(), actions=()), changed)
+        check_ids(
+            dataclasses.replace(made.examples[0], ids=rollout.ids, hints=(), actions=()), changed
+        )
     last = rollout.ids[-1]
     with pytest.raises(AlignmentError, match="is not what was sampled"):
-        example_of(dataclasses.replace(rollout, ids=(*rollout.ids[:-1], last + 1)), advantage=0.5, views=())
+        example_of(
+            dataclasses.replace(rollout, ids=(*rollout.ids[:-1], last + 1)), advantage=0.5, views=()
+        )
 
 
 def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSource) -> None:
-    with pytest.raises(ConfigError, match="an episode may have 1024 tokens, one forward holds 1000"):
+    with pytest.raises(
+        ConfigError, match="an episode may have 1024 tokens, one forward holds 1000"
+    ):
         make_live(world, live_config(train={"micro_tokens": 1000}))
     whole = played(world)
     longest = max(v.span[1] + len(v.hint_ids) for e in whole.examples for v in e.hints)
     tight = played(world, train={"micro_tokens": longest - 1}, max_context_tokens=64)
-    assert tight.facts["sites/not_built"] >= 1 and tight.facts["sites/used"] + tight.facts["sites/not_built"] == whole.facts["sites/used"]
+    assert (
+        tight.facts["sites/not_built"] >= 1
+        and tight.facts["sites/used"] + tight.facts["sites/not_built"] == whole.facts["sites/used"]
+    )
 
 
 # ---- tasks ----
@@ -178,7 +251,9 @@ def test_only_training_tasks_are_played(world: TaskSource) -> None:
 
 @pytest.mark.parametrize("split", ["heldout", "monitor", "words"])
 def test_a_held_out_task_is_refused(split: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world_module, "make_task", lambda seed, split="train": make_task(seed, split=wanted))
+    monkeypatch.setattr(
+        world_module, "make_task", lambda seed, split="train": make_task(seed, split=wanted)
+    )
     wanted = split
     with pytest.raises(DataError, match="a held-out task reached training"):
         next(training_tasks(1))
@@ -201,13 +276,26 @@ def test_unresolvable_calls_are_counted_from_the_sessions(made: LiveStep) -> Non
     words = {
         "<tool_use_error>File does not exist.</tool_use_error>": 1,
         "<tool_use_error>String to replace not found in file.\nString: x</tool_use_error>": 1,
-        "<tool_use_error>Found 2 matches of the string to replace, but only one can be replaced.</tool_use_error>": 1,
+        "<tool_use_error>Found 2 matches of the string to replace, but only one can be replaced.</tool_use_error>": (
+            1
+        ),
         "<tool_use_error>Error: No such tool available: cat</tool_use_error>": 0,
-        "<tool_use_error>File has not been read yet. Read it first before writing to it.</tool_use_error>": 0,
+        "<tool_use_error>File has not been read yet. Read it first before writing to it.</tool_use_error>": (
+            0
+        ),
     }
     for text, counted in words.items():
         assert num_unresolvable(with_error(rollout, text)) == counted, text
-    assert num_unresolvable(with_error(rollout, "InputValidationError: malformed tool call: not JSON", tool="malformed_call")) == 1
+    assert (
+        num_unresolvable(
+            with_error(
+                rollout,
+                "InputValidationError: malformed tool call: not JSON",
+                tool="malformed_call",
+            )
+        )
+        == 1
+    )
 
 
 def with_error(rollout: Rollout, text: str, *, tool: str = "") -> Rollout:
@@ -215,42 +303,75 @@ def with_error(rollout: Rollout, text: str, *, tool: str = "") -> Rollout:
     turns = list(rollout.session.turns)
     at = max(i for i, turn in enumerate(turns) if turn.results)
     (result,) = turns[at].results
-    turns[at] = dataclasses.replace(turns[at], blocks=(dataclasses.replace(result, text=text, is_error=True),))
+    turns[at] = dataclasses.replace(
+        turns[at], blocks=(dataclasses.replace(result, text=text, is_error=True),)
+    )
     if tool:
-        made_at = next(i for i, turn in enumerate(turns) if any(c.id == result.call_id for c in turn.calls))
+        made_at = next(
+            i for i, turn in enumerate(turns) if any(c.id == result.call_id for c in turn.calls)
+        )
         (call,) = turns[made_at].calls
-        turns[made_at] = dataclasses.replace(turns[made_at], blocks=(dataclasses.replace(call, name=tool),))
-    return dataclasses.replace(rollout, session=dataclasses.replace(rollout.session, turns=tuple(turns)))
+        turns[made_at] = dataclasses.replace(
+            turns[made_at], blocks=(dataclasses.replace(call, name=tool),)
+        )
+    return dataclasses.replace(
+        rollout, session=dataclasses.replace(rollout.session, turns=tuple(turns))
+    )
 
 
 def test_rates_are_over_all_calls_of_the_rollouts(made: LiveStep) -> None:
     calls = sum(len(turn.calls) for s in made.sessions for turn in s.turns)
     facts = behaviour(made.rollouts)
-    assert facts["rollouts/valid_calls"] == sum(r.measures["valid_calls"] for r in made.rollouts) / calls
+    assert (
+        facts["rollouts/valid_calls"]
+        == sum(r.measures["valid_calls"] for r in made.rollouts) / calls
+    )
     assert 0 < facts["rollouts/changing_calls"] < 0.5
     logprobs = [p for s in made.sessions for t in s.turns if t.sampled for p in t.sampled.logprobs]
     assert facts["rollouts/entropy"] == pytest.approx(-sum(logprobs) / len(logprobs))
-    assert "rollouts/valid_calls" not in behaviour([dataclasses.replace(r, measures={}) for r in made.rollouts])
-    assert facts["family/A"] == sum(r.measures["A_made"] for r in made.rollouts) / sum(r.measures["A_open"] for r in made.rollouts)
+    assert "rollouts/valid_calls" not in behaviour(
+        [dataclasses.replace(r, measures={}) for r in made.rollouts]
+    )
+    assert facts["family/A"] == sum(r.measures["A_made"] for r in made.rollouts) / sum(
+        r.measures["A_open"] for r in made.rollouts
+    )
 
 
 def test_samples_are_one_episode_of_each_group(made: LiveStep) -> None:
-    assert [s.id for s in few(made, group_size=4, count=2)] == [made.sessions[0].id, made.sessions[4].id]
+    assert [s.id for s in few(made, group_size=4, count=2)] == [
+        made.sessions[0].id,
+        made.sessions[4].id,
+    ]
 
 
 # ---- placebos of the producer ----
 
 
 def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: TaskSource) -> None:
-    true, false = played(world, groups=6), played(world, groups=6, train={"placebo": ("shuffled_hints",)})
-    views = {name: {v.site_id: v for e in step.examples for v in e.hints} for name, step in (("true", true), ("false", false))}
+    true, false = (
+        played(world, groups=6),
+        played(world, groups=6, train={"placebo": ("shuffled_hints",)}),
+    )
+    views = {
+        name: {v.site_id: v for e in step.examples for v in e.hints}
+        for name, step in (("true", true), ("false", false))
+    }
     assert len(views["false"]) + false.facts["sites/no_donor"] == len(views["true"])
     for site_id, view in views["false"].items():
         own = views["true"][site_id]
-        assert (view.at, view.span, view.target_ids, view.kind) == (own.at, own.span, own.target_ids, own.kind)
+        assert (view.at, view.span, view.target_ids, view.kind) == (
+            own.at,
+            own.span,
+            own.target_ids,
+            own.kind,
+        )
         assert view.hint_ids != own.hint_ids
-    assert {v.hint_ids for v in views["false"].values()} <= {v.hint_ids for v in views["true"].values()}
-    assert [e.actions for e in false.examples if e.actions] == [e.actions for e in true.examples if e.actions]
+    assert {v.hint_ids for v in views["false"].values()} <= {
+        v.hint_ids for v in views["true"].values()
+    }
+    assert [e.actions for e in false.examples if e.actions] == [
+        e.actions for e in true.examples if e.actions
+    ]
 
 
 def test_the_neutral_hint_is_as_long_and_says_nothing(world: TaskSource) -> None:
@@ -266,7 +387,8 @@ def test_the_neutral_hint_is_as_long_and_says_nothing(world: TaskSource) -> None
 @pytest.mark.parametrize("how", ["permuted_rewards", "random_rewards"])
 def test_the_reward_placebo_decides_advantages_and_flatness(world: TaskSource, how: str) -> None:
     true, false = played(world, groups=8), played(world, groups=8, train={"placebo": (how,)})
-    assert false.facts["rollouts/success"] == true.facts["rollouts/success"]  # what is shown is what was earned
+    # what is shown is what was earned
+    assert false.facts["rollouts/success"] == true.facts["rollouts/success"]
 
     def signs(made: LiveStep) -> dict[str, float]:
         return {e.id: e.actions[0].advantage for e in made.examples if e.actions}
@@ -284,6 +406,10 @@ def test_true_rewards_are_those_of_the_groups(world: TaskSource) -> None:
     groups = sample_groups(makers, num_groups=6, size=4, sample=lambda envs, label: careless_sample(
         None, envs, renderer=renderer(), settings=make_live(world).sampling(), author="s", label=label))  # fmt: skip
     found = group_advantages(groups, how=(), seed=1)
-    assert found == {r.session.id: a for g in groups.groups for r, a in zip(g.rollouts, g.advantages, strict=True)}
+    assert found == {
+        r.session.id: a
+        for g in groups.groups
+        for r, a in zip(g.rollouts, g.advantages, strict=True)
+    }
     permuted = group_advantages(groups, how=("permuted_rewards",), seed=1)
     assert permuted == group_advantages(groups, how=("permuted_rewards",), seed=1) != found

@@ -44,9 +44,14 @@ TRACE: tuple[Channel, ...] = ("lm_ce", "hint", "preference")
 ONLY_HINT = {"lm_ce": {"weight": 0.0}}
 
 
-def losses_of(trainer: Trainer, examples: list, pairs: Sequence[PreferencePair] = ()) -> dict[str, float]:
+def losses_of(
+    trainer: Trainer, examples: list, pairs: Sequence[PreferencePair] = ()
+) -> dict[str, float]:
     micros = micro_batches(examples, pairs, micro_tokens=10_000)
-    return {name: seen.loss for name, seen in accumulate(trainer, micros, count(examples, pairs), scales=None).items()}
+    return {
+        name: seen.loss
+        for name, seen in accumulate(trainer, micros, count(examples, pairs), scales=None).items()
+    }
 
 
 def loud_student() -> Student:
@@ -59,17 +64,22 @@ def loud_student() -> Student:
 
 
 def test_two_alternating_batches_both_get_better_at_their_own_tokens() -> None:
-    """Each batch at its own loss tokens, against its value before, and against a batch of the same kind that is never trained on."""
+    """Each batch at its own loss tokens, against its value before, and against a batch of the same
+    kind that is never trained on."""
     config = make_config(steps=60, learning_rate=3e-3, **ONLY_HINT)
     trainer = start_trainer(config, loud_student())
-    batches = [[make_example(10 * k + i, length=24, hints=1, lm=False) for i in range(3)] for k in range(3)]
+    batches = [
+        [make_example(10 * k + i, length=24, hints=1, lm=False) for i in range(3)] for k in range(3)
+    ]
     before = [losses_of(trainer, batch)["hint"] for batch in batches]
     for step in range(50):
         train_step(trainer, batches[step % 2], [], step=step)
     after = [losses_of(trainer, batch)["hint"] for batch in batches]
     for k in (0, 1):
         assert after[k] < 0.5 * before[k], (k, before, after)
-        assert after[k] / before[k] < 0.6 * after[2] / before[2], "no better than on tokens it never saw"
+        assert after[k] / before[k] < 0.6 * after[2] / before[2], (
+            "no better than on tokens it never saw"
+        )
 
 
 def test_lm_ce_learns_its_own_tokens_and_leaves_the_targets_alone() -> None:
@@ -85,7 +95,9 @@ def test_lm_ce_learns_its_own_tokens_and_leaves_the_targets_alone() -> None:
 
 
 def test_preferences_learn_their_own_pairs() -> None:
-    config = make_config(steps=60, learning_rate=3e-3, lm_ce={"weight": 0.0}, hint={"weight": 0.0}, **ALL)
+    config = make_config(
+        steps=60, learning_rate=3e-3, lm_ce={"weight": 0.0}, hint={"weight": 0.0}, **ALL
+    )
     trainer = start_trainer(config, make_student())
     batches = [[make_pair(10 * k + i) for i in range(3)] for k in range(3)]
     before = [losses_of(trainer, [], batch)["preference"] for batch in batches]
@@ -98,11 +110,16 @@ def test_preferences_learn_their_own_pairs() -> None:
 
 
 def test_all_three_channels_together_learn_their_own_tokens() -> None:
-    """Two alternating batches of all channels, each against its value before and against the third batch, never trained on."""
+    """Two alternating batches of all channels, each against its value before and against the third
+    batch, never trained on."""
     config = make_config(steps=80, learning_rate=3e-3, **ALL)
     trainer = start_trainer(config, loud_student())
     batches = [
-        ([make_example(10 * k + i, length=24, hints=1) for i in range(3)], [make_pair(10 * k + i) for i in range(3)]) for k in range(3)
+        (
+            [make_example(10 * k + i, length=24, hints=1) for i in range(3)],
+            [make_pair(10 * k + i) for i in range(3)],
+        )
+        for k in range(3)
     ]
     before = [losses_of(trainer, *batch) for batch in batches]
     for step in range(60):
@@ -119,8 +136,25 @@ def test_all_three_channels_together_learn_their_own_tokens() -> None:
 def test_a_run_writes_its_directory(tmp_path: Path) -> None:
     config, seen, events = make_config(steps=5, **ALL), [], []
     run = make_run(tmp_path, config)
-    result = train(config, student=make_student(), examples=EXAMPLES, pairs=PAIRS, run=run, on_step=seen.append, on_event=events.append)
-    assert result.statuses == {"policy": "off", "lm_ce": "active", "hint": "active", "preference": "active"} and result.steps == 5
+    result = train(
+        config,
+        student=make_student(),
+        examples=EXAMPLES,
+        pairs=PAIRS,
+        run=run,
+        on_step=seen.append,
+        on_event=events.append,
+    )
+    assert (
+        result.statuses
+        == {
+            "policy": "off",
+            "lm_ce": "active",
+            "hint": "active",
+            "preference": "active",
+        }
+        and result.steps == 5
+    )
     lines = run.metrics()
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5] == [line["step"] for line in seen]
     for line in lines:
@@ -128,8 +162,16 @@ def test_a_run_writes_its_directory(tmp_path: Path) -> None:
             assert line[f"{channel}/status"] == "active" and line[f"{channel}/tokens"] > 0
             assert line[f"{channel}/grad_norm"] > 0 and math.isfinite(line[f"{channel}/loss"])
         assert ("hint/grad_norm_parameters" in line) == (line["step"] in (1, 4))  # grad_every = 3
-    assert [step for step, _ in run.checkpoints()] == [2, 4, 5] and result.checkpoint == run.checkpoint(5)
-    assert [e["kind"] for e in run.events()] == ["start", "checkpoint", "checkpoint", "checkpoint"] == [e["kind"] for e in events]
+    assert [step for step, _ in run.checkpoints()] == [
+        2,
+        4,
+        5,
+    ] and result.checkpoint == run.checkpoint(5)
+    assert (
+        [e["kind"] for e in run.events()]
+        == ["start", "checkpoint", "checkpoint", "checkpoint"]
+        == [e["kind"] for e in events]
+    )
     assert run.info()["state"] == "done" and "step step=5" in run.log(1).read_text(encoding="utf-8")
 
 
@@ -137,23 +179,39 @@ def test_watched_sites_are_the_models_own_log_probs(tmp_path: Path) -> None:
     config = make_config(steps=3, learning_rate=1e-2)
     run, student = make_run(tmp_path, config), make_student()
     train(config, student=student, examples=EXAMPLES, run=run)
-    first, last = (json.loads(run.tokens(step).read_text(encoding="utf-8"))["sites"] for step in (0, 3))
+    first, last = (
+        json.loads(run.tokens(step).read_text(encoding="utf-8"))["sites"] for step in (0, 3)
+    )
     by_site = {v.site_id: (e, v) for e in EXAMPLES for v in e.hints}
     assert {row["kind"] for row in first} == {"unknown_tool", "bad_args"}
-    for table, model, teacher in ((first, small_model(), small_model()), (last, student.model, small_model())):
+    for table, model, teacher in (
+        (first, small_model(), small_model()),
+        (last, student.model, small_model()),
+    ):
         for row in table:
             example, view = by_site[row["site_id"]]
-            assert row["ids"] == list(view.target_ids) and row["texts"] == [f"w{i}" for i in view.target_ids]
+            assert row["ids"] == list(view.target_ids) and row["texts"] == [
+                f"w{i}" for i in view.target_ids
+            ]
             logits = {}
-            for name, net, ids in (("student", model, example.student_ids(view)), ("teacher", teacher, example.teacher_ids(view))):
+            for name, net, ids in (
+                ("student", model, example.student_ids(view)),
+                ("teacher", teacher, example.teacher_ids(view)),
+            ):
                 with torch.no_grad():
                     logp = net(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
                 n = len(row["ids"])
                 logits[name] = logp[len(ids) - n - 1 : len(ids) - 1]
-                expected = [float(logp[len(ids) - n - 1 + k, ids[len(ids) - n + k]]) for k in range(n)]
+                expected = [
+                    float(logp[len(ids) - n - 1 + k, ids[len(ids) - n + k]]) for k in range(n)
+                ]
                 assert row[name] == pytest.approx(expected, abs=2e-5)
             apart = jsd(logits["student"], logits["teacher"], beta=0.5)
-            assert row["measure"] == "jsd" and row["divergence"] == pytest.approx(apart.tolist(), abs=2e-5) and max(row["divergence"]) > 0
+            assert (
+                row["measure"] == "jsd"
+                and row["divergence"] == pytest.approx(apart.tolist(), abs=2e-5)
+                and max(row["divergence"]) > 0
+            )
     assert first[0]["student"] != last[0]["student"] and first[0]["teacher"] == last[0]["teacher"]
 
 
@@ -179,7 +237,10 @@ def test_nothing_to_train_on_and_a_used_run_are_errors(tmp_path: Path) -> None:
 def test_what_cannot_fit_stops_before_the_first_step(tmp_path: Path) -> None:
     config = make_config(steps=2, micro_tokens=30)
     run = make_run(tmp_path, config)
-    with pytest.raises(ConfigError, match="the teacher row of s5:0:c in example e5 is the longest item and needs 39 tokens"):
+    with pytest.raises(
+        ConfigError,
+        match="the teacher row of s5:0:c in example e5 is the longest item and needs 39 tokens",
+    ):
         train(config, student=make_student(), examples=EXAMPLES, run=run)
     assert run.events() == [] and run.metrics() == []
 
@@ -195,12 +256,16 @@ def test_a_starved_channel_warns_at_once_and_stops_the_run(tmp_path: Path) -> No
         train(config, student=make_student(), examples=without, run=run)
     assert caught.value.exit_code == 3
     events = run.events()
-    assert [(e["kind"], e.get("step"), e.get("channel")) for e in events if e["kind"] == "starved"] == [("starved", 1, "hint")]
+    assert [
+        (e["kind"], e.get("step"), e.get("channel")) for e in events if e["kind"] == "starved"
+    ] == [("starved", 1, "hint")]
     assert len(run.metrics()) == 3 and run.metrics()[-1]["hint/loss"] is None
     assert run.info()["state"] == "stopped:starved" and events[-1]["kind"] == "stopped"
 
 
-def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detached_hint_loss_is_dead_and_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def detached(*given, **how):
         return fused_divergence(*given, **how).detach()
 
@@ -211,12 +276,22 @@ def test_a_detached_hint_loss_is_dead_and_stops_the_run(tmp_path: Path, monkeypa
         train(config, student=make_student(), examples=EXAMPLES, run=run)
     assert caught.value.exit_code == 3
     line = run.metrics()[-1]
-    assert line["hint/status"] == "dead" and line["hint/tokens"] > 0 and line["hint/loss"] > 0 and line["hint/grad_norm"] == 0
+    assert (
+        line["hint/status"] == "dead"
+        and line["hint/tokens"] > 0
+        and line["hint/loss"] > 0
+        and line["hint/grad_norm"] == 0
+    )
     assert line["lm_ce/status"] == "active" and run.info()["state"] == "stopped:dead"
 
 
-def test_only_a_detached_hint_loss_does_not_crash_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_replication.training.hinting.fused_divergence", lambda *g, **k: fused_divergence(*g, **k).detach())
+def test_only_a_detached_hint_loss_does_not_crash_the_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "composer_replication.training.hinting.fused_divergence",
+        lambda *g, **k: fused_divergence(*g, **k).detach(),
+    )
     line = train_step(start_trainer(make_config(**ONLY_HINT), make_student()), EXAMPLES, [], step=0)
     assert line["hint/status"] == "dead" and line["grad_norm"] == 0
 
@@ -234,7 +309,12 @@ def test_an_off_channel_is_off_and_costs_nothing() -> None:
     trainer = start_trainer(make_config(hint={"weight": 0.0}), make_student())
     assert "hint" not in trainer.references
     line = train_step(trainer, EXAMPLES, PAIRS, step=0)
-    assert (line["hint/status"], line["hint/tokens"], line["hint/loss"], line["hint/scale"]) == ("off", 0, None, 0.0)
+    assert (line["hint/status"], line["hint/tokens"], line["hint/loss"], line["hint/scale"]) == (
+        "off",
+        0,
+        None,
+        0.0,
+    )
     assert line["preference/status"] == "off"
 
 
@@ -272,14 +352,19 @@ def test_balanced_weights_are_shares_of_the_hidden_gradient() -> None:
         assert line[f"{name}/scale"] * line[f"{name}/grad_norm"] == pytest.approx(weight, rel=1e-5)
     first = line["hint/grad_norm"]
     line = train_step(trainer, EXAMPLES, PAIRS, step=1)
-    assert line["hint/scale"] * first == pytest.approx(0.5)  # the second norm counts from the next step on
+    # the second norm counts from the next step on
+    assert line["hint/scale"] * first == pytest.approx(0.5)
     expected = (0.9 * first + line["hint/grad_norm"]) / 1.9
     assert first != pytest.approx(line["hint/grad_norm"], rel=1e-4)
-    assert train_step(trainer, EXAMPLES, PAIRS, step=2)["hint/scale"] == pytest.approx(0.5 / expected)
+    assert train_step(trainer, EXAMPLES, PAIRS, step=2)["hint/scale"] == pytest.approx(
+        0.5 / expected
+    )
 
 
 def test_raw_sums_keep_the_weights() -> None:
-    trainer = start_trainer(make_config(balance="none", hint={"weight": 2.0}, **ALL), make_student())
+    trainer = start_trainer(
+        make_config(balance="none", hint={"weight": 2.0}, **ALL), make_student()
+    )
     line = train_step(trainer, EXAMPLES, PAIRS, step=0)
     assert [line[f"{n}/scale"] for n in ("lm_ce", "hint", "preference")] == [1.0, 2.0, 1.0]
     expected = line["lm_ce/loss"] + 2 * line["hint/loss"] + line["preference/loss"]
@@ -297,7 +382,12 @@ def test_the_sum_has_the_sum_of_the_channels_gradients() -> None:
 
 def test_parameter_norms_are_those_of_each_channel_alone() -> None:
     trainer = start_trainer(make_config(**ALL), make_student())
-    expected = {n: math.sqrt(sum(float(g.square().sum()) for g in gradients(trainer, EXAMPLES, PAIRS, {n: 1.0}))) for n in TRACE}
+    expected = {
+        n: math.sqrt(
+            sum(float(g.square().sum()) for g in gradients(trainer, EXAMPLES, PAIRS, {n: 1.0}))
+        )
+        for n in TRACE
+    }
     line = train_step(trainer, EXAMPLES, PAIRS, step=0)
     for name, norm in expected.items():
         assert line[f"{name}/grad_norm_parameters"] == pytest.approx(norm, rel=1e-5)
@@ -317,19 +407,33 @@ def test_measuring_more_often_does_not_change_training(tmp_path: Path) -> None:
 def test_each_divergence_trains_and_differs(divergence: str) -> None:
     start = {}
     for name in (divergence, "jsd"):
-        trainer = start_trainer(make_config(hint={"divergence": name, "temperature": 2.0}), make_student())
+        trainer = start_trainer(
+            make_config(hint={"divergence": name, "temperature": 2.0}), make_student()
+        )
         start[name] = train_step(trainer, EXAMPLES, [], step=0)["hint/loss"]
-    assert start[divergence] != start["jsd"] and start[divergence] == pytest.approx(start["jsd"], rel=0.2)  # one curvature
+    # one curvature
+    assert start[divergence] != start["jsd"] and start[divergence] == pytest.approx(
+        start["jsd"], rel=0.2
+    )
 
 
 def test_the_step_uses_the_rate_of_the_plan_and_the_clipped_gradient() -> None:
-    """In Adam's first step each weight moves by the rate; the first moment holds a tenth of the clipped gradient."""
-    trainer = start_trainer(make_config(learning_rate=1e-3, warmup_steps=4, max_grad_norm=0.5), make_student())
+    """In Adam's first step each weight moves by the rate; the first moment holds a tenth of the
+    clipped gradient."""
+    trainer = start_trainer(
+        make_config(learning_rate=1e-3, warmup_steps=4, max_grad_norm=0.5), make_student()
+    )
     before = [p.detach().clone() for p in trainer.trainable()]
     line = train_step(trainer, EXAMPLES, [], step=0)
-    moved = torch.cat([(p - b).detach().abs().flatten() for p, b in zip(trainer.trainable(), before, strict=True)])
-    assert line["lr"] == pytest.approx(2.5e-4) and float(moved.max()) == pytest.approx(2.5e-4, rel=1e-2)
-    moment = math.sqrt(sum(float(state["exp_avg"].square().sum()) for state in trainer.optimiser.state.values()))
+    moved = torch.cat(
+        [(p - b).detach().abs().flatten() for p, b in zip(trainer.trainable(), before, strict=True)]
+    )
+    assert line["lr"] == pytest.approx(2.5e-4) and float(moved.max()) == pytest.approx(
+        2.5e-4, rel=1e-2
+    )
+    moment = math.sqrt(
+        sum(float(state["exp_avg"].square().sum()) for state in trainer.optimiser.state.values())
+    )
     assert line["grad_norm"] > 1.0 and moment == pytest.approx(0.1 * 0.5, rel=1e-3)
 
 
@@ -337,7 +441,8 @@ def test_the_step_uses_the_rate_of_the_plan_and_the_clipped_gradient() -> None:
 
 
 def test_measuring_never_mixes_devices() -> None:
-    """Everything on "meta", which refuses a CPU tensor among its own as CUDA does: also a loss that is detached, and a trunk it misses."""
+    """Everything on "meta", which refuses a CPU tensor among its own as CUDA does: also a loss that
+    is detached, and a trunk it misses."""
     hidden, unused = (torch.ones(2, 3, device="meta", requires_grad=True) for _ in range(2))
     attached = ChannelLoss(name="hint", values=hidden.square().sum(-1), tokens=2, global_units=2)
     detached = dataclasses.replace(attached, name="lm_ce", values=torch.ones(4, device="meta"))
@@ -350,11 +455,17 @@ def test_measuring_never_mixes_devices() -> None:
 
 
 def test_what_is_measured_of_a_channel() -> None:
-    sums, hidden = torch.zeros(len(CHANNELS), 3, dtype=torch.float64), torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    sums, hidden = (
+        torch.zeros(len(CHANNELS), 3, dtype=torch.float64),
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True),
+    )
     part = ChannelLoss(name="hint", values=hidden.square().sum(-1), tokens=7, global_units=4)
     measure_channels(sums, [part, part], [torch.zeros(1, requires_grad=True), hidden])
     # mean = 30 / 4, gradient = hidden / 2, squared norm = 30 / 4
-    assert dict(zip(CHANNELS, sums.tolist(), strict=True)) == {**{name: [0, 0, 0] for name in CHANNELS}, "hint": [14, 15, 15]}
+    assert dict(zip(CHANNELS, sums.tolist(), strict=True)) == {
+        **{name: [0, 0, 0] for name in CHANNELS},
+        "hint": [14, 15, 15],
+    }
 
 
 # ---- LoRA ----
@@ -365,12 +476,18 @@ def test_lora_trains_only_adapters_and_its_teacher_is_the_start(tmp_path: Path) 
     small_model().save_pretrained(str(base))
     settings = StudentSettings(model=str(base), lora=LoraSettings(rank=2, alpha=8))
     student = load_student(settings, tokenizer=WordTokenizer(), seed=3)
-    frozen = {n: p.detach().clone() for n, p in student.model.named_parameters() if not p.requires_grad}
+    frozen = {
+        n: p.detach().clone() for n, p in student.model.named_parameters() if not p.requires_grad
+    }
     config = make_config(steps=3, learning_rate=1e-2, **ALL)
     run = make_run(tmp_path, config)
     result = train(config, student=student, examples=EXAMPLES, pairs=PAIRS, run=run)
-    assert {result.statuses[name] for name in TRACE} == {"active"} and 0 < student.num_trainable < student.num_parameters / 3
-    assert all(torch.equal(frozen[n], p) for n, p in student.model.named_parameters() if n in frozen)
+    assert {result.statuses[name] for name in TRACE} == {
+        "active"
+    } and 0 < student.num_trainable < student.num_parameters / 3
+    assert all(
+        torch.equal(frozen[n], p) for n, p in student.model.named_parameters() if n in frozen
+    )
     last = json.loads(run.tokens(3).read_text(encoding="utf-8"))["sites"]
     first = json.loads(run.tokens(0).read_text(encoding="utf-8"))["sites"]
     assert [row["teacher"] for row in first] == [row["teacher"] for row in last]

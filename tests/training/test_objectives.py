@@ -1,4 +1,5 @@
-"""The objective menu: each name against its formula written out by hand, in a trainer and whatever the micro-batches."""
+"""The objective menu: each name against its formula written out by hand, in a trainer and whatever
+the micro-batches."""
 
 from __future__ import annotations
 
@@ -34,16 +35,22 @@ def trainer_of(**policy: Any) -> Trainer:
     return perturbed(start_trainer(make_config(**train), make_student()))
 
 
-def measured(trainer: Trainer, examples: list[TrainingExample], *, micro_tokens: int = 10_000) -> Any:
+def measured(
+    trainer: Trainer, examples: list[TrainingExample], *, micro_tokens: int = 10_000
+) -> Any:
     counts = step_counts(examples, [], num_rollouts=SAMPLED)
-    return accumulate(trainer, micro_batches(examples, [], micro_tokens=micro_tokens), counts, scales=None)["policy"]
+    return accumulate(
+        trainer, micro_batches(examples, [], micro_tokens=micro_tokens), counts, scales=None
+    )["policy"]
 
 
 def tokens(model: Any, e: TrainingExample) -> list[tuple[float, float, float]]:
     """(log-prob now, the sampler's, advantage) of each sampled token of a rollout."""
     logp = log_softmax(plain_logits(model, e.ids))
     return [
-        (float(logp[j - 1, e.ids[j]]), then, a.advantage) for a in e.actions for j, then in zip(range(*a.span), a.logprobs, strict=True)
+        (float(logp[j - 1, e.ids[j]]), then, a.advantage)
+        for a in e.actions
+        for j, then in zip(range(*a.span), a.logprobs, strict=True)
     ]
 
 
@@ -53,7 +60,13 @@ def clamp(r: float, low: float, high: float) -> float:
 
 def by_hand(model: Any, name: str, *, cap: float = 0.0) -> float:
     """Token by token; the bounds and the divisors are written out here and taken from nowhere."""
-    low, high = {"dr_grpo": (0.2, 0.2), "grpo": (0.2, 0.2), "dapo": (0.2, 0.28), "gspo": (0.0003, 0.0004), "cispo": (1, 4)}[name]
+    low, high = {
+        "dr_grpo": (0.2, 0.2),
+        "grpo": (0.2, 0.2),
+        "dapo": (0.2, 0.28),
+        "gspo": (0.0003, 0.0004),
+        "cispo": (1, 4),
+    }[name]
     total, all_tokens = 0.0, sum(len(a.logprobs) for e in ROLLOUTS for a in e.actions)
     for e in ROLLOUTS:
         rows = tokens(model, e)
@@ -61,9 +74,15 @@ def by_hand(model: Any, name: str, *, cap: float = 0.0) -> float:
         own = 0.0
         for now, then, advantage in rows:
             r = math.exp(mean) if name == "gspo" else 1.0 if cap else math.exp(now - then)
-            value = -clamp(r, low, high) * advantage * now if name == "cispo" else -min(r * advantage, clamp(r, low, high) * advantage)
+            value = (
+                -clamp(r, low, high) * advantage * now
+                if name == "cispo"
+                else -min(r * advantage, clamp(r, low, high) * advantage)
+            )
             own += value * (min(math.exp(now - then), cap) if cap else 1.0)
-        total += own / {"dr_grpo": SAMPLED, "dapo": all_tokens, "cispo": all_tokens}.get(name, SAMPLED * len(rows))
+        total += own / {"dr_grpo": SAMPLED, "dapo": all_tokens, "cispo": all_tokens}.get(
+            name, SAMPLED * len(rows)
+        )
     return total
 
 
@@ -106,7 +125,9 @@ def test_truncated_importance_weights_give_reinforce_on_the_policy_as_it_is() ->
 
 def test_clips_are_those_of_the_objective_unless_they_are_set() -> None:
     assert {name: clips(PolicySettings(objective=name)) for name in NAMES} == dict(CLIPS)  # pyright: ignore[reportArgumentType]
-    assert clips(PolicySettings(clip=0.1)) == (0.1, 0.1) and clips(PolicySettings(clip=0.1, clip_high=0.3)) == (0.1, 0.3)
+    assert clips(PolicySettings(clip=0.1)) == (0.1, 0.1) and clips(
+        PolicySettings(clip=0.1, clip_high=0.3)
+    ) == (0.1, 0.3)
     assert clips(PolicySettings(objective="cispo", clip=0.5)) == (0.5, 4.0)
     assert set(NAMES) - SCALED == {"dr_grpo"}
 
@@ -119,14 +140,25 @@ def test_a_step_on_each_objective_makes_good_messages_likelier(name: str) -> Non
     for e in ROLLOUTS[:2]:
         now = iter([x for x, _, _ in tokens(model, e)])
         fresh.append(
-            dataclasses.replace(e, actions=tuple(dataclasses.replace(a, logprobs=tuple(next(now) for _ in a.logprobs)) for a in e.actions))
+            dataclasses.replace(
+                e,
+                actions=tuple(
+                    dataclasses.replace(a, logprobs=tuple(next(now) for _ in a.logprobs))
+                    for a in e.actions
+                ),
+            )
         )
 
     def likely(e: TrainingExample) -> float:
         return sum(now for now, _, _ in tokens(model, e))
 
     before = [likely(e) for e in fresh]
-    accumulate(trainer, micro_batches(fresh, [], micro_tokens=10_000), step_counts(fresh, [], num_rollouts=2), scales={"policy": 1.0})
+    accumulate(
+        trainer,
+        micro_batches(fresh, [], micro_tokens=10_000),
+        step_counts(fresh, [], num_rollouts=2),
+        scales={"policy": 1.0},
+    )
     with torch.no_grad():
         for p in trainer.trainable():
             if p.grad is not None:

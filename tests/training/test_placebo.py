@@ -29,13 +29,20 @@ def hint(number: int, text: str, kind: str = "unknown_tool") -> Hint:
 
 
 @settings(max_examples=60, deadline=None)
-@given(texts=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3)), max_size=14), seed=st.integers(0, 50))
-def test_no_site_keeps_its_own_text_and_each_hint_is_used_once(texts: list[tuple[int, int, int]], seed: int) -> None:
+@given(
+    texts=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3)), max_size=14),
+    seed=st.integers(0, 50),
+)
+def test_no_site_keeps_its_own_text_and_each_hint_is_used_once(
+    texts: list[tuple[int, int, int]], seed: int
+) -> None:
     hints = [hint(i, f"text {t}", f"kind {k}") for i, (t, k, _) in enumerate(texts)]
     groups = {f"s{i}": f"task {g}" for i, (_, _, g) in enumerate(texts)}
     nulled = shuffle_hints(hints, groups=groups, seed=seed)
     own = {h.site_id: h for h in hints}
-    assert all(h.text != own[h.site_id].text and h.kind == own[h.site_id].kind for h in nulled.hints)
+    assert all(
+        h.text != own[h.site_id].text and h.kind == own[h.site_id].kind for h in nulled.hints
+    )
     assert not Counter(h.text for h in nulled.hints) - Counter(h.text for h in hints)
     assert len(nulled.hints) + nulled.dropped == len(hints)
     assert nulled == shuffle_hints(hints, groups=groups, seed=seed)
@@ -73,32 +80,42 @@ def test_neutral_texts_are_as_long_as_asked_for(num_tokens: int) -> None:
 def test_without_a_placebo_hints_are_as_they_were_and_two_at_once_are_refused() -> None:
     hints = [hint(0, "a"), hint(1, "b")]
     groups = {"s0": "t", "s1": "u"}
-    assert null_hints(hints, how=("swapped_pairs",), groups=groups, count=len, seed=0).hints == tuple(hints)
+    assert null_hints(
+        hints, how=("swapped_pairs",), groups=groups, count=len, seed=0
+    ).hints == tuple(hints)
     with pytest.raises(ConfigError, match="at once"):
         null_hints(hints, how=("shuffled_hints", "neutral_hints"), groups=groups, count=len, seed=0)
 
 
 def test_rewards_are_permuted_or_thrown() -> None:
     # every other group is flat, and a reward depends on the place in its group
-    groups = [tuple(float(k % 3 == 0) for k in range(6)) if g % 2 else (0.0,) * 6 for g in range(60)]
+    groups = [
+        tuple(float(k % 3 == 0) for k in range(6)) if g % 2 else (0.0,) * 6 for g in range(60)
+    ]
     flat = [rewards for group in groups for rewards in group]
     assert null_rewards(groups, how=(), seed=1) == groups
     permuted = null_rewards(groups, how=("permuted_rewards",), seed=1)
-    assert sum(len(set(group)) == 1 for group in permuted) == 30 and sum(map(sum, permuted)) == sum(flat)
+    assert sum(len(set(group)) == 1 for group in permuted) == 30 and sum(map(sum, permuted)) == sum(
+        flat
+    )
     assert [len(set(group)) for group in permuted] != [len(set(group)) for group in groups]
     uneven = [group for group in permuted if len(set(group)) == 2]
     by_place = [sum(group[k] for group in uneven) / 30 for k in range(6)]
     assert by_place == pytest.approx([1 / 3] * 6, abs=0.2)  # the place says nothing any more
     thrown = null_rewards(groups, how=("random_rewards",), seed=1)
     assert sum(map(sum, thrown)) / 360 == pytest.approx(RANDOM_REWARD_P, abs=0.08)
-    assert thrown == null_rewards([(0.0,) * 6] * 60, how=("random_rewards",), seed=1)  # they know nothing of the true ones
+    # they know nothing of the true ones
+    assert thrown == null_rewards([(0.0,) * 6] * 60, how=("random_rewards",), seed=1)
     assert null_rewards(groups, how=("permuted_rewards",), seed=2) != permuted
 
 
 def test_about_half_of_the_pairs_are_swapped_for_good() -> None:
     pairs = [make_pair(i) for i in range(200)]
     swapped = swap_pairs(pairs, seed=5)
-    turned = [a.chosen_ids == b.rejected_ids and a.rejected_ids == b.chosen_ids for a, b in zip(swapped, pairs, strict=True)]
+    turned = [
+        a.chosen_ids == b.rejected_ids and a.rejected_ids == b.chosen_ids
+        for a, b in zip(swapped, pairs, strict=True)
+    ]
     assert all(t or a == b for t, a, b in zip(turned, swapped, pairs, strict=True))
     assert 75 <= sum(turned) <= 125
     assert swap_pairs(pairs[::-1], seed=5) == swapped[::-1] and swap_pairs(pairs, seed=6) != swapped
@@ -114,16 +131,22 @@ def test_views_of_imported_examples_change_hints_and_stay_insertions() -> None:
         true = own[view.site_id]
         assert view.hint_ids != true.hint_ids
         assert (view.at, view.span, view.target_ids) == (true.at, true.span, true.target_ids)
-    assert [(e.id, e.ids, e.trained) for e in changed] == [(e.id, e.ids, e.trained) for e in examples]
+    assert [(e.id, e.ids, e.trained) for e in changed] == [
+        (e.id, e.ids, e.trained) for e in examples
+    ]
 
 
 def test_what_is_imported_follows_the_setting() -> None:
     examples, pairs = [make_example(i) for i in range(4)], [make_pair(i) for i in range(20)]
     same = null_data(examples, pairs, settings=TrainSettings(), seed=1)
     assert all(a is b for a, b in zip([*same[0], *same[1]], [*examples, *pairs], strict=True))
-    hints, sides = null_data(examples, pairs, settings=TrainSettings(placebo=("shuffled_hints", "swapped_pairs")), seed=1)
+    hints, sides = null_data(
+        examples, pairs, settings=TrainSettings(placebo=("shuffled_hints", "swapped_pairs")), seed=1
+    )
     assert hints != examples and sides != pairs
     with pytest.raises(ConfigError, match="neutral hints cannot be put"):
         null_data(examples, pairs, settings=TrainSettings(placebo=("neutral_hints",)), seed=1)
-    unused = null_data(examples, pairs, settings=TrainSettings(placebo=("neutral_hints",)), seed=1, imported=False)
+    unused = null_data(
+        examples, pairs, settings=TrainSettings(placebo=("neutral_hints",)), seed=1, imported=False
+    )
     assert unused == (examples, pairs)  # beside live rollouts these views are never trained

@@ -29,8 +29,19 @@ def rule(watched: PolicyHealth) -> str:
     return found.rule if found else ""
 
 
-# The means of KL to the start and the shares of unresolvable calls that five runs of the prototype had (facts/demo.md, part 2, section 5).
-HEALTHY_KL, COLLAPSED_KL = (0.0, 0.002, 0.037, 0.03, 0.079, 0.088, 0.082, 0.162), (0.0, 0.002, 0.036, 0.029, 0.134, 1.632)
+# The means of KL to the start and the shares of unresolvable calls that five runs of the prototype
+# had (facts/demo.md, part 2, section 5).
+HEALTHY_KL, COLLAPSED_KL = (
+    (0.0, 0.002, 0.037, 0.03, 0.079, 0.088, 0.082, 0.162),
+    (
+        0.0,
+        0.002,
+        0.036,
+        0.029,
+        0.134,
+        1.632,
+    ),
+)
 
 
 def test_kl_fires_above_its_limit_and_not_at_it() -> None:
@@ -56,7 +67,9 @@ def test_unresolvable_calls_must_last_two_steps() -> None:
     watched.calls(calls(0.10))
     found = watched.breach()
     assert (
-        found is not None and (found.rule, found.value, found.limit) == ("unresolvable", 0.10, 0.10) and "2 steps in a row" in found.words
+        found is not None
+        and (found.rule, found.value, found.limit) == ("unresolvable", 0.10, 0.10)
+        and "2 steps in a row" in found.words
     )
     watched.calls(calls(0.0))
     assert rule(watched) == ""
@@ -79,9 +92,20 @@ def test_a_step_without_calls_is_no_step_of_the_streak() -> None:
 
 @pytest.mark.parametrize(
     ("start", "now", "fires"),
-    [(40, 40, False), (40, 21, False), (40, 19, True), (40, 0, True), (4, 1, False), (6, 1, True), (0, 0, False), (10, 48, False)],
+    [
+        (40, 40, False),
+        (40, 21, False),
+        (40, 19, True),
+        (40, 0, True),
+        (4, 1, False),
+        (6, 1, True),
+        (0, 0, False),
+        (10, 48, False),
+    ],
 )
-def test_success_must_fall_by_half_and_by_more_than_chance(start: int, now: int, fires: bool) -> None:
+def test_success_must_fall_by_half_and_by_more_than_chance(
+    start: int, now: int, fires: bool
+) -> None:
     watched = health()
     watched.monitor(half(start))
     assert rule(watched) == ""
@@ -134,10 +158,24 @@ def test_measures_warn_on_both_sides_once_and_stop_nothing() -> None:
     first = {"valid_calls": 0.8, "changing_calls": 0.2, "entropy": 0.02, "message_tokens": 20.0}
     assert watched.calls(calls(0.0, **first)) == []
     up = watched.calls(calls(0.0, **{**first, "entropy": 0.05}))
-    assert [(w["measure"], w["value"], w["start"]) for w in up] == [("rollouts/entropy", 0.05, 0.02)]
-    assert watched.calls(calls(0.0, **{**first, "entropy": 0.06})) == []  # still outside: said already
+    assert [(w["measure"], w["value"], w["start"]) for w in up] == [
+        ("rollouts/entropy", 0.05, 0.02)
+    ]
+    # still outside: said already
+    assert watched.calls(calls(0.0, **{**first, "entropy": 0.06})) == []
     assert watched.calls(calls(0.0, **first)) == []
-    down = watched.calls(calls(0.0, **{**first, "entropy": 0.009, "valid_calls": 0.5, "changing_calls": 0.05, "message_tokens": 50.0}))
+    down = watched.calls(
+        calls(
+            0.0,
+            **{
+                **first,
+                "entropy": 0.009,
+                "valid_calls": 0.5,
+                "changing_calls": 0.05,
+                "message_tokens": 50.0,
+            },
+        )
+    )
     assert [w["measure"] for w in down] == [
         "rollouts/valid_calls",
         "rollouts/changing_calls",
@@ -167,5 +205,10 @@ def test_the_error_names_rule_value_limit_and_what_was_put_back() -> None:
     assert found is not None
     error = found.error(step=14, restored=10)
     assert isinstance(error, StoppedError) and error.exit_code == 3 and error.where == "kl"
-    for words in ("'kl' after 14 steps", "0.5 nats", "the limit is 0.25", "after 10 steps were put back"):
+    for words in (
+        "'kl' after 14 steps",
+        "0.5 nats",
+        "the limit is 0.25",
+        "after 10 steps were put back",
+    ):
         assert words in error.what

@@ -1,4 +1,5 @@
-"""Two processes over gloo on this machine do what one does, also where a rank lacks a channel or everything."""
+"""Two processes over gloo on this machine do what one does, also where a rank lacks a channel or
+everything."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def test_two_ranks_equal_one(case: str, tmp_path: Path, repository_root: Path) -
     }
     command = [sys.executable, "-m", "tests.training.child", str(both), case]
     ranks = [
-        subprocess.Popen(command, cwd=repository_root, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+        subprocess.Popen(
+            command, cwd=repository_root, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(2)
     ]
     ranked_run(alone, case)
     try:
@@ -52,12 +56,16 @@ def test_two_ranks_equal_one(case: str, tmp_path: Path, repository_root: Path) -
         for key, value in reference.items():
             if key not in ("t", "step_s"):
                 assert close(line[key], value), (key, line[key], value)
-    first, second, single = (load_file(str(p)) for p in (*sorted(both.glob("weights_*")), alone / "weights_0.safetensors"))
+    first, second, single = (
+        load_file(str(p))
+        for p in (*sorted(both.glob("weights_*")), alone / "weights_0.safetensors")
+    )
     for name, tensor in single.items():
         assert torch.equal(first[name], second[name])  # the ranks never drift apart
         assert torch.allclose(first[name], tensor, atol=2e-5), name
     (start,) = (e for e in RunDir(both / "runs" / "r").events() if e["kind"] == "start")
-    assert start["ranks"] == 2 and not list((both / "other").rglob("metrics.jsonl"))  # only the main rank writes
+    # only the main rank writes
+    assert start["ranks"] == 2 and not list((both / "other").rglob("metrics.jsonl"))
 
 
 def close(a: Any, b: Any) -> bool:

@@ -1,4 +1,5 @@
-"""kill -9 and resume: the rest of the run is the same bit by bit; what does not fit the checkpoint is refused."""
+"""kill -9 and resume: the rest of the run is the same bit by bit; what does not fit the checkpoint
+is refused."""
 
 from __future__ import annotations
 
@@ -39,22 +40,38 @@ def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) 
         killed = RunDir(tmp_path / "killed" / "runs" / "r")
         assert killed.info()["state"] == "running" and len(killed.metrics()) == KILL_STEP
         assert [step for step, _ in killed.checkpoints()] == [2, 4]
-        (killed.checkpoints_dir / ".step_000006.part").mkdir()  # what a kill during a checkpoint leaves
+        # what a kill during a checkpoint leaves
+        (killed.checkpoints_dir / ".step_000006.part").mkdir()
 
         whole, student = resume_run(tmp_path / "whole")
         resumed, other = resume_run(tmp_path / "killed", resume=True)
     finally:
         torch.set_num_threads(threads)
     clipped = [line["clipped"] for line in whole.run.metrics()]
-    assert any(clipped[5:]) and not all(clipped)  # the mean that the clip compares with is part of the checkpoint
+    # the mean that the clip compares with is part of the checkpoint
+    assert any(clipped[5:]) and not all(clipped)
     assert [same(line) for line in killed.metrics()] == [same(line) for line in whole.run.metrics()]
-    assert all(torch.equal(a, b) for a, b in zip(student.model.parameters(), other.model.parameters(), strict=True))
-    assert killed.info()["state"] == "done" and killed.info()["attempts"] == 2 and resumed.steps == 8
-    assert [(e["kind"], e["step"]) for e in killed.events() if e["kind"] == "resume"] == [("resume", 4)]
-    attempts = [json.loads(text)["attempt"] for text in killed.metrics_jsonl.read_text(encoding="utf-8").splitlines()]
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(student.model.parameters(), other.model.parameters(), strict=True)
+    )
+    assert (
+        killed.info()["state"] == "done" and killed.info()["attempts"] == 2 and resumed.steps == 8
+    )
+    assert [(e["kind"], e["step"]) for e in killed.events() if e["kind"] == "resume"] == [
+        ("resume", 4)
+    ]
+    attempts = [
+        json.loads(text)["attempt"]
+        for text in killed.metrics_jsonl.read_text(encoding="utf-8").splitlines()
+    ]
     assert attempts == [1] * 5 + [2] * 4  # step 5 ran twice
     assert killed.tokens(8).read_bytes() == whole.run.tokens(8).read_bytes()
-    assert not list(killed.checkpoints_dir.glob(".*")) and [s for s, _ in killed.checkpoints()] == [4, 6, 8]
+    assert not list(killed.checkpoints_dir.glob(".*")) and [s for s, _ in killed.checkpoints()] == [
+        4,
+        6,
+        8,
+    ]
 
 
 def finished(folder: Path, **train_settings: Any) -> RunDir:
@@ -67,10 +84,14 @@ def finished(folder: Path, **train_settings: Any) -> RunDir:
 def test_changed_settings_are_shown_and_refused_unless_accepted(tmp_path: Path) -> None:
     run = finished(tmp_path, steps=2)
     longer = make_config(steps=3, learning_rate=5e-4)
-    with pytest.raises(ConfigError, match=r"train.learning_rate: 0.001 -> 0.0005; train.steps: 2 -> 3"):
+    with pytest.raises(
+        ConfigError, match=r"train.learning_rate: 0.001 -> 0.0005; train.steps: 2 -> 3"
+    ):
         train(longer, student=make_student(), examples=EXAMPLES, run=run, resume=True)
     assert run.info()["state"] == "crashed"
-    result = train(longer, student=make_student(), examples=EXAMPLES, run=run, resume=True, accept_changes=True)
+    result = train(
+        longer, student=make_student(), examples=EXAMPLES, run=run, resume=True, accept_changes=True
+    )
     assert result.steps == 3 and [line["step"] for line in run.metrics()] == [1, 2, 3]
     assert run.resolved()["train"]["steps"] == 3
     (event,) = (e for e in run.events() if e["kind"] == "resume")
@@ -80,15 +101,29 @@ def test_changed_settings_are_shown_and_refused_unless_accepted(tmp_path: Path) 
 def test_other_data_or_another_start_are_refused(tmp_path: Path) -> None:
     run = finished(tmp_path, steps=2)
     with pytest.raises(DataError, match="examples or pairs are not those"):
-        train(make_config(steps=2), student=make_student(), examples=EXAMPLES[:-1], run=run, resume=True)
+        train(
+            make_config(steps=2),
+            student=make_student(),
+            examples=EXAMPLES[:-1],
+            run=run,
+            resume=True,
+        )
     with pytest.raises(DataError, match="start weights are not those"):
-        train(make_config(steps=2), student=make_student(seed=1), examples=EXAMPLES, run=run, resume=True)
+        train(
+            make_config(steps=2),
+            student=make_student(seed=1),
+            examples=EXAMPLES,
+            run=run,
+            resume=True,
+        )
 
 
 def test_a_finished_run_resumes_to_nothing(tmp_path: Path) -> None:
     run = finished(tmp_path, steps=2)
     before = run.metrics()
-    result = train(make_config(steps=2), student=make_student(), examples=EXAMPLES, run=run, resume=True)
+    result = train(
+        make_config(steps=2), student=make_student(), examples=EXAMPLES, run=run, resume=True
+    )
     assert run.metrics() == before and result.steps == 2 and result.statuses["hint"] == "active"
 
 
@@ -101,7 +136,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -
 
 
 class Drying:
-    """A producer whose hint views run out after the second step, as when a policy stops making a mistake."""
+    """A producer whose hint views run out after the second step, as when a policy stops making a
+    mistake."""
 
     def __init__(self, *, examples: list[TrainingExample], **_: Any) -> None:
         self.examples = examples
@@ -110,7 +146,9 @@ class Drying:
         return [e for e in self.examples if step < 2 or not e.hints], []
 
 
-def test_a_channel_that_was_exhausted_stays_so_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_that_was_exhausted_stays_so_after_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("composer_replication.training.loop.Sampler", Drying)
     config = make_config(steps=6, checkpoint_every=1, starved_steps=1)
     run = make_run(tmp_path, config)
@@ -123,11 +161,15 @@ def test_a_channel_that_was_exhausted_stays_so_after_a_resume(tmp_path: Path, mo
         train(config, student=make_student(), examples=EXAMPLES, run=run, on_step=interrupt)
     result = train(config, student=make_student(), examples=EXAMPLES, run=run, resume=True)
     assert [line["hint/status"] for line in run.metrics()] == ["active"] * 2 + ["exhausted"] * 4
-    assert result.statuses["hint"] == "exhausted" and not [e for e in run.events() if e["kind"] == "starved"]
+    assert result.statuses["hint"] == "exhausted" and not [
+        e for e in run.events() if e["kind"] == "starved"
+    ]
 
 
 def test_running_means_and_bad_streaks_go_on_after_a_resume(tmp_path: Path) -> None:
-    whole = finished(tmp_path / "whole", steps=4, starved_steps=9, learning_rate=1e-2, warmup_steps=0)
+    whole = finished(
+        tmp_path / "whole", steps=4, starved_steps=9, learning_rate=1e-2, warmup_steps=0
+    )
     config = make_config(steps=4, starved_steps=9, learning_rate=1e-2, warmup_steps=0)
     run = make_run(tmp_path / "cut", config)
 
@@ -156,7 +198,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     folder = run.checkpoint(2)
     student = make_student(family="llama")
     with pytest.raises(DataError, match="another model"):
-        load_tensors(folder, student=student, optimiser=make_optimiser(student.model, make_config().train))
+        load_tensors(
+            folder, student=student, optimiser=make_optimiser(student.model, make_config().train)
+        )
     (folder / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"model\.safetensors is missing"):
         train(make_config(steps=2), student=make_student(), examples=EXAMPLES, run=run, resume=True)

@@ -1,4 +1,5 @@
-"""What a rollout is worth in training: scores, advantages by convention, staleness, and the words of health about flat steps."""
+"""What a rollout is worth in training: scores, advantages by convention, staleness, and the words
+of health about flat steps."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import frozen
 from composer_replication.training.rewards import scores, start_kl
 from composer_replication.training.world import TaskSource
-from tests.training.scripted import careless_sample, live_config, make_live, renderer, tiny_student, workshop
+from tests.training.scripted import (
+    careless_sample,
+    live_config,
+    make_live,
+    renderer,
+    tiny_student,
+    workshop,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +38,14 @@ def world() -> Iterator[TaskSource]:
         yield opened
 
 
-def played(world: TaskSource, *, sample: Any = careless_sample, step: int = 0, kl: Any = None, **options: Any) -> LiveStep:
+def played(
+    world: TaskSource,
+    *,
+    sample: Any = careless_sample,
+    step: int = 0,
+    kl: Any = None,
+    **options: Any,
+) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
         return make_live(world, live_config(**options)).step(None, step=step, kl=kl)
@@ -49,7 +64,9 @@ def test_advantages_by_convention() -> None:
     mean = 0.375
     deviation = math.sqrt(sum((r - mean) ** 2 for r in rewards) / 3)
     assert advantages(rewards) == pytest.approx([r - mean for r in rewards])
-    assert scaled_advantages(rewards) == pytest.approx([(r - mean) / (deviation + 1e-4) for r in rewards])
+    assert scaled_advantages(rewards) == pytest.approx(
+        [(r - mean) / (deviation + 1e-4) for r in rewards]
+    )
 
 
 @pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "gspo", "cispo"])
@@ -63,19 +80,35 @@ def test_the_objective_decides_what_an_advantage_is(world: TaskSource, objective
         assert [found[r.session.id] for r in group] == pytest.approx(list(expected))
 
 
-def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(world: TaskSource) -> None:
+def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(
+    world: TaskSource,
+) -> None:
     plain = played(world)
-    policy: dict[str, Any] = {"weight": 1.0, "behaviours": {"invalid_calls": 0.25}, "length": {"weight": 0.01}}
+    policy: dict[str, Any] = {
+        "weight": 1.0,
+        "behaviours": {"invalid_calls": 0.25},
+        "length": {"weight": 0.01},
+    }
     shaped = played(world, train={"policy": policy})
     assert shaped.facts["rollouts/success"] == plain.facts["rollouts/success"]
-    assert shaped.facts["rollouts/score"] < plain.facts["rollouts/score"] == plain.facts["rollouts/success"]
-    worth = scores(shaped.rollouts, PolicySettings.model_validate(policy), count=renderer().codec.count)
+    assert (
+        shaped.facts["rollouts/score"]
+        < plain.facts["rollouts/score"]
+        == plain.facts["rollouts/success"]
+    )
+    worth = scores(
+        shaped.rollouts, PolicySettings.model_validate(policy), count=renderer().codec.count
+    )
     for group in groups_of(shaped):
         own = [worth[r.session.id] for r in group]
-        if len(set(own)) > 1:  # else four times the same episode; otherwise no rollout is left out, whatever it did
-            assert [weighed(shaped)[r.session.id] for r in group] == pytest.approx(list(advantages(own)))
+        # else four times the same episode; otherwise no rollout is left out, whatever it did
+        if len(set(own)) > 1:
+            assert [weighed(shaped)[r.session.id] for r in group] == pytest.approx(
+                list(advantages(own))
+            )
         assert all(w < r.reward for w, r in zip(own, group, strict=True))
-    assert len(weighed(shaped)) > len(weighed(plain))  # a group of equal rewards may differ in what it took
+    # a group of equal rewards may differ in what it took
+    assert len(weighed(shaped)) > len(weighed(plain))
 
 
 def test_the_longer_of_two_successes_is_worth_less(world: TaskSource) -> None:
@@ -84,7 +117,10 @@ def test_the_longer_of_two_successes_is_worth_less(world: TaskSource) -> None:
     longer = replace(
         rollout,
         session=replace(
-            rollout.session, id="longer", turns=(*turns, *turns[-1:]), segments=(replace(rollout.session.segments[0], end=len(turns) + 1),)
+            rollout.session,
+            id="longer",
+            turns=(*turns, *turns[-1:]),
+            segments=(replace(rollout.session.segments[0], end=len(turns) + 1),),
         ),
     )
     settings = PolicySettings.model_validate({"length": {"weight": 0.1}})
@@ -96,7 +132,9 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSo
     student = tiny_student()
     options = Sampling(max_new_tokens=8, max_context_tokens=1024, seed=3)
     envs = [make() for make, _ in zip(world.train(5), range(3), strict=False)]
-    rollouts = sample_rollouts(student.model, envs, renderer=renderer(), settings=options, author="tiny")
+    rollouts = sample_rollouts(
+        student.model, envs, renderer=renderer(), settings=options, author="tiny"
+    )
     start = frozen(tiny_student(seed=1))
     found = start_kl(start, rollouts, pad_id=0, max_tokens=4096, device="cpu")
     other = tiny_student(seed=1).model.eval()
@@ -109,11 +147,15 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSo
             if t.sampled
             for k, (i, p) in enumerate(zip(t.sampled.ids, t.sampled.logprobs, strict=True))
         )
-        assert found[rollout.session.id] == pytest.approx(expected, abs=1e-3) and abs(expected) > 0.01
+        assert (
+            found[rollout.session.id] == pytest.approx(expected, abs=1e-3) and abs(expected) > 0.01
+        )
     same = start_kl(frozen(student), rollouts, pad_id=0, max_tokens=4096, device="cpu")
     assert all(abs(value) < 1e-3 for value in same.values())
     worth = scores(rollouts, PolicySettings(kl=0.1), count=len, kl=found)
-    assert worth == pytest.approx({r.session.id: r.reward - 0.1 * found[r.session.id] for r in rollouts})
+    assert worth == pytest.approx(
+        {r.session.id: r.reward - 0.1 * found[r.session.id] for r in rollouts}
+    )
     with pytest.raises(AlignmentError, match="was not measured"):
         scores(rollouts, PolicySettings(kl=0.1), count=len)
 
@@ -138,7 +180,10 @@ def aged(*versions: int) -> Any:
     """`careless_sample` whose rollouts were sampled by older weights, in turn."""
 
     def sample(*args: Any, version: int = -1, **options: Any) -> Any:
-        return [replace(r, version=versions[i % len(versions)]) for i, r in enumerate(careless_sample(*args, version=version, **options))]
+        return [
+            replace(r, version=versions[i % len(versions)])
+            for i, r in enumerate(careless_sample(*args, version=version, **options))
+        ]
 
     return sample
 
@@ -153,16 +198,28 @@ def test_stale_rollouts_are_not_trained_on_and_counted(world: TaskSource) -> Non
     for group in groups_of(made):
         left = [r for r in group if r.version > 2]
         if len({r.reward for r in left}) > 1:
-            assert [weighed(made)[r.session.id] for r in left] == pytest.approx(list(advantages([r.reward for r in left])))
-    assert played(world, step=4, sample=aged(4, 3, 2, 3), max_staleness=2).facts["rollouts/stale"] == 0
+            assert [weighed(made)[r.session.id] for r in left] == pytest.approx(
+                list(advantages([r.reward for r in left]))
+            )
+    assert (
+        played(world, step=4, sample=aged(4, 3, 2, 3), max_staleness=2).facts["rollouts/stale"] == 0
+    )
     unknown = played(world, step=4, sample=aged(-1))
-    assert unknown.facts["rollouts/stale"] == 12 and unknown.examples == () and unknown.num_rollouts == 0
+    assert (
+        unknown.facts["rollouts/stale"] == 12
+        and unknown.examples == ()
+        and unknown.num_rollouts == 0
+    )
 
 
 def test_a_group_of_one_has_no_difference(world: TaskSource) -> None:
     four = played(world).rollouts[:4]
-    group = Group("t", tuple(replace(r, version=v) for r, v in zip(four, (0, 0, 0, 5), strict=True)))
-    assert fresh(Groups(groups=(group,), flat=(), num_extra=0), now=5, max_staleness=1).rollouts == ()
+    group = Group(
+        "t", tuple(replace(r, version=v) for r, v in zip(four, (0, 0, 0, 5), strict=True))
+    )
+    assert (
+        fresh(Groups(groups=(group,), flat=(), num_extra=0), now=5, max_staleness=1).rollouts == ()
+    )
 
 
 # ---- health ----
@@ -172,7 +229,10 @@ def test_a_step_without_any_difference_in_rewards_is_said_once() -> None:
     health = PolicyHealth(settings=HealthSettings())
     spreads = [0.5, 0.0, 0.0, 0.4, 0.0]
     said = [[w["measure"] for w in health.calls({"rollouts/advantage_spread": s})] for s in spreads]
-    assert said == [[], ["rollouts/advantage_spread"], [], [], ["rollouts/advantage_spread"]] and health.breach() is None
+    assert (
+        said == [[], ["rollouts/advantage_spread"], [], [], ["rollouts/advantage_spread"]]
+        and health.breach() is None
+    )
     again = PolicyHealth(settings=HealthSettings())
     again.restore(health.state())
     assert again.flat_steps == 1 and again.calls({"rollouts/advantage_spread": 0.0}) == []
@@ -189,4 +249,6 @@ def test_a_run_whose_environment_fails_is_stopped_by_name() -> None:
 
 def test_a_behaviour_of_no_name_is_refused_before_the_first_step(world: TaskSource) -> None:
     with pytest.raises(ConfigError, match="no behaviour 'politeness'"):
-        make_live(world, live_config(train={"policy": {"weight": 1.0, "behaviours": {"politeness": 1.0}}}))
+        make_live(
+            world, live_config(train={"policy": {"weight": 1.0, "behaviours": {"politeness": 1.0}}})
+        )

@@ -1,4 +1,5 @@
-"""Policy and anchors in a step, the slow average, and steps that hold nothing: against plain forwards of single rows."""
+"""Policy and anchors in a step, the slow average, and steps that hold nothing: against plain
+forwards of single rows."""
 
 from __future__ import annotations
 
@@ -39,15 +40,29 @@ ROLLOUTS = [
     make_rollout(3, advantage=0.0, anchored=True, length=22, hints=0, lm=False),
 ]
 PAIRS = [make_pair(0), make_pair(1, prefix=11, chosen=2, rejected=9)]
-LIVE: dict[str, Any] = {"lm_ce": {"weight": 0.0}, "policy": {"weight": 1.0}, "preference": {"weight": 1.0, "anchor": 3.0}}
-ONLY_POLICY: dict[str, Any] = {"lm_ce": {"weight": 0.0}, "hint": {"weight": 0.0}, "policy": {"weight": 1.0}}
+LIVE: dict[str, Any] = {
+    "lm_ce": {"weight": 0.0},
+    "policy": {"weight": 1.0},
+    "preference": {"weight": 1.0, "anchor": 3.0},
+}
+ONLY_POLICY: dict[str, Any] = {
+    "lm_ce": {"weight": 0.0},
+    "hint": {"weight": 0.0},
+    "policy": {"weight": 1.0},
+}
 
 
 def measured(
-    trainer: Trainer, examples: list[TrainingExample], pairs: list[PreferencePair], *, num_rollouts: int | None = None
+    trainer: Trainer,
+    examples: list[TrainingExample],
+    pairs: list[PreferencePair],
+    *,
+    num_rollouts: int | None = None,
 ) -> dict[Channel, ChannelStep]:
     counts = step_counts(examples, pairs, num_rollouts=num_rollouts)
-    return accumulate(trainer, micro_batches(examples, pairs, micro_tokens=10_000), counts, scales=None)
+    return accumulate(
+        trainer, micro_batches(examples, pairs, micro_tokens=10_000), counts, scales=None
+    )
 
 
 def logprob(model: Any, ids: tuple[int, ...], span: tuple[int, int]) -> list[float]:
@@ -55,7 +70,9 @@ def logprob(model: Any, ids: tuple[int, ...], span: tuple[int, int]) -> list[flo
     return [float(logp[j - 1, ids[j]]) for j in range(*span)]
 
 
-def policy_by_hand(model: Any, examples: list[TrainingExample], *, clip: float, num_rollouts: int) -> float:
+def policy_by_hand(
+    model: Any, examples: list[TrainingExample], *, clip: float, num_rollouts: int
+) -> float:
     """Token by token, with the two sides of the clip written out."""
     total = 0.0
     for e in examples:
@@ -72,29 +89,45 @@ def policy_by_hand(model: Any, examples: list[TrainingExample], *, clip: float, 
 
 @pytest.mark.parametrize("clip", [0.2, 5.0])
 def test_the_policy_is_a_sum_over_tokens_per_rollout_with_a_stale_sampler(clip: float) -> None:
-    trainer = perturbed(start_trainer(make_config(**{**LIVE, "policy": {"weight": 1.0, "clip": clip}}), make_student()))
+    trainer = perturbed(
+        start_trainer(
+            make_config(**{**LIVE, "policy": {"weight": 1.0, "clip": clip}}), make_student()
+        )
+    )
     for num_rollouts in (3, 4, 12):
         found = measured(trainer, ROLLOUTS, [], num_rollouts=num_rollouts)["policy"]
-        expected = policy_by_hand(trainer.student.model, ROLLOUTS, clip=clip, num_rollouts=num_rollouts)
+        expected = policy_by_hand(
+            trainer.student.model, ROLLOUTS, clip=clip, num_rollouts=num_rollouts
+        )
         assert found.loss == pytest.approx(expected, rel=1e-5)
         assert (found.inputs, found.tokens) == (3, 6 + 6 + 18)  # the fourth has no advantage
-    assert measured(trainer, ROLLOUTS, [])["policy"].loss == pytest.approx(4 * expected)  # None: the three with an advantage
+    # None: the three with an advantage
+    assert measured(trainer, ROLLOUTS, [])["policy"].loss == pytest.approx(4 * expected)
 
 
 def test_on_policy_the_gradient_is_advantage_times_that_of_the_log_prob() -> None:
-    """Sampled by the model itself: the loss of a rollout is -A times its tokens, its gradient -A times that of their log-probs."""
+    """Sampled by the model itself: the loss of a rollout is -A times its tokens, its gradient -A
+    times that of their log-probs."""
     trainer = perturbed(start_trainer(make_config(**ONLY_POLICY), make_student()))
     model, examples = trainer.student.model, []
     for e in ROLLOUTS[:3]:
-        fresh = [dataclasses.replace(a, logprobs=tuple(logprob(model, e.ids, a.span))) for a in e.actions]
+        fresh = [
+            dataclasses.replace(a, logprobs=tuple(logprob(model, e.ids, a.span))) for a in e.actions
+        ]
         examples.append(dataclasses.replace(e, actions=tuple(fresh)))
     weighted = torch.zeros(())
     for e in examples:
         logp = model(input_ids=torch.tensor([e.ids])).logits[0].log_softmax(-1)
         for action in e.actions:
-            weighted = weighted - action.advantage * torch.stack([logp[j - 1, e.ids[j]] for j in range(*action.span)]).sum()
+            weighted = (
+                weighted
+                - action.advantage
+                * torch.stack([logp[j - 1, e.ids[j]] for j in range(*action.span)]).sum()
+            )
     expected = torch.autograd.grad(weighted / 6, trainer.trainable())
-    losses, _ = channel_losses(trainer, collate(examples, pad_id=0), step_counts(examples, [], num_rollouts=6))
+    losses, _ = channel_losses(
+        trainer, collate(examples, pad_id=0), step_counts(examples, [], num_rollouts=6)
+    )
     (loss,) = losses
     found = torch.autograd.grad(loss.mean_part(), trainer.trainable())
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, expected, strict=True))
@@ -114,15 +147,24 @@ def test_steps_make_good_messages_likelier_and_bad_ones_rarer() -> None:
 
 
 def test_fewer_rollouts_than_have_an_advantage_are_an_error() -> None:
-    with pytest.raises(AlignmentError, match="3 examples have an action with an advantage, but only 2"):
-        train_step(start_trainer(make_config(**LIVE), make_student()), ROLLOUTS, [], step=0, num_rollouts=2)
+    with pytest.raises(
+        AlignmentError, match="3 examples have an action with an advantage, but only 2"
+    ):
+        train_step(
+            start_trainer(make_config(**LIVE), make_student()), ROLLOUTS, [], step=0, num_rollouts=2
+        )
 
 
 def test_the_clipped_share_is_told() -> None:
-    """Under a sampler that gave every token exp(-9), each ratio is far above 1: clipped where the advantage is positive."""
+    """Under a sampler that gave every token exp(-9), each ratio is far above 1: clipped where the
+    advantage is positive."""
     trainer = start_trainer(make_config(**ONLY_POLICY), make_student())
-    stale = [dataclasses.replace(a, logprobs=(-9.0,) * len(a.logprobs)) for a in ROLLOUTS[0].actions]
-    far = dataclasses.replace(ROLLOUTS[0], actions=(stale[0], dataclasses.replace(stale[1], advantage=-1.0)))
+    stale = [
+        dataclasses.replace(a, logprobs=(-9.0,) * len(a.logprobs)) for a in ROLLOUTS[0].actions
+    ]
+    far = dataclasses.replace(
+        ROLLOUTS[0], actions=(stale[0], dataclasses.replace(stale[1], advantage=-1.0))
+    )
     line = train_step(trainer, [far], [], step=0)
     assert line["policy/clipped"] == 0.5 and line["policy/status"] == "active"
     line = train_step(trainer, [dataclasses.replace(far, actions=(stale[0],))], [], step=1)
@@ -133,19 +175,28 @@ def test_the_clipped_share_is_told() -> None:
 
 
 def flat(example: TrainingExample) -> TrainingExample:
-    return dataclasses.replace(example, actions=tuple(dataclasses.replace(a, advantage=0.0) for a in example.actions))
+    return dataclasses.replace(
+        example, actions=tuple(dataclasses.replace(a, advantage=0.0) for a in example.actions)
+    )
 
 
 def test_flat_groups_exhaust_the_policy_and_move_nothing() -> None:
-    """Not even the optimiser's moments: the next step with an advantage does what it would have done right away."""
+    """Not even the optimiser's moments: the next step with an advantage does what it would have
+    done right away."""
     finals = []
     for between in (0, 2):
-        trainer = start_trainer(make_config(steps=9, weight_decay=0.1, warmup_steps=0, **ONLY_POLICY), make_student())
+        trainer = start_trainer(
+            make_config(steps=9, weight_decay=0.1, warmup_steps=0, **ONLY_POLICY), make_student()
+        )
         train_step(trainer, ROLLOUTS, [], step=0)
         weights = [p.detach().clone() for p in trainer.trainable()]
         for _ in range(between):
             line = train_step(trainer, [flat(e) for e in ROLLOUTS], [], step=1, num_rollouts=4)
-            assert (line["policy/status"], line["policy/tokens"], line["policy/loss"]) == ("exhausted", 0, None)
+            assert (line["policy/status"], line["policy/tokens"], line["policy/loss"]) == (
+                "exhausted",
+                0,
+                None,
+            )
             assert line["grad_norm"] == 0 and line["loss"] == 0 and "policy/clipped" not in line
             assert all(torch.equal(a, b) for a, b in zip(weights, trainer.trainable(), strict=True))
         train_step(trainer, ROLLOUTS, [], step=1)
@@ -154,11 +205,15 @@ def test_flat_groups_exhaust_the_policy_and_move_nothing() -> None:
 
 
 def test_a_step_without_anything_says_so() -> None:
-    trainer = start_trainer(make_config(hint={"teacher": "ema"}, **LIVE | {"lm_ce": {"weight": 1.0}}), make_student())
+    trainer = start_trainer(
+        make_config(hint={"teacher": "ema"}, **LIVE | {"lm_ce": {"weight": 1.0}}), make_student()
+    )
     before = [p.detach().clone() for p in trainer.trainable()]
     for examples in ([], [flat(make_rollout(0, hints=0, lm=False))]):
         line = train_step(trainer, examples, [], step=0, num_rollouts=6)
-        assert [line[f"{name}/status"] for name in CHANNELS] == ["starved"] * 4 and line["loss"] == 0
+        assert [line[f"{name}/status"] for name in CHANNELS] == ["starved"] * 4 and line[
+            "loss"
+        ] == 0
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.trainable(), strict=True))
     line = train_step(trainer, [ROLLOUTS[0], make_example(1)], PAIRS, step=1)
     assert [line[f"{name}/status"] for name in CHANNELS] == ["active"] * 4
@@ -174,11 +229,20 @@ def nll(model: Any, examples: list[TrainingExample]) -> float:
 
 def test_preference_is_the_mean_over_pairs_plus_anchors_per_token() -> None:
     trainer = perturbed(start_trainer(make_config(**LIVE), make_student()))
-    both, pairs = measured(trainer, ROLLOUTS, PAIRS)["preference"], measured(trainer, [], PAIRS)["preference"]
-    assert both.loss == pytest.approx(pairs.loss + 3.0 * nll(trainer.student.model, ROLLOUTS), rel=1e-5)
+    both, pairs = (
+        measured(trainer, ROLLOUTS, PAIRS)["preference"],
+        measured(trainer, [], PAIRS)["preference"],
+    )
+    assert both.loss == pytest.approx(
+        pairs.loss + 3.0 * nll(trainer.student.model, ROLLOUTS), rel=1e-5
+    )
     assert (both.inputs, both.tokens, pairs.inputs, pairs.tokens) == (4, 26, 2, 20)
-    one = measured(trainer, ROLLOUTS, PAIRS[:1])["preference"], measured(trainer, [], PAIRS[:1])["preference"]
-    assert one[0].loss - one[1].loss == pytest.approx(both.loss - pairs.loss, rel=1e-5)  # whatever the number of pairs
+    one = (
+        measured(trainer, ROLLOUTS, PAIRS[:1])["preference"],
+        measured(trainer, [], PAIRS[:1])["preference"],
+    )
+    # whatever the number of pairs
+    assert one[0].loss - one[1].loss == pytest.approx(both.loss - pairs.loss, rel=1e-5)
 
 
 def test_anchors_alone_train_and_weight_0_leaves_them_out() -> None:
@@ -188,7 +252,9 @@ def test_anchors_alone_train_and_weight_0_leaves_them_out() -> None:
     assert (alone.inputs, alone.tokens) == (2, 6) and alone.grad_norm > 0 and alone.told == {}
     line = train_step(trainer, [ROLLOUTS[3]], [], step=0)
     assert line["preference/status"] == "active" and line["policy/status"] == "starved"
-    without = start_trainer(make_config(**LIVE | {"preference": {"weight": 1.0, "anchor": 0.0}}), make_student())
+    without = start_trainer(
+        make_config(**LIVE | {"preference": {"weight": 1.0, "anchor": 0.0}}), make_student()
+    )
     seen = measured(without, ROLLOUTS, [])["preference"]
     assert (seen.inputs, seen.tokens, seen.loss) == (0, 0, 0.0)
 
@@ -206,18 +272,39 @@ def test_accuracy_and_log_ratio_of_pairs() -> None:
         gains.append(gain[0])
         right.append(gain[0] > gain[1])
     told = measured(trainer, ROLLOUTS, PAIRS)["preference"].told
-    assert told["accuracy"] == sum(right) / 2 and told["chosen_logratio"] == pytest.approx(sum(gains) / 2, abs=1e-5)
-    swapped = [dataclasses.replace(p, chosen_ids=p.rejected_ids, rejected_ids=p.chosen_ids) for p in PAIRS]
+    assert told["accuracy"] == sum(right) / 2 and told["chosen_logratio"] == pytest.approx(
+        sum(gains) / 2, abs=1e-5
+    )
+    swapped = [
+        dataclasses.replace(p, chosen_ids=p.rejected_ids, rejected_ids=p.chosen_ids) for p in PAIRS
+    ]
     assert measured(trainer, [], swapped)["preference"].told["accuracy"] == 1 - told["accuracy"]
 
 
 def test_clone_is_the_cross_entropy_of_the_chosen_side_alone() -> None:
-    trainer = perturbed(start_trainer(make_config(**LIVE | {"preference": {"weight": 1.0, "objective": "clone"}}), make_student()))
+    trainer = perturbed(
+        start_trainer(
+            make_config(**LIVE | {"preference": {"weight": 1.0, "objective": "clone"}}),
+            make_student(),
+        )
+    )
     assert "preference" not in trainer.references
     model = trainer.student.model
-    values = [-x for p in PAIRS for x in logprob(model, p.prefix_ids + p.chosen_ids, (len(p.prefix_ids), len(p.prefix_ids + p.chosen_ids)))]
+    values = [
+        -x
+        for p in PAIRS
+        for x in logprob(
+            model,
+            p.prefix_ids + p.chosen_ids,
+            (len(p.prefix_ids), len(p.prefix_ids + p.chosen_ids)),
+        )
+    ]
     found = measured(trainer, [], PAIRS)["preference"]
-    assert found.loss == pytest.approx(sum(values) / 6, rel=1e-5) and (found.inputs, found.tokens) == (2, 6) and not found.told
+    assert (
+        found.loss == pytest.approx(sum(values) / 6, rel=1e-5)
+        and (found.inputs, found.tokens) == (2, 6)
+        and not found.told
+    )
     others = [dataclasses.replace(p, rejected_ids=(7, 7, 7)) for p in PAIRS]
     assert measured(trainer, [], others)["preference"].loss == pytest.approx(found.loss, rel=1e-6)
     with_anchors = measured(trainer, ROLLOUTS, PAIRS)["preference"].loss
@@ -231,28 +318,43 @@ def test_cutting_rows_changes_no_value() -> None:
     examples = [*ROLLOUTS, make_example(7, hints=0, lm=False), make_example(8, hints=0)]
     trainer = perturbed(start_trainer(make_config(**LIVE), make_student()))
     rows = loss_rows(examples, trainer.settings)
-    assert [(e.id, len(e.ids)) for e in rows] == [("e0", 24), ("e1", 31), ("e2", 20), ("e3", 17)]  # lm_ce is off: e8 has nothing
+    # lm_ce is off: e8 has nothing
+    assert [(e.id, len(e.ids)) for e in rows] == [("e0", 24), ("e1", 31), ("e2", 20), ("e3", 17)]
     counts = step_counts(examples, PAIRS)
-    found = [accumulate(trainer, micro_batches(part, PAIRS, micro_tokens=9999), counts, scales=None) for part in (examples, rows)]
+    found = [
+        accumulate(trainer, micro_batches(part, PAIRS, micro_tokens=9999), counts, scales=None)
+        for part in (examples, rows)
+    ]
     for name in CHANNELS:
         assert found[0][name].loss == pytest.approx(found[1][name].loss, rel=1e-5)
         assert found[0][name].grad_norm == pytest.approx(found[1][name].grad_norm, rel=1e-5)
         assert found[0][name].tokens == found[1][name].tokens
     only_policy = loss_rows(examples, make_config(**ONLY_POLICY).train)
-    assert [(e.id, len(e.ids), len(e.hints), e.anchored) for e in only_policy] == [("e0", 13, 0, ()), ("e1", 13, 0, ()), ("e2", 20, 0, ())]
+    assert [(e.id, len(e.ids), len(e.hints), e.anchored) for e in only_policy] == [
+        ("e0", 13, 0, ()),
+        ("e1", 13, 0, ()),
+        ("e2", 20, 0, ()),
+    ]
 
 
 # ---- the slow average ----
 
 
 def test_the_slow_average_starts_at_the_student_and_moves_by_its_share() -> None:
-    trainer = start_trainer(make_config(hint={"teacher": "ema", "ema": 0.25}, learning_rate=1e-2), make_student())
+    trainer = start_trainer(
+        make_config(hint={"teacher": "ema", "ema": 0.25}, learning_rate=1e-2), make_student()
+    )
     teacher = trainer.references["hint"].model
     expected = [p.detach().clone() for p in small_model().parameters()]
-    assert teacher is not trainer.student.model and all(torch.equal(a, b) for a, b in zip(expected, teacher.parameters(), strict=True))
+    assert teacher is not trainer.student.model and all(
+        torch.equal(a, b) for a, b in zip(expected, teacher.parameters(), strict=True)
+    )
     for step in range(3):
         train_step(trainer, [make_example(i) for i in range(3)], [], step=step)
-        expected = [0.75 * old + 0.25 * new.detach() for old, new in zip(expected, trainer.trainable(), strict=True)]
+        expected = [
+            0.75 * old + 0.25 * new.detach()
+            for old, new in zip(expected, trainer.trainable(), strict=True)
+        ]
         for mean, own, new in zip(expected, teacher.parameters(), trainer.trainable(), strict=True):
             assert torch.allclose(mean, own, atol=1e-7) and not torch.equal(own, new)
     assert all(not p.requires_grad and p.grad is None for p in teacher.parameters())
@@ -262,7 +364,9 @@ def test_the_slow_average_is_what_the_hint_is_scored_with(monkeypatch: pytest.Mo
     trainer = perturbed(start_trainer(make_config(hint={"teacher": "ema"}), make_student()))
     frozen = perturbed(start_trainer(make_config(), make_student()))
     examples = [make_example(i) for i in range(3)]
-    assert measured(trainer, examples, [])["hint"].loss == measured(frozen, examples, [])["hint"].loss
+    assert (
+        measured(trainer, examples, [])["hint"].loss == measured(frozen, examples, [])["hint"].loss
+    )
     for _ in range(20):
         trainer.references["hint"].update(trainer.student.model)
     live = perturbed(start_trainer(make_config(hint={"teacher": "live"}), make_student()))
@@ -279,7 +383,9 @@ def test_a_bfloat16_student_has_a_slow_average_that_moves() -> None:
         student.model.model.norm.weight.fill_(1.0078125)  # the next number above 1
     for _ in range(3):
         reference.update(student.model)
-    assert float(reference.model.model.norm.weight[0]) == pytest.approx(1 + 0.0078125 * (1 - 0.95**3), rel=1e-6)
+    assert float(reference.model.model.norm.weight[0]) == pytest.approx(
+        1 + 0.0078125 * (1 - 0.95**3), rel=1e-6
+    )
 
 
 def test_the_slow_average_is_in_the_checkpoint_and_nothing_else_is_accepted(tmp_path: Path) -> None:
@@ -288,13 +394,25 @@ def test_the_slow_average_is_in_the_checkpoint_and_nothing_else_is_accepted(tmp_
     train(config, student=make_student(), examples=examples, run=run)
     tensors = load_extra(run.checkpoint(2))
     trainer = start_trainer(config, make_student())
-    assert tensors.keys() == trainer.extra_tensors().keys() and all(name.startswith("hint/") for name in tensors)
+    assert tensors.keys() == trainer.extra_tensors().keys() and all(
+        name.startswith("hint/") for name in tensors
+    )
     trainer.load_extra(tensors)
     for name, tensor in trainer.extra_tensors().items():
         assert torch.equal(tensor, tensors[name])
-    assert any(not torch.equal(start, tensors[name]) for name, start in start_trainer(config, make_student()).extra_tensors().items())
+    assert any(
+        not torch.equal(start, tensors[name])
+        for name, start in start_trainer(config, make_student()).extra_tensors().items()
+    )
     with pytest.raises(DataError, match="slow average"):
         trainer.load_extra({})
     with pytest.raises(DataError, match="slow average"):
         frozen = make_config(steps=3)
-        train(frozen, student=make_student(), examples=examples, run=run, resume=True, accept_changes=True)
+        train(
+            frozen,
+            student=make_student(),
+            examples=examples,
+            run=run,
+            resume=True,
+            accept_changes=True,
+        )

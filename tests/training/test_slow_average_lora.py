@@ -1,4 +1,5 @@
-"""A slow average of LoRA adapters as the hint's teacher: the model with the averaged A and B merged in, on the student's own base."""
+"""A slow average of LoRA adapters as the hint's teacher: the model with the averaged A and B merged
+in, on the student's own base."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from composer_replication.training.loop import train
 from composer_replication.training.reference import average
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, train_step
-from tests.training.small_student import WordTokenizer, make_config, make_example, make_pair, make_run, small_model, start_trainer
+from tests.training.small_student import (
+    WordTokenizer,
+    make_config,
+    make_example,
+    make_pair,
+    make_run,
+    small_model,
+    start_trainer,
+)
 from tests.training.test_channels import by_hand
 from tests.training.test_layouts import check_layouts
 from tests.training.trees import sessions
@@ -57,18 +66,24 @@ def merged(averages: dict[str, Tensor]) -> Any:
     for name, down in averages.items():
         if "lora_A" in name:
             up = averages[name.replace("lora_A", "lora_B")]
-            weight = weights[name.removeprefix("base_model.model.").partition(".lora_A")[0] + ".weight"]
+            weight = weights[
+                name.removeprefix("base_model.model.").partition(".lora_A")[0] + ".weight"
+            ]
             with torch.no_grad():
                 weight.add_(SCALE * (up.double() @ down.double()).to(weight.dtype))
     return model.eval()
 
 
 def hint_loss(trainer: Trainer) -> float:
-    return accumulate(trainer, micro_batches(EXAMPLES, (), micro_tokens=10_000), count(EXAMPLES), scales=None)["hint"].loss
+    return accumulate(
+        trainer, micro_batches(EXAMPLES, (), micro_tokens=10_000), count(EXAMPLES), scales=None
+    )["hint"].loss
 
 
 @pytest.mark.parametrize("layout", ["tree", "rows"])
-def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(base: Path, layout: str) -> None:
+def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(
+    base: Path, layout: str
+) -> None:
     trainer = start_trainer(make_config(**HOW, layout=layout), lora_student(base))
     expected = now = adapters(trainer.student.model)
     for step in range(3):
@@ -76,33 +91,50 @@ def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(base: Pat
         now = adapters(trainer.student.model)
         expected = {name: (1 - EMA) * old + EMA * now[name] for name, old in expected.items()}
     own = adapters(trainer.references["hint"].model)
-    assert own.keys() == expected.keys() and all(torch.allclose(own[name], mean, atol=1e-7) for name, mean in expected.items())
+    assert own.keys() == expected.keys() and all(
+        torch.allclose(own[name], mean, atol=1e-7) for name, mean in expected.items()
+    )
     assert any(float((own[name] - now[name]).abs().max()) > 1e-3 for name in own)
     found, student, pairs = hint_loss(trainer), trainer.student.model, [make_pair(0)]
-    assert found == pytest.approx(by_hand(student, merged(expected), EXAMPLES, pairs)["hint"], rel=1e-4)
-    assert found != pytest.approx(by_hand(student, small_model(), EXAMPLES, pairs)["hint"], rel=1e-2)  # nor the start
+    assert found == pytest.approx(
+        by_hand(student, merged(expected), EXAMPLES, pairs)["hint"], rel=1e-4
+    )
+    # nor the start
+    assert found != pytest.approx(
+        by_hand(student, small_model(), EXAMPLES, pairs)["hint"], rel=1e-2
+    )
 
 
 def test_the_base_is_shared_and_neither_side_moves_it(base: Path) -> None:
     trainer = start_trainer(make_config(**HOW), lora_student(base))
-    student, teacher = (dict(model.named_parameters()) for model in (trainer.student.model, trainer.references["hint"].model))
+    student, teacher = (
+        dict(model.named_parameters())
+        for model in (trainer.student.model, trainer.references["hint"].model)
+    )
     before = {name: p.detach().clone() for name, p in student.items() if "lora_" not in name}
     train_step(trainer, EXAMPLES, [], step=0)
     for name, parameter in student.items():
         assert (teacher[name] is parameter) is ("lora_" not in name)
         assert not teacher[name].requires_grad and teacher[name].grad is None
     assert all(torch.equal(student[name], start) for name, start in before.items())
-    assert trainer.student.num_trainable == sum(p.numel() for name, p in student.items() if "lora_" in name)
+    assert trainer.student.num_trainable == sum(
+        p.numel() for name, p in student.items() if "lora_" in name
+    )
     assert trainer.student.model.training and not trainer.references["hint"].model.training
 
 
 def test_the_average_of_adapters_in_bfloat16_is_kept_in_float32(base: Path) -> None:
-    """peft makes adapters in float32; a model that was cast as a whole has others, and the base stays what it is."""
+    """peft makes adapters in float32; a model that was cast as a whole has others, and the base
+    stays what it is."""
     student = lora_student(base)
     student.model.bfloat16()
     teacher = average(student, ema=EMA)
-    assert {p.dtype for p in teacher.moving.values()} == {torch.float32} and len(teacher.moving) == len(adapters(student.model))
-    assert {p.dtype for name, p in teacher.model.named_parameters() if name not in teacher.moving} == {torch.bfloat16}
+    assert {p.dtype for p in teacher.moving.values()} == {torch.float32} and len(
+        teacher.moving
+    ) == len(adapters(student.model))
+    assert {
+        p.dtype for name, p in teacher.model.named_parameters() if name not in teacher.moving
+    } == {torch.bfloat16}
 
 
 def test_both_layouts_agree(base: Path) -> None:

@@ -32,13 +32,22 @@ def table(**hint: Any) -> list[dict[str, Any]]:
     )
 
 
-@pytest.mark.parametrize("hint", [{}, {"divergence": "kl(student, teacher)"}, {"teacher": "trust_region", "trust": 0.3}])
-def test_the_table_is_the_same_in_chunks(hint: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "hint", [{}, {"divergence": "kl(student, teacher)"}, {"teacher": "trust_region", "trust": 0.3}]
+)
+def test_the_table_is_the_same_in_chunks(
+    hint: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = table(**hint)
     assert [len(row["ids"]) for row in whole] == [3, 3, 3, 3, 3]
-    assert all(len(row[name]) == 3 for row in whole for name in ("student", "teacher", "divergence", "texts"))
+    assert all(
+        len(row[name]) == 3
+        for row in whole
+        for name in ("student", "teacher", "divergence", "texts")
+    )
     monkeypatch.setattr(watch, "CHUNK", 2)
-    for chunked, row in zip(table(**hint), whole, strict=True):  # bits may differ where a chunk has one row: another matrix product
+    # bits may differ where a chunk has one row: another matrix product
+    for chunked, row in zip(table(**hint), whole, strict=True):
         for name in ("student", "teacher", "divergence"):
             assert chunked.pop(name) == pytest.approx(row.pop(name), rel=1e-4, abs=1e-7)
         assert chunked == row

@@ -1,4 +1,5 @@
-"""Sessions with everything in them: sites with hints, pairs whose rejected side is the session's own turn, anchors, sampled messages."""
+"""Sessions with everything in them: sites with hints, pairs whose rejected side is the session's
+own turn, anchors, sampled messages."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from torch import Tensor
 from composer_replication.core.config.root import Config
 from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.models.load_student import Student
-from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, Span, TrainingExample
+from composer_replication.tokens.example import (
+    HintView,
+    PreferencePair,
+    SampledMessage,
+    Span,
+    TrainingExample,
+)
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.packing import Micro, micros_of, session_trees
 from composer_replication.training.state import Trainer
@@ -28,10 +35,11 @@ SETTINGS: dict[str, Any] = {
 
 
 def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Session:
-    """One window of `turns` messages: each is trained, sampled, anchored or mistaken; some have a chosen answer in their place.
+    """One window of `turns` messages: each is trained, sampled, anchored or mistaken; some have a
+    chosen answer in their place.
 
-    The first pair has a context of its own, as after a template that rewrote history. `repeated` = few different ids, so that branches
-    share more than their prefixes.
+    The first pair has a context of its own, as after a template that rewrote history. `repeated` =
+    few different ids, so that branches share more than their prefixes.
     """
     rng = random.Random(number)
     high = 4 if repeated else VOCAB
@@ -59,15 +67,34 @@ def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Sess
             views.append((at, draw(2, 5), span))
         if kind == "action":
             actions.append(
-                SampledMessage(span=span, logprobs=tuple(-3.5 + rng.gauss(0, 0.3) for _ in body), advantage=rng.choice((-0.5, 0.75)))
+                SampledMessage(
+                    span=span,
+                    logprobs=tuple(-3.5 + rng.gauss(0, 0.3) for _ in body),
+                    advantage=rng.choice((-0.5, 0.75)),
+                )
             )
         if kind in ("pair", "both"):
             name, chosen = f"s{number}:{turn}", draw(2, 5)
             prefix = ids[:a] if pairs else draw(2, 3) + ids[:a]
             if chosen != body:
-                pairs.append(PreferencePair(id=name, session_id=f"s{number}", prefix_ids=prefix, chosen_ids=chosen, rejected_ids=body))
+                pairs.append(
+                    PreferencePair(
+                        id=name,
+                        session_id=f"s{number}",
+                        prefix_ids=prefix,
+                        chosen_ids=chosen,
+                        rejected_ids=body,
+                    )
+                )
     hints = tuple(
-        HintView(site_id=f"s{number}:{at}:c", kind="bad_args", at=at, hint_ids=hint, span=(a, b), target_ids=ids[a:b])
+        HintView(
+            site_id=f"s{number}:{at}:c",
+            kind="bad_args",
+            at=at,
+            hint_ids=hint,
+            span=(a, b),
+            target_ids=ids[a:b],
+        )
         for at, hint, (a, b) in views
     )
     example = TrainingExample(
@@ -89,25 +116,35 @@ def sessions(*numbers: int, **how: Any) -> Session:
 
 
 def trainer_of(student: Student, layout: str, **train: Any) -> Trainer:
-    """A trainer in a layout whose student has moved away from its start; the same for every layout."""
+    """A trainer in a layout whose student has moved away from its start; the same for every
+    layout."""
     config: Config = make_config(**{**SETTINGS, **train, "layout": layout})
     trainer = start_trainer(config, student)
-    assert trainer.layout == layout, trainer.why_rows  # a tree that is not exact would be found out and become rows
+    # a tree that is not exact would be found out and become rows
+    assert trainer.layout == layout, trainer.why_rows
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in trainer.trainable():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
+            parameter.add_(
+                0.05 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            )
     return trainer
 
 
-def outcome(trainer: Trainer, data: Session, scales: dict[Channel, float] | None = None) -> tuple[dict[Channel, ChannelStep], list[Tensor]]:
+def outcome(
+    trainer: Trainer, data: Session, scales: dict[Channel, float] | None = None
+) -> tuple[dict[Channel, ChannelStep], list[Tensor]]:
     """What is found of each channel, and every parameter's gradient of the scaled sum."""
     examples, pairs = data
     limit = trainer.settings.micro_tokens
-    micros: list[Micro] = micros_of(session_trees(examples, pairs, micro_tokens=limit), micro_tokens=limit)
+    micros: list[Micro] = micros_of(
+        session_trees(examples, pairs, micro_tokens=limit), micro_tokens=limit
+    )
     trainer.optimiser.zero_grad()
     every: dict[Channel, float] = {name: 1.0 + k for k, name in enumerate(CHANNELS)}
     found = accumulate(trainer, micros, step_counts(examples, pairs), scales=scales or every)
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()]
+    gradients = [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()
+    ]
     trainer.optimiser.zero_grad()
     return found, gradients

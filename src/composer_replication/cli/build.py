@@ -1,4 +1,5 @@
-"""`recompose build`: sessions, sites, hints and what replay found -> examples/, token sequences for one student."""
+"""`recompose build`: sessions, sites, hints and what replay found -> examples/, token sequences for
+one student."""
 
 from __future__ import annotations
 
@@ -9,29 +10,56 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.cli.build_split import split_counts
-from composer_replication.cli.build_text import Refused, lost_channel, note_refused, show_build, wider_windows
+from composer_replication.cli.build_text import (
+    Refused,
+    lost_channel,
+    note_refused,
+    show_build,
+    wider_windows,
+)
 from composer_replication.cli.channel_units import unfed, units_per_channel
 from composer_replication.cli.flags import Common
 from composer_replication.cli.hint_gate import kept_kinds, say_gate
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.student_tokenizer import FOLDER, make_tokenizer
-from composer_replication.core.codec import read_anchors, read_hints, read_preferences, read_sessions, read_sites
+from composer_replication.core.codec import (
+    read_anchors,
+    read_hints,
+    read_preferences,
+    read_sessions,
+    read_sites,
+)
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import save_folder
 from composer_replication.core.rundir import sha256_of
-from composer_replication.tokens.artefact import BuildReport, build_report, count_items, write_dataset
+from composer_replication.tokens.artefact import (
+    BuildReport,
+    build_report,
+    count_items,
+    write_dataset,
+)
 from composer_replication.tokens.dataset import Item, build_examples
 from composer_replication.tokens.renderer import Renderer
 
 
 def build_command(*, common: Common = Common()) -> int:
-    """Token sequences for the student: sessions, sites, hints, preferences and anchors -> examples/."""
+    """Token sequences for the student: sessions, sites, hints, preferences and anchors ->
+    examples/."""
     job = open_job(common)
-    hints = job.need_fresh(job.hints, verb="hints") if job.sites.exists() else job.hints  # before the sites: it speaks for both
-    inputs = [job.need_file(job.sessions, verb="ingest"), job.need_fresh(job.sites, verb="sites"), hints]
+    # before the sites: it speaks for both
+    hints = job.need_fresh(job.hints, verb="hints") if job.sites.exists() else job.hints
+    inputs = [
+        job.need_file(job.sessions, verb="ingest"),
+        job.need_fresh(job.sites, verb="sites"),
+        hints,
+    ]
     kept = kept_kinds(job)
-    inputs += [path for path in (*_pairs_and_anchors(job), job.audit if kept is not None else None) if path is not None]
+    inputs += [
+        path
+        for path in (*_pairs_and_anchors(job), job.audit if kept is not None else None)
+        if path is not None
+    ]
     held_out = job.held_out()
     split = split_counts(job, held_out)
     tokenizer = make_tokenizer(job.config.model_copy(update={"held_out": held_out}), job.sessions)
@@ -41,26 +69,49 @@ def build_command(*, common: Common = Common()) -> int:
         deque(count_items(_items(job, renderer, kept, held_out), into=counts), maxlen=0)
         done = build_report(counts)
     else:
-        tokenizer.chat_template = renderer.template  # what the student is trained on is what it must be served with
+        # what the student is trained on is what it must be served with
+        tokenizer.chat_template = renderer.template
         save_folder(job.examples / FOLDER, tokenizer.save_pretrained)
-        done = write_dataset(job.examples, _items(job, renderer, kept, held_out), meta=_meta(job, renderer, inputs, split))
+        done = write_dataset(
+            job.examples,
+            _items(job, renderer, kept, held_out),
+            meta=_meta(job, renderer, inputs, split),
+        )
     refused = _refused(job, renderer, kept, held_out, done)
     if refused is not None and not job.dry_run:
         note_refused(job.examples, refused)
-    value = {**asdict(done), "held_out": split, "renderer": renderer.describe(), "kept_kinds": None if kept is None else sorted(kept)}
+    value = {
+        **asdict(done),
+        "held_out": split,
+        "renderer": renderer.describe(),
+        "kept_kinds": None if kept is None else sorted(kept),
+    }
     show_build(job, renderer, done, split)
     say_gate(job, kept)
     if job.preferences in inputs:
-        job.screen.line(f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}", style="yellow")
+        job.screen.line(
+            f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}",
+            style="yellow",
+        )
     if refused is not None:
         raise refused.error
     lacking = unfed(job, units_per_channel(job.config, value))
     if lacking is not None:
         job.screen.line(f" train    would be refused: {lacking.error()}", style="yellow")
-    return job.finish(value, wrote=[job.examples], next_command=job.command("train") if lacking is None else lacking.command)
+    return job.finish(
+        value,
+        wrote=[job.examples],
+        next_command=job.command("train") if lacking is None else lacking.command,
+    )
 
 
-def _refused(job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out: HeldOutSettings, done: BuildReport) -> Refused | None:
+def _refused(
+    job: Job,
+    renderer: Renderer,
+    kept: frozenset[str] | None,
+    held_out: HeldOutSettings,
+    done: BuildReport,
+) -> Refused | None:
     """Why the build is refused, with a setting that was seen to mend it."""
     if (lost := lost_channel(job.config, done)) is None:
         return None
@@ -76,14 +127,20 @@ def _refused(job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
-    """The file that build.pairs names, on its own; else what `curate` kept, or what `replay` wrote for these sessions."""
+    """The file that build.pairs names, on its own; else what `curate` kept, or what `replay` wrote
+    for these sessions."""
     if job.config.build.pairs:
         return job.need_file(Path(job.config.build.pairs), verb="build"), None
-    pairs, anchors = (job.need_fresh(path, verb="replay") if path.exists() else None for path in (job.preferences, job.anchors))
+    pairs, anchors = (
+        job.need_fresh(path, verb="replay") if path.exists() else None
+        for path in (job.preferences, job.anchors)
+    )
     return job.need_fresh(job.curated, verb="curate") if job.curated.exists() else pairs, anchors
 
 
-def _items(job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out: HeldOutSettings) -> Iterator[Item]:
+def _items(
+    job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out: HeldOutSettings
+) -> Iterator[Item]:
     config = job.config
     pairs, anchors = _pairs_and_anchors(job)
     return build_examples(
@@ -99,7 +156,9 @@ def _items(job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out: 
     )
 
 
-def _meta(job: Job, renderer: Renderer, inputs: list[Path], split: dict[str, Any]) -> dict[str, Any]:
+def _meta(
+    job: Job, renderer: Renderer, inputs: list[Path], split: dict[str, Any]
+) -> dict[str, Any]:
     return {
         **renderer.describe(),
         "student": job.config.student.model,

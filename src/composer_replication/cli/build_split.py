@@ -1,4 +1,5 @@
-"""Which sessions a build holds out: counted, and refused where a fraction was asked for and holds out nothing."""
+"""Which sessions a build holds out: counted, and refused where a fraction was asked for and holds
+out nothing."""
 
 from __future__ import annotations
 
@@ -33,17 +34,25 @@ def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
         "held_out_units": len(units[True]),
     }
     if settings.fraction and sum(sessions.values()) and not (sessions[True] and sessions[False]):
-        every, nouns = units[True] | units[False], {"repository": "repositories", "session": "sessions"}[settings.by]
+        every, nouns = (
+            units[True] | units[False],
+            {"repository": "repositories", "session": "sessions"}[settings.by],
+        )
         took = "none" if not sessions[True] else "all"
-        what = f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(every)} {nouns}, which are chosen by hash"
+        what = (
+            f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(every)} {nouns},"
+            " which are chosen by hash"
+        )
         raise ConfigError(what, where="held_out", fix=_other_split(every, settings))
     return found
 
 
 def split_flags(job: Job) -> str:
-    """The flags with which `build` is not refused for its split, with a space before them; "" where it is not.
+    """The flags with which `build` is not refused for its split, with a space before them; "" where
+    it is not.
 
-    Example: three sessions, held_out.fraction = 0.2 -> " --held_out.fraction 0.37", the smallest that holds out one
+    Example: three sessions, held_out.fraction = 0.2 -> " --held_out.fraction 0.37", the smallest
+    that holds out one
     """
     settings = job.config.held_out
     if not settings.fraction:
@@ -58,24 +67,36 @@ def split_flags(job: Job) -> str:
 
 
 def splits(job: Job, settings: HeldOutSettings) -> Iterator[HeldOutSettings]:
-    """The split of the settings, then others that come near it: the smallest fractions by its unit and by session, and none at all."""
+    """The split of the settings, then others that come near it: the smallest fractions by its unit
+    and by session, and none at all."""
     settings = settled(settings, read_sessions(job.sessions))
     yield settings
     for by in dict.fromkeys((settings.by, "session")):
         units = {split_unit(session, by=by) for session in read_sessions(job.sessions)}
-        yield from (settings.model_copy(update={"by": by, "fraction": fraction}) for fraction in fractions(units))
+        yield from (
+            settings.model_copy(update={"by": by, "fraction": fraction})
+            for fraction in fractions(units)
+        )
     yield settings.model_copy(update={"fraction": 0.0})
 
 
 def flags_of(settings: HeldOutSettings, before: HeldOutSettings) -> str:
     """What of a split is another than before, as flags."""
     by = f" --held_out.by {settings.by}" if before.by not in ("auto", settings.by) else ""
-    return by + (f" --held_out.fraction {settings.fraction:g}" if settings.fraction != before.fraction else "")
+    return by + (
+        f" --held_out.fraction {settings.fraction:g}"
+        if settings.fraction != before.fraction
+        else ""
+    )
 
 
 def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
     """Which setting would hold something out."""
     smallest = next(iter(fractions(units)), None)
-    ways = [f"set held_out.fraction = {smallest:g}, the smallest that holds out one"] if smallest is not None else []
+    ways = (
+        [f"set held_out.fraction = {smallest:g}, the smallest that holds out one"]
+        if smallest is not None
+        else []
+    )
     ways += ['set held_out.by = "session"'] if settings.by == "repository" else []
     return " or ".join([*ways, "set held_out.fraction = 0 and do without an evaluation on logs"])

@@ -1,4 +1,5 @@
-"""What `build` says when it is done, and when it is not: a channel that lost everything is a problem."""
+"""What `build` says when it is done, and when it is not: a channel that lost everything is a
+problem."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ _WAYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A build that lost a channel: what is said, and the flags that mend it, "" where none was found."""
+    """A build that lost a channel: what is said, and the flags that mend it, "" where none was
+    found."""
 
     error: DataError
     flags: str = ""
 
 
 def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
-    """Settings under which less is lost, as flags and as they are: longer windows up to one forward, then views without evidence."""
+    """Settings under which less is lost, as flags and as they are: longer windows up to one
+    forward, then views without evidence."""
     build, tokens = config.build, 2 * config.build.max_tokens
     while tokens <= config.train.micro_tokens:
         yield f"--build.max_tokens {tokens}", build.model_copy(update={"max_tokens": tokens})
@@ -46,13 +49,21 @@ def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
 
 
 def note_refused(examples: Path, refused: Refused) -> None:
-    """Keep with the examples that their build was refused, and with which flags it is not, for `next_step`."""
+    """Keep with the examples that their build was refused, and with which flags it is not, for
+    `next_step`."""
     path = examples / META
-    write_json(path, {**json.loads(path.read_bytes()), "refused": {"what": refused.error.what, "flags": refused.flags}})
+    write_json(
+        path,
+        {
+            **json.loads(path.read_bytes()),
+            "refused": {"what": refused.error.what, "flags": refused.flags},
+        },
+    )
 
 
 def lost_channel(config: Config, done: BuildReport) -> DataError | None:
-    """The problem of a build that lost all hints, or most messages, of a channel that has a weight; None where it did not.
+    """The problem of a build that lost all hints, or most messages, of a channel that has a weight;
+    None where it did not.
 
     Live rollouts bring hints of their own, so there imported ones may be lost.
     """
@@ -62,40 +73,70 @@ def lost_channel(config: Config, done: BuildReport) -> DataError | None:
     if train.lm_ce.weight:
         channels.append(("lm_ce", "messages", done.trained_messages, 0.5))
     for channel, noun, built, least in channels:
-        reasons = {reason: n for reason in _LOST if (n := done.skipped.get(f"{channel}/{reason}", 0))}
+        reasons = {
+            reason: n for reason in _LOST if (n := done.skipped.get(f"{channel}/{reason}", 0))
+        }
         lost, most = sum(reasons.values()), max(reasons, key=lambda name: reasons[name], default="")
         if lost and built <= least * reasons.get("template", 0):
             listed = ", ".join(f"{name} {n}" for name, n in reasons.items())
             what = f"{built} of {lost + built} {noun} could be built for {channel}: {listed}"
-            return DataError(what, where="skipped.jsonl has each", fix=f"{_WAYS[most]}, or set train.{channel}.weight = 0, and build again")
+            return DataError(
+                what,
+                where="skipped.jsonl has each",
+                fix=f"{_WAYS[most]}, or set train.{channel}.weight = 0, and build again",
+            )
     return None
 
 
 def show_build(job: Job, renderer: Renderer, done: BuildReport, split: dict[str, Any]) -> None:
-    """The tables of a build: split, channels, context and evidence of the views, what was left out."""
+    """The tables of a build: split, channels, context and evidence of the views, what was left
+    out."""
     screen, about = job.screen, renderer.describe()
-    screen.line(f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']} tokens in its vocabulary")
+    screen.line(
+        f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']}"
+        " tokens in its vocabulary"
+    )
     by = split["by"]
     told = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
     auto = job.config.held_out.by == "auto" and by == "session" and split["fraction"]
     few = f", as there are fewer than {MIN_REPOSITORIES} repositories" if auto else ""
     screen.line(f" split    by {by}{few}: {told}{_units(split)}")
-    screen.line(f" examples {done.examples}, {done.tokens} tokens, longest {done.longest} of {job.config.build.max_tokens}")
+    screen.line(
+        f" examples {done.examples}, {done.tokens} tokens, longest {done.longest} of"
+        f" {job.config.build.max_tokens}"
+    )
     rows = [
         ("lm_ce", done.trained_messages, done.trained_tokens, "messages that are no mistake"),
         ("hint", done.views, done.target_tokens, "mistaken messages with a hint"),
         ("preference", done.pairs, "", "pairs"),
-        ("anchors", done.anchors, done.anchored_tokens, "messages that the preference channel holds in place"),
+        (
+            "anchors",
+            done.anchors,
+            done.anchored_tokens,
+            "messages that the preference channel holds in place",
+        ),
     ]
     screen.table(rows, head=("channel", "units", "tokens", "what"))
     if done.views:
-        share = f"{done.context_kept} of {done.context_available} tokens above the mistaken messages are in their windows"
+        share = (
+            f"{done.context_kept} of {done.context_available} tokens above the mistaken messages"
+            " are in their windows"
+        )
         screen.line(f" context  {share}")
-        kept = f"{done.views_with_evidence} of {done.views} views hold every turn that the hint or the call refers to"
+        kept = (
+            f"{done.views_with_evidence} of {done.views} views hold every turn that the hint or the"
+            " call refers to"
+        )
         lost = done.skipped.get("hint/evidence_lost", 0)
-        screen.line(f" evidence {kept}" + (f"; {lost} hints whose window would lose one are left out" if lost else ""))
+        screen.line(
+            f" evidence {kept}"
+            + (f"; {lost} hints whose window would lose one are left out" if lost else "")
+        )
         joined = f"{done.hinted_sites} failing calls in {done.views} messages, one view each"
-        screen.line(f" views    {joined}; by tokens they weigh as {done.effective_views:g} equal ones (train.hint.mean)")
+        screen.line(
+            f" views    {joined}; by tokens they weigh as {done.effective_views:g} equal ones"
+            " (train.hint.mean)"
+        )
     if done.skipped:
         screen.line("\n left out, by channel and reason (skipped.jsonl has each):")
         screen.table(done.skipped.items(), head=("channel/reason", "count"))
@@ -103,16 +144,25 @@ def show_build(job: Job, renderer: Renderer, done: BuildReport, split: dict[str,
 
 
 def _units(split: Mapping[str, Any]) -> str:
-    """The repositories on either side; sessions that are split one by one have been counted already.
+    """The repositories on either side; sessions that are split one by one have been counted
+    already.
 
     >>> _units({"by": "repository", "train_units": 18, "held_out_units": 0})
     ' (of 18 and 0 repositories)'
     """
-    return f" (of {split['train_units']} and {split['held_out_units']} repositories)" if split["by"] == "repository" else ""
+    return (
+        f" (of {split['train_units']} and {split['held_out_units']} repositories)"
+        if split["by"] == "repository"
+        else ""
+    )
 
 
 def context_text(context: Mapping[str, Any]) -> str:
-    """One line of a view, e.g. "context: 3980 of 21400 tokens above it; refers to turns [4, 5], not in the window: []"."""
-    refers = f"; refers to turns {list(context['refers_to'])}, not in the window: {list(context['lost'])}"
+    """One line of a view, e.g. "context: 3980 of 21400 tokens above it; refers to turns [4, 5], not
+    in the window: []"."""
+    refers = (
+        f"; refers to turns {list(context['refers_to'])}, not in the window:"
+        f" {list(context['lost'])}"
+    )
     refers = refers if context["refers_to"] or context["lost"] else ""
     return f"context: {context['kept']} of {context['available']} tokens above it{refers}"

@@ -1,4 +1,5 @@
-"""What a channel with a weight would be trained on: one that would get nothing is named before a run is begun, with what would feed it.
+"""What a channel with a weight would be trained on: one that would get nothing is named before a
+run is begun, with what would feed it.
 
 units_per_channel(config, done.counts)   ->  {"policy": 0, "lm_ce": 5120, "hint": 0, "preference": 0}
 unfed(job, units)               ->  Unfed(channel="hint", ..., command="recompose show site")
@@ -18,7 +19,8 @@ from composer_replication.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfed:
-    """A channel that has a weight and nothing to train on: why, what would give it something, and a command that shows or does that."""
+    """A channel that has a weight and nothing to train on: why, what would give it something, and a
+    command that shows or does that."""
 
     channel: str
     why: str
@@ -47,7 +49,8 @@ def fed_by_play(config: Config) -> tuple[str, ...]:
 
 
 def units_per_channel(config: Config, counts: Mapping[str, Any]) -> dict[str, int]:
-    """Channel -> what a build holds for it, by its counts (`BuildReport`): tokens, or pairs and anchors. No imported message is played."""
+    """Channel -> what a build holds for it, by its counts (`BuildReport`): tokens, or pairs and
+    anchors. No imported message is played."""
     imported = (
         not config.rollouts.env or config.train.lm_ce.weight > 0
     )  # as in training/loop.py: of imported examples only anchors are drawn
@@ -61,28 +64,47 @@ def units_per_channel(config: Config, counts: Mapping[str, Any]) -> dict[str, in
 
 
 def unfed(job: Job, units: Mapping[str, int]) -> Unfed | None:
-    """The first channel that `train` would refuse because it has a weight and there is nothing for it; None where each has something."""
+    """The first channel that `train` would refuse because it has a weight and there is nothing for
+    it; None where each has something."""
     for channel, weight in weights_in_settings(job.config).items():
         if weight and not units[channel] and channel not in fed_by_play(job.config):
-            nothing = "nothing is played" if channel == "policy" else "the examples hold nothing for it"
+            nothing = (
+                "nothing is played" if channel == "policy" else "the examples hold nothing for it"
+            )
             remedy, command = _remedy(job, channel)
-            return Unfed(channel=channel, why=f"channel {channel} has weight {weight}, but {nothing}", remedy=remedy, command=command)
+            return Unfed(
+                channel=channel,
+                why=f"channel {channel} has weight {weight}, but {nothing}",
+                remedy=remedy,
+                command=command,
+            )
     return None
 
 
 def _remedy(job: Job, channel: str) -> tuple[str, str]:
-    """What gives a channel something to train on, and the command that does it or shows why there is nothing."""
+    """What gives a channel something to train on, and the command that does it or shows why there
+    is nothing."""
     if channel == "policy":
         return 'set rollouts.env = "workshop"', "recompose init --explain rollouts"
     if channel == "preference":
-        return f"give pairs, with build.pairs or by `{job.command('replay')}`, and build again", "recompose init --explain replay"
+        return (
+            f"give pairs, with build.pairs or by `{job.command('replay')}`, and build again",
+            "recompose init --explain replay",
+        )
     if channel == "lm_ce":
-        return f"look at what `{job.command('build')}` left out, and at build.authors", job.command("show session")
+        return f"look at what `{job.command('build')}` left out, and at build.authors", job.command(
+            "show session"
+        )
     for path, verb in ((job.sites, "sites"), (job.hints, "hints")):
         if not job.is_usable(path):
             return f"run {job.command(verb)} and build again", job.command(verb)
     if next(iter(read_sites(job.sites)), None) is None:
         return "give logs that hold mistakes", job.command("show session")
     if next(iter(read_hints(job.hints)), None) is None:
-        return "write rules for these kinds of mistakes (hints.rules_file, hints.writers)", job.command("show site")
-    return f"look at what `{job.command('build')}` left out (skipped.jsonl has each)", job.command("show site")
+        return (
+            "write rules for these kinds of mistakes (hints.rules_file, hints.writers)",
+            job.command("show site"),
+        )
+    return f"look at what `{job.command('build')}` left out (skipped.jsonl has each)", job.command(
+        "show site"
+    )

@@ -1,7 +1,8 @@
 """What the terminal shows: plain lines, tables and boxes, with untrusted text made harmless.
 
-Human text goes to stdout, problems to stderr; with --json stdout holds one JSON object and nothing else.
-Nothing here parses rich markup: styles are given as arguments, so a log that contains "[red]" shows "[red]".
+Human text goes to stdout, problems to stderr; with --json stdout holds one JSON object and nothing
+else. Nothing here parses rich markup: styles are given as arguments, so a log that contains "[red]"
+shows "[red]".
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ from composer_replication.core.harmless import harmless, one_line
 
 
 def rich_console(*, stderr: bool = False) -> Console:
-    """A console that never interprets markup and honours NO_COLOR and pipes (a pipe is 100 columns wide, not 80)."""
+    """A console that never interprets markup and honours NO_COLOR and pipes (a pipe is 100 columns
+    wide, not 80)."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 100
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
+    return Console(
+        stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False
+    )
 
 
 def is_main_rank() -> bool:
-    """Whether this process speaks: alone, or the first of those that torchrun or accelerate started."""
+    """Whether this process speaks: alone, or the first of those that torchrun or accelerate
+    started."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @dataclass(slots=True)
 class Screen:
-    """Where a verb says things. `quiet` keeps only what was written; `json` keeps only the final object, with `about` in it."""
+    """Where a verb says things. `quiet` keeps only what was written; `json` keeps only the final
+    object, with `about` in it."""
 
     json: bool = False
     quiet: bool = False
@@ -51,10 +57,13 @@ class Screen:
         return self.console.color_system is not None and not self.console.no_color
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """One line for people, with empty ones before it where it begins with line ends; left out by --quiet and --json."""
+        """One line for people, with empty ones before it where it begins with line ends; left out
+        by --quiet and --json."""
         if not (self.json or self.quiet):
             words = text.lstrip("\n")
-            self.console.print(Text(text[: len(text) - len(words)] + one_line(words), style=style), soft_wrap=True)
+            self.console.print(
+                Text(text[: len(text) - len(words)] + one_line(words), style=style), soft_wrap=True
+            )
 
     def detail(self, text: str) -> None:
         """A line that only --verbose shows."""
@@ -74,8 +83,12 @@ class Screen:
         if self.json or self.quiet:
             return
         cells = [[one_line(str(cell)) for cell in row] for row in rows]
-        right = [bool(cells) and all(re.fullmatch(r"-?[\d ]*\.?\d*", row[i]) for row in cells) for i in range(len(head))]
-        if not self.console.is_terminal:  # in a pipe a row stays one line, so that it can be searched
+        right = [
+            bool(cells) and all(re.fullmatch(r"-?[\d ]*\.?\d*", row[i]) for row in cells)
+            for i in range(len(head))
+        ]
+        # in a pipe a row stays one line, so that it can be searched
+        if not self.console.is_terminal:
             self.console.print("\n".join(_aligned([list(head), *cells], right)), soft_wrap=True)
             return
         view = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -88,18 +101,29 @@ class Screen:
     def wrote(self, path: object, note: str = "") -> None:
         """What was written; shown by --quiet too."""
         if not self.json:
-            told = Text.assemble((" wrote  ", "green"), one_line(str(path)), (f"  {one_line(note)}" if note else "", "dim"))
+            told = Text.assemble(
+                (" wrote  ", "green"),
+                one_line(str(path)),
+                (f"  {one_line(note)}" if note else "", "dim"),
+            )
             self.console.print(told, soft_wrap=True)
 
     def next(self, command: str) -> None:
         """The command that comes next."""
         if not (self.json or self.quiet):
-            self.console.print(Text.assemble((" next   ", "cyan"), (one_line(command), "bold")), soft_wrap=True)
+            self.console.print(
+                Text.assemble((" next   ", "cyan"), (one_line(command), "bold")), soft_wrap=True
+            )
 
     def result(self, value: Mapping[str, Any]) -> None:
         """The one JSON object of --json; lone surrogates are escaped."""
         if self.json:
-            sys.stdout.write(json.dumps(_finite({**value, **self.about}), ensure_ascii=True, indent=1, allow_nan=False) + "\n")
+            sys.stdout.write(
+                json.dumps(
+                    _finite({**value, **self.about}), ensure_ascii=True, indent=1, allow_nan=False
+                )
+                + "\n"
+            )
             sys.stdout.flush()
 
 
@@ -115,7 +139,12 @@ def _finite(value: Any) -> Any:
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """Rows as lines with aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(right))]
-    return ["  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(
+            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def problem_box(title: str, *, what: str, where: str = "", fix: str = "") -> Panel:

@@ -1,4 +1,5 @@
-"""`recompose curate`: preferences.jsonl -> curated.jsonl, the pairs that are fit to train on; dropped.jsonl says why the others are not."""
+"""`recompose curate`: preferences.jsonl -> curated.jsonl, the pairs that are fit to train on;
+dropped.jsonl says why the others are not."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from composer_replication.tokens.split import is_held_out
 
 
 def curate_command(*, check: bool = False, common: Common = Common()) -> int:
-    """Keep the pairs that are fit to train on: preferences.jsonl -> curated.jsonl, dropped.jsonl, curate.json.
+    """Keep the pairs that are fit to train on: preferences.jsonl -> curated.jsonl, dropped.jsonl,
+    curate.json.
 
     Parameters
     ----------
@@ -54,12 +56,18 @@ def curate_command(*, check: bool = False, common: Common = Common()) -> int:
     if not job.dry_run:
         _write(job, kept, out, report)
     failed = check and report["check"]["null_test"]["passed"] is False
-    code = job.finish(report, wrote=wrote, next_command=job.command("replay") if failed else after_curate(job))
+    code = job.finish(
+        report, wrote=wrote, next_command=job.command("replay") if failed else after_curate(job)
+    )
     return StoppedError.exit_code if failed else code
 
 
 def _paths(job: Job) -> list[Path]:
-    names = ["dropped.jsonl", "curate.json", *(["curated_rows.jsonl"] if job.config.curate.rows else [])]
+    names = [
+        "dropped.jsonl",
+        "curate.json",
+        *(["curated_rows.jsonl"] if job.config.curate.rows else []),
+    ]
     return [job.curated, *(job.work / name for name in names)]
 
 
@@ -74,7 +82,8 @@ def _write(job: Job, kept: list[Pair], out: list[Dropped], report: dict[str, Any
 
 
 def _pairs(job: Job) -> Iterator[Pair]:
-    """The pairs of every session; those of held-out sessions first, so that a training pair that stands there, too, is found."""
+    """The pairs of every session; those of held-out sessions first, so that a training pair that
+    stands there, too, is found."""
     by_session: dict[str, list[Preference]] = defaultdict(list)
     for preference in read_preferences(job.preferences):
         by_session[preference.session_id].append(preference)
@@ -86,7 +95,10 @@ def _pairs(job: Job) -> Iterator[Pair]:
             if held[session.id] == held_out and session.id in by_session:
                 yield from session_pairs(session, by_session[session.id], held_out=held_out)
     if strange := sorted(by_session.keys() - held.keys()):
-        raise DataError(f"{len(strange)} pairs of sessions that are not here, e.g. {strange[0]}", where=str(job.preferences))
+        raise DataError(
+            f"{len(strange)} pairs of sessions that are not here, e.g. {strange[0]}",
+            where=str(job.preferences),
+        )
 
 
 def _like(dropped: Dropped) -> str:
@@ -96,8 +108,13 @@ def _like(dropped: Dropped) -> str:
 def _show(job: Job, report: dict[str, Any], out: list[Dropped]) -> None:
     screen = job.screen
     screen.line(f" recipe   {report['recipe']}, engine {report['engine']}")
-    kept = f"{report['kept']}: {report['kept_train']} to train on, {report['kept_held_out']} held out"
-    screen.line(f" pairs    {report['pairs']}, kept {kept} (of {report['sessions']} sessions, {report['repositories']} repositories)")
+    kept = (
+        f"{report['kept']}: {report['kept_train']} to train on, {report['kept_held_out']} held out"
+    )
+    screen.line(
+        f" pairs    {report['pairs']}, kept {kept} (of {report['sessions']} sessions,"
+        f" {report['repositories']} repositories)"
+    )
     example = {dropped.reason: f"{dropped.pair_id}: {_like(dropped)}" for dropped in reversed(out)}
     rows = [(reason, count, example[reason]) for reason, count in report["dropped"].items()]
     if rows:
@@ -105,6 +122,13 @@ def _show(job: Job, report: dict[str, Any], out: list[Dropped]) -> None:
     for name in report["idle"]:
         screen.line(f" not run  {name}: no student's template is at hand", style="yellow")
     if not report["pairs"]:
-        screen.line(f" {job.preferences} holds no pair: the teachers agreed nowhere against the student, or were not asked", style="yellow")
+        screen.line(
+            f" {job.preferences} holds no pair: the teachers agreed nowhere against the student, or"
+            " were not asked",
+            style="yellow",
+        )
     elif not report["kept"]:
-        screen.line(" every pair was dropped: the preference channel would have nothing to train on", style="yellow")
+        screen.line(
+            " every pair was dropped: the preference channel would have nothing to train on",
+            style="yellow",
+        )

@@ -1,4 +1,5 @@
-"""`recompose curate --check`: is the agreement worth anything? The null test, and every family left out in turn."""
+"""`recompose curate --check`: is the agreement worth anything? The null test, and every family left
+out in turn."""
 
 from __future__ import annotations
 
@@ -15,19 +16,29 @@ from composer_replication.data.replay.gather import lookup
 
 
 def check(job: Job) -> dict[str, Any]:
-    """Weigh the answers of the last replay again, dealt anew and without each family; prints both and returns the numbers."""
+    """Weigh the answers of the last replay again, dealt anew and without each family; prints both
+    and returns the numbers."""
     job.need_fresh(job.answers, verb="replay")
     settings = job.config.replay
     places = list(_places(job, min_confidence=settings.min_confidence))
     weigh = partial(weigh_place, min_families=settings.min_families, tiers=settings.tiers)
     null = null_test(places, weigh=weigh, seed=job.config.seed)
     families = {answer.family for place in places for answer in place.answers}
-    # Where every family is needed, none can be left out: those that are left have to be enough, and one alone agrees with nobody.
+    # Where every family is needed, none can be left out: those that are left have to be enough, and
+    # one alone agrees with nobody.
     enough = max(2, min(settings.min_families, len(families) - 1))
-    left_out = leave_one_out(places, weigh=partial(weigh, min_families=enough)) if len(families) > enough else ()
+    left_out = (
+        leave_one_out(places, weigh=partial(weigh, min_families=enough))
+        if len(families) > enough
+        else ()
+    )
     _show(job, null, left_out, enough)
     told = {**asdict(null), "rate": null.rate, "null_rate": null.null_rate}
-    return {"null_test": told, "left_out": [asdict(one) for one in left_out], "left_out_min_families": enough}
+    return {
+        "null_test": told,
+        "left_out": [asdict(one) for one in left_out],
+        "left_out_min_families": enough,
+    }
 
 
 def _places(job: Job, *, min_confidence: float) -> list[AnsweredTurn]:
@@ -43,11 +54,24 @@ def _places(job: Job, *, min_confidence: float) -> list[AnsweredTurn]:
 
 def _show(job: Job, null: NullTest, left_out: tuple[LeftOut, ...], enough: int) -> None:
     screen = job.screen
-    words = {True: "collapses, as it must", False: "does NOT collapse: most pairs would come of any answers", None: "too few pairs to say"}
-    told = f"{null.rate:.1%} of {null.places} places; with answers dealt to other places {null.null_rate:.1%}"
-    screen.line(f"\n null test  pairs at {told}: {words[null.passed]}", style="" if null.passed is not False else "yellow")
+    words = {
+        True: "collapses, as it must",
+        False: "does NOT collapse: most pairs would come of any answers",
+        None: "too few pairs to say",
+    }
+    told = (
+        f"{null.rate:.1%} of {null.places} places; with answers dealt to other places"
+        f" {null.null_rate:.1%}"
+    )
+    screen.line(
+        f"\n null test  pairs at {told}: {words[null.passed]}",
+        style="" if null.passed is not False else "yellow",
+    )
     if not left_out:
-        screen.line(" no family can be left out: too few would be left to agree with one another", style="yellow")
+        screen.line(
+            " no family can be left out: too few would be left to agree with one another",
+            style="yellow",
+        )
         return
     rows = [(one.family, one.pairs, one.same, one.changed, one.lost, one.new) for one in left_out]
     screen.line(f" without one family, {enough} of the others needed:")

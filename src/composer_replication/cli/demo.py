@@ -1,4 +1,5 @@
-"""`recompose demo`: a student that makes three sorts of mistakes, its own logs, three channels, and whether they helped."""
+"""`recompose demo`: a student that makes three sorts of mistakes, its own logs, three channels, and
+whether they helped."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from composer_replication.cli.build import build_command
 from composer_replication.cli.demo_controls import Controls
 from composer_replication.cli.demo_settings import AFTER, CONTROLS, SETTINGS, STEPS
 from composer_replication.cli.demo_stages import Stages
-from composer_replication.cli.demo_student import NUM_LOGS, STUDENT, check_flags, check_folder, record_sessions, shipped, warm_up_student
+from composer_replication.cli.demo_student import (
+    NUM_LOGS,
+    STUDENT,
+    check_flags,
+    check_folder,
+    record_sessions,
+    shipped,
+    warm_up_student,
+)
 from composer_replication.cli.demo_text import command, summary
 from composer_replication.cli.evaluate import evaluate_command
 from composer_replication.cli.flags import Common, dotted_settings
@@ -33,8 +42,15 @@ from composer_replication.core.rundir import remove_run
 FOLDER = Path("demo")
 
 
-def demo_command(*, from_scratch: bool = False, logs_only: bool = False, logs: int = NUM_LOGS, common: Common = Common()) -> int:
-    """From logs to a table with a placebo: three to four minutes on two cores, no network, no GPU. Writes demo/ (-o for another folder).
+def demo_command(
+    *,
+    from_scratch: bool = False,
+    logs_only: bool = False,
+    logs: int = NUM_LOGS,
+    common: Common = Common(),
+) -> int:
+    """From logs to a table with a placebo: three to four minutes on two cores, no network, no GPU.
+    Writes demo/ (-o for another folder).
 
     Parameters
     ----------
@@ -46,31 +62,58 @@ def demo_command(*, from_scratch: bool = False, logs_only: bool = False, logs: i
         How many sessions of the student are recorded before anything is trained.
     """
     if logs < 1:
-        raise UsageError(f"no demo without logs: {logs}", where="--logs", fix=f"give 1 or more; {NUM_LOGS} is what the demo is made for")
+        raise UsageError(
+            f"no demo without logs: {logs}",
+            where="--logs",
+            fix=f"give 1 or more; {NUM_LOGS} is what the demo is made for",
+        )
     if common.config:
-        fix = "leave -c out; single settings are given by their dotted names: --seed 11, --train.steps 30"
-        raise UsageError("the demo writes its own settings and reads no other file", where="-c", fix=fix)
+        fix = (
+            "leave -c out; single settings are given by their dotted names: --seed 11,"
+            " --train.steps 30"
+        )
+        raise UsageError(
+            "the demo writes its own settings and reads no other file", where="-c", fix=fix
+        )
     check_flags(dotted_settings())
     start, folder = time.monotonic(), common.out if common.out is not None else FOLDER
-    only_flags = (Path(os.devnull),)  # no settings: a recompose.toml above this folder is somebody's own, and would choose the seed
+    # no settings: a recompose.toml above this folder is somebody's own, and would choose the seed
+    only_flags = (Path(os.devnull),)
     job = open_job(replace(common, config=only_flags, out=folder))
     config = folder / "recompose.toml"
     check_folder(folder, config)
     if job.dry_run:
-        wrote = [config, folder / "logs", job.sessions, job.sites, job.hints, job.preferences, job.examples, job.runs]
+        wrote = [
+            config,
+            folder / "logs",
+            job.sessions,
+            job.sites,
+            job.hints,
+            job.preferences,
+            job.examples,
+            job.runs,
+        ]
         return job.finish({"student": str(shipped(STUDENT))}, wrote=wrote)
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
-    shutil.rmtree(folder / "logs", ignore_errors=True)  # this run's own, and the store of them: another seed records other sessions
+    # this run's own, and the store of them: another seed records other sessions
+    shutil.rmtree(folder / "logs", ignore_errors=True)
     _ = [(folder / name).unlink(missing_ok=True) for name in ("sessions.jsonl", "ingest.json")]
     make_work(folder)
     student = folder / "student" if from_scratch else shipped(STUDENT)
-    write_text(config, SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS))
+    write_text(
+        config,
+        SETTINGS.format(seed=job.config.seed, student=student.absolute().as_posix(), steps=STEPS),
+    )
     if from_scratch:
         warm_up_student(job, student)
     recorded = record_sessions(job, student, folder / "logs", num_sessions=logs)
     if logs_only:
-        return job.finish(recorded, wrote=[folder / "logs", config], next_command=f"{command()} ingest -c {config}")
+        return job.finish(
+            recorded,
+            wrote=[folder / "logs", config],
+            next_command=f"{command()} ingest -c {config}",
+        )
     stages = Stages(job=job, config=config, common=common)
     return _run(stages, folder, start=start)
 
@@ -93,19 +136,27 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     with Controls(stages.config, CONTROLS, log=folder / "controls.log") as controls:
         for line in controls.command_lines:
             job.screen.line(f"\n$ {line}      (beside the next, in a second process)", style="bold")
-        if code := stages(f"train --name {AFTER}", lambda common: train_command(name=AFTER, common=common)):
+        if code := stages(
+            f"train --name {AFTER}", lambda common: train_command(name=AFTER, common=common)
+        ):
             return _stopped(stages, "train", code)
         controls.wait()
     against = tuple(f"{name}={runs / name}" for name in CONTROLS)
     shown = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)
-    if code := stages(shown, lambda common: evaluate_command(str(runs / AFTER), against=against, common=common)):
+    if code := stages(
+        shown, lambda common: evaluate_command(str(runs / AFTER), against=against, common=common)
+    ):
         return _stopped(stages, "evaluate", code)
-    code = stages(f"report {AFTER}", lambda common: report_command(str(runs / AFTER), common=common))
+    code = stages(
+        f"report {AFTER}", lambda common: report_command(str(runs / AFTER), common=common)
+    )
     return _stopped(stages, "report", code) if code else _end(stages, runs / AFTER, start=start)
 
 
 def _stopped(stages: Stages, shown: str, code: int) -> int:
-    stages.job.screen.result({"stages": stages.told, "problem": f"{shown} ended with exit code {code}"})
+    stages.job.screen.result(
+        {"stages": stages.told, "problem": f"{shown} ended with exit code {code}"}
+    )
     return code
 
 

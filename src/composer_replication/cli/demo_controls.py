@@ -1,4 +1,5 @@
-"""The controls of the demo: the same verb with signals nulled, in a second process while the first one trains."""
+"""The controls of the demo: the same verb with signals nulled, in a second process while the first
+one trains."""
 
 from __future__ import annotations
 
@@ -17,24 +18,33 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.files import open_private, write_text
 
 TAIL = 600  # characters of a failed control's log that are shown
-PROGRAM = (sys.executable, "-P", "-m", "composer_replication.cli")  # -P: no module of the folder it is called in
+# -P: no module of the folder it is called in
+PROGRAM = (sys.executable, "-P", "-m", "composer_replication.cli")
 GRACE_S = 10.0  # how long a control may take to end by itself when it is told to
 
 
 class Controls:
     """Trains the controls one after the other beside this process; leaving the block ends them.
 
-    Example: with Controls(config, {"placebo": ("--train.placebo", "shuffled_hints")}, log=log) as controls: ...; controls.wait()
+    Example: with Controls(config, {"placebo": ("--train.placebo", "shuffled_hints")}, log=log) as
+    controls: ...; controls.wait()
     """
 
     def __init__(self, config: Path, arms: Mapping[str, Sequence[str]], *, log: Path) -> None:
         self._log = log
-        settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
-        self._commands = [["train", "--name", name, *flags, *settings, "-c", str(config)] for name, flags in arms.items()]
+        settings = [
+            word for key, value in dotted_settings().items() for word in (f"--{key}", value)
+        ]
+        self._commands = [
+            ["train", "--name", name, *flags, *settings, "-c", str(config)]
+            for name, flags in arms.items()
+        ]
         self._pool = ThreadPoolExecutor(1)
         self._children: list[subprocess.Popen[bytes]] = []
         self._stopped = False
-        self._lock = Lock()  # between "is it stopped?" and "here is the child" nothing may stop: such a child would outlive the demo
+        # between "is it stopped?" and "here is the child" nothing may stop: such a child would
+        # outlive the demo
+        self._lock = Lock()
         self._done: Future[None] | None = None
 
     @property
@@ -47,7 +57,12 @@ class Controls:
         self._done = self._pool.submit(self._train)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with self._lock:
             self._stopped = True
         for child in self._children:
@@ -60,21 +75,30 @@ class Controls:
         self._pool.shutdown()
 
     def wait(self) -> None:
-        """Until the last control is trained; raises DataError with the end of its log where one failed."""
+        """Until the last control is trained; raises DataError with the end of its log where one
+        failed."""
         if self._done is not None:
             self._done.result()
 
     def _train(self) -> None:
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}  # as many as in the process beside it: the same seed gives the same table
+        # as many as in the process beside it: the same seed gives the same table
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
         for words in self._commands:
-            with self._lock, os.fdopen(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab") as log:
+            with (
+                self._lock,
+                os.fdopen(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab") as log,
+            ):
                 if self._stopped:
                     return
                 log.write(f"$ {shlex.join(['recompose', *words])}\n".encode())
                 log.flush()
-                child = subprocess.Popen([*PROGRAM, *words], stdout=log, stderr=subprocess.STDOUT, env=env)
+                child = subprocess.Popen(
+                    [*PROGRAM, *words], stdout=log, stderr=subprocess.STDOUT, env=env
+                )
                 self._children.append(child)
             if code := child.wait():
                 said = self._log.read_text("utf-8", "replace")[-TAIL:]
                 name = words[words.index("--name") + 1]
-                raise DataError(f"the control {name} ended with exit code {code}:\n{said}", where=str(self._log))
+                raise DataError(
+                    f"the control {name} ended with exit code {code}:\n{said}", where=str(self._log)
+                )

@@ -1,12 +1,21 @@
-"""The settings of the demo and of its controls: one place, read by `recompose demo` and by benchmarks/evidence.py."""
+"""The settings of the demo and of its controls: one place, read by `recompose demo` and by
+benchmarks/evidence.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 AFTER = "after"
-NO_RULES = ("--train.health.max_kl", "1000", "--train.health.max_unresolvable", "1", "--train.health.monitor_tasks", "0")
-"""A control is trained to its end whatever becomes of it: one that was stopped early would not be compared at the same steps."""
+NO_RULES = (
+    "--train.health.max_kl",
+    "1000",
+    "--train.health.max_unresolvable",
+    "1",
+    "--train.health.monitor_tasks",
+    "0",
+)
+"""A control is trained to its end whatever becomes of it: one that was stopped early would not be
+compared at the same steps."""
 PLACEBO = ("--train.placebo", "shuffled_hints,permuted_rewards,swapped_pairs", *NO_RULES)
 MORE_SFT = (
     "--rollouts.env",

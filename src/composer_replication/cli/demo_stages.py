@@ -27,13 +27,27 @@ class Stages:
     told: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, shown: str, verb: Callable[[Common], int]) -> int:
-        """Run one verb as if its command line had been typed; `shown` is that line without the settings."""
+        """Run one verb as if its command line had been typed; `shown` is that line without the
+        settings."""
         began, name = time.monotonic(), shown.split()[0]
-        settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
-        self.job.screen.line(f"\n$ recompose {shown} {shlex.join([*settings, '-c', str(self.config)])}", style="bold")
-        said = io.StringIO()  # with --json every verb prints an object, and the demo prints one of its own
-        inner = Common(config=(self.config,), json=self.common.json, quiet=self.common.quiet, verbose=self.common.verbose)
-        with driven(), contextlib.redirect_stdout(said) if self.common.json else contextlib.nullcontext():
+        settings = [
+            word for key, value in dotted_settings().items() for word in (f"--{key}", value)
+        ]
+        self.job.screen.line(
+            f"\n$ recompose {shown} {shlex.join([*settings, '-c', str(self.config)])}", style="bold"
+        )
+        # with --json every verb prints an object, and the demo prints one of its own
+        said = io.StringIO()
+        inner = Common(
+            config=(self.config,),
+            json=self.common.json,
+            quiet=self.common.quiet,
+            verbose=self.common.verbose,
+        )
+        with (
+            driven(),
+            contextlib.redirect_stdout(said) if self.common.json else contextlib.nullcontext(),
+        ):
             code = verb(inner)
         self.told[name] = json.loads(said.getvalue() or "{}")
         self.seconds[name] = round(time.monotonic() - began, 1)

@@ -1,4 +1,5 @@
-"""The student of the demo: the one that ships or one made from random weights, and the logs of its sessions."""
+"""The student of the demo: the one that ships or one made from random weights, and the logs of its
+sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ def shipped(name: str) -> Path:
     for path in (inside, clone):
         if path.exists():
             return path
-    raise DataError(f"{name} is not installed", where=str(inside), fix="run the demo from a clone of the repository: make demo")
+    raise DataError(
+        f"{name} is not installed",
+        where=str(inside),
+        fix="run the demo from a clone of the repository: make demo",
+    )
 
 
 def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int) -> dict[str, Any]:
@@ -40,10 +45,17 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
     from composer_replication.tokens.hf import load_tokenizer
     from composer_replication.tokens.renderer import Renderer
 
-    torch.set_num_threads(1)  # sums depend on the number of threads: the same seed gives the same table
-    job.screen.line(f" record   {num_sessions} sessions of the student in {student}, as it is before any training", style="bold")
+    # sums depend on the number of threads: the same seed gives the same table
+    torch.set_num_threads(1)
+    job.screen.line(
+        f" record   {num_sessions} sessions of the student in {student}, as it is before any"
+        " training",
+        style="bold",
+    )
     tokenizer = load_tokenizer(str(student))
-    loaded = load_student(StudentSettings(model=str(student)), tokenizer=tokenizer, seed=job.config.seed)
+    loaded = load_student(
+        StudentSettings(model=str(student)), tokenizer=tokenizer, seed=job.config.seed
+    )
     seed = stage_seed(job.config.seed, "record")
     sampling = Sampling(max_new_tokens=64, max_context_tokens=1024, batch_episodes=64, seed=seed)
     with Sandbox() as sandbox:
@@ -59,29 +71,42 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
         )
     left_out = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
     job.screen.line(
-        f" wrote    {len(done.paths)} logs in Claude Code's format below {folder}" + (f"; left out: {left_out}" if left_out else "")
+        f" wrote    {len(done.paths)} logs in Claude Code's format below {folder}"
+        + (f"; left out: {left_out}" if left_out else "")
     )
     return {"logs": len(done.paths), "left_out": dict(done.left_out)}
 
 
 def warm_up_student(job: Job, folder: Path) -> Path:
-    """A student made from random weights here and now, beside what was measured on the one that ships."""
+    """A student made from random weights here and now, beside what was measured on the one that
+    ships."""
     from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
     from composer_replication.training.warmup.make import ABOUT, make_student
 
     ships = json.loads((shipped(STUDENT) / ABOUT).read_text("utf-8"))
-    job.screen.line(f" warm-up  {ships['steps']} steps from random weights, about {ships['cpu_s']} CPU-seconds", style="bold")
+    job.screen.line(
+        f" warm-up  {ships['steps']} steps from random weights, about {ships['cpu_s']} CPU-seconds",
+        style="bold",
+    )
 
     def on_step(step: int, loss: float, model: Any) -> None:
         if step % 50 == 0:
             job.screen.line(f" step={step} loss={loss:.4f}")
 
     with Sandbox() as sandbox:
-        made = make_student(folder, level=ships["level"], seed=ships["seed"], sandbox=sandbox, on_step=on_step)["measured"]
+        made = make_student(
+            folder, level=ships["level"], seed=ships["seed"], sandbox=sandbox, on_step=on_step
+        )["measured"]
     low, high = ships["measured"]["success_low"], ships["measured"]["success_high"]
     inside = low <= made["success"] <= high
-    told = f"success {made['success']:.3f}; the one that ships: {ships['measured']['success']:.3f} [{low:.3f}, {high:.3f}]"
-    job.screen.line(f" student  {told}: {'inside' if inside else 'OUTSIDE'} its interval", style="" if inside else "bold yellow")
+    told = (
+        f"success {made['success']:.3f}; the one that ships: {ships['measured']['success']:.3f}"
+        f" [{low:.3f}, {high:.3f}]"
+    )
+    job.screen.line(
+        f" student  {told}: {'inside' if inside else 'OUTSIDE'} its interval",
+        style="" if inside else "bold yellow",
+    )
     return folder
 
 
@@ -94,18 +119,28 @@ def check_folder(folder: Path, config: Path) -> None:
         return
     first = config.read_text("utf-8", "replace").partition("\n")[0] if config.is_file() else ""
     if not first.startswith(SETTINGS.partition(":")[0]):
-        raise ConfigError(f"{folder} holds files that no demo made", where=str(folder), fix="choose another folder with -o")
+        raise ConfigError(
+            f"{folder} holds files that no demo made",
+            where=str(folder),
+            fix="choose another folder with -o",
+        )
 
 
 OWN = ("work_dir", "student.model", "ingest.logs", "rollouts.env")
 
 
 def check_flags(given: Iterable[str]) -> None:
-    """Refuse settings that the demo chooses itself: with another student or other logs it would be no demo, and would mix two folders.
+    """Refuse settings that the demo chooses itself: with another student or other logs it would be
+    no demo, and would mix two folders.
 
     Example: check_flags(["train.steps"]) is fine; check_flags(["student.model"]) raises UsageError
     """
     for name in OWN:
         if name in given:
-            fix = "leave it out: -o names another folder, and `recompose init` begins a project with a student of your own"
-            raise UsageError("the demo has its own student, logs and folder", where=f"--{name}", fix=fix)
+            fix = (
+                "leave it out: -o names another folder, and `recompose init` begins a project with"
+                " a student of your own"
+            )
+            raise UsageError(
+                "the demo has its own student, logs and folder", where=f"--{name}", fix=fix
+            )

@@ -22,20 +22,31 @@ SUCCESS = {
 
 
 def summary(table: Mapping[str, Any]) -> list[str]:
-    """Three lines: success by row; what the intervals support, of harm as well; that the mistakes were planted."""
+    """Three lines: success by row; what the intervals support, of harm as well; that the mistakes
+    were planted."""
     paired = [*table["paired"], *table.get("paired_measures", ())]
     rows = ", ".join(f"{row['name']} {row['success']:.2f}" for row in table["rows"])
     return [
         f"Success on {table['n']} unseen tasks: {rows}.",
         f"{SUCCESS[judged(paired)['claim']]}; {_hinted(paired)}; {_others(paired)}.",
-        "The mistakes and the following of hints were planted in the student; real logs say what yours are.",
+        (
+            "The mistakes and the following of hints were planted in the student; real logs say"
+            " what yours are."
+        ),
     ]
 
 
 def _hinted(paired: Sequence[Mapping[str, Any]]) -> str:
     """Hinted mistakes after / before, where the interval excludes 1."""
-    pairs = {p["b"]: p for p in paired if p["a"] == AFTER and p.get("metric") == TARGETED and p.get("ratio") is not None}
-    side = {other: _side(pair.get("ratio_low"), pair.get("ratio_high"), middle=1.0) for other, pair in pairs.items()}
+    pairs = {
+        p["b"]: p
+        for p in paired
+        if p["a"] == AFTER and p.get("metric") == TARGETED and p.get("ratio") is not None
+    }
+    side = {
+        other: _side(pair.get("ratio_low"), pair.get("ratio_high"), middle=1.0)
+        for other, pair in pairs.items()
+    }
     number = f"x{pairs[BEFORE]['ratio']:.2f}" if BEFORE in pairs else ""
     return f"hinted mistakes {_decided(number, side)}"
 
@@ -50,7 +61,8 @@ def _others(paired: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _decided(number: str, side: Mapping[str, int]) -> str:
-    """The number and its direction; a fall that the placebo may share is called that, a rise is one whoever shares it."""
+    """The number and its direction; a fall that the placebo may share is called that, a rise is one
+    whoever shares it."""
     if not side.get(BEFORE):
         return "not decided"
     if side[BEFORE] > 0:
@@ -59,14 +71,16 @@ def _decided(number: str, side: Mapping[str, int]) -> str:
 
 
 def _side(low: float | None, high: float | None, *, middle: float) -> int:
-    """1 where an interval lies above the middle, -1 below it, 0 where it holds it or is not there."""
+    """1 where an interval lies above the middle, -1 below it, 0 where it holds it or is not
+    there."""
     if low is None or high is None:
         return 0
     return 1 if low > middle else -1 if high < middle else 0
 
 
 def command() -> str:
-    """How a shell calls this program: by name where it is on the PATH, else by the path of the installed script."""
+    """How a shell calls this program: by name where it is on the PATH, else by the path of the
+    installed script."""
     script = Path(sys.argv[0]).absolute()
     if shutil.which("recompose") or script.name != "recompose" or not script.is_file():
         return "recompose"

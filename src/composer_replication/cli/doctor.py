@@ -1,4 +1,5 @@
-"""`recompose doctor`: what is installed, what would work, and the command that fixes what would not."""
+"""`recompose doctor`: what is installed, what would work, and the command that fixes what would
+not."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from composer_replication.cli.doctor_next import INSTALL_TRAIN, NEED_TRAIN, TRAIN_PACKAGES, doctor_next
+from composer_replication.cli.doctor_next import (
+    INSTALL_TRAIN,
+    NEED_TRAIN,
+    TRAIN_PACKAGES,
+    doctor_next,
+)
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
 from composer_replication.core.errors import pip_install
@@ -40,15 +46,28 @@ def doctor_command(*, common: Common = Common()) -> int:
     from composer_replication.cli.main import VERBS  # main loads this module
 
     verbs = {verb: can_train or verb not in NEED_TRAIN for verb in (*VERBS, "hints --audit")}
-    job.screen.table([("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings], head=("", "what", "found", "fix"))
+    job.screen.table(
+        [("ok" if f.ok else "--", f.name, f.found, f.fix) for f in findings],
+        head=("", "what", "found", "fix"),
+    )
     job.screen.line()
-    job.screen.table([("ok" if ok else "--", verb, "" if ok else INSTALL_TRAIN) for verb, ok in verbs.items()], head=("", "verb", "fix"))
-    next_command = doctor_next(job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train)
-    return job.finish({"findings": [asdict(f) for f in findings], "verbs": verbs}, wrote=[], next_command=next_command)
+    job.screen.table(
+        [("ok" if ok else "--", verb, "" if ok else INSTALL_TRAIN) for verb, ok in verbs.items()],
+        head=("", "verb", "fix"),
+    )
+    next_command = doctor_next(
+        job, {f.name: f.fix for f in findings if not f.ok and f.fix}, can_train=can_train
+    )
+    return job.finish(
+        {"findings": [asdict(f) for f in findings], "verbs": verbs},
+        wrote=[],
+        next_command=next_command,
+    )
 
 
 def packages() -> Iterator[Finding]:
-    """Python and the packages of the [train] extra; each is really imported, since a wheel may be there and not load."""
+    """Python and the packages of the [train] extra; each is really imported, since a wheel may be
+    there and not load."""
     yield Finding(name="python", ok=True, found=platform.python_version())
     for name in TRAIN_PACKAGES:
         try:
@@ -80,11 +99,19 @@ def logs(job: Job) -> Finding:
     """How many agent logs there are, and how soon the oldest is deleted."""
     named = job.config.ingest.logs
     home = os.environ.get("CLAUDE_CONFIG_DIR")
-    folders = [Path(p) for p in named] if named else [(Path(home) if home else Path.home() / ".claude") / "projects"]
-    files = [f for folder in folders for f in ([folder] if folder.is_file() else folder.rglob("*.jsonl"))]
+    folders = (
+        [Path(p) for p in named]
+        if named
+        else [(Path(home) if home else Path.home() / ".claude") / "projects"]
+    )
+    files = [
+        f for folder in folders for f in ([folder] if folder.is_file() else folder.rglob("*.jsonl"))
+    ]
     where = ", ".join(map(str, folders))
     if not files:
-        return Finding(name="logs", ok=False, found=f"no .jsonl file in {where}", fix="recompose demo")
+        return Finding(
+            name="logs", ok=False, found=f"no .jsonl file in {where}", fix="recompose demo"
+        )
     age_days = (time.time() - min(f.stat().st_mtime for f in files)) / 86400
     left = f"; the oldest is {age_days:.0f} days old, the agent deletes logs after {KEPT_DAYS}"
     return Finding(name="logs", ok=True, found=f"{len(files)} files in {where}{left}")
@@ -94,14 +121,25 @@ def disk(job: Job) -> Finding:
     """Free space where the artefacts go."""
     folder = next(p for p in (job.work.absolute(), *job.work.absolute().parents) if p.exists())
     free_gb = shutil.disk_usage(folder).free / 1e9
-    return Finding(name="disk", ok=free_gb >= LOW_DISK_GB, found=f"{free_gb:.0f} GB free in {folder}")
+    return Finding(
+        name="disk", ok=free_gb >= LOW_DISK_GB, found=f"{free_gb:.0f} GB free in {folder}"
+    )
 
 
 def settings(job: Job) -> Finding:
     """Which settings file is read, and which stages have been run."""
     if job.untrusted:
-        return Finding(name="settings", ok=False, found=f"not trusted, so not read: {job.untrusted}", fix="recompose trust")
+        return Finding(
+            name="settings",
+            ok=False,
+            found=f"not trusted, so not read: {job.untrusted}",
+            fix="recompose trust",
+        )
     file = ", ".join(map(str, job.loaded.files)) or "no recompose.toml; defaults"
-    stages: dict[str, Callable[[], bool]] = {p.name: p.exists for p in (job.sessions, job.sites, job.hints, job.examples, job.runs)}
+    stages: dict[str, Callable[[], bool]] = {
+        p.name: p.exists for p in (job.sessions, job.sites, job.hints, job.examples, job.runs)
+    }
     done = [name for name, there in stages.items() if there()]
-    return Finding(name="settings", ok=True, found=f"{file}; in {job.work}: {', '.join(done) or 'nothing yet'}")
+    return Finding(
+        name="settings", ok=True, found=f"{file}; in {job.work}: {', '.join(done) or 'nothing yet'}"
+    )

@@ -1,4 +1,5 @@
-"""The next command that `doctor` names: what mends the settings, the next step of the work folder, or what that step waits for."""
+"""The next command that `doctor` names: what mends the settings, the next step of the work folder,
+or what that step waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`recompose evaluate`: play a run's student, its start and its controls on the same unseen tasks -> evaluation.json.
+"""`recompose evaluate`: play a run's student, its start and its controls on the same unseen tasks
+-> evaluation.json.
 
 With --logs the tasks are held-out sites of one's own logs: cli/evaluate_logs.py.
 """
@@ -37,7 +38,8 @@ def evaluate_command(
     against: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     common: Common = Common(),
 ) -> int:
-    """Play a run's newest checkpoint ("after") and its start ("before") on tasks that no training saw, without hints.
+    """Play a run's newest checkpoint ("after") and its start ("before") on tasks that no training
+    saw, without hints.
 
     Parameters
     ----------
@@ -61,7 +63,10 @@ def evaluate_command(
     folder, after = chosen_player(job, "evaluate", run, name=AFTER)
     job.tell_changed(folder)
     words = f"{shlex.quote(folder.path.name)} --against "
-    others = [chosen_player(job, "evaluate", where, name=name, words=f"{words}{name}=")[1] for name, where in map(_named, against)]
+    others = [
+        chosen_player(job, "evaluate", where, name=name, words=f"{words}{name}=")[1]
+        for name, where in map(_named, against)
+    ]
     players = [start_of(after), after, *others]
     notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluation")
     if logs:
@@ -71,25 +76,42 @@ def evaluate_command(
     for note in (strange := strange_tasks(after.config.rollouts.env, on_logs=asked)):
         job.screen.line(f" note     {note}", style="yellow")
     notes = [*strange, *notes]
-    job.screen.line(f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of {', '.join(p.name for p in players)}")
+    job.screen.line(
+        f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of"
+        f" {', '.join(p.name for p in players)}"
+    )
     wrote = [folder.evaluation_json, *(_episodes(folder, player) for player in players)]
     if job.dry_run:
         return job.finish({"rows": [p.name for p in players], "notes": notes}, wrote=wrote)
-    shown = play_all(players, settings=settings, limits=after.config.rollouts, seed=seed, on_played=lambda s: _tell(job, s))
+    shown = play_all(
+        players,
+        settings=settings,
+        limits=after.config.rollouts,
+        seed=seed,
+        on_played=lambda s: _tell(job, s),
+    )
     for player, row in zip(players, shown, strict=True):
         write_sessions(_episodes(folder, player), [played.session for played in row.played])
-    table = evaluation_table({row.name: row.played for row in shown}, settings=settings, seed=seed, notes=notes)
+    table = evaluation_table(
+        {row.name: row.played for row in shown}, settings=settings, seed=seed, notes=notes
+    )
     table["steps"] = {player.name: player.steps for player in players}
     table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
     write_json(folder.evaluation_json, table)
     show_evaluation(job, folder.evaluation_json)
-    return job.finish(table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}")
+    return job.finish(
+        table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}"
+    )
 
 
 def _named(text: str) -> tuple[str, str]:
     name, equals, run = text.partition("=")
     if not (name and equals and run) or Path(name).name != name or name.startswith("."):
-        raise UsageError(f"not NAME=RUN: {text}", where="--against", fix="write, say, --against placebo=runs/placebo")
+        raise UsageError(
+            f"not NAME=RUN: {text}",
+            where="--against",
+            fix="write, say, --against placebo=runs/placebo",
+        )
     return name, run
 
 
@@ -98,4 +120,6 @@ def _episodes(run: RunDir, player: Player) -> Path:
 
 
 def _tell(job: Job, shown: Shown) -> None:
-    job.screen.detail(f" played   {shown.name}: {len(shown.played)} episodes, weights {shown.weights_sha256[:12]}")
+    job.screen.detail(
+        f" played   {shown.name}: {len(shown.played)} episodes, weights {shown.weights_sha256[:12]}"
+    )

@@ -1,4 +1,5 @@
-"""`recompose evaluate --logs`: at held-out sites of one's own logs each student writes its own turn -> evaluation_logs.json."""
+"""`recompose evaluate --logs`: at held-out sites of one's own logs each student writes its own turn
+-> evaluation_logs.json."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from composer_replication.cli.build_split import flags_of, splits
-from composer_replication.cli.evaluate_logs_text import SHOWN, say_plan, show_rows, show_side_by_side
+from composer_replication.cli.evaluate_logs_text import (
+    SHOWN,
+    say_plan,
+    show_rows,
+    show_side_by_side,
+)
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
 from composer_replication.core.codec import read_sessions, read_sites
@@ -24,19 +30,27 @@ if TYPE_CHECKING:
     from composer_replication.evaluation.held_out_logs import HeldOut
     from composer_replication.evaluation.players import Player
 
-NOT_PROVEN = "The examples that the run was trained on are no longer here: that it never saw these sessions rests on its settings alone."
+NOT_PROVEN = (
+    "The examples that the run was trained on are no longer here: that it never saw these sessions"
+    " rests on its settings alone."
+)
 
 
 def show_log_plan(job: Job) -> int:
-    """Before any training: how many held-out sites there are, and the smallest change that they can show."""
+    """Before any training: how many held-out sites there are, and the smallest change that they can
+    show."""
     held = held_sites(job, job.config.held_out)
     plan = say_plan(job, held)
     if not held.sites:
         job.screen.line(f" fix      {_remedy(job)}", style="yellow")
-    return job.finish({"plan": plan}, wrote=[], next_command=next_step(job) if held.sites else _next_split(job))
+    return job.finish(
+        {"plan": plan}, wrote=[], next_command=next_step(job) if held.sites else _next_split(job)
+    )
 
 
-def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int) -> int:
+def evaluate_on_logs(
+    job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int
+) -> int:
     """Let every player write at the held-out sites; `players` begin with before and after."""
     from composer_replication.evaluation.held_out_logs import restore_spots
 
@@ -44,31 +58,54 @@ def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, not
     settings = after.config.held_out
     for player in players:
         if player.config.held_out != settings:
-            raise DataError("that run was trained with other held_out settings", where=player.name, fix="train it on the same examples")
+            raise DataError(
+                "that run was trained with other held_out settings",
+                where=player.name,
+                fix="train it on the same examples",
+            )
     held = held_sites(job, settings)
     plan = say_plan(job, held)
     if not held.sites:
         raise DataError("no held-out site to evaluate at", where=str(job.sites), fix=_remedy(job))
     notes = [*notes, *_check_training(job, folder, held)]
-    wrote = [folder.evaluation_logs_json, *(folder.written_at_sites(player.name) for player in players)]
+    wrote = [
+        folder.evaluation_logs_json,
+        *(folder.written_at_sites(player.name) for player in players),
+    ]
     if job.dry_run:
-        return job.finish({"plan": plan, "rows": [player.name for player in players], "notes": notes}, wrote=wrote)
+        return job.finish(
+            {"plan": plan, "rows": [player.name for player in players], "notes": notes}, wrote=wrote
+        )
     from composer_replication.evaluation.held_out_logs import message_to_json, play_logs
     from composer_replication.evaluation.logs_table import logs_table
     from composer_replication.evaluation.players import different, load_player
 
     how = job.config.evaluate
-    spots, lost = restore_spots(held, renderer=load_player(after)[1], max_tokens=after.config.build.max_tokens, room=how.log_max_new_tokens)
+    spots, lost = restore_spots(
+        held,
+        renderer=load_player(after)[1],
+        max_tokens=after.config.build.max_tokens,
+        room=how.log_max_new_tokens,
+    )
     if not spots:
         raise DataError(
-            f"no context of a held-out site fits: {lost}", where="build.max_tokens", fix="raise it, or lower evaluate.log_max_new_tokens"
+            f"no context of a held-out site fits: {lost}",
+            where="build.max_tokens",
+            fix="raise it, or lower evaluate.log_max_new_tokens",
         )
     notes += [f"{count} held-out sites left out: {reason}." for reason, count in lost.items()]
-    one = partial(play_logs, spots=spots, settings=how, batch=after.config.rollouts.batch_episodes, seed=seed)
-    shown = different(
-        one, players, workers=how.workers, on_played=lambda s: job.screen.detail(f" wrote    {s.name}: {len(s.forks)} messages")
+    one = partial(
+        play_logs, spots=spots, settings=how, batch=after.config.rollouts.batch_episodes, seed=seed
     )
-    table = logs_table({row.name: row.forks for row in shown}, held=held, settings=how, seed=seed, notes=notes)
+    shown = different(
+        one,
+        players,
+        workers=how.workers,
+        on_played=lambda s: job.screen.detail(f" wrote    {s.name}: {len(s.forks)} messages"),
+    )
+    table = logs_table(
+        {row.name: row.forks for row in shown}, held=held, settings=how, seed=seed, notes=notes
+    )
     table["steps"] = {player.name: player.steps for player in players}
     table["inputs"] = {path.name: sha256_of(path) for path in (job.sessions, job.sites)}
     table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}
@@ -78,7 +115,9 @@ def evaluate_on_logs(job: Job, folder: RunDir, players: Sequence[Player], *, not
     write_json(folder.evaluation_logs_json, table)
     show_rows(job, table)
     show_side_by_side(job, logs_view(folder, work=job.work), most=SHOWN)
-    return job.finish(table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}")
+    return job.finish(
+        table, wrote=wrote[:1], next_command=f"{job.command('report')} {folder.path.name}"
+    )
 
 
 def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
@@ -88,15 +127,22 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
     unit = settled(settings, read_sessions(job.sessions))
-    return held_out_sites(lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit)
+    return held_out_sites(
+        lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit
+    )
 
 
 def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
-    """No held-out session among those that the run's own examples came from; a note where these examples are gone."""
+    """No held-out session among those that the run's own examples came from; a note where these
+    examples are gone."""
     from composer_replication.evaluation.held_out_logs import check_untrained
 
     path, manifest = job.examples / EXAMPLES, folder.manifest_json
-    used = {entry["sha256"] for entry in json.loads(manifest.read_bytes())["inputs"]} if manifest.exists() else set[str]()
+    used = (
+        {entry["sha256"] for entry in json.loads(manifest.read_bytes())["inputs"]}
+        if manifest.exists()
+        else set[str]()
+    )
     if not path.exists() or sha256_of(path) not in used:
         return [NOT_PROVEN]
     data = load_dataset(job.examples)
@@ -106,7 +152,8 @@ def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
 
 
 def _next_split(job: Job) -> str:
-    """`build` with the nearest split that holds out a mistake and leaves something to train on; without one there are too few logs."""
+    """`build` with the nearest split that holds out a mistake and leaves something to train on;
+    without one there are too few logs."""
     for other in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
         if other.fraction and (held := held_sites(job, other)).sites and held.num_training_sessions:
             return job.command("build") + flags_of(other, job.config.held_out)

@@ -1,4 +1,5 @@
-"""What `recompose evaluate --logs` says: what is held out, how small a change that can show, and the rows."""
+"""What `recompose evaluate --logs` says: what is held out, how small a change that can show, and
+the rows."""
 
 from __future__ import annotations
 
@@ -24,19 +25,35 @@ def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
         f" ({plan['training_sessions']} sessions are trained on)")  # fmt: skip
     if plan["shared_repository"]:
         say(
-            f" note     {plan['shared_repository']} of them in repositories that are trained on: held out by session alone, so no claim",
+            f" note     {plan['shared_repository']} of them in repositories that are trained on:"
+            " held out by session alone, so no claim",
             style="yellow",
         )
     if plan["kinds"]:
         job.screen.table(plan["kinds"].items(), head=("kind", "sites"))
     if plan["left_out"]:
-        say(f" left out {', '.join(f'{count} {reason}' for reason, count in plan['left_out'].items())}")
+        say(
+            " left out"
+            f" {', '.join(f'{count} {reason}' for reason, count in plan['left_out'].items())}"
+        )
     if plan["smallest_difference"] is None:
-        say(f" power    so few cannot show any change, not even from always to never ({plan['assumes']})", style="yellow")
+        say(
+            " power    so few cannot show any change, not even from always to never"
+            f" ({plan['assumes']})",
+            style="yellow",
+        )
     else:
-        say(f" power    the smallest change of the recurrence that they can show: {plan['smallest_difference']:.2f} ({plan['assumes']})")
-    one_way, by_session = (_or_none(plan[name]) for name in ("smallest_one_way", "smallest_by_session"))
-    say(f"          at best, every change in one direction: {one_way}; if the sites of a session rise and fall together: {by_session}")
+        say(
+            " power    the smallest change of the recurrence that they can show:"
+            f" {plan['smallest_difference']:.2f} ({plan['assumes']})"
+        )
+    one_way, by_session = (
+        _or_none(plan[name]) for name in ("smallest_one_way", "smallest_by_session")
+    )
+    say(
+        f"          at best, every change in one direction: {one_way}; if the sites of a session"
+        f" rise and fall together: {by_session}"
+    )
     return plan
 
 
@@ -48,13 +65,28 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
     """Rows, differences, and what they support."""
     from composer_replication.evaluation.logs_table import METRICS, RECURRENCE
 
-    lines = [(row["name"], str(row["n"]), str(row["sessions"]), *(_cell(row, metric) for metric in METRICS)) for row in table["rows"]]
+    lines = [
+        (
+            row["name"],
+            str(row["n"]),
+            str(row["sessions"]),
+            *(_cell(row, metric) for metric in METRICS),
+        )
+        for row in table["rows"]
+    ]
     job.screen.table(lines, head=("row", "sites", "sessions", *METRICS))
     for pair in table["paired"]:
         if pair["metric"] in (RECURRENCE, "ok"):
-            bounds = "no interval" if pair["low"] is None else f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
+            bounds = (
+                "no interval"
+                if pair["low"] is None
+                else f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
+            )
             found = "" if pair["detectable"] is None else f", could show {pair['detectable']:.2f}"
-            job.screen.line(f" {pair['metric']}: {pair['a']} - {pair['b']} = {pair['difference']:+.3f} {bounds}{found}")
+            job.screen.line(
+                f" {pair['metric']}: {pair['a']} - {pair['b']} = {pair['difference']:+.3f}"
+                f" {bounds}{found}"
+            )
     job.screen.line(f" {table['verdict']['sentence']}", style="bold")
     for line in (*table["verdict"]["reasons"], *table["notes"]):
         job.screen.line(f" note     {line}", style="dim")
@@ -69,10 +101,16 @@ def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) ->
         for name, samples in site["written"].items():
             for one in samples[:1]:
                 job.screen.line(f"   {name:7} {in_a_line(one['turn'])}")
-                job.screen.line(f"   {'':7} {one['outcome']}: {one['reason']}   (of {len(samples)}: {outcome_tally(samples)})", style="dim")
+                job.screen.line(
+                    f"   {'':7} {one['outcome']}: {one['reason']}   (of {len(samples)}:"
+                    f" {outcome_tally(samples)})",
+                    style="dim",
+                )
     left = len(view["sites"]) - most if view else 0
     if left > 0:
-        job.screen.line(f" {left} more sites: {job.command('report')} shows them side by side", style="dim")
+        job.screen.line(
+            f" {left} more sites: {job.command('report')} shows them side by side", style="dim"
+        )
 
 
 def in_a_line(turn: Mapping[str, Any] | None) -> str:
@@ -80,11 +118,20 @@ def in_a_line(turn: Mapping[str, Any] | None) -> str:
     if turn is None:
         return "(not kept)"
     words = [
-        f"{block['name']} {json.dumps(block['arguments'], ensure_ascii=False)}" if block["type"] == "call" else str(block.get("text", ""))
-        for block in sorted(turn["blocks"], key=lambda block: block["type"] != "call")  # what is judged comes first
+        (
+            f"{block['name']} {json.dumps(block['arguments'], ensure_ascii=False)}"
+            if block["type"] == "call"
+            else str(block.get("text", ""))
+        )
+        # what is judged comes first
+        for block in sorted(turn["blocks"], key=lambda block: block["type"] != "call")
     ]
     text = " ".join(" · ".join(words).split())
-    return text if len(text) <= LINE_CHARS else f"{text[:LINE_CHARS]} [{len(text) - LINE_CHARS} more characters]"
+    return (
+        text
+        if len(text) <= LINE_CHARS
+        else f"{text[:LINE_CHARS]} [{len(text) - LINE_CHARS} more characters]"
+    )
 
 
 def _cell(row: Mapping[str, Any], metric: str) -> str:

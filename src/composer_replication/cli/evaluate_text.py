@@ -14,18 +14,28 @@ def show_evaluation(job: Job, path: Path) -> None:
     """The table and what follows from it, as the page says it."""
     evaluation: dict[str, Any] = read_evaluation(path) or {}
     names = ("success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
-    lines = [(row["name"], str(row["n"]), *(_cell(row, name) for name in names)) for row in evaluation["rows"]]
+    lines = [
+        (row["name"], str(row["n"]), *(_cell(row, name) for name in names))
+        for row in evaluation["rows"]
+    ]
     job.screen.table(lines, head=("row", "n", "success", "targeted mistakes", "other mistakes"))
     for pair in evaluation["paired"]:
         if "metric" not in pair:
-            job.screen.line(f" {pair['a']} - {pair['b']}: {signed(pair['difference'])}  [{signed(pair['low'])}, {signed(pair['high'])}]")
+            job.screen.line(
+                f" {pair['a']} - {pair['b']}: {signed(pair['difference'])}  [{signed(pair['low'])},"
+                f" {signed(pair['high'])}]"
+            )
     job.screen.line(f" {evaluation['verdict']['sentence']}", style="bold")
     for claim in claims(evaluation):
-        job.screen.line(f" {claim.text}", style="bold yellow" if claim.against else "" if claim.holds else "dim")
+        job.screen.line(
+            f" {claim.text}", style="bold yellow" if claim.against else "" if claim.holds else "dim"
+        )
     for note in evaluation["notes"]:
         job.screen.line(f" note     {note}", style="dim")
 
 
 def _cell(row: dict[str, Any], name: str) -> str:
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    return f"{row[name]:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else "")
+    return f"{row[name]:.3f}" + (
+        f" [{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
+    )

@@ -1,4 +1,5 @@
-"""`recompose export`: a run's student as a folder that servers and from_pretrained read, with the command that serves it."""
+"""`recompose export`: a run's student as a folder that servers and from_pretrained read, with the
+command that serves it."""
 
 from __future__ import annotations
 
@@ -26,9 +27,16 @@ FACTS, README, SCHEMA = "recompose.json", "README.md", 1
 
 
 def export_command(
-    run: str = "", /, *, to: Path | None = None, adapter: bool = False, merged: bool = False, common: Common = Common()
+    run: str = "",
+    /,
+    *,
+    to: Path | None = None,
+    adapter: bool = False,
+    merged: bool = False,
+    common: Common = Common(),
 ) -> int:
-    """Write a run's newest checkpoint with the chat template it was trained with, a model card and where it came from.
+    """Write a run's newest checkpoint with the chat template it was trained with, a model card and
+    where it came from.
 
     Parameters
     ----------
@@ -61,10 +69,20 @@ def export_command(
         facts = write_student(player, form=form, folder=scratch)
         base = player.config.student.model
         rank = player.config.student.lora.rank
-        commands = serve_commands(target, form=form, base=base, family=facts["family"], rank=rank, name=name)
+        commands = serve_commands(
+            target, form=form, base=base, family=facts["family"], rank=rank, name=name
+        )
         card = card_of(job, folder, player, form=form, facts=facts, commands=commands)
         write_text(scratch / README, model_card(card))
-        write_json(scratch / FACTS, {"schema": SCHEMA, "run": name, "settings": player.config.model_dump(mode="json"), **asdict(card)})
+        write_json(
+            scratch / FACTS,
+            {
+                "schema": SCHEMA,
+                "run": name,
+                "settings": player.config.model_dump(mode="json"),
+                **asdict(card),
+            },
+        )
         if target.exists():
             target.rmdir()  # empty, or this raises
         move_into_place(scratch, target)
@@ -72,7 +90,16 @@ def export_command(
         job.screen.line(f" note     {note}", style="dim")
     for server, line in commands:
         job.screen.line(f" serve    {line}    ({server})")
-    return job.finish({"form": form, "steps": player.steps, "folder": str(target), **facts, "serve": dict(commands)}, wrote=wrote)
+    return job.finish(
+        {
+            "form": form,
+            "steps": player.steps,
+            "folder": str(target),
+            **facts,
+            "serve": dict(commands),
+        },
+        wrote=wrote,
+    )
 
 
 def _form(player: Player, *, adapter: bool) -> str:
@@ -80,15 +107,29 @@ def _form(player: Player, *, adapter: bool) -> str:
     if not adapter:
         return "merged" if how.lora.rank else "weights"
     if not how.lora.rank:
-        raise ConfigError("the run trained all weights: there is no adapter", where="--adapter", fix="leave --adapter out")
+        raise ConfigError(
+            "the run trained all weights: there is no adapter",
+            where="--adapter",
+            fix="leave --adapter out",
+        )
     if how.model == TINY:
-        raise ConfigError("the tiny student's base is made on the spot and lies nowhere", where="--adapter", fix="export it --merged")
+        raise ConfigError(
+            "the tiny student's base is made on the spot and lies nowhere",
+            where="--adapter",
+            fix="export it --merged",
+        )
     return "adapter"
 
 
 def _check_target(target: Path, run: RunDir) -> None:
     """Nothing is written over, and nothing into the run."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError("something is there already", where=str(target), fix="give a new folder with --to; nothing is overwritten")
+        raise DataError(
+            "something is there already",
+            where=str(target),
+            fix="give a new folder with --to; nothing is overwritten",
+        )
     if run.path.resolve() in (target.resolve(), *target.resolve().parents):
-        raise DataError("that is inside the run", where=str(target), fix="give a folder outside of it with --to")
+        raise DataError(
+            "that is inside the run", where=str(target), fix="give a folder outside of it with --to"
+        )

@@ -1,4 +1,5 @@
-"""The facts of a model card: from the run's own files, and from the work folder where it still holds what the run was trained on."""
+"""The facts of a model card: from the run's own files, and from the work folder where it still
+holds what the run was trained on."""
 
 from __future__ import annotations
 
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 
 
-def card_of(job: Job, run: RunDir, player: Player, *, form: str, facts: Mapping[str, Any], commands: list[tuple[str, str]]) -> Card:
+def card_of(
+    job: Job,
+    run: RunDir,
+    player: Player,
+    *,
+    form: str,
+    facts: Mapping[str, Any],
+    commands: list[tuple[str, str]],
+) -> Card:
     view = run_view(run.path)
     base = player.config.student.model
     here = base == TINY or Path(base).is_dir()
@@ -38,7 +47,10 @@ def card_of(job: Job, run: RunDir, player: Player, *, form: str, facts: Mapping[
         seed=view["seed"],
         weights_sha256=facts["weights_sha256"],
         family=facts["family"],
-        channels={name: {"tokens": c["tokens"], "statuses": c["statuses"]} for name, c in view["channels"].items()},
+        channels={
+            name: {"tokens": c["tokens"], "statuses": c["statuses"]}
+            for name, c in view["channels"].items()
+        },
         inputs=[{**i, "path": Path(i["path"]).name} for i in view["inputs"]],
         authors=_authors(job, run, player),
         live=bool(player.config.rollouts.env),
@@ -51,7 +63,8 @@ def card_of(job: Job, run: RunDir, player: Player, *, form: str, facts: Mapping[
 
 
 def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
-    """Author -> messages of the sessions that were trained on; empty where the files here are not those of the run."""
+    """Author -> messages of the sessions that were trained on; empty where the files here are not
+    those of the run."""
     examples, meta = job.examples / EXAMPLES, job.examples / META
     if not (examples.exists() and meta.exists() and job.sessions.exists()):
         return {}
@@ -71,7 +84,10 @@ def _evaluations(run: RunDir) -> list[tuple[str, str, list[str]]]:
     """(what was measured, what it supports, why) of each evaluation that the run holds."""
     found: list[tuple[str, str, list[str]]] = []
     played, logs = read_evaluation(run.evaluation_json), read_logs(run)
-    for title, value in (("On unseen tasks of the workshop", played), ("At held-out mistakes of the logs", logs)):
+    for title, value in (
+        ("On unseen tasks of the workshop", played),
+        ("At held-out mistakes of the logs", logs),
+    ):
         if value is not None:
             found.append((title, value["verdict"]["sentence"], list(value["verdict"]["reasons"])))
     return found

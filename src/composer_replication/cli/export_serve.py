@@ -1,4 +1,5 @@
-"""The commands that serve an exported folder. None of these servers is a dependency; which of them were run, docs say.
+"""The commands that serve an exported folder. None of these servers is a dependency; which of them
+were run, docs say.
 
 serve_commands(folder, form="merged", base="", family="qwen3", rank=0)[0]  -> ("vLLM", "vllm serve runs/x ...")
 """
@@ -14,27 +15,54 @@ TOOL_PARSERS = {
     "llama3": "llama3_json", "glm-4.5": "glm45", "glm-4.5-thinking": "glm45", "gpt-oss": "openai",
     "mistral-v7": "mistral", "mistral-v11": "mistral", "mistral-v13": "mistral",
 }  # fmt: skip
-"""Template family -> vLLM's parser of its tool calls, by vLLM's own names (not run here); a family that is missing has none."""
+"""Template family -> vLLM's parser of its tool calls, by vLLM's own names (not run here); a family
+that is missing has none."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's --max-lora-rank accepts
 
 
-def serve_commands(folder: Path, *, form: str, base: str, family: str, rank: int, name: str) -> list[tuple[str, str]]:
+def serve_commands(
+    folder: Path, *, form: str, base: str, family: str, rank: int, name: str
+) -> list[tuple[str, str]]:
     """(server, command line), best first. An adapter is served beside its base."""
     template = folder / "chat_template.jinja"
-    tools = ["--enable-auto-tool-choice", "--tool-call-parser", TOOL_PARSERS[family]] if family in TOOL_PARSERS else []
+    tools = (
+        ["--enable-auto-tool-choice", "--tool-call-parser", TOOL_PARSERS[family]]
+        if family in TOOL_PARSERS
+        else []
+    )
     where = str(folder)
     if form == "adapter":
         most = str(next((r for r in LORA_RANKS if r >= rank), rank))
-        lora = ["--enable-lora", "--max-lora-rank", most, "--lora-modules", f"{name}={where}", "--chat-template", str(template)]
+        lora = [
+            "--enable-lora",
+            "--max-lora-rank",
+            most,
+            "--lora-modules",
+            f"{name}={where}",
+            "--chat-template",
+            str(template),
+        ]
         return [
             ("vLLM", shlex.join(["vllm", "serve", base, *lora, *tools])),
             (
                 "llama.cpp, as a GGUF adapter",
-                shlex.join(["python", "convert_lora_to_gguf.py", where, "--base", base, "--outfile", f"{name}.gguf"]),
+                shlex.join(
+                    [
+                        "python",
+                        "convert_lora_to_gguf.py",
+                        where,
+                        "--base",
+                        base,
+                        "--outfile",
+                        f"{name}.gguf",
+                    ]
+                ),
             ),
         ]
     gguf = shlex.join(["python", "convert_hf_to_gguf.py", where, "--outfile", f"{name}.gguf"])
-    llama = shlex.join(["llama-server", "-m", f"{name}.gguf", "--jinja", "--chat-template-file", str(template)])
+    llama = shlex.join(
+        ["llama-server", "-m", f"{name}.gguf", "--jinja", "--chat-template-file", str(template)]
+    )
     return [
         ("vLLM", shlex.join(["vllm", "serve", where, "--served-model-name", name, *tools])),
         ("transformers", shlex.join(["transformers", "serve", where])),

@@ -35,7 +35,8 @@ def format_number(value: Any, form: str) -> str:
 
 
 def spark(values: Sequence[float], *, columns: int) -> str:
-    """Shares between 0 and 1 as a curve of bars; where there are more than `columns`, neighbours are averaged.
+    """Shares between 0 and 1 as a curve of bars; where there are more than `columns`, neighbours
+    are averaged.
 
     >>> spark([0.0, 0.5, 1.0], columns=24), spark([0.0, 0.0, 1.0, 1.0], columns=2)
     ('▁▅█', '▁█')

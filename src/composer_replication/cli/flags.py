@@ -1,7 +1,8 @@
-"""What every verb's command line has: the common flags, and dotted settings such as --train.hint.weight 0.3.
+"""What every verb's command line has: the common flags, and dotted settings such as
+--train.hint.weight 0.3.
 
-Dotted flags are taken out before the verb's own flags are parsed; the schema of the settings checks them, so there is
-one place that knows which settings exist.
+Dotted flags are taken out before the verb's own flags are parsed; the schema of the settings checks
+them, so there is one place that knows which settings exist.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from cyclopts import Group, Parameter
 from composer_replication.cli.problems import UsageError
 
 _COMMON = Group("Common flags", sort_key=90)
-_SETTINGS: ContextVar[Mapping[str, str] | None] = ContextVar("dotted settings of this command line", default=None)
+_SETTINGS: ContextVar[Mapping[str, str] | None] = ContextVar(
+    "dotted settings of this command line", default=None
+)
 TOP_LEVEL = ("seed", "work-dir", "work_dir")  # settings that have no dot
 SHORT = {"backend": "train.backend"}  # settings that go by a short name too
 
@@ -34,10 +37,13 @@ class Common:
     """Say what would be read and written; write nothing."""
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None
     """Folder to work in, in place of work_dir."""
-    config: Annotated[tuple[Path, ...], Parameter(name=("--config", "-c"), consume_multiple=False)] = ()
+    config: Annotated[
+        tuple[Path, ...], Parameter(name=("--config", "-c"), consume_multiple=False)
+    ] = ()
     """Settings file, in place of the nearest recompose.toml; may be repeated, later ones win."""
     trust_settings: bool = False
-    """Let settings files count that run code or send something and that `recompose trust` does not know, for this call."""
+    """Let settings files count that run code or send something and that `recompose trust` does not
+    know, for this call."""
     quiet: Annotated[bool, Parameter(name=("--quiet", "-q"))] = False
     """Say only what was written."""
     verbose: Annotated[bool, Parameter(name=("--verbose", "-v"))] = False
@@ -53,7 +59,8 @@ def dotted_settings() -> Mapping[str, str]:
 
 @contextmanager
 def split_settings(argv: Sequence[str]) -> Iterator[list[str]]:
-    """Take the settings out of a command line; the rest is yielded, the settings are there while the block runs.
+    """Take the settings out of a command line; the rest is yielded, the settings are there while
+    the block runs.
 
     >>> with split_settings(["train", "--train.steps", "3", "--json"]) as rest:
     ...     rest, dict(dotted_settings())

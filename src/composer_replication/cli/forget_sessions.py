@@ -1,4 +1,5 @@
-"""Sessions out of the store of a work folder and kept out of it, and what was kept out let in again."""
+"""Sessions out of the store of a work folder and kept out of it, and what was kept out let in
+again."""
 
 from __future__ import annotations
 
@@ -9,24 +10,44 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
 from composer_replication.core.files import told_where_full
 from composer_replication.core.jsonl import write_json
-from composer_replication.data.ingestion.ingest_record import IngestRecord, is_named, meanings, read_record
+from composer_replication.data.ingestion.ingest_record import (
+    IngestRecord,
+    is_named,
+    meanings,
+    read_record,
+)
 from composer_replication.data.ingestion.store import kept_sessions
 
 
 def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
-    """Remove sessions by id, repository or project folder with their subagents, and keep them out; returns the ids that were removed.
+    """Remove sessions by id, repository or project folder with their subagents, and keep them out;
+    returns the ids that were removed.
 
-    Raises UsageError for a name that could mean several projects: what is removed may be the last copy.
+    Raises UsageError for a name that could mean several projects: what is removed may be the last
+    copy.
     """
     record = read_record(job.work / RECORD, sessions=job.sessions)
     meant = [_one_meaning(job, word, record) for word in names]
-    gone = [name for name, seen in record.sessions.items() if any(is_named(word, name, seen) for word in meant)]
-    gone += [name for name in record.sessions if name not in gone and name.partition(".agent-")[0] in gone]
+    gone = [
+        name
+        for name, seen in record.sessions.items()
+        if any(is_named(word, name, seen) for word in meant)
+    ]
+    gone += [
+        name
+        for name in record.sessions
+        if name not in gone and name.partition(".agent-")[0] in gone
+    ]
     if job.dry_run:
         return gone
     if gone:
         with told_where_full(job.sessions, need=job.sessions.stat().st_size):
-            replace_store(job, lambda stream: sum(map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))))
+            replace_store(
+                job,
+                lambda stream: sum(
+                    map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))
+                ),
+            )
     record.forgotten = list(dict.fromkeys([*record.forgotten, *meant]))
     record.removed = list(dict.fromkeys([*record.removed, *gone]))
     record.sessions = {name: seen for name, seen in record.sessions.items() if name not in gone}
@@ -42,18 +63,30 @@ def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
         return found[0]
     listed = f"list them: {job.command('sessions')}"
     if found:
-        told = "".join(f"\n  {one}  ({sum(is_named(one, *row) for row in record.sessions.items())} sessions)" for one in found)
-        what = f"{word!r} could mean {len(found)} projects, and what is forgotten may be the last copy:{told}"
+        told = "".join(
+            f"\n  {one}  ({sum(is_named(one, *row) for row in record.sessions.items())} sessions)"
+            for one in found
+        )
+        what = (
+            f"{word!r} could mean {len(found)} projects, and what is forgotten may be the last"
+            f" copy:{told}"
+        )
         raise UsageError(what, where=str(job.sessions), fix=f"give one of these in full; {listed}")
     if earlier := _earlier(word, record):
         return earlier[0]
     fix = f"give an id, a repository (owner/name) or the full path of a project's folder; {listed}"
-    raise UsageError(f"no session and no project {word!r} in the store", where=str(job.sessions), fix=fix)
+    raise UsageError(
+        f"no session and no project {word!r} in the store", where=str(job.sessions), fix=fix
+    )
 
 
 def _earlier(word: str, record: IngestRecord) -> list[str]:
     """Entries of the forgotten that a word stands for: in full, or by their last part."""
-    return [word] if word in record.forgotten else [one for one in record.forgotten if one.rpartition("/")[2] == word]
+    return (
+        [word]
+        if word in record.forgotten
+        else [one for one in record.forgotten if one.rpartition("/")[2] == word]
+    )
 
 
 def recall_names(job: Job, names: Sequence[str]) -> list[str]:
@@ -64,7 +97,11 @@ def recall_names(job: Job, names: Sequence[str]) -> list[str]:
         earlier = _earlier(name, record)
         if len(earlier) != 1:
             known = ", ".join(record.forgotten) or "nothing was"
-            what = f"{name!r} could mean {' or '.join(earlier)}" if earlier else f"{name!r} was not forgotten"
+            what = (
+                f"{name!r} could mean {' or '.join(earlier)}"
+                if earlier
+                else f"{name!r} was not forgotten"
+            )
             raise UsageError(what, where=str(job.work / RECORD), fix=f"forgotten: {known}")
         found += earlier
     record.forgotten = [name for name in record.forgotten if name not in found]
@@ -74,7 +111,8 @@ def recall_names(job: Job, names: Sequence[str]) -> list[str]:
 
 
 def _without(report: dict[str, object], gone: Sequence[str]) -> dict[str, object] | None:
-    """The report of a file without sessions that were forgotten; None where nothing is left of it."""
+    """The report of a file without sessions that were forgotten; None where nothing is left of
+    it."""
     sessions = report.get("sessions")
     left = [name for name in sessions if name not in gone] if isinstance(sessions, list) else []
     return None if sessions and not left else {**report, "sessions": left}

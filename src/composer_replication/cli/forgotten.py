@@ -1,4 +1,5 @@
-"""What still holds words of forgotten sessions: what is made anew by one command is removed, the rest is named; and what may not be used.
+"""What still holds words of forgotten sessions: what is made anew by one command is removed, the
+rest is named; and what may not be used.
 
 clear_derived(job, ["s1"])       -> ([Path("recompose/examples")], [Path("recompose/runs/2026-11-22-a")])
 need_unforgotten(job, data)      # DataError where the examples hold a session that was forgotten since
@@ -21,25 +22,41 @@ from composer_replication.data.teachers.ledger import LEDGER_NAME
 from composer_replication.tokens.artefact import Dataset, load_dataset
 
 MADE_ANEW: Mapping[str, str] = {"report.html": "report", "examples": "build"}
-"""What one command makes anew, and which: `--forget` removes these where they hold a forgotten session."""
+"""What one command makes anew, and which: `--forget` removes these where they hold a forgotten
+session."""
 FOLDERS = ("runs", "exports")
-"""Each folder in these was made by training, and weights tell nobody what is in them: they are named, whatever they hold."""
+"""Each folder in these was made by training, and weights tell nobody what is in them: they are
+named, whatever they hold."""
 WRITTEN = (".json", ".jsonl", ".html")
 _OVERLAP, _PIECE = 512, 2**20
 
 
 def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """Remove what one command makes anew (with --dry-run nothing); returns that, and what else may still hold words of these sessions."""
-    derived = [path for name in MADE_ANEW if (path := job.work / name).exists() and mentions(path, gone)]
+    """Remove what one command makes anew (with --dry-run nothing); returns that, and what else may
+    still hold words of these sessions."""
+    derived = [
+        path for name in MADE_ANEW if (path := job.work / name).exists() and mentions(path, gone)
+    ]
     removed = [path for path in derived if not path.is_symlink()]
     for path in [] if job.dry_run else removed:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     store = {job.sessions.name, RECORD, *MADE_ANEW}
-    others = [path for path in sorted(job.work.iterdir()) if path.suffix in WRITTEN and path.is_file() and path.name not in store]
-    left = [path for path in derived if path.is_symlink()] + [path for path in others if mentions(path, gone)]
-    left += [job.work / LEDGER_NAME] if (job.work / LEDGER_NAME).exists() else []  # its prompts are packed
+    others = [
+        path
+        for path in sorted(job.work.iterdir())
+        if path.suffix in WRITTEN and path.is_file() and path.name not in store
+    ]
+    left = [path for path in derived if path.is_symlink()] + [
+        path for path in others if mentions(path, gone)
+    ]
+    # its prompts are packed
+    left += [job.work / LEDGER_NAME] if (job.work / LEDGER_NAME).exists() else []
     for folder in map(job.work.joinpath, FOLDERS):
-        left += sorted(path for path in folder.iterdir() if not path.is_symlink() and path.is_dir()) if folder.is_dir() else []
+        left += (
+            sorted(path for path in folder.iterdir() if not path.is_symlink() and path.is_dir())
+            if folder.is_dir()
+            else []
+        )
     return removed, left
 
 
@@ -65,7 +82,12 @@ def need_unforgotten(job: Job, data: Dataset) -> None:
         told = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
         what = f"the examples hold {len(found)} sessions that were forgotten since: {told}"
         raise DataError(
-            what, where=str(job.examples), fix=f"build them without these: {', then '.join(map(job.command, ('sites', 'hints', 'build')))}"
+            what,
+            where=str(job.examples),
+            fix=(
+                "build them without these:"
+                f" {', then '.join(map(job.command, ('sites', 'hints', 'build')))}"
+            ),
         )
 
 

@@ -1,4 +1,5 @@
-"""What `train.fork` and `evaluate --logs` need of the work folder: the sessions and sites that the examples were built from."""
+"""What `train.fork` and `evaluate --logs` need of the work folder: the sessions and sites that the
+examples were built from."""
 
 from __future__ import annotations
 
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
 
 
 def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
-    """The producer of `train.fork` for these examples; raises DataError where sessions or sites changed since they were built."""
+    """The producer of `train.fork` for these examples; raises DataError where sessions or sites
+    changed since they were built."""
     from composer_replication.tokens.renderer import Renderer
     from composer_replication.training.forked import Forked
 
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
     check_built_from(job, data)
-    views = {site_id for example in data.examples for view in example.hints for site_id in view.site_ids}
+    views = {
+        site_id for example in data.examples for view in example.hints for site_id in view.site_ids
+    }
     sites = {site.id: site for site in read_sites(job.sites) if site.id in views}
     return Forked(
         config=job.config,
@@ -40,7 +44,10 @@ def check_built_from(job: Job, data: Dataset) -> None:
     built = hashes(data.meta.get("inputs", ()))
     for path in (job.sessions, job.sites):
         if built.get(path.name, "") != sha256_of(path):
-            what = f"the examples were built from another {path.name}: a fork would stand in another context"
+            what = (
+                f"the examples were built from another {path.name}: a fork would stand in another"
+                " context"
+            )
             raise DataError(what, where=str(job.examples), fix=f"run again: {job.command('build')}")
 
 

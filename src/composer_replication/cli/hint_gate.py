@@ -1,4 +1,5 @@
-"""The gate of `hints --audit`: only kinds of hints that were measured to change the student are trained on.
+"""The gate of `hints --audit`: only kinds of hints that were measured to change the student are
+trained on.
 
     kept = kept_kinds(job)        # frozenset({"unknown_tool"}); None = no audit was made, so every kind passes
 
@@ -22,26 +23,35 @@ ALL = "all"
 
 
 def kept_kinds(job: Job) -> frozenset[str] | None:
-    """The kinds that the audit kept, None where no audit was made; raises DataError where it speaks about other hints or another student.
+    """The kinds that the audit kept, None where no audit was made; raises DataError where it speaks
+    about other hints or another student.
 
-    Raises StoppedError (exit code 3) where the hint channel has a weight and the audit kept no kind at all.
+    Raises StoppedError (exit code 3) where the hint channel has a weight and the audit kept no kind
+    at all.
     """
     if not job.audit.exists():
         return None
     audit = _read(job)
     kept = frozenset(row["kind"] for row in audit["kinds"] if row["keeps"] and row["kind"] != ALL)
     if not kept and job.config.train.hint.weight > 0:
-        raise StoppedError("no lift, nothing to train: the audit kept no kind of hint", where=str(job.audit), fix=_remedy(job))
+        raise StoppedError(
+            "no lift, nothing to train: the audit kept no kind of hint",
+            where=str(job.audit),
+            fix=_remedy(job),
+        )
     return kept
 
 
 def say_gate(job: Job, kept: frozenset[str] | None) -> None:
-    """One line: which kinds of hints pass, or that nobody measured whether any of them changes the student."""
+    """One line: which kinds of hints pass, or that nobody measured whether any of them changes the
+    student."""
     if not job.config.train.hint.weight:
         return
     if kept is None:
         job.screen.line(
-            f" gate     no audit was made, so hints of every kind are used: {job.command(AUDIT_VERB)} measures them", style="yellow"
+            " gate     no audit was made, so hints of every kind are used:"
+            f" {job.command(AUDIT_VERB)} measures them",
+            style="yellow",
         )
     else:
         job.screen.line(f" gate     the audit kept {', '.join(sorted(kept)) or 'no kind of hint'}")
@@ -63,15 +73,27 @@ def _read(job: Job) -> dict[str, Any]:
         students = {audit["student"], job.config.student.model}
         _ = [(row["kind"], row["keeps"]) for row in audit["kinds"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"no audit of this version: {error!r}", where=str(job.audit), fix=again) from error
+        raise DataError(
+            f"no audit of this version: {error!r}", where=str(job.audit), fix=again
+        ) from error
     if len(students) > 1:
-        what = f"the audit was made with {audit['student']!r}, the student is {job.config.student.model!r}"
+        what = (
+            f"the audit was made with {audit['student']!r}, the student is"
+            f" {job.config.student.model!r}"
+        )
         raise DataError(what, where=str(job.audit), fix=again)
     return audit
 
 
 def _remedy(job: Job) -> str:
-    ways = [f"write better hints (hints.rules_file, hints.writers) and run: {job.command(AUDIT_VERB)}", "set train.hint.weight = 0"]
+    ways = [
+        f"write better hints (hints.rules_file, hints.writers) and run: {job.command(AUDIT_VERB)}",
+        "set train.hint.weight = 0",
+    ]
     if job.config.student.model == TINY:
-        ways.insert(0, "set student.model to the model that you mean to train: the tiny student knows nothing yet")
+        ways.insert(
+            0,
+            "set student.model to the model that you mean to train: the tiny student knows"
+            " nothing yet",
+        )
     return "; or ".join([*ways, f"delete {job.audit} to train on hints that nothing speaks for"])

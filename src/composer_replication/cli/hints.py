@@ -1,4 +1,5 @@
-"""`recompose hints`: sites -> hints.jsonl, a short text per mistake; --audit measures whether it changes the model."""
+"""`recompose hints`: sites -> hints.jsonl, a short text per mistake; --audit measures whether it
+changes the model."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from composer_replication.data.hints.write import HintReport, write_hints
 
 
 def hints_command(
-    *, audit: bool = False, writer: Literal["rules", "reader"] | None = None, estimate: bool = False, common: Common = Common()
+    *,
+    audit: bool = False,
+    writer: Literal["rules", "reader"] | None = None,
+    estimate: bool = False,
+    common: Common = Common(),
 ) -> int:
     """Write a short hint for each mistake: sites.jsonl -> hints.jsonl.
 
@@ -66,25 +71,46 @@ def _reports(job: Job) -> Iterator[HintReport]:
             yield write_hints(session, sites, settings=job.config.hints)
 
 
-def _show(job: Job, reports: list[HintReport], kept: list[Hint], *, audit: bool) -> dict[str, object]:
+def _show(
+    job: Job, reports: list[HintReport], kept: list[Hint], *, audit: bool
+) -> dict[str, object]:
     without: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     for report in reports:
         without.update(report.without)
         refused.update(report.refusals)
     written = Counter(hint.kind for hint in kept)
-    words = {kind: sum(h.num_words for h in kept if h.kind == kind) / count for kind, count in written.items()}
-    rows = [(kind, written[kind], without[kind], f"{words[kind]:.0f}" if kind in words else "") for kind in sorted({*written, *without})]
+    words = {
+        kind: sum(h.num_words for h in kept if h.kind == kind) / count
+        for kind, count in written.items()
+    }
+    rows = [
+        (kind, written[kind], without[kind], f"{words[kind]:.0f}" if kind in words else "")
+        for kind in sorted({*written, *without})
+    ]
     screen = job.screen
     screen.table(rows, head=("kind of mistake", "hints", "without", "words"))
-    screen.line(f"\n {len(kept)} hints; {sum(without.values())} mistakes for which no writer had anything to say")
+    screen.line(
+        f"\n {len(kept)} hints; {sum(without.values())} mistakes for which no writer had anything"
+        " to say"
+    )
     for reason, count in refused.items():
         screen.line(f" refused  {count} {reason}", style="yellow")
     for report in reports if screen.verbose else ():
         for refusal in report.refused:
-            screen.detail(f"          {refusal.site_id} {refusal.writer}: {refusal.reason} {refusal.detail}")
+            screen.detail(
+                f"          {refusal.site_id} {refusal.writer}: {refusal.reason} {refusal.detail}"
+            )
     left_out = sum(report.left_out for report in reports)
     screen.line(f" left out {left_out} sites that are not mistakes")
     if not audit:
-        screen.line(f" measure  {job.command('hints')} --audit   (a hint that changes nothing cannot teach)")
-    return {"hints": len(kept), "kinds": dict(written), "without": dict(without), "refused": dict(refused), "left_out": left_out}
+        screen.line(
+            f" measure  {job.command('hints')} --audit   (a hint that changes nothing cannot teach)"
+        )
+    return {
+        "hints": len(kept),
+        "kinds": dict(written),
+        "without": dict(without),
+        "refused": dict(refused),
+        "left_out": left_out,
+    }

@@ -1,4 +1,5 @@
-"""`recompose hints --audit`: does a hint change the model? Measured on the student as it is, before anything is trained.
+"""`recompose hints --audit`: does a hint change the model? Measured on the student as it is, before
+anything is trained.
 
 It is a gate: kinds that are weak are left out by `build` and `train` (cli/hint_gate.py).
 """
@@ -33,7 +34,8 @@ def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
 
 
 def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
-    """Lift per kind, with an interval over sessions; prints the table and returns everything that was measured."""
+    """Lift per kind, with an interval over sessions; prints the table and returns everything that
+    was measured."""
     for package in ("torch", "transformers"):
         need(package, extra="train")
     import torch
@@ -44,8 +46,13 @@ def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     tokenizer = make_tokenizer(job.config, job.sessions)
     examples, not_built = _examples(job, tokenizer, hints)
     if not examples and not_built:
-        what = f"none of {sum(not_built.values())} hints could be built into a view: {_listed(not_built)}"
-        fix = "raise build.max_tokens, or set student.template to a family that fits (docs/models.md)"
+        what = (
+            f"none of {sum(not_built.values())} hints could be built into a view:"
+            f" {_listed(not_built)}"
+        )
+        fix = (
+            "raise build.max_tokens, or set student.template to a family that fits (docs/models.md)"
+        )
         raise DataError(what, where=str(job.hints), fix=fix)
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -63,8 +70,11 @@ def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     return measured
 
 
-def _examples(job: Job, tokenizer: Any, hints: Sequence[Hint]) -> tuple[list[TrainingExample], dict[str, int]]:
-    """The examples that `build` would make of these hints, and how many hints it would leave out, by reason."""
+def _examples(
+    job: Job, tokenizer: Any, hints: Sequence[Hint]
+) -> tuple[list[TrainingExample], dict[str, int]]:
+    """The examples that `build` would make of these hints, and how many hints it would leave out,
+    by reason."""
     hinted = {hint.site_id for hint in hints}
     items = build_examples(
         read_sessions(job.sessions),
@@ -91,10 +101,17 @@ def _listed(counts: dict[str, int]) -> str:
 def _show(job: Job, measured: dict[str, Any]) -> None:
     screen = job.screen
     screen.line(
-        f"\n audit on {job.config.student.model}: nats per token by which the right hint makes the mistake less likely than another site's"
+        f"\n audit on {job.config.student.model}: nats per token by which the right hint makes the"
+        " mistake less likely than another site's"
     )
     rows = [
-        (k["kind"], k["n"], k["sessions"], *(_signed(k[name]) for name in ("lift", "low", "high")), "" if k["keeps"] else "weak")
+        (
+            k["kind"],
+            k["n"],
+            k["sessions"],
+            *(_signed(k[name]) for name in ("lift", "low", "high")),
+            "" if k["keeps"] else "weak",
+        )
         for k in measured["kinds"]
     ]
     screen.table(rows, head=("kind", "sites", "sessions", "lift", "low", "high", ""))
@@ -102,14 +119,32 @@ def _show(job: Job, measured: dict[str, Any]) -> None:
         if count:
             screen.line(f" skipped  {count} sites: {reason}")
     if not_built := measured["not_built"]:
-        screen.line(f" left out {sum(not_built.values())} hints that `build` would leave out too: {_listed(not_built)}", style="yellow")
-    screen.line(f" note     weak = the lower bound is not above hints.min_lift = {measured['min_lift']}; {NOTE}.")
+        screen.line(
+            f" left out {sum(not_built.values())} hints that `build` would leave out too:"
+            f" {_listed(not_built)}",
+            style="yellow",
+        )
+    screen.line(
+        f" note     weak = the lower bound is not above hints.min_lift = {measured['min_lift']};"
+        f" {NOTE}."
+    )
     if not any(k["keeps"] for k in measured["kinds"] if k["kind"] != ALL):
-        screen.line(" gate     no kind is kept: `build` and `train` refuse while train.hint.weight is above 0", style="yellow")
+        screen.line(
+            " gate     no kind is kept: `build` and `train` refuse while train.hint.weight is"
+            " above 0",
+            style="yellow",
+        )
     else:
-        screen.line(" gate     `build` and `train` leave out hints of weak kinds, and of kinds that were not measured")
+        screen.line(
+            " gate     `build` and `train` leave out hints of weak kinds, and of kinds that were"
+            " not measured"
+        )
     if job.config.student.model == TINY:
-        screen.line(" note     the tiny student knows nothing yet: a lift of about 0 is what it should show", style="yellow")
+        screen.line(
+            " note     the tiny student knows nothing yet: a lift of about 0 is what it should"
+            " show",
+            style="yellow",
+        )
 
 
 def _signed(value: float | None) -> str:

@@ -1,4 +1,5 @@
-"""`recompose hints --writer reader`: a model reads the sessions, names the mistaken messages and writes the hints."""
+"""`recompose hints --writer reader`: a model reads the sessions, names the mistaken messages and
+writes the hints."""
 
 from __future__ import annotations
 
@@ -31,8 +32,13 @@ def read_and_write(job: Job, *, estimate: bool, audit: bool) -> int:
     if estimate or job.dry_run:
         return _estimate(job, teacher, sessions)
     if not teacher.price.free and not job.config.replay.max_usd:
-        fix = f"see what it would cost: {job.command('hints')} --writer reader --estimate; then set replay.max_usd"
-        raise ConfigError(f"{teacher.name} is paid, and there is no ceiling", where="replay.max_usd", fix=fix)
+        fix = (
+            f"see what it would cost: {job.command('hints')} --writer reader --estimate; then set"
+            " replay.max_usd"
+        )
+        raise ConfigError(
+            f"{teacher.name} is paid, and there is no ceiling", where="replay.max_usd", fix=fix
+        )
     readings = asyncio.run(_read(job, teacher, sessions))
     return write_readings(job, sessions, readings, audit=audit)
 
@@ -42,10 +48,17 @@ def _teacher(job: Job, *, asking: bool) -> Teacher:
     if settings.recorded:
         found = recorded_teachers(Path(settings.recorded))
         if len(found) != 1:
-            raise ConfigError(f"{len(found)} readers in {settings.recorded!r}, not one", where="hints.reader.recorded")
+            raise ConfigError(
+                f"{len(found)} readers in {settings.recorded!r}, not one",
+                where="hints.reader.recorded",
+            )
         return found[0]
     if not settings.teacher:
-        raise ConfigError("no reader is named", where="hints.reader.teacher", fix='give a name of [replay.teacher.NAME], e.g. "kimi"')
+        raise ConfigError(
+            "no reader is named",
+            where="hints.reader.teacher",
+            fix='give a name of [replay.teacher.NAME], e.g. "kimi"',
+        )
     (name, one), *_ = named_teachers(_of_reader(job), maker_of=family_of).items()
     return open_teacher(name, one, asking=asking)
 
@@ -56,22 +69,51 @@ def _of_reader(job: Job) -> Any:
 
 def _estimate(job: Job, teacher: Teacher, sessions: list[Session]) -> int:
     redactor, settings = job.redactor(make=False), job.config.hints.reader
-    requests = [request for session in sessions for _, request in reading_requests(session, settings=settings, redactor=redactor)]
+    requests = [
+        request
+        for session in sessions
+        for _, request in reading_requests(session, settings=settings, redactor=redactor)
+    ]
     usd = sum(worst_usd(teacher, request) for request in requests)
-    job.screen.line(f" {len(requests)} readings by {teacher.name} would cost at most ${usd:.4f}; nothing was sent")
-    return job.finish({"readings": len(requests), "worst_usd": usd}, wrote=[], next_command=job.command("hints") + " --writer reader")
+    job.screen.line(
+        f" {len(requests)} readings by {teacher.name} would cost at most ${usd:.4f}; nothing was"
+        " sent"
+    )
+    return job.finish(
+        {"readings": len(requests), "worst_usd": usd},
+        wrote=[],
+        next_command=job.command("hints") + " --writer reader",
+    )
 
 
 async def _read(job: Job, teacher: Teacher, sessions: list[Session]) -> list[Reading]:
     async with AsyncExitStack() as stack:
         if isinstance(teacher, OpenAICompatible):
             await stack.enter_async_context(teacher)
-        ledger = stack.enter_context(Ledger(job.work / LEDGER_NAME, max_usd=job.config.replay.max_usd)) if teacher.identity else None
-        limits = limits_of(named_teachers(_of_reader(job), maker_of=family_of).values()) if teacher.identity else {}
-        asker = Asker(ledger, limits=limits, patience=patience_of(job.config.replay), seed=stage_seed(job.config.seed, "hints"))
+        ledger = (
+            stack.enter_context(Ledger(job.work / LEDGER_NAME, max_usd=job.config.replay.max_usd))
+            if teacher.identity
+            else None
+        )
+        limits = (
+            limits_of(named_teachers(_of_reader(job), maker_of=family_of).values())
+            if teacher.identity
+            else {}
+        )
+        asker = Asker(
+            ledger,
+            limits=limits,
+            patience=patience_of(job.config.replay),
+            seed=stage_seed(job.config.seed, "hints"),
+        )
         redactor, readings = job.redactor(), list[Reading]()
         for session in sessions:
-            how = {"teacher": teacher, "asker": asker, "settings": job.config.hints.reader, "redactor": redactor}
+            how = {
+                "teacher": teacher,
+                "asker": asker,
+                "settings": job.config.hints.reader,
+                "redactor": redactor,
+            }
             readings.append(await read_session(session, **how))
             if readings[-1].stopped is not None:
                 break

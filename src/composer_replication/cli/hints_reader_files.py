@@ -1,4 +1,5 @@
-"""What `recompose hints --writer reader` leaves: sites.jsonl with those that no rule had found, hints.jsonl, reader_answers.jsonl."""
+"""What `recompose hints --writer reader` leaves: sites.jsonl with those that no rule had found,
+hints.jsonl, reader_answers.jsonl."""
 
 from __future__ import annotations
 
@@ -19,9 +20,16 @@ from composer_replication.data.hints.rules import read_rules
 ANSWERS = "reader_answers.jsonl"
 
 
-def write_readings(job: Job, sessions: list[Session], readings: list[Reading], *, audit: bool) -> int:
-    """Sites, hints and the reader's answers as files, and what came of the readings; exit code 4 where the ceiling ended them."""
-    rules, by_session, counts = read_rules(job.config.hints.rules_file), defaultdict[str, list[Site]](list), Counter[str]()
+def write_readings(
+    job: Job, sessions: list[Session], readings: list[Reading], *, audit: bool
+) -> int:
+    """Sites, hints and the reader's answers as files, and what came of the readings; exit code 4
+    where the ceiling ended them."""
+    rules, by_session, counts = (
+        read_rules(job.config.hints.rules_file),
+        defaultdict[str, list[Site]](list),
+        Counter[str](),
+    )
     for site in read_sites(job.sites):
         if site.detector != DETECTOR:
             by_session[site.session_id].append(site)
@@ -30,25 +38,40 @@ def write_readings(job: Job, sessions: list[Session], readings: list[Reading], *
     for session in sessions:
         own = by_session[session.id]
         if (reading := read.get(session.id)) is not None:
-            written = write_reader_hints(session, reading, sites=own, rules=rules, max_words=job.config.hints.max_words)
-            own = sorted({*own, *written.sites}, key=lambda s: (s.turn, s.call_id or "", s.detector))
+            written = write_reader_hints(
+                session, reading, sites=own, rules=rules, max_words=job.config.hints.max_words
+            )
+            own = sorted(
+                {*own, *written.sites}, key=lambda s: (s.turn, s.call_id or "", s.detector)
+            )
             hints += written.hints
             answers += reading.answers
             counts.update(
-                asked=reading.num_asked, unsure=reading.unsure, contradicted=written.contradicted, void=sum(reading.void.values())
+                asked=reading.num_asked,
+                unsure=reading.unsure,
+                contradicted=written.contradicted,
+                void=sum(reading.void.values()),
             )
             counts.update(f"refused: {one.reason}" for one in written.refused)
             counts["new_sites"] += sum(site.detector == DETECTOR for site in written.sites)
         sites += own
-    for path, records, made_from in ((job.sites, sites, [job.sessions]), (job.hints, hints, [job.sessions, job.sites])):
+    for path, records, made_from in (
+        (job.sites, sites, [job.sessions]),
+        (job.hints, hints, [job.sessions, job.sites]),
+    ):
         write_lines(path, map(record_to_json, records))
         job.stamp(path, made_from=made_from)
     write_lines(job.work / ANSWERS, map(record_to_json, answers))
     stopped = next((reading.stopped for reading in readings if reading.stopped is not None), None)
-    numbers: dict[str, Any] = {"hints": len(hints), "usd": sum(answer.usd for answer in answers), **counts}
+    numbers: dict[str, Any] = {
+        "hints": len(hints),
+        "usd": sum(answer.usd for answer in answers),
+        **counts,
+    }
     job.screen.table(sorted(counts.items()), head=("readings, and messages they name", "count"))
     job.screen.line(
-        f"\n {len(hints)} hints of the reader; {counts['new_sites']} sites that no rule had found were added to {job.sites.name}"
+        f"\n {len(hints)} hints of the reader; {counts['new_sites']} sites that no rule had found"
+        f" were added to {job.sites.name}"
     )
     if stopped is not None:
         job.screen.line(f" stopped  {stopped.what}; what was bought is kept", style="yellow")
@@ -58,5 +81,7 @@ def write_readings(job: Job, sessions: list[Session], readings: list[Reading], *
 
         wrote.append(job.audit)
         numbers["audit"] = write_audit(job, hints)
-    job.finish({**numbers, "stopped": stopped is not None}, wrote=wrote, next_command=next_step(job))
+    job.finish(
+        {**numbers, "stopped": stopped is not None}, wrote=wrote, next_command=next_step(job)
+    )
     return DONE if stopped is None else stopped.exit_code

@@ -1,4 +1,5 @@
-"""`recompose ingest`: agent logs -> sessions.jsonl, with everything that was left out counted and shown."""
+"""`recompose ingest`: agent logs -> sessions.jsonl, with everything that was left out counted and
+shown."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from composer_replication.cli.flags import Common
-from composer_replication.cli.ingest_store import RECORD, count_sessions, disk_room_for, merge, session_scratch
+from composer_replication.cli.ingest_store import (
+    RECORD,
+    count_sessions,
+    disk_room_for,
+    merge,
+    session_scratch,
+)
 from composer_replication.cli.ingest_text import show_reading, show_store
 from composer_replication.cli.ingest_without import change_store
 from composer_replication.cli.job import Job, open_job
@@ -28,7 +35,13 @@ from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.data.ingestion.claude_code import ingest as read_logs
 from composer_replication.data.ingestion.counts import FileReport
-from composer_replication.data.ingestion.find_logs import RETENTION_NOTE, LogFile, default_folders, find_logs, other_files
+from composer_replication.data.ingestion.find_logs import (
+    RETENTION_NOTE,
+    LogFile,
+    default_folders,
+    find_logs,
+    other_files,
+)
 from composer_replication.data.ingestion.recount import recount
 from composer_replication.data.ingestion.store import StoreUpdate
 
@@ -40,7 +53,8 @@ def ingest_command(
     recall: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     common: Common = Common(),
 ) -> int:
-    """Agent logs -> sessions.jsonl, which accumulates: what an agent deletes stays. Secrets are removed before anything is written.
+    """Agent logs -> sessions.jsonl, which accumulates: what an agent deletes stays. Secrets are
+    removed before anything is written.
 
     Parameters
     ----------
@@ -56,7 +70,9 @@ def ingest_command(
     job = open_job(common, uses=("scanner",))
     if forget or recall:
         if paths or yes:
-            raise UsageError("--forget and --recall read no logs", fix="leave the paths out; ingest afterwards")
+            raise UsageError(
+                "--forget and --recall read no logs", fix="leave the paths out; ingest afterwards"
+            )
         return change_store(job, forget=forget, recall=recall)
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
@@ -75,22 +91,37 @@ def ingest_command(
     else:
         with full(), only_one(job.work, what="ingest"), session_scratch(job.sessions) as fresh:
             if write_sessions(fresh, sessions):
-                # What is told is what a reader of the file will find, not what was meant to be written.
+                # What is told is what a reader of the file will find, not what was meant to be
+                # written.
                 counts.clear()
                 reports = recount(reports, count_sessions(read_sessions(fresh), counts))
                 merged = merge(job, fresh, reports, redactor=redactor)
     others = other_files(named)
     show_reading(job.screen, reports, counts, others)
-    value: dict[str, Any] = {"files": [r.to_json() for r in reports], **counts, "not_read": others, "note": RETENTION_NOTE}
+    value: dict[str, Any] = {
+        "files": [r.to_json() for r in reports],
+        **counts,
+        "not_read": others,
+        "note": RETENTION_NOTE,
+    }
     if not counts["sessions"]:
-        job.screen.line(" no session in these files: nothing was written; give other files or folders", style="yellow")
-        job.screen.result({**value, "dry_run": job.dry_run, "wrote": [], "problem": "no session in these files"})
+        job.screen.line(
+            " no session in these files: nothing was written; give other files or folders",
+            style="yellow",
+        )
+        job.screen.result(
+            {**value, "dry_run": job.dry_run, "wrote": [], "problem": "no session in these files"}
+        )
         return FIXABLE
     if merged is not None:
         value["store"] = show_store(job.screen, merged)
         value["stale"] = job.tell_stale(*stale_artefacts(job.work))
     as_it_was = merged is not None and not merged.is_changed
-    job.finish(value, wrote=[*([] if as_it_was else [job.sessions]), job.work / RECORD], next_command=job.command("sites"))
+    job.finish(
+        value,
+        wrote=[*([] if as_it_was else [job.sessions]), job.work / RECORD],
+        next_command=job.command("sites"),
+    )
     return DONE
 
 
@@ -99,16 +130,29 @@ def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
     if not named and not yes:
         folder = ", ".join(map(str, default_folders(os.environ)))
         if job.screen.json or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError("no PATH was given", fix=f"recompose ingest PATH ..., or --yes to read {folder}")
-        if input(f"Read the agent logs in {one_line(folder)}? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise UsageError("nothing was read", fix="give files or folders: recompose ingest PATH ...")
+            raise UsageError(
+                "no PATH was given", fix=f"recompose ingest PATH ..., or --yes to read {folder}"
+            )
+        if input(f"Read the agent logs in {one_line(folder)}? [y/N] ").strip().lower() not in (
+            "y",
+            "yes",
+        ):
+            raise UsageError(
+                "nothing was read", fix="give files or folders: recompose ingest PATH ..."
+            )
     logs = find_logs(named)
     if not logs:
-        raise DataError("no .jsonl file there", where=", ".join(named), fix="give a log file, or a folder that holds some")
+        raise DataError(
+            "no .jsonl file there",
+            where=", ".join(named),
+            fix="give a log file, or a folder that holds some",
+        )
     return logs
 
 
-def _sessions(logs: Sequence[LogFile], job: Job, redactor: Redactor | None, reports: list[FileReport]) -> Iterator[Session]:
+def _sessions(
+    logs: Sequence[LogFile], job: Job, redactor: Redactor | None, reports: list[FileReport]
+) -> Iterator[Session]:
     for result in read_logs(logs, settings=job.config.ingest, redactor=redactor):
         reports.append(result.report)
         yield from result.sessions

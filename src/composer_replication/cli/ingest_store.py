@@ -35,11 +35,23 @@ def session_scratch(store: Path) -> Iterator[Path]:
         yield folder / "fresh.jsonl"
 
 
-def merge(job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Redactor | None) -> StoreUpdate:
-    """Take the sessions of `fresh` into the store; a store that holds all of it already is not written, so that nothing becomes stale."""
+def merge(
+    job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Redactor | None
+) -> StoreUpdate:
+    """Take the sessions of `fresh` into the store; a store that holds all of it already is not
+    written, so that nothing becomes stale."""
     record = read_record(job.work / RECORD, sessions=job.sessions)
-    clean: Callable[[Session], Session] | None = None if redactor is None else partial(redact_session, redactor=redactor)
-    plan = plan_merge(job.sessions, fresh, record=record, now=_now(), mark=_mark(job) if clean else "", clean=clean)
+    clean: Callable[[Session], Session] | None = (
+        None if redactor is None else partial(redact_session, redactor=redactor)
+    )
+    plan = plan_merge(
+        job.sessions,
+        fresh,
+        record=record,
+        now=_now(),
+        mark=_mark(job) if clean else "",
+        clean=clean,
+    )
     if plan.is_changed:
         replace_store(job, partial(write_merged, plan))
     record.add_files([report.to_json() for report in reports], names=plan.names)
@@ -61,7 +73,8 @@ def replace_store(job: Job, write: Callable[..., int]) -> None:
 
 
 def disk_room_for(job: Job, logs: Sequence[LogFile]) -> int:
-    """The most bytes that an ingest needs beside what is there: the sessions of these logs, and a new store that holds them too."""
+    """The most bytes that an ingest needs beside what is there: the sessions of these logs, and a
+    new store that holds them too."""
     stored = job.sessions.stat().st_size if job.sessions.exists() else 0
     return stored + 2 * sum(log.path.stat().st_size for log in logs if log.path.is_file())
 
@@ -76,11 +89,14 @@ def count_sessions(sessions: Iterator[Session], counts: Counter[str]) -> Iterato
 
 
 def _mark(job: Job) -> str:
-    """What secrets are removed with, without telling the words: another version or other words give another mark."""
+    """What secrets are removed with, without telling the words: another version or other words give
+    another mark."""
     from importlib.metadata import version
 
     told = "\0".join([version("composer-replication"), *sorted(job.config.ingest.redact_words)])
-    return hmac.new(store_key(job.work) or b"", told.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:16]
+    return hmac.new(
+        store_key(job.work) or b"", told.encode("utf-8", "surrogatepass"), hashlib.sha256
+    ).hexdigest()[:16]
 
 
 def _now() -> str:

@@ -32,30 +32,55 @@ LOUD: Mapping[str, str] = {
 }
 
 
-def show_reading(screen: Screen, reports: Sequence[FileReport], counts: Mapping[str, int], others: Mapping[str, int]) -> None:
+def show_reading(
+    screen: Screen,
+    reports: Sequence[FileReport],
+    counts: Mapping[str, int],
+    others: Mapping[str, int],
+) -> None:
     """Files, totals, what was skipped or removed, and that the agent deletes its logs."""
     rows = [
-        (r.file, r.status, r.raw.records, len(r.session_names), r.counts.get("tool_use", 0), r.counts.get("is_error", 0)) for r in reports
+        (
+            r.file,
+            r.status,
+            r.raw.records,
+            len(r.session_names),
+            r.counts.get("tool_use", 0),
+            r.counts.get("is_error", 0),
+        )
+        for r in reports
     ]
     shown = rows if screen.verbose else rows[:SHOWN_FILES]
     screen.table(shown, head=("file", "", "records", "sessions", "calls", "errors"))
     if len(rows) > len(shown):
         screen.line(f" ... and {len(rows) - len(shown)} more files (-v)")
-    read, several = sum(r.status == "read" for r in reports), sum(len(r.session_names) > 1 for r in reports)
+    read, several = (
+        sum(r.status == "read" for r in reports),
+        sum(len(r.session_names) > 1 for r in reports),
+    )
     more = f" in {read} files, {several} of which hold several" if several else ""
-    screen.line(f"\n {counts['sessions']} sessions{more}  {counts['turns']} turns  {counts['calls']} tool calls")
+    screen.line(
+        f"\n {counts['sessions']} sessions{more}  {counts['turns']} turns  {counts['calls']} tool"
+        " calls"
+    )
     if requests := sum(r.num_requests for r in reports):
-        screen.line(f" context  verified {sum(r.num_verified for r in reports)} of {requests} prompts that these logs hold word for word")
+        screen.line(
+            f" context  verified {sum(r.num_verified for r in reports)} of {requests} prompts that"
+            " these logs hold word for word"
+        )
     for name, told in left_out(reports).items():
         screen.line(f" {name:8} {told}")
     if others:
-        endings = ", ".join(f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5])
+        endings = ", ".join(
+            f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5]
+        )
         screen.line(f" not read {sum(others.values())} files of other kinds ({endings})")
     screen.line(f" note     {RETENTION_NOTE}", style="dim")
 
 
 def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
-    """What became of the store, in one line and one more for each session that is not simply there; the same as values."""
+    """What became of the store, in one line and one more for each session that is not simply there;
+    the same as values."""
     found = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
     told = [f"{len(found[name])} {words}" for name, words in OUTCOMES.items() if found[name]]
     screen.line(f" store    {len(plan.order)} sessions: {', '.join(told) or 'none of these'}")
@@ -73,8 +98,17 @@ def left_out(reports: Sequence[FileReport]) -> dict[str, str]:
         removed.update(report.redactions)
         unknown.update(report.raw.unknown_types)
     groups = {
-        "skipped": [f"{r.file}: {r.status}{f' ({r.why})' if r.why else ''}" for r in reports if r.status != "read"],
-        "damaged": [f"{r.file}:{line} {why}" for r in reports if r.status == "read" for line, why in r.raw.damage[:3]],
+        "skipped": [
+            f"{r.file}: {r.status}{f' ({r.why})' if r.why else ''}"
+            for r in reports
+            if r.status != "read"
+        ],
+        "damaged": [
+            f"{r.file}:{line} {why}"
+            for r in reports
+            if r.status == "read"
+            for line, why in r.raw.damage[:3]
+        ],
         "unknown": [f"{count} records of type {name!r}" for name, count in unknown.most_common(5)],
         "removed": [f"{count} {kind}" for kind, count in removed.most_common()],
     }

@@ -1,4 +1,5 @@
-"""`recompose ingest --forget` and `--recall`: sessions out of the store, and what was forgotten back on the way in."""
+"""`recompose ingest --forget` and `--recall`: sessions out of the store, and what was forgotten
+back on the way in."""
 
 from __future__ import annotations
 
@@ -14,22 +15,36 @@ from composer_replication.core.stamps import stale_artefacts
 
 
 def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> int:
-    """Forget and recall; what was made from the forgotten sessions is removed where one command makes it anew, else named."""
+    """Forget and recall; what was made from the forgotten sessions is removed where one command
+    makes it anew, else named."""
     job.need_file(job.sessions, verb="ingest")
     with only_one(job.work, what="ingest"):
         recalled = recall_names(job, recall) if recall else []
         gone = forget_sessions(job, forget) if forget else []
         removed, left = clear_derived(job, gone) if gone else ([], [])
     screen = job.screen
-    forgot, recalls, removes = ("would forget", "would recall", "would remove") if job.dry_run else ("forgot  ", "recalled", "removed ")
+    forgot, recalls, removes = (
+        ("would forget", "would recall", "would remove")
+        if job.dry_run
+        else ("forgot  ", "recalled", "removed ")
+    )
     for name in gone:
         screen.line(f" {forgot} {name}")
     for name in recalled:
-        screen.line(f" {recalls} {name}: the next ingest takes it in again if its logs are still there")
+        screen.line(
+            f" {recalls} {name}: the next ingest takes it in again if its logs are still there"
+        )
     for path in removed:
-        screen.line(f" {removes} {path}: it held words of them; {job.command(MADE_ANEW[path.name])} makes it anew")
+        screen.line(
+            f" {removes} {path}: it held words of them; {job.command(MADE_ANEW[path.name])} makes"
+            " it anew"
+        )
     if left:
-        screen.line(" note     these may still hold words of them, or were trained on them; remove them if need be:", style="yellow")
+        screen.line(
+            " note     these may still hold words of them, or were trained on them; remove them if"
+            " need be:",
+            style="yellow",
+        )
     for path in left:
         screen.line(f"   {path}", style="yellow")
     old = job.tell_stale(*stale_artefacts(job.work))

@@ -23,7 +23,9 @@ HEAD = """# Settings of composer-replication. A line "# key = value" shows the d
 """
 
 
-def init_command(*, schema: bool = False, explain: str = "", force: bool = False, common: Common = Common()) -> int:
+def init_command(
+    *, schema: bool = False, explain: str = "", force: bool = False, common: Common = Common()
+) -> int:
     """Write a commented recompose.toml.
 
     Parameters
@@ -44,22 +46,33 @@ def init_command(*, schema: bool = False, explain: str = "", force: bool = False
     path = common.out if common.out is not None else Path(FILE_NAME)
     path = path / FILE_NAME if path.is_dir() else path
     if path.exists() and not force and not job.dry_run:
-        raise ConfigError("the file exists", where=str(path), fix="give another path with -o, or --force to replace it")
+        raise ConfigError(
+            "the file exists",
+            where=str(path),
+            fix="give another path with -o, or --force to replace it",
+        )
     text = toml_text()
     if not job.dry_run:
         write_text(path, text)
-    return job.finish({"file": str(path), "text": text}, wrote=[path], next_command=next_step(job, has_settings=True))
+    return job.finish(
+        {"file": str(path), "text": text},
+        wrote=[path],
+        next_command=next_step(job, has_settings=True),
+    )
 
 
 def toml_text() -> str:
-    """A TOML file that lists every setting with its doc and default; all values are commented out."""
+    """A TOML file that lists every setting with its doc and default; all values are commented
+    out."""
     return HEAD + "\n".join(_group_lines(Config, ())) + "\n"
 
 
 def _group_lines(group: type[Settings], prefix: tuple[str, ...]) -> Iterator[str]:
     """The lines of one group: its values first, then its inner groups, as TOML requires."""
     if prefix:
-        yield f"\n[{'.'.join(prefix)}]" + (f"  # {_first_line(group)}" if group.__doc__ else "")
+        yield f"\n[{'.'.join(prefix)}]" + (
+            f"  # {_first_paragraph(group)}" if group.__doc__ else ""
+        )
     inner: list[tuple[str, type[Settings]]] = []
     tables: list[tuple[str, type[Settings]]] = []
     for name, field in group.model_fields.items():
@@ -72,19 +85,27 @@ def _group_lines(group: type[Settings], prefix: tuple[str, ...]) -> Iterator[str
             yield f"#   {line.strip()}"
         if choices := _choices(field.annotation):
             yield f"#   One of: {choices}."
-        yield f"# {name} = {'...' if field.is_required() else toml_value(field.get_default(call_default_factory=True))}"
+        yield (
+            f"# {name} ="
+            f" {'...' if field.is_required() else toml_value(field.get_default(call_default_factory=True))}"
+        )
     for name, settings in inner:
         yield from _group_lines(settings, (*prefix, name))
-    for name, table in tables:  # an entry of a table has a name of yours, so its header stays a comment
+    # an entry of a table has a name of yours, so its header stays a comment
+    for name, table in tables:
         yield from (f"#   {line.strip()}" for line in _group_lines(table, (*prefix, name, "NAME")))
 
 
-def _first_line(group: type[Settings]) -> str:
-    return (group.__doc__ or "").strip().splitlines()[0]
+def _first_paragraph(group: type[Settings]) -> str:
+    return " ".join((group.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
 def _choices(annotation: Any) -> str:
-    return ", ".join(toml_value(a) for a in get_args(annotation)) if get_origin(annotation) is Literal else ""
+    return (
+        ", ".join(toml_value(a) for a in get_args(annotation))
+        if get_origin(annotation) is Literal
+        else ""
+    )
 
 
 def toml_value(value: object) -> str:
@@ -110,7 +131,10 @@ def _explain(dotted: str, screen: Screen) -> int:
     if isinstance(group, type) and issubclass(group, Settings):
         lines = list(_group_lines(group, key))
     else:
-        lines = [f"#   {field.description or ''}", f"# {key[-1]} = {toml_value(field.get_default(call_default_factory=True))}"]
+        lines = [
+            f"#   {field.description or ''}",
+            f"# {key[-1]} = {toml_value(field.get_default(call_default_factory=True))}",
+        ]
     for line in "\n".join(lines).strip().split("\n"):
         screen.line(line)
     screen.result({"key": dotted, "text": "\n".join(lines).strip()})

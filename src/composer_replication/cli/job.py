@@ -32,10 +32,20 @@ from composer_replication.core.errors import ConfigError, DataError, UntrustedEr
 from composer_replication.core.pseudonyms import store_key
 from composer_replication.core.redact import Redactor
 from composer_replication.core.rundir import RunDir, sweep_work
-from composer_replication.core.stamps import VERB_OF, Stale, changed_since, made_from, stale, stale_artefacts, write_stamp
+from composer_replication.core.stamps import (
+    VERB_OF,
+    Stale,
+    changed_since,
+    made_from,
+    stale,
+    stale_artefacts,
+    write_stamp,
+)
 from composer_replication.tokens.split import settled
 
-_DRIVEN: ContextVar[bool] = ContextVar("verbs are run one after the other by another verb", default=False)
+_DRIVEN: ContextVar[bool] = ContextVar(
+    "verbs are run one after the other by another verb", default=False
+)
 
 
 @contextmanager
@@ -53,7 +63,8 @@ def driven() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Settings, screen and paths of one call; `untrusted` is a settings file that does not count here."""
+    """Settings, screen and paths of one call; `untrusted` is a settings file that does not count
+    here."""
 
     loaded: LoadedConfig
     screen: Screen
@@ -118,7 +129,8 @@ class Job:
 
     @property
     def reference(self) -> Path:
-        """The folder of what the start of a run thinks of its pairs, by hash of weights and pair; may be removed at any time."""
+        """The folder of what the start of a run thinks of its pairs, by hash of weights and pair;
+        may be removed at any time."""
         return self.work / "reference"
 
     @property
@@ -127,15 +139,20 @@ class Job:
         return self.work / "runs"
 
     def held_out(self) -> HeldOutSettings:
-        """What is held out of the sessions of this work folder: the settings, with the unit that "auto" stands for here."""
+        """What is held out of the sessions of this work folder: the settings, with the unit that
+        "auto" stands for here."""
         return settled(self.config.held_out, read_sessions(self.sessions))
 
     def redactor(self, *, make: bool = True) -> Redactor:
-        """What everything that leaves this machine goes through: the user's own words too, and names by the key of this work folder.
+        """What everything that leaves this machine goes through: the user's own words too, and
+        names by the key of this work folder.
 
         With `make=False`, or where nothing is written, a key that is not there yet is not made.
         """
-        return Redactor(words=self.config.ingest.redact_words, key=store_key(self.work, make=make and not self.dry_run))
+        return Redactor(
+            words=self.config.ingest.redact_words,
+            key=store_key(self.work, make=make and not self.dry_run),
+        )
 
     def command(self, verb: str) -> str:
         """A command line for another verb on the same work folder and settings."""
@@ -151,17 +168,22 @@ class Job:
     def need_file(self, path: Path, *, verb: str) -> Path:
         """The path, or a DataError that names the verb which writes it."""
         if not path.exists():
-            raise DataError(f"no {path.name}", where=str(path), fix=f"run first: {self.command(verb)}")
+            raise DataError(
+                f"no {path.name}", where=str(path), fix=f"run first: {self.command(verb)}"
+            )
         return path
 
     def stamp(self, artefact: Path, *, made_from: Sequence[Path]) -> None:
-        """Write beside an artefact which files it was made from, so that nobody uses it with others."""
+        """Write beside an artefact which files it was made from, so that nobody uses it with
+        others."""
         write_stamp(artefact, made_from=made_from)
 
     def need_fresh(self, artefact: Path, *, verb: str) -> Path:
-        """The artefact, or a DataError where it is missing or was made, directly or not, from other files than those that lie here now.
+        """The artefact, or a DataError where it is missing or was made, directly or not, from other
+        files than those that lie here now.
 
-        An artefact without a stamp is the user's own and is taken as it is; `build` still checks every call id.
+        An artefact without a stamp is the user's own and is taken as it is; `build` still checks
+        every call id.
         """
         self.need_file(artefact, verb=verb)
         for name in made_from(artefact):
@@ -176,28 +198,59 @@ class Job:
         return artefact.exists() and stale(artefact, work=self.work) is None
 
     def tell_stale(self, *names: str) -> list[str]:
-        """Say in one line which of these artefacts of the work folder are of an older store, and what mends it; returns their names."""
-        old = {name: found for name in names if (found := stale(self.work / name, work=self.work)) is not None}
+        """Say in one line which of these artefacts of the work folder are of an older store, and
+        what mends it; returns their names."""
+        old = {
+            name: found
+            for name in names
+            if (found := stale(self.work / name, work=self.work)) is not None
+        }
         if old:
-            told = f"{', '.join(old)}: made from another {next(iter(old.values())).changed} than lies here now"
+            told = (
+                f"{', '.join(old)}: made from another {next(iter(old.values())).changed} than lies"
+                " here now"
+            )
             self.screen.line(f" stale    {told}; {self._again(*old.values())}", style="yellow")
         return list(old)
 
     def tell_changed(self, run: RunDir) -> list[str]:
-        """Say in one line which files are no longer those that a run was made from; returns their names, for --json."""
-        names = changed_since(run, work=self.work) if run.path.resolve().parent == self.runs.resolve() else []
+        """Say in one line which files are no longer those that a run was made from; returns their
+        names, for --json."""
+        names = (
+            changed_since(run, work=self.work)
+            if run.path.resolve().parent == self.runs.resolve()
+            else []
+        )
         if names:
-            told = f"{', '.join(names)} changed since this run was made from them; to train on what lies here now"
+            told = (
+                f"{', '.join(names)} changed since this run was made from them; to train on what"
+                " lies here now"
+            )
             again = self._again(*stale_artefacts(self.work).values(), last="train")
             self.screen.line(f" stale    {told}, {again}", style="yellow")
         return names
 
     def _again(self, *found: Stale, last: str = "") -> str:
-        verbs = [verb for verb in dict.fromkeys(VERB_OF.values()) if any(verb in one.verbs for one in found)]
-        return f"run again: {', then '.join(self.command(verb) for verb in (*verbs, *([last] if last else [])))}"
+        verbs = [
+            verb
+            for verb in dict.fromkeys(VERB_OF.values())
+            if any(verb in one.verbs for one in found)
+        ]
+        return (
+            "run again:"
+            f" {', then '.join(self.command(verb) for verb in (*verbs, *([last] if last else [])))}"
+        )
 
-    def finish(self, result: dict[str, Any], *, wrote: list[Path], next_command: str = "", notes: dict[Path, str] | None = None) -> int:
-        """End a verb: what was written (or would have been), the next command, and the JSON object."""
+    def finish(
+        self,
+        result: dict[str, Any],
+        *,
+        wrote: list[Path],
+        next_command: str = "",
+        notes: dict[Path, str] | None = None,
+    ) -> int:
+        """End a verb: what was written (or would have been), the next command, and the JSON
+        object."""
         if self.dry_run:
             for path in wrote:
                 self.screen.line(f" would write  {path}")
@@ -208,7 +261,14 @@ class Job:
             if next_command and not _DRIVEN.get():
                 self.screen.next(next_command)
         listed = [str(path) for path in wrote]
-        self.screen.result({**result, "dry_run": self.dry_run, "would_write" if self.dry_run else "wrote": listed, "next": next_command})
+        self.screen.result(
+            {
+                **result,
+                "dry_run": self.dry_run,
+                "would_write" if self.dry_run else "wrote": listed,
+                "next": next_command,
+            }
+        )
         return 0
 
 
@@ -225,17 +285,20 @@ def _size(path: Path) -> str:
 
 
 def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True) -> Job:
-    """Load the settings of a call; a problem with a flag is a usage error (exit 2), with a file exit 1.
+    """Load the settings of a call; a problem with a flag is a usage error (exit 2), with a file
+    exit 1.
 
-    `uses` names what the verb may run or ask (cli/trusting.py): it is said before anything else. A verb that `writes` first removes what
-    killed processes left in the work folder.
+    `uses` names what the verb may run or ask (cli/trusting.py): it is said before anything else. A
+    verb that `writes` first removes what killed processes left in the work folder.
     """
     here = Path.cwd()
     screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
     if not is_main_rank():
         screen = Screen(console=Console(quiet=True))
     try:
-        loaded = load_config(common.config, flags=dotted_settings(), start=here, how=partial(decide, common=common))
+        loaded = load_config(
+            common.config, flags=dotted_settings(), start=here, how=partial(decide, common=common)
+        )
     except ConfigError as error:
         if error.where.startswith("--"):
             raise UsageError(error.what, where=error.where, fix=error.fix) from error
@@ -245,12 +308,17 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
         say_settings(loaded, screen, uses=uses)
     job = Job(loaded=loaded, screen=screen, work=_shorten(work, here), common=common)
     if writes and not common.dry_run and is_main_rank() and (left := sweep_work(job.work)):
-        screen.line(f" removed  {len(left)} half-written files of a process that is gone: {', '.join(left[:3])}", style="dim")
+        screen.line(
+            f" removed  {len(left)} half-written files of a process that is gone:"
+            f" {', '.join(left[:3])}",
+            style="dim",
+        )
     return job
 
 
 def settings_only(common: Common) -> Job:
-    """For verbs that read no work of a settings file (doctor, init): one that is not trusted is said, and counts for nothing."""
+    """For verbs that read no work of a settings file (doctor, init): one that is not trusted is
+    said, and counts for nothing."""
     try:
         return open_job(common, writes=False)
     except UntrustedError as error:
@@ -260,9 +328,12 @@ def settings_only(common: Common) -> Job:
 
 
 def _own_work(loaded: LoadedConfig) -> Path:
-    """The work folder; raises ConfigError where nobody named it, and it is a link that leads somewhere else."""
+    """The work folder; raises ConfigError where nobody named it, and it is a link that leads
+    somewhere else."""
     work = loaded.work_dir
-    named = {"work-dir", "work_dir"} & dotted_settings().keys() or any(source.powers for source in loaded.sources)
+    named = {"work-dir", "work_dir"} & dotted_settings().keys() or any(
+        source.powers for source in loaded.sources
+    )
     if work.is_symlink() and not named and not inside(work, loaded.base):
         what = f"the work folder is a link to {work.resolve()}, outside of this folder"
         raise ConfigError(what, where=str(work), fix="name the folder that you mean: -o FOLDER")
@@ -270,5 +341,6 @@ def _own_work(loaded: LoadedConfig) -> Path:
 
 
 def _shorten(path: Path, here: Path) -> Path:
-    """The path relative to the current folder where it lies inside it, so that what is printed can be read."""
+    """The path relative to the current folder where it lies inside it, so that what is printed can
+    be read."""
     return path.relative_to(here) if path.is_relative_to(here) and path != here else path

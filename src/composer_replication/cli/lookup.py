@@ -1,4 +1,5 @@
-"""Find one thing by its id, by the unique beginning of its id, or by its place in the file (s014 = the 14th)."""
+"""Find one thing by its id, by the unique beginning of its id, or by its place in the file (s014 =
+the 14th)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def ordinal(number: int, *, letter: str = "s") -> str:
 
 
 def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
-    """The index of the thing that is meant; raises DataError with the nearest ids where none or several fit.
+    """The index of the thing that is meant; raises DataError with the nearest ids where none or
+    several fit.
 
     >>> find("s2", ["s1:7:c1", "s2:9:c4"], noun="site", where=Path("sites.jsonl"))
     1
@@ -40,10 +42,16 @@ def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
     if begins:
         shown = ", ".join(ids[i] for i in begins[:5])
         raise DataError(
-            f'{len(begins)} {noun}s begin with "{wanted}"', where=str(where), fix=f"{shown}{', ...' if len(begins) > 5 else ''}"
+            f'{len(begins)} {noun}s begin with "{wanted}"',
+            where=str(where),
+            fix=f"{shown}{', ...' if len(begins) > 5 else ''}",
         )
     near = difflib.get_close_matches(wanted, ids, n=3, cutoff=0.4)
-    guess = f"did you mean {' or '.join(near)}?" if near else f"there are {len(ids)}; list them: recompose show {noun}"
+    guess = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"there are {len(ids)}; list them: recompose show {noun}"
+    )
     raise DataError(f'no {noun} "{wanted}"', where=str(where), fix=guess)
 
 

@@ -1,6 +1,8 @@
-"""The table of verbs. Each verb's module is imported only when it is used, so that `--help` costs nothing."""
+"""The table of verbs. Each verb's module is imported only when it is used, so that `--help` costs
+nothing."""
 
-# Nothing that takes time is imported up here: a Ctrl-C while it is would end in a traceback, before `main` can say anything.
+# Nothing that takes time is imported up here: a Ctrl-C while it is would end in a traceback, before
+# `main` can say anything.
 from __future__ import annotations
 
 import os
@@ -21,7 +23,10 @@ by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and --dry
 
 # In the order of the pipeline: verb -> what it reads and writes.
 VERBS: dict[str, str] = {
-    "demo": "Everything below, on a tiny student and its own logs, with a placebo, in three to four minutes.",
+    "demo": (
+        "Everything below, on a tiny student and its own logs, with a placebo, in three to four"
+        " minutes."
+    ),
     "doctor": "What is installed, what would work, and the command that fixes what would not.",
     "init": "Write a commented recompose.toml.",
     "trust": "Let a settings file run code and send: it counts only once you have trusted it.",
@@ -30,7 +35,10 @@ VERBS: dict[str, str] = {
     "sites": "Sessions -> sites.jsonl: find the mistaken messages.",
     "hints": "Sites -> hints.jsonl; --audit measures whether a hint changes the model: a gate.",
     "replay": "Sessions -> answers, preferences and anchors: what others would have done.",
-    "curate": "Preferences -> curated.jsonl: the pairs that are fit to train on, and why the others are not.",
+    "curate": (
+        "Preferences -> curated.jsonl: the pairs that are fit to train on, and why the others are"
+        " not."
+    ),
     "build": "Sessions, sites, hints and preferences -> examples/: tokens for the student.",
     "train": "Examples -> a run directory.",
     "evaluate": "A run and its controls on unseen tasks -> evaluation.json.",
@@ -71,9 +79,15 @@ def build_app() -> App:
     )
     for verb, text in VERBS.items():
         groups = SETTINGS_OF.get(verb, "")
-        epilogue = f"Settings: {groups}. `recompose init --explain GROUP` says what each means." if groups else ""
+        epilogue = (
+            f"Settings: {groups}. `recompose init --explain GROUP` says what each means."
+            if groups
+            else ""
+        )
         path = f"composer_replication.cli.{verb}:{verb}_command"
-        app.command(path, name=verb, help=text, help_epilogue=epilogue, sort_key=list(VERBS).index(verb))
+        app.command(
+            path, name=verb, help=text, help_epilogue=epilogue, sort_key=list(VERBS).index(verb)
+        )
     return app
 
 
@@ -93,11 +107,16 @@ def _check_verb(argv: Sequence[str]) -> None:
     if not verb.startswith("-") and verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, n=1)
         guess = f'did you mean "{near[0]}"?\n' if near else ""
-        raise UsageError(f'unknown verb "{verb}"', where=f"recompose {verb}", fix=f"{guess}verbs: {', '.join(VERBS)}")
+        raise UsageError(
+            f'unknown verb "{verb}"',
+            where=f"recompose {verb}",
+            fix=f"{guess}verbs: {', '.join(VERBS)}",
+        )
 
 
 def run(argv: Sequence[str], *, interrupted: Callable[[], bool] = lambda: False) -> int:
-    """Run one command line and return its exit code; errors are shown, never raised. `interrupted` = a Ctrl-C has come."""
+    """Run one command line and return its exit code; errors are shown, never raised. `interrupted`
+    = a Ctrl-C has come."""
     from composer_replication.cli.flags import split_settings
     from composer_replication.cli.problems import DONE, report_error
     from composer_replication.core.errors import ComposerError
@@ -106,7 +125,9 @@ def run(argv: Sequence[str], *, interrupted: Callable[[], bool] = lambda: False)
     try:
         with split_settings(argv) as rest:
             _check_verb(rest)
-            code = build_app()(rest, exit_on_error=False, print_error=False, result_action="return_value")
+            code = build_app()(
+                rest, exit_on_error=False, print_error=False, result_action="return_value"
+            )
         return code if isinstance(code, int) else DONE
     except BrokenPipeError:  # the reader of a pipe left, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -114,19 +135,22 @@ def run(argv: Sequence[str], *, interrupted: Callable[[], bool] = lambda: False)
     except KeyboardInterrupt as error:
         return report_error(error, as_json=as_json, debug=debug)
     except Exception as error:  # noqa: BLE001 - the top of the program: every error becomes a box and an exit code
-        if interrupted() and not isinstance(error, ComposerError):  # what an import makes of a Ctrl-C, e.g. a RuntimeError
+        # what an import makes of a Ctrl-C, e.g. a RuntimeError
+        if interrupted() and not isinstance(error, ComposerError):
             return report_error(KeyboardInterrupt(), as_json=as_json, debug=debug)
         return report_error(error, as_json=as_json, debug=debug)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """What SIGTERM does: the same as Ctrl-C, once - a second one (`timeout` sends two) would cut short what ends the children."""
+    """What SIGTERM does: the same as Ctrl-C, once - a second one (`timeout` sends two) would cut
+    short what ends the children."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 class _CtrlC:
-    """What SIGINT does: KeyboardInterrupt, as ever; remembered, because an import may turn it into another error."""
+    """What SIGINT does: KeyboardInterrupt, as ever; remembered, because an import may turn it into
+    another error."""
 
     came = False
 
@@ -136,11 +160,13 @@ class _CtrlC:
 
 
 def main() -> None:
-    """The `recompose` command; a Ctrl-C during the first imports or after its work, or a second one, ends it without a traceback."""
+    """The `recompose` command; a Ctrl-C during the first imports or after its work, or a second
+    one, ends it without a traceback."""
     code, ctrl_c = INTERRUPTED, _CtrlC()
     try:
         signal.signal(signal.SIGTERM, _terminate)
-        if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # else it is ignored, as with `&` in a script
+        # else it is ignored, as with `&` in a script
+        if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
             signal.signal(signal.SIGINT, ctrl_c)
         code = run(sys.argv[1:], interrupted=lambda: ctrl_c.came)
     except KeyboardInterrupt:
@@ -150,5 +176,6 @@ def main() -> None:
             raise
         sys.stderr.write("interrupted\n")
     if ctrl_c.came:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends it at once: all that had to be done is done
+        # a second one ends it at once: all that had to be done is done
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)

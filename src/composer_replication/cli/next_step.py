@@ -1,6 +1,8 @@
-"""What to run next: computed from what lies in the work folder, so that no verb names a command that would be refused.
+"""What to run next: computed from what lies in the work folder, so that no verb names a command
+that would be refused.
 
-sessions -> sites -> hints -> report -> (a model that can be trained) hints --audit -> build -> train -> evaluate -> report RUN
+sessions -> sites -> hints -> report -> (a model that can be trained) hints --audit -> build ->
+train -> evaluate -> report RUN
 """
 
 from __future__ import annotations
@@ -28,14 +30,17 @@ AUDIT = "hints --audit"
 
 
 def can_train() -> bool:
-    """Whether the packages of the extra `train` are installed; importing them takes seconds, so that is left to `doctor`."""
+    """Whether the packages of the extra `train` are installed; importing them takes seconds, so
+    that is left to `doctor`."""
     return all(find_spec(name) is not None for name in TRAIN_PACKAGES)
 
 
 def next_step(job: Job, *, has_settings: bool | None = None) -> str:
-    """The next command for this work folder as it is; `has_settings` where a settings file was written in this very call.
+    """The next command for this work folder as it is; `has_settings` where a settings file was
+    written in this very call.
 
-    Example: sessions, sites and hints, and no PyTorch -> "recompose report"; with the page made -> "recompose doctor"
+    Example: sessions, sites and hints, and no PyTorch -> "recompose report"; with the page made ->
+    "recompose doctor"
     """
     if job.sessions.exists() and not job.sessions.stat().st_size:  # everything was forgotten
         return _first_logs(job)
@@ -53,43 +58,63 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
         return job.command("report")
     if not can_train():
         return job.command("doctor")  # it names the package and the command that brings it
-    return _training(job, has_settings=bool(job.loaded.files) if has_settings is None else has_settings)
+    return _training(
+        job, has_settings=bool(job.loaded.files) if has_settings is None else has_settings
+    )
 
 
 def _first_logs(job: Job) -> str:
-    """The command that brings sessions in without a question, from the logs of the settings or of the agent; else what says more."""
+    """The command that brings sessions in without a question, from the logs of the settings or of
+    the agent; else what says more."""
     if job.config.ingest.logs:
         return job.command("ingest")
     folder = next((one for one in default_folders(os.environ) if one.is_dir()), None)
-    return job.command("doctor") if folder is None else job.command(f"ingest {shlex.quote(str(folder))}")
+    return (
+        job.command("doctor")
+        if folder is None
+        else job.command(f"ingest {shlex.quote(str(folder))}")
+    )
 
 
 def _training(job: Job, *, has_settings: bool) -> str:
     """The next command where logs, sites and hints are all there."""
     if job.config.student.model == TINY:
         if not has_settings:
-            return "recompose init"  # a settings file, to name the model in; from the tiny one nothing is to be had but the machinery
+            # a settings file, to name the model in; from the tiny one nothing is to be had but the
+            # machinery
+            return "recompose init"
     elif not job.audit.exists() or stale(job.audit, work=job.work) or not _of_this_student(job):
         return job.command(AUDIT)
     if job.audit.exists() and not _kept(job) and job.config.train.hint.weight:
         return job.command("show site")
     built = _json(job.examples / META)
     refused = built.get("refused")
-    if not built or stale(job.examples, work=job.work) or (refused and built.get("build") != job.config.build.model_dump(mode="json")):
+    if (
+        not built
+        or stale(job.examples, work=job.work)
+        or (refused and built.get("build") != job.config.build.model_dump(mode="json"))
+    ):
         return job.command("build") + split_flags(job)
     if (job.runs / LATEST).exists():
         return f"{job.command('show run')} {LATEST}"
     if refused:
-        return f"{job.command('build')}{split_flags(job)} {refused['flags']}" if refused.get("flags") else job.command("show site")
+        return (
+            f"{job.command('build')}{split_flags(job)} {refused['flags']}"
+            if refused.get("flags")
+            else job.command("show site")
+        )
     lacking = unfed(job, units_per_channel(job.config, built.get("counts", {})))
     return job.command("train") if lacking is None else lacking.command
 
 
 def after_curate(job: Job) -> str:
-    """What comes after pairs were curated: `build`, unless something that it needs is missing or out of date."""
+    """What comes after pairs were curated: `build`, unless something that it needs is missing or
+    out of date."""
     ready = can_train() and all(map(job.is_usable, (job.sessions, job.sites, job.hints)))
     gated = job.audit.exists() and (
-        not _of_this_student(job) or not job.is_usable(job.audit) or not (_kept(job) or not job.config.train.hint.weight)
+        not _of_this_student(job)
+        or not job.is_usable(job.audit)
+        or not (_kept(job) or not job.config.train.hint.weight)
     )
     return job.command("build") + split_flags(job) if ready and not gated else next_step(job)
 

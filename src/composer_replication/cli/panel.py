@@ -1,9 +1,11 @@
-"""The live panel of `train` on a terminal: channels, rollouts, health and the time left; elsewhere `train` prints one line a step.
+"""The live panel of `train` on a terminal: channels, rollouts, health and the time left; elsewhere
+`train` prints one line a step.
 
     with TrainPanel(job) as panel:
         panel({"step": 1, "hint/status": "active", ...})       # what training/run_logger.py hands to `on_step`
 
-It redraws itself, so the clock moves between two steps, and its last state stays on the screen. What is not a number is shown as "-".
+It redraws itself, so the clock moves between two steps, and its last state stays on the screen.
+What is not a number is shown as "-".
 """
 
 from __future__ import annotations
@@ -39,13 +41,23 @@ class TrainPanel:
         self.active: Counter[str] = Counter()
         self.success: list[float] = []
         self.monitor: list[float] = []
-        self._live = Live(get_renderable=self.render, console=job.screen.console, refresh_per_second=REDRAWS, vertical_overflow="visible")
+        self._live = Live(
+            get_renderable=self.render,
+            console=job.screen.console,
+            refresh_per_second=REDRAWS,
+            vertical_overflow="visible",
+        )
 
     def __enter__(self) -> TrainPanel:
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._live.stop()
 
     def __call__(self, line: Mapping[str, Any]) -> None:
@@ -62,46 +74,95 @@ class TrainPanel:
 
     def render(self) -> Group:
         """The panel as it is now, at most 80 columns wide."""
-        return Group(self._clock(), *self._channels(), *([self._rollouts(), self._health()] if self.success else []))
+        return Group(
+            self._clock(),
+            *self._channels(),
+            *([self._rollouts(), self._health()] if self.success else []),
+        )
 
     def _clock(self) -> Text:
-        steps, done, spent = self.job.config.train.steps, int(self.line.get("step", 0)), time.monotonic() - self.began
-        left = f"eta {duration(spent / self.seen * (steps - done))}" if self.seen else f"waiting for the first step: {self.doing()}"
-        return _row((f" step {done} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", ""))
+        steps, done, spent = (
+            self.job.config.train.steps,
+            int(self.line.get("step", 0)),
+            time.monotonic() - self.began,
+        )
+        left = (
+            f"eta {duration(spent / self.seen * (steps - done))}"
+            if self.seen
+            else f"waiting for the first step: {self.doing()}"
+        )
+        return _row(
+            (f" step {done} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")
+        )
 
     def _channels(self) -> list[Text]:
-        rows = [_row((f" {'channel':<12}{'status':<11}{'tokens':>8}{'loss':>11}{'gradient':>11}{'active':>8}", "bold"))]
+        rows = [
+            _row(
+                (
+                    (
+                        f" {'channel':<12}{'status':<11}{'tokens':>8}{'loss':>11}{'gradient':>11}{'active':>8}"
+                    ),
+                    "bold",
+                )
+            )
+        ]
         for name in CHANNELS:
-            get, status = (lambda key, name=name: self.line.get(f"{name}/{key}")), str(self.line.get(f"{name}/status", "-"))
+            get, status = (
+                (lambda key, name=name: self.line.get(f"{name}/{key}")),
+                str(self.line.get(f"{name}/status", "-")),
+            )
             share = f"{self.active[name] / self.seen:.0%}" if self.seen else "-"
-            tokens, loss, norm = (format_number(get(k), form) for k, form in (("tokens", ".0f"), ("loss", ".4f"), ("grad_norm", ".3g")))
+            tokens, loss, norm = (
+                format_number(get(k), form)
+                for k, form in (("tokens", ".0f"), ("loss", ".4f"), ("grad_norm", ".3g"))
+            )
             cells = f"{tokens:>8}{loss:>11}{norm:>11}{share:>8}"
             dim = "dim" if status in ("off", "-") else ""
-            rows.append(_row((f" {name:<12}", dim), (f"{status:<11}", COLOUR.get(status, "dim")), (cells, dim)))
+            rows.append(
+                _row(
+                    (f" {name:<12}", dim),
+                    (f"{status:<11}", COLOUR.get(status, "dim")),
+                    (cells, dim),
+                )
+            )
         return rows
 
     def _rollouts(self) -> Text:
-        flat, used, found = (self.line.get(name) for name in ("rollouts/flat", "sites/used", "sites/found"))
+        flat, used, found = (
+            self.line.get(name) for name in ("rollouts/flat", "sites/used", "sites/found")
+        )
         sites = f"sites {format_number(used, '.0f')} of {format_number(found, '.0f')} used"
         rest = f" {spark(self.success, columns=SPARK)}  flat {format_number(flat, '.0%')}  {sites}"
         return _row((" rollouts    ", ""), (f"success {self.success[-1]:.2f}", "bold"), (rest, ""))
 
     def _health(self) -> Text:
-        limits, kl, calls = self.job.config.train.health, self.line.get("health/kl"), self.line.get("rollouts/unresolvable")
-        monitor = f"monitor {self.monitor[-1]:.2f}, was {self.monitor[0]:.2f}" if self.monitor else "monitor -"
+        limits, kl, calls = (
+            self.job.config.train.health,
+            self.line.get("health/kl"),
+            self.line.get("rollouts/unresolvable"),
+        )
+        monitor = (
+            f"monitor {self.monitor[-1]:.2f}, was {self.monitor[0]:.2f}"
+            if self.monitor
+            else "monitor -"
+        )
         return _row(
             (" health      ", ""),
             (f"KL {format_number(kl, '.3f')} of {limits.max_kl:g}", _warm(kl, limits.max_kl)),
             ("   unresolvable ", ""),
-            (f"{format_number(calls, '.0%')} of {limits.max_unresolvable:.0%}", _warm(calls, limits.max_unresolvable)),
+            (
+                f"{format_number(calls, '.0%')} of {limits.max_unresolvable:.0%}",
+                _warm(calls, limits.max_unresolvable),
+            ),
             (f"   {monitor}", ""),
         )
 
 
 def shown_steps(job: Job) -> AbstractContextManager[Steps | TrainPanel]:
-    """The panel on a terminal; one line a step in a pipe, with --quiet and with --json; what both say of a step that takes long."""
+    """The panel on a terminal; one line a step in a pipe, with --quiet and with --json."""
     console, screen = job.screen.console, job.screen
-    drawn = console.is_terminal and not console.is_dumb_terminal and not (console.quiet or screen.quiet or screen.json)
+    quiet = console.quiet or screen.quiet or screen.json
+    drawn = console.is_terminal and not console.is_dumb_terminal and not quiet
     return TrainPanel(job) if drawn else Steps(job)
 
 
@@ -112,4 +173,8 @@ def _warm(value: Any, limit: float) -> str:
 
 
 def _row(*parts: tuple[str, str]) -> Text:
-    return Text.assemble(*((harmless(text).replace("\n", " "), style) for text, style in parts), no_wrap=True, overflow="ellipsis")
+    return Text.assemble(
+        *((harmless(text).replace("\n", " "), style) for text, style in parts),
+        no_wrap=True,
+        overflow="ellipsis",
+    )

@@ -1,6 +1,7 @@
 """Errors as text: what, where, fix - and the exit codes.
 
-0 done · 1 a problem the user can fix · 2 usage (mistyped verb or flag) · 3 stopped by a health rule · 4 budget reached.
+0 done · 1 a problem the user can fix · 2 usage (mistyped verb or flag) · 3 stopped by a health rule
+· 4 budget reached.
 """
 
 from __future__ import annotations
@@ -44,28 +45,60 @@ class Problem:
 
 
 def describe(error: BaseException) -> Problem:
-    """The problem that an exception stands for; an exception nobody foresaw is called a bug of ours.
+    """The problem that an exception stands for; an exception nobody foresaw is called a bug of
+    ours.
 
     >>> describe(ComposerError("no sites", fix="run: recompose sites")).fix
     'run: recompose sites'
     """
     if isinstance(error, ComposerError):
-        title = "stopped" if error.exit_code in (STOPPED, INTERRUPTED) else "usage" if error.exit_code == USAGE else "problem"
-        return Problem(what=error.what, where=error.where, fix=error.fix, title=title, exit_code=error.exit_code)
+        title = (
+            "stopped"
+            if error.exit_code in (STOPPED, INTERRUPTED)
+            else "usage"
+            if error.exit_code == USAGE
+            else "problem"
+        )
+        return Problem(
+            what=error.what,
+            where=error.where,
+            fix=error.fix,
+            title=title,
+            exit_code=error.exit_code,
+        )
     if isinstance(error, CycloptsError):
-        return Problem(what=str(error).strip(), fix="see: recompose --help, or recompose VERB --help", title="usage", exit_code=USAGE)
+        return Problem(
+            what=str(error).strip(),
+            fix="see: recompose --help, or recompose VERB --help",
+            title="usage",
+            exit_code=USAGE,
+        )
     if isinstance(error, KeyboardInterrupt):
         return Problem(what="interrupted", title="stopped", exit_code=INTERRUPTED)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # the second is PyTorch's, which is not imported here
-        return Problem(what="not enough memory", fix="lower train.micro_tokens, or take a smaller student")
+    # the second is PyTorch's, which is not imported here
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return Problem(
+            what="not enough memory", fix="lower train.micro_tokens, or take a smaller student"
+        )
     if isinstance(error, OSError):
         where = str(error.filename or "")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return Problem(what=error.strerror or str(error), where=where, fix="make room on that disk, or take a folder on another one")
-        return Problem(what=error.strerror or str(error), where=where, fix="check that the path exists, is yours and has space")
+            return Problem(
+                what=error.strerror or str(error),
+                where=where,
+                fix="make room on that disk, or take a folder on another one",
+            )
+        return Problem(
+            what=error.strerror or str(error),
+            where=where,
+            fix="check that the path exists, is yours and has space",
+        )
     return Problem(
         what=f"{type(error).__name__}: {error}",
-        fix="this is a bug of recompose, not of yours: run again with --debug and report the traceback",
+        fix=(
+            "this is a bug of recompose, not of yours: run again with --debug and report the"
+            " traceback"
+        ),
         title="bug",
     )
 
@@ -76,8 +109,15 @@ def report_error(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
-        told = {"what": problem.what, "where": problem.where, "fix": problem.fix, "exit_code": problem.exit_code}
+        told = {
+            "what": problem.what,
+            "where": problem.where,
+            "fix": problem.fix,
+            "exit_code": problem.exit_code,
+        }
         sys.stdout.write(json.dumps({"error": told}) + "\n")
     else:
-        rich_console(stderr=True).print(problem_box(problem.title, what=problem.what, where=problem.where, fix=problem.fix))
+        rich_console(stderr=True).print(
+            problem_box(problem.title, what=problem.what, where=problem.where, fix=problem.fix)
+        )
     return problem.exit_code

@@ -1,4 +1,5 @@
-"""Draw the values of `views` in the terminal: roles in colour, hints labelled, token masks coloured or marked."""
+"""Draw the values of `views` in the terminal: roles in colour, hints labelled, token masks coloured
+or marked."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ MAX_LINES, MAX_CHARS = 14, 1400
 TEACHER_ONLY = "seen only by the teacher"
 NEITHER = "in neither context"
 # Loss of a token -> colour, and the markers that stand for it where there is no colour.
-MASK_STYLE = {"lm_ce": ("black on green", "[", "]"), "hint": ("black on yellow", "{", "}"), "none": ("dim", "", "")}
+MASK_STYLE = {
+    "lm_ce": ("black on green", "[", "]"),
+    "hint": ("black on yellow", "{", "}"),
+    "none": ("dim", "", ""),
+}
 
 
 def shorten(text: str, *, full: bool) -> str:
@@ -35,11 +40,16 @@ def block_text(block: Mapping[str, Any], *, full: bool) -> Text:
     if kind == "text":
         return Text(shorten(block["text"], full=full))
     if kind == "thinking":
-        return Text(shorten(f"(thinking) {block['text'] or 'not in the log'}", full=full), style="italic")
+        return Text(
+            shorten(f"(thinking) {block['text'] or 'not in the log'}", full=full), style="italic"
+        )
     if kind == "call":
         arguments = json.dumps(block["arguments"], ensure_ascii=False, indent=1)
         return Text.assemble(
-            ("call ", "bold"), (harmless(f"{block['name']} "), "bold"), shorten(arguments, full=full), (harmless(f"  {block['id']}"), "dim")
+            ("call ", "bold"),
+            (harmless(f"{block['name']} "), "bold"),
+            shorten(arguments, full=full),
+            (harmless(f"  {block['id']}"), "dim"),
         )
     if kind == "result":
         head = "error result " if block["is_error"] else "result "
@@ -65,7 +75,11 @@ def render_turn(turn: Mapping[str, Any], *, full: bool, note: str = "") -> Text:
     if turn["place"] == APART:
         labels.append("not a mistake, never trained on by default")
     style = "dim" if grey else f"bold {ROLE_STYLE[turn['role']]}"
-    text = Text(harmless(f"[{turn['turn']}] {turn['role']}" + "".join(f" · {label}" for label in labels)) + "\n", style=style)
+    text = Text(
+        harmless(f"[{turn['turn']}] {turn['role']}" + "".join(f" · {label}" for label in labels))
+        + "\n",
+        style=style,
+    )
     body = Text("\n").join(block_text(block, full=full) for block in turn["blocks"])
     text.append_text(body)
     if grey:
@@ -76,7 +90,9 @@ def render_turn(turn: Mapping[str, Any], *, full: bool, note: str = "") -> Text:
 
 def hint_panel(hint: str | None) -> Panel:
     """The hint above the mistaken message."""
-    none = "no hint: not a mistake, or no writer had anything to say, or `recompose hints` has not run"
+    none = (
+        "no hint: not a mistake, or no writer had anything to say, or `recompose hints` has not run"
+    )
     body = Text(harmless(hint)) if hint else Text(none, style="dim")
     return Panel(body, title=f"hint · {TEACHER_ONLY}", title_align="left", border_style="yellow")
 
@@ -85,12 +101,18 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
     """A site from top to bottom."""
     site = view["site"]
     yield Text(
-        harmless(f"s{view['ordinal']:03d}  {site['id']}\n{site['kind']} · {site['category']} · found by {site['detector']}"), style="bold"
+        harmless(
+            f"s{view['ordinal']:03d}  {site['id']}\n{site['kind']} · {site['category']} · found by"
+            f" {site['detector']}"
+        ),
+        style="bold",
     )
     if site.get("detail"):
         yield Text(shorten(site["detail"], full=full), style="red")
     if view["left_out_before"]:
-        yield Text(f"... {view['left_out_before']} earlier turns in context (--before N)\n", style="dim")
+        yield Text(
+            f"... {view['left_out_before']} earlier turns in context (--before N)\n", style="dim"
+        )
     for turn in view["before"]:
         yield render_turn(turn, full=full)
     yield hint_panel(view["hint"])
@@ -103,14 +125,23 @@ def site_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
 
 def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
     """A session from top to bottom, hints above the messages they belong to."""
-    checked = f" · context verified {view['requests_verified']} of {view['requests']}" if view["requests"] else ""
-    told = f"{view['file']} · {view['turns_total']} turns · tools {view['tools']['origin']}{checked}"
+    checked = (
+        f" · context verified {view['requests_verified']} of {view['requests']}"
+        if view["requests"]
+        else ""
+    )
+    told = (
+        f"{view['file']} · {view['turns_total']} turns · tools {view['tools']['origin']}{checked}"
+    )
     yield Text(harmless(f"{view['id']}\n{told}"), style="bold")
     starts = {s["start"]: s for s in view["segments"] if s["start"]}
     for turn in view["turns"]:
         if turn["turn"] in starts:
             kept = sum(b - a for a, b in starts[turn["turn"]]["context"])
-            yield Text(f"--- context rewritten here: {kept} earlier turns stay in view ---", style="magenta")
+            yield Text(
+                f"--- context rewritten here: {kept} earlier turns stay in view ---",
+                style="magenta",
+            )
         for site in turn.get("sites", ()):
             if site["hint"] is not None:
                 yield hint_panel(site["hint"]["text"])

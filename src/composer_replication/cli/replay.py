@@ -1,4 +1,5 @@
-"""`recompose replay`: sessions -> answers.jsonl, preferences.jsonl and anchors.jsonl, what others would have done at their steps."""
+"""`recompose replay`: sessions -> answers.jsonl, preferences.jsonl and anchors.jsonl, what others
+would have done at their steps."""
 
 from __future__ import annotations
 
@@ -36,10 +37,12 @@ def replay_command(
     settle_lost: float | None = None,
     common: Common = Common(),
 ) -> int:
-    """What other models would have done: sessions.jsonl -> answers.jsonl, preferences.jsonl, anchors.jsonl.
+    """What other models would have done: sessions.jsonl -> answers.jsonl, preferences.jsonl,
+    anchors.jsonl.
 
-    The teachers are those of replay.teachers: models behind an endpoint, the scripted players of the workshop, or a file of answers. Every
-    answer is kept in ledger.sqlite3 with what it cost, so running again costs nothing and a run that was killed goes on where it was.
+    The teachers are those of replay.teachers: models behind an endpoint, the scripted players of
+    the workshop, or a file of answers. Every answer is kept in ledger.sqlite3 with what it cost, so
+    running again costs nothing and a run that was killed goes on where it was.
 
     Parameters
     ----------
@@ -55,7 +58,9 @@ def replay_command(
     job = open_job(common, uses=("teachers", "recipe"))
     for flag, usd in (("--max-usd", max_usd), ("--settle-lost", settle_lost)):
         if usd is not None and not 0 <= usd < math.inf:
-            raise UsageError(f"{usd} is no amount of dollars", where=flag, fix=f"give a number, e.g. {flag} 2")
+            raise UsageError(
+                f"{usd} is no amount of dollars", where=flag, fix=f"give a number, e.g. {flag} 2"
+            )
     if settle_lost is not None:
         return settle_bookings(job, settle_lost)
     job.need_file(job.sessions, verb="ingest")
@@ -75,7 +80,13 @@ def replay_command(
 
 def _estimate(job: Job, plan: ReplayPlan) -> int:
     bought = bought_keys(job.work / LEDGER_NAME)
-    how = {"settings": plan.settings, "bought": bought, "redactor": job.redactor(make=False), "judge": plan.judge, "gaps": plan.gaps}
+    how = {
+        "settings": plan.settings,
+        "bought": bought,
+        "redactor": job.redactor(make=False),
+        "judge": plan.judge,
+        "gaps": plan.gaps,
+    }
     bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, **how)
     numbers = say_bill(job, bill, plan.settings)
     wrote = [job.answers, job.preferences, job.anchors] if job.dry_run else []
@@ -83,21 +94,31 @@ def _estimate(job: Job, plan: ReplayPlan) -> int:
 
 
 def _write(job: Job, plan: ReplayPlan, told: Told) -> int:
-    """Weigh the answers, write the three files, say what came of it; exit code 4 where the ceiling ended it."""
+    """Weigh the answers, write the three files, say what came of it; exit code 4 where the ceiling
+    ended it."""
     settings, gathered = plan.settings, told.gathered
     ask = lookup(gathered.answers, min_confidence=settings.min_confidence)
     fails = _never if plan.sandbox is None else partial(fails_here, sandbox=plan.sandbox)
     gap = _unmeasured if plan.sandbox is None else partial(gap_here, sandbox=plan.sandbox)
-    how = {"min_families": settings.min_families, "tiers": settings.tiers, "need_evidence": settings.need_evidence}
+    how = {
+        "min_families": settings.min_families,
+        "tiers": settings.tiers,
+        "need_evidence": settings.need_evidence,
+    }
     judge = (lambda place: None) if told.judged is None else told.judged.at
-    asked: list[Asked] = list(weigh_all(plan.sessions, ask, **how, fails=fails, gap=gap, judge=judge))
+    asked: list[Asked] = list(
+        weigh_all(plan.sessions, ask, **how, fails=fails, gap=gap, judge=judge)
+    )
     pairs = [one.result for one in asked if isinstance(one.result, Preference)]
     anchors = [one.result for one in asked if isinstance(one.result, Anchor)]
     wrote = [job.answers, job.preferences, job.anchors]
     for path, records in zip(wrote, (gathered.answers, pairs, anchors), strict=True):
         write_lines(path, map(record_to_json, records))
         job.stamp(path, made_from=[job.sessions])
-    counts: dict[str, Any] = {"outcomes": dict(Counter(one.outcome for one in asked)), "asking": gathered.counts}
+    counts: dict[str, Any] = {
+        "outcomes": dict(Counter(one.outcome for one in asked)),
+        "asking": gathered.counts,
+    }
     if told.judged is not None:
         counts["judge"] = dict(told.judged.counts)
     write_json(job.work / "replay.json", counts)

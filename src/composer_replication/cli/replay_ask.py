@@ -1,4 +1,5 @@
-"""The asking of `recompose replay`: what is checked before money is spent, and the ledger of the work folder."""
+"""The asking of `recompose replay`: what is checked before money is spent, and the ledger of the
+work folder."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ PLAN = "replay_plan.json"
 
 
 def check_before_asking(job: Job, plan: ReplayPlan, *, resume: bool, stack: ExitStack) -> None:
-    """Before money is spent: no other replay is at work here, there is a ceiling, and with --resume nothing has changed since it was begun.
+    """Before money is spent: no other replay is at work here, there is a ceiling, and with --resume
+    nothing has changed since it was begun.
 
     Notes what is asked; the folder is held until `stack` ends.
     """
@@ -39,21 +41,36 @@ def check_before_asking(job: Job, plan: ReplayPlan, *, resume: bool, stack: Exit
     path, settings = job.work / PLAN, plan.settings
     paid = [teacher.name for teacher in plan.everybody if not teacher.price.free]
     if paid and not settings.max_usd:
-        fix = "see what it would cost: recompose replay --estimate; then: recompose replay --max-usd 2"
-        raise ConfigError(f"{paid[0]} is paid, and there is no ceiling above $0", where="replay.max_usd", fix=fix)
+        fix = (
+            "see what it would cost: recompose replay --estimate; then: recompose replay"
+            " --max-usd 2"
+        )
+        raise ConfigError(
+            f"{paid[0]} is paid, and there is no ceiling above $0", where="replay.max_usd", fix=fix
+        )
     if resume:
         if not path.exists():
-            raise DataError("no replay was begun here", where=str(path), fix=f"run: {job.command('replay')}")
+            raise DataError(
+                "no replay was begun here", where=str(path), fix=f"run: {job.command('replay')}"
+            )
         changed = diff_settings(json.loads(path.read_text("utf-8")), plan.record)
         if changed:
-            fix = "undo that, or leave --resume out: answers that are asked for again are taken from the ledger anyway"
-            raise ConfigError("this is not the replay that was begun: " + "; ".join(changed), where=str(path), fix=fix)
+            fix = (
+                "undo that, or leave --resume out: answers that are asked for again are taken from"
+                " the ledger anyway"
+            )
+            raise ConfigError(
+                "this is not the replay that was begun: " + "; ".join(changed),
+                where=str(path),
+                fix=fix,
+            )
     write_json(path, plan.record)
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What came of asking: the teachers' answers, and what the judge said of them, where there is one."""
+    """What came of asking: the teachers' answers, and what the judge said of them, where there is
+    one."""
 
     gathered: Gathered
     judged: JudgeResult | None = None
@@ -65,19 +82,26 @@ class Told:
 
 
 def gather_answers(job: Job, plan: ReplayPlan) -> Told:
-    """Ask the teachers, and then the judge, through the ledger of the work folder; raises what stopped it where nobody answers at all."""
+    """Ask the teachers, and then the judge, through the ledger of the work folder; raises what
+    stopped it where nobody answers at all."""
     try:
         told = asyncio.run(_gather(job, plan))
     except KeyboardInterrupt:
         again = job.command("replay") + " --resume"
-        job.screen.line(f" every answer that came is kept, and what was in flight stays booked; go on with: {again}", style="yellow")
+        job.screen.line(
+            " every answer that came is kept, and what was in flight stays booked; go on with:"
+            f" {again}",
+            style="yellow",
+        )
         raise
     counts, stopped = told.gathered.counts, told.stopped
     if told.gathered.answers or (stopped is None and not counts.get("failed")):
         return told
     if stopped is not None:
         raise stopped
-    reason = max((name for name in counts if name.startswith("failed: ")), key=lambda name: counts[name])
+    reason = max(
+        (name for name in counts if name.startswith("failed: ")), key=lambda name: counts[name]
+    )
     what = f"none of {counts['failed']} calls brought an answer: {reason.removeprefix('failed: ')}"
     fix = "nothing was written; look whether the endpoint answers, and run it again"
     raise TeacherError(what, where="replay.teachers", fix=fix, again=False, billed=False)
@@ -85,7 +109,10 @@ def gather_answers(job: Job, plan: ReplayPlan) -> Told:
 
 async def _gather(job: Job, plan: ReplayPlan) -> Told:
     settings = plan.settings
-    named = {**(named_teachers(settings, maker_of=family_of) if plan.models else {}), **judge_settings(settings)}
+    named = {
+        **(named_teachers(settings, maker_of=family_of) if plan.models else {}),
+        **judge_settings(settings),
+    }
     async with AsyncExitStack() as stack:
         for teacher in plan.everybody:
             if isinstance(teacher, OpenAICompatible):
@@ -96,18 +123,35 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
             lost = ledger.totals()
             if lost.num_lost:
                 told = (
-                    f" {lost.num_lost} earlier calls brought no answer and may have been billed: they stay booked at ${lost.lost_usd:.4f}"
+                    f" {lost.num_lost} earlier calls brought no answer and may have been billed:"
+                    f" they stay booked at ${lost.lost_usd:.4f}"
                 )
                 told += "; settle them by the provider's bill: --settle-lost"
                 job.screen.line(told, style="yellow")
         seed = stage_seed(job.config.seed, "replay")
-        asker = Asker(ledger, limits=limits_of(named.values()), patience=patience_of(settings), seed=seed)
-        how: dict[str, Any] = {"asker": asker, "settings": settings, "redactor": job.redactor(), "gaps": plan.gaps}
+        asker = Asker(
+            ledger, limits=limits_of(named.values()), patience=patience_of(settings), seed=seed
+        )
+        how: dict[str, Any] = {
+            "asker": asker,
+            "settings": settings,
+            "redactor": job.redactor(),
+            "gaps": plan.gaps,
+        }
         family = "" if plan.judge is None else plan.judge.family
-        gathered = await gather(plan.sessions, plan.teachers, steps=plan.steps, refuse=plan.refuse, judge_family=family, **how)
+        gathered = await gather(
+            plan.sessions,
+            plan.teachers,
+            steps=plan.steps,
+            refuse=plan.refuse,
+            judge_family=family,
+            **how,
+        )
         if plan.judge is None or gathered.stopped is not None:
             return Told(gathered)
-        return Told(gathered, await judge_places(plan.sessions, _places(plan, gathered), plan.judge, **how))
+        return Told(
+            gathered, await judge_places(plan.sessions, _places(plan, gathered), plan.judge, **how)
+        )
 
 
 def _places(plan: ReplayPlan, gathered: Gathered) -> Iterator[AnsweredTurn]:

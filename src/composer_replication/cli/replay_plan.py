@@ -30,10 +30,12 @@ _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """Sessions, the steps that are asked about, and the teachers; `sandbox` is there where every session was recorded in the workshop.
+    """Sessions, the steps that are asked about, and the teachers; `sandbox` is there where every
+    session was recorded in the workshop.
 
-    `models` = the teachers are those of replay.teachers, not scripts or a file. `judge` decides the last tier, where there is one. `refuse`
-    says what the curation recipe has against an answer by itself. `record` is what --resume compares.
+    `models` = the teachers are those of replay.teachers, not scripts or a file. `judge` decides the
+    last tier, where there is one. `refuse` says what the curation recipe has against an answer by
+    itself. `record` is what --resume compares.
     """
 
     settings: ReplaySettings
@@ -58,7 +60,8 @@ class ReplayPlan:
 
 
 def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: bool) -> ReplayPlan:
-    """What a replay would do; nothing is asked and nothing written. Raises ConfigError for teachers that cannot be used.
+    """What a replay would do; nothing is asked and nothing written. Raises ConfigError for teachers
+    that cannot be used.
 
     Without `asking` no key is needed.
     """
@@ -66,7 +69,9 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
     recorded_here = bool(sessions) and all(map(was_recorded_here, sessions))
     sandbox = stack.enter_context(Sandbox()) if recorded_here else None
     teachers = open_teachers(settings, sessions, sandbox=sandbox, asking=asking)
-    every = settings.steps == "all" or (settings.steps == "auto" and all(teacher.price.free for teacher in teachers))
+    every = settings.steps == "all" or (
+        settings.steps == "auto" and all(teacher.price.free for teacher in teachers)
+    )
     files = {job.sessions.name: sha256_of(job.sessions)}
     steps: Steps = all_steps
     if not every:
@@ -76,10 +81,24 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
         for site in read_sites(sites):
             if site.category in TARGET_CATEGORIES:
                 by_session.setdefault(site.session_id, set()).add(site.turn)
-        steps = partial(_chosen, sites=by_session, sampled=settings.sampled_steps, seed=stage_seed(job.config.seed, "replay"))
-    planned = {name: value for name, value in settings.model_dump(mode="json").items() if name not in _NOT_PLANNED}
+        steps = partial(
+            _chosen,
+            sites=by_session,
+            sampled=settings.sampled_steps,
+            seed=stage_seed(job.config.seed, "replay"),
+        )
+    planned = {
+        name: value
+        for name, value in settings.model_dump(mode="json").items()
+        if name not in _NOT_PLANNED
+    }
     recipe = load_recipe(job.config.curate.recipe)
-    record = {"settings": planned, "seed": job.config.seed, "files": files, "recipe": [asdict(step) for step in recipe.steps]}
+    record = {
+        "settings": planned,
+        "seed": job.config.seed,
+        "files": files,
+        "recipe": [asdict(step) for step in recipe.steps],
+    }
     return ReplayPlan(
         settings=settings,
         sessions=sessions,
@@ -97,5 +116,7 @@ def _refused(session: Session, answer: Turn, *, curator: Curator) -> str:
     return curator.answer(answer, tools={tool.name: tool for tool in session.tools})
 
 
-def _chosen(session: Session, *, sites: dict[str, set[int]], sampled: int, seed: int) -> tuple[ReplayStep, ...]:
+def _chosen(
+    session: Session, *, sites: dict[str, set[int]], sampled: int, seed: int
+) -> tuple[ReplayStep, ...]:
     return choose_steps(session, sites=sites.get(session.id, ()), sampled=sampled, seed=seed)

@@ -35,30 +35,65 @@ MEANINGS = {
 def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
     """The estimate as a table and as numbers; nothing was sent."""
     screen = job.screen
-    screen.line(f" {bill.sessions} sessions, {bill.steps} steps to ask about, {bill.sites} of them mistakes")
+    screen.line(
+        f" {bill.sessions} sessions, {bill.steps} steps to ask about, {bill.sites} of them mistakes"
+    )
     rows = [
-        (name, one.calls, one.kept, f"{one.input_tokens / 1e6:.3f}", f"{one.usd:.4f}", f"{one.most_usd:.4f}")
+        (
+            name,
+            one.calls,
+            one.kept,
+            f"{one.input_tokens / 1e6:.3f}",
+            f"{one.usd:.4f}",
+            f"{one.most_usd:.4f}",
+        )
         for name, one in bill.teachers.items()
     ]
     screen.table(rows, head=("teacher", "calls", "kept", "M tokens", "$ about", "$ at most"))
     screen.line(
-        f" about ${bill.usd:.2f} at full price with {USUAL_ANSWER_TOKENS} tokens an answer, before caches; ceiling ${settings.max_usd:g}"
+        f" about ${bill.usd:.2f} at full price with {USUAL_ANSWER_TOKENS} tokens an answer, before"
+        f" caches; ceiling ${settings.max_usd:g}"
     )
     if settings.gate == "value" and any(one.usd for one in bill.teachers.values()):
-        screen.line(" later teachers are asked only where the first did something else than the student (replay.gate)")
+        screen.line(
+            " later teachers are asked only where the first did something else than the student"
+            " (replay.gate)"
+        )
     if bill.no_pair:
         told = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
-        screen.line(f" steps of which no pair can come, about which no paid teacher is asked: {told}; see replay.gate", style="yellow")
+        screen.line(
+            f" steps of which no pair can come, about which no paid teacher is asked: {told}; see"
+            " replay.gate",
+            style="yellow",
+        )
     if bill.judge:
-        screen.line(f" {bill.judge} judges: only where the tiers before give nothing and a pair can come of it, at most what stands here")
+        screen.line(
+            f" {bill.judge} judges: only where the tiers before give nothing and a pair can come of"
+            " it, at most what stands here"
+        )
     if bill.prompts_too_long:
-        screen.line(f" {bill.prompts_too_long} steps do not fit into replay.max_prompt_tokens and are left out", style="yellow")
+        screen.line(
+            f" {bill.prompts_too_long} steps do not fit into replay.max_prompt_tokens and are"
+            " left out",
+            style="yellow",
+        )
     screen.line(" an estimate: nothing was sent")
     teachers = {
-        name: {"calls": b.calls, "kept": b.kept, "input_tokens": b.input_tokens, "usd": b.usd, "most_usd": b.most_usd}
+        name: {
+            "calls": b.calls,
+            "kept": b.kept,
+            "input_tokens": b.input_tokens,
+            "usd": b.usd,
+            "most_usd": b.most_usd,
+        }
         for name, b in bill.teachers.items()
     }
-    numbers = {"sessions": bill.sessions, "steps": bill.steps, "sites": bill.sites, "too_long": bill.prompts_too_long}
+    numbers = {
+        "sessions": bill.sessions,
+        "steps": bill.steps,
+        "sites": bill.sites,
+        "too_long": bill.prompts_too_long,
+    }
     return {
         **numbers,
         "no_pair": dict(bill.no_pair),
@@ -76,30 +111,60 @@ def say_outcomes(job: Job, plan: ReplayPlan, asked: Sequence[Asked], told: Told)
     counts, screen, answers = Counter(one.outcome for one in asked), job.screen, gathered.answers
     teachers = sorted({answer.teacher for answer in answers})
     screen.line(
-        f" {len(gathered.asked)} turns asked about, {len(answers)} answers of {len(teachers)} teachers: {', '.join(teachers) or 'none'}"
+        f" {len(gathered.asked)} turns asked about, {len(answers)} answers of {len(teachers)}"
+        f" teachers: {', '.join(teachers) or 'none'}"
     )
-    rows = [(outcome, counts[outcome], meaning) for outcome, meaning in MEANINGS.items() if counts[outcome]]
+    rows = [
+        (outcome, counts[outcome], meaning)
+        for outcome, meaning in MEANINGS.items()
+        if counts[outcome]
+    ]
     screen.table(rows, head=("what came of it", "turns", "meaning"))
     if plan.teachers and all(isinstance(teacher, Scripted) for teacher in plan.teachers):
-        screen.line("\n the teachers are scripts that look into the state of the workshop: labels for a demonstration, never a measurement")
+        screen.line(
+            "\n the teachers are scripts that look into the state of the workshop: labels for a"
+            " demonstration, never a measurement"
+        )
     else:
         say_asking(job, answers, gathered)
     if judged is not None:
         said = ", ".join(f"{name} {count}" for name, count in judged.counts.items()) or "not needed"
         screen.line(f" judge {judged.name}: {said}, ${sum(judged.usd.values()):.4f}")
     if not counts["pair"]:
-        screen.line(f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)", style="yellow")
+        screen.line(
+            f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)",
+            style="yellow",
+        )
     if plan.models and (failed := gathered.counts.get("failed")):
-        screen.line(f" {failed} calls brought no answer: run it again to ask for these alone, the others are kept", style="yellow")
+        screen.line(
+            f" {failed} calls brought no answer: run it again to ask for these alone, the others"
+            " are kept",
+            style="yellow",
+        )
     if stopped is not None:
         screen.line(f" stopped: {stopped}", style="red")
-    skipped = {k: n for k, n in sorted(counts.items()) if k not in ("pair", "agreed", "no_consensus")}
-    usd = sum(answer.usd for answer in answers) + (0.0 if judged is None else sum(judged.usd.values()))
-    numbers = {"asked": len(gathered.asked), "answers": len(answers), "usd": usd, "teachers": teachers, "asking": gathered.counts}
+    skipped = {
+        k: n for k, n in sorted(counts.items()) if k not in ("pair", "agreed", "no_consensus")
+    }
+    usd = sum(answer.usd for answer in answers) + (
+        0.0 if judged is None else sum(judged.usd.values())
+    )
+    numbers = {
+        "asked": len(gathered.asked),
+        "answers": len(answers),
+        "usd": usd,
+        "teachers": teachers,
+        "asking": gathered.counts,
+    }
     if judged is not None:
         numbers["judge"] = {"name": judged.name, "usd": sum(judged.usd.values()), **judged.counts}
     if plan.models:
         numbers["bill"] = bill_of(answers)
     ended = None if stopped is None else {"what": stopped.what, "exit_code": stopped.exit_code}
-    outcomes = {"pairs": counts["pair"], "agreed": counts["agreed"], "no_consensus": counts["no_consensus"], "skipped": skipped}
+    outcomes = {
+        "pairs": counts["pair"],
+        "agreed": counts["agreed"],
+        "no_consensus": counts["no_consensus"],
+        "skipped": skipped,
+    }
     return {**numbers, **outcomes, "stopped": ended}

@@ -1,4 +1,5 @@
-"""`recompose report`: one HTML file for a run, or the audit of one's own logs where nothing was trained."""
+"""`recompose report`: one HTML file for a run, or the audit of one's own logs where nothing was
+trained."""
 
 from __future__ import annotations
 
@@ -24,9 +25,13 @@ PAGE = "report.html"
 
 
 def report_command(
-    *runs: str, audit: bool = False, open_page: Annotated[bool, Parameter(name="--open")] = False, common: Common = Common()
+    *runs: str,
+    audit: bool = False,
+    open_page: Annotated[bool, Parameter(name="--open")] = False,
+    common: Common = Common(),
 ) -> int:
-    """One page: a run (did it work, channels, data, sites), or without any run the audit of your logs. Needs no PyTorch.
+    """One page: a run (did it work, channels, data, sites), or without any run the audit of your
+    logs. Needs no PyTorch.
 
     Parameters
     ----------
@@ -47,7 +52,9 @@ def report_command(
         if open_page and not job.dry_run:
             webbrowser.open(path.absolute().as_uri())
     value = {"pages": [about for _, _, about in made]}
-    return job.finish(value, wrote=[path for path, _, _ in made], next_command="" if wanted else next_step(job))
+    return job.finish(
+        value, wrote=[path for path, _, _ in made], next_command="" if wanted else next_step(job)
+    )
 
 
 def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
@@ -56,7 +63,13 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
     view = run_report(folder)
     text = run_page(view, where=_flags(job))
     verdict, on_logs = ((view[name] or {}).get("verdict") for name in ("evaluation", "logs"))
-    told = verdict["sentence"] if verdict else "" if on_logs else "no evaluation was run: nothing is claimed"
+    told = (
+        verdict["sentence"]
+        if verdict
+        else ""
+        if on_logs
+        else "no evaluation was run: nothing is claimed"
+    )
     job.screen.line(f" {view['id']}  {view['state']}  {view['steps']} steps", style="bold")
     for line in filter(None, (told, f"on your own logs: {on_logs['sentence']}" if on_logs else "")):
         job.screen.line(f" {line}")
@@ -82,13 +95,33 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     work = work_view(job.work)
     text = audit_page(work, where=_flags(job))
     counts = work["counts"]
-    of = f"{work['mistaken_sessions']} of {counts['sessions']} sessions, {counts['calls']} tool calls"
+    of = (
+        f"{work['mistaken_sessions']} of {counts['sessions']} sessions, {counts['calls']} tool"
+        " calls"
+    )
     job.screen.line(f" {work['mistakes']} mistaken messages in {of}")
     job.screen.table(
-        [(row["name"], row["count"], row["hinted"]) for row in work["kinds"]], head=("kind of mistake", "sites", "with a hint")
+        [(row["name"], row["count"], row["hinted"]) for row in work["kinds"]],
+        head=("kind of mistake", "sites", "with a hint"),
     )
-    names = ("counts", "sites", "mistakes", "mistaken_sessions", "hints", "kinds", "tools", "repositories", "authors", "apart")
-    about = {"run": None, **{name: work[name] for name in names}, "stale": left_out, "bytes": len(text.encode("utf-8"))}
+    names = (
+        "counts",
+        "sites",
+        "mistakes",
+        "mistaken_sessions",
+        "hints",
+        "kinds",
+        "tools",
+        "repositories",
+        "authors",
+        "apart",
+    )
+    about = {
+        "run": None,
+        **{name: work[name] for name in names},
+        "stale": left_out,
+        "bytes": len(text.encode("utf-8")),
+    }
     return job.work / PAGE, text, about
 
 

@@ -1,4 +1,5 @@
-"""A run or one of its checkpoints by name, and command lines that go on from it: after Ctrl-C, a full disk, a damaged checkpoint.
+"""A run or one of its checkpoints by name, and command lines that go on from it: after Ctrl-C, a
+full disk, a damaged checkpoint.
 
 run, step = chosen_run(job, "runs/a/checkpoints/step_000040")       # step is None for "latest", a name, or a run's folder
 with offering(job, "evaluate"): ...                                 # a damaged checkpoint: `recompose evaluate <the one before>`
@@ -30,7 +31,8 @@ _STEP = re.compile(r"step_(\d{6,})")
 
 
 def chosen_run(job: Job, wanted: str) -> tuple[RunDir, int | None]:
-    """A run by its folder, name, or "latest", and None; or by the folder of one of its checkpoints, and that one's number of steps."""
+    """A run by its folder, name, or "latest", and None; or by the folder of one of its checkpoints,
+    and that one's number of steps."""
     path = Path(wanted)
     if path.parent.name == "checkpoints" and (match := _STEP.fullmatch(path.name)):
         return open_run(path.parent.parent), int(match[1])
@@ -38,14 +40,25 @@ def chosen_run(job: Job, wanted: str) -> tuple[RunDir, int | None]:
 
 
 def resume_command(job: Job, path: Path, *, accept_changes: bool = False) -> str:
-    """The command line that goes on with a run, or from one of its checkpoints, with the settings of this call."""
-    settings = [word for key, value in dotted_settings().items() if key not in TOP_LEVEL[1:] for word in (f"--{key}", value)]
+    """The command line that goes on with a run, or from one of its checkpoints, with the settings
+    of this call."""
+    settings = [
+        word
+        for key, value in dotted_settings().items()
+        if key not in TOP_LEVEL[1:]
+        for word in (f"--{key}", value)
+    ]
     accept = ["--accept-changes"] * accept_changes
-    return f"{job.command('train')} {shlex.join(['--resume', short_path(path), *settings, *accept])}"
+    return (
+        f"{job.command('train')} {shlex.join(['--resume', short_path(path), *settings, *accept])}"
+    )
 
 
-def chosen_player(job: Job, verb: str, wanted: str, *, name: str, words: str = "") -> tuple[RunDir, Player]:
-    """A run, and its student as of the checkpoint that is meant; a damaged one is told as `offering` does."""
+def chosen_player(
+    job: Job, verb: str, wanted: str, *, name: str, words: str = ""
+) -> tuple[RunDir, Player]:
+    """A run, and its student as of the checkpoint that is meant; a damaged one is told as
+    `offering` does."""
     from composer_replication.evaluation.players import player_of
 
     run, step = chosen_run(job, wanted)
@@ -54,37 +67,60 @@ def chosen_player(job: Job, verb: str, wanted: str, *, name: str, words: str = "
 
 
 @contextmanager
-def offering(job: Job, verb: str, *, words: str = "", accept_changes: bool = False) -> Iterator[None]:
-    """While the block runs, a damaged checkpoint is told with the command line that takes the one before it; `words` stand before it."""
+def offering(
+    job: Job, verb: str, *, words: str = "", accept_changes: bool = False
+) -> Iterator[None]:
+    """While the block runs, a damaged checkpoint is told with the command line that takes the one
+    before it; `words` stand before it."""
     try:
         yield
     except DamagedError as error:
         if error.before is None:
             raise
         again = resume_command(job, error.before, accept_changes=accept_changes)
-        command = again if verb == "train" else f"{job.command(verb)} {words}{shlex.quote(short_path(error.before))}"
+        command = (
+            again
+            if verb == "train"
+            else f"{job.command(verb)} {words}{shlex.quote(short_path(error.before))}"
+        )
         fix = f"the one before it is whole; to go on from there: {command}"
         raise DamagedError(error.what, where=error.where, fix=fix, before=error.before) from error
 
 
 @contextmanager
 def telling_how_to_resume(job: Job, run: RunDir, *, accept_changes: bool = False) -> Iterator[None]:
-    """While the block trains: whoever cuts it short is told which checkpoint stands, and the command line that goes on from it."""
+    """While the block trains: whoever cuts it short is told which checkpoint stands, and the
+    command line that goes on from it."""
     command = resume_command(job, run.path, accept_changes=accept_changes)
     try:
         with offering(job, "train", accept_changes=accept_changes):
             yield
     except KeyboardInterrupt as error:
         kept, lines = run.checkpoints(), run.metrics()
-        what = f"interrupted after step {lines[-1]['step']}" if lines else "interrupted before the first step was done"
-        stands = f"; the newest checkpoint is {short_path(kept[-1][1])}" if kept else "; there is no checkpoint yet: it begins again"
-        raise InterruptedRunError(what + stands, where=short_path(run.path), fix=f"to go on: {command}") from error
+        what = (
+            f"interrupted after step {lines[-1]['step']}"
+            if lines
+            else "interrupted before the first step was done"
+        )
+        stands = (
+            f"; the newest checkpoint is {short_path(kept[-1][1])}"
+            if kept
+            else "; there is no checkpoint yet: it begins again"
+        )
+        raise InterruptedRunError(
+            what + stands, where=short_path(run.path), fix=f"to go on: {command}"
+        ) from error
     except UnwrittenError as error:
-        raise UnwrittenError(error.what, where=error.where, fix=f"make room there, then: {command}") from error
+        raise UnwrittenError(
+            error.what, where=error.where, fix=f"make room there, then: {command}"
+        ) from error
 
 
-def check_resume_dry(job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool) -> dict[str, Any]:
-    """What a resume would go on from, and which settings have changed; refuses as it would, but for start weights, which are not loaded."""
+def check_resume_dry(
+    job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool
+) -> dict[str, Any]:
+    """What a resume would go on from, and which settings have changed; refuses as it would, but for
+    start weights, which are not loaded."""
     from composer_replication.training.checkpoint import check_resume, read_state, training_settings
     from composer_replication.training.identity import data_sha256
 
@@ -94,8 +130,15 @@ def check_resume_dry(job: Job, run: RunDir, step: int | None, data: Dataset, *, 
         at, folder = whole_checkpoint(run, step)
         state = read_state(folder)
     identity = {name: str(state.get(name, "")) for name in ("start_sha256", "env_sha256")}
-    identity["data_sha256"] = data_sha256(() if job.config.train.backend == "trl" else data.examples, data.pairs)
-    changed = check_resume(state, settings=training_settings(job.config), identity=identity, accept_changes=accept_changes)
+    identity["data_sha256"] = data_sha256(
+        () if job.config.train.backend == "trl" else data.examples, data.pairs
+    )
+    changed = check_resume(
+        state,
+        settings=training_settings(job.config),
+        identity=identity,
+        accept_changes=accept_changes,
+    )
     for line in changed:
         job.screen.line(f" changed  {line}", style="yellow")
     if not changed:

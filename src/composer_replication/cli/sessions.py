@@ -15,7 +15,8 @@ TIMES = ("started", "first_seen", "last_seen")
 
 
 def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
-    """What the store holds: every session with its project, its times, and when it was first and last seen in a log. Reads only.
+    """What the store holds: every session with its project, its times, and when it was first and
+    last seen in a log. Reads only.
 
     Parameters
     ----------
@@ -29,7 +30,11 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     for number, raw in enumerate(raw_sessions(store), 1):
         head = raw.header["session"]
         seen = record.sessions.get(raw.id) or Seen.of(raw.header, first_seen=record.since)
-        if project and project not in (seen.project, seen.project.rpartition("/")[2], project_folder(seen)):
+        if project and project not in (
+            seen.project,
+            seen.project.rpartition("/")[2],
+            project_folder(seen),
+        ):
             continue
         rows.append(
             {
@@ -47,17 +52,32 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
                 "file": seen.file,
                 "requests": head.get("requests", 0),
                 "requests_verified": head.get("requests_verified", 0),
-                "context": f"verified {head.get('requests_verified', 0)} of {head['requests']}" if head.get("requests") else "",
+                "context": (
+                    f"verified {head.get('requests_verified', 0)} of {head['requests']}"
+                    if head.get("requests")
+                    else ""
+                ),
             }
         )
     columns = ("id", "project", "folder", "turns", "started", "first_seen", "last_seen", "context")
-    shown = [(ordinal(row["ordinal"]), *(str(row[name])[:16] if name in TIMES else row[name] for name in columns)) for row in rows]
+    shown = [
+        (
+            ordinal(row["ordinal"]),
+            *(str(row[name])[:16] if name in TIMES else row[name] for name in columns),
+        )
+        for row in rows
+    ]
     job.screen.table(shown, head=("", *(name.replace("_", " ") for name in columns)))
     size = sum(row["bytes"] for row in rows) / 1e6
-    projects = {row["project"] if "/" in row["project"] else row["folder"] or row["project"] for row in rows}
+    projects = {
+        row["project"] if "/" in row["project"] else row["folder"] or row["project"] for row in rows
+    }
     job.screen.line(f"\n {len(rows)} sessions of {len(projects)} projects, {size:.1f} MB")
     if record.forgotten:
-        job.screen.line(f" forgotten: {', '.join(record.forgotten)}  (recompose ingest --recall NAME)", style="dim")
+        job.screen.line(
+            f" forgotten: {', '.join(record.forgotten)}  (recompose ingest --recall NAME)",
+            style="dim",
+        )
     job.tell_stale("sites.jsonl", "hints.jsonl", "preferences.jsonl", "curated.jsonl", "examples")
     job.screen.result({"sessions": rows, "forgotten": record.forgotten})
     return 0

@@ -1,4 +1,5 @@
-"""`recompose show session|site|example|pair|run [ID]`: one thing in the terminal; without an ID, the list."""
+"""`recompose show session|site|example|pair|run [ID]`: one thing in the terminal; without an ID,
+the list."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def show_command(
 
 def _hints(job: Job) -> dict[str, Hint]:
     """Hints by site, where `hints` has run for these sites."""
-    return {hint.site_id: hint for hint in read_hints(job.hints)} if job.is_usable(job.hints) else {}
+    return (
+        {hint.site_id: hint for hint in read_hints(job.hints)} if job.is_usable(job.hints) else {}
+    )
 
 
 def _session(job: Job, wanted: str, *, full: bool) -> int:
@@ -76,7 +79,11 @@ def _session(job: Job, wanted: str, *, full: bool) -> int:
     session = one_session(path, wanted)
     number = session_ids(path).index(session.id) + 1
     job.tell_stale(job.sites.name, job.hints.name)
-    found = [s for s in read_sites(job.sites) if s.session_id == session.id] if job.is_usable(job.sites) else []
+    found = (
+        [s for s in read_sites(job.sites) if s.session_id == session.id]
+        if job.is_usable(job.sites)
+        else []
+    )
     view = session_view(session, found, _hints(job), number=number)
     return _draw(job, view, session_parts, full=full)
 
@@ -88,26 +95,44 @@ def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
     hints = _hints(job)
     if not wanted:
         rows = [
-            {"ordinal": i, "id": s.id, "kind": s.kind, "category": s.category, "tool": s.tool, "hint": s.id in hints}
+            {
+                "ordinal": i,
+                "id": s.id,
+                "kind": s.kind,
+                "category": s.category,
+                "tool": s.tool,
+                "hint": s.id in hints,
+            }
             for i, s in enumerate(sites, 1)
         ]
         return _list(job, "sites", rows, ("kind", "category", "tool", "hint", "id"))
     index = find(wanted, [s.id for s in sites], noun="site", where=path)
     site = sites[index]
-    session = next(iter_sessions(job.need_file(job.sessions, verb="ingest"), {site.session_id}), None)
+    session = next(
+        iter_sessions(job.need_file(job.sessions, verb="ingest"), {site.session_id}), None
+    )
     if session is None:
-        raise UsageError(f"{job.sessions} holds no session {site.session_id}", fix=f"run again: {job.command('sites')}")
-    view = site_view(session, site, hints.get(site.id), number=index + 1, before=before, after=after)
+        raise UsageError(
+            f"{job.sessions} holds no session {site.session_id}",
+            fix=f"run again: {job.command('sites')}",
+        )
+    view = site_view(
+        session, site, hints.get(site.id), number=index + 1, before=before, after=after
+    )
     return _draw(job, view, site_parts, full=full)
 
 
 def _list(job: Job, name: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> int:
-    job.screen.table([(ordinal(r["ordinal"]), *(r[c] for c in columns)) for r in rows], head=("", *columns))
+    job.screen.table(
+        [(ordinal(r["ordinal"]), *(r[c] for c in columns)) for r in rows], head=("", *columns)
+    )
     job.screen.result({name: rows})
     return 0
 
 
-def _draw(job: Job, view: dict[str, Any], parts: Callable[..., Iterable[Any]], *, full: bool) -> int:
+def _draw(
+    job: Job, view: dict[str, Any], parts: Callable[..., Iterable[Any]], *, full: bool
+) -> int:
     for part in parts(view, full=full):
         job.screen.show(part)
     if view.get("left_out_before") or view.get("left_out_after"):

@@ -21,12 +21,21 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
     view = run_view(folder)
     screen = job.screen
     screen.line(
-        f" {view['id']}  {view['state']}  {view['steps']} of {view['steps_planned']} steps  attempt {view['attempts']}", style="bold"
+        f" {view['id']}  {view['state']}  {view['steps']} of {view['steps_planned']} steps  attempt"
+        f" {view['attempts']}",
+        style="bold",
     )
     screen.line(f" {view['command']}")
     changed = job.tell_changed(open_run(folder))
-    screen.table([_row(name, channel) for name, channel in view["channels"].items()], head=("channel", "status", "tokens", "loss", "grad"))
-    screen.line(" loss: first -> last. A loss that falls is no evidence of learning; that takes an evaluation with a placebo.", style="dim")
+    screen.table(
+        [_row(name, channel) for name, channel in view["channels"].items()],
+        head=("channel", "status", "tokens", "loss", "grad"),
+    )
+    screen.line(
+        " loss: first -> last. A loss that falls is no evidence of learning; that takes an"
+        " evaluation with a placebo.",
+        style="dim",
+    )
     for line in view["changed_settings"]:
         screen.line(f" set    {line}")
     if view["clipped"]:
@@ -39,8 +48,15 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
     logs = logs_view(open_run(folder), work=job.work)
     if logs is not None:
         for row in logs["rows"]:
-            bounds = "no interval" if row["recurrence_low"] is None else f"[{row['recurrence_low']:.3f}, {row['recurrence_high']:.3f}]"
-            screen.line(f" logs   {row['name']}: recurrence {row['recurrence']:.3f} {bounds} at {row['n']} held-out sites")
+            bounds = (
+                "no interval"
+                if row["recurrence_low"] is None
+                else f"[{row['recurrence_low']:.3f}, {row['recurrence_high']:.3f}]"
+            )
+            screen.line(
+                f" logs   {row['name']}: recurrence {row['recurrence']:.3f} {bounds} at {row['n']}"
+                " held-out sites"
+            )
         screen.line(f" logs   {logs['verdict']['sentence']}")
         show_side_by_side(job, logs, most=len(logs["sites"]) if full else SHOWN)
     screen.result({**view, "logs": logs, "stale": changed})
@@ -48,15 +64,22 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
 
 
 def run_folder(job: Job, wanted: str) -> Path:
-    """The folder of a run by its path, its name, or the beginning of its name; "" and "latest" are the newest."""
+    """The folder of a run by its path, its name, or the beginning of its name; "" and "latest" are
+    the newest."""
     if wanted and (Path(wanted) / "run.json").exists():
         return Path(wanted)
-    names = sorted(p.name for p in job.runs.iterdir() if p.name != LATEST and (p / "run.json").exists()) if job.runs.is_dir() else []
+    names = (
+        sorted(p.name for p in job.runs.iterdir() if p.name != LATEST and (p / "run.json").exists())
+        if job.runs.is_dir()
+        else []
+    )
     if not names:
         raise DataError("no run yet", where=str(job.runs), fix=f"run first: {job.command('train')}")
     if not wanted or wanted == LATEST:
         latest = job.runs / LATEST
-        return latest if latest.is_dir() else job.runs / Path(latest.read_text("utf-8").strip()).name
+        return (
+            latest if latest.is_dir() else job.runs / Path(latest.read_text("utf-8").strip()).name
+        )
     return job.runs / names[find(wanted, names, noun="run", where=job.runs)]
 
 

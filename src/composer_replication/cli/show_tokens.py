@@ -1,4 +1,5 @@
-"""`recompose show example|pair`: token sequences with the loss of every token, and each hint where the teacher sees it."""
+"""`recompose show example|pair`: token sequences with the loss of every token, and each hint where
+the teacher sees it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from composer_replication.cli.student_tokenizer import built_tokenizer
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 
 QUIET_TOKENS = 60  # of a message without loss, shown unless --full
-LEGEND = {True: "green = lm_ce, yellow = hint target", False: "[lm_ce], {hint target}, | between tokens"}
+LEGEND = {
+    True: "green = lm_ce, yellow = hint target",
+    False: "[lm_ce], {hint target}, | between tokens",
+}
 
 
 def show_example(job: Job, wanted: str, *, full: bool) -> int:
@@ -25,13 +29,23 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
     examples = load_shown(job).examples
     job.tell_stale(job.examples.name)
     if not wanted:
-        rows = [(ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id) for i, e in enumerate(examples, 1)]
+        rows = [
+            (ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id)
+            for i, e in enumerate(examples, 1)
+        ]
         job.screen.table(rows, head=("", "tokens", "lm_ce spans", "hints", "id"))
-        listed = [{"ordinal": i, "id": e.id, "tokens": len(e.ids), "hints": len(e.hints)} for i, e in enumerate(examples, 1)]
+        listed = [
+            {"ordinal": i, "id": e.id, "tokens": len(e.ids), "hints": len(e.hints)}
+            for i, e in enumerate(examples, 1)
+        ]
         job.screen.result({"examples": listed})
         return 0
     index = find(wanted, [e.id for e in examples], noun="example", where=job.examples)
-    view = example_view(examples[index], built_tokenizer(job.examples, build_command=job.command("build")), number=index + 1)
+    view = example_view(
+        examples[index],
+        built_tokenizer(job.examples, build_command=job.command("build")),
+        number=index + 1,
+    )
     for part in example_parts(view, colour=job.screen.colour, full=full):
         job.screen.show(part)
     job.screen.result(view)
@@ -39,15 +53,22 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
 
 
 def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> dict[str, Any]:
-    """An example as plain values: every token with its text and loss, the messages, and the views with their hints."""
+    """An example as plain values: every token with its text and loss, the messages, and the views
+    with their hints."""
     loss = ["none"] * len(example.ids)
     for a, b in example.trained:
         loss[a:b] = ["lm_ce"] * (b - a)
     for view in example.hints:
         for a, b in view.spans:
             loss[a:b] = ["hint"] * (b - a)
-    tokens = [{"id": i, "text": tokenizer.decode([i]), "loss": kind} for i, kind in zip(example.ids, loss, strict=True)]
-    turns = [{"turn": t.turn, "role": t.role, "author": t.author, "start": t.start, "end": t.end} for t in example.turns]
+    tokens = [
+        {"id": i, "text": tokenizer.decode([i]), "loss": kind}
+        for i, kind in zip(example.ids, loss, strict=True)
+    ]
+    turns = [
+        {"turn": t.turn, "role": t.role, "author": t.author, "start": t.start, "end": t.end}
+        for t in example.turns
+    ]
     hints = [
         {
             "site": v.site_id,
@@ -72,26 +93,45 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
 def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
     """What is drawn of an example: each message with its loss, and each hint above its message."""
     counts = view["counts"]
-    told = f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets, {counts['none']} without loss"
-    yield Text(f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{told}   ({LEGEND[colour]})", style="bold")
+    told = (
+        f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets,"
+        f" {counts['none']} without loss"
+    )
+    yield Text(
+        f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{told}  "
+        f" ({LEGEND[colour]})",
+        style="bold",
+    )
     start, above = 0, None
     preamble = view["turns"][0]["start"] if view["turns"] else len(view["tokens"])
-    for turn in ([{"turn": "-", "role": "preamble", "author": None, "start": 0, "end": preamble}] if preamble else []) + view["turns"]:
+    for turn in (
+        [{"turn": "-", "role": "preamble", "author": None, "start": 0, "end": preamble}]
+        if preamble
+        else []
+    ) + view["turns"]:
         for hint in view["hints"]:
             if start <= hint["at"] < turn["end"] and turn["start"] <= hint["at"]:
                 yield hint_panel(hint["text"])
                 if hint["context"]:
                     yield Text(context_text(hint["context"]), style="dim")
         if isinstance(above, int) and turn["turn"] > above + 1:
-            yield Text(f"(turns {above + 1} to {turn['turn'] - 1} of the session are not in this window)", style="dim")
+            yield Text(
+                f"(turns {above + 1} to {turn['turn'] - 1} of the session are not in this window)",
+                style="dim",
+            )
         above = turn["turn"]
-        yield Text(f"[{turn['turn']}] {turn['role']}" + (f" · {turn['author']}" if turn["author"] else ""), style="dim")
+        yield Text(
+            f"[{turn['turn']}] {turn['role']}" + (f" · {turn['author']}" if turn["author"] else ""),
+            style="dim",
+        )
         tokens = view["tokens"][turn["start"] : turn["end"]]
         quiet = all(t["loss"] == "none" for t in tokens)
         shown = tokens[:QUIET_TOKENS] if quiet and not full else tokens
         yield mask_text([(t["text"], t["loss"]) for t in shown], colour=colour)
         if len(shown) < len(tokens):
-            yield Text(f"... {len(tokens) - len(shown)} more tokens without loss (--full)", style="dim")
+            yield Text(
+                f"... {len(tokens) - len(shown)} more tokens without loss (--full)", style="dim"
+            )
         start = turn["end"]
 
 
@@ -100,13 +140,26 @@ def show_pair(job: Job, wanted: str, *, full: bool) -> int:
     pairs = load_shown(job).pairs
     job.tell_stale(job.examples.name)
     if not wanted:
-        job.screen.table([(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)], head=("", "site", "id"))
-        job.screen.result({"pairs": [{"ordinal": i, "id": p.id, "site": p.site_id} for i, p in enumerate(pairs, 1)]})
+        job.screen.table(
+            [(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)],
+            head=("", "site", "id"),
+        )
+        job.screen.result(
+            {
+                "pairs": [
+                    {"ordinal": i, "id": p.id, "site": p.site_id} for i, p in enumerate(pairs, 1)
+                ]
+            }
+        )
         return 0
     pair = pairs[find(wanted, [p.id for p in pairs], noun="pair", where=job.examples)]
     view = pair_view(pair, built_tokenizer(job.examples, build_command=job.command("build")))
     prefix = view["prefix"] if full else view["prefix"][-600:]
-    for title, text, style in (("prefix", prefix, "dim"), ("chosen", view["chosen"], "green"), ("rejected", view["rejected"], "red")):
+    for title, text, style in (
+        ("prefix", prefix, "dim"),
+        ("chosen", view["chosen"], "green"),
+        ("rejected", view["rejected"], "red"),
+    ):
         job.screen.line(title, style="bold")
         job.screen.line(text, style=style)
     job.screen.result(view)
@@ -115,5 +168,8 @@ def show_pair(job: Job, wanted: str, *, full: bool) -> int:
 
 def pair_view(pair: PreferencePair, tokenizer: Any) -> dict[str, Any]:
     """A pair as plain values."""
-    texts = {name: tokenizer.decode(list(getattr(pair, f"{name}_ids"))) for name in ("prefix", "chosen", "rejected")}
+    texts = {
+        name: tokenizer.decode(list(getattr(pair, f"{name}_ids")))
+        for name in ("prefix", "chosen", "rejected")
+    }
     return {"id": pair.id, "session": pair.session_id, "site": pair.site_id, **texts}

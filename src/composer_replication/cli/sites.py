@@ -1,4 +1,5 @@
-"""`recompose sites`: sessions -> sites.jsonl, the mistaken messages and what stands apart from them."""
+"""`recompose sites`: sessions -> sites.jsonl, the mistaken messages and what stands apart from
+them."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def sites_command(*, common: Common = Common()) -> int:
         write_lines(job.sites, map(record_to_json, found))
         job.stamp(job.sites, made_from=[job.sessions])
     _show(job, found, summary, notes, sessions=len(seen))
-    return job.finish({**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_step(job))
+    return job.finish(
+        {**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_step(job)
+    )
 
 
 def _find(job: Job, seen: list[str]) -> Iterator[Site]:
@@ -40,20 +43,30 @@ def _find(job: Job, seen: list[str]) -> Iterator[Site]:
         yield from find_sites(session, settings=job.config.sites)
 
 
-def _show(job: Job, found: list[Site], summary: SitesSummary, notes: list[str], *, sessions: int) -> None:
+def _show(
+    job: Job, found: list[Site], summary: SitesSummary, notes: list[str], *, sessions: int
+) -> None:
     screen = job.screen
     of = f"{summary.num_sessions} of {sessions} sessions"
-    screen.line(f" {summary.num_mistakes} mistaken messages in {of}; {summary.num_sites} sites in all")
+    screen.line(
+        f" {summary.num_mistakes} mistaken messages in {of}; {summary.num_sites} sites in all"
+    )
     screen.table(summary.kinds.items(), head=("kind of mistake", "sites"))
     if summary.apart:
         screen.line("\n apart from mistakes, never trained on by default:")
         screen.table(summary.apart.items(), head=("category/kind", "sites"))
     authors = ", ".join(f"{name} {count}" for name, count in summary.authors.items())
-    screen.line(f"\n author of the mistaken message: {authors or 'none'}  (imported text is off-policy: context distillation)")
+    screen.line(
+        f"\n author of the mistaken message: {authors or 'none'}  (imported text is off-policy:"
+        " context distillation)"
+    )
     for note in notes:
         screen.line(f" note   {note}", style="yellow")
     if not summary.num_mistakes:
-        screen.line(f" no mistaken message found; detectors: {', '.join(job.config.sites.detectors)}", style="yellow")
+        screen.line(
+            f" no mistaken message found; detectors: {', '.join(job.config.sites.detectors)}",
+            style="yellow",
+        )
     else:
         first = next(i for i, site in enumerate(found, 1) if site.category in TRAINED)
         screen.line(f" look   {job.command(f'show site {ordinal(first)}')}")

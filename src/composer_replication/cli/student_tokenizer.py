@@ -1,4 +1,5 @@
-"""The student's tokenizer, for build, train and show: made or loaded once by `build`, kept beside the examples."""
+"""The student's tokenizer, for build, train and show: made or loaded once by `build`, kept beside
+the examples."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 TINY = "tiny"
 FOLDER = "tokenizer"
-BLOCK_CHARS, TOTAL_CHARS = 2_000, 2_000_000  # of each text, and in all: enough to learn 2,048 tokens from
+# of each text, and in all: enough to learn 2,048 tokens from
+BLOCK_CHARS, TOTAL_CHARS = 2_000, 2_000_000
 
 
 def make_tokenizer(config: Config, sessions: Path) -> Any:
-    """The tokenizer to build with: that of the model, or for the tiny student one trained on the sessions that are not held out."""
+    """The tokenizer to build with: that of the model, or for the tiny student one trained on the
+    sessions that are not held out."""
     need("transformers", extra="train")
     if config.student.model != TINY:
         return load_tokenizer(config.student.model)
@@ -42,7 +45,9 @@ def _texts(sessions: Iterable[Session]) -> Iterator[str]:
     for session in sessions:
         for block in itertools.chain.from_iterable(turn.blocks for turn in session.turns):
             if isinstance(block, ToolCall):
-                yield json.dumps({"name": block.name, "arguments": block.arguments}, ensure_ascii=False)[:BLOCK_CHARS]
+                yield json.dumps(
+                    {"name": block.name, "arguments": block.arguments}, ensure_ascii=False
+                )[:BLOCK_CHARS]
             else:
                 yield block.text[:BLOCK_CHARS]
 
@@ -53,4 +58,5 @@ def _up_to(texts: Iterable[str], limit: int) -> Iterator[str]:
         total += len(text)
         if total > limit:
             return
-        yield text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be trained on
+        # lone surrogates cannot be trained on
+        yield text.encode("utf-8", "replace").decode("utf-8")

@@ -20,8 +20,11 @@ from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.plan import check_train_plan
 
 
-def train_command(*, resume: str = "", accept_changes: bool = False, name: str = "", common: Common = Common()) -> int:
-    """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run directory under runs/.
+def train_command(
+    *, resume: str = "", accept_changes: bool = False, name: str = "", common: Common = Common()
+) -> int:
+    """Train the student on examples/ and, with rollouts.env, on what it does itself: a new run
+    directory under runs/.
 
     Parameters
     ----------
@@ -38,7 +41,11 @@ def train_command(*, resume: str = "", accept_changes: bool = False, name: str =
         need(package, extra="train")
     live = bool(job.config.rollouts.env)
     tokenizer = tokenizer_of(job)
-    data = load_examples(job, tokenizer) if job.examples.is_dir() or not live else Dataset(examples=(), pairs=(), meta={})
+    data = (
+        load_examples(job, tokenizer)
+        if job.examples.is_dir() or not live
+        else Dataset(examples=(), pairs=(), meta={})
+    )
     job = as_built(job, data)
     config = job.config
     check_examples(job, data, kept := kept_kinds(job))
@@ -48,9 +55,19 @@ def train_command(*, resume: str = "", accept_changes: bool = False, name: str =
     say_gate(job, kept)
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
     if forked is not None:
-        told = f"{len(forked.spots(data.examples))} imported sites, {config.train.fork_sites} of them a step"
-        job.screen.line(f" fork     {told}: the student writes the message, its own failures are distilled")
-    check_train_plan(config.train, examples=data.examples, pairs=data.pairs, imported=not live or config.train.lm_ce.weight > 0)
+        told = (
+            f"{len(forked.spots(data.examples))} imported sites, {config.train.fork_sites} of them"
+            " a step"
+        )
+        job.screen.line(
+            f" fork     {told}: the student writes the message, its own failures are distilled"
+        )
+    check_train_plan(
+        config.train,
+        examples=data.examples,
+        pairs=data.pairs,
+        imported=not live or config.train.lm_ce.weight > 0,
+    )
     going_on = chosen_run(job, resume) if resume else None
     if going_on is not None:
         say_resume(job, *going_on)
@@ -64,9 +81,20 @@ def train_command(*, resume: str = "", accept_changes: bool = False, name: str =
 
     job.screen.line(f" loading  the student {config.student.model}", style="dim")
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
-    run, step = going_on if going_on is not None else (shared_run(lambda: new_run(job, data, name, sources)), None)
-    launch: Launch = {"resume": going_on is not None, "resume_step": step, "accept_changes": accept_changes}
-    job.screen.line(f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are trained)")
+    run, step = (
+        going_on
+        if going_on is not None
+        else (shared_run(lambda: new_run(job, data, name, sources)), None)
+    )
+    launch: Launch = {
+        "resume": going_on is not None,
+        "resume_step": step,
+        "accept_changes": accept_changes,
+    }
+    job.screen.line(
+        f" run      {run.path}   ({student.num_trainable} of {student.num_parameters} weights are"
+        " trained)"
+    )
     if config.train.backend == "trl":
         return with_trl(job, student, data, run, kept=kept, **launch)
     with telling_how_to_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:

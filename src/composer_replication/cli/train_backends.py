@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 
 def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
-    """Raise MissingExtraError where the backend is not installed, ConfigError for what it does not host; before a run exists.
+    """Raise MissingExtraError where the backend is not installed, ConfigError for what it does not
+    host; before a run exists.
 
-    An environment of the user's own makes one task, so that what is wrong with it shows here; returns its files.
+    An environment of the user's own makes one task, so that what is wrong with it shows here;
+    returns its files.
     """
     if config.train.backend == "trl":
         from composer_replication.training.backends._compat import require_trl
@@ -46,12 +48,23 @@ class Launch(TypedDict):
     accept_changes: bool
 
 
-def with_trl(job: Job, student: Student, data: Dataset, run: RunDir, *, kept: frozenset[str] | None, **launch: Unpack[Launch]) -> int:
+def with_trl(
+    job: Job,
+    student: Student,
+    data: Dataset,
+    run: RunDir,
+    *,
+    kept: frozenset[str] | None,
+    **launch: Unpack[Launch],
+) -> int:
     """Train with TRL's GRPOTrainer taking the steps."""
     from composer_replication.training.backends.trl_run import train_with_trl
 
     renderer = Renderer.for_tokenizer(student.tokenizer, family=job.config.student.template)
-    with telling_how_to_resume(job, run, accept_changes=launch["accept_changes"]), shown_steps(job) as on_step:
+    with (
+        telling_how_to_resume(job, run, accept_changes=launch["accept_changes"]),
+        shown_steps(job) as on_step,
+    ):
         result = train_with_trl(
             job.config,
             student=student,
@@ -68,13 +81,24 @@ def with_trl(job: Job, student: Student, data: Dataset, run: RunDir, *, kept: fr
 
 def finished(job: Job, result: TrainResult) -> int:
     """Say how a run ended and what comes next; returns the exit code."""
-    value: dict[str, Any] = {"run": str(result.run.path), "steps": result.steps, "statuses": result.statuses, "metrics": result.metrics}
+    value: dict[str, Any] = {
+        "run": str(result.run.path),
+        "steps": result.steps,
+        "statuses": result.statuses,
+        "metrics": result.metrics,
+    }
     wrote = [result.run.path, *([result.checkpoint] if result.checkpoint else [])]
     own = ":" in job.config.rollouts.env
     told = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
     if not job.config.rollouts.env:
         held = held_out_sessions(job)
-        told = "`recompose evaluate --logs` has it write at the held-out mistakes" if held else "nothing was held out (held_out.fraction)"
-    told = 'health/monitor is success on tasks of your environment\'s split "monitor"' if own else told
+        told = (
+            "`recompose evaluate --logs` has it write at the held-out mistakes"
+            if held
+            else "nothing was held out (held_out.fraction)"
+        )
+    told = (
+        'health/monitor is success on tasks of your environment\'s split "monitor"' if own else told
+    )
     job.screen.line(f" a loss that falls is no evidence of learning; {told}", style="dim")
     return job.finish(value, wrote=wrote, next_command=after_run(job, result.run.path.name))

@@ -1,4 +1,5 @@
-"""What `train` is given: the built examples with their tokenizer and split, checked against the student that is about to be trained."""
+"""What `train` is given: the built examples with their tokenizer and split, checked against the
+student that is about to be trained."""
 
 from __future__ import annotations
 
@@ -15,17 +16,21 @@ from composer_replication.tokens.renderer import Renderer
 
 
 def as_built(job: Job, data: Dataset) -> Job:
-    """The job with the split that the examples were built with: the evaluation holds out what this run did not see."""
+    """The job with the split that the examples were built with: the evaluation holds out what this
+    run did not see."""
     split = data.meta.get("held_out") or {}
     if not split:
         return job
-    held_out = job.config.held_out.model_copy(update={"by": split["by"], "fraction": split["fraction"]})
+    held_out = job.config.held_out.model_copy(
+        update={"by": split["by"], "fraction": split["fraction"]}
+    )
     loaded = replace(job.loaded, config=job.config.model_copy(update={"held_out": held_out}))
     return replace(job, loaded=loaded)
 
 
 def tokenizer_of(job: Job) -> Any:
-    """The tokenizer that `build` used; where nothing was built, and the student only plays, that of the student's own folder."""
+    """The tokenizer that `build` used; where nothing was built, and the student only plays, that of
+    the student's own folder."""
     model = job.config.student.model
     if job.config.rollouts.env and model != TINY and not job.examples.is_dir():
         return load_tokenizer(model)
@@ -36,11 +41,18 @@ def load_examples(job: Job, tokenizer: Any) -> Dataset:
     """The data set, checked against the student that is about to be trained."""
     wanted = job.config.student.model
     own = tokenizer if wanted == TINY else load_tokenizer(wanted)
-    data = load_dataset(job.examples, tokenizer_sha256=Renderer.for_tokenizer(own, family=job.config.student.template).codec.sha256())
+    data = load_dataset(
+        job.examples,
+        tokenizer_sha256=Renderer.for_tokenizer(
+            own, family=job.config.student.template
+        ).codec.sha256(),
+    )
     need_unforgotten(job, data)
     if data.meta["student"] != wanted:
         built = data.meta["student"]
         raise DataError(
-            f"the examples were built for {built!r}, the student is {wanted!r}", where=str(job.examples), fix=f"run: {job.command('build')}"
+            f"the examples were built for {built!r}, the student is {wanted!r}",
+            where=str(job.examples),
+            fix=f"run: {job.command('build')}",
         )
     return data

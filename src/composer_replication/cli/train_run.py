@@ -1,4 +1,5 @@
-"""The run that `train` works on: a new one, or one that goes on, and what is said of it, in a dry run too."""
+"""The run that `train` works on: a new one, or one that goes on, and what is said of it, in a dry
+run too."""
 
 from __future__ import annotations
 
@@ -20,49 +21,93 @@ from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 
 def new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
-    """A new run folder, with the settings, the command line that makes it again, and the hashes of its inputs."""
+    """A new run folder, with the settings, the command line that makes it again, and the hashes of
+    its inputs."""
     make_work(job.work)
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
     named = ["--name", name] if name else []
-    command = shlex.join(["recompose", "train", *named, *files, "-o", str(job.work.absolute()), *settings])
-    inputs = [(job.examples / EXAMPLES, len(data.examples)), (job.examples / PAIRS, len(data.pairs)), (job.examples / FOLDER, 1)]
-    inputs = [*(inputs if data.meta else []), *((file, len(file.read_bytes().splitlines())) for file in sources)]
+    command = shlex.join(
+        ["recompose", "train", *named, *files, "-o", str(job.work.absolute()), *settings]
+    )
+    inputs = [
+        (job.examples / EXAMPLES, len(data.examples)),
+        (job.examples / PAIRS, len(data.pairs)),
+        (job.examples / FOLDER, 1),
+    ]
+    inputs = [
+        *(inputs if data.meta else []),
+        *((file, len(file.read_bytes().splitlines())) for file in sources),
+    ]
     seed = stage_seed(job.config.seed, "train")
-    return create_run(job.runs, resolved=job.config.model_dump(mode="json"), command=command, seed=seed, inputs=inputs, name=name)
+    return create_run(
+        job.runs,
+        resolved=job.config.model_dump(mode="json"),
+        command=command,
+        seed=seed,
+        inputs=inputs,
+        name=name,
+    )
 
 
 def finish_dry(
-    job: Job, plan: dict[str, Any], data: Dataset, going_on: tuple[RunDir, int | None] | None, *, name: str, accept_changes: bool
+    job: Job,
+    plan: dict[str, Any],
+    data: Dataset,
+    going_on: tuple[RunDir, int | None] | None,
+    *,
+    name: str,
+    accept_changes: bool,
 ) -> int:
     """Say what would be written; with --resume, what would be gone on from."""
     if going_on is None:
-        return job.finish({"plan": plan}, wrote=[job.runs / (name or "<new run>")], next_command=job.command("train"))
+        return job.finish(
+            {"plan": plan},
+            wrote=[job.runs / (name or "<new run>")],
+            next_command=job.command("train"),
+        )
     run, step = going_on
     found = check_resume_dry(job, run, step, data, accept_changes=accept_changes)
-    again = resume_command(job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes)
+    again = resume_command(
+        job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes
+    )
     return job.finish({"plan": plan, "resume": found}, wrote=[run.path], next_command=again)
 
 
 def say_resume(job: Job, run: RunDir, step: int | None) -> None:
-    """Which run goes on, and from where; raises BusyError where another process is at work on it."""
+    """Which run goes on, and from where; raises BusyError where another process is at work on
+    it."""
     need_free(run.path, what=LAUNCH)
     kept = [pair for pair in run.checkpoints() if step in (None, pair[0])]
     _check_left(job, run, kept)
-    told = f"from {kept[-1][1].name}, {kept[-1][0]} of {job.config.train.steps} steps" if kept else "no checkpoint yet: from the first step"
+    told = (
+        f"from {kept[-1][1].name}, {kept[-1][0]} of {job.config.train.steps} steps"
+        if kept
+        else "no checkpoint yet: from the first step"
+    )
     later = ", ".join(path.name for at, path in run.checkpoints() if step is not None and at > step)
     aside = f"; set aside: {later}" if later else ""
     job.screen.line(f" resume   {short_path(run.path)}   {told}{aside}")
 
 
 def _check_left(job: Job, run: RunDir, kept: Sequence[tuple[int, Path]]) -> None:
-    """Raise ConfigError where no step is left; a run that was cut short behind its last step may still be brought to its end."""
+    """Raise ConfigError where no step is left; a run that was cut short behind its last step may
+    still be brought to its end."""
     steps = job.config.train.steps
-    if not kept or kept[-1][0] < steps or (kept[-1][0] == steps and run.info().get("state") != "done"):
+    if (
+        not kept
+        or kept[-1][0] < steps
+        or (kept[-1][0] == steps and run.info().get("state") != "done")
+    ):
         return
     done, path = kept[-1]
     evaluate = f"{job.command('evaluate')} {shlex.quote(short_path(path))}"
-    fix = f"to go on, set train.steps above {done}: --train.steps N --accept-changes; to judge it as it is: {evaluate}"
+    fix = (
+        f"to go on, set train.steps above {done}: --train.steps N --accept-changes; to judge it as"
+        f" it is: {evaluate}"
+    )
     raise ConfigError(
-        f"nothing is left to train: {path.name} has {done} steps, train.steps is {steps}", where=short_path(run.path), fix=fix
+        f"nothing is left to train: {path.name} has {done} steps, train.steps is {steps}",
+        where=short_path(run.path),
+        fix=fix,
     )

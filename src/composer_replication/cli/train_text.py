@@ -1,4 +1,5 @@
-"""What `train` says: the plan before anything is loaded, one line a step, and events as they happen."""
+"""What `train` says: the plan before anything is loaded, one line a step, and events as they
+happen."""
 
 from __future__ import annotations
 
@@ -18,30 +19,59 @@ COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red
 
 
 def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
-    """Tokens and weights per channel, and rollouts per step; refuses a weighted channel for which there is nothing at all."""
+    """Tokens and weights per channel, and rollouts per step; refuses a weighted channel for which
+    there is nothing at all."""
     settings, rollouts = job.config.train, job.config.rollouts
     weights = weights_in_settings(job.config)
-    imported = not rollouts.env or settings.lm_ce.weight > 0  # as in training/loop.py: of imported examples only anchors are drawn else
+    # as in training/loop.py: of imported examples only anchors are drawn else
+    imported = not rollouts.env or settings.lm_ce.weight > 0
     units = {
         "policy": sum(len(action.logprobs) for e in data.examples for action in e.actions),
         "lm_ce": sum(b - a for e in data.examples for a, b in e.trained),
         "hint": sum(len(v.target_ids) for e in data.examples for v in e.hints) if imported else 0,
-        "preference": len(data.pairs) + sum(len(e.anchored) for e in data.examples) * (settings.preference.anchor > 0),
+        "preference": (
+            len(data.pairs)
+            + sum(len(e.anchored) for e in data.examples) * (settings.preference.anchor > 0)
+        ),
     }
     played = rollouts.groups * rollouts.group_size if rollouts.env else 0
-    by_play = {"policy": f"{played} rollouts a step", "hint": f"at most {rollouts.hint_sites} sites a step of rollouts"} if played else {}
+    by_play = (
+        {
+            "policy": f"{played} rollouts a step",
+            "hint": f"at most {rollouts.hint_sites} sites a step of rollouts",
+        }
+        if played
+        else {}
+    )
     shown = {"hint": f"{units['hint']} imported"} if played else {}
     job.screen.table(
-        [(name, weights[name], shown.get(name, units[name]), "off" if weights[name] == 0 else by_play.get(name, "")) for name in CHANNELS],
+        [
+            (
+                name,
+                weights[name],
+                shown.get(name, units[name]),
+                "off" if weights[name] == 0 else by_play.get(name, ""),
+            )
+            for name in CHANNELS
+        ],
         head=("channel", "weight", "tokens, or pairs and anchors", ""),
     )
     _say_plan(job, data, played=played)
     for name in CHANNELS:
         if weights[name] == 0 and units[name]:
-            job.screen.line(f" note     there is data for {name}, but its weight is 0: set train.{name}.weight", style="yellow")
+            job.screen.line(
+                f" note     there is data for {name}, but its weight is 0: set train.{name}.weight",
+                style="yellow",
+            )
     if (lacking := unfed(job, units)) is not None:
         raise lacking.error()
-    plan = {"weights": weights, "units": units, "steps": settings.steps, "examples": len(data.examples), "pairs": len(data.pairs)}
+    plan = {
+        "weights": weights,
+        "units": units,
+        "steps": settings.steps,
+        "examples": len(data.examples),
+        "pairs": len(data.pairs),
+    }
     return {**plan, "rollouts_per_step": played, "placebo": list(settings.placebo)}
 
 
@@ -49,24 +79,46 @@ def _say_plan(job: Job, data: Dataset, *, played: int) -> None:
     settings, rollouts = job.config.train, job.config.rollouts
     parts = [f"{settings.steps} steps"]
     if played:
-        extra = f", and at most {rollouts.extra_groups * rollouts.group_size} more for flat groups" if rollouts.extra_groups else ""
-        parts.append(f"{played} rollouts a step in {rollouts.env!r} ({rollouts.groups} tasks x {rollouts.group_size}{extra})")
+        extra = (
+            f", and at most {rollouts.extra_groups * rollouts.group_size} more for flat groups"
+            if rollouts.extra_groups
+            else ""
+        )
+        parts.append(
+            f"{played} rollouts a step in {rollouts.env!r} ({rollouts.groups} tasks x"
+            f" {rollouts.group_size}{extra})"
+        )
     if data.examples and (not played or settings.lm_ce.weight):
         per_epoch = -(-len(data.examples) // settings.batch_examples)
         parts.append(f"{settings.batch_examples} examples a step, one pass is {per_epoch} steps")
-    job.screen.line(f" plan     {'; '.join(parts)}; at most {settings.micro_tokens} padded tokens in one forward")
+    job.screen.line(
+        f" plan     {'; '.join(parts)}; at most {settings.micro_tokens} padded tokens in one"
+        " forward"
+    )
     if settings.placebo:
-        job.screen.line(f" placebo  {', '.join(settings.placebo)}: nothing about these can be learnt from this run", style="yellow")
+        job.screen.line(
+            f" placebo  {', '.join(settings.placebo)}: nothing about these can be learnt from"
+            " this run",
+            style="yellow",
+        )
 
 
 class Steps:
-    """Shows one line a step, key=value, so that it can be searched; the time left is that of the steps seen since this launch.
+    """Shows one line a step, key=value, so that it can be searched; the time left is that of the
+    steps seen since this launch.
 
-    In between, every `every_s` seconds without a line, it says what the step is at, so that a long one does not look like one that hangs.
+    In between, every `every_s` seconds without a line, it says what the step is at, so that a long
+    one does not look like one that hangs.
     """
 
     def __init__(self, job: Job, *, every_s: float = 10.0) -> None:
-        self.job, self.began, self.seen, self.done, self.every_s = job, time.monotonic(), 0, 0, every_s
+        self.job, self.began, self.seen, self.done, self.every_s = (
+            job,
+            time.monotonic(),
+            0,
+            0,
+            every_s,
+        )
         self.doing: Callable[[], str] = lambda: "getting ready"
         self._over, self._said = threading.Event(), time.monotonic()
         self._thread = threading.Thread(target=self._wait, daemon=True)
@@ -75,7 +127,12 @@ class Steps:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         self._thread.join()
 
@@ -101,7 +158,11 @@ class Steps:
     def __call__(self, line: Mapping[str, Any]) -> None:
         """One step was taken."""
         self.seen, self.done, self._said = self.seen + 1, int(line["step"]), time.monotonic()
-        left = (time.monotonic() - self.began) / self.seen * (self.job.config.train.steps - line["step"])
+        left = (
+            (time.monotonic() - self.began)
+            / self.seen
+            * (self.job.config.train.steps - line["step"])
+        )
         bad = any(line.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
         self.job.screen.line(" " + step_text(line, left_s=left), style="red" if bad else "")
 
@@ -114,7 +175,11 @@ def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
     """
     parts = [f"step={line['step']}"]
     if "rollouts/success" in line:
-        sites = f" sites={line.get('sites/used', 0)}/{line['sites/found']}" if "sites/found" in line else ""
+        sites = (
+            f" sites={line.get('sites/used', 0)}/{line['sites/found']}"
+            if "sites/found" in line
+            else ""
+        )
         kl = f" kl={line['health/kl']:.3f}" if "health/kl" in line else ""
         parts.append(f"success={line['rollouts/success']:.2f}{sites}{kl}")
     for name in CHANNELS:
@@ -122,7 +187,10 @@ def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
         if status != "off":
             loss = line[f"{name}/loss"]
             shown = "" if loss is None else f" loss={loss:.4f}"
-            parts.append(f"{name}={status}{shown} tokens={line[f'{name}/tokens']} grad={line[f'{name}/grad_norm']:.3g}")
+            parts.append(
+                f"{name}={status}{shown} tokens={line[f'{name}/tokens']}"
+                f" grad={line[f'{name}/grad_norm']:.3g}"
+            )
     if line.get("clipped"):
         parts.append("clipped")
     return " | ".join([*parts, f"eta={duration(left_s)}"])
@@ -133,7 +201,11 @@ def show_event(job: Job, event: Mapping[str, Any]) -> None:
     if event["kind"] in ("starved", "dead", "clipped", "drift", "restored"):
         job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
     elif event["kind"] == "took_over":
-        job.screen.line(f" note     the launch before this one died: {event['owner']}; this one goes on in its place", style="yellow")
+        job.screen.line(
+            f" note     the launch before this one died: {event['owner']}; this one goes on in its"
+            " place",
+            style="yellow",
+        )
     elif event["kind"] == "start" and event.get("layout"):
         why = event.get("why_rows") or event.get("sharing")
         job.screen.line(f" layout   {event['layout']}{f': {why}' if why else ''}")
@@ -145,8 +217,13 @@ def event_text(event: Mapping[str, Any]) -> str:
     """An event in one line, its numbers to four digits.
 
     >>> event_text({"t": 1.0, "kind": "drift", "step": 5, "measure": "rollouts/entropy", "value": 0.0123685909, "start": 0.005})
-    'drift: step 5, measure rollouts/entropy, value 0.01237, start 0.005 (a warning, nothing is stopped)'
+    'drift: step 5, measure rollouts/entropy, value 0.01237, start 0.005 (a warning, nothing is
+    stopped)'
     """
-    told = [f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in event.items() if k not in ("t", "kind", "attempt")]
+    told = [
+        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
+        for k, v in event.items()
+        if k not in ("t", "kind", "attempt")
+    ]
     stops = " (a warning, nothing is stopped)" if event["kind"] == "drift" else ""
     return f"{event['kind']}: {', '.join(told)}{stops}"

@@ -1,4 +1,5 @@
-"""`recompose trust`: let the settings of a file count that run code, send something or reach out of its folder."""
+"""`recompose trust`: let the settings of a file count that run code, send something or reach out of
+its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def trust_command(
     show_list: Annotated[bool, Parameter(name="--list")] = False,
     common: Common = Common(),
 ) -> int:
-    """Trust a settings file as it is now: where it lies and what it holds. After a change it has to be trusted again.
+    """Trust a settings file as it is now: where it lies and what it holds. After a change it has to
+    be trusted again.
 
     Parameters
     ----------
@@ -37,13 +39,23 @@ def trust_command(
     trusted = Trusted.of(os.environ)
     if show_list:
         rows = trusted.rows()
-        screen.table([(row["path"], row["sha256"][:12], row.get("since", "")) for row in rows], head=("file", "sha256", "since"))
+        screen.table(
+            [(row["path"], row["sha256"][:12], row.get("since", "")) for row in rows],
+            head=("file", "sha256", "since"),
+        )
         screen.result({"store": str(trusted.store), "trusted": rows})
         return 0
     paths = settings_paths(files or common.config, start=Path.cwd())
     if not paths:
-        raise ConfigError("no recompose.toml here or above", where=str(Path.cwd()), fix="give a file: recompose trust FILE")
-    told = [_forget(trusted, path, screen, common) if forget else _trust(trusted, path, screen, common) for path in paths]
+        raise ConfigError(
+            "no recompose.toml here or above",
+            where=str(Path.cwd()),
+            fix="give a file: recompose trust FILE",
+        )
+    told = [
+        _forget(trusted, path, screen, common) if forget else _trust(trusted, path, screen, common)
+        for path in paths
+    ]
     if common.dry_run:
         screen.line(" dry run: nothing was written")
     screen.result({"store": str(trusted.store), "files": told, "dry_run": common.dry_run})
@@ -58,7 +70,11 @@ def _trust(trusted: Trusted, path: Path, screen: Screen, common: Common) -> dict
     elif not common.dry_run:
         trusted.add(file)
         screen.wrote(trusted.store, f"{path} is trusted as it is now, sha256 {file.sha256[:12]}")
-    return {"path": str(path), "sha256": file.sha256, "powers": [str(power) for power in file.powers]}
+    return {
+        "path": str(path),
+        "sha256": file.sha256,
+        "powers": [str(power) for power in file.powers],
+    }
 
 
 def _forget(trusted: Trusted, path: Path, screen: Screen, common: Common) -> dict[str, object]:

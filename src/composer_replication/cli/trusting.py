@@ -1,4 +1,5 @@
-"""Whether the powers of a settings file count, and what a verb says of the files that it read, of what it runs, and of what it sends.
+"""Whether the powers of a settings file count, and what a verb says of the files that it read, of
+what it runs, and of what it sends.
 
 load_config(common.config, flags=..., start=here, how=partial(decide, common=common))
 say_settings(loaded, screen, uses=("detectors",))   ->  " settings  /p/recompose.toml  (trusted)", ' runs      "mine.py:find"  (sites)'
@@ -26,7 +27,8 @@ Line = tuple[str, str]
 
 
 def decide(file: SettingsFile, *, common: Common) -> str:
-    """Why the powers of a file count, "" where they do not; on a terminal the user is asked once for each content."""
+    """Why the powers of a file count, "" where they do not; on a terminal the user is asked once
+    for each content."""
     if common.trust_settings:
         return "--trust-settings"
     trusted = Trusted.of(os.environ)
@@ -49,21 +51,32 @@ def show_powers(screen: Screen, file: SettingsFile) -> None:
 
 
 def _can_ask(common: Common) -> bool:
-    """On a terminal, by one process, and not where the caller only wants to know what would happen."""
+    """On a terminal, by one process, and not where the caller only wants to know what would
+    happen."""
     asks = not (common.json or common.dry_run) and is_main_rank()
     return asks and bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
-    """One line for each file that was read, for each thing that the verb would run, and for each host that it would send to."""
+    """One line for each file that was read, for each thing that the verb would run, and for each
+    host that it would send to."""
     lines = [line for use in uses for line in USES[use](loaded.config)]
-    sources = [source for source in loaded.sources if str(source.path) != os.devnull]  # "no file": the demo's
+    # "no file": the demo's
+    sources = [source for source in loaded.sources if str(source.path) != os.devnull]
     for source in sources:
-        screen.line(f" settings  {source.path}" + (f"  ({source.how})" if source.powers else ""), style="dim")
+        screen.line(
+            f" settings  {source.path}" + (f"  ({source.how})" if source.powers else ""),
+            style="dim",
+        )
     for does, what in lines:
         screen.line(f" {does:<8}  {what}", style="yellow")
-    files = [{"path": str(source.path), "sha256": source.sha256, "trust": source.how} for source in sources]
-    named: dict[str, Any] = {verb: [what for does, what in lines if does == verb] for verb in ("runs", "sends")}
+    files = [
+        {"path": str(source.path), "sha256": source.sha256, "trust": source.how}
+        for source in sources
+    ]
+    named: dict[str, Any] = {
+        verb: [what for does, what in lines if does == verb] for verb in ("runs", "sends")
+    }
     screen.about = {"settings_read": {"files": files, **named}}
 
 
@@ -78,7 +91,11 @@ def _detectors(config: Config) -> Iterator[Line]:
 
 
 def _writers(config: Config) -> Iterator[Line]:
-    yield from (("runs", f"{told(name)}  (hints.writers)") for name in config.hints.writers.values() if ":" in name)
+    yield from (
+        ("runs", f"{told(name)}  (hints.writers)")
+        for name in config.hints.writers.values()
+        if ":" in name
+    )
 
 
 def _recipe(config: Config) -> Iterator[Line]:
@@ -98,7 +115,13 @@ def _env(config: Config) -> Iterator[Line]:
 
 def _server(config: Config) -> Iterator[Line]:
     if config.rollouts.generator == "served":
-        yield "sends", f"what the student reads to {_host(config.rollouts.server.url)}, without a key  (rollouts.server)"
+        yield (
+            "sends",
+            (
+                f"what the student reads to {_host(config.rollouts.server.url)}, without a key "
+                " (rollouts.server)"
+            ),
+        )
 
 
 def _reader(config: Config) -> Iterator[Line]:
@@ -107,19 +130,29 @@ def _reader(config: Config) -> Iterator[Line]:
 
 
 def _teachers(config: Config) -> Iterator[Line]:
-    names = [name for name in config.replay.teachers if name != "scripted"] if not config.replay.recorded else []
+    names = (
+        [name for name in config.replay.teachers if name != "scripted"]
+        if not config.replay.recorded
+        else []
+    )
     yield from _asked(config, [*names, *filter(None, [config.replay.judge])])
 
 
 def _asked(config: Config, names: list[str]) -> Iterator[Line]:
     known = {**DEFAULT_TEACHERS, **config.replay.teacher}
-    yield from (("sends", f"your sessions, redacted, to {told(name)} {_to(known[name])}") for name in names if name in known)
+    yield from (
+        ("sends", f"your sessions, redacted, to {told(name)} {_to(known[name])}")
+        for name in names
+        if name in known
+    )
 
 
 def _to(one: TeacherSettings) -> str:
     if one.kind == "local":
         return f"on this machine ({told(one.model)})"
-    return f"at {_host(one.base_url)} " + (f"with the key in ${one.key_env}" if one.key_env else "without a key")
+    return f"at {_host(one.base_url)} " + (
+        f"with the key in ${one.key_env}" if one.key_env else "without a key"
+    )
 
 
 def _host(url: str) -> str:

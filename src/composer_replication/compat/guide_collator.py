@@ -1,15 +1,18 @@
-"""`ComposerDataCollator` and `CollatorConfig`, as the earlier public framework's guide names them: a thin front of build and `collate`.
+"""`ComposerDataCollator` and `CollatorConfig`, as the earlier public framework's guide names them:
+a thin front of build and `collate`.
 
     collator = ComposerDataCollator(tokenizer, CollatorConfig(enable_replay_dpo=True))
     batch = collator(trace_examples, normalized_pairs)        # records or dictionaries
     collator.skipped                                          # what does not fit or cannot be rendered; a warning tells it too
 
-What differs from the guide: everything is rendered with the student's own chat template; masks are 0/1 and attention comes from lengths;
-the teacher row is the student's with the hint inserted above the *marked* message, which is the mistake; `student_response_idx` and
-`teacher_response_idx` say where its tokens stand on either side; a conversation that is longer than a row becomes several windows of whole
-messages, as `recompose build` cuts them, and no message is ever cut.
+What differs from the guide: everything is rendered with the student's own chat template; masks are
+0/1 and attention comes from lengths; the teacher row is the student's with the hint inserted above
+the *marked* message, which is the mistake; `student_response_idx` and `teacher_response_idx` say
+where its tokens stand on either side; a conversation that is longer than a row becomes several
+windows of whole messages, as `recompose build` cuts them, and no message is ever cut.
 
-Shapes: B student rows, T length, H teacher rows (one per hint), P pairs, N tokens of the longest target.
+Shapes: B student rows, T length, H teacher rows (one per hint), P pairs, N tokens of the longest
+target.
 """
 
 from __future__ import annotations
@@ -34,13 +37,16 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
 HintGenerator = Callable[[str, Mapping[str, Any]], str | None]
-_MEANT = frozenset((("hint", "no_hint"), ("hint", "category"), ("lm_ce", "site"), ("lm_ce", "author")))
+_MEANT = frozenset(
+    (("hint", "no_hint"), ("hint", "category"), ("lm_ce", "site"), ("lm_ce", "author"))
+)
 """Skips that say what was asked for: a mistake without a hint, a message that is not trained."""
 _NOBODY = "\0nobody"
 
 
 class TokenizerLike(Protocol):
-    """What the collator asks of a tokenizer: one of transformers (a PreTrainedTokenizerFast) has it all."""
+    """What the collator asks of a tokenizer: one of transformers (a PreTrainedTokenizerFast) has it
+    all."""
 
     chat_template: Any
     pad_token_id: int | None
@@ -55,8 +61,9 @@ class TokenizerLike(Protocol):
 class CollatorConfig:
     """The guide's fields, each with a default.
 
-    Without a `hint_generator` a marked turn's hint is `error_meta["hint"]`, which `claude_states_to_trace_examples` writes. `pad_token_id`
-    None is the tokenizer's. `ignore_index` fills the index tensors behind the end of a target, where a gather must not go.
+    Without a `hint_generator` a marked turn's hint is `error_meta["hint"]`, which
+    `claude_states_to_trace_examples` writes. `pad_token_id` None is the tokenizer's. `ignore_index`
+    fills the index tensors behind the end of a target, where a gather must not go.
 
     Example: CollatorConfig(max_seq_len=4096, hint_generator=my_hints, enable_replay_dpo=True)
     """
@@ -72,35 +79,55 @@ class CollatorConfig:
 
     def __post_init__(self) -> None:
         if self.ignore_index >= 0:
-            raise ConfigError(f"ignore_index {self.ignore_index} is a position", fix="use a negative number")
+            raise ConfigError(
+                f"ignore_index {self.ignore_index} is a position", fix="use a negative number"
+            )
 
 
 class ComposerDataCollator:
-    """Turns the guide's examples into one batch of tensors, e.g. ComposerDataCollator(tokenizer, config)(examples, pairs).
+    """Turns the guide's examples into one batch of tensors, e.g. ComposerDataCollator(tokenizer,
+    config)(examples, pairs).
 
-    Keys: input_ids attention_mask response_mask rewards example_idx; with enable_sdpo ctx_teacher_input_ids ctx_teacher_attention_mask
-    sdpo_loss_mask sdpo_row student_response_idx teacher_response_idx; with enable_replay_dpo dpo_{chosen,rejected}_{input_ids,
-    attention_mask,response_mask}. `example_idx` is the example of each row (a long one has several), `sdpo_row` the student row of each
-    teacher row. A marked message is in no response_mask. `skipped` counts what the last batch lacks, by name.
+    Keys: input_ids attention_mask response_mask rewards example_idx; with enable_sdpo
+    ctx_teacher_input_ids ctx_teacher_attention_mask sdpo_loss_mask sdpo_row student_response_idx
+    teacher_response_idx; with enable_replay_dpo dpo_{chosen,rejected}_{input_ids,
+    attention_mask,response_mask}. `example_idx` is the example of each row (a long one has
+    several), `sdpo_row` the student row of each teacher row. A marked message is in no
+    response_mask. `skipped` counts what the last batch lacks, by name.
     """
 
-    def __init__(self, tokenizer: Any, config: CollatorConfig | None = None, *, family: str = "auto") -> None:
+    def __init__(
+        self, tokenizer: Any, config: CollatorConfig | None = None, *, family: str = "auto"
+    ) -> None:
         self.config = config or CollatorConfig()
         self.renderer = Renderer.for_tokenizer(tokenizer, family=family)
         self.skipped: Counter[str] = Counter()
 
     def __call__(
-        self, examples: Sequence[TraceExample | Mapping[str, Any]], pairs: Sequence[PreferencePair | Mapping[str, Any]] = ()
+        self,
+        examples: Sequence[TraceExample | Mapping[str, Any]],
+        pairs: Sequence[PreferencePair | Mapping[str, Any]] = (),
     ) -> dict[str, Tensor]:
-        """One batch; raises DataError where nothing of the examples, or of the pairs, fits, and where pairs are on and none was given."""
+        """One batch; raises DataError where nothing of the examples, or of the pairs, fits, and
+        where pairs are on and none was given."""
         config = self.config
         if config.enable_replay_dpo and not pairs:
-            raise DataError("enable_replay_dpo is on, but no pair was given", fix="give pairs, or switch it off")
+            raise DataError(
+                "enable_replay_dpo is on, but no pair was given", fix="give pairs, or switch it off"
+            )
         self.skipped = Counter()
-        built = [(number, row) for number, example in enumerate(examples) for row in self.training_examples(example, number=number)]
+        built = [
+            (number, row)
+            for number, example in enumerate(examples)
+            for row in self.training_examples(example, number=number)
+        ]
         if not built:
             raise self._nothing("examples", "max_seq_len", config.max_seq_len)
-        made = [self._pair(pair, number) for number, pair in enumerate(pairs)] if config.enable_replay_dpo else []
+        made = (
+            [self._pair(pair, number) for number, pair in enumerate(pairs)]
+            if config.enable_replay_dpo
+            else []
+        )
         sides = [pair for pair in made if pair is not None]
         if made and not sides:
             raise self._nothing("pairs", "max_dpo_seq_len", config.max_dpo_seq_len)
@@ -108,30 +135,62 @@ class ComposerDataCollator:
             told = ", ".join(f"{name} ({num})" for name, num in self.skipped.most_common())
             warnings.warn(f"ComposerDataCollator leaves out: {told}", UserWarning, stacklevel=2)
         batch = collate([row for _, row in built], sides, pad_id=self._pad_id())
-        kept = guide_keys(batch, ignore_index=config.ignore_index, hints=config.enable_sdpo, pairs=config.enable_replay_dpo)
+        kept = guide_keys(
+            batch,
+            ignore_index=config.ignore_index,
+            hints=config.enable_sdpo,
+            pairs=config.enable_replay_dpo,
+        )
         rewards = [self._reward(examples[number], number) for number, _ in built]
-        return {"rewards": torch.tensor(rewards), "example_idx": torch.tensor([number for number, _ in built]), **kept}
+        return {
+            "rewards": torch.tensor(rewards),
+            "example_idx": torch.tensor([number for number, _ in built]),
+            **kept,
+        }
 
-    def training_examples(self, example: TraceExample | Mapping[str, Any], *, number: int = 0) -> list[TrainingExample]:
-        """The windows of the guide's example in the project's own form, rendered with the student's template."""
-        known = {key: value for key, value in example.items() if key != self.config.rlvr_reward_key} if type(example) is dict else example
+    def training_examples(
+        self, example: TraceExample | Mapping[str, Any], *, number: int = 0
+    ) -> list[TrainingExample]:
+        """The windows of the guide's example in the project's own form, rendered with the student's
+        template."""
+        known = (
+            {key: value for key, value in example.items() if key != self.config.rlvr_reward_key}
+            if type(example) is dict
+            else example
+        )
         whole = TraceExample.of(known, where=f"example {number}")
         name = whole.id or f"example {number}"
         session = _session(name, [turn.turn() for turn in whole.turns], whole.tools)
         sites, hints = self._marks(whole, name)
         settings = BuildSettings(max_tokens=self.config.max_seq_len)
-        return [item for item in self._built(session, settings, sites=sites, hints=hints) if isinstance(item, TrainingExample)]
+        return [
+            item
+            for item in self._built(session, settings, sites=sites, hints=hints)
+            if isinstance(item, TrainingExample)
+        ]
 
     def _marks(self, example: TraceExample, name: str) -> tuple[list[Site], list[Hint]]:
-        """A site for every message that cross-entropy must leave alone; a hint for those that are mistakes."""
+        """A site for every message that cross-entropy must leave alone; a hint for those that are
+        mistakes."""
         sites, hints = [], []
         for number, turn in enumerate(example.turns):
             if turn.role != "assistant" or (turn.trained and turn.error_kind is None):
                 continue
             category = "rejected" if turn.error_kind is None else "mistake"
-            site = Site(session_id=name, turn=number, kind=turn.error_kind or "", detector="guide", evidence=(), category=category)
+            site = Site(
+                session_id=name,
+                turn=number,
+                kind=turn.error_kind or "",
+                detector="guide",
+                evidence=(),
+                category=category,
+            )
             sites.append(site)
-            if turn.error_kind is not None and self.config.enable_sdpo and (text := self._hint(turn, site.id)):
+            if (
+                turn.error_kind is not None
+                and self.config.enable_sdpo
+                and (text := self._hint(turn, site.id))
+            ):
                 hints.append(Hint(site_id=site.id, text=text, writer="guide", kind=turn.error_kind))
         return sites, hints
 
@@ -139,12 +198,20 @@ class ComposerDataCollator:
         if self.config.hint_generator is not None:
             return self.config.hint_generator(turn.error_kind or "", turn.error_meta)
         if "hint" not in turn.error_meta:
-            fix = "give hint_generator(kind, meta) -> text or None, put the text into error_meta['hint'], or set enable_sdpo=False"
-            raise ConfigError(f"a turn is marked {turn.error_kind!r}, but there is no hint for it", where=where, fix=fix)
+            fix = (
+                "give hint_generator(kind, meta) -> text or None, put the text into"
+                " error_meta['hint'], or set enable_sdpo=False"
+            )
+            raise ConfigError(
+                f"a turn is marked {turn.error_kind!r}, but there is no hint for it",
+                where=where,
+                fix=fix,
+            )
         return turn.error_meta["hint"]
 
     def _pair(self, pair: PreferencePair | Mapping[str, Any], number: int) -> PreferencePair | None:
-        """A pair as tokens: one that is, or one of `extract_dpo_pairs` or `DJNormalizer`, or a dictionary of its fields."""
+        """A pair as tokens: one that is, or one of `extract_dpo_pairs` or `DJNormalizer`, or a
+        dictionary of its fields."""
         if isinstance(pair, PreferencePair):
             length = len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids))
             if length <= self.config.max_dpo_seq_len:
@@ -155,8 +222,17 @@ class ComposerDataCollator:
         context, chosen, rejected = _sides(pair, where=name)
         session = _session(name, [*context, rejected], pair.get("tools") or ())
         settings = BuildSettings(max_tokens=self.config.max_dpo_seq_len, authors=(_NOBODY,))
-        preference = Preference(session_id=name, turn=len(context), chosen=chosen, rejected=rejected)
-        return next((item for item in self._built(session, settings, pairs=[preference]) if isinstance(item, PreferencePair)), None)
+        preference = Preference(
+            session_id=name, turn=len(context), chosen=chosen, rejected=rejected
+        )
+        return next(
+            (
+                item
+                for item in self._built(session, settings, pairs=[preference])
+                if isinstance(item, PreferencePair)
+            ),
+            None,
+        )
 
     def _built(
         self,
@@ -169,7 +245,14 @@ class ComposerDataCollator:
     ) -> list[TrainingExample | PreferencePair]:
         """What build makes of a conversation; what it leaves out is counted."""
         found = []
-        for item in build_examples([session], sites=sites, hints=hints, preferences=pairs, renderer=self.renderer, settings=settings):
+        for item in build_examples(
+            [session],
+            sites=sites,
+            hints=hints,
+            preferences=pairs,
+            renderer=self.renderer,
+            settings=settings,
+        ):
             if not isinstance(item, Skipped):
                 found.append(item)
             elif (item.channel, item.reason) not in _MEANT:
@@ -177,27 +260,45 @@ class ComposerDataCollator:
         return found
 
     def _nothing(self, what: str, knob: str, limit: int) -> DataError:
-        reasons = ", ".join(f"{name} ({num})" for name, num in self.skipped.most_common()) or "no message of a model to train on"
+        reasons = (
+            ", ".join(f"{name} ({num})" for name, num in self.skipped.most_common())
+            or "no message of a model to train on"
+        )
         fix = f"raise {knob} if they are too long: no message is cut"
-        return DataError(f"nothing is left of the {what}: {reasons}; {knob} is {limit}", where="ComposerDataCollator", fix=fix)
+        return DataError(
+            f"nothing is left of the {what}: {reasons}; {knob} is {limit}",
+            where="ComposerDataCollator",
+            fix=fix,
+        )
 
     def _reward(self, example: Mapping[str, Any], number: int) -> float:
         key = self.config.rlvr_reward_key
         if key not in example and key != "final_reward":
-            raise DataError(f"there is no {key!r}, the rlvr_reward_key", where=f"example {number}", fix="give every example its reward")
+            raise DataError(
+                f"there is no {key!r}, the rlvr_reward_key",
+                where=f"example {number}",
+                fix="give every example its reward",
+            )
         return float(example.get(key, 0.0))
 
     def _pad_id(self) -> int:
         """The configured id, or the tokenizer's; whatever it is, no mask is made from it."""
         own = self.renderer.tokenizer
-        ids = (self.config.pad_token_id, getattr(own, "pad_token_id", None), getattr(own, "eos_token_id", None))
+        ids = (
+            self.config.pad_token_id,
+            getattr(own, "pad_token_id", None),
+            getattr(own, "eos_token_id", None),
+        )
         return next((one for one in ids if one is not None), 0)
 
 
-def guide_keys(batch: Batch, *, ignore_index: int = -100, hints: bool = True, pairs: bool = True) -> dict[str, Tensor]:
+def guide_keys(
+    batch: Batch, *, ignore_index: int = -100, hints: bool = True, pairs: bool = True
+) -> dict[str, Tensor]:
     """A batch of `collate` under the guide's names; what the collator gives, without the rewards.
 
-    Example: guide_keys(batch)["sdpo_row"] -> tensor([1]): the only teacher row belongs to student row 1
+    Example: guide_keys(batch)["sdpo_row"] -> tensor([1]): the only teacher row belongs to student
+    row 1
     """
     result = {
         "input_ids": batch.student.ids_BT,
@@ -205,18 +306,26 @@ def guide_keys(batch: Batch, *, ignore_index: int = -100, hints: bool = True, pa
         "response_mask": _mask(batch.student, batch.lm),
     }
     if hints:
-        rows = {int(item): int(row) for item, row in zip(batch.hint_student.item_N, batch.hint_student.row_N, strict=True)}
+        rows = {
+            int(item): int(row)
+            for item, row in zip(batch.hint_student.item_N, batch.hint_student.row_N, strict=True)
+        }
         result |= {
             "ctx_teacher_input_ids": batch.teacher.ids_BT,
             "ctx_teacher_attention_mask": batch.teacher.attention_BT,
             "sdpo_loss_mask": _mask(batch.teacher, batch.hint_teacher),
-            "sdpo_row": torch.tensor([rows[item] for item in range(batch.hint_student.num_items)], dtype=torch.long),
+            "sdpo_row": torch.tensor(
+                [rows[item] for item in range(batch.hint_student.num_items)], dtype=torch.long
+            ),
             "student_response_idx": _positions(batch.hint_student, ignore_index),
             "teacher_response_idx": _positions(batch.hint_teacher, ignore_index),
         }
     if pairs:
         mask_BT = _mask(batch.pair, batch.response)
-        for side, part in (("chosen", slice(0, batch.num_pairs)), ("rejected", slice(batch.num_pairs, None))):
+        for side, part in (
+            ("chosen", slice(0, batch.num_pairs)),
+            ("rejected", slice(batch.num_pairs, None)),
+        ):
             result[f"dpo_{side}_input_ids"] = batch.pair.ids_BT[part]
             result[f"dpo_{side}_attention_mask"] = batch.pair.attention_BT[part]
             result[f"dpo_{side}_response_mask"] = mask_BT[part]
@@ -225,27 +334,52 @@ def guide_keys(batch: Batch, *, ignore_index: int = -100, hints: bool = True, pa
 
 def _session(name: str, turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]]) -> Session:
     whole = (Segment(start=0, end=len(turns)),)
-    return Session(id=name, source=SourceRef(file=""), turns=tuple(turns), segments=whole, tools=tuple(map(_tool, tools)))
+    return Session(
+        id=name,
+        source=SourceRef(file=""),
+        turns=tuple(turns),
+        segments=whole,
+        tools=tuple(map(_tool, tools)),
+    )
 
 
 def _tool(value: Mapping[str, Any]) -> ToolSpec:
     """A tool in the shape of a request."""
     function = value["function"]
-    return ToolSpec(name=function["name"], description=function.get("description", ""), parameters=function.get("parameters", {}))
+    return ToolSpec(
+        name=function["name"],
+        description=function.get("description", ""),
+        parameters=function.get("parameters", {}),
+    )
 
 
 def _sides(pair: Mapping[str, Any], *, where: str) -> tuple[list[Turn], Turn, Turn]:
-    """Context, chosen and rejected message of the guide's pair; chat messages before flat text, which has lost what a call was."""
+    """Context, chosen and rejected message of the guide's pair; chat messages before flat text,
+    which has lost what a call was."""
     context = pair.get("prompt_messages") or pair.get("state_messages")
     if not context or "chosen" not in pair or "rejected" not in pair:
-        fix = "give a pair of extract_dpo_pairs or DJNormalizer, or its fields: state_messages, chosen, rejected"
-        raise DataError(f"this is no pair: it has {', '.join(map(str, pair)) or 'nothing'}", where=where, fix=fix)
+        fix = (
+            "give a pair of extract_dpo_pairs or DJNormalizer, or its fields: state_messages,"
+            " chosen, rejected"
+        )
+        raise DataError(
+            f"this is no pair: it has {', '.join(map(str, pair)) or 'nothing'}",
+            where=where,
+            fix=fix,
+        )
 
     def side(name: str) -> Turn:
-        message = (pair.get(f"{name}_messages") or [pair.get(f"{name}_message")])[0] or {"role": "assistant", "content": pair[name]}
+        message = (pair.get(f"{name}_messages") or [pair.get(f"{name}_message")])[0] or {
+            "role": "assistant",
+            "content": pair[name],
+        }
         return TraceTurn.of(message, where=f"{where}, {name}").turn()
 
-    return [TraceTurn.of(m, where=f"{where}, message {n}").turn() for n, m in enumerate(context)], side("chosen"), side("rejected")
+    return (
+        [TraceTurn.of(m, where=f"{where}, message {n}").turn() for n, m in enumerate(context)],
+        side("chosen"),
+        side("rejected"),
+    )
 
 
 def _mask(rows: Rows, targets: Targets) -> Tensor:
@@ -256,9 +390,12 @@ def _mask(rows: Rows, targets: Targets) -> Tensor:
 
 
 def _positions(targets: Targets, fill: int) -> Tensor:
-    """(H, N): where each target token stands in its row; the logits that predict it stand one before."""
+    """(H, N): where each target token stands in its row; the logits that predict it stand one
+    before."""
     counts = torch.bincount(targets.item_N, minlength=targets.num_items)
-    positions_HN = torch.full((targets.num_items, int(counts.max()) if targets.num_items else 0), fill, dtype=torch.long)
+    positions_HN = torch.full(
+        (targets.num_items, int(counts.max()) if targets.num_items else 0), fill, dtype=torch.long
+    )
     for item in range(targets.num_items):
         positions_HN[item, : int(counts[item])] = targets.position_N[targets.item_N == item]
     return positions_HN

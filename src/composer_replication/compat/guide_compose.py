@@ -1,4 +1,5 @@
-"""`compose_loss`, as the earlier public framework's guide names it: three terms of one batch, added up.
+"""`compose_loss`, as the earlier public framework's guide names it: three terms of one batch, added
+up.
 
     batch = ComposerDataCollator(tokenizer, config)(examples, pairs)
     parts = compose_loss(model, batch, alpha_sdpo=0.1, beta_replay=0.05, reference=start)
@@ -6,9 +7,11 @@
 
     total = lm_ce + alpha_sdpo * sdpo_jsd + beta_replay * trace_replay_dpo
 
-What differs from the guide: the hint term compares the tokens of the mistaken message at their own positions on either side; a term with a
-weight and no input raises instead of being 0; DPO needs a reference (a model, or the log-probs of one); sdpo_wrapper="taid" needs a
-taid_t. Means are over this batch alone. `recompose train` and `train` use training/step.py, which counts over the whole step.
+What differs from the guide: the hint term compares the tokens of the mistaken message at their own
+positions on either side; a term with a weight and no input raises instead of being 0; DPO needs a
+reference (a model, or the log-probs of one); sdpo_wrapper="taid" needs a taid_t. Means are over
+this batch alone. `recompose train` and `train` use training/step.py, which counts over the whole
+step.
 
 Shapes: B rows, T length, H hints, N tokens, P pairs, D hidden size.
 """
@@ -26,20 +29,28 @@ from composer_replication.compat.guide_collator import guide_keys
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.losses.entropy import eopd_soft_gate
 from composer_replication.losses.fused import fused_divergence, fused_logprobs, fused_rows
-from composer_replication.losses.preference import dpo, sequence_logprobs, sequence_mean_logprobs, simpo
+from composer_replication.losses.preference import (
+    dpo,
+    sequence_logprobs,
+    sequence_mean_logprobs,
+    simpo,
+)
 from composer_replication.losses.taid import share_of, taid
 from composer_replication.models.forward import final_hidden, head_of, scoring
 from composer_replication.tokens.batch import Batch
 
 _REFERENCE = ("ref_logprobs", "ref_logps")  # the guide's name, and a shorter one
-Ids = tuple[Tensor, Tensor, Tensor]  # rows of ids (B, T), and row and position of each of N loss tokens
+# rows of ids (B, T), and row and position of each of N loss tokens
+Ids = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossComponents:
-    """The terms of `compose_loss`, each a mean of this batch before its weight; a term whose weight is 0 is a constant 0.
+    """The terms of `compose_loss`, each a mean of this batch before its weight; a term whose weight
+    is 0 is a constant 0.
 
-    Example: LossComponents(total=<2.31>, lm_ce=<2.30>, sdpo_jsd=<0.08>, trace_replay_dpo=<0.69>).total.backward()
+    Example: LossComponents(total=<2.31>, lm_ce=<2.30>, sdpo_jsd=<0.08>,
+    trace_replay_dpo=<0.69>).total.backward()
     """
 
     total: Tensor
@@ -64,28 +75,45 @@ def compose_loss(
     dpo_beta: float = 0.1,
     reference: Any = None,
 ) -> LossComponents:
-    """The three terms of a batch of `ComposerDataCollator`, or of `collate`, with gradient to `model`.
+    """The three terms of a batch of `ComposerDataCollator`, or of `collate`, with gradient to
+    `model`.
 
-    The hint term is the raw JSD between the model and itself below the hint (without gradient), on the mistaken message's tokens;
-    "taid" and "entropy_opd" put TAID's or the guide's gated loss in its place. `reference` is the model DPO compares with; without it
-    a model with adapters is compared with itself without them, and else the batch must hold dpo_{chosen,rejected}_ref_logprobs (P,).
-    Raises DataError for a weighted term without inputs, AlignmentError where both sides of a hint do not hold the same ids,
-    ConfigError for options that cannot be used.
+    The hint term is the raw JSD between the model and itself below the hint (without gradient), on
+    the mistaken message's tokens; "taid" and "entropy_opd" put TAID's or the guide's gated loss in
+    its place. `reference` is the model DPO compares with; without it a model with adapters is
+    compared with itself without them, and else the batch must hold
+    dpo_{chosen,rejected}_ref_logprobs (P,).
+    Raises DataError for a weighted term without inputs, AlignmentError where both sides of a hint
+    do not hold the same ids, ConfigError for options that cannot be used.
     """
     _check(alpha_sdpo, beta_replay, dpo_variant, sdpo_wrapper)
-    _check_numbers(jsd_beta=jsd_beta, positive={"dpo_beta": dpo_beta, "simpo_beta": simpo_beta, "entropy_opd_h_max": entropy_opd_h_max})
+    _check_numbers(
+        jsd_beta=jsd_beta,
+        positive={
+            "dpo_beta": dpo_beta,
+            "simpo_beta": simpo_beta,
+            "entropy_opd_h_max": entropy_opd_h_max,
+        },
+    )
     taid_share = _taid_share(sdpo_wrapper, taid_t)
     held = guide_keys(batch) if isinstance(batch, Batch) else batch
     head = head_of(model)
     student_BT = _need(held, "input_ids", "lm_ce")
     hidden_BTD = final_hidden(model, student_BT)
     row_N, position_N = _places(_need(held, "response_mask", "lm_ce"), student_BT, "lm_ce")
-    lm_ce = -fused_logprobs(hidden_BTD[row_N, position_N - 1], head, student_BT[row_N, position_N]).mean()
+    lm_ce = -fused_logprobs(
+        hidden_BTD[row_N, position_N - 1], head, student_BT[row_N, position_N]
+    ).mean()
 
     zero = lm_ce.new_zeros(())
     hint = preference = zero
     if alpha_sdpo:
-        how = {"wrapper": sdpo_wrapper, "t": taid_share, "h_max": entropy_opd_h_max, "beta": jsd_beta}
+        how = {
+            "wrapper": sdpo_wrapper,
+            "t": taid_share,
+            "h_max": entropy_opd_h_max,
+            "beta": jsd_beta,
+        }
         hint = _hint_term(model, held, hidden_BTD, **how)
     if beta_replay:
         sides = _pair_sides(held)
@@ -102,11 +130,20 @@ def compose_loss(
 
 def _check(alpha_sdpo: float, beta_replay: float, dpo_variant: str, sdpo_wrapper: str) -> None:
     if not (alpha_sdpo >= 0 and beta_replay >= 0):
-        raise ConfigError(f"negative weights: alpha_sdpo {alpha_sdpo}, beta_replay {beta_replay}", where="compose_loss")
+        raise ConfigError(
+            f"negative weights: alpha_sdpo {alpha_sdpo}, beta_replay {beta_replay}",
+            where="compose_loss",
+        )
     if dpo_variant not in ("dpo", "simpo"):
-        raise ConfigError(f"unknown dpo_variant {dpo_variant!r}", where="compose_loss", fix="use dpo or simpo")
+        raise ConfigError(
+            f"unknown dpo_variant {dpo_variant!r}", where="compose_loss", fix="use dpo or simpo"
+        )
     if sdpo_wrapper not in ("none", "taid", "entropy_opd"):
-        raise ConfigError(f"unknown sdpo_wrapper {sdpo_wrapper!r}", where="compose_loss", fix="use none, taid or entropy_opd")
+        raise ConfigError(
+            f"unknown sdpo_wrapper {sdpo_wrapper!r}",
+            where="compose_loss",
+            fix="use none, taid or entropy_opd",
+        )
 
 
 def _check_numbers(*, jsd_beta: float, positive: Mapping[str, float | None]) -> None:
@@ -132,40 +169,73 @@ def _taid_share(sdpo_wrapper: str, taid_t: float | Tensor | None) -> float:
 
 def _need(held: Mapping[str, Tensor], key: str, term: str) -> Tensor:
     if key not in held:
-        raise DataError(f"the term {term} has a weight, but the batch holds no {key}", where="compose_loss", fix="set its weight to 0")
+        raise DataError(
+            f"the term {term} has a weight, but the batch holds no {key}",
+            where="compose_loss",
+            fix="set its weight to 0",
+        )
     return held[key]
 
 
 def _places(mask_BT: Tensor, ids_BT: Tensor, term: str) -> tuple[Tensor, Tensor]:
     """Row and position of each token of a mask of 0 and 1."""
     if mask_BT.shape != ids_BT.shape:
-        raise AlignmentError(f"a mask of {tuple(mask_BT.shape)} for ids of {tuple(ids_BT.shape)}", where=term)
+        raise AlignmentError(
+            f"a mask of {tuple(mask_BT.shape)} for ids of {tuple(ids_BT.shape)}", where=term
+        )
     if not bool(((mask_BT == 0) | (mask_BT == 1)).all()):
         raise AlignmentError("a mask holds 0 and 1 only: a -100 would turn the sign", where=term)
     row_N, position_N = mask_BT.nonzero(as_tuple=True)
     if not len(row_N):
-        raise DataError(f"the term {term} has a weight, but no token is in its mask", where="compose_loss", fix="set its weight to 0")
+        raise DataError(
+            f"the term {term} has a weight, but no token is in its mask",
+            where="compose_loss",
+            fix="set its weight to 0",
+        )
     if int(position_N.min()) == 0:
         raise AlignmentError("a mask begins at position 0, which nothing predicts", where=term)
     return row_N, position_N
 
 
 def _hint_term(
-    model: Any, held: Mapping[str, Tensor], hidden_BTD: Tensor, *, wrapper: str, t: float, h_max: float | None, beta: float
+    model: Any,
+    held: Mapping[str, Tensor],
+    hidden_BTD: Tensor,
+    *,
+    wrapper: str,
+    t: float,
+    h_max: float | None,
+    beta: float,
 ) -> Tensor:
     """Mean over the tokens of every mistaken message."""
     term = "sdpo_jsd"
-    student_BT, teacher_BT = _need(held, "input_ids", term), _need(held, "ctx_teacher_input_ids", term)
-    ours_HN, theirs_HN = _need(held, "student_response_idx", term), _need(held, "teacher_response_idx", term)
+    student_BT, teacher_BT = (
+        _need(held, "input_ids", term),
+        _need(held, "ctx_teacher_input_ids", term),
+    )
+    ours_HN, theirs_HN = (
+        _need(held, "student_response_idx", term),
+        _need(held, "teacher_response_idx", term),
+    )
     sites_H = _need(held, "sdpo_row", term)
     if ours_HN.shape != theirs_HN.shape or not len(sites_H) == len(ours_HN) == len(teacher_BT):
-        shapes = f"{tuple(ours_HN.shape)}, {tuple(theirs_HN.shape)}, {len(sites_H)} sites, {len(teacher_BT)} teacher rows"
+        shapes = (
+            f"{tuple(ours_HN.shape)}, {tuple(theirs_HN.shape)}, {len(sites_H)} sites,"
+            f" {len(teacher_BT)} teacher rows"
+        )
         raise AlignmentError(f"student and teacher do not line up: {shapes}", where=term)
     if not torch.equal(ours_HN >= 0, theirs_HN >= 0):
-        raise AlignmentError("student and teacher do not line up: one side has more tokens than the other", where=term)
+        raise AlignmentError(
+            "student and teacher do not line up: one side has more tokens than the other",
+            where=term,
+        )
     hint_N, place_N = (ours_HN >= 0).nonzero(as_tuple=True)
     if not len(hint_N):
-        raise DataError(f"the term {term} has a weight, but no hint is in the batch", where="compose_loss", fix="set alpha_sdpo to 0")
+        raise DataError(
+            f"the term {term} has a weight, but no hint is in the batch",
+            where="compose_loss",
+            fix="set alpha_sdpo to 0",
+        )
     row_N, at_N, there_N = sites_H[hint_N], ours_HN[hint_N, place_N], theirs_HN[hint_N, place_N]
     if int(torch.minimum(at_N, there_N).min()) == 0:
         raise AlignmentError("a target begins at position 0, which nothing predicts", where=term)
@@ -176,10 +246,14 @@ def _hint_term(
         teacher_ND = final_hidden(model, teacher_BT)[hint_N, there_N - 1]
     student_ND = hidden_BTD[row_N, at_N - 1]
     if wrapper == "none":
-        return fused_divergence(student_ND, head, teacher_ND, head, divergence="jsd", beta=beta, raw=True).mean()
+        return fused_divergence(
+            student_ND, head, teacher_ND, head, divergence="jsd", beta=beta, raw=True
+        ).mean()
     if wrapper == "taid":
         return fused_rows(lambda s, z: taid(s, z, t=t), student_ND, head, teacher_ND, head).mean()
-    return fused_rows(lambda s, z: eopd_soft_gate(s, z, h_max=h_max), student_ND, head, teacher_ND, head).mean()
+    return fused_rows(
+        lambda s, z: eopd_soft_gate(s, z, h_max=h_max), student_ND, head, teacher_ND, head
+    ).mean()
 
 
 def _pair_sides(held: Mapping[str, Tensor]) -> tuple[Ids, Ids]:
@@ -188,9 +262,13 @@ def _pair_sides(held: Mapping[str, Tensor]) -> tuple[Ids, Ids]:
     found = []
     for side in ("chosen", "rejected"):
         ids_PT = _need(held, f"dpo_{side}_input_ids", term)
-        found.append((ids_PT, *_places(_need(held, f"dpo_{side}_response_mask", term), ids_PT, term)))
+        found.append(
+            (ids_PT, *_places(_need(held, f"dpo_{side}_response_mask", term), ids_PT, term))
+        )
     if len(found[0][0]) != len(found[1][0]):
-        raise AlignmentError(f"{len(found[0][0])} chosen rows and {len(found[1][0])} rejected ones", where=term)
+        raise AlignmentError(
+            f"{len(found[0][0])} chosen rows and {len(found[1][0])} rejected ones", where=term
+        )
     return found[0], found[1]
 
 
@@ -198,24 +276,37 @@ def _sides(model: Any, side: Ids, *, mean: bool) -> Tensor:
     """Sum (or mean) of the response's log-probs, per pair."""
     ids_PT, row_N, position_N = side
     hidden_ND = final_hidden(model, ids_PT)[row_N, position_N - 1]
-    logp_N = fused_logprobs(hidden_ND, head_of(model), ids_PT[row_N, position_N], head_gradient="backward")
-    return (sequence_mean_logprobs if mean else sequence_logprobs)(logp_N, row_N, num_sequences=len(ids_PT))
+    logp_N = fused_logprobs(
+        hidden_ND, head_of(model), ids_PT[row_N, position_N], head_gradient="backward"
+    )
+    return (sequence_mean_logprobs if mean else sequence_logprobs)(
+        logp_N, row_N, num_sequences=len(ids_PT)
+    )
 
 
-def _reference_logps(model: Any, held: Mapping[str, Tensor], sides: tuple[Ids, Ids], reference: Any) -> tuple[Tensor, Tensor]:
+def _reference_logps(
+    model: Any, held: Mapping[str, Tensor], sides: tuple[Ids, Ids], reference: Any
+) -> tuple[Tensor, Tensor]:
     """Log-probs of both sides under the reference, without gradient."""
     term = "trace_replay_dpo"
     name = next((name for name in _REFERENCE if f"dpo_chosen_{name}" in held), None)
     if reference is None and name is not None:
-        chosen_P, rejected_P = (_need(held, f"dpo_{side}_{name}", term) for side in ("chosen", "rejected"))
+        chosen_P, rejected_P = (
+            _need(held, f"dpo_{side}_{name}", term) for side in ("chosen", "rejected")
+        )
         for given_P in (chosen_P, rejected_P):
             if given_P.shape != (len(sides[0][0]),):
-                raise AlignmentError(f"reference log-probs of {tuple(given_P.shape)} for {len(sides[0][0])} pairs", where=term)
+                raise AlignmentError(
+                    f"reference log-probs of {tuple(given_P.shape)} for {len(sides[0][0])} pairs",
+                    where=term,
+                )
         return chosen_P, rejected_P
     adapters = reference is not None
     if not adapters and not hasattr(model, "disable_adapter"):
         fix = "give reference=<the model at the start>, or dpo_variant='simpo', which needs none"
-        raise ConfigError("DPO has nothing to compare the model with", where="compose_loss", fix=fix)
+        raise ConfigError(
+            "DPO has nothing to compare the model with", where="compose_loss", fix=fix
+        )
     scored = reference if adapters else model
     with scoring(scored, adapters=adapters):
         return _sides(scored, sides[0], mean=False), _sides(scored, sides[1], mean=False)

@@ -9,7 +9,8 @@ GUIDE_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "command_not_found",
         re.compile(
-            r"command not found|unknown command: |is not recognized as (?:an internal or external command|the name of)|: not found\s*$"
+            r"command not found|unknown command: |is not recognized as (?:an internal or external"
+            r" command|the name of)|: not found\s*$"
             r"|\bspawn \S{1,200} ENOENT|^(?:\S{0,80}/)?env: .{0,200}no such file",
             re.I | re.M,
         ),
@@ -17,25 +18,37 @@ GUIDE_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "file_not_found",
         re.compile(
-            r"no such file or directory|(?:file|path|directory) (?:does not exist|not found)|\bENOENT\b|FileNotFoundError"
-            r"|cannot find the (?:file|path) specified|did not match any files?\b|\bfile \S{1,200} not found",
+            r"no such file or directory|(?:file|path|directory) (?:does not exist|not"
+            r" found)|\bENOENT\b|FileNotFoundError"
+            r"|cannot find the (?:file|path) specified|did not match any files?\b|\bfile \S{1,200}"
+            r" not found",
             re.I,
         ),
     ),
     (
         "permission_denied",
         re.compile(
-            r"permission denied|permission to use .{1,200} (?:was|has been) denied|\bpermission to \S{1,200} denied"
-            r"|\baccess (?:is |was )?denied|\bE(?:ACCES|PERM)\b|PermissionError|operation not permitted|\b403 forbidden",
+            r"permission denied|permission to use .{1,200} (?:was|has been) denied|\bpermission to"
+            r" \S{1,200} denied"
+            r"|\baccess (?:is |was )?denied|\bE(?:ACCES|PERM)\b|PermissionError|operation not"
+            r" permitted|\b403 forbidden",
             re.I,
         ),
     ),
-    ("syntax_error", re.compile(r"syntax ?error|parse error|IndentationError|TabError|unexpected (?:token|EOF|indent)", re.I)),
+    (
+        "syntax_error",
+        re.compile(
+            r"syntax ?error|parse error|IndentationError|TabError|unexpected (?:token|EOF|indent)",
+            re.I,
+        ),
+    ),
     (
         "connection_error",
         re.compile(
-            r"connection (?:refused|reset|timed out|error|closed|aborted)|network (?:error|is unreachable|unreachable)|no route to host"
-            r"|could not resolve host|(?:failed|unable|could(?: not|n't)) (?:to )?connect\b|socket hang up|fetch failed"
+            r"connection (?:refused|reset|timed out|error|closed|aborted)|network (?:error|is"
+            r" unreachable|unreachable)|no route to host"
+            r"|could not resolve host|(?:failed|unable|could(?: not|n't)) (?:to )?connect\b|socket"
+            r" hang up|fetch failed"
             r"|(?:read|request|connect) timed out|name resolution|name or service not known"
             r"|Connection(?:Reset|Refused|Aborted)?Error|\bSSLError|\bERR_(?:CONNECTION|NETWORK|INTERNET|NAME_NOT_RESOLVED)"
             r"|\bE(?:CONNREFUSED|CONNRESET|CONNABORTED|TIMEDOUT|NOTFOUND|NETUNREACH|HOSTUNREACH|AI_AGAIN)\b",

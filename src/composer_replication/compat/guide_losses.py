@@ -1,15 +1,18 @@
-"""Loss functions as the earlier public framework's guide names them: thin fronts of this floor that return one mean.
+"""Loss functions as the earlier public framework's guide names them: thin fronts of this floor that
+return one mean.
 
     generalized_jsd_loss(student_logits, teacher_logits, labels=labels, beta=0.5)
     simpo_loss(chosen_mean, rejected_mean, beta=2.0, gamma=1.0)
     taid_loss(student_logits, teacher_logits, mask, t);  TAIDScheduler(num_train_steps).update_t(loss, global_step)
     entropy_aware_opd_loss(student_logits, teacher_logits, mask, h_max=None)
 
-The first is raw, as OPSD and TRL have it: JSD(.5) has a quarter of a KL's gradient. What differs from the guide: shapes that do not match,
-a mask that is not of 0 and 1, and t = None raise; an empty mask gives 0 with a zero gradient; sums run in float32 at least.
-The trainers do not use these: a mean taken here knows nothing of other micro-batches and ranks.
+The first is raw, as OPSD and TRL have it: JSD(.5) has a quarter of a KL's gradient. What differs
+from the guide: shapes that do not match, a mask that is not of 0 and 1, and t = None raise; an
+empty mask gives 0 with a zero gradient; sums run in float32 at least. The trainers do not use
+these: a mean taken here knows nothing of other micro-batches and ranks.
 
-Shapes: B rows, T length, V vocabulary; position t of the logits predicts what position t of mask and labels speaks about.
+Shapes: B rows, T length, V vocabulary; position t of the logits predicts what position t of mask
+and labels speaks about.
 """
 
 from __future__ import annotations
@@ -42,29 +45,40 @@ def generalized_jsd_loss(
     token_clip: float | None = None,
     top_k: int | None = None,
 ) -> Tensor:
-    """Generalised JSD of whole logits, raw; beta weighs the teacher, 0 is KL(teacher || student) and 1 is KL(student || teacher).
+    """Generalised JSD of whole logits, raw; beta weighs the teacher, 0 is KL(teacher || student)
+    and 1 is KL(student || teacher).
 
     >>> z = torch.tensor([[[0.0, 0.0]]]); t = torch.tensor([[[0.0, 1.0]]])
     >>> round(generalized_jsd_loss(z, t, beta=0.5).item(), 4), round(generalized_jsd_loss(z, t, beta=0.0).item(), 4)
     (0.0285, 0.1109)
 
-    With `labels` only positions other than -100 count, and "batchmean" and "mean" divide by their number. Without, "batchmean" divides
-    by B, as TRL and OPSD do, and "mean" by all tokens. `token_clip` holds each (token, vocabulary) entry below it before the sum, so the
-    value may be negative; `top_k` keeps the teacher's, both renormalised. "none" gives the values of the counted positions, in order.
+    With `labels` only positions other than -100 count, and "batchmean" and "mean" divide by their
+    number. Without, "batchmean" divides by B, as TRL and OPSD do, and "mean" by all tokens.
+    `token_clip` holds each (token, vocabulary) entry below it before the sum, so the value may be
+    negative; `top_k` keeps the teacher's, both renormalised. "none" gives the values of the counted
+    positions, in order.
     """
-    student_NV, teacher_NV = _rows(student_logits, teacher_logits, None if labels is None else labels != IGNORED)
+    student_NV, teacher_NV = _rows(
+        student_logits, teacher_logits, None if labels is None else labels != IGNORED
+    )
     if top_k is not None:
         how = {"k": top_k, "support": "teacher", "rest": "renormalised", "entry_clip": token_clip}
-        values_N = topk_divergence(student_NV, teacher_NV, beta=beta, temperature=temperature, **how)  # pyright: ignore[reportArgumentType]
+        values_N = topk_divergence(
+            student_NV, teacher_NV, beta=beta, temperature=temperature, **how
+        )  # pyright: ignore[reportArgumentType]
     elif token_clip is not None:
-        values_N = entry_clipped(student_NV, teacher_NV, entry_clip=token_clip, beta=beta, temperature=temperature)
+        values_N = entry_clipped(
+            student_NV, teacher_NV, entry_clip=token_clip, beta=beta, temperature=temperature
+        )
     else:
         values_N = jsd(student_NV, teacher_NV, beta=beta, temperature=temperature, raw=True)
     if reduction == "none":
         return values_N
     if reduction not in ("batchmean", "sum", "mean"):
         raise ValueError(f"reduction is 'batchmean', 'sum', 'mean' or 'none', not {reduction!r}")
-    rows = student_logits.shape[0] if labels is None and reduction == "batchmean" else values_N.numel()
+    rows = (
+        student_logits.shape[0] if labels is None and reduction == "batchmean" else values_N.numel()
+    )
     return values_N.sum() / (1 if reduction == "sum" else max(rows, 1))
 
 
@@ -76,24 +90,38 @@ def simpo_loss(
     gamma: float = 1.0,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """SimPO's mean over pairs, from the mean log-prob per token of each side; gamma is the margin itself, not its ratio to beta.
+    """SimPO's mean over pairs, from the mean log-prob per token of each side; gamma is the margin
+    itself, not its ratio to beta.
 
     >>> round(simpo_loss(torch.tensor([-0.5]), torch.tensor([-1.0])).item(), 6)
     0.693147
 
-    Raises ValueError for sides of different length and for a log-prob that is no number (an empty response).
+    Raises ValueError for sides of different length and for a log-prob that is no number (an empty
+    response).
     """
     if policy_chosen_logps.shape != policy_rejected_logps.shape:
-        sides = f"{tuple(policy_chosen_logps.shape)} chosen and {tuple(policy_rejected_logps.shape)} rejected"
+        sides = (
+            f"{tuple(policy_chosen_logps.shape)} chosen and {tuple(policy_rejected_logps.shape)}"
+            " rejected"
+        )
         raise ValueError(f"{sides} log-probs do not make pairs")
     if bool(torch.isnan(policy_chosen_logps).any() | torch.isnan(policy_rejected_logps).any()):
         raise ValueError("a mean log-prob is not a number: is a response empty?")
-    values_P = simpo(policy_chosen_logps, policy_rejected_logps, beta=beta, gamma=gamma, label_smoothing=label_smoothing)
+    values_P = simpo(
+        policy_chosen_logps,
+        policy_rejected_logps,
+        beta=beta,
+        gamma=gamma,
+        label_smoothing=label_smoothing,
+    )
     return values_P.sum() / max(values_P.numel(), 1)
 
 
-def taid_loss(student_logits: Tensor, teacher_logits: Tensor, mask: Tensor, t: float | Tensor) -> Tensor:
-    """TAID's mean over the mask: the cross-entropy of the student with softmax((1 - t) sg(student) + t teacher).
+def taid_loss(
+    student_logits: Tensor, teacher_logits: Tensor, mask: Tensor, t: float | Tensor
+) -> Tensor:
+    """TAID's mean over the mask: the cross-entropy of the student with softmax((1 - t) sg(student)
+    + t teacher).
 
     >>> z = torch.tensor([[[0.0, 0.0]]]); round(taid_loss(z, z, torch.ones(1, 1), 0.4).item(), 4)  # at identity the entropy, not 0
     0.6931
@@ -115,15 +143,19 @@ def entropy_aware_opd_loss(
     k: int = 16,
     alpha: float = 1.0,
 ) -> Tensor:
-    """Entropy-aware distillation, mean over the mask: the guide's soft gate by default, the published loss with gate="paper".
+    """Entropy-aware distillation, mean over the mask: the guide's soft gate by default, the
+    published loss with gate="paper".
 
     >>> z = torch.tensor([[[0.0, 1.0]]]); u = torch.zeros(1, 1, 2)
     >>> round(entropy_aware_opd_loss(z, u).item(), 4)  # a uniform teacher: only KL(teacher || student)
     0.1201
 
-    They are different losses: see losses/entropy.py. `h_max` is read by "soft"; `tau`, `k` and `alpha` by "paper".
+    They are different losses: see losses/entropy.py. `h_max` is read by "soft"; `tau`, `k` and
+    `alpha` by "paper".
     """
-    student_NV, teacher_NV = _rows(student_logits, teacher_logits, None if mask is None else _mask(mask))
+    student_NV, teacher_NV = _rows(
+        student_logits, teacher_logits, None if mask is None else _mask(mask)
+    )
     if gate == "soft":
         return _mean(eopd_soft_gate(student_NV, teacher_NV, h_max=h_max))
     if gate != "paper":
@@ -139,8 +171,8 @@ class TAIDScheduler:
     >>> schedule.update_t(2.0, 0), schedule.update_t(1.9, 1)
     (0.4, 0.4006)
 
-    A step without a site must not be an update: give `tokens=0`, or do not call. A loss of exactly 0 is taken for such a step, because
-    a cross-entropy is not 0 where there was a token.
+    A step without a site must not be an update: give `tokens=0`, or do not call. A loss of exactly
+    0 is taken for such a step, because a cross-entropy is not 0 where there was a token.
     """
 
     num_train_steps: int
@@ -152,15 +184,24 @@ class TAIDScheduler:
     schedule: TaidSchedule = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        bounds = {"t_start": self.t_start, "t_end": self.t_end, "alpha": self.alpha, "beta": self.beta}
-        self.schedule = TaidSchedule(num_steps=self.num_train_steps, adaptive=not self.disable_adaptive, **bounds)
+        bounds = {
+            "t_start": self.t_start,
+            "t_end": self.t_end,
+            "alpha": self.alpha,
+            "beta": self.beta,
+        }
+        self.schedule = TaidSchedule(
+            num_steps=self.num_train_steps, adaptive=not self.disable_adaptive, **bounds
+        )
 
     @property
     def t(self) -> float:
         """The share of the teacher in the mixture."""
         return self.schedule.t
 
-    def update_t(self, loss: float | Tensor, global_step: int, *, tokens: int | None = None) -> float:
+    def update_t(
+        self, loss: float | Tensor, global_step: int, *, tokens: int | None = None
+    ) -> float:
         """Take one step's mean `taid_loss` and return the new t."""
         value = float(loss)
         counted = tokens if tokens is not None else int(value != 0.0)
@@ -168,18 +209,25 @@ class TAIDScheduler:
 
 
 def _rows(student: Tensor, teacher: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Both logits as (N, V), at the kept positions only; raises ValueError unless all shapes match."""
+    """Both logits as (N, V), at the kept positions only; raises ValueError unless all shapes
+    match."""
     if student.shape != teacher.shape:
-        raise ValueError(f"student logits {tuple(student.shape)} and teacher logits {tuple(teacher.shape)} do not match")
+        raise ValueError(
+            f"student logits {tuple(student.shape)} and teacher logits {tuple(teacher.shape)} do"
+            " not match"
+        )
     if keep is not None and keep.shape != student.shape[:-1]:
-        raise ValueError(f"a mask or labels of {tuple(keep.shape)} do not match logits {tuple(student.shape)}")
+        raise ValueError(
+            f"a mask or labels of {tuple(keep.shape)} do not match logits {tuple(student.shape)}"
+        )
     if keep is None:
         return student.reshape(-1, student.shape[-1]), teacher.reshape(-1, teacher.shape[-1])
     return student[keep], teacher[keep]
 
 
 def _mask(mask: Tensor) -> Tensor:
-    """The mask as bool; raises ValueError where it holds anything but 0 and 1: a -100 would turn the sign."""
+    """The mask as bool; raises ValueError where it holds anything but 0 and 1: a -100 would turn
+    the sign."""
     if mask.dtype == torch.bool:
         return mask
     if not bool(((mask == 0) | (mask == 1)).all()):

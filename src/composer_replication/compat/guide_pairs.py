@@ -1,12 +1,13 @@
-"""`extract_dpo_pairs`, `DJNormalizer` and `replay_and_normalize_trace`, as the earlier public framework's guide names them.
+"""`extract_dpo_pairs`, `DJNormalizer` and `replay_and_normalize_trace`, as the earlier public
+framework's guide names them.
 
     pairs = extract_dpo_pairs(states=states, teacher_actions=actions, agreement_threshold=2)
     normalizer = DJNormalizer("with_disagreement_filter")
     good = normalizer.normalize(pairs)                     # normalizer.report says why the others are gone
     actions, good = await replay_and_normalize_trace(states=states, max_total_usd=2.0)
 
-What differs: a vote is that of a model family, actions are compared and not their text, the model that wrote the trace has no say, and both
-messages of a pair are judged by themselves.
+What differs: a vote is that of a model family, actions are compared and not their text, the model
+that wrote the trace has no say, and both messages of a pair are judged by themselves.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ States = Iterable[TraceState | Mapping[str, Any] | Session]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DPOPair(MappingDataclass):
-    """Two messages at a state: as flat text, and as the chat messages that they were; pair["chosen"] reads as pair.chosen does.
+    """Two messages at a state: as flat text, and as the chat messages that they were;
+    pair["chosen"] reads as pair.chosen does.
 
-    Example: DPOPair(state_id="s1:7", state_messages=[...], chosen="Read {...}", rejected="Bash {...}", n_teachers_agreeing=3)
+    Example: DPOPair(state_id="s1:7", state_messages=[...], chosen="Read {...}", rejected="Bash
+    {...}", n_teachers_agreeing=3)
     """
 
     state_id: str
@@ -68,7 +71,8 @@ class DPOPair(MappingDataclass):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalizedDPOPair(MappingDataclass):
-    """A pair that a recipe kept, flat (`prompt`, `chosen`, `rejected`) and as chat messages; `provenance` as it came, and the recipe.
+    """A pair that a recipe kept, flat (`prompt`, `chosen`, `rejected`) and as chat messages;
+    `provenance` as it came, and the recipe.
 
     ComposerDataCollator takes it as it is.
     """
@@ -86,7 +90,8 @@ class NormalizedDPOPair(MappingDataclass):
 
 
 class NormalizedTrace(NamedTuple):
-    """What `replay_and_normalize_trace` gives, e.g. actions, pairs = await replay_and_normalize_trace(...)."""
+    """What `replay_and_normalize_trace` gives, e.g. actions, pairs = await
+    replay_and_normalize_trace(...)."""
 
     teacher_actions: Mapping[str, Any]
     pairs: list[NormalizedDPOPair]
@@ -100,13 +105,16 @@ def extract_dpo_pairs(
     tools: Iterable[Message] = (),
     families: Mapping[str, str] | None = None,
 ) -> list[DPOPair]:
-    """The states at which at least `agreement_threshold` model families would have done the same, and something else than the trace.
+    """The states at which at least `agreement_threshold` model families would have done the same,
+    and something else than the trace.
 
-    `teacher_actions` has one entry per state, in their order or by `state_id`. An answer that is no message (arguments that do not parse)
-    has no vote; a warning counts those, and the states without any answer. The family of the model that wrote the trace has none either,
-    where the state says who that was. `families` says whose model a teacher's name stands for; without it what `replay_trace` knows of its
-    teachers does, else the name itself has to tell. `tools` stand for those that `replay_trace` offered, or that the states carry. Only
-    `replay_trace` knows what an answer cost: for other `teacher_actions` the provenance has no `usd`.
+    `teacher_actions` has one entry per state, in their order or by `state_id`. An answer that is no
+    message (arguments that do not parse) has no vote; a warning counts those, and the states
+    without any answer. The family of the model that wrote the trace has none either, where the
+    state says who that was. `families` says whose model a teacher's name stands for; without it
+    what `replay_trace` knows of its teachers does, else the name itself has to tell. `tools` stand
+    for those that `replay_trace` offered, or that the states carry. Only `replay_trace` knows what
+    an answer cost: for other `teacher_actions` the provenance has no `usd`.
     """
     known = list(states_of(states))
     given = tuple(dict(tool) for tool in tools)
@@ -117,17 +125,39 @@ def extract_dpo_pairs(
     pairs = []
     for number, state in enumerate(known):
         if not isinstance(teacher_actions, Mapping) and number >= len(teacher_actions):
-            raise DataError(f"{len(teacher_actions)} entries of teacher_actions, and more states", where=state.state_id)
-        actions = teacher_actions.get(state.state_id, {}) if isinstance(teacher_actions, Mapping) else teacher_actions[number]
+            raise DataError(
+                f"{len(teacher_actions)} entries of teacher_actions, and more states",
+                where=state.state_id,
+            )
+        actions = (
+            teacher_actions.get(state.state_id, {})
+            if isinstance(teacher_actions, Mapping)
+            else teacher_actions[number]
+        )
         own = from_chat(state.student_action)
         paid = bought.usd.get(state.state_id, {}) if bought is not None else {}
-        read = [_answer(state.state_id, teacher, said, makers, paid) for teacher, said in actions.items()]
+        read = [
+            _answer(state.state_id, teacher, said, makers, paid)
+            for teacher, said in actions.items()
+        ]
         answers = [answer for answer in read if answer is not None]
-        unread.update(teacher for teacher, answer in zip(actions, read, strict=True) if answer is None)
+        unread.update(
+            teacher for teacher, answer in zip(actions, read, strict=True) if answer is None
+        )
         num_silent += not actions
-        offered = given or (bought.tools.get(state.state_id, ()) if bought is not None else ()) or state.tools
+        offered = (
+            given
+            or (bought.tools.get(state.state_id, ()) if bought is not None else ())
+            or state.tools
+        )
         scene = ComparisonContext(offered=frozenset(tool_from_chat(tool).name for tool in offered))
-        verdict = agree(own, answers, min_families=agreement_threshold, own_family=family_of(state.author), scene=scene)
+        verdict = agree(
+            own,
+            answers,
+            min_families=agreement_threshold,
+            own_family=family_of(state.author),
+            scene=scene,
+        )
         if verdict.outcome == "pair" and verdict.chosen is not None:
             chosen = verdict.chosen.turn
             pairs.append(
@@ -148,7 +178,10 @@ def extract_dpo_pairs(
 
 
 def _warn(unread: Counter[str], num_silent: int, num_states: int) -> None:
-    told = [f"{num} answers of {teacher} are no messages and have no vote" for teacher, num in unread.items()]
+    told = [
+        f"{num} answers of {teacher} are no messages and have no vote"
+        for teacher, num in unread.items()
+    ]
     told += [f"{num_silent} of {num_states} states have no answer"] if num_silent else []
     if told:
         warnings.warn(f"extract_dpo_pairs: {'; '.join(told)}", UserWarning, stacklevel=3)
@@ -162,20 +195,38 @@ def _provenance(verdict: Agreement, state: TraceState, *, priced: bool) -> dict[
     return {**record, "teachers": list(verdict.teachers), "author": state.author}
 
 
-def _answer(state_id: str, teacher: str, said: Message | str, families: Mapping[str, str], paid: Mapping[str, float]) -> Answer | None:
+def _answer(
+    state_id: str,
+    teacher: str,
+    said: Message | str,
+    families: Mapping[str, str],
+    paid: Mapping[str, float],
+) -> Answer | None:
     try:
-        turn = from_chat({"role": "assistant", "content": said} if isinstance(said, str) else {"role": "assistant", **said})
+        turn = from_chat(
+            {"role": "assistant", "content": said}
+            if isinstance(said, str)
+            else {"role": "assistant", **said}
+        )
     except DataError:
         return None
     family = families.get(teacher) or family_of(teacher)
-    return Answer(site_id=state_id, teacher=teacher, family=family, turn=replace(turn, author=teacher), usd=paid.get(teacher, 0.0))
+    return Answer(
+        site_id=state_id,
+        teacher=teacher,
+        family=family,
+        turn=replace(turn, author=teacher),
+        usd=paid.get(teacher, 0.0),
+    )
 
 
 class DJNormalizer:
-    """Keeps the pairs that a recipe has nothing against, e.g. DJNormalizer("default").normalize(pairs).
+    """Keeps the pairs that a recipe has nothing against, e.g.
+    DJNormalizer("default").normalize(pairs).
 
-    `engine="data_juicer"` counts with the real one, whose Python is `data_juicer_python`, and runs every other operator of its (mappers,
-    simhash, perplexity). `report`, `dropped` and `rewritten` (messages that a mapper changed) speak of the last call.
+    `engine="data_juicer"` counts with the real one, whose Python is `data_juicer_python`, and runs
+    every other operator of its (mappers, simhash, perplexity). `report`, `dropped` and `rewritten`
+    (messages that a mapper changed) speak of the last call.
     """
 
     def __init__(
@@ -186,7 +237,11 @@ class DJNormalizer:
         data_juicer_python: str | Path = "",
     ) -> None:
         if engine not in ("embedded", "data_juicer"):
-            raise ConfigError(f"unknown engine {engine!r}", where="DJNormalizer.engine", fix='"embedded" or "data_juicer"')
+            raise ConfigError(
+                f"unknown engine {engine!r}",
+                where="DJNormalizer.engine",
+                fix='"embedded" or "data_juicer"',
+            )
         self.recipe = load_recipe(recipe, foreign=engine == "data_juicer")
         self.engine = DataJuicer(Path(data_juicer_python)) if engine == "data_juicer" else None
         self.report: DropReport | None = None
@@ -200,31 +255,46 @@ class DJNormalizer:
         self.rewritten = {}
         if self.engine is not None and self.recipe.foreign:
             judged = curate_foreign(self.engine, self.recipe, inner)
-            curator, inner, verdicts, self.rewritten = judged.curator(), judged.pairs, judged.dropped, dict(judged.rewritten)
+            curator, inner, verdicts, self.rewritten = (
+                judged.curator(),
+                judged.pairs,
+                judged.dropped,
+                dict(judged.rewritten),
+            )
         elif self.engine is not None:
             curator, both = curate_with(self.engine, self.recipe, inner)
             verdicts = [dropped for _, dropped in both]
         else:
             curator = Curator(self.recipe)
             verdicts = [curator.judge(pair) for pair in inner]
-        self.report, self.dropped = curator.report(), tuple(dropped for dropped in verdicts if dropped is not None)
+        self.report, self.dropped = (
+            curator.report(),
+            tuple(dropped for dropped in verdicts if dropped is not None),
+        )
         kept = [number for number, dropped in enumerate(verdicts) if dropped is None]
         return [_normalized(known[number], inner[number], self.recipe.name) for number in kept]
 
     def normalize_file(self, source: str | Path, target: str | Path) -> DropReport:
-        """A file of DPO pairs (one JSON object a line) to a file of normalized ones; returns the report."""
-        pairs = [DPOPair.of(row, where=f"{source}:{number}") for number, row in read_lines(Path(source))]
+        """A file of DPO pairs (one JSON object a line) to a file of normalized ones; returns the
+        report."""
+        pairs = [
+            DPOPair.of(row, where=f"{source}:{number}") for number, row in read_lines(Path(source))
+        ]
         write_lines(Path(target), map(asdict, self.normalize(pairs)))
         assert self.report is not None
         return self.report
 
 
 def _judged(pair: DPOPair, number: int) -> Pair:
-    """A pair of the guide as it is judged. Where only flat text is there, that text is the message."""
+    """A pair of the guide as it is judged. Where only flat text is there, that text is the
+    message."""
     context = tuple(from_chat(message) for message in pair.state_messages)
     tools = {tool.name: tool for tool in map(tool_from_chat, pair.tools)}
     scene = ComparisonContext(offered=frozenset(tools))
-    chosen, rejected = _turn(pair.chosen_message, pair.chosen), _turn(pair.rejected_message, pair.rejected)
+    chosen, rejected = (
+        _turn(pair.chosen_message, pair.chosen),
+        _turn(pair.rejected_message, pair.rejected),
+    )
     session_id = pair.state_id.rpartition(":")[0] or pair.state_id
     return Pair(
         id=f"{pair.state_id}#{number}",
@@ -232,7 +302,13 @@ def _judged(pair: DPOPair, number: int) -> Pair:
         rejected=side_of(rejected, scene=scene),
         state=messages_hash(pair.state_messages),
         tail=tail_of(context),
-        preference=Preference(session_id=session_id, turn=len(context), chosen=chosen, rejected=rejected, evidence=pair.provenance),
+        preference=Preference(
+            session_id=session_id,
+            turn=len(context),
+            chosen=chosen,
+            rejected=rejected,
+            evidence=pair.provenance,
+        ),
         tools=tools,
         context=context,
     )
@@ -268,28 +344,42 @@ async def replay_and_normalize_trace(
     tools: Iterable[Message] = (),
     ledger: str | Path | None = None,
 ) -> NormalizedTrace:
-    """Ask the teachers at every state, keep what enough families agree on, and of that what the recipe keeps: (actions, pairs).
+    """Ask the teachers at every state, keep what enough families agree on, and of that what the
+    recipe keeps: (actions, pairs).
 
-    `teachers`, `max_total_usd` and `ledger` are those of `replay_trace`, DEFAULT_TEACHERS unless given; BudgetError where the ceiling is
-    reached. A `replay` of your own is given a ledger only where one is named. A `normalizer` of your own has the report of what its recipe
-    drops; without one a warning counts it.
+    `teachers`, `max_total_usd` and `ledger` are those of `replay_trace`, DEFAULT_TEACHERS unless
+    given; BudgetError where the ceiling is reached. A `replay` of your own is given a ledger only
+    where one is named. A `normalizer` of your own has the report of what its recipe drops; without
+    one a warning counts it.
     """
     known, offered = list(states_of(states)), [dict(tool) for tool in tools]
     asked = DEFAULT_TEACHERS if teachers is None else teachers
     specs = tuple(map(tool_from_chat, offered))
     place = {} if ledger is None else {"ledger": ledger}
-    actions = await replay(states=known, teachers=asked, max_total_usd=max_total_usd, tools=specs, **place)
+    actions = await replay(
+        states=known, teachers=asked, max_total_usd=max_total_usd, tools=specs, **place
+    )
     pairs = extract_dpo_pairs(
-        states=known, teacher_actions=actions, agreement_threshold=agreement_threshold, tools=offered, families=_families(asked)
+        states=known,
+        teacher_actions=actions,
+        agreement_threshold=agreement_threshold,
+        tools=offered,
+        families=_families(asked),
     )
     if normalizer is not None:
         return NormalizedTrace(actions, normalizer.normalize(pairs))  # the caller holds its report
     ours = DJNormalizer()
     kept = ours.normalize(pairs)
     if ours.dropped:
-        reasons = ", ".join(f"{reason} ({num})" for reason, num in Counter(one.reason for one in ours.dropped).most_common())
+        reasons = ", ".join(
+            f"{reason} ({num})"
+            for reason, num in Counter(one.reason for one in ours.dropped).most_common()
+        )
         warnings.warn(
-            f"the recipe {ours.recipe.name!r} drops {len(ours.dropped)} of {len(pairs)} pairs: {reasons}", UserWarning, stacklevel=2
+            f"the recipe {ours.recipe.name!r} drops {len(ours.dropped)} of {len(pairs)} pairs:"
+            f" {reasons}",
+            UserWarning,
+            stacklevel=2,
         )
     return NormalizedTrace(actions, kept)
 

@@ -4,8 +4,9 @@
     TraceTurn       one message, with the kind of the mistake it makes, if any
     TraceExample    a conversation with such marks and a final reward
 
-They are plain chat messages, and the guide held them as dictionaries: state["messages"] reads as state.messages does, and whatever takes
-one of them takes a dictionary of its fields as well. Inside the project a conversation is a Session (core/trace.py), a mistake a Site.
+They are plain chat messages, and the guide held them as dictionaries: state["messages"] reads as
+state.messages does, and whatever takes one of them takes a dictionary of its fields as well. Inside
+the project a conversation is a Session (core/trace.py), a mistake a Site.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import Any, Self, cast
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Text, ToolCall, ToolResult, Turn
 
-TOOL_ERROR_TAG = "[TOOL_RESULT (ERROR)]"  # the guide's text tag; nothing here reads or writes it, errors are found by call id
+# the guide's text tag; nothing here reads or writes it, errors are found by call id
+TOOL_ERROR_TAG = "[TOOL_RESULT (ERROR)]"
 
 
 class MappingDataclass(Mapping[str, Any]):
-    """A dataclass that reads as a dictionary too: pair["chosen"], dict(pair), {**state, "state_id": "s2"}."""
+    """A dataclass that reads as a dictionary too: pair["chosen"], dict(pair), {**state, "state_id":
+    "s2"}."""
 
     __slots__ = ()
 
@@ -39,7 +42,8 @@ class MappingDataclass(Mapping[str, Any]):
 
     @classmethod
     def of(cls, value: Self | Mapping[str, Any], *, where: str = "") -> Self:
-        """The record itself, or one made of a dictionary; raises DataError for a key that it does not have, or one that is missing.
+        """The record itself, or one made of a dictionary; raises DataError for a key that it does
+        not have, or one that is missing.
 
         >>> TraceTurn.of({"role": "user", "content": "Fix it."}).content
         'Fix it.'
@@ -47,12 +51,23 @@ class MappingDataclass(Mapping[str, Any]):
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            raise DataError(f"{type(value).__name__} is no {cls.__name__}", where=where, fix=f"give one, or a dictionary of {_listed(cls)}")
+            raise DataError(
+                f"{type(value).__name__} is no {cls.__name__}",
+                where=where,
+                fix=f"give one, or a dictionary of {_listed(cls)}",
+            )
         if unknown := sorted(str(name) for name in value if name not in _names(cls)):
-            raise DataError(f"a {cls.__name__} has no {unknown[0]!r}", where=where, fix=f"it has {_listed(cls)}")
-        needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # pyright: ignore[reportArgumentType]
+            raise DataError(
+                f"a {cls.__name__} has no {unknown[0]!r}", where=where, fix=f"it has {_listed(cls)}"
+            )
+        known = fields(cls)  # pyright: ignore[reportArgumentType]
+        needed = [f.name for f in known if f.default is MISSING and f.default_factory is MISSING]
         if missing := [name for name in needed if name not in value]:
-            raise DataError(f"a {cls.__name__} without {missing[0]!r}", where=where, fix=f"it has {_listed(cls)}")
+            raise DataError(
+                f"a {cls.__name__} without {missing[0]!r}",
+                where=where,
+                fix=f"it has {_listed(cls)}",
+            )
         return cls(**value)
 
 
@@ -66,12 +81,14 @@ def _listed(kind: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TraceState(MappingDataclass):
-    """One step of a session, e.g. TraceState("s1:7", [{"role": "user", ...}, ...], {"role": "assistant", ...}).
+    """One step of a session, e.g. TraceState("s1:7", [{"role": "user", ...}, ...], {"role":
+    "assistant", ...}).
 
-    `messages` are chat messages in the shape of an OpenAI request; a tool message says whether it `is_error`. An action that is given as
-    text becomes the message that says it. `answers` are the tool messages that answered the action; they show how the last step of a
-    session ended, which no later state does. `author` is the model that wrote the action, "" where nobody knows. `tools` are those on
-    offer, as a request names them; () where the state does not say.
+    `messages` are chat messages in the shape of an OpenAI request; a tool message says whether it
+    `is_error`. An action that is given as text becomes the message that says it. `answers` are the
+    tool messages that answered the action; they show how the last step of a session ended, which no
+    later state does. `author` is the model that wrote the action, "" where nobody knows. `tools`
+    are those on offer, as a request names them; () where the state does not say.
     """
 
     state_id: str
@@ -91,12 +108,15 @@ class TraceState(MappingDataclass):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTurn(MappingDataclass):
-    """One message; `error_kind` names the mistake it makes (None = none), `error_meta` holds what a hint may use.
+    """One message; `error_kind` names the mistake it makes (None = none), `error_meta` holds what a
+    hint may use.
 
-    `trained` = a model wrote it at this step and nothing speaks against cross-entropy on it; only assistant messages are trained.
-    `is_error` is a tool message's. `error_meta["hint"]` is the hint that the package wrote for it, "" where it has none to give.
+    `trained` = a model wrote it at this step and nothing speaks against cross-entropy on it; only
+    assistant messages are trained. `is_error` is a tool message's. `error_meta["hint"]` is the hint
+    that the package wrote for it, "" where it has none to give.
 
-    Example: TraceTurn(role="assistant", content="", tool_calls=({"id": "c1", ...},), error_kind="file_not_found")
+    Example: TraceTurn(role="assistant", content="", tool_calls=({"id": "c1", ...},),
+    error_kind="file_not_found")
     """
 
     role: str
@@ -110,25 +130,39 @@ class TraceTurn(MappingDataclass):
 
     def __post_init__(self) -> None:
         if not isinstance(self.content or "", str):
-            raise DataError("the content of a turn is text", where=f"a {self.role} turn", fix="join its parts")
-        object.__setattr__(self, "content", self.content or "")  # None beside calls, as OpenAI has it
+            raise DataError(
+                "the content of a turn is text", where=f"a {self.role} turn", fix="join its parts"
+            )
+        # None beside calls, as OpenAI has it
+        object.__setattr__(self, "content", self.content or "")
         object.__setattr__(self, "tool_calls", tuple(self.tool_calls or ()))
 
     def turn(self) -> Turn:
-        """The message as the project has it; raises DataError for an unknown role, or a call whose arguments are not JSON."""
+        """The message as the project has it; raises DataError for an unknown role, or a call whose
+        arguments are not JSON."""
         if self.role == "tool":
-            return Turn(role="tool", author=None, blocks=(ToolResult(self.tool_call_id or "", self.content, self.is_error),))
+            return Turn(
+                role="tool",
+                author=None,
+                blocks=(ToolResult(self.tool_call_id or "", self.content, self.is_error),),
+            )
         if self.role not in ("system", "user", "assistant"):
-            raise DataError(f"unknown role {self.role!r}", fix="use system, user, assistant or tool")
+            raise DataError(
+                f"unknown role {self.role!r}", fix="use system, user, assistant or tool"
+            )
         text = (Text(self.content),) if self.content else ()
-        return Turn(role=self.role, author=None, blocks=text + tuple(_call(c) for c in self.tool_calls))
+        return Turn(
+            role=self.role, author=None, blocks=text + tuple(_call(c) for c in self.tool_calls)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceExample(MappingDataclass):
-    """A conversation in which some assistant messages are marked, and the reward of its end; `tools` are those that were on offer.
+    """A conversation in which some assistant messages are marked, and the reward of its end;
+    `tools` are those that were on offer.
 
-    Example: TraceExample(turns=[{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}], final_reward=1.0)
+    Example: TraceExample(turns=[{"role": "user", "content": "Hi."}, {"role": "assistant",
+    "content": "Hello."}], final_reward=1.0)
     """
 
     turns: tuple[TraceTurn, ...]
@@ -137,7 +171,10 @@ class TraceExample(MappingDataclass):
     tools: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        turns = tuple(TraceTurn.of(turn, where=f"{self.id or 'a TraceExample'}, turn {n}") for n, turn in enumerate(self.turns))
+        turns = tuple(
+            TraceTurn.of(turn, where=f"{self.id or 'a TraceExample'}, turn {n}")
+            for n, turn in enumerate(self.turns)
+        )
         object.__setattr__(self, "turns", turns)
         object.__setattr__(self, "tools", tuple(self.tools))
 
@@ -149,6 +186,10 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
         parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
         return ToolCall(call["id"], function["name"], parsed)
     except json.JSONDecodeError as error:
-        raise DataError(f"the arguments of call {call.get('id')!r} are not JSON: {error}") from error
+        raise DataError(
+            f"the arguments of call {call.get('id')!r} are not JSON: {error}"
+        ) from error
     except (KeyError, TypeError) as error:
-        raise DataError(f"not a tool call: {error!r}", fix='a call is {"id", "function": {"name", "arguments"}}') from error
+        raise DataError(
+            f"not a tool call: {error!r}", fix='a call is {"id", "function": {"name", "arguments"}}'
+        ) from error

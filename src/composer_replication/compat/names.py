@@ -1,9 +1,11 @@
-"""Which names each module path of the guide holds, and what is said of those that are gone or still to come.
+"""Which names each module path of the guide holds, and what is said of those that are gone or still
+to come.
 
     from composer_replication.trainer.data_collator import CollatorConfig      # the one that composer_replication.CollatorConfig is
     from composer_replication.diloco.serverless import LocalProcessExecutor    # ImportError: still to come, and what to use meanwhile
 
-Nothing is imported before it is asked for, so a path costs nothing and a name has one home (the top level's table).
+Nothing is imported before it is asked for, so a path costs nothing and a name has one home (the top
+level's table).
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 _REPLAY = "DEFAULT_TEACHERS DPOPair TraceState extract_dpo_pairs replay_trace"
-_NORMALIZE = "DJNormalizer NormalizedDPOPair replay_and_normalize_trace replay_and_normalize_trace_sync"
+_NORMALIZE = (
+    "DJNormalizer NormalizedDPOPair replay_and_normalize_trace replay_and_normalize_trace_sync"
+)
 _ADAPTER = "TOOL_ERROR_TAG claude_states_to_trace_examples default_classify_error"
 _COLLATOR = "CollatorConfig ComposerDataCollator TokenizerLike TraceExample TraceTurn"
 _TRAINER = "ComposerReplicationConfig ComposerReplicationTrainer"
@@ -33,7 +37,9 @@ MODULES: dict[str, str] = {
     "trainer.composer_trainer": _TRAINER,
     "trainer.data_collator": _COLLATOR,
     "diloco": "make_diloco_outer_loop",
-    "diloco.serverless": f"{_EXECUTORS} HFJobsExecutor MockManager ModalExecutor ObjectStoreAllReduce",
+    "diloco.serverless": (
+        f"{_EXECUTORS} HFJobsExecutor MockManager ModalExecutor ObjectStoreAllReduce"
+    ),
     "diloco.serverless.executor": _EXECUTORS,
     "diloco.serverless.allreduce": "MockManager ObjectStoreAllReduce",
     "diloco.serverless.modal": "ModalExecutor",
@@ -46,25 +52,50 @@ MODULES: dict[str, str] = {
     "recipes.monarch.actors": "GeneratorActor TrainerActor",
     "recipes.verl": "*",
 }
-"""The guide's module paths below `composer_replication`, and their names; "*" = whatever is asked for is still to come."""
+"""The guide's module paths below `composer_replication`, and their names; "*" = whatever is asked
+for is still to come."""
 
 _RANKS = "accelerate launch --num_processes N -m composer_replication.cli train (one machine)"
 _DILOCO = f"DiLoCo is still to come; meanwhile train with all ranks in step: {_RANKS}"
 _LAUNCH = "recompose train is one command and resumes from its own checkpoints (--resume)"
 TO_COME: dict[str, str] = {
-    **dict.fromkeys(("make_diloco_outer_loop", "ObjectStoreAllReduce", "MockManager", "diloco.serverless.replica_entrypoint"), _DILOCO),
+    **dict.fromkeys(
+        (
+            "make_diloco_outer_loop",
+            "ObjectStoreAllReduce",
+            "MockManager",
+            "diloco.serverless.replica_entrypoint",
+        ),
+        _DILOCO,
+    ),
     **dict.fromkeys(_EXECUTORS.split(), _DILOCO),
-    "ModalExecutor": f"the executor on Modal is still to come; meanwhile run it in a Modal function of your own: {_LAUNCH}",
-    "HFJobsExecutor": f"the executor on HF jobs is still to come; meanwhile start a job of your own: {_LAUNCH}",
-    "loss_fn": "the prime-rl backend is still to come; meanwhile its policy loss is composer_replication.losses.trust_region.dppo, and the"
-    " channels run in recompose train or ComposerReplicationTrainer",
+    "ModalExecutor": (
+        "the executor on Modal is still to come; meanwhile run it in a Modal function of your own:"
+        f" {_LAUNCH}"
+    ),
+    "HFJobsExecutor": (
+        f"the executor on HF jobs is still to come; meanwhile start a job of your own: {_LAUNCH}"
+    ),
+    "loss_fn": (
+        "the prime-rl backend is still to come; meanwhile its policy loss is"
+        " composer_replication.losses.trust_region.dppo, and the channels run in recompose train or"
+        " ComposerReplicationTrainer"
+    ),
     **dict.fromkeys(
         ("TrainerActor", "GeneratorActor"),
-        f"the Monarch backend is still to come; meanwhile recompose train samples and trains in one process, or: {_RANKS}",
+        "the Monarch backend is still to come; meanwhile recompose train samples and trains in one"
+        f" process, or: {_RANKS}",
     ),
-    "recipes.verl": "the verl backend is still to come; meanwhile use recompose train, or ComposerReplicationTrainer on TRL",
+    "recipes.verl": (
+        "the verl backend is still to come; meanwhile use recompose train, or"
+        " ComposerReplicationTrainer on TRL"
+    ),
 }
-GONE: dict[str, str] = {"build_batch": "it was a fixed demo conversation; run `recompose demo`, or use rollouts.envs.workshop"}
+GONE: dict[str, str] = {
+    "build_batch": (
+        "it was a fixed demo conversation; run `recompose demo`, or use rollouts.envs.workshop"
+    )
+}
 
 
 def missing(name: str) -> ImportError | None:
@@ -80,11 +111,14 @@ def missing(name: str) -> ImportError | None:
 
 def names_of(module: str) -> list[str]:
     """What `from MODULE import *` takes: the names of a path that are there."""
-    return [name for name in MODULES[_path(module)].split() if name != "*" and missing(name) is None]
+    return [
+        name for name in MODULES[_path(module)].split() if name != "*" and missing(name) is None
+    ]
 
 
 def module_getattr(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of one path: its names from the top level, an ImportError for one that is gone or still to come."""
+    """The `__getattr__` of one path: its names from the top level, an ImportError for one that is
+    gone or still to come."""
     path = _path(module)
     names = MODULES[path].split()
 

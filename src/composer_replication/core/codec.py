@@ -1,17 +1,18 @@
 """How sessions, sites, hints, answers, preferences and anchors lie on disk.
 
-`sessions.jsonl` holds each session as one header line followed by one line per turn, so it can be written and read
-in one pass and a long session never needs a second copy of its text:
+`sessions.jsonl` holds each session as one header line followed by one line per turn, so it can be
+written and read in one pass and a long session never needs a second copy of its text:
 
     {"session":{"schema":1,"id":"s1","num_turns":3,"authors":["human","claude-opus-4-5","environment"],...}}
     ["u",0,["x","Fix the test"]]
     ["a",1,["x","Let me look."],["c","toolu_1","Read",{"file_path":"a.py"}]]
     ["t",2,["r",0,"import foo"]]
 
-A turn is [role, author, block...] with optional {"tag":...} at the end. Roles: s u a t. Blocks: x text, h thinking,
-c call, r result (the call's ordinal in the session, or its id where the call is not in the log), o opaque. The third
-field of "r" may be followed by true/false (is_error) and image types. Short keys keep the file within 1.1 times the
-text it stores (benchmarks/ingest.py prints the ratio).
+A turn is [role, author, block...] with optional {"tag":...} at the end. Roles: s u a t. Blocks: x
+text, h thinking, c call, r result (the call's ordinal in the session, or its id where the call is
+not in the log), o opaque. The third field of "r" may be followed by true/false (is_error) and image
+types. Short keys keep the file within 1.1 times the text it stores (benchmarks/ingest.py prints the
+ratio).
 """
 
 from __future__ import annotations
@@ -48,8 +49,13 @@ from composer_replication.core.trace import (
 
 T = TypeVar("T")
 SCHEMA = 1
-_ALWAYS: dict[type, tuple[str, ...]] = {Site: ("category", "flagged"), Hint: ("knows", "num_words", "overlap"), Answer: ("usd",)}
-"""Fields that are written even where they hold their default: what a reader filters by is always there."""
+_ALWAYS: dict[type, tuple[str, ...]] = {
+    Site: ("category", "flagged"),
+    Hint: ("knows", "num_words", "overlap"),
+    Answer: ("usd",),
+}
+"""Fields that are written even where they hold their default: what a reader filters by is always
+there."""
 _ROLE_TO_LETTER: dict[Role, str] = {"system": "s", "user": "u", "assistant": "a", "tool": "t"}
 _LETTER_TO_ROLE: dict[str, Role] = {letter: role for role, letter in _ROLE_TO_LETTER.items()}
 
@@ -98,11 +104,18 @@ def _decode_block(row: list[Any], call_ids: dict[str, int], names: list[str]) ->
         return ToolResult(_text(call_id), _text(row[2]), is_error, tuple(map(_text, row[4:])))
     if kind == "o":
         return Opaque(_text(row[1]), _text(row[2]))
-    raise SessionError(f"unknown block letter {kind!r}", fix="the file is of a newer schema: upgrade composer-replication")
+    raise SessionError(
+        f"unknown block letter {kind!r}",
+        fix="the file is of a newer schema: upgrade composer-replication",
+    )
 
 
 def _encode_turn(turn: Turn, authors: dict[str | None, int], ordinals: dict[str, int]) -> list[Any]:
-    row: list[Any] = [_ROLE_TO_LETTER[turn.role], authors[turn.author], *(_encode_block(b, ordinals) for b in turn.blocks)]
+    row: list[Any] = [
+        _ROLE_TO_LETTER[turn.role],
+        authors[turn.author],
+        *(_encode_block(b, ordinals) for b in turn.blocks),
+    ]
     extra: dict[str, Any] = {}
     if turn.tag:
         extra["tag"] = turn.tag
@@ -113,11 +126,17 @@ def _encode_turn(turn: Turn, authors: dict[str | None, int], ordinals: dict[str,
     return [*row, extra] if extra else row
 
 
-def _decode_turn(row: list[Any], authors: list[str | None], call_ids: dict[str, int], names: list[str]) -> Turn:
+def _decode_turn(
+    row: list[Any], authors: list[str | None], call_ids: dict[str, int], names: list[str]
+) -> Turn:
     extra: dict[str, Any] = row[-1] if isinstance(row[-1], dict) else {}
     blocks = row[2:-1] if extra else row[2:]
     author, tag, context_tokens = authors[row[1]], extra.get("tag", ""), extra.get("n", 0)
-    if not (author is None or isinstance(author, str)) or not isinstance(tag, str) or not isinstance(context_tokens, int):
+    if (
+        not (author is None or isinstance(author, str))
+        or not isinstance(tag, str)
+        or not isinstance(context_tokens, int)
+    ):
         raise TypeError("an author, tag or number of tokens of another type")
     return Turn(
         role=_LETTER_TO_ROLE[row[0]],
@@ -132,7 +151,12 @@ def _decode_turn(row: list[Any], authors: list[str | None], call_ids: dict[str, 
 def encode_session(session: Session) -> Iterator[str]:
     """The lines of one session: a header, then one line per turn."""
     authors = {author: i for i, author in enumerate(dict.fromkeys(t.author for t in session.turns))}
-    head: dict[str, Any] = {"schema": SCHEMA, "id": session.id, "num_turns": len(session.turns), "authors": list(authors)}
+    head: dict[str, Any] = {
+        "schema": SCHEMA,
+        "id": session.id,
+        "num_turns": len(session.turns),
+        "authors": list(authors),
+    }
     for field in dataclasses.fields(Session):
         value = getattr(session, field.name)
         if field.name in ("id", "turns") or value == field.default:
@@ -150,34 +174,58 @@ def encode_session(session: Session) -> Iterator[str]:
 
 def _slim(value: Any) -> dict[str, Any]:
     """A flat dataclass as a dictionary without the fields that hold their default."""
-    return {f.name: v for f in dataclasses.fields(value) if (v := getattr(value, f.name)) != f.default}
+    return {
+        f.name: v for f in dataclasses.fields(value) if (v := getattr(value, f.name)) != f.default
+    }
 
 
-def decode_session(header: dict[str, Any], rows: Iterable[list[Any]], *, where: str = "") -> Session:
-    """One session from its parsed header and turn lines; raises SessionError for another schema or a damaged line."""
+def decode_session(
+    header: dict[str, Any], rows: Iterable[list[Any]], *, where: str = ""
+) -> Session:
+    """One session from its parsed header and turn lines; raises SessionError for another schema or
+    a damaged line."""
     try:
         return _decode_session(header, rows, where)
     except SessionError as error:
         if error.where == where:
             raise
-        raise SessionError(error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix) from error
+        raise SessionError(
+            error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix
+        ) from error
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise SessionError(f"not a session: {error!r}", where=where, fix="the file is damaged: ingest again") from error
+        raise SessionError(
+            f"not a session: {error!r}", where=where, fix="the file is damaged: ingest again"
+        ) from error
 
 
 def _decode_session(header: dict[str, Any], rows: Iterable[list[Any]], where: str) -> Session:
     head = dict(header["session"])
     if head.pop("schema", None) != SCHEMA:
-        raise SessionError(f"schema {header['session'].get('schema')!r}, this version reads {SCHEMA}", where=where, fix="ingest again")
+        raise SessionError(
+            f"schema {header['session'].get('schema')!r}, this version reads {SCHEMA}",
+            where=where,
+            fix="ingest again",
+        )
     authors, num_turns = head.pop("authors"), head.pop("num_turns")
     call_ids: dict[str, int] = {}
     names: list[str] = []
     turns = tuple(_decode_turn(row, authors, call_ids, names) for row in rows)
     if len(turns) != num_turns:
-        raise SessionError(f"{len(turns)} turns, the header says {num_turns}", where=where, fix="the file is cut short: ingest again")
-    head["source"] = SourceRef(**{**head["source"], "versions": tuple(head["source"].get("versions", ()))})
+        raise SessionError(
+            f"{len(turns)} turns, the header says {num_turns}",
+            where=where,
+            fix="the file is cut short: ingest again",
+        )
+    head["source"] = SourceRef(
+        **{**head["source"], "versions": tuple(head["source"].get("versions", ()))}
+    )
     head["segments"] = tuple(
-        Segment(start=s["start"], end=s["end"], context=tuple((a, b) for a, b in s.get("context", ())), cleared=tuple(s.get("cleared", ())))
+        Segment(
+            start=s["start"],
+            end=s["end"],
+            context=tuple((a, b) for a, b in s.get("context", ())),
+            cleared=tuple(s.get("cleared", ())),
+        )
         for s in head["segments"]
     )
     head["tools"] = tuple(_sound(ToolSpec, t) for t in head.get("tools", ()))
@@ -192,7 +240,10 @@ def _decode_session(header: dict[str, Any], rows: Iterable[list[Any]], where: st
 
 def _check(cls: type, row: Mapping[str, Any]) -> None:
     if wrong := wrong_field(cls, row):
-        raise SessionError(f"not a session: the field {wrong}, in a {cls.__name__}", fix="the file is damaged: ingest again")
+        raise SessionError(
+            f"not a session: the field {wrong}, in a {cls.__name__}",
+            fix="the file is damaged: ingest again",
+        )
 
 
 def _sound(cls: type[T], row: Mapping[str, Any]) -> T:
@@ -222,7 +273,11 @@ def read_sessions(path: Path) -> Iterator[Session]:
                 yield decode_session(header, rows, where=f"{path}:{start}")
             header, rows, start = value, [], number
         elif header is None or not isinstance(value, list):
-            raise DataError("not a sessions file", where=f"{path}:{number}", fix="give a file written by `recompose ingest`")
+            raise DataError(
+                "not a sessions file",
+                where=f"{path}:{number}",
+                fix="give a file written by `recompose ingest`",
+            )
         else:
             rows.append(value)
     if header is not None:
@@ -230,7 +285,8 @@ def read_sessions(path: Path) -> Iterator[Session]:
 
 
 class RawSession(NamedTuple):
-    """A session as it lies on disk: its id, its parsed header, all its lines, and where they begin."""
+    """A session as it lies on disk: its id, its parsed header, all its lines, and where they
+    begin."""
 
     id: str
     header: dict[str, Any]
@@ -242,7 +298,9 @@ class RawSession(NamedTuple):
         try:
             rows = [json.loads(line) for line in self.data.splitlines()[1:]]
         except (ValueError, RecursionError) as error:
-            raise SessionError(f"not a session: {error}", where=where, fix="the file is damaged: ingest again") from error
+            raise SessionError(
+                f"not a session: {error}", where=where, fix="the file is damaged: ingest again"
+            ) from error
         return decode_session(self.header, rows, where=where)
 
 
@@ -250,7 +308,8 @@ _HEADER = b'{"session":'
 
 
 def raw_sessions(path: Path) -> Iterator[RawSession]:
-    """The sessions of a file without decoding their turns, one in memory at a time; raises DataError where it is no sessions file.
+    """The sessions of a file without decoding their turns, one in memory at a time; raises
+    DataError where it is no sessions file.
 
     Example: [(raw.id, len(raw.data)) for raw in raw_sessions(path)] -> [("s1", 48211)]
     """
@@ -279,7 +338,11 @@ def _raw_session(lines: list[bytes], offset: int, path: Path) -> RawSession:
         header = json.loads(lines[0])
         return RawSession(_text(header["session"]["id"]), header, b"".join(lines), offset)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError("not a sessions file", where=f"{path}, byte {offset}", fix="give a file written by `recompose ingest`") from error
+        raise DataError(
+            "not a sessions file",
+            where=f"{path}, byte {offset}",
+            fix="give a file written by `recompose ingest`",
+        ) from error
 
 
 def session_bytes(session: Session) -> bytes:
@@ -293,7 +356,11 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
     >>> turn_to_json(Turn(role="assistant", author="m", blocks=(Text("hi"),)))
     {'role': 'assistant', 'author': 'm', 'blocks': [['x', 'hi']]}
     """
-    row: dict[str, Any] = {"role": turn.role, "author": turn.author, "blocks": [_encode_block(b, {}) for b in turn.blocks]}
+    row: dict[str, Any] = {
+        "role": turn.role,
+        "author": turn.author,
+        "blocks": [_encode_block(b, {}) for b in turn.blocks],
+    }
     return row | ({"tag": turn.tag} if turn.tag else {})
 
 
@@ -301,15 +368,25 @@ def turn_from_json(value: dict[str, Any]) -> Turn:
     """The inverse of `turn_to_json`; results name their call by id."""
     try:
         blocks = tuple(_decode_block(b, {}, []) for b in value["blocks"])
-        return _sound(Turn, {"role": value["role"], "author": value.get("author"), "blocks": blocks, "tag": value.get("tag", "")})
+        return _sound(
+            Turn,
+            {
+                "role": value["role"],
+                "author": value.get("author"),
+                "blocks": blocks,
+                "tag": value.get("tag", ""),
+            },
+        )
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise DataError(
-            f"not a turn: {error!r}", fix='a turn is {"role", "author", "blocks": [["x", text], ["c", id, name, arguments]]}'
+            f"not a turn: {error!r}",
+            fix='a turn is {"role", "author", "blocks": [["x", text], ["c", id, name, arguments]]}',
         ) from error
 
 
 def record_to_json(value: Site | Hint | Answer | Preference | Anchor) -> dict[str, Any]:
-    """A site, hint, answer, preference or anchor as a flat JSON object without default values; a site carries its id."""
+    """A site, hint, answer, preference or anchor as a flat JSON object without default values; a
+    site carries its id."""
     row = _slim(value) | {name: getattr(value, name) for name in _ALWAYS.get(type(value), ())}
     if isinstance(value, Answer):
         row["turn"] = turn_to_json(value.turn)
@@ -322,16 +399,28 @@ def record_to_json(value: Site | Hint | Answer | Preference | Anchor) -> dict[st
 
 def _typed(cls: type, value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise DataError(f"a {cls.__name__} is an object, this is a {type(value).__name__}", where=where)
+        raise DataError(
+            f"a {cls.__name__} is an object, this is a {type(value).__name__}", where=where
+        )
     known = {f.name for f in dataclasses.fields(cls)}
-    row = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k != "id" or "id" in known}
+    row = {
+        k: tuple(v) if isinstance(v, list) else v
+        for k, v in value.items()
+        if k != "id" or "id" in known
+    }
     unknown = set(row) - known
     if unknown:
-        raise DataError(f"unknown field {sorted(unknown)[0]!r} in a {cls.__name__}", where=where, fix=f"fields: {', '.join(sorted(known))}")
+        raise DataError(
+            f"unknown field {sorted(unknown)[0]!r} in a {cls.__name__}",
+            where=where,
+            fix=f"fields: {', '.join(sorted(known))}",
+        )
     missing = [
         f.name
         for f in dataclasses.fields(cls)
-        if f.name not in row and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if f.name not in row
+        and f.default is dataclasses.MISSING
+        and f.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise DataError(f"a {cls.__name__} needs the field {missing[0]!r}", where=where)
@@ -348,7 +437,9 @@ def _in_file(where: str) -> Iterator[None]:
     except DataError as error:
         if where in error.where:
             raise
-        raise type(error)(error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix) from error
+        raise type(error)(
+            error.what, where=f"{where}, {error.where}" if error.where else where, fix=error.fix
+        ) from error
 
 
 def read_sites(path: Path) -> Iterator[Site]:
@@ -372,7 +463,8 @@ def read_preferences(path: Path) -> Iterator[Preference]:
 
 
 def preference_from_json(value: dict[str, Any], *, where: str = "") -> Preference:
-    """One preference as `record_to_json` writes it; an unknown or missing field raises DataError."""
+    """One preference as `record_to_json` writes it; an unknown or missing field raises
+    DataError."""
     row = _typed(Preference, value, where)
     with _in_file(where):
         row["chosen"] = turn_from_json(row["chosen"])
@@ -391,9 +483,14 @@ def read_answers(path: Path) -> Iterator[Answer]:
 
 
 def read_anchors(path: Path) -> Iterator[Anchor]:
-    """Anchors of a file; an unknown or missing field, or another reason than those there are, raises DataError with file and line."""
+    """Anchors of a file; an unknown or missing field, or another reason than those there are,
+    raises DataError with file and line."""
     for number, value in read_lines(path):
         reason = value.get("reason") if isinstance(value, dict) else None
         if isinstance(reason, str) and reason not in ANCHOR_REASONS:
-            raise DataError(f"unknown reason {reason!r} of an anchor", where=f"{path}:{number}", fix=f"use one of {ANCHOR_REASONS}")
+            raise DataError(
+                f"unknown reason {reason!r} of an anchor",
+                where=f"{path}:{number}",
+                fix=f"use one of {ANCHOR_REASONS}",
+            )
         yield Anchor(**_typed(Anchor, value, f"{path}:{number}"))

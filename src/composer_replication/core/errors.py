@@ -56,7 +56,8 @@ class ConfigError(ComposerError, ValueError):
 
 
 class UntrustedError(ConfigError):
-    """A settings file that would run code, send something or write elsewhere, and that the user has not trusted."""
+    """A settings file that would run code, send something or write elsewhere, and that the user has
+    not trusted."""
 
 
 class DataError(ComposerError, ValueError):
@@ -68,27 +69,34 @@ class SessionError(DataError):
 
 
 class SecretsFoundError(DataError):
-    """Redacted data in which the user's own scanner (ingest.scanner) still finds something: it is not stored."""
+    """Redacted data in which the user's own scanner (ingest.scanner) still finds something: it is
+    not stored."""
 
 
 class DamagedError(DataError):
-    """A checkpoint that is not what was written, e.g. one with a file cut off; `before` is the newest earlier one that is whole."""
+    """A checkpoint that is not what was written, e.g. one with a file cut off; `before` is the
+    newest earlier one that is whole."""
 
-    def __init__(self, what: str, *, where: str = "", fix: str = "", before: Path | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str = "", fix: str = "", before: Path | None = None
+    ) -> None:
         super().__init__(what, where=where, fix=fix)
         self.before = before
 
 
 class SiteError(DataError):
-    """A Site or Hint that contradicts its Session, e.g. evidence that is not later than the mistake."""
+    """A Site or Hint that contradicts its Session, e.g. evidence that is not later than the
+    mistake."""
 
 
 class AlignmentError(DataError):
-    """Token views that do not line up, e.g. a teacher view that is not an insertion into the student's ids."""
+    """Token views that do not line up, e.g. a teacher view that is not an insertion into the
+    student's ids."""
 
 
 class RenderError(ComposerError, ValueError):
-    """A chat template that cannot be spanned; the message names the turn and shows both renderings."""
+    """A chat template that cannot be spanned; the message names the turn and shows both
+    renderings."""
 
 
 class MissingExtraError(ComposerError, ImportError):
@@ -102,13 +110,22 @@ class SandboxError(ComposerError, RuntimeError):
 class TeacherError(ComposerError, RuntimeError):
     """One attempt at asking a model that brought no answer, e.g. a time-out.
 
-    `again` = another attempt may succeed, not before `wait_s` seconds where the endpoint said so. `billed` = whether the endpoint may
-    charge for it all the same: False only where it refused before it began, so that the money booked for it is free again. `for_all` =
-    every other request to this teacher would fail, too, e.g. because its key is not accepted.
+    `again` = another attempt may succeed, not before `wait_s` seconds where the endpoint said so.
+    `billed` = whether the endpoint may charge for it all the same: False only where it refused
+    before it began, so that the money booked for it is free again. `for_all` = every other request
+    to this teacher would fail, too, e.g. because its key is not accepted.
     """
 
     def __init__(
-        self, what: str, *, where: str = "", fix: str = "", again: bool, billed: bool, wait_s: float | None = None, for_all: bool = False
+        self,
+        what: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        again: bool,
+        billed: bool,
+        wait_s: float | None = None,
+        for_all: bool = False,
     ) -> None:
         super().__init__(what, where=where, fix=fix)
         self.again, self.billed, self.wait_s, self.for_all = again, billed, wait_s, for_all
@@ -119,29 +136,34 @@ class BusyError(ComposerError, RuntimeError):
 
 
 class UnwrittenError(ComposerError, OSError):
-    """What could not be written, e.g. because the disk is full; what stood there before is as it was."""
+    """What could not be written, e.g. because the disk is full; what stood there before is as it
+    was."""
 
 
 class BudgetError(ComposerError, RuntimeError):
-    """The next call could cost more than is left of the ceiling (exit code 4); everything bought so far is kept."""
+    """The next call could cost more than is left of the ceiling (exit code 4); everything bought so
+    far is kept."""
 
     exit_code = 4
 
 
 class NoSpaceError(BudgetError):
-    """The disk has no room for the next answer, so none is asked for; as at the ceiling, everything bought so far is kept."""
+    """The disk has no room for the next answer, so none is asked for; as at the ceiling, everything
+    bought so far is kept."""
 
     exit_code = 1
 
 
 class StoppedError(ComposerError, RuntimeError):
-    """A run that a health rule stopped, e.g. a channel that was starved for too long (exit code 3)."""
+    """A run that a health rule stopped, e.g. a channel that was starved for too long (exit code
+    3)."""
 
     exit_code = 3
 
 
 def pip_install(*words: str) -> str:
-    """The command line that installs into the Python that runs this; a bare `pip` may be that of another one.
+    """The command line that installs into the Python that runs this; a bare `pip` may be that of
+    another one.
 
     >>> pip_install("composer-replication[train]").endswith(" -m pip install 'composer-replication[train]'")
     True

@@ -1,4 +1,5 @@
-"""Do the values of a record have the types that its dataclass names? For files that anybody may have written."""
+"""Do the values of a record have the types that its dataclass names? For files that anybody may
+have written."""
 
 from __future__ import annotations
 

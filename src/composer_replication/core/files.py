@@ -1,14 +1,17 @@
-"""The one home of writing: files that only their owner reads, whole or not at all, and what a killed process left of them.
+"""The one home of writing: files that only their owner reads, whole or not at all, and what a
+killed process left of them.
 
     with atomic_writer(path) as stream: stream.write("...")            # appears at `path` when the block ends
     with scratch_folder(path) as scratch: model.save(scratch); move_into_place(scratch, path)       # what a library writes
     append_text(path, "one line\\n"); make_folder(path); remove_leftovers(work)
 
-Files are 0600 and folders 0700 whatever the umask: logs of an agent hold what its user sees. What is not finished is called
-.NAME.PID-TOKEN.part and is held by a lock that the system lets go of when its process ends, however it ends. So a leftover is a scratch
-that nobody holds: `sweep` never takes away what a live process writes, in whatever container it runs. Links are not written through.
-What appears under its name is on the disk by then (fsync of the file, then of the folder's entry): after a power cut it is the old or the
-new one. Lines that are appended are not, until `sync` is called on their file.
+Files are 0600 and folders 0700 whatever the umask: logs of an agent hold what its user sees. What
+is not finished is called .NAME.PID-TOKEN.part and is held by a lock that the system lets go of when
+its process ends, however it ends. So a leftover is a scratch that nobody holds: `sweep` never takes
+away what a live process writes, in whatever container it runs. Links are not written through. What
+appears under its name is on the disk by then (fsync of the file, then of the folder's entry): after
+a power cut it is the old or the new one. Lines that are appended are not, until `sync` is called on
+their file.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from composer_replication.core.git_tree import leak_of
 
 try:
     import fcntl
-except ImportError:  # no locks on this system: leftovers of dead process ids are removed all the same
+# no locks on this system: leftovers of dead process ids are removed all the same
+except ImportError:
     fcntl = None
 
 FILE, FOLDER = 0o600, 0o700
@@ -46,7 +50,8 @@ IGNORE = "# Sessions, answers and weights: not for a repository. Written by reco
 
 
 def make_folder(folder: Path) -> None:
-    """The folder and those above it that are missing, for their owner only; folders that are there stay as they are."""
+    """The folder and those above it that are missing, for their owner only; folders that are there
+    stay as they are."""
     missing: list[Path] = []
     for path in (folder, *folder.parents):
         if path.exists():
@@ -59,40 +64,57 @@ def make_folder(folder: Path) -> None:
 
 
 def make_work(folder: Path) -> None:
-    """A work folder, with a .gitignore that keeps all of it out of a repository, unless it holds files that are not of this program.
+    """A work folder, with a .gitignore that keeps all of it out of a repository, unless it holds
+    files that are not of this program.
 
-    Raises DataError where git would take what is written there into a commit: it is tracked, or it stands beside files of a repository.
+    Raises DataError where git would take what is written there into a commit: it is tracked, or it
+    stands beside files of a repository.
     """
     if not folder.exists():
         make_folder(folder)
     why = leak_of(folder)
     tracked = why.startswith("git tracks")
-    if not tracked and not (folder / ".gitignore").exists() and all(_OURS.fullmatch(path.name) for path in folder.iterdir()):
+    if (
+        not tracked
+        and not (folder / ".gitignore").exists()
+        and all(_OURS.fullmatch(path.name) for path in folder.iterdir())
+    ):
         write_text(folder / ".gitignore", IGNORE)
         why = ""
     if why:
         what = f"sessions would be written where they can get into a commit: {why}"
-        fix = f"take a folder of its own: -o recompose; or have git ignore this one: write * into {folder / '.gitignore'}"
+        fix = (
+            "take a folder of its own: -o recompose; or have git ignore this one: write * into"
+            f" {folder / '.gitignore'}"
+        )
         untrack = f"; what is tracked: git rm -r --cached {folder}" if tracked else ""
         raise DataError(what, where=str(folder), fix=fix + untrack)
 
 
 @contextmanager
 def told_where_full(path: Path, *, need: int) -> Iterator[None]:
-    """Turn a full disk into an UnwrittenError that names the path, the bytes that are needed there, and those that are free."""
+    """Turn a full disk into an UnwrittenError that names the path, the bytes that are needed there,
+    and those that are free."""
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL or isinstance(error, ComposerError):
             raise
         there = next(one for one in (path, *path.absolute().parents) if one.exists())
-        what = f"{error.strerror}: about {need / 1e6:.1f} MB are needed, {shutil.disk_usage(there).free / 1e6:.1f} MB are free"
-        fix = "make room there and run it again, or take a folder on another disk: -o FOLDER; what stood there before is as it was"
+        what = (
+            f"{error.strerror}: about {need / 1e6:.1f} MB are needed,"
+            f" {shutil.disk_usage(there).free / 1e6:.1f} MB are free"
+        )
+        fix = (
+            "make room there and run it again, or take a folder on another disk: -o FOLDER; what"
+            " stood there before is as it was"
+        )
         raise UnwrittenError(what, where=str(path.absolute()), fix=fix) from error
 
 
 def open_private(path: Path, flags: int) -> int:
-    """A descriptor of a file that is made if it is missing, 0600 from its first moment on; raises OSError for a link."""
+    """A descriptor of a file that is made if it is missing, 0600 from its first moment on; raises
+    OSError for a link."""
     descriptor = os.open(path, flags | os.O_CREAT | _NO_LINK, FILE)
     with contextlib.suppress(PermissionError):  # somebody else's file: its owner says who reads it
         if os.fstat(descriptor).st_mode & 0o777 != FILE and hasattr(os, "fchmod"):
@@ -101,8 +123,13 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def append_text(path: Path, text: str) -> None:
-    """One write of whole lines: a reader, or a second writer, never sees a mixture. On a full disk: all of it, or nothing and OSError."""
-    descriptor, raw, written = open_private(path, os.O_WRONLY | os.O_APPEND), text.encode("utf-8"), 0
+    """One write of whole lines: a reader, or a second writer, never sees a mixture. On a full disk:
+    all of it, or nothing and OSError."""
+    descriptor, raw, written = (
+        open_private(path, os.O_WRONLY | os.O_APPEND),
+        text.encode("utf-8"),
+        0,
+    )
     before = os.fstat(descriptor).st_size
     try:
         while written < len(raw):  # a disk that is almost full takes a part
@@ -116,8 +143,10 @@ def append_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk before anything is built on them; what is not there is left out."""
-    with contextlib.suppress(FileNotFoundError, PermissionError):  # the second is Windows, which opens no folders
+    """Have a file, or the names in a folder, on the disk before anything is built on them; what is
+    not there is left out."""
+    # the second is Windows, which opens no folders
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -126,7 +155,8 @@ def sync(path: Path) -> None:
 
 
 def sync_all(folder: Path) -> None:
-    """`sync` for everything in a folder that a library wrote, and for the folder; links are left alone."""
+    """`sync` for everything in a folder that a library wrote, and for the folder; links are left
+    alone."""
     for one in (*sorted(folder.rglob("*")), folder):
         if not one.is_symlink():
             sync(one)
@@ -134,7 +164,8 @@ def sync_all(folder: Path) -> None:
 
 @contextmanager
 def scratch_file(path: Path) -> Iterator[tuple[int, Path]]:
-    """(descriptor, path) of a new file beside `path`, held until the block ends; what then still has its name is removed."""
+    """(descriptor, path) of a new file beside `path`, held until the block ends; what then still
+    has its name is removed."""
     make_folder(path.parent)
     while True:
         scratch = _name(path)
@@ -155,7 +186,9 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
     """Open a file for writing that appears at `path` only when the block ends without an error."""
     with scratch_file(path) as (descriptor, scratch):
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n", closefd=False) as stream:
+            with os.fdopen(
+                descriptor, "w", encoding="utf-8", newline="\n", closefd=False
+            ) as stream:
                 yield stream
             os.fsync(descriptor)
         except OSError as error:
@@ -168,7 +201,8 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside `path`, held until the block ends; `settle` makes it appear as `path`, else it is removed."""
+    """A new folder beside `path`, held until the block ends; `settle` makes it appear as `path`,
+    else it is removed."""
     make_folder(path.parent)
     while True:
         scratch = _name(path)
@@ -186,7 +220,8 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def save_folder(path: Path, save: Callable[[str], object]) -> None:
-    """Have a library save into a folder that appears as `path` when it is whole, for its owner only.
+    """Have a library save into a folder that appears as `path` when it is whole, for its owner
+    only.
 
     Example: save_folder(Path("examples/tokenizer"), tokenizer.save_pretrained)
     """
@@ -202,7 +237,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def move_into_place(scratch: Path, path: Path) -> None:
-    """Make a scratch folder, or a file in one, appear as `path` in place of what is there, for its owner only."""
+    """Make a scratch folder, or a file in one, appear as `path` in place of what is there, for its
+    owner only."""
     make_private(scratch)
     sync_all(scratch) if scratch.is_dir() else sync(scratch)
     if path.is_dir() and not path.is_symlink():
@@ -215,7 +251,8 @@ def move_into_place(scratch: Path, path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Take a file, or everything in a folder, away from everybody but its owner; links are left alone."""
+    """Take a file, or everything in a folder, away from everybody but its owner; links are left
+    alone."""
     for one in (path, *(path.rglob("*") if path.is_dir() else ())):
         with contextlib.suppress(PermissionError):
             if not one.is_symlink():
@@ -223,13 +260,18 @@ def make_private(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, *, deep: bool = False) -> list[str]:
-    """Remove what killed processes left in a folder, with `deep` also in those below it; returns the names. What is held stays.
+    """Remove what killed processes left in a folder, with `deep` also in those below it; returns
+    the names. What is held stays.
 
     Example: remove_leftovers(Path("recompose")) -> [".sessions.jsonl.4711-0c1f3a.part"]
     """
     found = sorted(folder.rglob(".*") if deep else folder.glob(".*")) if folder.is_dir() else []
     named = [(path, name) for path in found if (name := _SCRATCH.fullmatch(path.name))]
-    return [path.name for path, name in named if _take_away(path, int(name[1]), locks=name[2] is not None)]
+    return [
+        path.name
+        for path, name in named
+        if _take_away(path, int(name[1]), locks=name[2] is not None)
+    ]
 
 
 def _name(path: Path) -> Path:
@@ -251,10 +293,12 @@ def _held(descriptor: int) -> bool:
 
 
 def _take_away(path: Path, pid: int, *, locks: bool) -> bool:
-    """Remove a scratch unless somebody holds it: the lock is kept until it is gone, so that nobody can begin to use it meanwhile."""
+    """Remove a scratch unless somebody holds it: the lock is kept until it is gone, so that nobody
+    can begin to use it meanwhile."""
     if path.is_symlink():  # cannot be held; it stands for a moment only
         return time.time() - path.lstat().st_mtime > _LINK_AGE_S and _removed(path)
-    if not locks and pid == os.getpid():  # an earlier version took no locks; whoever made it had this number before
+    # an earlier version took no locks; whoever made it had this number before
+    if not locks and pid == os.getpid():
         return _removed(path)
     if fcntl is None or not locks:
         return not is_alive(pid) and _removed(path)

@@ -1,8 +1,10 @@
-"""Whether git would take a folder into a commit, read from its files alone: git itself runs what a repository's settings name.
+"""Whether git would take a folder into a commit, read from its files alone: git itself runs what a
+repository's settings name.
 
     leak_of(Path("recompose"))      # "", or why not: "git tracks recompose/sessions.jsonl in /home/me/shop", "git does not ignore it ..."
 
-Ignore rules are read as far as names and simple patterns go. What is not understood counts as not ignored.
+Ignore rules are read as far as names and simple patterns go. What is not understood counts as not
+ignored.
 """
 
 from __future__ import annotations
@@ -20,16 +22,22 @@ _HEAD = 62  # bytes of an entry before its path, with SHA-1
 
 
 def leak_of(folder: Path) -> str:
-    """Why what is written into a folder could get into a commit; "" where it cannot, as far as files tell."""
+    """Why what is written into a folder could get into a commit; "" where it cannot, as far as
+    files tell."""
     folder = folder.resolve()
     root = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
     if root is None:
         return ""
     inside = folder.relative_to(root).as_posix()
     tracked = _tracked(root)
-    below = [path for path in tracked if path.startswith(f"{inside}/") and path != f"{inside}/.gitignore"]
+    below = [
+        path for path in tracked if path.startswith(f"{inside}/") and path != f"{inside}/.gitignore"
+    ]
     if held := below if inside != "." else [path for path in tracked if path in STORE]:
-        return f"git tracks {held[0]}{f' and {len(held) - 1} more files there' if held[1:] else ''} in {root}"
+        return (
+            f"git tracks {held[0]}{f' and {len(held) - 1} more files there' if held[1:] else ''} in"
+            f" {root}"
+        )
     return "" if _is_ignored(folder, root) else f"git does not ignore it in {root}"
 
 
@@ -42,9 +50,13 @@ def _is_ignored(folder: Path, root: Path) -> bool:
     """Whether a rule in the folder, or in one above it in the repository, keeps it out."""
     if ignores_all(folder):
         return True
-    for place in (one for one in (folder, *folder.parents) if one != root and one.is_relative_to(root)):
+    for place in (
+        one for one in (folder, *folder.parents) if one != root and one.is_relative_to(root)
+    ):
         for above in (one for one in place.parents if one.is_relative_to(root)):
-            rules = _rules(above / ".gitignore") + (_rules(above / ".git" / "info" / "exclude") if above == root else [])
+            rules = _rules(above / ".gitignore") + (
+                _rules(above / ".git" / "info" / "exclude") if above == root else []
+            )
             path = place.relative_to(above).as_posix()
             names = {*_ALL, path, f"/{path}", place.name, f"**/{place.name}"}
             if _verdict(rules, names, path=path):
@@ -53,12 +65,17 @@ def _is_ignored(folder: Path, root: Path) -> bool:
 
 
 def _verdict(rules: Iterable[str], names: Iterable[str], *, path: str = "") -> bool | None:
-    """What the last rule that speaks of these names says; any rule that takes something in again is taken to speak of them."""
+    """What the last rule that speaks of these names says; any rule that takes something in again is
+    taken to speak of them."""
     found: bool | None = None
     for rule in rules:
         if rule.startswith("!"):
             found = found if rule == "!.gitignore" else False
-        elif rule.rstrip("/") in names or (path and "/" not in rule.rstrip("/") and fnmatchcase(path.rpartition("/")[2], rule.rstrip("/"))):
+        elif rule.rstrip("/") in names or (
+            path
+            and "/" not in rule.rstrip("/")
+            and fnmatchcase(path.rpartition("/")[2], rule.rstrip("/"))
+        ):
             found = True
     return found
 
@@ -73,7 +90,8 @@ def _rules(path: Path) -> list[str]:
 
 
 def _tracked(root: Path) -> list[str]:
-    """The paths of a repository's index; [] where there is none, or it is of a kind that is not known here."""
+    """The paths of a repository's index; [] where there is none, or it is of a kind that is not
+    known here."""
     git = root / ".git"
     try:
         if git.is_file():  # a worktree or a submodule

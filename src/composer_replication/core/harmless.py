@@ -1,8 +1,24 @@
-"""Untrusted text made harmless for a reader: what would steer a terminal or turn a line around is shown, not obeyed."""
+"""Untrusted text made harmless for a reader: what would steer a terminal or turn a line around is
+shown, not obeyed."""
 
 from __future__ import annotations
 
-_BIDI = {0x202A, 0x202B, 0x202C, 0x202D, 0x202E, 0x2066, 0x2067, 0x2068, 0x2069, 0x200E, 0x200F, 0x061C, 0x2028, 0x2029}
+_BIDI = {
+    0x202A,
+    0x202B,
+    0x202C,
+    0x202D,
+    0x202E,
+    0x2066,
+    0x2067,
+    0x2068,
+    0x2069,
+    0x200E,
+    0x200F,
+    0x061C,
+    0x2028,
+    0x2029,
+}
 _HARMLESS: dict[int, str] = (
     {c: chr(0x2400 + c) for c in range(0x20) if c not in (0x09, 0x0A)}
     | {0x7F: "\u2421"}
@@ -13,7 +29,8 @@ _HARMLESS: dict[int, str] = (
 
 
 def harmless(text: str) -> str:
-    """Text of a log with control characters, escape codes and direction overrides made visible instead of obeyed.
+    """Text of a log with control characters, escape codes and direction overrides made visible
+    instead of obeyed.
 
     >>> harmless("a\\x1b[31mb")
     'a␛[31mb'
@@ -22,7 +39,8 @@ def harmless(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`harmless` in one line, for a name or a path: a line break in it would begin a line that looks like one of the program's own.
+    """`harmless` in one line, for a name or a path: a line break in it would begin a line that
+    looks like one of the program's own.
 
     >>> one_line("a\\n settings  b  (trusted)")
     'a␊ settings  b  (trusted)'

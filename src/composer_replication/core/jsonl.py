@@ -1,4 +1,5 @@
-"""JSON lines: read with file and line in every error, write so that a reader never sees half a file."""
+"""JSON lines: read with file and line in every error, write so that a reader never sees half a
+file."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from composer_replication.core.files import atomic_writer
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """JSON, compact unless indented, with non-ASCII text as it is; lone surrogates are escaped so that the file stays UTF-8.
+    """JSON, compact unless indented, with non-ASCII text as it is; lone surrogates are escaped so
+    that the file stays UTF-8.
 
     >>> dumps({"a": "é"})
     '{"a":"é"}'
@@ -44,18 +46,25 @@ def json_strings(value: Any) -> Iterator[str]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line number from 1, parsed value) of every non-empty line; a bad line raises DataError with file and line."""
+    """(line number from 1, parsed value) of every non-empty line; a bad line raises DataError with
+    file and line."""
     if not path.exists():
-        raise DataError(f"no file {path}", fix="run the verb that writes it first (recompose --help lists them in order)")
+        raise DataError(
+            f"no file {path}",
+            fix="run the verb that writes it first (recompose --help lists them in order)",
+        )
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
                 continue
             try:
                 value = json.loads(line.decode("utf-8"))
-            except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a number of too many digits; nested too deep
+            # no JSON, no UTF-8, a number of too many digits; nested too deep
+            except (ValueError, RecursionError) as error:
                 raise DataError(
-                    f"line {number} is not JSON: {error}", where=f"{path}:{number}", fix="remove the line or write the file again"
+                    f"line {number} is not JSON: {error}",
+                    where=f"{path}:{number}",
+                    fix="remove the line or write the file again",
                 ) from error
             yield number, value
 

@@ -3,8 +3,9 @@
     with only_one(run.path, what="launch of this run") as before: ...     # `before` died in it, None where nobody did
     owner_of(run.path)                                                    # who is at work there now, as far as this machine can know
 
-The lock is the folder itself: the system lets go of it when the process ends, however it ends. Its owner's name lies in .owner.json:
-process id, when that process began (ids are used again), host, and since when. What a dead owner left is taken over.
+The lock is the folder itself: the system lets go of it when the process ends, however it ends. Its
+owner's name lies in .owner.json: process id, when that process began (ids are used again), host,
+and since when. What a dead owner left is taken over.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ OWNER = ".owner.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A process that works on a folder; `began` are the clock ticks from the machine's start to its own, "" where nobody tells."""
+    """A process that works on a folder; `began` are the clock ticks from the machine's start to its
+    own, "" where nobody tells."""
 
     pid: int
     began: str
@@ -47,14 +49,21 @@ class Owner:
         return f"process {self.pid} on {self.host}, since {self.since}"
 
     def is_at_work(self) -> bool:
-        """Whether it runs on this machine; False for one of another machine, of which nobody knows here."""
+        """Whether it runs on this machine; False for one of another machine, of which nobody knows
+        here."""
         return self.host == platform.node() and is_alive(self.pid) and began(self.pid) == self.began
 
 
 def began(pid: int) -> str:
-    """When a process began; "" where the system does not tell, or nothing but its exit code is left of it."""
+    """When a process began; "" where the system does not tell, or nothing but its exit code is left
+    of it."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat")
+            .read_text("ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
@@ -62,7 +71,8 @@ def began(pid: int) -> str:
 
 @contextmanager
 def only_one(folder: Path, *, what: str) -> Iterator[Owner | None]:
-    """While the block runs no other process changes this folder under the same lock; raises BusyError, which says who holds it.
+    """While the block runs no other process changes this folder under the same lock; raises
+    BusyError, which says who holds it.
 
     Yields the owner that died in it before, if one did.
     Example: with only_one(Path("recompose"), what="ingest"): ...
@@ -100,7 +110,11 @@ def _busy(folder: Path, *, what: str) -> BusyError:
     """The error for who comes second."""
     found = _read(folder)
     who = f": {found.text()}" if found is not None else ""
-    return BusyError(f"another {what} is at work on this folder{who}", where=str(folder), fix="wait until it is done, or end it")
+    return BusyError(
+        f"another {what} is at work on this folder{who}",
+        where=str(folder),
+        fix="wait until it is done, or end it",
+    )
 
 
 def _taken(folder: Path, descriptor: int | None) -> bool:

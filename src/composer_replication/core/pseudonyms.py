@@ -1,7 +1,9 @@
-"""The key of a store: with it the same secret has the same name in every run, without it nobody can work out what a name stands for.
+"""The key of a store: with it the same secret has the same name in every run, without it nobody can
+work out what a name stands for.
 
-A plain hash of a short password is found by hashing all short passwords. So names are made with a random key that stands in
-a file beside the store. It is in no artefact that is trained on, shown or sent; do not hand it on with the data.
+A plain hash of a short password is found by hashing all short passwords. So names are made with a
+random key that stands in a file beside the store. It is in no artefact that is trained on, shown or
+sent; do not hand it on with the data.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ KEY_BYTES = 32
 
 
 def store_key(folder: Path, *, make: bool = True) -> bytes | None:
-    """The key of a store's folder, made at the first call; with `make=False` None where there is none yet.
+    """The key of a store's folder, made at the first call; with `make=False` None where there is
+    none yet.
 
-    The file can be read by its owner only. Of two processes that begin at once, both use the key of the first. Raises
-    DataError where the file is no key: a new key would give known secrets new names.
+    The file can be read by its owner only. Of two processes that begin at once, both use the key of
+    the first. Raises DataError where the file is no key: a new key would give known secrets new
+    names.
     Example: store_key(Path("recompose")) == store_key(Path("recompose")) -> True
     """
     path = folder / KEY_FILE
@@ -40,7 +44,10 @@ def store_key(folder: Path, *, make: bool = True) -> bytes | None:
     return key
 
 
-_FIX = "bring the file back from a copy; or delete it and ingest again: secrets then have other names than in what was made before"
+_FIX = (
+    "bring the file back from a copy; or delete it and ingest again: secrets then have other names"
+    " than in what was made before"
+)
 
 
 def _write_once(path: Path, text: str) -> None:

@@ -1,14 +1,17 @@
 """Secrets out of text, before it reaches the disk or another company's server.
 
-Each rule is anchored on letters that only such a secret has ("sk-ant-", "ghp_", "-----BEGIN"), so ordinary code, git
-shas, uuids and lockfile hashes stay as they are. A value without such letters goes only if it is assigned to a name
-like API_KEY or password and looks random. What is encoded - JSON within JSON, URLs, base64 - is looked at decoded, too.
-Removed text leaves `[REDACTED:kind:1f0c9a2e]`; the same secret gets the same letters everywhere under one key, so an
-edit still matches what it edits, and without the key nobody can tell from the letters what they stand for.
+Each rule is anchored on letters that only such a secret has ("sk-ant-", "ghp_", "-----BEGIN"), so
+ordinary code, git shas, uuids and lockfile hashes stay as they are. A value without such letters
+goes only if it is assigned to a name like API_KEY or password and looks random. What is encoded -
+JSON within JSON, URLs, base64 - is looked at decoded, too. Removed text leaves
+`[REDACTED:kind:1f0c9a2e]`; the same secret gets the same letters everywhere under one key, so an
+edit still matches what it edits, and without the key nobody can tell from the letters what they
+stand for.
 
 Scan decoded strings, never raw JSON lines: that is faster, and a log's own escapes hide nothing.
 
-What it cannot know - a customer's name, a password in a sentence, a random token without a name - goes in `words`.
+What it cannot know - a customer's name, a password in a sentence, a random token without a name -
+goes in `words`.
 """
 
 from __future__ import annotations
@@ -65,13 +68,20 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     values = {
         value.strip()
         for name, value in environ.items()
-        if _SECRET_NAME.search(name) and not _NOT_SECRET_NAME.search(name) and len(value.strip()) >= MIN_ENVIRON_CHARS
+        if _SECRET_NAME.search(name)
+        and not _NOT_SECRET_NAME.search(name)
+        and len(value.strip()) >= MIN_ENVIRON_CHARS
     }
-    return tuple(sorted((v for v in values if "/" not in v[:1] and not v.isdigit()), key=lambda v: (-len(v), v)))
+    return tuple(
+        sorted(
+            (v for v in values if "/" not in v[:1] and not v.isdigit()), key=lambda v: (-len(v), v)
+        )
+    )
 
 
 def find_secrets(text: str, *, depth: int = 0) -> list[Found]:
-    """The secrets of a text in order, none overlapping another; `depth` is how many encodings were taken off already.
+    """The secrets of a text in order, none overlapping another; `depth` is how many encodings were
+    taken off already.
 
     >>> find_secrets("cGFzc3dvcmQ9aHVudGVyMjJ4eA==")
     [Found(start=0, end=28, kind='password', secret='hunter22xx')]
@@ -115,11 +125,19 @@ def _emails(text: str) -> Iterator[Span]:
     """Addresses that are not public ones; only the letters around an @ are looked at."""
     at, last = text.find("@"), 0
     while at >= 0:
-        domain = _DOMAIN.match(text, at + 1) if text[at - 1 : at].isalnum() or text[at - 1 : at] in ("_", ".", "%", "+", "-") else None
+        domain = (
+            _DOMAIN.match(text, at + 1)
+            if text[at - 1 : at].isalnum() or text[at - 1 : at] in ("_", ".", "%", "+", "-")
+            else None
+        )
         if domain is not None:
             before = _BACKWARDS.match(text[max(last, at - MAX_LOCAL_CHARS) : at][::-1])
             start = at - (before.end() if before is not None else 0)
-            if start < at and text[start].isalnum() and not _PUBLIC_MAIL.search(text[start : domain.end()]):
+            if (
+                start < at
+                and text[start].isalnum()
+                and not _PUBLIC_MAIL.search(text[start : domain.end()])
+            ):
                 yield Span(start, domain.end(), "email")
                 last = domain.end()
         at = text.find("@", max(at + 1, last))
@@ -138,16 +156,23 @@ def _with_emails(text: str, found: list[Found]) -> list[Found]:
 class Redactor:
     """Replaces secrets by stable names and counts them by kind.
 
-    `words` are literals of your own (any case). Values of `environ` (None = this process's environment) whose names look
-    secret go too. The names depend on `key`: one key per store keeps them stable there, and keeps short secrets from being
-    guessed by their names (core/pseudonyms.py keeps a store's key). None = a key of this redactor's own, which nobody knows.
+    `words` are literals of your own (any case). Values of `environ` (None = this process's
+    environment) whose names look secret go too. The names depend on `key`: one key per store keeps
+    them stable there, and keeps short secrets from being guessed by their names (core/pseudonyms.py
+    keeps a store's key). None = a key of this redactor's own, which nobody knows.
 
     >>> redactor = Redactor(words=("Initech",), environ={}, key=b"one store")
     >>> redactor.text("Initech pays"), redactor.counts
     ('[REDACTED:word:b1199b37] pays', {'word': 1})
     """
 
-    def __init__(self, *, words: Iterable[str] = (), key: bytes | None = None, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        words: Iterable[str] = (),
+        key: bytes | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._key = secrets.token_bytes(32) if key is None else key
         self._counts: Counter[str] = Counter()
         self._names: dict[str, str] = {}
@@ -162,7 +187,8 @@ class Redactor:
         """The text without secrets; the same object if there were none."""
         if "[REDACTED:" not in text:
             return self._clean(text)
-        # What was removed before stays as it is, and so the same secret keeps its name: a store is redacted again where the words change.
+        # What was removed before stays as it is, and so the same secret keeps its name: a store is
+        # redacted again where the words change.
         pieces, last = [], 0
         for mask in MASK.finditer(text):
             pieces += [self._clean(text[last : mask.start()]), mask[0]]
@@ -179,15 +205,22 @@ class Redactor:
         return self._replaced(clean, find_secrets(clean))
 
     def value(self, value: JSON) -> JSON:
-        """A JSON value with every string in it redacted, keys too; the same object if nothing had to go.
+        """A JSON value with every string in it redacted, keys too; the same object if nothing had
+        to go.
 
-        A string that stands under a secret-looking key ("password": ...) is judged as an assignment to it.
+        A string that stands under a secret-looking key ("password": ...) is judged as an assignment
+        to it.
         """
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            items = [(self.text(k) if isinstance(k, str) else k, self._under(k, v)) for k, v in value.items()]
-            same = all(k is old and v is value[old] for (k, v), old in zip(items, value, strict=True))
+            items = [
+                (self.text(k) if isinstance(k, str) else k, self._under(k, v))
+                for k, v in value.items()
+            ]
+            same = all(
+                k is old and v is value[old] for (k, v), old in zip(items, value, strict=True)
+            )
             return value if same else dict(items)
         if isinstance(value, (list, tuple)):
             new = [self.value(v) for v in value]
@@ -195,7 +228,11 @@ class Redactor:
         return value
 
     def _under(self, key: object, value: JSON) -> JSON:
-        if isinstance(value, str) and isinstance(key, str) and (kind := secret_under(key, value)) is not None:
+        if (
+            isinstance(value, str)
+            and isinstance(key, str)
+            and (kind := secret_under(key, value)) is not None
+        ):
             return self._mask(kind, value)
         return self.value(value)
 
@@ -203,7 +240,9 @@ class Redactor:
         self._counts[kind] += 1
         name = self._names.get(secret)
         if name is None:
-            digest = hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:8]
+            digest = hmac.new(
+                self._key, secret.encode("utf-8", "surrogatepass"), hashlib.sha256
+            ).hexdigest()[:8]
             name = self._names[secret] = digest
         return f"[REDACTED:{kind}:{name}]"
 
@@ -217,7 +256,9 @@ class Redactor:
         return "".join([*pieces, text[last:]])
 
 
-def _literals(words: Iterable[str], environ: Mapping[str, str]) -> Iterator[tuple[str, re.Pattern[str]]]:
+def _literals(
+    words: Iterable[str], environ: Mapping[str, str]
+) -> Iterator[tuple[str, re.Pattern[str]]]:
     own = sorted({w for w in words if w.strip()}, key=lambda w: (-len(w), w))
     if own:
         yield "word", re.compile("|".join(map(re.escape, own)), re.IGNORECASE)

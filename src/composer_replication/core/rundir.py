@@ -10,7 +10,8 @@
       report.html                       the page that `recompose report` writes
       checkpoints/step_000040/          weights and trainer state      logs/attempt_1.log   one per launch
 
-Lines are appended whole, files are replaced atomically. A step that ran again after a kill has two metric lines; the later counts.
+Lines are appended whole, files are replaced atomically. A step that ran again after a kill has two
+metric lines; the later counts.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class RunDir:
 
     @property
     def evaluation_logs_json(self) -> Path:
-        """Recurrence at held-out sites of one's own logs, with intervals; absent where `evaluate --logs` was not run."""
+        """Recurrence at held-out sites of one's own logs, with intervals; absent where `evaluate
+        --logs` was not run."""
         return self.path / "evaluation_logs.json"
 
     def written_at_sites(self, name: str) -> Path:
@@ -155,13 +157,21 @@ class RunDir:
         """(steps, folder) of every complete checkpoint, oldest first."""
         if not self.checkpoints_dir.is_dir():
             return []
-        found = [(int(m[1]), p) for p in self.checkpoints_dir.iterdir() if (m := _STEP.match(p.name)) and p.is_dir()]
+        found = [
+            (int(m[1]), p)
+            for p in self.checkpoints_dir.iterdir()
+            if (m := _STEP.match(p.name)) and p.is_dir()
+        ]
         return sorted(found)
 
     def info(self) -> dict[str, Any]:
         """What run.json says."""
         if not self.run_json.exists():
-            raise DataError("not a run directory: no run.json", where=str(self.path), fix="give a folder under runs/")
+            raise DataError(
+                "not a run directory: no run.json",
+                where=str(self.path),
+                fix="give a folder under runs/",
+            )
         return _object(self.run_json)
 
     def resolved(self) -> dict[str, Any]:
@@ -169,8 +179,14 @@ class RunDir:
         return _object(self.resolved_json)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dictionary per step, in order; of a step that ran twice the later. A line still being written is left out."""
-        return [line for _, line in sorted({line["step"]: line for line in _whole_lines(self.metrics_jsonl)}.items())]
+        """One dictionary per step, in order; of a step that ran twice the later. A line still being
+        written is left out."""
+        return [
+            line
+            for _, line in sorted(
+                {line["step"]: line for line in _whole_lines(self.metrics_jsonl)}.items()
+            )
+        ]
 
     def events(self) -> list[dict[str, Any]]:
         """Every event, in the order in which they happened."""
@@ -193,7 +209,8 @@ class RunDir:
         append_text(path, f"{_now()} {text}\n")
 
     def sync(self) -> None:
-        """Have the lines written so far on the disk, and the folders' entries; every checkpoint and the end of a launch call it."""
+        """Have the lines written so far on the disk, and the folders' entries; every checkpoint and
+        the end of a launch call it."""
         for path in (self.metrics_jsonl, self.events_jsonl, self.path, self.checkpoints_dir):
             sync(path)
 
@@ -203,10 +220,12 @@ class RunDir:
 
     @contextmanager
     def attempt(self) -> Iterator[int]:
-        """One launch of the run: state "running" inside, afterwards "done", "stopped:..." or "crashed"; yields its number from 1.
+        """One launch of the run: state "running" inside, afterwards "done", "stopped:..." or
+        "crashed"; yields its number from 1.
 
-        One at a time: BusyError says who is at work already; the place of one that died is taken, which is an event. Torn last lines and
-        half-written files that a killed launch left are removed first; a torn line is an event.
+        One at a time: BusyError says who is at work already; the place of one that died is taken,
+        which is an event. Torn last lines and half-written files that a killed launch left are
+        removed first; a torn line is an event.
         """
         with only_one(self.path, what=LAUNCH) as before, self._launch() as number:
             if before is not None:
@@ -239,11 +258,19 @@ class RunDir:
 
 
 def create_run(
-    runs: Path, *, resolved: Mapping[str, Any], command: str, seed: int, inputs: Iterable[tuple[Path, int]] = (), name: str = ""
+    runs: Path,
+    *,
+    resolved: Mapping[str, Any],
+    command: str,
+    seed: int,
+    inputs: Iterable[tuple[Path, int]] = (),
+    name: str = "",
 ) -> RunDir:
-    """Make a new run folder under `runs` and point runs/latest at it; raises DataError if `name` is taken.
+    """Make a new run folder under `runs` and point runs/latest at it; raises DataError if `name` is
+    taken.
 
-    Without a name the folder is called by the date and a letter: 2026-11-20-a, -b, ... `inputs` are (file, rows).
+    Without a name the folder is called by the date and a letter: 2026-11-20-a, -b, ... `inputs` are
+    (file, rows).
     """
     if not runs.parent.exists():
         make_work(runs.parent)
@@ -253,10 +280,21 @@ def create_run(
     write_json(run.resolved_json, dict(resolved))
     with atomic_writer(run.command_txt) as stream:
         stream.write(command.rstrip("\n") + "\n")
-    write_json(run.manifest_json, {"inputs": [{"path": str(p), "sha256": sha256_of(p), "rows": rows} for p, rows in inputs]})
+    write_json(
+        run.manifest_json,
+        {"inputs": [{"path": str(p), "sha256": sha256_of(p), "rows": rows} for p, rows in inputs]},
+    )
     write_json(
         run.run_json,
-        {"id": path.name, "state": "created", "seed": seed, "started": _now(), "ended": None, "attempts": 0, **_provenance()},
+        {
+            "id": path.name,
+            "state": "created",
+            "seed": seed,
+            "started": _now(),
+            "ended": None,
+            "attempts": 0,
+            **_provenance(),
+        },
     )
     _point_latest(runs, path.name)
     return run
@@ -280,16 +318,26 @@ def remove_run(path: Path) -> None:
 
 
 def sweep_work(work: Path) -> list[str]:
-    """Remove what killed processes left in a work folder and its runs; what a live process writes stays. Returns the names.
+    """Remove what killed processes left in a work folder and its runs; what a live process writes
+    stays. Returns the names.
 
-    Half-written checkpoints of a run are removed where its process, by its run.json, is gone from this machine.
+    Half-written checkpoints of a run are removed where its process, by its run.json, is gone from
+    this machine.
     """
     names = [
         *remove_leftovers(work),
-        *(name for below in ("runs", "examples", "reference", "exports") for name in remove_leftovers(work / below, deep=True)),
+        *(
+            name
+            for below in ("runs", "examples", "reference", "exports")
+            for name in remove_leftovers(work / below, deep=True)
+        ),
     ]
     for file in sorted(work.glob("runs/*/run.json")):
-        halves = [path for path in (file.parent / "checkpoints").glob(".step_*.part") if path.is_dir() and not path.is_symlink()]
+        halves = [
+            path
+            for path in (file.parent / "checkpoints").glob(".step_*.part")
+            if path.is_dir() and not path.is_symlink()
+        ]
         if halves and not _may_run(file):
             for half in halves:
                 shutil.rmtree(half)
@@ -301,7 +349,9 @@ def _may_run(run_json: Path) -> bool:
     """Whether the process of a run may be alive: on another machine nobody knows."""
     try:
         info = json.loads(run_json.read_text(encoding="utf-8"))
-        return info["state"] == "running" and (info["host"] != platform.node() or is_alive(int(info["pid"])))
+        return info["state"] == "running" and (
+            info["host"] != platform.node() or is_alive(int(info["pid"]))
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return True
 
@@ -311,7 +361,9 @@ def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
         if path.is_dir():
-            digest.update(file.relative_to(path).as_posix().encode("utf-8", "surrogateescape") + b"\0")
+            digest.update(
+                file.relative_to(path).as_posix().encode("utf-8", "surrogateescape") + b"\0"
+            )
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -338,11 +390,17 @@ def _claim(runs: Path, name: str) -> Path:
     """Create the folder; mkdir decides between two runs that start at once."""
     if name:
         if name == LATEST or Path(name).name != name:
-            raise DataError(f"{name!r} cannot be the name of a run", fix="use letters, digits, '-' and '_'")
+            raise DataError(
+                f"{name!r} cannot be the name of a run", fix="use letters, digits, '-' and '_'"
+            )
         try:
             _mkdir(runs / name)
         except FileExistsError as error:
-            raise DataError(f"the run {name!r} exists already", where=str(runs), fix="choose another name, or resume it") from error
+            raise DataError(
+                f"the run {name!r} exists already",
+                where=str(runs),
+                fix="choose another name, or resume it",
+            ) from error
         return runs / name
     day, letters = datetime.now().strftime("%Y-%m-%d"), string.ascii_lowercase
     for suffix in (*letters, *(a + b for a in letters for b in letters)):
@@ -351,7 +409,9 @@ def _claim(runs: Path, name: str) -> Path:
             return runs / f"{day}-{suffix}"
         except FileExistsError:
             continue
-    raise DataError(f"{len(letters) * 27} runs of today stand in {runs} already", fix="give this one a name")
+    raise DataError(
+        f"{len(letters) * 27} runs of today stand in {runs} already", fix="give this one a name"
+    )
 
 
 def _mkdir(path: Path) -> None:
@@ -370,7 +430,9 @@ def _point_latest(runs: Path, name: str) -> None:
     link, scratch = runs / LATEST, runs / f".{LATEST}.{os.getpid()}.part"
     scratch.unlink(missing_ok=True)
     if link.is_dir() and not link.is_symlink():
-        raise DataError("a folder stands where the link 'latest' belongs", where=str(link), fix="move it away")
+        raise DataError(
+            "a folder stands where the link 'latest' belongs", where=str(link), fix="move it away"
+        )
     try:
         scratch.symlink_to(name, target_is_directory=True)
     except OSError:
@@ -387,7 +449,12 @@ def _provenance() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return {"host": platform.node(), "platform": platform.platform(), "cpus": os.cpu_count(), "versions": versions}
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "versions": versions,
+    }
 
 
 def _now() -> str:
@@ -405,8 +472,13 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
         try:
             yield json.loads(line)
-        except ValueError as error:  # e.g. zeros, which some file systems leave where the power was cut
-            raise DataError(f"line {number} is damaged: {error}", where=f"{path}:{number}", fix="remove the line") from error
+        # e.g. zeros, which some file systems leave where the power was cut
+        except ValueError as error:
+            raise DataError(
+                f"line {number} is damaged: {error}",
+                where=f"{path}:{number}",
+                fix="remove the line",
+            ) from error
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -415,7 +487,11 @@ def _object(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError) as error:
         said = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
-        raise DataError(f"{path.name} {said}", where=str(path), fix="put it back from a copy, or start a new run") from error
+        raise DataError(
+            f"{path.name} {said}",
+            where=str(path),
+            fix="put it back from a copy, or start a new run",
+        ) from error
 
 
 def _drop_torn_line(path: Path) -> int:

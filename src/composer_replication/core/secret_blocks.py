@@ -1,7 +1,8 @@
-"""Private keys that stand in blocks of lines, by every tool's header and footer: PEM, OpenSSH, PGP, SSH2, PuTTY, OpenVPN, minisign.
+"""Private keys that stand in blocks of lines, by every tool's header and footer: PEM, OpenSSH, PGP,
+SSH2, PuTTY, OpenVPN, minisign.
 
-A block goes with its header and its footer. Where the footer is missing, a log was cut: then what looks like the key's lines goes.
-A header that stands in code, with no key behind it, stays.
+A block goes with its header and its footer. Where the footer is missing, a log was cut: then what
+looks like the key's lines goes. A header that stands in code, with no key behind it, stays.
 """
 
 from __future__ import annotations
@@ -11,24 +12,36 @@ from collections.abc import Iterator
 
 from composer_replication.core.secret_page import Page, Span
 
-BLOCK_WORDS = ("private key", "static key", "putty-user-key-file", "private-lines:", "untrusted comment")
+BLOCK_WORDS = (
+    "private key",
+    "static key",
+    "putty-user-key-file",
+    "private-lines:",
+    "untrusted comment",
+)
 """Every page with a block has one of them, in small letters."""
 MAX_BLOCK = 20_000
 MAX_FOOTER = 100
 _BEGIN = re.compile(
-    r"-{4,5}\s?BEGIN (?:[A-Za-z0-9]{1,12} ){0,5}PRIVATE KEY(?: BLOCK)?\s?-{4,5}|-----BEGIN OpenVPN Static key V1-----", re.IGNORECASE
+    r"-{4,5}\s?BEGIN (?:[A-Za-z0-9]{1,12} ){0,5}PRIVATE KEY(?: BLOCK)?\s?-{4,5}|-----BEGIN OpenVPN"
+    r" Static key V1-----",
+    re.IGNORECASE,
 )
 _FOOTER = re.compile(r"-{4,5}\s?END [A-Za-z0-9 ]{3,60}-{4,5}", re.IGNORECASE)
 _KEY_LETTERS = re.compile(r"[A-Za-z0-9+/]{16}")
 _CODE = re.compile(r"[(){}<>;]|[\"'][ \t]*[\"']")
-# What may stand between the lines of a key: line ends, also written out, numbers of lines, marks of a diff, quotes of literals.
+# What may stand between the lines of a key: line ends, also written out, numbers of lines, marks of
+# a diff, quotes of literals.
 _BODY = re.compile(
-    r"(?:[A-Za-z0-9+/=]{4,200}|(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset): [^\n\\]{1,80}|\\{1,4}[nr]"
+    r"(?:[A-Za-z0-9+/=]{4,200}|(?:Proc-Type|DEK-Info|Comment|Version|Hash|Charset):"
+    r" [^\n\\]{1,80}|\\{1,4}[nr]"
     r"|[\s\"'+,.|>\u2192]|\d{1,7}[:\t\u2192]){1,900}"
 )
 _PUTTY_END = re.compile(r"Private-MAC:\s{0,3}[0-9a-fA-F]{16,128}")
 _SIGNER = re.compile(
-    r"untrusted comment:[^\n\\]{0,80}secret key[^\n\\]{0,40}(?:\r?\n|\\n)[ \t]{0,40}([A-Za-z0-9+/=]{40,400})", re.IGNORECASE
+    r"untrusted comment:[^\n\\]{0,80}secret key[^\n\\]{0,40}(?:\r?\n|\\n)["
+    r" \t]{0,40}([A-Za-z0-9+/=]{40,400})",
+    re.IGNORECASE,
 )
 
 
@@ -47,7 +60,8 @@ def key_blocks(page: Page) -> Iterator[Span]:
 
 
 def _armoured(page: Page) -> Iterator[Span]:
-    """Blocks between dashes; the look for the next header and footer goes on from where it was: linear, however many headers there are."""
+    """Blocks between dashes; the look for the next header and footer goes on from where it was:
+    linear, however many headers there are."""
     text, low = page.text, page.low
     header = _BEGIN.search(text)
     footer_at = -1
@@ -60,17 +74,24 @@ def _armoured(page: Page) -> Iterator[Span]:
                 footer_at = low.find("end ", footer_at + 1)
             footer_at = len(text) if footer_at < 0 else footer_at
         footer = (
-            _FOOTER.search(text, max(header.end(), footer_at - 6), min(footer_at + MAX_FOOTER, len(text))) if footer_at < limit else None
+            _FOOTER.search(
+                text, max(header.end(), footer_at - 6), min(footer_at + MAX_FOOTER, len(text))
+            )
+            if footer_at < limit
+            else None
         )
         if footer is not None and _is_key(text[header.end() : footer.start()]):
             yield Span(header.start(), footer.end(), "private_key")
-        elif footer is None and (body := _BODY.match(text, header.end(), limit)) and _is_key(body[0]):
+        elif (
+            footer is None and (body := _BODY.match(text, header.end(), limit)) and _is_key(body[0])
+        ):
             yield Span(header.start(), header.end() + len(body[0].rstrip()), "private_key")
         header = following
 
 
 def _is_key(body: str) -> bool:
-    """Whether letters of a key stand between a header and a footer, and not the code that looks for them."""
+    """Whether letters of a key stand between a header and a footer, and not the code that looks for
+    them."""
     if _KEY_LETTERS.search(body):
         return True
     return sum(map(str.isalnum, body)) >= 6 and not _CODE.search(body) and "..." not in body

@@ -1,11 +1,13 @@
-r"""What a text says once its wrapping is undone: escapes, URL encoding, base64, hex, colours within a word, literals in pieces.
+r"""What a text says once its wrapping is undone: escapes, URL encoding, base64, hex, colours within
+a word, literals in pieces.
 
 view = decoded(Page.of(r"{\"t\": \"ghp_...\"}"))
 view.text                 # '{"t": "ghp_..."}'
 view.source(7, 47)        # (10, 50): where letters 7 to 47 stand in the text as it is
 
-All wrapping of one layer is undone at once, and only the surroundings of what was wrapped are kept: a layer costs no more than the text
-itself, whatever is in it. core/redact.py looks at the view as at any text, and undoes the next layer of it.
+All wrapping of one layer is undone at once, and only the surroundings of what was wrapped are kept:
+a layer costs no more than the text itself, whatever is in it. core/redact.py looks at the view as
+at any text, and undoes the next layer of it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ MIN_BASE64_CHARS = 24
 """A shorter run is no secret's: its 18 bytes are less than any rule asks for."""
 MAX_DECODED = 2**20
 AROUND = 160
-"""So many letters before and behind a piece that was decoded are looked at with it: a name and what stands between it and its value."""
+"""So many letters before and behind a piece that was decoded are looked at with it: a name and what
+stands between it and its value."""
 _WRAPPED_AT, _WIDE_LINE = 40, 60
 _LINE_NUMBER = r"(?:\d{1,6}[\t\u2192][ \t]{0,40})"
 _ESCAPE = re.compile(
@@ -36,15 +39,22 @@ _REST = re.compile(r"[^\s\"']{0,4000}")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "e": "\x1b"}
 _LINE_ENDS = ("n", "r", "t", "b", "f", "e", "`")
 _PERCENT = re.compile(r"%(?:25)?([0-9A-Fa-f]{2})")
-_PERCENT_UTF8 = re.compile(r"%(?:25)?([CDcd][0-9A-Fa-f])%(?:25)?([89ABab][0-9A-Fa-f])|" + _PERCENT.pattern)
+_PERCENT_UTF8 = re.compile(
+    r"%(?:25)?([CDcd][0-9A-Fa-f])%(?:25)?([89ABab][0-9A-Fa-f])|" + _PERCENT.pattern
+)
 _ENTITY = re.compile(
     r"&(?:#[xX]([0-9a-fA-F]{2,4})|#(\d{2,5})|(quot|amp|lt|gt|apos|equals|colon|num|dollar|excl|commat|sol|lowbar|plus|period|percnt));"
 )
 _NAMED = "quot amp lt gt apos equals colon num dollar excl commat sol lowbar plus period percnt"
 _ENTITIES: dict[str, str] = dict(zip(_NAMED.split(), "\"&<>'=:#$!@/_+.%", strict=True))
-_COLOUR = re.compile(r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
-_TAG = re.compile(r"</?(?:span|font|mark|em|b|i|strong|code|wbr)(?: [^<>\n]{0,160})?/?>", re.IGNORECASE)
-# Letters that nobody sees: those of no width, what a backspace takes back, the zeros of UTF-16. Each is looked for where its mark stands.
+_COLOUR = re.compile(
+    r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])"
+)
+_TAG = re.compile(
+    r"</?(?:span|font|mark|em|b|i|strong|code|wbr)(?: [^<>\n]{0,160})?/?>", re.IGNORECASE
+)
+# Letters that nobody sees: those of no width, what a backspace takes back, the zeros of UTF-16.
+# Each is looked for where its mark stands.
 _INVISIBLE = (
     *((mark, re.compile(mark)) for mark in "\u200b\u200c\u200d\u2060\ufeff\u00ad"),
     ("\x08", re.compile(".\x08")),
@@ -56,13 +66,18 @@ _SOFT_BREAK = re.compile(r"=(?:([0-9A-F]{2}(?:=[0-9A-F]{2}){0,199})|[ \t]?\r?\n(
 # One pattern per quote: a pattern that begins with one letter is looked for many times as fast.
 _GLUED = tuple(
     re.compile(
-        rf"{q}(?=[ \t+.&|<~\\`\r\nbfruBFRU\"'])(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}}+(?:\+|\.{{1,2}}|&|\|\||<>|~|\\)?[ \t]{{0,4}}+"
-        r"(?:[\\`]?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-][ \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?"
+        rf"{q}(?=[ \t+.&|<~\\`\r\nbfruBFRU\"'])(?<=[\w+/=.~:@!-]{q})["
+        r" \t]{0,4}+(?:\+|\.{1,2}|&|\|\||<>|~|\\)?[ \t]{0,4}+"
+        r"(?:[\\`]?\r?\n[ \t]{0,40}(?:\d{1,6}[\t\u2192:][ \t]{0,40}|[+>|*#-]["
+        r" \t]{1,40})?(?:(?:\+|\.{1,2}|&|\|\|)[ \t]{0,4})?)?"
         r"[bfruBFRU]?[\"'](?=[\w+/=.~:@!-])"
     )
     for q in "\"'"
 )
-_LISTED = tuple(re.compile(rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}},\s{{0,40}}[bfru]?[\"'](?=[\w+/=.~:@!-])") for q in "\"'")
+_LISTED = tuple(
+    re.compile(rf"{q}(?<=[\w+/=.~:@!-]{q})[ \t]{{0,4}},\s{{0,40}}[bfru]?[\"'](?=[\w+/=.~:@!-])")
+    for q in "\"'"
+)
 _JOINS = ("join(", "concat(")
 # Quotes doubled within a field of CSV: {""api_key"": ""...""}.
 _DOUBLED = re.compile(r'""(?:(?<=[{,:\w ]"")(?=\w)|(?<=\w"")(?=[:,}]))')
@@ -82,27 +97,43 @@ _IN_TEMPLATE = re.compile(r"(?<=[\w+/=.-])[\"']\}\$\{[\"'](?=[\w+/=.-])")
 # Codes of letters in a row: in brackets, or as calls that make a letter each.
 _CODE = r"(?:3[2-9]|[4-9]\d|1[01]\d|12[0-6]|10|13)"
 _NUMBERS = tuple(
-    re.compile(rf"{bracket}\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}){{11,4000}}{_CODE}(?!\d)") for bracket in (r"\[", r"\(", r"\{")
+    re.compile(rf"{bracket}\s{{0,20}}(?:{_CODE}\s{{0,2}},\s{{0,20}}){{11,4000}}{_CODE}(?!\d)")
+    for bracket in (r"\[", r"\(", r"\{")
 )
-_CHARS = re.compile(rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}", re.IGNORECASE)
+_CHARS = re.compile(
+    rf"ch(?:a)?r\({_CODE}\)(?:\s{{0,4}}(?:[,.+&]|\|\|)\s{{0,8}}ch(?:a)?r\({_CODE}\)){{7,4000}}",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r"\d+")
 _HEX_LIST = re.compile(
-    r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:[ :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]"
+    r"(?:(?<=[\s\"'\[({:])|\A)(?:(?:0x)?(?:[2-7][0-9a-fA-F]|0[aAdD9])(?:["
+    r" :]|,\s{0,20})){11,4000}(?:0x)?(?:[2-7][0-9a-fA-F]"
     r"|0[aAdD9])(?![0-9A-Za-z])"
 )
 _SPACED_HEX = tuple(
-    map(re.compile, (r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]", r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:", r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]"))
+    map(
+        re.compile,
+        (
+            r" 6[0-9a-fA-F] [2-7][0-9a-fA-F][ \n]",
+            r":6[0-9a-fA-F]:[2-7][0-9a-fA-F]:",
+            r"0x6[0-9a-fA-F],\s{0,20}0x[2-7]",
+        ),
+    )
 )
 _OPENED = re.compile(r"[\[({]\s{0,20}\Z")
-_REGISTRY = re.compile(r"=hex(?:\([127]\))?:((?:[0-9a-fA-F]{2},00,(?:\\\r?\n[ \t]{0,8})?){5,400}[0-9a-fA-F]{2},00)")
+_REGISTRY = re.compile(
+    r"=hex(?:\([127]\))?:((?:[0-9a-fA-F]{2},00,(?:\\\r?\n[ \t]{0,8})?){5,400}[0-9a-fA-F]{2},00)"
+)
 _HEX_PAIR = re.compile(r"(?:0x)?([0-9a-fA-F]{2})")
 _DUMP = re.compile(
-    r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:[ \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})"
+    r"(?m)^[ \t]{0,8}[0-9a-fA-F]{7,8}:?[ \t]{1,3}((?:[0-9a-fA-F]{2}){1,2}(?:["
+    r" \t]{1,3}(?:[0-9a-fA-F]{2}){1,2}){0,15})"
     r"(?:[ \t]{2,60}[^\n]{0,20})?$\n?"
 )
 _HEX_RUN = re.compile(r"(?:0[xX])?((?:[2-7][0-9a-fA-F]|0[aAdD9]){12,20000})(?![0-9a-zA-Z])")
 _HEX_LINE = re.compile(r"\r?\n[ \t]{0,8}((?:[2-7][0-9a-fA-F]|0[aAdD9]){1,200})(?![0-9a-zA-Z])")
-# Text is bytes below 128: of four letters of base64 the first three have a bit that is not set. 18 bytes of it in a row are no chance.
+# Text is bytes below 128: of four letters of base64 the first three have a bit that is not set. 18
+# bytes of it in a row are no chance.
 _TEXT_RUN = re.compile(
     rf"(?:[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghkloptwxs014589][A-Za-z0-9+/_-]){{{MIN_BASE64_CHARS // 4}}}[A-Za-z0-9+/_-]*"
 )
@@ -112,11 +143,17 @@ _WIDE_RUN = re.compile(
 )
 _PACKED_RUN = re.compile(r"(?:H4sI|eJ[wxyz]|eN[oq])[A-Za-z0-9+/_-]{20,}")
 _BASE32_RUN = re.compile(r"[A-Z2-7]{32,20000}(?![A-Za-z0-9])")
-_LINE = re.compile(r"((?:\r?\n|\\n)[ \t]*(?:\d{1,6}[\t\u2192][ \t]*|[+>|#*][ \t]?)?)([A-Za-z0-9+/_-]{4,})")
-# A word that a narrow screen broke: it goes on at the beginning of the next line. A date or a hash that begins a line is none.
-_BROKEN = re.compile(r"\n(?<=[A-Za-z0-9_=+/-]\n)(?=[A-Za-z0-9_+/=-]{8})(?=[A-Za-z_+/-]{0,24}\d)(?!\d{4}-\d\d|[0-9a-f]{7,64}\s)")
+_LINE = re.compile(
+    r"((?:\r?\n|\\n)[ \t]*(?:\d{1,6}[\t\u2192][ \t]*|[+>|#*][ \t]?)?)([A-Za-z0-9+/_-]{4,})"
+)
+# A word that a narrow screen broke: it goes on at the beginning of the next line. A date or a hash
+# that begins a line is none.
+_BROKEN = re.compile(
+    r"\n(?<=[A-Za-z0-9_=+/-]\n)(?=[A-Za-z0-9_+/=-]{8})(?=[A-Za-z_+/-]{0,24}\d)(?!\d{4}-\d\d|[0-9a-f]{7,64}\s)"
+)
 _NAME_AND_PASSWORD = re.compile(
-    r"[A-Za-z][\w.@-]{1,40}:(?![\d.:-]+\Z)(?=[^:/ ]{0,40}\d)(?=[^:/ ]{0,40}[A-Z!#$%&*+?^~])[^\s:/@,;=\"'<>{}\x00-\x1f\x7f-\xff]{6,60}\Z"
+    r"[A-Za-z][\w.@-]{1,40}:(?![\d.:-]+\Z)(?=[^:/ ]{0,40}\d)(?=[^:/"
+    r" ]{0,40}[A-Z!#$%&*+?^~])[^\s:/@,;=\"'<>{}\x00-\x1f\x7f-\xff]{6,60}\Z"
 )
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PRINTABLE = bytes([9, 10, 13, *range(32, 127)])
@@ -133,7 +170,8 @@ class Piece(NamedTuple):
 
 
 class View(NamedTuple):
-    """A text with its wrapping undone: `here` and `there` are where its parts begin in it and in the source; odd parts were decoded."""
+    """A text with its wrapping undone: `here` and `there` are where its parts begin in it and in
+    the source; odd parts were decoded."""
 
     text: str
     here: list[int]
@@ -141,20 +179,33 @@ class View(NamedTuple):
     changed: list[bool]
 
     def source(self, start: int, end: int) -> tuple[int, int]:
-        """Where letters `start` to `end` stand in the source: a part that was decoded is taken as a whole."""
-        first, last = bisect_right(self.here, start) - 1, bisect_right(self.here, max(start, end - 1)) - 1
-        begin = self.there[first] if self.changed[first] else self.there[first] + start - self.here[first]
-        stop = self.there[last + 1] if self.changed[last] else self.there[last] + end - self.here[last]
+        """Where letters `start` to `end` stand in the source: a part that was decoded is taken as a
+        whole."""
+        first, last = (
+            bisect_right(self.here, start) - 1,
+            bisect_right(self.here, max(start, end - 1)) - 1,
+        )
+        begin = (
+            self.there[first]
+            if self.changed[first]
+            else self.there[first] + start - self.here[first]
+        )
+        stop = (
+            self.there[last + 1] if self.changed[last] else self.there[last] + end - self.here[last]
+        )
         return begin, stop
 
     def is_whole(self, start: int, end: int) -> bool:
         """Whether some letters lie within one part that was decoded."""
         first = bisect_right(self.here, start) - 1
-        return self.changed[first] and end <= (self.here[first + 1] if first + 1 < len(self.here) else len(self.text))
+        return self.changed[first] and end <= (
+            self.here[first + 1] if first + 1 < len(self.here) else len(self.text)
+        )
 
 
 def decoded(page: Page) -> View | None:
-    r"""The text around everything that can be decoded in a page, decoded; None where there is nothing.
+    r"""The text around everything that can be decoded in a page, decoded; None where there is
+    nothing.
 
     >>> decoded(Page.of(r'{\"a\": 1}')).text, decoded(Page.of("a%3Db")).text, decoded(Page.of("a=b"))
     ('{"a": 1}', 'a=b', None)
@@ -191,7 +242,9 @@ def _disguised_letters(page: Page) -> Iterator[Piece]:
         if mark in text:
             yield from _letters(text, invisible, lambda _: "")
     if _IS_QUOTED.search(text):
-        yield from _letters(text, _SOFT_BREAK, lambda m: _of_bytes(m[1].replace("=", "")) if m[1] else "")
+        yield from _letters(
+            text, _SOFT_BREAK, lambda m: _of_bytes(m[1].replace("=", "")) if m[1] else ""
+        )
     if '""' in text:
         yield from _letters(text, _DOUBLED, lambda _: '"')
 
@@ -212,12 +265,20 @@ def _lists_of_letters(page: Page) -> Iterator[Piece]:
     """Letters one by one: their codes, literals of one letter, bytes in hex."""
     text = page.text
     for numbers in _NUMBERS:
-        yield from (Piece(*m.span(), _quoted(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in numbers.finditer(text))
+        yield from (
+            Piece(*m.span(), _quoted(map(chr, map(int, _NUMBER.findall(m[0])))))
+            for m in numbers.finditer(text)
+        )
     for row, singles in _SINGLES:
         if row.search(text):
-            yield from (Piece(*m.span(), _quoted(_SINGLE.findall(m[0]))) for m in singles.finditer(text))
+            yield from (
+                Piece(*m.span(), _quoted(_SINGLE.findall(m[0]))) for m in singles.finditer(text)
+            )
     if "r(1" in page.low:
-        yield from (Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0]))))) for m in _CHARS.finditer(text))
+        yield from (
+            Piece(*m.span(), " " + "".join(map(chr, map(int, _NUMBER.findall(m[0])))))
+            for m in _CHARS.finditer(text)
+        )
     yield from _hex_lists(text)
 
 
@@ -258,17 +319,29 @@ def _of_entity(match: re.Match[str]) -> str:
 
 
 def _hex_lists(text: str) -> Iterator[Piece]:
-    """Bytes written one by one, and the lines of a hex dump: each line with its offset and its letters beside is one piece."""
-    first = min((found.start() for pattern in _SPACED_HEX if (found := pattern.search(text)) is not None), default=-1)
+    """Bytes written one by one, and the lines of a hex dump: each line with its offset and its
+    letters beside is one piece."""
+    first = min(
+        (found.start() for pattern in _SPACED_HEX if (found := pattern.search(text)) is not None),
+        default=-1,
+    )
     if first >= 0:
         for match in _HEX_LIST.finditer(text, max(0, text.rfind("\n", 0, first))):
             letters = bytes.fromhex("".join(_HEX_PAIR.findall(match[0]))).decode("latin-1")
             before = _OPENED.search(text, max(0, match.start() - 24), match.start())
-            yield Piece(*match.span(), letters) if before is None else Piece(before.start(), match.end(), _quoted(letters))
+            yield (
+                Piece(*match.span(), letters)
+                if before is None
+                else Piece(before.start(), match.end(), _quoted(letters))
+            )
     if "=hex" in text:  # a dump of a registry: UTF-16, two bytes to a letter
         for match in _REGISTRY.finditer(text):
             data = bytes.fromhex("".join(_HEX_PAIR.findall(match[1])))
-            yield Piece(match.start() + 1, match.end(), _quoted(data.decode("utf-16-le", "replace").rstrip("\0")))
+            yield Piece(
+                match.start() + 1,
+                match.end(),
+                _quoted(data.decode("utf-16-le", "replace").rstrip("\0")),
+            )
     if "0000000" in text:
         for match in _DUMP.finditer(text):
             data = bytes.fromhex("".join(match[1].split()))
@@ -277,10 +350,12 @@ def _hex_lists(text: str) -> Iterator[Piece]:
 
 
 def _runs(page: Page) -> Iterator[Piece]:
-    """Runs of base64, base32 or hex that are text when decoded, and tokens that a narrow screen broke; a hash or a picture is not."""
+    """Runs of base64, base32 or hex that are text when decoded, and tokens that a narrow screen
+    broke; a hash or a picture is not."""
     text, done = page.text, 0
     for start, end in page.runs:
-        begin = start + 1 if text[start - 1 : start] == "\\" else start  # the n of a JSON "\n" is no letter of what follows it
+        # the n of a JSON "\n" is no letter of what follows it
+        begin = start + 1 if text[start - 1 : start] == "\\" else start
         if begin < done:
             continue
         piece = _run(text, begin, end)
@@ -288,7 +363,10 @@ def _runs(page: Page) -> Iterator[Piece]:
             done = piece.end
             yield piece
     for match in _BROKEN.finditer(text):
-        if match.start() - text.rfind("\n", max(0, match.start() - 400), match.start()) > _WIDE_LINE:
+        if (
+            match.start() - text.rfind("\n", max(0, match.start() - 400), match.start())
+            > _WIDE_LINE
+        ):
             yield Piece(*match.span(), "")
 
 
@@ -297,16 +375,23 @@ def _run(text: str, start: int, end: int) -> Piece | None:
     if match is not None and _is_text(match[0][:MIN_BASE64_CHARS]):
         end, encoded = _joined(text, start, match.end())
         plain = _of_base64(encoded[:MAX_DECODED]).decode("latin-1")
-        if _NAME_AND_PASSWORD.match(plain):  # as a header of HTTP carries them; said as in an address, where they are known
+        # as a header of HTTP carries them; said as in an address, where they are known
+        if _NAME_AND_PASSWORD.match(plain):
             plain = f"x://{plain}@header "
         return Piece(start, _padded(text, end), plain)
     if text[start] in "234567" or text.startswith(("0x", "0X", "0a", "0A"), start):
         match = _HEX_RUN.match(text, start, end)
         if match is not None:
             end, encoded = match.end(), match[1]
-            while len(match[1]) >= _WRAPPED_AT and (below := _HEX_LINE.match(text, end)) is not None and len(below[1]) <= len(match[1]):
+            while (
+                len(match[1]) >= _WRAPPED_AT
+                and (below := _HEX_LINE.match(text, end)) is not None
+                and len(below[1]) <= len(match[1])
+            ):
                 end, encoded = below.end(), encoded + below[1]
-            return Piece(start, end, bytes.fromhex(encoded[: len(encoded) // 2 * 2]).decode("latin-1"))
+            return Piece(
+                start, end, bytes.fromhex(encoded[: len(encoded) // 2 * 2]).decode("latin-1")
+            )
     if text[start] == "A" or text.startswith("//", start) or text[start + 4 : start + 5] == "A":
         match = _WIDE_RUN.match(text, start, end)
         if match is not None:
@@ -315,10 +400,17 @@ def _run(text: str, start: int, end: int) -> Piece | None:
             plain = data.replace(b"\0", b"").removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff")
             if 3 * len(plain) < 2 * len(data) and not plain[:16].translate(None, _PRINTABLE):
                 return Piece(start, _padded(text, end), plain.decode("latin-1"))
-    if text.startswith(("H4sI", "eJ", "eN"), start) and (match := _PACKED_RUN.match(text, start, end)) is not None:
+    if (
+        text.startswith(("H4sI", "eJ", "eN"), start)
+        and (match := _PACKED_RUN.match(text, start, end)) is not None
+    ):
         end, encoded = _joined(text, start, match.end())
         plain = _unpacked(_of_base64(encoded[:MAX_DECODED]))
-        return Piece(start, _padded(text, end), plain.decode("latin-1")) if plain and not plain[:64].translate(None, _PRINTABLE) else None
+        return (
+            Piece(start, _padded(text, end), plain.decode("latin-1"))
+            if plain and not plain[:64].translate(None, _PRINTABLE)
+            else None
+        )
     if text[start].isupper() and (match := _BASE32_RUN.match(text, start, end)) is not None:
         plain = base64.b32decode(match[0][: len(match[0]) // 8 * 8])
         if not plain.translate(None, _PRINTABLE):
@@ -329,7 +421,12 @@ def _run(text: str, start: int, end: int) -> Piece | None:
 def _joined(text: str, start: int, end: int) -> tuple[int, str]:
     """The end and the letters of a run that goes on in the lines below it."""
     pieces, first = [text[start:end]], end - start
-    while first >= _WRAPPED_AT and first % 4 == 0 and (below := _LINE.match(text, end)) and len(below[2]) <= first:
+    while (
+        first >= _WRAPPED_AT
+        and first % 4 == 0
+        and (below := _LINE.match(text, end))
+        and len(below[2]) <= first
+    ):
         pieces.append(below[2])
         end = below.end()
     return end, "".join(pieces)
@@ -378,13 +475,15 @@ def _view(text: str, pieces: list[Piece]) -> View:
     shown = _windows(text, pieces)
     window = last = stop = 0
     for piece in pieces:
-        while window < len(shown) and shown[window][1] <= piece.start:  # this piece lies behind the window
+        # this piece lies behind the window
+        while window < len(shown) and shown[window][1] <= piece.start:
             window += 1
             if window == len(shown):
                 break
         if window == len(shown):
             break
-        if piece.start < max(last, shown[window][0]):  # inside the piece before it, or not worth a look
+        # inside the piece before it, or not worth a look
+        if piece.start < max(last, shown[window][0]):
             continue
         if shown[window][1] != stop:
             if stop:
@@ -402,7 +501,8 @@ def _view(text: str, pieces: list[Piece]) -> View:
 
 
 def _windows(text: str, pieces: list[Piece]) -> list[tuple[int, int]]:
-    """The parts of a text around the pieces that are worth a look, in order and apart; each ends with a word."""
+    """The parts of a text around the pieces that are worth a look, in order and apart; each ends
+    with a word."""
     windows: list[tuple[int, int]] = []
     for piece in pieces:
         if not piece.alone:

@@ -1,8 +1,10 @@
-"""What stands between the name of a secret and its value, in every syntax: one named part for each, in a table.
+"""What stands between the name of a secret and its value, in every syntax: one named part for each,
+in a table.
 
     GLUE.match("db_password: ", 11).lastgroup  ->  "assign"
 
-All patterns here read text in small letters, look at some hundred letters at most and try nothing twice.
+All patterns here read text in small letters, look at some hundred letters at most and try nothing
+twice.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ _Q = r"\\{0,7}[\"'`]"
 _LINE = r"(?:\\?\n[ \t+>|]{0,40})"
 """A line end, and what may mark or indent the next line."""
 
-# --- Words between a name and its value: "the password for the shop is ...". Behind more than one word only what holds a digit is a value.
+# --- Words between a name and its value: "the password for the shop is ...". Behind more than one
+# word only what holds a digit is a value.
 _LINKS = (
     "is|was|are|to|=|now|set to|changed to|be"  # English
-    "|ist|lautet|wurde|est|es|era|\u00e9|\u00e8|sar\u00e0|jest|to|je|\u00e4r|er|on|olarak|adalah"  # German, French, Spanish, Italian, ...
+    # German, French, Spanish, Italian, ...
+    "|ist|lautet|wurde|est|es|era|\u00e9|\u00e8|sar\u00e0|jest|to|je|\u00e4r|er|on|olarak|adalah"
 )
 _LINK = rf"(?:{_LINKS})(?=[: ])"
 _SAID_WORD = r"[a-z0-9@._'()/\u00c0-\u024f\u0400-\u04ff-]{1,40}+"
@@ -31,7 +35,8 @@ _ANSWERS = (  # "the password? it's ...", "changed the pw on vm-42 it's ..."
 _CJK_LINK = r"(?:\u662f|\u4e3a|\u70ba|\u306f|\ub294|\uc740)"
 _CJK = rf"(?:{_CJK_LINK}[ ]?[\uff1a:]?|\uff1a)[ ]?[\u300c\u300e\u201c]?"
 
-# --- What follows the word of a name: the rest of the name, then only what may begin an assignment: most words are told from names here.
+# --- What follows the word of a name: the rest of the name, then only what may begin an assignment:
+# most words are told from names here.
 _SUFFIX = (
     "key[_-]?base|base64|base|b64|hex|prod|production|dev|staging|stage|live|main|value|val|string|str|text|plain|plaintext|clear|raw"
     "|sha256[_-]hex|v[0-9]|[0-9]{1,3}"
@@ -52,11 +57,11 @@ _MAY_BEGIN = (
     _CJK,
 )
 TAIL = rf"(?:[_-]?(?:{_SUFFIX}))?(?P<more>(?:_[a-z0-9]{{1,16}}){{1,3}})?(?![a-z0-9_])(?={'|'.join(_MAY_BEGIN)})"
-NEXT_LETTERS = frozenset(" \t\n\r_-0123456789\\\"'`])[>(*:=|,/?+!<.;bhpdslmvtcr\u2502\u662f\u4e3a\u70ba\u306f\ub294\uc740\uff1a")
-
-_VALUE_WORD = (
-    "(?:value|val|default|defaultvalue|default_value|default-value|data|secretvalue|stringvalue|string_value|content|text|sensitive_value)"
+NEXT_LETTERS = frozenset(
+    " \t\n\r_-0123456789\\\"'`])[>(*:=|,/?+!<.;bhpdslmvtcr\u2502\u662f\u4e3a\u70ba\u306f\ub294\uc740\uff1a"
 )
+
+_VALUE_WORD = "(?:value|val|default|defaultvalue|default_value|default-value|data|secretvalue|stringvalue|string_value|content|text|sensitive_value)"
 _FLAG_WORD = "(?:body|value|secret-string|data|plaintext|content|b|v)"
 _TYPE = (  # of a declaration: `name: &'a Option<String> =`, `name: str | None =`
     r":[ \t]{0,4}&?'?[a-z_][\w.]{0,24}(?:[ \t][a-z_]\w{0,20})?"
@@ -69,14 +74,19 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "pair",  # name and value are two fields of one object
         (
-            # {"name": "DB_PASSWORD", "value": "..."}, - name: DB_PASSWORD / value: ..., <add key="Password" value="..."/>
-            rf"(?:{_Q})?\s{{0,4}}(?:,|\n|;|\)|(?<=[\"'`])\s)\s{{0,40}}(?:{_Q}|[-@.] ?)?{_VALUE_WORD}(?:{_Q})?\s{{0,4}}(?:=>|[:=])\s{{0,4}}",
+            # {"name": "DB_PASSWORD", "value": "..."}, - name: DB_PASSWORD / value: ..., <add
+            # key="Password" value="..."/>
+            (
+                rf"(?:{_Q})?\s{{0,4}}(?:,|\n|;|\)|(?<=[\"'`])\s)\s{{0,40}}(?:{_Q}|[-@.]"
+                rf" ?)?{_VALUE_WORD}(?:{_Q})?\s{{0,4}}(?:=>|[:=])\s{{0,4}}"
+            ),
             # gh secret set TOKEN --body "...", --name db-password --value ..., -b"..."
             r"[ \t]{1,4}(?:[-/][\w-]{1,20}[ \t][\w./-]{1,40}[ \t]{1,4}){0,3}"
             rf"(?:-{{1,2}}{_FLAG_WORD}|/[dv])(?:[ \t]{{1,4}}|=|(?={_Q}))",
             # vercel env add TOKEN production <<< ...
             r"(?:[ \t][\w.-]{1,40}){0,3}[ \t]<<<[ \t]?",
-            # variable "db_password" { default = "..." }, "db_password": {"sensitive": true, "value": "..."}
+            # variable "db_password" { default = "..." }, "db_password": {"sensitive": true,
+            # "value": "..."}
             rf"{_Q}\s{{0,4}}\{{[^{{}}\"']{{0,200}}?default\s{{0,8}}=\s{{0,8}}",
             rf"{_Q}\s{{0,4}}:\s{{0,4}}\{{[^{{}}]{{0,200}}?{_Q}{_VALUE_WORD}{_Q}\s{{0,4}}:\s{{0,4}}",
         ),
@@ -93,7 +103,8 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "fallback",  # getenv("TOKEN") || "...", process.env.TOKEN ?? '...', ENV.fetch("TOKEN") { "..." }
+        # getenv("TOKEN") || "...", process.env.TOKEN ?? '...', ENV.fetch("TOKEN") { "..." }
+        "fallback",
         (
             rf"(?:{_Q})?[\])]{{0,2}}[ \t]{{1,4}}(?:\|\||\?\?|\?:|or)[ \t]{{1,4}}(?={_Q})",
             rf"{_Q}\)\s{{0,2}}\{{\s{{0,2}}(?={_Q})",
@@ -103,8 +114,13 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "call",
         (
             rf"(?:{_Q}\s{{0,4}})?,\s{{0,40}}(?=[xn]?{_Q})",  # "password", "..."
-            rf"(?:[ \t]{{0,2}}=[ \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})",  # auth=("name", "...")
-            rf"\(\s{{0,2}}(?={_Q}|[\w:.]{{0,24}}(?:string|str|literal|bytes|text)\({_Q})",  # password("..."), setPassword(QString("..."))
+            # auth=("name", "...")
+            (
+                r"(?:[ \t]{0,2}=["
+                rf" \t]{{0,2}})?\(\s{{0,4}}{_Q}[^\"'`\n]{{1,64}}{_Q}\s{{0,4}},\s{{0,4}}(?={_Q})"
+            ),
+            # password("..."), setPassword(QString("..."))
+            rf"\(\s{{0,2}}(?={_Q}|[\w:.]{{0,24}}(?:string|str|literal|bytes|text)\({_Q})",
         ),
     ),
     (
@@ -112,7 +128,9 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (rf"{_Q}(?:;[^\n]{{0,80}})?\r?\n(?:content-type:[^\n]{{0,60}}\n)?\r?\n(?=\S)",),
     ),
     (
-        "assign",  # name = value, "name": value, ["name"] = value, name: str = value, name := value, name [none]: value
+        # name = value, "name": value, ["name"] = value, name: str = value, name := value, name
+        # [none]: value
+        "assign",
         (
             rf"(?:{_Q})?[\])]?(?:\[\d{{0,5}}\])?(?:[ \t]\[[^\]\n]{{0,40}}\])?"
             rf"[ \t]{{0,24}}(?:{_TYPE}|{_SIGN})[ \t]{{0,24}}(?:{_LINE}(?={_Q}|string\())?",
@@ -139,23 +157,33 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 GLUE = re.compile("|".join(f"(?P<{name}>{'|'.join(patterns)})" for name, patterns in _PARTS))
 
-# --- The value: in quotes, which may stand in a call or behind a letter that marks a kind of literal ...
+# --- The value: in quotes, which may stand in a call or behind a letter that marks a kind of
+# literal ...
 _PASSED_ON = "secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|quote|arc|box"
 OPEN = re.compile(
     r"(?:[brufnx@$]{1,2}(?=[\\\"'])"
     rf"|[\w.:]{{0,30}}(?:{_PASSED_ON})(?:::new|::from)?\(\s{{0,2}}"
     r"|string\(\d{1,4}\)\s{0,2}"
-    r"|(?:new )?(?:\[\]byte|byte\[\]|vec!|(?:uint8)?array\()\s?(?=[\"'])"  # codes of letters, decoded before
+    # codes of letters, decoded before
+    r"|(?:new )?(?:\[\]byte|byte\[\]|vec!|(?:uint8)?array\()\s?(?=[\"'])"
     r"|[\[(]\s{0,40}(?=[\\\"']))?(\\{0,7})(?:\"\"(?=\")|''(?='))?([\"'`])",
     re.IGNORECASE,
 )
 # ... a quote may stand in it doubled, as in CSV ...
 _DOUBLED = {'"': r'(?:""[^"\n\\]{1,200}){0,4}', "'": r"(?:''[^'\n\\]{1,200}){0,4}", "`": ""}
-INSIDE = {q: re.compile(rf"([^{q}\n\\]{{1,300}}(?:\\[^{q}nrt\\\n][^{q}\n\\]{{0,200}}){{0,8}}{_DOUBLED[q]})\\{{0,7}}{q}") for q in "\"'`"}
-# ... long, where it has no blanks, or with quotes and backslashes of its own, as JSON in JSON in JSON writes them ...
+INSIDE = {
+    q: re.compile(
+        rf"([^{q}\n\\]{{1,300}}(?:\\[^{q}nrt\\\n][^{q}\n\\]{{0,200}}){{0,8}}{_DOUBLED[q]})\\{{0,7}}{q}"
+    )
+    for q in "\"'`"
+}
+# ... long, where it has no blanks, or with quotes and backslashes of its own, as JSON in JSON in
+# JSON writes them ...
 MAX_BACKSLASHES = 7
 ESCAPED = {
-    (q, n): re.compile(rf"((?:[^{q}\n\\\s]{{1,6000}}+|\\{{{n + 1},15}}+(?![nrt])[^\n\s]){{1,40}}+)\\{{{n}}}{q}")
+    (q, n): re.compile(
+        rf"((?:[^{q}\n\\\s]{{1,6000}}+|\\{{{n + 1},15}}+(?![nrt])[^\n\s]){{1,40}}+)\\{{{n}}}{q}"
+    )
     for q in "\"'`"
     for n in range(MAX_BACKSLASHES + 1)
 }

@@ -1,7 +1,9 @@
-"""Whether letters were drawn at random or written by somebody: words keep to few pairs of letters, a random value does not.
+"""Whether letters were drawn at random or written by somebody: words keep to few pairs of letters,
+a random value does not.
 
-No list of words is needed: of the 676 pairs of letters 300 make up 95 % of the pairs inside the names of Python's standard
-library and of large packages; of the pairs of random letters they are 44 %.
+No list of words is needed: of the 676 pairs of letters 300 make up 95 % of the pairs inside the
+names of Python's standard library and of large packages; of the pairs of random letters they are 44
+%.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from collections import Counter
 from itertools import pairwise
 
 _FOLLOWERS = (
-    "a:bcdfgiklmnprstuvwxy b:aeijlorsuy c:acdehiklmoprstuy d:abcdefilmorstu e:abcdefgilmnopqrstvwxy f:acdefilorstu g:aehilnorsu "
-    "h:aeiort i:abcdefglmnoprstvxz j:e k:aeis l:acdeilopstuy m:abdeilmopstu n:acdefgiklnopstuv o:abcdfgiklmnoprstuvwx "
-    "p:acdehiloprstuy q:u r:acdefgiklmnoprstuvy s:acdefhiklmnopqrstuwy t:acdefhilmoprstuy u:abcdefgilmnprst v:aeio w:aeinors "
-    "x:ceipt y:elmnpst z:e"
+    "a:bcdfgiklmnprstuvwxy b:aeijlorsuy c:acdehiklmoprstuy d:abcdefilmorstu e:abcdefgilmnopqrstvwxy"
+    " f:acdefilorstu g:aehilnorsu h:aeiort i:abcdefglmnoprstvxz j:e k:aeis l:acdeilopstuy"
+    " m:abdeilmopstu n:acdefgiklnopstuv o:abcdfgiklmnoprstuvwx p:acdehiloprstuy q:u"
+    " r:acdefgiklmnoprstuvy s:acdefhiklmnopqrstuwy t:acdefhilmoprstuy u:abcdefgilmnprst v:aeio"
+    " w:aeinors x:ceipt y:elmnpst z:e"
 )
 """A letter, and the letters that often follow it within a word."""
 _USUAL = frozenset(entry[0] + after for entry in _FOLLOWERS.split() for after in entry[2:])
@@ -38,21 +41,30 @@ def entropy_bits(text: str) -> float:
 def is_random(value: str) -> bool:
     """Whether a value of 8 letters or more is put together so oddly that nobody has thought it up.
 
-    Odd are neighbours that hardly any word has. Where a small letter meets a capital a word of a camelCase name begins, so
-    such a pair tells nothing; but a value whose words would have two letters on average is no name either. Names that are
-    put together with _ or - hold short forms ("wkv", "cxcywh") and need more.
+    Odd are neighbours that hardly any word has. Where a small letter meets a capital a word of a
+    camelCase name begins, so such a pair tells nothing; but a value whose words would have two
+    letters on average is no name either. Names that are put together with _ or - hold short forms
+    ("wkv", "cxcywh") and need more.
 
     >>> is_random("vKqTzRbWnXpLdGhM"), is_random("getUserTokenById"), is_random("in_proj_qkv_bias")
     (True, False, False)
     """
-    if len(value) < MIN_CHARS or any(row in value.lower() for row in _ROWS) or len(set(value)) < min(len(value), 16) // 2:
+    if (
+        len(value) < MIN_CHARS
+        or any(row in value.lower() for row in _ROWS)
+        or len(set(value)) < min(len(value), 16) // 2
+    ):
         return False
     has_parts = "_" in value or "-" in value
     if not has_parts and 2 * len(_CASE_PART.findall(value)) >= len(value):
         return True
     odd = pairs = 0
     for one, other in pairwise(value):
-        if not (one.isalnum() and other.isalnum()) or (one.isdigit() and other.isdigit()) or (one.islower() and other.isupper()):
+        if (
+            not (one.isalnum() and other.isalnum())
+            or (one.isdigit() and other.isdigit())
+            or (one.islower() and other.isupper())
+        ):
             continue
         pairs += 1
         odd += one.isdigit() != other.isdigit() or (one + other).lower() not in _USUAL

@@ -1,8 +1,10 @@
-"""Secrets that only the name before them gives away: `API_KEY=...`, `"password": "..."`, `<token>...</token>`, `--secret ...`.
+"""Secrets that only the name before them gives away: `API_KEY=...`, `"password": "..."`,
+`<token>...</token>`, `--secret ...`.
 
-core/secret_words.py tells which names promise a secret, core/secret_glue.py what may stand between a name and its value, and
-core/secret_values.py whether the value is a secret. What stands below the name as a YAML block (`private_key: |`) goes with all its lines.
-Names are found with str.find and only then looked at closer: one pattern over all text would be ten times slower.
+core/secret_words.py tells which names promise a secret, core/secret_glue.py what may stand between
+a name and its value, and core/secret_values.py whether the value is a secret. What stands below the
+name as a YAML block (`private_key: |`) goes with all its lines. Names are found with str.find and
+only then looked at closer: one pattern over all text would be ten times slower.
 """
 
 from __future__ import annotations
@@ -19,34 +21,55 @@ MAX_NAME = 60
 _LONG_REST = re.compile(r"[A-Za-z0-9._~+/%-]{0,4000}={0,2}")
 _CUT = re.compile(r"[,;&|](?=\s|\Z|[\"']?[\w.-]{1,40}[\"']?\s?[=:])|\)[;,.)]|\]\(|%7[cC]|\u2502")
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey|key)\s+(\S+)\Z")
-# The lines below `private_key: |`; before their indentation may stand what numbers lines or marks them in a diff.
+# The lines below `private_key: |`; before their indentation may stand what numbers lines or marks
+# them in a diff.
 _BELOW = r"(?:\\{1,3}r|\r)?(?:\n|\\{1,3}n)(?:[ \t]{0,8}\d{1,7}[\t\u2192]|\+)?[ \t]{1,40}"
-_BLOCK = re.compile(rf"[\"']?[ \t]{{0,2}}:[ \t]{{0,4}}[|>][+-]?(?={_BELOW})(?P<block>(?:{_BELOW}[^\s\"'`\\]{{4,200}}){{1,100}})")
+_BLOCK = re.compile(
+    r"[\"']?[ \t]{0,2}:["
+    rf" \t]{{0,4}}[|>][+-]?(?={_BELOW})(?P<block>(?:{_BELOW}[^\s\"'`\\]{{4,200}}){{1,100}})"
+)
 _NAME_BACKWARDS = re.compile(r"[A-Za-z0-9_.-]{0,60}")
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")
 _COMMAND_BEFORE = re.compile(
     r"(?i)(?:\b(?:set|setx|setenv|env|export|config|configure|arg|put|add|secret|secrets|global|-gx|-x|--global|password"
     r"|user|login)[ \t]{1,4}(?:[\w./:@-]{1,60}[ \t]{1,4})?)\Z"
 )
-_PASSWORD_NAME = re.compile(r"(?i)passw|passphrase|passcode|pwd|pswd|(?:^|[^a-z])pass\Z|[a-z]Pass\Z|mnemonic")
+_PASSWORD_NAME = re.compile(
+    r"(?i)passw|passphrase|passcode|pwd|pswd|(?:^|[^a-z])pass\Z|[a-z]Pass\Z|mnemonic"
+)
 _WORDS_OF_PHRASE = re.compile(r"[a-z]{2,12}(?:[ -](?:[a-z]{1,12}|\d{1,4})){2,30}\Z")
 _ANY_PHRASE = re.compile(r"[^\W_][\w'!?,.-]{0,20}(?: [\w'!?,.&-]{1,20}){2,12}\Z")
 _SURE_NAME = re.compile(r"(?i)passphrase|psk|passin|passout|pgpass|mysql_pwd")
 _SPEAKS = re.compile(
     r"(?i)\b(?:your|must|enter|please|password|passphrase|passwort|forgot|invalid|incorrect|required|confirm|characters|optional)\b"
 )
-_PHRASE_TO_THE_END = re.compile(r"[a-z]{2,12}(?: (?:[a-z]{1,12}|\d{1,4})){2,12}(?=[ \t]{0,4}\r?(?:\n|\Z))")
+_PHRASE_TO_THE_END = re.compile(
+    r"[a-z]{2,12}(?: (?:[a-z]{1,12}|\d{1,4})){2,12}(?=[ \t]{0,4}\r?(?:\n|\Z))"
+)
 _LINE_OF_SETTINGS = re.compile(r"(?:\A|\n)(?:[ \t]{0,8}\d{1,6}[\t\u2192:][ \t]{0,8}|[+ -]{0,8})\Z")
-_FILLED_IN = re.compile(r"\$[({]|\{\{|%\(|<%|\{[A-Za-z_'][^{}]{0,80}\}|[A-Za-z_]\w{3,40}\(|::")  # an f-string, code
-_ASKS = re.compile(r"\b(?:your|the|is|must|enter|please|password|passphrase|forgot|invalid|incorrect|new|confirm|for|not|with|this)\b")
-_SHOWS = re.compile(r"(?:\b(?:cat|head|tail|less|more|type|bat|Get-Content|gc|print|pass|show)[ \t][^\n]{0,80}|[~/.][\w./-]{0,60})\Z")
+# an f-string, code
+_FILLED_IN = re.compile(r"\$[({]|\{\{|%\(|<%|\{[A-Za-z_'][^{}]{0,80}\}|[A-Za-z_]\w{3,40}\(|::")
+_ASKS = re.compile(
+    r"\b(?:your|the|is|must|enter|please|password|passphrase|forgot|invalid|incorrect|new|confirm|for|not|with|this)\b"
+)
+_SHOWS = re.compile(
+    r"(?:\b(?:cat|head|tail|less|more|type|bat|Get-Content|gc|print|pass|show)["
+    r" \t][^\n]{0,80}|[~/.][\w./-]{0,60})\Z"
+)
 _HEX_ONLY = re.compile(r"[0-9a-f]{16,}\Z")
-_BELOW_IT = re.compile(r"-?[ \t\u2502|]{0,60}\r?\n[ \t\u2502|>+]{0,60}([A-Za-z0-9+/_-]{4,200}={0,2})(?=[ \t\u2502|]{0,60}(?:\r?\n|\Z))")
-_NAMES_OF_A_LIST = re.compile(r"(?:[a-z]+[0-9]{0,4}[_:-])+[a-z]+[0-9]{0,3}\Z|[A-Z_]+\Z")  # 'ssh2_auth_password', 'ssh2_auth_pubkey_file'
-_TYPE = re.compile(r"[a-z0-9](?:Key|Token|Secret|Password|Credential|Auth)s?\Z")  # `Ed448PrivateKey | X25519PrivateKey`
+_BELOW_IT = re.compile(
+    r"-?[ \t\u2502|]{0,60}\r?\n[ \t\u2502|>+]{0,60}([A-Za-z0-9+/_-]{4,200}={0,2})(?=["
+    r" \t\u2502|]{0,60}(?:\r?\n|\Z))"
+)
+# 'ssh2_auth_password', 'ssh2_auth_pubkey_file'
+_NAMES_OF_A_LIST = re.compile(r"(?:[a-z]+[0-9]{0,4}[_:-])+[a-z]+[0-9]{0,3}\Z|[A-Z_]+\Z")
+# `Ed448PrivateKey | X25519PrivateKey`
+_TYPE = re.compile(r"[a-z0-9](?:Key|Token|Secret|Password|Credential|Auth)s?\Z")
 _HUMAN = re.compile(r"(?=[^\s]{0,40}\d)(?=[^\s]{0,40}(?:[A-Z]|[a-z]{5}))[A-Za-z][\w.!+#@-]{7,40}\Z")
 _ESCAPES = re.compile(r"\\+(?:u00)?")
-_NOTHING_BEHIND = re.compile(r"[ \t]{0,4}(?:\r?\n|\Z|,[a-z_]{2,20}=|[ ][\w.-]{1,30}=|;(?:\s|\Z|\w))")
+_NOTHING_BEHIND = re.compile(
+    r"[ \t]{0,4}(?:\r?\n|\Z|,[a-z_]{2,20}=|[ ][\w.-]{1,30}=|;(?:\s|\Z|\w))"
+)
 _END_OF_LINE = re.compile(r"[ \t]{0,4}\r?(?:\n|\Z)")
 MAX_BEFORE, MAX_WORDS_BEFORE = 60, 2
 _SLUG = re.compile(r"[a-z]+[0-9]*(?:[_-][a-z]+[0-9]*)+\Z")  # "autotune-config-v2"
@@ -58,7 +81,8 @@ MAX_LINES = 16
 
 
 def assigned_at(page: Page, at: int, word: Word) -> Span | None:
-    """Where the value stands that is assigned to a name with one of WORDS at `at`, if it looks secret.
+    """Where the value stands that is assigned to a name with one of WORDS at `at`, if it looks
+    secret.
 
     >>> assigned_at(Page.of("DB_PASSWORD=tr0ub4dor&3x"), 3, WORDS[2])
     Span(start=12, end=24, kind='password')
@@ -76,13 +100,22 @@ def secret_under(name: str, value: str) -> str | None:
     >>> secret_under("db_password", "tr0ub4dor&3x"), secret_under("path", "tr0ub4dor&3x")
     ('password', None)
     """
-    if "\n" in value or '"' in value or not MIN_VALUE <= len(value) <= MAX_VALUE or not is_name_of_secret(name):
+    if (
+        "\n" in value
+        or '"' in value
+        or not MIN_VALUE <= len(value) <= MAX_VALUE
+        or not is_name_of_secret(name)
+    ):
         return None
     prefix = f'{name}="'
     page = Page.of(f'{prefix}{value}"')
     for word in WORDS:
         at = page.low.rfind(word.word, 0, len(prefix))
-        if at >= 0 and (span := assigned_at(page, at, word)) is not None and span.start == len(prefix):
+        if (
+            at >= 0
+            and (span := assigned_at(page, at, word)) is not None
+            and span.start == len(prefix)
+        ):
             return span.kind
     return None
 
@@ -92,7 +125,8 @@ MAX_EQUALS, MAX_COLONS = 6, 8
 
 
 def _assigned(page: Page, at: int, end: int, word: Word, more: str | None) -> Span | None:
-    """Where the value stands that is assigned to the name whose last word is at `at`, if it looks secret."""
+    """Where the value stands that is assigned to the name whose last word is at `at`, if it looks
+    secret."""
     glue = GLUE.match(page.low, end)
     if glue is None:
         return None
@@ -105,7 +139,9 @@ def _assigned(page: Page, at: int, end: int, word: Word, more: str | None) -> Sp
         return None
     if word.promise != OPAQUE and (block := _BLOCK.match(text, end)) is not None:
         return _block(text, block, name, promise)
-    kind = "password" if _PASSWORD_NAME.search(name) or word.promise == PASSWORD else "assigned_secret"
+    kind = (
+        "password" if _PASSWORD_NAME.search(name) or word.promise == PASSWORD else "assigned_secret"
+    )
     return _value(text, at - (len(name) - (end - at)), glue, kind, promise)
 
 
@@ -113,7 +149,8 @@ def _name(text: str, at: int, end: int) -> str:
     """The whole name of which a secret's word stands at `at`."""
     before = _NAME_BACKWARDS.match(text[max(0, at - MAX_NAME) : at][::-1])
     start = at - (len(before[0]) if before else 0)
-    if text[start - 1 : start] == "\\" and start < at and text[start] in "nrt":  # the end of a JSON "\n"
+    # the end of a JSON "\n"
+    if text[start - 1 : start] == "\\" and start < at and text[start] in "nrt":
         start += 1
     return text[start:end]
 
@@ -124,7 +161,11 @@ def _block(text: str, match: re.Match[str], name: str, promise: str) -> Span | N
     start += len(match["block"]) - len(re.sub(rf"\A{_BELOW}", "", match["block"]))
     first = re.split(r"[\s\\]", text[start:end], maxsplit=1)[0]
     kind = "password" if _PASSWORD_NAME.search(name) else "assigned_secret"
-    return Span(start, end, kind) if len(first) >= 8 and looks_secret(promise, first, quoted=True) else None
+    return (
+        Span(start, end, kind)
+        if len(first) >= 8 and looks_secret(promise, first, quoted=True)
+        else None
+    )
 
 
 def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str) -> Span | None:
@@ -145,11 +186,22 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     bare = BARE.match(text, start)
     if bare is None or (how == "file" and bare[0].count(":") > 2):  # a line of .pgpass
         return None
-    if how == "assign" and kind == "password" and (phrase := _phrase_to_the_end(text, name_at, start, name)) is not None:
+    if (
+        how == "assign"
+        and kind == "password"
+        and (phrase := _phrase_to_the_end(text, name_at, start, name)) is not None
+    ):
         return phrase
-    in_command = how == "space" and (flag or ("\n" not in glue[0] and bool(_COMMAND_BEFORE.search(text, max(0, name_at - 90), name_at))))
+    in_command = how == "space" and (
+        flag
+        or (
+            "\n" not in glue[0]
+            and bool(_COMMAND_BEFORE.search(text, max(0, name_at - 90), name_at))
+        )
+    )
     value = bare[0]
-    if value.rstrip("=").count("=") > MAX_EQUALS or value.count(":") > MAX_COLONS:  # no value, but a row of pairs
+    # no value, but a row of pairs
+    if value.rstrip("=").count("=") > MAX_EQUALS or value.count(":") > MAX_COLONS:
         return None
     query = before.endswith(("?", "&", ";")) or before.endswith(("amp;", "3b", "26"))
     if how == "xml" and promise != OPAQUE and " " in text[start : text.find("<", start)].strip():
@@ -158,7 +210,11 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
     if len(value) == MAX_BARE and is_random(value):
         value += _LONG_REST.match(text, start + len(value))[0]  # type: ignore[index]
     exact = how == "assign" and glue[0] in ("=", ":=")
-    literal = how in ("xml", "form") or (flag and exact) or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
+    literal = (
+        how in ("xml", "form")
+        or (flag and exact)
+        or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
+    )
     stop = start + len(value)
     human = promise == PASSWORD and bool(_HUMAN.match(value))
     in_sentence = how in ("said", "file") or (how == "space" and not in_command)
@@ -174,49 +230,78 @@ def _may_be_bare(text: str, name_at: int, how: str) -> bool:
     """Whether a value may stand without quotes behind this glue."""
     if how == "file":
         return bool(_SHOWS.search(text, max(0, name_at - 90), name_at))
-    return how not in ("call", "fallback") and (how != "form" or text.endswith(_FORM_FIELD, 0, name_at))
+    return how not in ("call", "fallback") and (
+        how != "form" or text.endswith(_FORM_FIELD, 0, name_at)
+    )
 
 
-def _bare(text: str, start: int, value: str, how: str, kind: str, promise: str, *, literal: bool) -> Span | None:
-    """Where a value without quotes stands, with the lines that go on with it, if it looks secret."""
+def _bare(
+    text: str, start: int, value: str, how: str, kind: str, promise: str, *, literal: bool
+) -> Span | None:
+    """Where a value without quotes stands, with the lines that go on with it, if it looks
+    secret."""
     if how == "table" and _TYPE.search(value):
         return None
     end = start + len(value)
-    if how in ("assign", "table", "space", "pair") and (joined := goes_on(text, start, end)) is not None:
+    if (
+        how in ("assign", "table", "space", "pair")
+        and (joined := goes_on(text, start, end)) is not None
+    ):
         value, end = joined
     is_level = how == "level"  # a router's: whatever its name is, somebody thought it up
-    return Span(start, end, kind) if looks_secret(PASSWORD if is_level else promise, value, literal=literal or is_level) else None
+    return (
+        Span(start, end, kind)
+        if looks_secret(PASSWORD if is_level else promise, value, literal=literal or is_level)
+        else None
+    )
 
 
 def _is_setting(text: str, end: int, glue: str, how: str) -> bool:
-    """Whether a value up to `end` is the last of its line, or the next pair follows it: a call or an expression goes on otherwise."""
-    return how in ("assign", "space") and glue.strip() in ("=", ":", "") and bool(_NOTHING_BEHIND.match(text, end))
+    """Whether a value up to `end` is the last of its line, or the next pair follows it: a call or
+    an expression goes on otherwise."""
+    return (
+        how in ("assign", "space")
+        and glue.strip() in ("=", ":", "")
+        and bool(_NOTHING_BEHIND.match(text, end))
+    )
 
 
 def _ends_line_of_settings(text: str, name_at: int, end: int) -> bool:
-    """Whether a name and a value are all there is in a short line without a sentence: `password Velvet1978`."""
+    """Whether a name and a value are all there is in a short line without a sentence: `password
+    Velvet1978`."""
     begin = text.rfind("\n", max(0, name_at - MAX_BEFORE), name_at) + 1
-    return text.count(" ", begin, name_at) <= MAX_WORDS_BEFORE and bool(_END_OF_LINE.match(text, end))
+    return text.count(" ", begin, name_at) <= MAX_WORDS_BEFORE and bool(
+        _END_OF_LINE.match(text, end)
+    )
 
 
 def _phrase_to_the_end(text: str, name_at: int, start: int, name: str) -> Span | None:
-    """The words of a pass phrase that stand bare up to the end of a line of settings: `gpg_passphrase = four small words here`."""
+    """The words of a pass phrase that stand bare up to the end of a line of settings:
+    `gpg_passphrase = four small words here`."""
     if not (_SURE_NAME.search(name) or text[start - 2 : start] in ("= ", "d=")):
         return None
     phrase = _PHRASE_TO_THE_END.match(text, start)
-    if phrase is None or _ASKS.search(phrase[0]) or not _LINE_OF_SETTINGS.search(text, max(0, name_at - 16), name_at):
+    if (
+        phrase is None
+        or _ASKS.search(phrase[0])
+        or not _LINE_OF_SETTINGS.search(text, max(0, name_at - 16), name_at)
+    ):
         return None
     return Span(start, phrase.end(), "password")
 
 
 def goes_on(text: str, start: int, end: int) -> tuple[str, int] | None:
-    """A value that a narrow column or screen broke, with the lines below that hold nothing but its rest; and where it ends."""
+    """A value that a narrow column or screen broke, with the lines below that hold nothing but its
+    rest; and where it ends."""
     value, stop = text[start:end], end
     for _ in range(MAX_LINES):
         below = _BELOW_IT.match(text, stop)
         if below is None or not _is_rest(below[1], value):
             break
-        value, stop = value.rstrip("-") + below[1] if below[0].startswith("-") else value + below[1], below.end(1)
+        value, stop = (
+            (value.rstrip("-") + below[1] if below[0].startswith("-") else value + below[1]),
+            below.end(1),
+        )
     return (value, stop) if stop > end else None
 
 
@@ -238,10 +323,13 @@ def _in_markup(text: str, name_at: int, glue: re.Match[str]) -> bool:
     return before.endswith("<") or bool(re.search(r"<[\w-]{1,10}:\Z", before))
 
 
-def _quoted(text: str, opened: re.Match[str], name: str, how: str, kind: str, promise: str, glue_words: int) -> Span | None:
+def _quoted(
+    text: str, opened: re.Match[str], name: str, how: str, kind: str, promise: str, glue_words: int
+) -> Span | None:
     """Where a value in quotes stands if it looks secret."""
     inside = INSIDE[opened[2]].match(text, opened.end())
-    if inside is None or inside.end() - inside.end(1) - 1 > len(opened[1]):  # the quote that was met is one within the value
+    # the quote that was met is one within the value
+    if inside is None or inside.end() - inside.end(1) - 1 > len(opened[1]):
         inside = _within(opened).match(text, opened.end()) or inside
     if inside is None:
         return None
@@ -250,25 +338,41 @@ def _quoted(text: str, opened: re.Match[str], name: str, how: str, kind: str, pr
         return None
     if name.lower().endswith("salt") and _SLUG.match(value):
         return None
-    if (how == "call" and _NAMES_OF_A_LIST.match(value)) or (name.lower() == "pass" and how == "space" and not stands_out(value, promise)):
+    if (how == "call" and _NAMES_OF_A_LIST.match(value)) or (
+        name.lower() == "pass" and how == "space" and not stands_out(value, promise)
+    ):
         return None
     if " " in value or "\t" in value:
         scheme = _SCHEME.match(value)
         if scheme is None:
-            sure = name.startswith("-") or bool(_SURE_NAME.search(name)) or (how == "assign" and bool(_ENV_NAME.match(name)))
-            return Span(start, start + len(value), kind) if _is_phrase(value, kind, promise, sure=sure) else None
+            sure = (
+                name.startswith("-")
+                or bool(_SURE_NAME.search(name))
+                or (how == "assign" and bool(_ENV_NAME.match(name)))
+            )
+            return (
+                Span(start, start + len(value), kind)
+                if _is_phrase(value, kind, promise, sure=sure)
+                else None
+            )
         start, value = start + scheme.start(1), scheme[1]
-    literal = how == "assign" and bool(_ENV_NAME.match(name) or _SURE_NAME.search(name)) and text[opened.start() - 1] == "="
+    literal = (
+        how == "assign"
+        and bool(_ENV_NAME.match(name) or _SURE_NAME.search(name))
+        and text[opened.start() - 1] == "="
+    )
     return _judged(start, value, promise, kind, quoted=True, literal=literal)
 
 
 def _within(opened: re.Match[str]) -> re.Pattern[str]:
-    """A value that holds quotes or backslashes: they have more backslashes before them than the quote that began the literal."""
+    """A value that holds quotes or backslashes: they have more backslashes before them than the
+    quote that began the literal."""
     return ESCAPED[opened[2], min(len(opened[1]), MAX_BACKSLASHES)]
 
 
 def _is_phrase(value: str, kind: str, promise: str, *, sure: bool) -> bool:
-    """Whether a value with blanks in it is a pass phrase, a wallet's words, or one of the salts of a blog; `sure` = no text for the eye."""
+    """Whether a value with blanks in it is a pass phrase, a wallet's words, or one of the salts of
+    a blog; `sure` = no text for the eye."""
     if kind == "password" and sure and _ANY_PHRASE.match(value):
         return not _SPEAKS.search(value)
     if kind == "password" and _WORDS_OF_PHRASE.match(value):
@@ -276,20 +380,32 @@ def _is_phrase(value: str, kind: str, promise: str, *, sure: bool) -> bool:
     if _FILLED_IN.search(value):
         return False
     symbols = sum(not c.isalnum() and c != " " for c in value)
-    return len(value) >= MIN_SALT and symbols >= MIN_SALT_SYMBOLS and value.count(" ") <= len(value) // 12 and promise != PASSWORD
+    return (
+        len(value) >= MIN_SALT
+        and symbols >= MIN_SALT_SYMBOLS
+        and value.count(" ") <= len(value) // 12
+        and promise != PASSWORD
+    )
 
 
 def _trimmed(value: str) -> str:
-    """A value without what follows it: the next pair of a list, a bracket that was opened before it."""
+    """A value without what follows it: the next pair of a list, a bracket that was opened before
+    it."""
     cut = _CUT.search(value)
     if cut is not None:
         value = value[: cut.start()]
-    while value and value[-1] in ".,:;)]}|*" and not (value[-1] in ")]}" and {")": "(", "]": "[", "}": "{"}[value[-1]] in value):
+    while (
+        value
+        and value[-1] in ".,:;)]}|*"
+        and not (value[-1] in ")]}" and {")": "(", "]": "[", "}": "{"}[value[-1]] in value)
+    ):
         value = value[:-1]
     return value
 
 
-def _judged(start: int, value: str, promise: str, kind: str, *, quoted: bool, literal: bool) -> Span | None:
+def _judged(
+    start: int, value: str, promise: str, kind: str, *, quoted: bool, literal: bool
+) -> Span | None:
     said = value.replace('""', "").replace("''", "")
     said = _ESCAPES.sub("", said) if quoted and "\\\\" in said else said
     if not looks_secret(promise, said, quoted=quoted, literal=literal):

@@ -3,8 +3,9 @@
     hits = Needles([("ghp_", 1), ("sk-", 2)], rarest="_-")
     hits.search("a sk-1")  ->  [(2, 2)]       # what is found begins at letter 2 and is the needle with the payload 2
 
-A search with str.find per needle reads the text once for each; one pattern of them all tries each at each letter. Here the regex engine
-skips to the few letters that tell, and compares the letter before, for many needles at once.
+A search with str.find per needle reads the text once for each; one pattern of them all tries each
+at each letter. Here the regex engine skips to the few letters that tell, and compares the letter
+before, for many needles at once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
-_RARE_FIRST = 'Q^XKZ~@?Yzqj<VJ;|+&>#B%Gj!{$(*OMWHN*LFPRUxA9E87DI_65T04C=S3k:lywgpumbc1f2\\.vdh-/"nioasrte '
-"""Letters by how rarely source code and its logs hold them, the rarest first; measured on public sessions."""
+_RARE_FIRST = (
+    'Q^XKZ~@?Yzqj<VJ;|+&>#B%Gj!{$(*OMWHN*LFPRUxA9E87DI_65T04C=S3k:lywgpumbc1f2\\.vdh-/"nioasrte '
+)
+"""Letters by how rarely source code and its logs hold them, the rarest first; measured on public
+sessions."""
 _ASCII = bytes(range(128))
 SHORT = 240
 """In a text of fewer letters one look for all letters is faster than one for each."""
@@ -32,11 +36,14 @@ class _Needle(NamedTuple):
 class Needles(Generic[T]):
     """Needles and what each stands for; see the head of this module.
 
-    `rarest`: letters that are taken before all others. `anchors`: the only letters to look for, one after the other, which is faster in
-    long texts; a needle without one of them is looked for by itself. Without them all letters are looked for at once.
+    `rarest`: letters that are taken before all others. `anchors`: the only letters to look for, one
+    after the other, which is faster in long texts; a needle without one of them is looked for by
+    itself. Without them all letters are looked for at once.
     """
 
-    def __init__(self, pairs: Iterable[tuple[str, T]], *, rarest: str = "", anchors: str = "") -> None:
+    def __init__(
+        self, pairs: Iterable[tuple[str, T]], *, rarest: str = "", anchors: str = ""
+    ) -> None:
         by_needle: dict[str, list[T]] = {}
         for needle, payload in pairs:
             by_needle.setdefault(needle, []).append(payload)
@@ -51,17 +58,27 @@ class Needles(Generic[T]):
                 self._alone.append((text, tuple(own)))
             else:
                 by_letter.setdefault(text[at], []).append(_Needle(text, at, tuple(own)))
-        in_order = sorted(by_letter.items(), key=lambda item: -_RARE_FIRST.find(item[0]))  # the frequent letters are told first
-        self._looks = [self._look(group) for group in ([[item] for item in in_order] if anchors else [in_order])]
+        # the frequent letters are told first
+        in_order = sorted(by_letter.items(), key=lambda item: -_RARE_FIRST.find(item[0]))
+        self._looks = [
+            self._look(group)
+            for group in ([[item] for item in in_order] if anchors else [in_order])
+        ]
         self._at_once = self._look(in_order)
 
     def _foreign_in(self, text: str) -> Iterator[tuple[str, tuple[T, ...]]]:
-        """The needles of other scripts whose letters stand in a text: looked for in what is left of it without its ASCII letters."""
+        """The needles of other scripts whose letters stand in a text: looked for in what is left of
+        it without its ASCII letters."""
         rest = _without_ascii(text)
-        return ((needle, payloads) for needle, letters, payloads in self._foreign if letters in rest)
+        return (
+            (needle, payloads) for needle, letters, payloads in self._foreign if letters in rest
+        )
 
-    def _look(self, group: list[tuple[str, list[_Needle]]]) -> tuple[re.Pattern[str], list[tuple[tuple[int, T], ...]]]:
-        """A pattern, and what each of its groups means: how far before the hit the needle begins, and its payload."""
+    def _look(
+        self, group: list[tuple[str, list[_Needle]]]
+    ) -> tuple[re.Pattern[str], list[tuple[tuple[int, T], ...]]]:
+        """A pattern, and what each of its groups means: how far before the hit the needle begins,
+        and its payload."""
         meanings: list[tuple[tuple[int, T], ...]] = []
         pattern = "|".join(re.escape(letter) + self._rows(own, meanings) for letter, own in group)
         return re.compile(pattern), meanings
@@ -73,17 +90,31 @@ class Needles(Generic[T]):
         )
 
     def _rows(self, needles: list[_Needle], meanings: list[tuple[tuple[int, T], ...]]) -> str:
-        """What stands around one letter in its needles: those with the same letter before or behind it in one branch."""
+        """What stands around one letter in its needles: those with the same letter before or behind
+        it in one branch."""
         branches: dict[str, list[str]] = {}
-        needles = sorted(needles, key=lambda n: (n.anchor + 1 == len(n.text), _near(n), -n.anchor, -len(n.text), n.text))
+        needles = sorted(
+            needles,
+            key=lambda n: (n.anchor + 1 == len(n.text), _near(n), -n.anchor, -len(n.text), n.text),
+        )
         for needle in needles:
             before, behind = needle.text[: needle.anchor + 1], needle.text[needle.anchor + 1 :]
             ahead = f"(?={re.escape(behind)})" if behind else ""
             branches.setdefault(_near(needle), []).append(f"{ahead}(?<=({re.escape(before)}))")
-            # A hit of a longer needle ("gsk_") is one of the shorter needles within it ("sk_"), too.
-            within = [n for n in needles if before.endswith(n.text[: n.anchor + 1]) and behind.startswith(n.text[n.anchor + 1 :])]
+            # A hit of a longer needle ("gsk_") is one of the shorter needles within it ("sk_"),
+            # too.
+            within = [
+                n
+                for n in needles
+                if before.endswith(n.text[: n.anchor + 1])
+                and behind.startswith(n.text[n.anchor + 1 :])
+            ]
             meanings.append(tuple((n.anchor, payload) for n in within for payload in n.payloads))  # type: ignore[misc]
-        return "(?:" + "|".join(f"{near}(?:{'|'.join(parts)})" for near, parts in branches.items()) + ")"
+        return (
+            "(?:"
+            + "|".join(f"{near}(?:{'|'.join(parts)})" for near, parts in branches.items())
+            + ")"
+        )
 
     def search(self, text: str, start: int = 0, end: int | None = None) -> list[tuple[int, T]]:
         """Where needles begin in a part of a text, and what they stand for, in order."""
@@ -91,8 +122,13 @@ class Needles(Generic[T]):
         found: list[tuple[int, T]] = []
         for pattern, meanings in self._looks if end - start > SHORT else (self._at_once,):
             for hit in pattern.finditer(text, start, end):
-                found += [(hit.start() - offset, payload) for offset, payload in meanings[(hit.lastindex or 1) - 1]]
-        for needle, payloads in self._alone if text.isascii() else (*self._alone, *self._foreign_in(text)):
+                found += [
+                    (hit.start() - offset, payload)
+                    for offset, payload in meanings[(hit.lastindex or 1) - 1]
+                ]
+        for needle, payloads in (
+            self._alone if text.isascii() else (*self._alone, *self._foreign_in(text))
+        ):
             at = text.find(needle, start, end)
             while at >= 0:
                 found += [(at, payload) for payload in payloads]

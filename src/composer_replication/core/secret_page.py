@@ -1,4 +1,5 @@
-"""A text made ready to be looked through for secrets: in small letters, and with its long runs of token letters."""
+"""A text made ready to be looked through for secrets: in small letters, and with its long runs of
+token letters."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ _A_TO_Z = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxy
 _TOKEN_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_.~"
 _CLASSES = bytes(97 if byte in _TOKEN_LETTERS else 32 for byte in range(256))
 _LONG = b"a" * MIN_RUN
-_ODD_LETTERS = bytes(97 if chr(byte) in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789" else 32 for byte in range(256))
+_ODD_LETTERS = bytes(
+    97 if chr(byte) in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789" else 32 for byte in range(256)
+)
 
 
 class Span(NamedTuple):
@@ -22,9 +25,11 @@ class Span(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A text, the same in small letters, and (start, end) of every run of MIN_RUN or more letters that tokens are made of.
+    """A text, the same in small letters, and (start, end) of every run of MIN_RUN or more letters
+    that tokens are made of.
 
-    Example: Page.of("run src/composer_replication/core now") -> Page(text=..., low=..., runs=[(4, 33)])
+    Example: Page.of("run src/composer_replication/core now") -> Page(text=..., low=..., runs=[(4,
+    33)])
     """
 
     text: str
@@ -41,10 +46,11 @@ class Page(NamedTuple):
 
 
 def long_runs(text: str) -> list[tuple[int, int]]:
-    """(start, end) of the long runs of token letters that hold a capital or a digit: a path in small letters is no token.
+    """(start, end) of the long runs of token letters that hold a capital or a digit: a path in
+    small letters is no token.
 
-    Every letter becomes one of two, so that a run is found by a plain search for twenty equal letters: six times as fast
-    as a regular expression.
+    Every letter becomes one of two, so that a run is found by a plain search for twenty equal
+    letters: six times as fast as a regular expression.
     """
     letters = text.encode("latin-1", "replace")
     classes, odd = letters.translate(_CLASSES), letters.translate(_ODD_LETTERS)

@@ -1,9 +1,11 @@
-"""Secrets that their own letters or the place they stand in give away: one rule per kind, all found in one look at a text.
+"""Secrets that their own letters or the place they stand in give away: one rule per kind, all found
+in one look at a text.
 
-A rule has needles - letters that only such a secret has, "ghp_" or "://" - and a pattern that is tried where a
-needle stands, nowhere else. Tokens are looked for in long runs of letters only, by the rarest letter of each needle (the
-`_` of "ghp_"), so that most letters of a text are passed over at the speed of C. What is tried at a needle looks at some
-hundred letters at most, so a text of needles takes linear time.
+A rule has needles - letters that only such a secret has, "ghp_" or "://" - and a pattern that is
+tried where a needle stands, nowhere else. Tokens are looked for in long runs of letters only, by
+the rarest letter of each needle (the `_` of "ghp_"), so that most letters of a text are passed over
+at the speed of C. What is tried at a needle looks at some hundred letters at most, so a text of
+needles takes linear time.
 
     list(known_secrets(Page.of("export X=" + token)))  ->  [Span(start=9, end=49, kind="github_token")]
 """
@@ -46,11 +48,14 @@ _TOKENS: Needles[Rule | None] = Needles(
 )
 
 
-_ORDER: dict[Rule | None, int] = {rule: row for row, rule in enumerate((*TOKEN_RULES, *PLAIN_RULES))}
+_ORDER: dict[Rule | None, int] = {
+    rule: row for row, rule in enumerate((*TOKEN_RULES, *PLAIN_RULES))
+}
 
 
 def _in_order(hit: tuple[int, Rule | None]) -> tuple[int, int]:
-    """Hits of one place by their rows: the first row that fits names the kind, "sk-ant-" before "sk-"."""
+    """Hits of one place by their rows: the first row that fits names the kind, "sk-ant-" before
+    "sk-"."""
     return hit[0], _ORDER.get(hit[1], 0)
 
 
@@ -76,7 +81,11 @@ def known_secrets(page: Page) -> Iterator[Span]:
             yield from _marked(text, *page.runs[run])
     for start, end in page.runs:
         if end - start >= MIN_LONG_RUN:
-            match = LONG_RULES.match(text, start + 1 if text[start - 1 : start] == "\\" or text[start] in "+-/" else start, end)
+            match = LONG_RULES.match(
+                text,
+                start + 1 if text[start - 1 : start] == "\\" or text[start] in "+-/" else start,
+                end,
+            )
             if match is not None and is_random(match[0]):
                 yield Span(*match.span(), match.lastgroup or "token")
 
@@ -89,12 +98,21 @@ def _begins(runs: list[tuple[int, int]]) -> list[int]:
 def _marked(text: str, start: int, end: int) -> Iterator[Span]:
     """A key that bears a mark in its middle, whole."""
     run = text[start:end]
-    if MIN_INNER <= len(run) <= MAX_INNER and any(run.find(mark, 20) >= 0 for mark in INNER_MARKS) and is_random(run):
-        yield Span(start, end + (2 if text.startswith("==", end) else int(text.startswith("=", end))), INNER_KIND)
+    if (
+        MIN_INNER <= len(run) <= MAX_INNER
+        and any(run.find(mark, 20) >= 0 for mark in INNER_MARKS)
+        and is_random(run)
+    ):
+        yield Span(
+            start,
+            end + (2 if text.startswith("==", end) else int(text.startswith("=", end))),
+            INNER_KIND,
+        )
 
 
 def tried(rule: Rule, text: str, needle: int, done: dict[Rule, int]) -> Iterator[Span]:
-    """The secret of a rule at a needle, if it is one; `done` is where the last match of each rule ends."""
+    """The secret of a rule at a needle, if it is one; `done` is where the last match of each rule
+    ends."""
     if rule.around:
         start = max(done.get(rule, 0), needle - rule.around)
         for match in rule.pattern.finditer(text, start, needle + rule.around):
@@ -116,7 +134,8 @@ def tried(rule: Rule, text: str, needle: int, done: dict[Rule, int]) -> Iterator
     if match is None:
         return
     done[rule] = match.end()
-    if len(set(match[0][-8:])) == 1 or match[0].endswith("EXAMPLE"):  # ghp_xxxxxxxx, AKIAIOSFODNN7EXAMPLE
+    # ghp_xxxxxxxx, AKIAIOSFODNN7EXAMPLE
+    if len(set(match[0][-8:])) == 1 or match[0].endswith("EXAMPLE"):
         return
     group = match.lastindex or 0
     if (rule.odd and not _is_odd(match[group])) or (rule.drawn and not is_random(match[group])):

@@ -1,4 +1,5 @@
-"""All of a page's secrets: known tokens and blocks first, then what a place or a name gives away, found in one pass over its words."""
+"""All of a page's secrets: known tokens and blocks first, then what a place or a name gives away,
+found in one pass over its words."""
 
 from __future__ import annotations
 
@@ -20,8 +21,18 @@ from composer_replication.core.secret_prose import (
     wallet_words,
 )
 from composer_replication.core.secret_rules import known_secrets, tried
-from composer_replication.core.secret_shown import LINE_ALONE_BELOW, PRINTERS, printed_below, printed_by
-from composer_replication.core.secret_tables import HEADS_COLUMN, copied_secrets, inserted_secrets, table_at
+from composer_replication.core.secret_shown import (
+    LINE_ALONE_BELOW,
+    PRINTERS,
+    printed_below,
+    printed_by,
+)
+from composer_replication.core.secret_tables import (
+    HEADS_COLUMN,
+    copied_secrets,
+    inserted_secrets,
+    table_at,
+)
 from composer_replication.core.secret_tokens import Rule
 from composer_replication.core.secret_values import OPAQUE, PASSWORD
 from composer_replication.core.secret_words import WORDS, Word
@@ -79,7 +90,8 @@ def secrets_on(page: Page) -> Iterator[Span]:
         if what is None:
             continue
         if isinstance(what, Word):
-            if page.low[at + len(what.word) : at + len(what.word) + 1] not in what.next:  # "passed", "keyboard"
+            # "passed", "keyboard"
+            if page.low[at + len(what.word) : at + len(what.word) + 1] not in what.next:
                 continue
             if assigned and at < assigned[-1].end:  # within a value that goes already
                 continue
@@ -88,7 +100,8 @@ def secrets_on(page: Page) -> Iterator[Span]:
             elif what.promise != OPAQUE and at >= rows_end:
                 spans, rows_end = _around(page, at, what, rows_end)
                 assigned += spans
-            if what.promise == PASSWORD and what.word != "pass" and at >= said_end:  # "pass the flag on to fortran90"
+            # "pass the flag on to fortran90"
+            if what.promise == PASSWORD and what.word != "pass" and at >= said_end:
                 spans, said_end = spoken(page, at)
                 assigned += spans
             continue
@@ -103,7 +116,8 @@ def secrets_on(page: Page) -> Iterator[Span]:
 
 
 def _known(page: Page) -> Iterator[Span]:
-    """Known tokens, each with the lines below it that hold nothing but its rest: a narrow screen broke it."""
+    """Known tokens, each with the lines below it that hold nothing but its rest: a narrow screen
+    broke it."""
     last = 0
     for span in known_secrets(page):
         rest = None
@@ -114,7 +128,8 @@ def _known(page: Page) -> Iterator[Span]:
 
 
 def _around(page: Page, at: int, word: Word, rows_end: int) -> tuple[list[Span], int]:
-    """What a secret's name tells without an assignment: it heads a column, stands behind its value, or in a command that prints it."""
+    """What a secret's name tells without an assignment: it heads a column, stands behind its value,
+    or in a command that prints it."""
     low, end = page.low, at + len(word.word)
     if HEADS_COLUMN.match(low, end):
         spans, stop = table_at(page, at, end)

@@ -3,8 +3,9 @@ r"""Secrets that a command printed: alone on the line below it, without a name.
     $ terraform output -raw db_password
     9fK2mQ8x+L4v
 
-Two ways to know: the command's own words (`op read`, `openssl rand`), or the name of a secret on a line that begins with a prompt
-(`wg genkey`). What is printed has to stand out, and the commands that print hashes print no secrets.
+Two ways to know: the command's own words (`op read`, `openssl rand`), or the name of a secret on a
+line that begins with a prompt (`wg genkey`). What is printed has to stand out, and the commands
+that print hashes print no secrets.
 """
 
 from __future__ import annotations
@@ -17,23 +18,48 @@ from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_values import PASSWORD, TOKEN, is_placeholder, stands_out
 
 PRINTERS = (
-    *("output -raw", "openssl rand", "pwgen", "apg -", "/dev/urandom", "randombytes(", "base64 -d", "base64 --decode"),
+    *(
+        "output -raw",
+        "openssl rand",
+        "pwgen",
+        "apg -",
+        "/dev/urandom",
+        "randombytes(",
+        "base64 -d",
+        "base64 --decode",
+    ),
     *("jsonpath=", "whoami -t"),
-    *("op read ", "op item get", "bw get ", "chamber read", "kv get ", "vault read ", "get-parameter", "versions access"),
+    *(
+        "op read ",
+        "op item get",
+        "bw get ",
+        "chamber read",
+        "kv get ",
+        "vault read ",
+        "get-parameter",
+        "versions access",
+    ),
 )
 """In small letters: a command with one of them prints a secret, without a secret's name in it."""
 MAX_COMMAND, MAX_LINES = 300, 8
-_ALONE = re.compile(r"[ \t]{0,8}[\u2502\u23bf\u2514>]?[ \t]{0,8}[\"'`]?([^\s\"'`]{8,400}+)[\"'`]?[ \t]{0,8}(?=\r?\n|\Z)")
+_ALONE = re.compile(
+    r"[ \t]{0,8}[\u2502\u23bf\u2514>]?[ \t]{0,8}[\"'`]?([^\s\"'`]{8,400}+)[\"'`]?["
+    r" \t]{0,8}(?=\r?\n|\Z)"
+)
 LINE_ALONE_BELOW = re.compile(rf"[^\n]{{0,{MAX_COMMAND}}}+\n(?:[ \t]{{0,8}}\r?\n)?{_ALONE.pattern}")
-_ANNOUNCED = re.compile(r"passw(?:ord|d|ort)\b[^\n]{0,160}:[ \t]{0,8}\r?\n(?:[ \t]{0,8}\r?\n)?", re.IGNORECASE)
+_ANNOUNCED = re.compile(
+    r"passw(?:ord|d|ort)\b[^\n]{0,160}:[ \t]{0,8}\r?\n(?:[ \t]{0,8}\r?\n)?", re.IGNORECASE
+)
 """A program's first words: it made a password, here it is."""
 """The rest of a line, and below it a line that holds one value and nothing else."""
 _PROMPT = re.compile(
-    r"[ \t]{0,8}(?:\u25cf |\u23fa )?(?:[$%\u276f\u279c]|>>>|>|PS [^>\n]{0,80}>|In \[\d{1,4}\]:|irb\S{0,30}>|Bash\("
+    r"[ \t]{0,8}(?:\u25cf |\u23fa )?(?:[$%\u276f\u279c]|>>>|>|PS [^>\n]{0,80}>|In"
+    r" \[\d{1,4}\]:|irb\S{0,30}>|Bash\("
     r"|[\w.-]{1,40}[$#] |[\w.-]{1,40}@[\w.-]{1,60}[^$#%\n]{0,60}[$#%])"
 )
 _PRINTS_HASHES = re.compile(
-    r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b(?!-)|doctest", re.IGNORECASE
+    r"\bgit\b|sha\d|md5|docker|rev-parse|hash|digest|uuid|checksum|\bwc\b|etag|\bgrep\b|\bls\b|\bfind\b(?!-)|doctest",
+    re.IGNORECASE,
 )
 _HEX = re.compile(r"[0-9a-fA-F]{32,}\Z")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
@@ -56,7 +82,8 @@ def printed_by(page: Page, at: int) -> list[Span]:
 
 
 def printed_below(page: Page, at: int) -> Span | None:
-    """What a command that names a secret at `at` printed below it; the line has to begin with a prompt.
+    """What a command that names a secret at `at` printed below it; the line has to begin with a
+    prompt.
 
     >>> printed_below(Page.of("$ echo $DB_PASSWORD\\n9fK2mQ8x+L4v"), 11)
     Span(start=20, end=32, kind='shown_secret')
@@ -65,7 +92,9 @@ def printed_below(page: Page, at: int) -> Span | None:
     end = text.find("\n", at)
     line = text.rfind("\n", max(0, at - MAX_COMMAND), at) + 1
     announced = _ANNOUNCED.match(text, at)
-    if (announced is None and not _PROMPT.match(text, line, at)) or _line_is_about_hashes(text, at, end):
+    if (announced is None and not _PROMPT.match(text, line, at)) or _line_is_about_hashes(
+        text, at, end
+    ):
         return None
     return next(_lines_below(text, (announced.end() if announced else end + 1), 1), None)
 
@@ -88,8 +117,17 @@ def _lines_below(text: str, start: int, count: int) -> Iterator[Span]:
 
 
 def _is_value(value: str) -> bool:
-    if _NO_VALUE.match(value) or value.startswith("iVBORw0KGgo") or is_placeholder(value) or "[REDACTED:" in value:
+    if (
+        _NO_VALUE.match(value)
+        or value.startswith("iVBORw0KGgo")
+        or is_placeholder(value)
+        or "[REDACTED:" in value
+    ):
         return False
     if _HEX.match(value) or _UUID.match(value):
         return True
-    return stands_out(value, PASSWORD) or stands_out(value, TOKEN) or (bool(_BASE64.match(value)) and is_random(value))
+    return (
+        stands_out(value, PASSWORD)
+        or stands_out(value, TOKEN)
+        or (bool(_BASE64.match(value)) and is_random(value))
+    )

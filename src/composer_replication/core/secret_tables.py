@@ -1,4 +1,5 @@
-"""Secrets in the rows of a table, each judged by the name of its column: INSERT of SQL, CSV, tables of psql, MySQL and Markdown."""
+"""Secrets in the rows of a table, each judged by the name of its column: INSERT of SQL, CSV, tables
+of psql, MySQL and Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from composer_replication.core.secret_names import secret_under
 from composer_replication.core.secret_page import Page, Span
 from composer_replication.core.secret_words import is_name_of_secret
 
-_INSERT = re.compile(r"insert\s{1,4}into\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,800})\)\s{0,4}values\s{0,8}", re.IGNORECASE)
+_INSERT = re.compile(
+    r"insert\s{1,4}into\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,800})\)\s{0,4}values\s{0,8}", re.IGNORECASE
+)
 _ROW = re.compile(r"\(((?:'(?:[^'\\\n]|\\.|''){0,400}'|[^'()\n]){1,60})\)[,;\s]{0,4}")
 _FIELD = re.compile(r"\s{0,4}(?:'((?:[^'\\\n]|\\.|''){0,400})'|[^',]{0,200})\s{0,4}(?:,|\Z)")
 MAX_ROWS = 200
@@ -37,7 +40,10 @@ def inserted_secrets(text: str, at: int) -> list[Span]:
     return spans
 
 
-_COPY = re.compile(r"copy\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,600}+)\)\s{1,4}from\s{1,4}stdin[^\n]{0,40}\n", re.IGNORECASE)
+_COPY = re.compile(
+    r"copy\s{1,4}\S{1,80}\s{0,4}\(([^()]{1,600}+)\)\s{1,4}from\s{1,4}stdin[^\n]{0,40}\n",
+    re.IGNORECASE,
+)
 
 
 def copied_secrets(text: str, at: int) -> list[Span]:
@@ -55,17 +61,25 @@ def copied_secrets(text: str, at: int) -> list[Span]:
 
 MAX_HEADER = 400
 _SEPARATORS = "\t|\u2502,;"
-_NAME = r"[ ]{0,40}+[\"'*`]{0,3}+[\w.()/-]{0,40}+(?:[ ][\w.()/-]{1,20}+){0,2}+[\"'*`]{0,3}+[ ]{0,40}+"
+_NAME = (
+    r"[ ]{0,40}+[\"'*`]{0,3}+[\w.()/-]{0,40}+(?:[ ][\w.()/-]{1,20}+){0,2}+[\"'*`]{0,3}+[ ]{0,40}+"
+)
 HEADS_COLUMN = re.compile(r"(?:s|ords?|d|[_ -]id)?[ \"'*`_]{0,40}+[\t|\u2502,;\r\n]")
 """What follows the last word of the name of a column."""
 _HEADER = re.compile(rf"[ \t]*(?:[|\u2502]?{_NAME})(?:[\t|\u2502,;]{_NAME}){{1,60}}+\r?\n")
 _RULE = re.compile(r"[-+=|:\u2500-\u257f \t]+\Z")
-_CELLS = {sep: re.compile(rf'[ ]*(?:"((?:[^"\n]|"")*)"[ ]*|([^{re.escape(sep)}\n]*))(?:{re.escape(sep)}|\Z)') for sep in _SEPARATORS}
+_CELLS = {
+    sep: re.compile(
+        rf'[ ]*(?:"((?:[^"\n]|"")*)"[ ]*|([^{re.escape(sep)}\n]*))(?:{re.escape(sep)}|\Z)'
+    )
+    for sep in _SEPARATORS
+}
 _MARKS = " \"'*`_"
 
 
 def table_at(page: Page, at: int, end: int) -> tuple[list[Span], int]:
-    """Secrets in the rows below a header whose column is named by letters `at` to `end`, and where the rows end; (_, 0) = no table.
+    """Secrets in the rows below a header whose column is named by letters `at` to `end`, and where
+    the rows end; (_, 0) = no table.
 
     >>> table_at(Page.of("user,password\\nada,tr0ub4dor&3x"), 5, 13)
     ([Span(start=18, end=30, kind='password')], 30)
@@ -84,7 +98,8 @@ def table_at(page: Page, at: int, end: int) -> tuple[list[Span], int]:
 
 
 def _rows(text: str, start: int, sep: str, names: list[str]) -> tuple[list[Span], int]:
-    """Secrets in the rows from `start` on that have as many cells as there are names, and where these rows end."""
+    """Secrets in the rows from `start` on that have as many cells as there are names, and where
+    these rows end."""
     spans: list[Span] = []
     last = start
     secret = [is_name_of_secret(name) for name in names]
@@ -92,11 +107,17 @@ def _rows(text: str, start: int, sep: str, names: list[str]) -> tuple[list[Span]
         stop = text.find("\n", start, start + 10 * MAX_HEADER)
         stop = min(len(text), start + 10 * MAX_HEADER) if stop < 0 else stop
         row = text[start:stop].rstrip("\r")
-        if not row or (not _RULE.match(row) and (row.count(sep) != len(names) - 1 and '"' not in row)):
+        if not row or (
+            not _RULE.match(row) and (row.count(sep) != len(names) - 1 and '"' not in row)
+        ):
             break
         if not _RULE.match(row):
             for name, is_secret, (value, at) in zip(names, secret, _cells(row, sep), strict=False):
-                if is_secret and len(value) >= 4 and (kind := secret_under(name, value)) is not None:
+                if (
+                    is_secret
+                    and len(value) >= 4
+                    and (kind := secret_under(name, value)) is not None
+                ):
                     spans.append(Span(start + at, start + at + len(value), kind))
         last = stop
         start = stop + 1

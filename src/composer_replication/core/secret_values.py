@@ -1,9 +1,11 @@
-"""Whether a value that is assigned to a secret's name is a secret, or code, a path, a type, a placeholder.
+"""Whether a value that is assigned to a secret's name is a secret, or code, a path, a type, a
+placeholder.
 
     looks_secret(PASSWORD, "tr0ub4dor&3x", literal=True)     ->  True
     looks_secret(TOKEN, "settings.api_key2", literal=False)  ->  False
 
-How much a value has to show depends on its name: a password may be a word with a digit, a key is drawn at random.
+How much a value has to show depends on its name: a password may be a word with a digit, a key is
+drawn at random.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import re
 from composer_replication.core.secret_letters import entropy_bits, is_random
 
 PASSWORD, TOKEN, OPAQUE = "password", "token", "opaque"
-"""What a name promises: a password, which somebody may have thought up; a token or a key; something that is secret only if it is random."""
+"""What a name promises: a password, which somebody may have thought up; a token or a key; something
+that is secret only if it is random."""
 MIN_PASSWORD, MIN_RANDOM, MIN_MIXED, MIN_OPAQUE = 4, 12, 16, 20
 MIN_PASSWORD_BITS, MIN_BITS = 2.0, 3.0
 MASK = re.compile(r"\[REDACTED:[a-z_]+:[0-9a-f]{8}\]")
@@ -23,18 +26,21 @@ _PLACEHOLDER = re.compile(
     r"|(?:^|[^a-z0-9])(?:your|dummy|fake|mock|sample|todo|tbd|test|testing|foo|bar|foobar|baz|undefined|null|nil|none|true|false|here|hidden|masked|removed|goes|some)(?:[^a-z0-9]|$)"
 )
 _WORDS_OF_DOCUMENTS = (
-    "password passwd pass pwd passphrase secret token key user username userpass mypassword mypass mysecret secretpassword yourpassword "
-    "login auth credentials string bytes required optional unknown default value values text input number integer boolean object "
-    "function method type field param parameter request response session cookie header body form data database server client admin root "
-    "postgres mysql redis mongo guest public private plain basic bearer oauth saml ldap kerberos x509 jwt hmac rsa prompt file env "
-    "environment vault keychain keyring stdin external internal enabled disabled always never auto manual hashed encrypted sekrit repo "
-    "latin1 latin-1 utf8 utf-8 utf-16 ascii iso-8859-1 cp1252"
+    "password passwd pass pwd passphrase secret token key user username userpass mypassword mypass"
+    " mysecret secretpassword yourpassword login auth credentials string bytes required optional"
+    " unknown default value values text input number integer boolean object function method type"
+    " field param parameter request response session cookie header body form data database server"
+    " client admin root postgres mysql redis mongo guest public private plain basic bearer oauth"
+    " saml ldap kerberos x509 jwt hmac rsa prompt file env environment vault keychain keyring stdin"
+    " external internal enabled disabled always never auto manual hashed encrypted sekrit repo"
+    " latin1 latin-1 utf8 utf-8 utf-16 ascii iso-8859-1 cp1252"
 )
 _DOC_WORDS = frozenset(_WORDS_OF_DOCUMENTS.split())
 _KNOWN_TO_ALL = (
-    "letmein hunter2 qwerty qwertyuiop iloveyou sunshine princess dragon monkey football baseball superman batman trustno1 welcome1 "
-    "passw0rd p@ssw0rd p@ssword pa55word abc123 admin123 root123 toor changeit shadow master welcome 123456 12345678 123456789 1234567890 "
-    "000000 111111 starwars whatever freedom swordfish s3cret s3cr3t"
+    "letmein hunter2 qwerty qwertyuiop iloveyou sunshine princess dragon monkey football baseball"
+    " superman batman trustno1 welcome1 passw0rd p@ssw0rd p@ssword pa55word abc123 admin123 root123"
+    " toor changeit shadow master welcome 123456 12345678 123456789 1234567890 000000 111111"
+    " starwars whatever freedom swordfish s3cret s3cr3t"
 )
 _COMMON = frozenset(_KNOWN_TO_ALL.split())
 """Passwords that everybody knows: no digit or odd letter gives them away."""
@@ -67,7 +73,9 @@ _FILE = re.compile(
 )
 _PHRASE = re.compile(r"[a-z]{3,10}(?:-[a-z]{3,10}){3,8}\Z")
 _SYMBOL = re.compile(r"[!@#%^&*?+=~$;:,|]")
-_STRONG = re.compile(r"(?=[^a-z]{0,30}[a-z])(?=[^A-Z]{0,30}[A-Z])(?=[^!#%^*@&$]{1,30}[!#%^*@&$])[\w!#%^*@&$+-]{10,40}\Z")
+_STRONG = re.compile(
+    r"(?=[^a-z]{0,30}[a-z])(?=[^A-Z]{0,30}[A-Z])(?=[^!#%^*@&$]{1,30}[!#%^*@&$])[\w!#%^*@&$+-]{10,40}\Z"
+)
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\Z")
 _HEX = re.compile(r"(?:[0-9a-f]{32,}|[0-9A-F]{32,})\Z")
 
@@ -82,7 +90,8 @@ def is_placeholder(value: str) -> bool:
 
 
 def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: bool = False) -> bool:
-    """Whether a value is a secret; `quoted` = it stands in quotes, `literal` = where code cannot stand: after NAME= in an environment.
+    """Whether a value is a secret; `quoted` = it stands in quotes, `literal` = where code cannot
+    stand: after NAME= in an environment.
 
     >>> looks_secret(TOKEN, "9fK2mQ8xL4vB7nR1tY6w"), looks_secret(TOKEN, "settings.api_key2")
     (True, False)
@@ -98,14 +107,24 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
         return False
     if (_VARIABLE if literal else _QUOTED_CODE if quoted else _CODE).search(value):
         return False
-    if _NUMBER.match(value) or _ALPHABET.search(value) or (not literal and not quoted and _FIELD.match(value)) or value in _KNOWN_CONSTANTS:
+    if (
+        _NUMBER.match(value)
+        or _ALPHABET.search(value)
+        or (not literal and not quoted and _FIELD.match(value))
+        or value in _KNOWN_CONSTANTS
+    ):
         return False
     if _REGEX.search(value) or (not quoted and _UMLAUT.search(value)):
         return False
     random = is_random(value)
     if not random and not literal and (_ATTRIBUTE.match(value) or value[0] in ".~%@#/"):
         return False
-    if _FILE.search(value) or (value.startswith(("/", "./", "../", "~/")) and not random and not _RANDOM_BASE64.match(value)):  # a path
+    # a path
+    if _FILE.search(value) or (
+        value.startswith(("/", "./", "../", "~/"))
+        and not random
+        and not _RANDOM_BASE64.match(value)
+    ):
         return False
     if promise == PASSWORD:
         return _is_password(value, random, quoted=quoted, literal=literal)
@@ -119,9 +138,16 @@ def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: boo
             and (random or bool(_HEX.match(value)))
             and entropy_bits(value) >= MIN_BITS
         )
-    if (random and len(value) >= MIN_RANDOM) or (digits and (quoted or literal) and _STRONG.match(value)):
+    if (random and len(value) >= MIN_RANDOM) or (
+        digits and (quoted or literal) and _STRONG.match(value)
+    ):
         return True
-    if len(value) < (8 if literal else MIN_MIXED) or digits < 2 or letters < 2 or _PLAIN_WORDS.match(value):
+    if (
+        len(value) < (8 if literal else MIN_MIXED)
+        or digits < 2
+        or letters < 2
+        or _PLAIN_WORDS.match(value)
+    ):
         return False
     return entropy_bits(value) >= (MIN_PASSWORD_BITS if literal else MIN_BITS)
 
@@ -149,14 +175,16 @@ def _is_password(value: str, random: bool, *, quoted: bool, literal: bool) -> bo
 _MIXED_CASE = re.compile(r"[a-z][A-Z]|[A-Z][a-z]|[a-z]\d[A-Z]|[A-Z]\d[a-z]")
 _SYMBOLS = re.compile(r"[!#%^&*+~$]")
 _NUMBERED = re.compile(r"[A-Za-z]?[a-z]+[_-]?\d+\W?\Z")
-_NAMED_THING = re.compile(r"[-_.][a-z]{4,}(?:[-_.]|\Z)")  # "DINOv2-with-registers", "MulBackward0_apply_functional"
+# "DINOv2-with-registers", "MulBackward0_apply_functional"
+_NAMED_THING = re.compile(r"[-_.][a-z]{4,}(?:[-_.]|\Z)")
 _DIGITS_WITHIN = re.compile(r"(?!base|sha|utf)[a-z]{3,}\d{2,}[A-Za-z]{3,}\Z")
 _LONG_HEX = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{64}|[0-9a-f]{48}|[0-9a-f]{66})\Z")
 MIN_STANDING_OUT = 8
 
 
 def stands_out(value: str, promise: str) -> bool:
-    """Whether a value cannot be a word of a sentence: letters of both cases and digits mixed, long hex.
+    """Whether a value cannot be a word of a sentence: letters of both cases and digits mixed, long
+    hex.
 
     >>> stands_out("Dl4wMZenkODiZKG", PASSWORD), stands_out("PostgreSQL14", PASSWORD), stands_out("velvet", PASSWORD)
     (True, True, False)

@@ -1,4 +1,5 @@
-"""Which names promise a secret: the words they end in, in several languages, and the names that end so and hold none.
+"""Which names promise a secret: the words they end in, in several languages, and the names that end
+so and hold none.
 
     WORDS[0].word                       # "secret"; core/secret_search.py looks for all of them in one pass
     promise_of(page, at, end, name=...) # PASSWORD, TOKEN, OPAQUE or None: "next_page_token" is no secret's name
@@ -19,7 +20,8 @@ _ASCII_ONLY = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 class Word(NamedTuple):
-    """A word that a secret's name ends in: how the word goes on, what the name promises, whether it has to begin a part of the name."""
+    """A word that a secret's name ends in: how the word goes on, what the name promises, whether it
+    has to begin a part of the name."""
 
     word: str
     rest: re.Pattern[str]
@@ -31,7 +33,13 @@ class Word(NamedTuple):
 
 def _word(word: str, rest: str = "", promise: str = TOKEN, *, apart: bool = True) -> Word:
     """A word; `rest` is a pattern of what may still belong to it."""
-    return Word(word, re.compile(f"(?:{rest}){TAIL}"), promise, apart, NEXT_LETTERS | set(filter(str.isalpha, rest.replace("\\s", ""))))
+    return Word(
+        word,
+        re.compile(f"(?:{rest}){TAIL}"),
+        promise,
+        apart,
+        NEXT_LETTERS | set(filter(str.isalpha, rest.replace("\\s", ""))),
+    )
 
 
 _ENGLISH = (
@@ -79,7 +87,8 @@ _OPAQUE = (
     _word("authorization code", "", OPAQUE, apart=False),
     _word("code_verifier", "", OPAQUE, apart=False),
 )
-# "password" in other languages; a word with a letter that is in no Latin-1 text costs such a text nothing.
+# "password" in other languages; a word with a letter that is in no Latin-1 text costs such a text
+# nothing.
 _PASSWORDS_ELSEWHERE = (
     *(
         "passwort",
@@ -95,14 +104,34 @@ _PASSWORDS_ELSEWHERE = (
         "senha",
         "parola",
     ),
-    *("l\u00f6senord", "adgangskode", "passord", "heslo", "has\u0142o", "jelsz\u00f3", "\u015fifre", "kata sandi"),
+    *(
+        "l\u00f6senord",
+        "adgangskode",
+        "passord",
+        "heslo",
+        "has\u0142o",
+        "jelsz\u00f3",
+        "\u015fifre",
+        "kata sandi",
+    ),
     *(
         "m\u1eadt kh\u1ea9u",
         "\u03ba\u03c9\u03b4\u03b9\u03ba\u03cc\u03c2",
         "\u03c3\u03c5\u03bd\u03b8\u03b7\u03bc\u03b1\u03c4\u03b9\u03ba\u03cc",
     ),
-    *("\u043f\u0430\u0440\u043e\u043b\u044c", "\u043f\u0430\u0440\u043e\u043b\u0430", "\u5bc6\u7801", "\u5bc6\u78bc", "\u53e3\u4ee4"),
-    *("\u30d1\u30b9\u30ef\u30fc\u30c9", "\u6697\u8a3c\u756a\u53f7", "\ube44\ubc00\ubc88\ud638", "\uc554\ud638"),
+    *(
+        "\u043f\u0430\u0440\u043e\u043b\u044c",
+        "\u043f\u0430\u0440\u043e\u043b\u0430",
+        "\u5bc6\u7801",
+        "\u5bc6\u78bc",
+        "\u53e3\u4ee4",
+    ),
+    *(
+        "\u30d1\u30b9\u30ef\u30fc\u30c9",
+        "\u6697\u8a3c\u756a\u53f7",
+        "\ube44\ubc00\ubc88\ud638",
+        "\uc554\ud638",
+    ),
     *(
         "\u0643\u0644\u0645\u0629 \u0627\u0644\u0645\u0631\u0648\u0631",
         "\u05e1\u05d9\u05e1\u05de\u05d4",
@@ -140,14 +169,20 @@ def is_name_of_secret(name: str) -> bool:
 
 # What stands before "key" in the name of a secret key: api_key, "private key".
 _KINDS_OF_KEY = (
-    "api access private auth account encryption encrypt signing sign secret master service app application storage shared subscription "
-    "deploy webhook hmac jwt client license write admin root security server project integration ssh rsa aes ingest preshared function "
-    "host consumer crypto data session stripe openai unseal recovery backup bot setup"
+    "api access private auth account encryption encrypt signing sign secret master service app"
+    " application storage shared subscription deploy webhook hmac jwt client license write admin"
+    " root security server project integration ssh rsa aes ingest preshared function host consumer"
+    " crypto data session stripe openai unseal recovery backup bot setup"
 )
-_KEY_BEFORE = tuple(word + sep for word in _KINDS_OF_KEY.split() for sep in ("", "_", "-", ".", " "))
+_KEY_BEFORE = tuple(
+    word + sep for word in _KINDS_OF_KEY.split() for sep in ("", "_", "-", ".", " ")
+)
 _MAX_KEY_BEFORE = max(map(len, _KEY_BEFORE))
 # What stands before "pass" and "pwd" without a mark between: dbpass, userpwd.
-_BEFORE_PASS = "db user root admin my smtp ftp ssh pg http proxy mail store key sql redis mongo vault bind api app web ldap mysql rabbit"
+_BEFORE_PASS = (
+    "db user root admin my smtp ftp ssh pg http proxy mail store key sql redis mongo vault bind api"
+    " app web ldap mysql rabbit"
+)
 _SHARED = ("shared-", "shared_", "shared ")
 _PASS_BEFORE = tuple(_BEFORE_PASS.split())
 _BEGINS_NAME = r"(?:^|[._-])"
@@ -162,8 +197,10 @@ _HARMLESS_KEYS = (
     "|lock|flag|feature|config|setting|settings|ordering|order|range|dispatch"
 )
 _HARMLESS_NAME = re.compile(
-    rf"{_BEGINS_NAME}(?:{_PARTS_OF_A_PAGE})[_.-]?(?:page)?[_.-]?tokens?\Z"  # next_page_token, max_tokens
-    rf"|{_BEGINS_NAME}(?:next|page|pad|eos|bos|unk|cancellation|continuation|sync)token\Z"  # nextToken
+    # next_page_token, max_tokens
+    rf"{_BEGINS_NAME}(?:{_PARTS_OF_A_PAGE})[_.-]?(?:page)?[_.-]?tokens?\Z"
+    # nextToken
+    rf"|{_BEGINS_NAME}(?:next|page|pad|eos|bos|unk|cancellation|continuation|sync)token\Z"
     rf"|(?:{_HARMLESS_KEYS})[_.-]?keys?\Z"  # cache_key, primaryKey
     r"|public[_-]?key[_-]?token\Z"  # the name of an assembly of .NET
 )
@@ -175,8 +212,11 @@ _MORE_HARMLESS = re.compile(rf"_(?:{_ABOUT_A_SECRET})(?:_|\Z)")  # API_KEY_NAME,
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")
 
 
-def promise_of(page: Page, at: int, end: int, *, name: str, word: Word, more: str | None) -> str | None:
-    """What a name promises of its value, or None where it is no secret's name; `more` is what follows the word: API_KEY_PROD.
+def promise_of(
+    page: Page, at: int, end: int, *, name: str, word: Word, more: str | None
+) -> str | None:
+    """What a name promises of its value, or None where it is no secret's name; `more` is what
+    follows the word: API_KEY_PROD.
 
     >>> promise_of(Page.of("next_token=x"), 5, 10, name="next_token", word=WORDS[1], more=None) is None
     True
@@ -187,18 +227,33 @@ def promise_of(page: Page, at: int, end: int, *, name: str, word: Word, more: st
     if _HARMLESS_NAME.search(low_name):
         return None
     before = text[at - 1 : at]
-    apart = not before.isalnum() or (text[at].isupper() and not before.isupper()) or (before.isdigit())
-    if word.apart and not apart and not (word.word in ("pass", "pw", "pwd") and page.low.endswith(_PASS_BEFORE, max(0, at - 8), at)):
+    apart = (
+        not before.isalnum() or (text[at].isupper() and not before.isupper()) or (before.isdigit())
+    )
+    if (
+        word.apart
+        and not apart
+        and not (
+            word.word in ("pass", "pw", "pwd")
+            and page.low.endswith(_PASS_BEFORE, max(0, at - 8), at)
+        )
+    ):
         return None
     # In a log it names the session, in a cookie it opens it.
     if word.word.startswith("session") and page.low[end : end + 1] not in ("=", "\t"):
         return None
     if word.word == "key":
-        if page.low.endswith(_SHARED, max(0, at - 8), at) and not more:  # thought up, as a password is
+        # thought up, as a password is
+        if page.low.endswith(_SHARED, max(0, at - 8), at) and not more:
             return PASSWORD
         if page.low.endswith(_KEY_BEFORE, max(0, at - _MAX_KEY_BEFORE), at):
             return OPAQUE if more else TOKEN
         if before in ("?", "&"):  # the name in a URL
             return OPAQUE
-        return OPAQUE if (apart and len(name) > end - at and before in ("_", "-", ".")) or (apart and before.isalnum()) else None
+        return (
+            OPAQUE
+            if (apart and len(name) > end - at and before in ("_", "-", "."))
+            or (apart and before.isalnum())
+            else None
+        )
     return OPAQUE if more else word.promise

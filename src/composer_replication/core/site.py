@@ -1,4 +1,5 @@
-"""Site, Hint, Answer, Preference: the mistaken message, what would have helped, and what others would have done.
+"""Site, Hint, Answer, Preference: the mistaken message, what would have helped, and what others
+would have done.
 
 Example: session s1, turn 7 calls read_flie (call c1); turn 8 is its error result:
     Site(session_id="s1", turn=7, call_id="c1", evidence=(8,), kind="unknown_tool", category="mistake", ...)
@@ -14,25 +15,39 @@ from typing import Any, Literal, get_args
 from composer_replication.core.errors import SiteError
 from composer_replication.core.trace import Session, Turn
 
-# Only "mistake" is trained on by default. The others look like errors in a log but are not the model's mistake:
-# a check that failed (a correct call; evidence about an earlier edit), a human's rejection or interrupt, the collateral
-# of a parallel sibling, a permission rule, the world (network, rate limit), and "recovery" - the turn after an error,
-# which exists only where a user asks for it.
-Category = Literal["mistake", "failed_check", "rejected", "interrupted", "sibling", "permission", "environment", "benign", "recovery"]
+# Only "mistake" is trained on by default. The others look like errors in a log but are not the
+# model's mistake: a check that failed (a correct call; evidence about an earlier edit), a human's
+# rejection or interrupt, the collateral of a parallel sibling, a permission rule, the world
+# (network, rate limit), and "recovery" - the turn after an error, which exists only where a user
+# asks for it.
+Category = Literal[
+    "mistake",
+    "failed_check",
+    "rejected",
+    "interrupted",
+    "sibling",
+    "permission",
+    "environment",
+    "benign",
+    "recovery",
+]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
 LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"}
 AnchorReason = Literal["agreed", "no_consensus"]
 ANCHOR_REASONS: tuple[str, ...] = get_args(AnchorReason)
-UNCLASSIFIED = "unclassified"  # the kind of a failure that no rule names: nobody knows whose it is, so nothing trains on it
+# the kind of a failure that no rule names: nobody knows whose it is, so nothing trains on it
+UNCLASSIFIED = "unclassified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The mistaken message. `turn` is what was wrong, `evidence` is how we know; evidence is always later.
+    """The mistaken message. `turn` is what was wrong, `evidence` is how we know; evidence is always
+    later.
 
-    `call_id` names the failing call inside the message (None: the whole message). `tool` is that call's name.
-    `detail` is the shortest quote that shows the mistake. `flagged` = the log itself marked the result as an error.
+    `call_id` names the failing call inside the message (None: the whole message). `tool` is that
+    call's name. `detail` is the shortest quote that shows the mistake. `flagged` = the log itself
+    marked the result as an error.
     Raises SiteError where evidence is not later than the mistake.
     """
 
@@ -52,10 +67,17 @@ class Site:
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES:
-            raise SiteError(f"unknown category {self.category!r}", where=self.id, fix=f"use one of {', '.join(CATEGORIES)}")
+            raise SiteError(
+                f"unknown category {self.category!r}",
+                where=self.id,
+                fix=f"use one of {', '.join(CATEGORIES)}",
+            )
         early = [e for e in self.evidence if e <= self.turn]
         if self.category != "recovery" and early:
-            raise SiteError(f"evidence at turn {early[0]} is not later than the mistake at turn {self.turn}", where=self.id)
+            raise SiteError(
+                f"evidence at turn {early[0]} is not later than the mistake at turn {self.turn}",
+                where=self.id,
+            )
 
     @property
     def id(self) -> str:
@@ -64,7 +86,8 @@ class Site:
 
     @property
     def bars_lm_ce(self) -> bool:
-        """Whether cross-entropy must leave this message alone: a mistake, what a human rejected or cut off, an error nobody understands."""
+        """Whether cross-entropy must leave this message alone: a mistake, what a human rejected or
+        cut off, an error nobody understands."""
         return self.category in LM_CE_EXCLUDED or self.kind == UNCLASSIFIED
 
 
@@ -72,9 +95,10 @@ class Site:
 class Hint:
     """A short text placed directly above the mistaken message, seen only by the teacher.
 
-    `knows` lists the hindsight it used, e.g. ("kind", "tools"); "kind" alone is what the error told, "later:..." names
-    anything taken from after the message. `overlap` is the share of the hint's words that stand in the target message.
-    `refers_to` are the turns above the message that the hint or the mistaken call speaks of: a window without them is no context for it.
+    `knows` lists the hindsight it used, e.g. ("kind", "tools"); "kind" alone is what the error
+    told, "later:..." names anything taken from after the message. `overlap` is the share of the
+    hint's words that stand in the target message. `refers_to` are the turns above the message that
+    the hint or the mistaken call speaks of: a window without them is no context for it.
     """
 
     site_id: str
@@ -88,18 +112,21 @@ class Hint:
 
 
 def joined_text(hints: Sequence[Hint]) -> str:
-    """The hints of one message as one text: one below the other in the order of its calls, each text once."""
+    """The hints of one message as one text: one below the other in the order of its calls, each
+    text once."""
     return "\n".join(dict.fromkeys(hint.text for hint in hints))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What another model would have done at a site: its message, what was booked for it, and its family.
+    """What another model would have done at a site: its message, what was booked for it, and its
+    family.
 
-    `usd_by` says whose number `usd` is: "ours" (our own count of what was sent and received, or the worst case) or "endpoint" (what it
-    reported was more); `told_usd` is what the endpoint says it cost.
-    `problem` says why the message cannot be used (core/teacher.py), "" where it can: only such answers count. `request` is the name under
-    which the ledger keeps the prompt that was sent and the answer as it came.
+    `usd_by` says whose number `usd` is: "ours" (our own count of what was sent and received, or the
+    worst case) or "endpoint" (what it reported was more); `told_usd` is what the endpoint says it
+    cost. `problem` says why the message cannot be used (core/teacher.py), "" where it can: only
+    such answers count. `request` is the name under which the ledger keeps the prompt that was sent
+    and the answer as it came.
     """
 
     site_id: str
@@ -120,9 +147,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """At turn `turn` of a session, `chosen` is preferred to `rejected`; `rejected` None = the session's own turn.
+    """At turn `turn` of a session, `chosen` is preferred to `rejected`; `rejected` None = the
+    session's own turn.
 
-    Example: Preference(session_id="s1", turn=7, chosen=Turn(role="assistant", ...), teachers=("kimi", "glm"))
+    Example: Preference(session_id="s1", turn=7, chosen=Turn(role="assistant", ...),
+    teachers=("kimi", "glm"))
     """
 
     session_id: str
@@ -140,9 +169,11 @@ class Preference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """A turn that the preference channel leaves as it is: the teachers agreed with it, or did not agree among themselves.
+    """A turn that the preference channel leaves as it is: the teachers agreed with it, or did not
+    agree among themselves.
 
-    Without anchors what no pair speaks about drifts (measured: a habit that only the reward sees went from .51 to .07).
+    Without anchors what no pair speaks about drifts (measured: a habit that only the reward sees
+    went from .51 to .07).
     Example: Anchor(session_id="s1", turn=9, reason="no_consensus", teachers=("kimi", "glm"))
     """
 

@@ -3,9 +3,10 @@
     write_stamp(work / "sites.jsonl", made_from=[work / "sessions.jsonl"])     # sites.meta.json beside it
     stale(work / "hints.jsonl", work=work)     -> Stale(artefact="sites.jsonl", changed="sessions.jsonl", verbs=("sites", "hints"))
 
-An artefact is stale where a file that it was made from is another one now, or is stale itself: hints of sites of an older store
-speak about turns that stand elsewhere. One without a stamp is the user's own and is taken as it is. Examples name what they were
-built from in their meta.json, which counts as their stamp.
+An artefact is stale where a file that it was made from is another one now, or is stale itself:
+hints of sites of an older store speak about turns that stand elsewhere. One without a stamp is the
+user's own and is taken as it is. Examples name what they were built from in their meta.json, which
+counts as their stamp.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ VERB_OF: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stale:
-    """Which artefact was made from which file that changed since, and the verbs that make all of it again, in order."""
+    """Which artefact was made from which file that changed since, and the verbs that make all of it
+    again, in order."""
 
     artefact: str
     changed: str
@@ -45,16 +47,22 @@ class Stale:
     @property
     def told(self) -> str:
         """The fact in words."""
-        return f"{self.artefact} was made from another {self.changed} than lies here now: its turns may not be the ones that stand there"
+        return (
+            f"{self.artefact} was made from another {self.changed} than lies here now: its turns"
+            " may not be the ones that stand there"
+        )
 
 
 def write_stamp(artefact: Path, *, made_from: Sequence[Path]) -> None:
     """Write beside an artefact which files it was made from."""
-    write_json(_stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}})
+    write_json(
+        _stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}}
+    )
 
 
 def made_from(artefact: Path) -> dict[str, str]:
-    """Name -> hash of the files that an artefact was made from; {} where it has no stamp. Raises DataError for a damaged stamp."""
+    """Name -> hash of the files that an artefact was made from; {} where it has no stamp. Raises
+    DataError for a damaged stamp."""
     path = artefact / "meta.json" if artefact.is_dir() else _stamp_of(artefact)
     if not path.exists():
         return {}
@@ -65,32 +73,49 @@ def made_from(artefact: Path) -> dict[str, str]:
         return hashes(value.get("inputs", ()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         verb = VERB_OF.get(artefact.name, "")
-        raise DataError(f"not a stamp: {error!r}", where=str(path), fix=f"run again: recompose {verb}" if verb else "remove it") from error
+        raise DataError(
+            f"not a stamp: {error!r}",
+            where=str(path),
+            fix=f"run again: recompose {verb}" if verb else "remove it",
+        ) from error
 
 
 def hashes(inputs: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Name -> hash of a list of inputs, as examples and runs keep it; one's own pairs, from another folder, are left out.
+    """Name -> hash of a list of inputs, as examples and runs keep it; one's own pairs, from another
+    folder, are left out.
 
     >>> hashes([{"path": "recompose/sites.jsonl", "sha256": "5e2c"}, {"path": "mine/curated.jsonl", "sha256": "07af"}])
     {'sites.jsonl': '5e2c'}
     """
-    found = [(*str(one["path"]).replace("\\", "/").rpartition("/")[::2], str(one["sha256"])) for one in inputs]
+    found = [
+        (*str(one["path"]).replace("\\", "/").rpartition("/")[::2], str(one["sha256"]))
+        for one in inputs
+    ]
     return {name: sha256 for folder, name, sha256 in found if folder == found[0][0]}
 
 
 def changed(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
     """Those of the recorded files of a folder that are other files now, or gone."""
-    return [name for name, sha256 in recorded.items() if not (folder / name).exists() or _sha256(folder / name) != sha256]
+    return [
+        name
+        for name, sha256 in recorded.items()
+        if not (folder / name).exists() or _sha256(folder / name) != sha256
+    ]
 
 
 def stale(artefact: Path, *, work: Path) -> Stale | None:
-    """Why an artefact must not be used with the files of the work folder as they are now; None where nothing speaks against it."""
+    """Why an artefact must not be used with the files of the work folder as they are now; None
+    where nothing speaks against it."""
     if not artefact.exists():
         return None
     found = _first(artefact, work, ())
     if found is None:
         return None
-    old = {name for name in VERB_OF if (work / name).exists() and _first(work / name, work, ()) is not None} | {artefact.name}
+    old = {
+        name
+        for name in VERB_OF
+        if (work / name).exists() and _first(work / name, work, ()) is not None
+    } | {artefact.name}
     needed = _closure(artefact, work)
     verbs = dict.fromkeys(VERB_OF[name] for name in VERB_OF if name in old & needed)
     return Stale(artefact=found[0], changed=found[1], verbs=tuple(verbs))
@@ -98,15 +123,24 @@ def stale(artefact: Path, *, work: Path) -> Stale | None:
 
 def stale_artefacts(work: Path) -> dict[str, Stale]:
     """Every artefact of a work folder that is stale, in the order of the pipeline."""
-    return {name: one for name in VERB_OF if (work / name).exists() and (one := stale(work / name, work=work)) is not None}
+    return {
+        name: one
+        for name in VERB_OF
+        if (work / name).exists() and (one := stale(work / name, work=work)) is not None
+    }
 
 
 def changed_since(run: RunDir, *, work: Path) -> list[str]:
-    """Files of the work folder that are no longer those that a run was made from: its examples, and what these were built from."""
+    """Files of the work folder that are no longer those that a run was made from: its examples, and
+    what these were built from."""
     examples = work / "examples"
     inputs = hashes(json.loads(run.manifest_json.read_bytes()).get("inputs", ()))
-    used = {name: sha256 for name, sha256 in inputs.items() if name in ("examples.jsonl", "pairs.jsonl")}
-    return changed(used, folder=examples) + (changed(made_from(examples), folder=work) if examples.is_dir() else [])
+    used = {
+        name: sha256 for name, sha256 in inputs.items() if name in ("examples.jsonl", "pairs.jsonl")
+    }
+    return changed(used, folder=examples) + (
+        changed(made_from(examples), folder=work) if examples.is_dir() else []
+    )
 
 
 def _first(artefact: Path, work: Path, seen: tuple[str, ...]) -> tuple[str, str] | None:
@@ -114,7 +148,11 @@ def _first(artefact: Path, work: Path, seen: tuple[str, ...]) -> tuple[str, str]
     recorded = made_from(artefact)
     inside = {name: sha256 for name, sha256 in recorded.items() if name in VERB_OF}
     for name in inside:
-        if name not in seen and (work / name).exists() and (older := _first(work / name, work, (*seen, name))) is not None:
+        if (
+            name not in seen
+            and (work / name).exists()
+            and (older := _first(work / name, work, (*seen, name))) is not None
+        ):
             return older
     for name in changed(inside, folder=work):
         return artefact.name, name
@@ -137,7 +175,8 @@ def _stamp_of(artefact: Path) -> Path:
 
 
 def _sha256(path: Path) -> str:
-    """The hash of a file or folder; of a file that did not change in the meantime it is worked out once."""
+    """The hash of a file or folder; of a file that did not change in the meantime it is worked out
+    once."""
     if path.is_dir():
         return sha256_of(path)
     about = path.stat()

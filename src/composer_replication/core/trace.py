@@ -1,13 +1,14 @@
 """Session and Turn: what happened in one agent run, as facts.
 
-An imported log and a live rollout are the same type. A message is stored once; what the model had in view at a
-step is a *range* over the turns (`Segment`), never a copied prefix.
+An imported log and a live rollout are the same type. A message is stored once; what the model had
+in view at a step is a *range* over the turns (`Segment`), never a copied prefix.
 
 Example: turns  0 human "fix it" · 1 assistant calls read(c1) · 2 tool result c1 · 3 assistant calls edit(c2) · ...
     Session(turns=(t0, t1, t2, t3, ...), segments=(Segment(start=0, end=4),))
     session.context(3) -> (t0, t1, t2)
 
-After a compaction the model sees only the summary (turn 40) and the messages that were preserved (36-39):
+After a compaction the model sees only the summary (turn 40) and the messages that were preserved
+(36-39):
     Segment(context=((36, 40),), start=40, end=90)
 """
 
@@ -37,7 +38,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Reasoning text; "" where the log keeps only a signature, e.g. Thinking("The test imports foo...")."""
+    """Reasoning text; "" where the log keeps only a signature, e.g. Thinking("The test imports
+    foo...")."""
 
     text: str
 
@@ -55,7 +57,8 @@ class ToolCall:
 class ToolResult:
     """What the environment answered to one call.
 
-    `is_error` is None where the log does not say. `images` are media types of pictures that were not kept.
+    `is_error` is None where the log does not say. `images` are media types of pictures that were
+    not kept.
     Example: ToolResult("toolu_1", "File does not exist.", is_error=True)
     """
 
@@ -67,7 +70,8 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A block of a type we do not interpret, kept as JSON text, e.g. Opaque("server_tool_use", '{"name": ...}')."""
+    """A block of a type we do not interpret, kept as JSON text, e.g. Opaque("server_tool_use",
+    '{"name": ...}')."""
 
     type: str
     text: str
@@ -95,11 +99,13 @@ class Sampled:
 class Turn:
     """One message.
 
-    `author` says who wrote it: a model id, "human", "harness" (text that the agent program injected),
-    "environment" (tool results), or None where the log does not say. `role` alone cannot tell these apart.
-    `tag` names the sort of injected message ("compact_summary", "command", "reminder", "interrupt", "hook", ...).
-    `context_tokens` is the prompt size the provider reported for an assistant message (0 = not reported).
-    Example: Turn(role="assistant", author="claude-opus-4-5", blocks=(Text("Look:"), ToolCall("c1", "Read", {...})))
+    `author` says who wrote it: a model id, "human", "harness" (text that the agent program
+    injected), "environment" (tool results), or None where the log does not say. `role` alone cannot
+    tell these apart. `tag` names the sort of injected message ("compact_summary", "command",
+    "reminder", "interrupt", "hook", ...). `context_tokens` is the prompt size the provider reported
+    for an assistant message (0 = not reported).
+    Example: Turn(role="assistant", author="claude-opus-4-5", blocks=(Text("Look:"), ToolCall("c1",
+    "Read", {...})))
     """
 
     role: Role
@@ -127,15 +133,19 @@ class Turn:
     @property
     def is_interrupt(self) -> bool:
         """Whether this is the agent program's word that the human cut the message before it off."""
-        return self.tag == "interrupt" or (self.role == "user" and self.text.startswith(INTERRUPT_PREFIX))
+        return self.tag == "interrupt" or (
+            self.role == "user" and self.text.startswith(INTERRUPT_PREFIX)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of turns [start, end) that the model wrote while its context began with the same earlier messages.
+    """A stretch of turns [start, end) that the model wrote while its context began with the same
+    earlier messages.
 
-    `context` are ranges [a, b) of earlier turns that stood before `start`, in the order in which they stood; `cleared` are call ids
-    whose results the agent had removed from the context by then (micro-compaction), though the log still shows them.
+    `context` are ranges [a, b) of earlier turns that stood before `start`, in the order in which
+    they stood; `cleared` are call ids whose results the agent had removed from the context by then
+    (micro-compaction), though the log still shows them.
     Example: Segment(context=((0, 10),), start=20, end=31)  # turns 10-19 were rewound by the user
     """
 
@@ -156,10 +166,11 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened which is not a message: after how many turns, to which call, and the words.
+    """Something that happened which is not a message: after how many turns, to which call, and the
+    words.
 
-    Kinds: "compaction", "microcompaction", "synthetic" (an assistant record no model wrote), "hook_blocked",
-    "api_error", "queued" (steering by the human in mid-turn).
+    Kinds: "compaction", "microcompaction", "synthetic" (an assistant record no model wrote),
+    "hook_blocked", "api_error", "queued" (steering by the human in mid-turn).
     Example: Event(kind="hook_blocked", turn=8, call_id="c3", text="type check failed: ...")
     """
 
@@ -171,7 +182,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRef:
-    """Where a session came from, e.g. SourceRef(file="a.jsonl", sha256="5294...", format="claude_code")."""
+    """Where a session came from, e.g. SourceRef(file="a.jsonl", sha256="5294...",
+    format="claude_code")."""
 
     file: str
     sha256: str = ""
@@ -181,7 +193,8 @@ class SourceRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """The call that started a subagent, e.g. Parent(session_id="s1", call_id="toolu_9"); None = not recorded."""
+    """The call that started a subagent, e.g. Parent(session_id="s1", call_id="toolu_9"); None = not
+    recorded."""
 
     session_id: str
     call_id: str | None
@@ -201,11 +214,13 @@ class CallRef:
 class Session:
     """One agent run: turns in order, tools offered, and what was in context at each step.
 
-    `tools_origin`: "log" = the log held the schemas; "reconstructed" = inferred from the calls seen; "none".
-    `copied` = the first `copied` turns stand in another session too (resume or fork): context, never trained twice.
-    `requests` = prompts that the log holds word for word; `requests_verified` = those whose messages, by their hashes, are exactly the
-    context of the message that answered them (before secrets were removed).
-    Raises SessionError if a segment or event names a turn that does not exist, or a result precedes its call.
+    `tools_origin`: "log" = the log held the schemas; "reconstructed" = inferred from the calls
+    seen; "none". `copied` = the first `copied` turns stand in another session too (resume or fork):
+    context, never trained twice. `requests` = prompts that the log holds word for word;
+    `requests_verified` = those whose messages, by their hashes, are exactly the context of the
+    message that answered them (before secrets were removed).
+    Raises SessionError if a segment or event names a turn that does not exist, or a result precedes
+    its call.
     """
 
     id: str
@@ -230,7 +245,11 @@ class Session:
         n, expected = len(self.turns), 0
         for segment in self.segments:
             if segment.start != expected or segment.end < segment.start or segment.end > n:
-                raise SessionError(f"segment {segment.start}-{segment.end} does not continue at turn {expected} of {n}", where=self.id)
+                raise SessionError(
+                    f"segment {segment.start}-{segment.end} does not continue at turn {expected}"
+                    f" of {n}",
+                    where=self.id,
+                )
             expected = segment.end
             told = f"the context {segment.context} of the segment at turn {segment.start}"
             if any(not 0 <= a < b <= segment.start for a, b in segment.context):
@@ -238,7 +257,9 @@ class Session:
             if any(b > a for (_, b), (a, _) in pairwise(sorted(segment.context))):
                 raise SessionError(f"{told} holds a turn twice", where=self.id)
         if expected != n:
-            raise SessionError(f"segments end at turn {expected}, but there are {n} turns", where=self.id)
+            raise SessionError(
+                f"segments end at turn {expected}, but there are {n} turns", where=self.id
+            )
 
     def segment_of(self, turn: int) -> Segment:
         """The segment in which a turn was written."""
@@ -254,19 +275,29 @@ class Session:
         return (*before, *range(segment.start, turn))
 
     def seen(self, index: int, *, at: int) -> Turn:
-        """Turn `index` as it stood in the context of turn `at`: results cleared by then read as CLEARED_TEXT."""
+        """Turn `index` as it stood in the context of turn `at`: results cleared by then read as
+        CLEARED_TEXT."""
         turn, cleared = self.turns[index], self.segment_of(at).cleared
         if not cleared or not any(r.call_id in cleared for r in turn.results):
             return turn
-        blocks = tuple(replace(b, text=CLEARED_TEXT) if isinstance(b, ToolResult) and b.call_id in cleared else b for b in turn.blocks)
+        blocks = tuple(
+            (
+                replace(b, text=CLEARED_TEXT)
+                if isinstance(b, ToolResult) and b.call_id in cleared
+                else b
+            )
+            for b in turn.blocks
+        )
         return replace(turn, blocks=blocks)
 
     def context(self, turn: int) -> tuple[Turn, ...]:
-        """The messages the model had in view when `turn` was written; the turn itself is not among them."""
+        """The messages the model had in view when `turn` was written; the turn itself is not among
+        them."""
         return tuple(self.seen(i, at=turn) for i in self.context_indices(turn))
 
     def calls(self) -> dict[str, CallRef]:
-        """Every call by id, with its turn and its result, joined by call id (parallel calls do not confuse it)."""
+        """Every call by id, with its turn and its result, joined by call id (parallel calls do not
+        confuse it)."""
         made: dict[str, tuple[int, ToolCall]] = {}
         answered: dict[str, tuple[int, ToolResult]] = {}
         for index, turn in enumerate(self.turns):
@@ -282,7 +313,8 @@ class Session:
         return refs
 
     def assistant_turns(self) -> Iterator[tuple[int, Turn]]:
-        """(index, turn) of every message a model wrote, without those copied from another session."""
+        """(index, turn) of every message a model wrote, without those copied from another
+        session."""
         for index, turn in enumerate(self.turns):
             if turn.role == "assistant" and index >= self.copied:
                 yield index, turn

@@ -3,7 +3,8 @@
     to_chat(turn)            -> [{"role": "assistant", "content": "I look.", "tool_calls": [...]}]
     from_chat(message)       -> Turn(role="assistant", ...)
 
-A turn of results becomes one message per result. Thinking is not part of a chat, and who wrote a message is not either.
+A turn of results becomes one message per result. Thinking is not part of a chat, and who wrote a
+message is not either.
 """
 
 from __future__ import annotations
@@ -17,27 +18,42 @@ from composer_replication.core.trace import Text, ToolCall, ToolResult, ToolSpec
 
 
 def to_chat(turn: Turn) -> list[dict[str, Any]]:
-    """The messages of one turn, e.g. to_chat(Turn(role="user", ...)) -> [{"role": "user", "content": "fix it"}]."""
+    """The messages of one turn, e.g. to_chat(Turn(role="user", ...)) -> [{"role": "user",
+    "content": "fix it"}]."""
     if turn.role == "assistant":
-        calls = [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(c.arguments)}} for c in turn.calls]
+        calls = [
+            {
+                "id": c.id,
+                "type": "function",
+                "function": {"name": c.name, "arguments": json.dumps(c.arguments)},
+            }
+            for c in turn.calls
+        ]
         message: dict[str, Any] = {"role": "assistant", "content": turn.text}
         return [message | ({"tool_calls": calls} if calls else {})]
-    results = [{"role": "tool", "tool_call_id": r.call_id, "content": r.text, "is_error": r.is_error} for r in turn.results]
+    results = [
+        {"role": "tool", "tool_call_id": r.call_id, "content": r.text, "is_error": r.is_error}
+        for r in turn.results
+    ]
     return results + ([{"role": turn.role, "content": turn.text}] if turn.text else [])
 
 
 def from_chat(message: Mapping[str, Any]) -> Turn:
-    """One message as a turn; raises DataError where it is none, or where the arguments of a call are no JSON object."""
+    """One message as a turn; raises DataError where it is none, or where the arguments of a call
+    are no JSON object."""
     try:
         text = (Text(message["content"]),) if message.get("content") else ()
         if message["role"] == "tool":
-            result = ToolResult(message["tool_call_id"], message["content"], message.get("is_error"))
+            result = ToolResult(
+                message["tool_call_id"], message["content"], message.get("is_error")
+            )
             return Turn(role="tool", author="environment", blocks=(result,))
         calls = tuple(_call(c) for c in message.get("tool_calls") or ())
         return Turn(role=message["role"], author=None, blocks=text + calls)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"not a chat message: {error!r}", fix='a message is {"role", "content"}, with "tool_calls" where it calls'
+            f"not a chat message: {error!r}",
+            fix='a message is {"role", "content"}, with "tool_calls" where it calls',
         ) from error
 
 
@@ -54,14 +70,29 @@ def _call(value: Mapping[str, Any]) -> ToolCall:
 
 
 def tool_to_chat(tool: ToolSpec) -> dict[str, Any]:
-    """A tool as a request offers it, e.g. {"type": "function", "function": {"name": "Read", ...}}."""
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}}
+    """A tool as a request offers it, e.g. {"type": "function", "function": {"name": "Read",
+    ...}}."""
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": dict(tool.parameters),
+        },
+    }
 
 
 def tool_from_chat(value: Mapping[str, Any]) -> ToolSpec:
     """The inverse of `tool_to_chat`; raises DataError where it is no tool."""
     try:
         function = value["function"]
-        return ToolSpec(name=function["name"], description=function.get("description", ""), parameters=function.get("parameters", {}))
+        return ToolSpec(
+            name=function["name"],
+            description=function.get("description", ""),
+            parameters=function.get("parameters", {}),
+        )
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"not a tool: {error!r}", fix='a tool is {"type": "function", "function": {"name", "parameters"}}') from error
+        raise DataError(
+            f"not a tool: {error!r}",
+            fix='a tool is {"type": "function", "function": {"name", "parameters"}}',
+        ) from error

@@ -5,9 +5,10 @@
     shown = play_logs(player, spots=spots, settings=config.evaluate, seed=seed)
     shown.forks[0].checked.outcome
 
-A session is held out by the hash of tokens/split.py, and where the session that started it is not trained on either. With held_out.by =
-"repository" its repository is not trained on; with "session" it may be, which is counted: then a change is shown and nothing is claimed.
-The student sees what stood above the mistaken message, without any hint.
+A session is held out by the hash of tokens/split.py, and where the session that started it is not
+trained on either. With held_out.by = "repository" its repository is not trained on; with "session"
+it may be, which is counted: then a change is shown and nothing is claimed. The student sees what
+stood above the mistaken message, without any hint.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import is_held_out, split_unit
 
 LABEL = "evaluate-logs:"
-"""Begins every fork's name. It is the same for all students, so that they draw from the same streams of random numbers."""
+"""Begins every fork's name. It is the same for all students, so that they draw from the same
+streams of random numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSite:
-    """One mistake of a held-out session; `cluster` is the session, with the subagents that it started, `repository` its unit.
+    """One mistake of a held-out session; `cluster` is the session, with the subagents that it
+    started, `repository` its unit.
 
     `shared` says that other sessions of this repository are trained on.
     """
@@ -57,10 +60,12 @@ class HeldSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """The sites on which a student is judged; `left_out` counts mistakes that cannot be used, by reason.
+    """The sites on which a student is judged; `left_out` counts mistakes that cannot be used, by
+    reason.
 
-    Reasons: training (its session is trained on), shared_session (the session that started it is), path_explored (a path that was only
-    looked for: no mistake), copied, whole_message (a site without a call: nothing says what would be the same mistake).
+    Reasons: training (its session is trained on), shared_session (the session that started it is),
+    path_explored (a path that was only looked for: no mistake), copied, whole_message (a site
+    without a call: nothing says what would be the same mistake).
     """
 
     sites: tuple[HeldSite, ...]
@@ -79,7 +84,8 @@ class HeldOut:
 
     @property
     def num_shared(self) -> int:
-        """Of how many the repository is trained on in other sessions: they are held out by session alone."""
+        """Of how many the repository is trained on in other sessions: they are held out by session
+        alone."""
         return sum(held.shared for held in self.sites)
 
 
@@ -92,7 +98,9 @@ class LogsShown:
     forks: tuple[Fork, ...]
 
 
-def held_out_sites(read: Callable[[], Iterable[Session]], *, sites: Iterable[Site], settings: HeldOutSettings) -> HeldOut:
+def held_out_sites(
+    read: Callable[[], Iterable[Session]], *, sites: Iterable[Site], settings: HeldOutSettings
+) -> HeldOut:
     """The mistakes of sessions that are held out; `read` gives the sessions, twice."""
     repositories, families = set[str](), set[str]()
     for session in read():
@@ -126,29 +134,59 @@ def held_out_sites(read: Callable[[], Iterable[Session]], *, sites: Iterable[Sit
                 left_out[reason] += 1
             else:
                 shared = repository in repositories
-                found.append(HeldSite(session=session, site=site, cluster=family, repository=repository, shared=shared))
-    return HeldOut(sites=tuple(found), left_out=dict(sorted(left_out.items())), num_training_sessions=len(families))
+                found.append(
+                    HeldSite(
+                        session=session,
+                        site=site,
+                        cluster=family,
+                        repository=repository,
+                        shared=shared,
+                    )
+                )
+    return HeldOut(
+        sites=tuple(found),
+        left_out=dict(sorted(left_out.items())),
+        num_training_sessions=len(families),
+    )
 
 
 def check_untrained(held: HeldOut, trained: Collection[str], *, where: str) -> None:
     """Raise DataError where a run was trained on a session on which it is about to be judged."""
     both = sorted({h.session.id for h in held.sites} & set(trained))
     if both:
-        what = f"session {both[0]} is held out now, but the run was trained on it ({len(both)} such sessions)"
+        what = (
+            f"session {both[0]} is held out now, but the run was trained on it ({len(both)} such"
+            " sessions)"
+        )
         raise DataError(
-            what, where=where, fix="evaluate with the held_out settings that the examples were built with, or build and train again"
+            what,
+            where=where,
+            fix=(
+                "evaluate with the held_out settings that the examples were built with, or build"
+                " and train again"
+            ),
         )
 
 
-def restore_spots(held: HeldOut, *, renderer: Renderer, max_tokens: int, room: int) -> tuple[list[ForkPoint], dict[str, int]]:
-    """The context of every site as `build` would window it, with `room` tokens for the message; and how many have none, by reason."""
+def restore_spots(
+    held: HeldOut, *, renderer: Renderer, max_tokens: int, room: int
+) -> tuple[list[ForkPoint], dict[str, int]]:
+    """The context of every site as `build` would window it, with `room` tokens for the message; and
+    how many have none, by reason."""
     spots: list[ForkPoint] = []
     lost: Counter[str] = Counter()
     tools: dict[str, ToolFacts] = {}
     for one in held.sites:
         try:
             seen = refers_to(site_context(one.session, one.site))
-            prefix = restore(one.session, turn=one.site.turn, renderer=renderer, max_tokens=max_tokens, room=room, refers_to=seen)
+            prefix = restore(
+                one.session,
+                turn=one.site.turn,
+                renderer=renderer,
+                max_tokens=max_tokens,
+                room=room,
+                refers_to=seen,
+            )
         except RenderError:
             lost["template"] += 1
             continue
@@ -157,12 +195,23 @@ def restore_spots(held: HeldOut, *, renderer: Renderer, max_tokens: int, room: i
             continue
         facts = tools.setdefault(one.session.id, ToolFacts.of(one.session))
         check = SiteCheck.of(one.session, one.site, tools=facts)
-        spots.append(ForkPoint(site=one.site, turns=prefix.turns, tools=one.session.tools, check=check, num_tokens=prefix.num_tokens))
+        spots.append(
+            ForkPoint(
+                site=one.site,
+                turns=prefix.turns,
+                tools=one.session.tools,
+                check=check,
+                num_tokens=prefix.num_tokens,
+            )
+        )
     return spots, dict(lost)
 
 
-def play_logs(player: Player, *, spots: Sequence[ForkPoint], settings: EvaluateSettings, batch: int, seed: int) -> LogsShown:
-    """Load one student from its files and let it write at every spot, `settings.log_samples` times, on one thread and without hints."""
+def play_logs(
+    player: Player, *, spots: Sequence[ForkPoint], settings: EvaluateSettings, batch: int, seed: int
+) -> LogsShown:
+    """Load one student from its files and let it write at every spot, `settings.log_samples` times,
+    on one thread and without hints."""
     student, renderer = load_player(player)
     sampling = Sampling(
         temperature=settings.temperature,
@@ -180,9 +229,12 @@ def play_logs(player: Player, *, spots: Sequence[ForkPoint], settings: EvaluateS
             author=player.name,
             label=LABEL,
         )
-    return LogsShown(name=player.name, weights_sha256=weights_sha256(student.model), forks=tuple(forks))
+    return LogsShown(
+        name=player.name, weights_sha256=weights_sha256(student.model), forks=tuple(forks)
+    )
 
 
 def message_to_json(fork: Fork) -> dict[str, Any]:
-    """One line of evaluation_logs/<row>.jsonl: what the check said, and the message itself, for whoever wants to read them together."""
+    """One line of evaluation_logs/<row>.jsonl: what the check said, and the message itself, for
+    whoever wants to read them together."""
     return {**fork_to_json(fork), "message": turn_to_json(replace(fork.turn, sampled=None))}

@@ -1,15 +1,18 @@
-"""Does a hint change the teacher? Measured before anything is trained: kinds that are not kept are trained on by nobody (cli/hint_gate.py).
+"""Does a hint change the teacher? Measured before anything is trained: kinds that are not kept are
+trained on by nobody (cli/hint_gate.py).
 
     audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, min_lift=0.0, seed=7)
     audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ..., low=0.08, ...), keeps=True, ...)
 
-At every site the mistaken message T is scored three times: below its own hint, below another site's hint put at the same place,
-and without a hint. lift = mean log p(T | shuffled hint) - mean log p(T | hint), in nats per token: how much less likely the right
-hint makes the mistake than any hint does. Means are over the tokens of a site, then over sites; intervals are over sessions.
+At every site the mistaken message T is scored three times: below its own hint, below another site's
+hint put at the same place, and without a hint. lift = mean log p(T | shuffled hint) - mean log p(T
+| hint), in nats per token: how much less likely the right hint makes the mistake than any hint
+does. Means are over the tokens of a site, then over sites; intervals are over sessions.
 
-The shuffle is a permutation of the hints among the sites in which no site keeps its own text. Within that, donors of another kind and
-of another session are preferred (a hint of the same kind often says the same thing); `donors` counts how far that was possible.
-Sites for which only the same text, or a hint written for another rendering, is left are not measured, and are counted.
+The shuffle is a permutation of the hints among the sites in which no site keeps its own text.
+Within that, donors of another kind and of another session are preferred (a hint of the same kind
+often says the same thing); `donors` counts how far that was possible. Sites for which only the same
+text, or a hint written for another rendering, is left are not measured, and are counted.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class SiteLift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindLift:
-    """All sites of one kind (or all sites, kind "all"); `keeps` = the interval's lower bound is above the threshold."""
+    """All sites of one kind (or all sites, kind "all"); `keeps` = the interval's lower bound is
+    above the threshold."""
 
     kind: str
     lift: Interval
@@ -74,7 +78,8 @@ class Audit:
     min_lift: float
 
     def to_json(self) -> dict[str, Any]:
-        """A plain JSON object; per kind n, sessions, lift, low, high, keeps and the three mean log-probs."""
+        """A plain JSON object; per kind n, sessions, lift, low, high, keeps and the three mean
+        log-probs."""
         kinds = [
             {
                 "kind": k.kind,
@@ -91,7 +96,13 @@ class Audit:
             for k in self.kinds
         ]
         sites = [{**dataclasses.asdict(site), "lift": site.lift} for site in self.sites]
-        return {"min_lift": self.min_lift, "kinds": kinds, "donors": dict(self.donors), "skipped": dict(self.skipped), "sites": sites}
+        return {
+            "min_lift": self.min_lift,
+            "kinds": kinds,
+            "donors": dict(self.donors),
+            "skipped": dict(self.skipped),
+            "sites": sites,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,41 +114,84 @@ class _SiteInContext:
 
 
 def audit_hints(
-    model: Any, examples: Sequence[TrainingExample], *, pad_id: int, max_tokens: int, min_lift: float, seed: int, device: Any = "cpu"
+    model: Any,
+    examples: Sequence[TrainingExample],
+    *,
+    pad_id: int,
+    max_tokens: int,
+    min_lift: float,
+    seed: int,
+    device: Any = "cpu",
 ) -> Audit:
-    """Measure every hint view of the examples on `model` (the teacher); raises DataError where there is none."""
-    places = list({v.site_id: _SiteInContext(e, v) for e in reversed(examples) for v in reversed(e.hints)}.values())[::-1]
+    """Measure every hint view of the examples on `model` (the teacher); raises DataError where
+    there is none."""
+    places = list(
+        {
+            v.site_id: _SiteInContext(e, v) for e in reversed(examples) for v in reversed(e.hints)
+        }.values()
+    )[::-1]
     if not places:
-        raise DataError("no hint view among the examples", fix="run `recompose hints` and `recompose build` first")
-    donors = shuffled_views([p.view for p in places], [p.example.session_id for p in places], seed=stage_seed(seed, "hint_lift"))
-    usable = [(place, places[donor]) for place, donor in zip(places, donors, strict=True) if donor is not None]
+        raise DataError(
+            "no hint view among the examples",
+            fix="run `recompose hints` and `recompose build` first",
+        )
+    donors = shuffled_views(
+        [p.view for p in places],
+        [p.example.session_id for p in places],
+        seed=stage_seed(seed, "hint_lift"),
+    )
+    usable = [
+        (place, places[donor])
+        for place, donor in zip(places, donors, strict=True)
+        if donor is not None
+    ]
     met = Counter(name for place, donor in usable for name in _relations(place, donor))
     sites = _score(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
-    of_site = {place.view.site_id: place.view.kinds for place, _ in usable}  # a view may hold the hints of several failing calls
+    # a view may hold the hints of several failing calls
+    of_site = {place.view.site_id: place.view.kinds for place, _ in usable}
     kinds = sorted({kind for found in of_site.values() for kind in found})
-    groups = [(kind, [s for s in sites if kind in of_site[s.site_id]]) for kind in kinds] + ([("all", sites)] if sites else [])
+    groups = [(kind, [s for s in sites if kind in of_site[s.site_id]]) for kind in kinds] + (
+        [("all", sites)] if sites else []
+    )
     return Audit(
         sites=tuple(sites),
         kinds=tuple(_kind(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups),
-        donors={"sites": len(usable), "same_kind": met["same_kind"], "same_session": met["same_session"]},
+        donors={
+            "sites": len(usable),
+            "same_kind": met["same_kind"],
+            "same_session": met["same_session"],
+        },
         skipped={"no_donor": len(places) - len(usable)},
         min_lift=min_lift,
     )
 
 
-def shuffled_views(views: Sequence[HintView], sessions: Sequence[str], *, seed: int) -> list[int | None]:
-    """For each view the index of the view whose hint it gets; None where only its own text or another rendering is left."""
-    places = [DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering) for v, group in zip(views, sessions, strict=True)]
+def shuffled_views(
+    views: Sequence[HintView], sessions: Sequence[str], *, seed: int
+) -> list[int | None]:
+    """For each view the index of the view whose hint it gets; None where only its own text or
+    another rendering is left."""
+    places = [
+        DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering)
+        for v, group in zip(views, sessions, strict=True)
+    ]
     return shuffle.shuffled_donors(places, seed=seed)
 
 
 def _relations(place: _SiteInContext, donor: _SiteInContext) -> list[str]:
     names = ["same_kind"] if place.view.kind == donor.view.kind else []
-    return [*names, "same_session"] if place.example.session_id == donor.example.session_id else names
+    return (
+        [*names, "same_session"] if place.example.session_id == donor.example.session_id else names
+    )
 
 
 def _score(
-    model: Any, usable: Sequence[tuple[_SiteInContext, _SiteInContext]], *, pad_id: int, max_tokens: int, device: Any
+    model: Any,
+    usable: Sequence[tuple[_SiteInContext, _SiteInContext]],
+    *,
+    pad_id: int,
+    max_tokens: int,
+    device: Any,
 ) -> list[SiteLift]:
     """Three rows per site: without a hint, below its own, below the donor's."""
     trials = {}
@@ -145,7 +199,10 @@ def _score(
         view = place.view
         views = (view, dataclasses.replace(view, hint_ids=donor.view.hint_ids))
         trials[view.site_id] = TrainingExample(
-            id=view.site_id, session_id=place.example.session_id, ids=place.example.student_ids(view), hints=views
+            id=view.site_id,
+            session_id=place.example.session_id,
+            ids=place.example.student_ids(view),
+            hints=views,
         )
     longest = max((len(e.teacher_ids(v)) for e in trials.values() for v in e.hints), default=0)
     limit, found = max(max_tokens, longest), {}
@@ -172,13 +229,35 @@ def _score(
 
 def _means(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
     """Mean log-prob of each item's tokens."""
-    hidden_ND = predictors(model, rows.ids_BT, rows.lengths_B, row_N=targets.row_N, position_N=targets.position_N, max_tokens=max_tokens)
+    hidden_ND = predictors(
+        model,
+        rows.ids_BT,
+        rows.lengths_B,
+        row_N=targets.row_N,
+        position_N=targets.position_N,
+        max_tokens=max_tokens,
+    )
     logp_N = token_logprobs(project(model, hidden_ND), targets.ids_N)
-    total = torch.zeros(targets.num_items, dtype=logp_N.dtype, device=logp_N.device).index_add(0, targets.item_N, logp_N)
+    total = torch.zeros(targets.num_items, dtype=logp_N.dtype, device=logp_N.device).index_add(
+        0, targets.item_N, logp_N
+    )
     return (total / torch.bincount(targets.item_N, minlength=targets.num_items)).tolist()
 
 
 def _kind(kind: str, sites: Sequence[SiteLift], *, min_lift: float, seed: int) -> KindLift:
-    lift = bootstrap_mean([s.lift for s in sites], [s.session_id for s in sites], seed=stage_seed(seed, f"lift:{kind}"))
-    hint, shuffled, none = (sum(getattr(s, name) for s in sites) / len(sites) for name in ("hint", "shuffled", "none"))
-    return KindLift(kind=kind, lift=lift, keeps=lift.excludes_up_to(min_lift), hint=hint, shuffled=shuffled, none=none)
+    lift = bootstrap_mean(
+        [s.lift for s in sites],
+        [s.session_id for s in sites],
+        seed=stage_seed(seed, f"lift:{kind}"),
+    )
+    hint, shuffled, none = (
+        sum(getattr(s, name) for s in sites) / len(sites) for name in ("hint", "shuffled", "none")
+    )
+    return KindLift(
+        kind=kind,
+        lift=lift,
+        keeps=lift.excludes_up_to(min_lift),
+        hint=hint,
+        shuffled=shuffled,
+        none=none,
+    )

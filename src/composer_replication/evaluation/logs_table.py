@@ -1,11 +1,13 @@
-"""evaluation_logs.json: how often the mistakes of one's own logs recur, before, after and with a placebo, and what that supports.
+"""evaluation_logs.json: how often the mistakes of one's own logs recur, before, after and with a
+placebo, and what that supports.
 
     table = logs_table({"before": forks, "after": forks}, held=held, settings=config.evaluate, seed=seed)
     table["rows"][0]["recurrence"], table["paired"][0]["difference"], table["verdict"]["sentence"]
 
-Every site counts once: its value is the share of its samples with an outcome. Intervals are 95 % bootstrap intervals over sessions, since
-the sites of one session are not independent; differences are paired over sites. A share of which nothing else was seen is bounded by
-the rule of three over sessions. What is undecided is neither a recurrence nor "ok": it is shown beside both.
+Every site counts once: its value is the share of its samples with an outcome. Intervals are 95 %
+bootstrap intervals over sessions, since the sites of one session are not independent; differences
+are paired over sites. A share of which nothing else was seen is bounded by the rule of three over
+sessions. What is undecided is neither a recurrence nor "ok": it is shown beside both.
 """
 
 from __future__ import annotations
@@ -25,18 +27,27 @@ from composer_replication.rollouts.fork import Fork
 from composer_replication.rollouts.static_check import OUTCOMES, Outcome
 
 RECURRENCE = "recurrence"
-METRICS: dict[str, Outcome] = {RECURRENCE: "same", **{outcome: outcome for outcome in OUTCOMES if outcome != "same"}}
+METRICS: dict[str, Outcome] = {
+    RECURRENCE: "same",
+    **{outcome: outcome for outcome in OUTCOMES if outcome != "same"},
+}
 """Measure -> the outcome whose share it is."""
-_RULE_OF_THREE = 3.0  # upper 95 % bound of a count of which none was seen (Hanley and Lippman-Hand 1983)
+# upper 95 % bound of a count of which none was seen (Hanley and Lippman-Hand 1983)
+_RULE_OF_THREE = 3.0
 HOW_MEASURED = (
-    "At each held-out mistake the student wrote the message itself, without a hint; a static check compares it with the mistake of the log."
-    " Nothing was run: what only running it would tell is undecided, and is no recurrence and no success."
+    "At each held-out mistake the student wrote the message itself, without a hint; a static check"
+    " compares it with the mistake of the log. Nothing was run: what only running it would tell is"
+    " undecided, and is no recurrence and no success."
 )
-INTERVALS = "95 % intervals: bootstrap over sessions, paired over sites. They speak about other sessions, not about other seeds."
+INTERVALS = (
+    "95 % intervals: bootstrap over sessions, paired over sites. They speak about other sessions,"
+    " not about other seeds."
+)
 
 
 def plan_of(held: HeldOut) -> dict[str, Any]:
-    """What can be said before anything is trained: how many sites there are, and the smallest change that they can show."""
+    """What can be said before anything is trained: how many sites there are, and the smallest
+    change that they can show."""
     n, clusters = len(held.sites), held.clusters
     kinds = Counter(one.site.kind for one in held.sites)
     return {
@@ -50,23 +61,42 @@ def plan_of(held: HeldOut) -> dict[str, Any]:
         "smallest_difference": smallest_difference(n, clusters=clusters),
         "smallest_one_way": smallest_difference(n, clusters=clusters, discordant=0.0),
         "smallest_by_session": smallest_difference(clusters, clusters=clusters),
-        "assumes": f"80 % power, two-sided 5 %, {HALF:.0%} of the paired sites differ (Connor 1987); Student's t of the sessions for 1.96",
+        "assumes": (
+            f"80 % power, two-sided 5 %, {HALF:.0%} of the paired sites differ (Connor 1987);"
+            " Student's t of the sessions for 1.96"
+        ),
     }
 
 
 def logs_table(
-    rows: Mapping[str, Sequence[Fork]], *, held: HeldOut, settings: EvaluateSettings, seed: int, notes: Sequence[str] = ()
+    rows: Mapping[str, Sequence[Fork]],
+    *,
+    held: HeldOut,
+    settings: EvaluateSettings,
+    seed: int,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What evaluation_logs.json holds; raises DataError without "before" and "after", or where rows are not of the same held-out sites."""
+    """What evaluation_logs.json holds; raises DataError without "before" and "after", or where rows
+    are not of the same held-out sites."""
     missing = [name for name in (BEFORE, AFTER) if name not in rows]
     if missing:
-        raise DataError(f"no messages of {missing[0]!r}", fix="let the student write before and after the training")
+        raise DataError(
+            f"no messages of {missing[0]!r}",
+            fix="let the student write before and after the training",
+        )
     cluster = {one.site.id: one.cluster for one in held.sites}
     for name, forks in rows.items():
         _check_sites(name, forks, rows[AFTER], cluster)
-    names = [*(name for name in ORDER if name in rows), *(name for name in rows if name not in ORDER)]
+    names = [
+        *(name for name in ORDER if name in rows),
+        *(name for name in rows if name not in ORDER),
+    ]
     draw = {"cluster": cluster, "seed": stage_seed(seed, "logs"), "samples": settings.samples}
-    paired = [_paired(a, rows[a], b, rows[b], metric, **draw) for a, b in compared_rows(names) for metric in METRICS]
+    paired = [
+        _paired(a, rows[a], b, rows[b], metric, **draw)
+        for a, b in compared_rows(names)
+        for metric in METRICS
+    ]
     return {
         "rows": [_row(name, rows[name], **draw) for name in names],
         "paired": paired,
@@ -83,9 +113,10 @@ def logs_table(
 def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) -> dict[str, Any]:
     """ "fewer", "more" or "nothing", with the sentence and the reasons.
 
-    Fewer: after - before and after - placebo both lie below zero, and the share of "ok" rose (after - before above zero): a student
-    that falls silent, or writes what cannot be read, makes no mistake either. More: both differences lie above zero. Nothing is claimed
-    where `num_shared` sites stand in repositories that were trained on.
+    Fewer: after - before and after - placebo both lie below zero, and the share of "ok" rose (after
+    - before above zero): a student that falls silent, or writes what cannot be read, makes no
+    mistake either. More: both differences lie above zero. Nothing is claimed where `num_shared`
+    sites stand in repositories that were trained on.
     """
     found = {(p["a"], p["b"], p["metric"]): p for p in paired}
     sides: list[int] = []
@@ -96,7 +127,8 @@ def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) ->
         if pair is None or pair["low"] is None:
             sides.append(0)
             reasons.append(
-                f"{shown}: {'there is no such row' if pair is None else 'no interval, the sites stand in fewer than two sessions'}"
+                f"{shown}:"
+                f" {'there is no such row' if pair is None else 'no interval, the sites stand in fewer than two sessions'}"
             )
             continue
         side = 1 if pair["low"] > 0 else -1 if pair["high"] < 0 else 0
@@ -106,24 +138,42 @@ def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) ->
     claim = "fewer" if sides == [-1, -1, 1] else "more" if sides[:2] == [1, 1] else "nothing"
     if num_shared:
         claim = "nothing"
-        reasons.append(f"{num_shared} sites are held out by session alone: their repositories are trained on")
+        reasons.append(
+            f"{num_shared} sites are held out by session alone: their repositories are trained on"
+        )
     told = {
-        "fewer": "The mistakes of the held-out logs recur less often, by more than with the signals nulled; calls that pass the check took"
-        " their place.",
-        "more": "The mistakes of the held-out logs recur more often, by more than with the signals nulled.",
-        "nothing": "Null result: nothing is claimed. A claim needs after - before and after - placebo to exclude zero on one side, for"
-        " fewer recurrences also a rise of what passes the check, and sites held out by session and repository.",
+        "fewer": (
+            "The mistakes of the held-out logs recur less often, by more than with the signals"
+            " nulled; calls that pass the check took their place."
+        ),
+        "more": (
+            "The mistakes of the held-out logs recur more often, by more than with the signals"
+            " nulled."
+        ),
+        "nothing": (
+            "Null result: nothing is claimed. A claim needs after - before and after - placebo to"
+            " exclude zero on one side, for fewer recurrences also a rise of what passes the check,"
+            " and sites held out by session and repository."
+        ),
     }
     return {"claim": claim, "sentence": told[claim], "reasons": reasons}
 
 
-def _check_sites(name: str, forks: Sequence[Fork], others: Sequence[Fork], cluster: Mapping[str, str]) -> None:
+def _check_sites(
+    name: str, forks: Sequence[Fork], others: Sequence[Fork], cluster: Mapping[str, str]
+) -> None:
     """Every row speaks about the same held-out sites, each sampled as often."""
     ours, theirs = (Counter(fork.site.id for fork in row) for row in (forks, others))
     if stray := sorted(ours.keys() - cluster.keys()):
-        raise DataError(f"{name} was played at {stray[0]}, which is not held out", fix="judge a student at held-out sites alone")
+        raise DataError(
+            f"{name} was played at {stray[0]}, which is not held out",
+            fix="judge a student at held-out sites alone",
+        )
     if not ours or ours != theirs:
-        raise DataError(f"{name} and {AFTER} did not write at the same sites, each as often", fix="evaluate both in one call")
+        raise DataError(
+            f"{name} and {AFTER} did not write at the same sites, each as often",
+            fix="evaluate both in one call",
+        )
 
 
 def _shares(forks: Sequence[Fork], outcome: Outcome) -> dict[str, float]:
@@ -133,39 +183,76 @@ def _shares(forks: Sequence[Fork], outcome: Outcome) -> dict[str, float]:
     return {site: with_it[site] / count for site, count in all_of.items()}
 
 
-def _row(name: str, forks: Sequence[Fork], *, cluster: Mapping[str, str], seed: int, samples: int) -> dict[str, Any]:
+def _row(
+    name: str, forks: Sequence[Fork], *, cluster: Mapping[str, str], seed: int, samples: int
+) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name}
     for metric, outcome in METRICS.items():
         shares = _shares(forks, outcome)
-        interval = bootstrap_mean(list(shares.values()), [cluster[site] for site in shares], seed=seed, resamples=samples)
+        interval = bootstrap_mean(
+            list(shares.values()), [cluster[site] for site in shares], seed=seed, resamples=samples
+        )
         low, high = _widened(interval, list(shares.values()), least=0.0)
-        row |= {"n": interval.n, "sessions": interval.clusters, metric: interval.mean, f"{metric}_low": low, f"{metric}_high": high}
+        row |= {
+            "n": interval.n,
+            "sessions": interval.clusters,
+            metric: interval.mean,
+            f"{metric}_low": low,
+            f"{metric}_high": high,
+        }
     row["samples"] = len(forks)
-    row["reasons"] = dict(sorted(Counter(f"{fork.checked.outcome}: {fork.checked.reason}" for fork in forks).items()))
+    row["reasons"] = dict(
+        sorted(Counter(f"{fork.checked.outcome}: {fork.checked.reason}" for fork in forks).items())
+    )
     kinds = sorted({fork.site.kind for fork in forks})
-    row["kinds"] = {kind: _kind([fork for fork in forks if fork.site.kind == kind]) for kind in kinds}
+    row["kinds"] = {
+        kind: _kind([fork for fork in forks if fork.site.kind == kind]) for kind in kinds
+    }
     return row
 
 
 def _kind(forks: Sequence[Fork]) -> dict[str, float]:
     shares = {metric: _shares(forks, outcome) for metric, outcome in METRICS.items()}
-    return {"n": len(shares[RECURRENCE]), **{metric: sum(s.values()) / len(s) for metric, s in shares.items()}}
+    return {
+        "n": len(shares[RECURRENCE]),
+        **{metric: sum(s.values()) / len(s) for metric, s in shares.items()},
+    }
 
 
 def _paired(
-    a: str, left: Sequence[Fork], b: str, right: Sequence[Fork], metric: str, *, cluster: Mapping[str, str], seed: int, samples: int
+    a: str,
+    left: Sequence[Fork],
+    b: str,
+    right: Sequence[Fork],
+    metric: str,
+    *,
+    cluster: Mapping[str, str],
+    seed: int,
+    samples: int,
 ) -> dict[str, Any]:
     ours, theirs = _shares(left, METRICS[metric]), _shares(right, METRICS[metric])
     apart = [ours[site] - theirs[site] for site in ours]
     interval = bootstrap_mean(apart, [cluster[site] for site in ours], seed=seed, resamples=samples)
     low, high = _widened(interval, apart, least=-1.0)
-    told = None if low is None or high is None else detectable(low, high, clusters=interval.clusters)
-    named = {"a": a, "b": b, "metric": metric, "difference": interval.mean, "low": low, "high": high}
+    told = (
+        None if low is None or high is None else detectable(low, high, clusters=interval.clusters)
+    )
+    named = {
+        "a": a,
+        "b": b,
+        "metric": metric,
+        "difference": interval.mean,
+        "low": low,
+        "high": high,
+    }
     return {**named, "n": interval.n, "sessions": interval.clusters, "detectable": told}
 
 
-def _widened(interval: Interval, values: Sequence[float], *, least: float) -> tuple[float | None, float | None]:
-    """The bounds inside what is possible; where every site has the same value, others may still exist."""
+def _widened(
+    interval: Interval, values: Sequence[float], *, least: float
+) -> tuple[float | None, float | None]:
+    """The bounds inside what is possible; where every site has the same value, others may still
+    exist."""
     if interval.low is None or interval.high is None:
         return None, None
     unseen = _RULE_OF_THREE / interval.clusters if len(set(values)) == 1 else 0.0

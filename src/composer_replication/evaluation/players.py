@@ -1,12 +1,14 @@
-"""Who is judged: the newest checkpoint of a run, and the student it started from; each is loaded, hashed, and played.
+"""Who is judged: the newest checkpoint of a run, and the student it started from; each is loaded,
+hashed, and played.
 
     after = player_of(open_run(path), name="after")
     before = start_of(after)
     shown = play_all([before, after], settings=config.evaluate, limits=config.rollouts, seed=seed)
     shown[0].name, shown[0].weights_sha256, shown[0].played[0].reward
 
-What a run holds is read from its files: the judge does not import the trainer. A placebo that is none is refused: a run that nulls
-no signal, another start, other steps, or the same weights as the run that it is to be compared with.
+What a run holds is read from its files: the judge does not import the trainer. A placebo that is
+none is refused: a run that nulls no signal, another start, other steps, or the same weights as the
+run that it is to be compared with.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from composer_replication.tokens.renderer import Renderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
-    """One student by its files: a checkpoint, or with `steps` = 0 what the run started from; `config` is the run's own."""
+    """One student by its files: a checkpoint, or with `steps` = 0 what the run started from;
+    `config` is the run's own."""
 
     name: str
     config: Config
@@ -68,13 +71,22 @@ Row = TypeVar("Row", bound=_Shown)
 def player_of(run: RunDir, *, name: str, step: int | None = None) -> Player:
     """The student of a run's newest checkpoint, or of the one after `step` steps.
 
-    Raises DataError where the run kept none, DamagedError where a file of it is not what was written.
+    Raises DataError where the run kept none, DamagedError where a file of it is not what was
+    written.
     """
     steps, folder = whole_checkpoint(run, step)
     start_sha256 = str(read_trainer(folder).get("start_sha256", ""))
     if not start_sha256:
-        raise DataError("the checkpoint does not say what it started from", where=str(folder), fix="train again")
-    return Player(name=name, config=Config.model_validate(run.resolved()), checkpoint=folder, steps=steps, start_sha256=start_sha256)
+        raise DataError(
+            "the checkpoint does not say what it started from", where=str(folder), fix="train again"
+        )
+    return Player(
+        name=name,
+        config=Config.model_validate(run.resolved()),
+        checkpoint=folder,
+        steps=steps,
+        start_sha256=start_sha256,
+    )
 
 
 def start_of(player: Player) -> Player:
@@ -83,28 +95,43 @@ def start_of(player: Player) -> Player:
 
 
 def check_players(after: Player, others: Sequence[Player]) -> list[str]:
-    """What has to be said beside the table about runs that differ; raises DataError for rows that are not what their name says."""
+    """What has to be said beside the table about runs that differ; raises DataError for rows that
+    are not what their name says."""
     notes: list[str] = []
     names = [BEFORE, AFTER, *(player.name for player in others)]
     for player in others:
         where = f"{player.name} = {player.checkpoint.parent.parent}"
         if names.count(player.name) > 1:
-            raise DataError(f"two rows are named {player.name!r}", where=where, fix="give each run a name of its own")
+            raise DataError(
+                f"two rows are named {player.name!r}",
+                where=where,
+                fix="give each run a name of its own",
+            )
         if player.start_sha256 != after.start_sha256:
-            raise DataError("that run started from another student", where=where, fix="train it from the same student and seed")
+            raise DataError(
+                "that run started from another student",
+                where=where,
+                fix="train it from the same student and seed",
+            )
         nulled = player.config.train.placebo
         if PLACEBO in player.name:
             if not nulled:
-                raise DataError("a placebo that nulls no signal", where=where, fix="train it with train.placebo")
+                raise DataError(
+                    "a placebo that nulls no signal", where=where, fix="train it with train.placebo"
+                )
             if player.steps != after.steps:
                 what = f"a placebo of {player.steps} steps, the run has {after.steps}"
                 raise DataError(what, where=where, fix="train both for the same number of steps")
         elif player.steps != after.steps:
-            notes.append(f"{player.name} was trained for {player.steps} steps, {AFTER} for {after.steps}.")
+            notes.append(
+                f"{player.name} was trained for {player.steps} steps, {AFTER} for {after.steps}."
+            )
         if nulled:
             notes.append(f"{player.name}: signals nulled: {', '.join(nulled)}.")
     if after.config.train.placebo:
-        notes.append(f"{AFTER} is itself a placebo: signals nulled: {', '.join(after.config.train.placebo)}.")
+        notes.append(
+            f"{AFTER} is itself a placebo: signals nulled: {', '.join(after.config.train.placebo)}."
+        )
     return notes
 
 
@@ -116,31 +143,43 @@ def play_all(
     seed: int,
     on_played: Callable[[Shown], None] = lambda shown: None,
 ) -> list[Shown]:
-    """Let every player play the same tasks, `settings.workers` of them at a time; the episodes do not depend on how many.
+    """Let every player play the same tasks, `settings.workers` of them at a time; the episodes do
+    not depend on how many.
 
-    Raises DataError where a start is not the one its run began with, or where two rows are of the same weights.
+    Raises DataError where a start is not the one its run began with, or where two rows are of the
+    same weights.
     """
     one = partial(play_one, settings=settings, limits=limits, seed=seed)
     return different(one, players, workers=settings.workers, on_played=on_played)
 
 
 def different(
-    one: Callable[[Player], Row], players: Sequence[Player], *, workers: int, on_played: Callable[[Row], None] = lambda row: None
+    one: Callable[[Player], Row],
+    players: Sequence[Player],
+    *,
+    workers: int,
+    on_played: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
-    """What `one` makes of every player, in their order; raises DataError where two rows are of the same weights."""
+    """What `one` makes of every player, in their order; raises DataError where two rows are of the
+    same weights."""
     shown: list[Row] = []
     for found in _in_order(one, players, workers=min(workers, len(players))):
-        twin = next((earlier for earlier in shown if earlier.weights_sha256 == found.weights_sha256), None)
+        twin = next(
+            (earlier for earlier in shown if earlier.weights_sha256 == found.weights_sha256), None
+        )
         if twin is not None:
             what = f"{found.name!r} and {twin.name!r} are the same student, weight by weight"
-            raise DataError(what, fix="give another run: a student says nothing when it is compared with itself")
+            raise DataError(
+                what, fix="give another run: a student says nothing when it is compared with itself"
+            )
         shown.append(found)
         on_played(found)
     return shown
 
 
 def load_player(player: Player) -> tuple[Student, Renderer]:
-    """One student from its files; raises DataError where its start is not the one that the run began with."""
+    """One student from its files; raises DataError where its start is not the one that the run
+    began with."""
     how = player.config.student
     tokenizer = load_tokenizer(str(player.checkpoint))
     student = load_student(how, tokenizer=tokenizer, seed=player.config.seed)
@@ -152,22 +191,36 @@ def load_player(player: Player) -> tuple[Student, Renderer]:
     return student, Renderer.for_tokenizer(tokenizer, family=how.template)
 
 
-def play_one(player: Player, *, settings: EvaluateSettings, limits: RolloutSettings, seed: int) -> Shown:
+def play_one(
+    player: Player, *, settings: EvaluateSettings, limits: RolloutSettings, seed: int
+) -> Shown:
     """Load one student from its files and play it; what is returned was played in this call."""
     student, renderer = load_player(player)
     with Sandbox() as sandbox:
         played = play_tasks(
-            student.model, renderer=renderer, settings=settings, limits=limits, seed=seed, sandbox=sandbox, author=player.name
+            student.model,
+            renderer=renderer,
+            settings=settings,
+            limits=limits,
+            seed=seed,
+            sandbox=sandbox,
+            author=player.name,
         )
-    return Shown(name=player.name, weights_sha256=weights_sha256(student.model), played=tuple(played))
+    return Shown(
+        name=player.name, weights_sha256=weights_sha256(student.model), played=tuple(played)
+    )
 
 
-def _in_order(one: Callable[[Player], Row], players: Sequence[Player], *, workers: int) -> Iterator[Row]:
+def _in_order(
+    one: Callable[[Player], Row], players: Sequence[Player], *, workers: int
+) -> Iterator[Row]:
     if workers == 1:
         yield from map(one, players)
         return
     # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
     # Ctrl-C ends them at once: each would print a traceback of its own.
     at_ctrl_c = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_DFL)}
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), **at_ctrl_c) as pool:
+    with ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), **at_ctrl_c
+    ) as pool:
         yield from pool.map(one, players)

@@ -3,12 +3,14 @@
     smallest_difference(80, clusters=20)            -> 0.23    half of the sites change, either way
     smallest_difference(80, clusters=20, discordant=0.0)  -> 0.10    every site that changes changes the same way
 
-Paired shares (Connor 1987, Biometrics 43:207-211): with n pairs, a share psi of them discordant and a difference delta,
+Paired shares (Connor 1987, Biometrics 43:207-211): with n pairs, a share psi of them discordant and
+a difference delta,
 
     n * delta^2 = (q * sqrt(psi) + z_80 * sqrt(psi - delta^2))^2
 
-is 80 % power of a two-sided 5 % test. q is Student's t of the clusters less one, which the intervals here use, in place of 1.96; psi
-is never below delta. Sites of one session that rise and fall together count as one: the same formula with n = clusters.
+is 80 % power of a two-sided 5 % test. q is Student's t of the clusters less one, which the
+intervals here use, in place of 1.96; psi is never below delta. Sites of one session that rise and
+fall together count as one: the same formula with n = clusters.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from composer_replication.evaluation.stats import student_t
 Z_80 = 0.841621
 """The 80 % quantile of the normal distribution: the power."""
 HALF = 0.5
-"""Share of discordant sites where nothing is known: two students that disagree as often as two coins."""
+"""Share of discordant sites where nothing is known: two students that disagree as often as two
+coins."""
 _STEPS = 60
 
 
 def smallest_difference(num_sites: int, *, clusters: int, discordant: float = HALF) -> float | None:
-    """The difference of two shares that is found with 80 % power; None where fewer than two clusters, or no difference, would do.
+    """The difference of two shares that is found with 80 % power; None where fewer than two
+    clusters, or no difference, would do.
 
     >>> smallest_difference(80, clusters=1) is None, smallest_difference(2, clusters=2) is None
     (True, True)
@@ -38,7 +42,10 @@ def smallest_difference(num_sites: int, *, clusters: int, discordant: float = HA
 
     def enough(delta: float) -> bool:
         psi = max(discordant, delta)
-        return num_sites * delta * delta >= (q * math.sqrt(psi) + Z_80 * math.sqrt(max(0.0, psi - delta * delta))) ** 2
+        return (
+            num_sites * delta * delta
+            >= (q * math.sqrt(psi) + Z_80 * math.sqrt(max(0.0, psi - delta * delta))) ** 2
+        )
 
     if not enough(1.0):
         return None
@@ -50,7 +57,8 @@ def smallest_difference(num_sites: int, *, clusters: int, discordant: float = HA
 
 
 def detectable(low: float, high: float, *, clusters: int) -> float:
-    """The difference that an interval of this width finds with 80 % power: its half width, and z_80 standard errors more.
+    """The difference that an interval of this width finds with 80 % power: its half width, and z_80
+    standard errors more.
 
     >>> round(detectable(-0.1, 0.1, clusters=1000), 3)
     0.143

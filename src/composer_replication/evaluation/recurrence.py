@@ -3,8 +3,9 @@
     mistakes_of(session, targeted=("unknown_tool",))
     -> Mistakes(targeted=1, other=2, kinds={"unknown_tool": 1, "file_missing": 2})
 
-A mistake is a site of category "mistake": failed checks, rejections and what is the world's fault are none. A call that could not
-be parsed is a kind of its own, "malformed_call", and no hint about names speaks of it.
+A mistake is a site of category "mistake": failed checks, rejections and what is the world's fault
+are none. A call that could not be parsed is a kind of its own, "malformed_call", and no hint about
+names speaks of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from composer_replication.data.sites.find_sites import find_sites
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistakes:
-    """The mistakes of one episode: those of the kinds that hints target, all others, and how many of each kind."""
+    """The mistakes of one episode: those of the kinds that hints target, all others, and how many
+    of each kind."""
 
     targeted: int
     other: int
@@ -29,7 +31,11 @@ class Mistakes:
 
 def mistakes_of(session: Session, *, targeted: Collection[str]) -> Mistakes:
     """Count the mistakes of a session; `targeted` are the kinds that hints spoke about."""
-    sites = (site for site in find_sites(session, settings=SitesSettings()) if site.category == "mistake")
+    sites = (
+        site for site in find_sites(session, settings=SitesSettings()) if site.category == "mistake"
+    )
     kinds = Counter(site.kind for site in sites)
     hit = sum(count for kind, count in kinds.items() if kind in targeted)
-    return Mistakes(targeted=hit, other=sum(kinds.values()) - hit, kinds=dict(sorted(kinds.items())))
+    return Mistakes(
+        targeted=hit, other=sum(kinds.values()) - hit, kinds=dict(sorted(kinds.items()))
+    )

@@ -1,13 +1,15 @@
-"""From episodes to numbers: one row per student, and differences between two students over the same tasks.
+"""From episodes to numbers: one row per student, and differences between two students over the same
+tasks.
 
     row("after", played, targeted=kinds, draws=draws)
     -> {"name": "after", "n": 192, "success": 0.61, "success_low": 0.54, "success_high": 0.68, "targeted_mistakes_per_episode": 0.2, ...}
     paired("after", after, "before", before, targeted=kinds, seed=7)
     -> [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35, "n": 192}, {..., "metric": "A_made"}, ...]
 
-Intervals are 95 %: Wilson for shares of episodes, bootstrap over tasks for everything else. Families, see `WorkshopEnv.measures`:
-A = a wrong name (targeted by hints), B = a needless listing (preference), C = the last test left out (policy); each is a share of the
-episodes in which that mistake was possible.
+Intervals are 95 %: Wilson for shares of episodes, bootstrap over tasks for everything else.
+Families, see `WorkshopEnv.measures`: A = a wrong name (targeted by hints), B = a needless listing
+(preference), C = the last test left out (policy); each is a share of the episodes in which that
+mistake was possible.
 """
 
 from __future__ import annotations
@@ -20,16 +22,26 @@ from typing import Any
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.recurrence import mistakes_of
-from composer_replication.evaluation.stats import RESAMPLES, Interval, Resamples, over_groups, wilson
+from composer_replication.evaluation.stats import (
+    RESAMPLES,
+    Interval,
+    Resamples,
+    over_groups,
+    wilson,
+)
 from composer_replication.evaluation.success import EpisodeResult, is_success
 
 FAMILIES = ("A", "B", "C")
 SUCCESS, TARGETED, OTHER = "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode"
-_RULE_OF_THREE = 3.0  # upper 95 % bound of a count of which none was seen (Hanley and Lippman-Hand 1983)
+# upper 95 % bound of a count of which none was seen (Hanley and Lippman-Hand 1983)
+_RULE_OF_THREE = 3.0
 
 
-def row(name: str, played: Sequence[EpisodeResult], *, targeted: Collection[str], draws: Resamples) -> dict[str, Any]:
-    """Every number of one student; `draws` holds bootstrap samples of as many tasks. Raises DataError for a task that was played twice."""
+def row(
+    name: str, played: Sequence[EpisodeResult], *, targeted: Collection[str], draws: Resamples
+) -> dict[str, Any]:
+    """Every number of one student; `draws` holds bootstrap samples of as many tasks. Raises
+    DataError for a task that was played twice."""
     _check_tasks(name, played)
     n = len(played)
     counted = [mistakes_of(p.session, targeted=targeted) for p in played]
@@ -43,13 +55,21 @@ def row(name: str, played: Sequence[EpisodeResult], *, targeted: Collection[str]
         **_share(SUCCESS, [is_success(p) for p in played]),
         **_per_episode(TARGETED, [float(c.targeted) for c in counted], draws),
         **_per_episode(OTHER, [float(c.other) for c in counted], draws),
-        **_within_one(_ratio("valid_call_rate", [p.measures["valid_calls"] for p in played], calls, draws)),
-        **_within_one(_ratio("changing_call_rate", [p.measures["changing_calls"] for p in played], calls, draws)),
+        **_within_one(
+            _ratio("valid_call_rate", [p.measures["valid_calls"] for p in played], calls, draws)
+        ),
+        **_within_one(
+            _ratio(
+                "changing_call_rate", [p.measures["changing_calls"] for p in played], calls, draws
+            )
+        ),
         **_ratio("entropy", entropies, [float(p.tokens) for p in played], draws),
         **_interval("length", draws.mean([float(p.tokens) for p in played])),
         **_interval("turns", draws.mean(messages)),
         "finished": sum(p.ended == "done" for p in played) / n,
-        "families": {key: value for family in FAMILIES for key, value in _family(family, played).items()},
+        "families": {
+            key: value for family in FAMILIES for key, value in _family(family, played).items()
+        },
         "cells": _groups(played, cell),
         "kinds": _groups(played, lambda p: p.kind),
         "mistakes": {kind: kinds[kind] / n for kind in sorted(kinds)},
@@ -67,23 +87,32 @@ def paired(
     samples: int = RESAMPLES,
     block: Callable[[EpisodeResult], str] = lambda played: "",
 ) -> list[dict[str, Any]]:
-    """a - b over the tasks that both played: success first and without "metric", then each measure under its name.
+    """a - b over the tasks that both played: success first and without "metric", then each measure
+    under its name.
 
-    Tasks are resampled within their `block`, e.g. the seed of the training: all are one block unless it is given. With several blocks
-    each has its difference in "by_block", "tasks" and "blocks" are the two intervals (resampled tasks, Student's t over blocks), and
-    "low" and "high" are the wider bounds of both: what they exclude, both exclude.
+    Tasks are resampled within their `block`, e.g. the seed of the training: all are one block
+    unless it is given. With several blocks each has its difference in "by_block", "tasks" and
+    "blocks" are the two intervals (resampled tasks, Student's t over blocks), and "low" and "high"
+    are the wider bounds of both: what they exclude, both exclude.
 
-    A family is compared on the tasks where its mistake was possible for both. For mistakes the ratio a / b stands beside the
-    difference. Raises DataError where the two did not play the same tasks, each once.
+    A family is compared on the tasks where its mistake was possible for both. For mistakes the
+    ratio a / b stands beside the difference. Raises DataError where the two did not play the same
+    tasks, each once.
     """
     _check_tasks(a_name, a)
     _check_tasks(b_name, b)
     ours, theirs = {p.task_id: p for p in a}, {p.task_id: p for p in b}
     if ours.keys() != theirs.keys():
         apart = len(ours.keys() ^ theirs.keys())
-        what = f"{a_name} and {b_name} did not play the same tasks: {apart} were played by one of them only"
+        what = (
+            f"{a_name} and {b_name} did not play the same tasks: {apart} were played by one of them"
+            " only"
+        )
         raise DataError(what, fix="play both with the same seed, split and number of tasks")
-    pairs = [(ours[task_id], theirs[task_id]) for task_id in sorted(ours, key=lambda task_id: (block(ours[task_id]), task_id))]
+    pairs = [
+        (ours[task_id], theirs[task_id])
+        for task_id in sorted(ours, key=lambda task_id: (block(ours[task_id]), task_id))
+    ]
     values: dict[str, Callable[[EpisodeResult], float]] = {
         SUCCESS: lambda p: float(is_success(p)),
         TARGETED: lambda p: float(mistakes_of(p.session, targeted=targeted).targeted),
@@ -97,17 +126,26 @@ def paired(
         entry = _difference(a_name, b_name, metric, left, right, all_draws, blocks)
         found.append(entry | (_times(left, right, all_draws, blocks) if metric != SUCCESS else {}))
     for family in FAMILIES:
-        open_pairs = [(x, y) for x, y in pairs if x.measures[f"{family}_open"] and y.measures[f"{family}_open"]]
+        open_pairs = [
+            (x, y)
+            for x, y in pairs
+            if x.measures[f"{family}_open"] and y.measures[f"{family}_open"]
+        ]
         if len(open_pairs) > 1:
-            draws = _draws(open_pairs, block, seed=stage_seed(seed, f"paired:{family}"), samples=samples)
+            draws = _draws(
+                open_pairs, block, seed=stage_seed(seed, f"paired:{family}"), samples=samples
+            )
             made = f"{family}_made"
             blocks = [block(x) for x, _ in open_pairs]
-            found.append(_difference(a_name, b_name, made, *_columns(open_pairs, made), draws, blocks))
+            found.append(
+                _difference(a_name, b_name, made, *_columns(open_pairs, made), draws, blocks)
+            )
     return [entry for entry in found if entry["low"] is not None]
 
 
 def cell(played: EpisodeResult) -> str:
-    """Which traps a task holds: "none", "A" (another name than the habit's), "B" (a file to be found) or "A+B"."""
+    """Which traps a task holds: "none", "A" (another name than the habit's), "B" (a file to be
+    found) or "A+B"."""
     return "+".join(f for f in ("A", "B") if played.measures[f"{f}_open"]) or "none"
 
 
@@ -117,22 +155,38 @@ def _check_tasks(name: str, played: Sequence[EpisodeResult]) -> None:
     counts = Counter(p.task_id for p in played)
     twice = [task_id for task_id, count in counts.items() if count > 1]
     if twice:
-        raise DataError(f"{name} played {twice[0]} {counts[twice[0]]} times", fix="play each task once")
+        raise DataError(
+            f"{name} played {twice[0]} {counts[twice[0]]} times", fix="play each task once"
+        )
 
 
 def _draws(
-    pairs: Sequence[tuple[EpisodeResult, EpisodeResult]], block: Callable[[EpisodeResult], str], *, seed: int, samples: int
+    pairs: Sequence[tuple[EpisodeResult, EpisodeResult]],
+    block: Callable[[EpisodeResult], str],
+    *,
+    seed: int,
+    samples: int,
 ) -> Resamples:
     """Samples of pairs that stand in the order of their blocks."""
-    return Resamples.within(list(Counter(block(x) for x, _ in pairs).values()), seed=seed, samples=samples)
+    return Resamples.within(
+        list(Counter(block(x) for x, _ in pairs).values()), seed=seed, samples=samples
+    )
 
 
-def _columns(pairs: Sequence[tuple[EpisodeResult, EpisodeResult]], measure: str) -> tuple[list[float], list[float]]:
+def _columns(
+    pairs: Sequence[tuple[EpisodeResult, EpisodeResult]], measure: str
+) -> tuple[list[float], list[float]]:
     return [x.measures[measure] for x, _ in pairs], [y.measures[measure] for _, y in pairs]
 
 
 def _difference(
-    a: str, b: str, metric: str, left: Sequence[float], right: Sequence[float], draws: Resamples, blocks: Sequence[str]
+    a: str,
+    b: str,
+    metric: str,
+    left: Sequence[float],
+    right: Sequence[float],
+    draws: Resamples,
+    blocks: Sequence[str],
 ) -> dict[str, Any]:
     apart = [x - y for x, y in zip(left, right, strict=True)]
     interval, named = draws.mean(apart), {} if metric == SUCCESS else {"metric": metric}
@@ -140,11 +194,21 @@ def _difference(
     more: dict[str, Any] = {}
     if low is not None and high is not None:
         most = math.inf if metric in (TARGETED, OTHER) else 1.0
-        unseen = _RULE_OF_THREE / len(apart) if len(set(apart)) == 1 else 0.0  # no other difference was seen: it may still exist
+        # no other difference was seen: it may still exist
+        unseen = _RULE_OF_THREE / len(apart) if len(set(apart)) == 1 else 0.0
         low, high = max(-most, low - unseen), min(most, high + unseen)
         means = {name: sum(part) / len(part) for name, part in _by_block(apart, blocks).items()}
         more = _both(low, high, means, bounds=(-most, most))
-    return {"a": a, "b": b, **named, "difference": interval.mean, "low": low, "high": high, "n": interval.n, **more}
+    return {
+        "a": a,
+        "b": b,
+        **named,
+        "difference": interval.mean,
+        "low": low,
+        "high": high,
+        "n": interval.n,
+        **more,
+    }
 
 
 def _by_block(values: Sequence[float], blocks: Sequence[str]) -> dict[str, list[float]]:
@@ -154,8 +218,11 @@ def _by_block(values: Sequence[float], blocks: Sequence[str]) -> dict[str, list[
     return found
 
 
-def _both(low: float, high: float, means: Mapping[str, float], *, bounds: tuple[float, float]) -> dict[str, Any]:
-    """The interval over tasks, that over blocks, and the wider bounds of the two; nothing where there is one block.
+def _both(
+    low: float, high: float, means: Mapping[str, float], *, bounds: tuple[float, float]
+) -> dict[str, Any]:
+    """The interval over tasks, that over blocks, and the wider bounds of the two; nothing where
+    there is one block.
 
     The second is Student's t around the mean of the blocks, kept within `bounds`.
     """
@@ -163,11 +230,20 @@ def _both(low: float, high: float, means: Mapping[str, float], *, bounds: tuple[
     if over.low is None or over.high is None:
         return {}
     least, most = max(bounds[0], over.low), min(bounds[1], over.high)
-    return {"low": min(low, least), "high": max(high, most), "by_block": dict(means), "tasks": [low, high], "blocks": [least, most]}
+    return {
+        "low": min(low, least),
+        "high": max(high, most),
+        "by_block": dict(means),
+        "tasks": [low, high],
+        "blocks": [least, most],
+    }
 
 
-def _times(left: Sequence[float], right: Sequence[float], draws: Resamples, blocks: Sequence[str]) -> dict[str, float | None]:
-    """left / right with its interval; nothing where right holds none, or so few that a sample of tasks may hold none.
+def _times(
+    left: Sequence[float], right: Sequence[float], draws: Resamples, blocks: Sequence[str]
+) -> dict[str, float | None]:
+    """left / right with its interval; nothing where right holds none, or so few that a sample of
+    tasks may hold none.
 
     With several blocks its bounds are the wider of both, as those of a difference.
     """
@@ -180,7 +256,12 @@ def _times(left: Sequence[float], right: Sequence[float], draws: Resamples, bloc
     low = None if ratio.low is None else max(0.0, ratio.low)
     ours, theirs = _by_block(left, blocks), _by_block(right, blocks)
     if low is not None and high is not None and all(map(sum, theirs.values())):
-        both = _both(low, high, {name: sum(ours[name]) / sum(theirs[name]) for name in theirs}, bounds=(0.0, math.inf))
+        both = _both(
+            low,
+            high,
+            {name: sum(ours[name]) / sum(theirs[name]) for name in theirs},
+            bounds=(0.0, math.inf),
+        )
         low, high = both.get("low", low), both.get("high", high)
     return {"ratio": ratio.mean, "ratio_low": low, "ratio_high": high}
 
@@ -195,22 +276,30 @@ def _interval(name: str, interval: Interval) -> dict[str, float | None]:
 
 
 def _per_episode(name: str, counts: Sequence[float], draws: Resamples) -> dict[str, float | None]:
-    """A mean count; it is not below zero, and a count of which none was seen is bounded by the rule of three."""
+    """A mean count; it is not below zero, and a count of which none was seen is bounded by the rule
+    of three."""
     found = _interval(name, draws.mean(counts))
     low, high = found[f"{name}_low"], found[f"{name}_high"]
     if low is not None and high is not None:
-        found |= {f"{name}_low": max(0.0, low), f"{name}_high": high if sum(counts) else _RULE_OF_THREE / len(counts)}
+        found |= {
+            f"{name}_low": max(0.0, low),
+            f"{name}_high": high if sum(counts) else _RULE_OF_THREE / len(counts),
+        }
     return found
 
 
-def _ratio(name: str, above: Sequence[float], below: Sequence[float], draws: Resamples) -> dict[str, float | None]:
+def _ratio(
+    name: str, above: Sequence[float], below: Sequence[float], draws: Resamples
+) -> dict[str, float | None]:
     """A ratio of sums over all episodes, None where there is nothing to divide by."""
     return _interval(name, draws.ratio(above, below)) if sum(below) else {name: None}
 
 
 def _within_one(found: Mapping[str, float | None]) -> dict[str, float | None]:
     """A share of calls and its bounds, which cannot leave 0 ... 1."""
-    return {key: None if value is None else min(1.0, max(0.0, value)) for key, value in found.items()}
+    return {
+        key: None if value is None else min(1.0, max(0.0, value)) for key, value in found.items()
+    }
 
 
 def _family(family: str, played: Sequence[EpisodeResult]) -> dict[str, float]:
@@ -218,7 +307,9 @@ def _family(family: str, played: Sequence[EpisodeResult]) -> dict[str, float]:
     return {f"{family}_n": len(made), **(_share(f"{family}_made", made) if made else {})}
 
 
-def _groups(played: Sequence[EpisodeResult], key: Callable[[EpisodeResult], Hashable]) -> dict[str, float]:
+def _groups(
+    played: Sequence[EpisodeResult], key: Callable[[EpisodeResult], Hashable]
+) -> dict[str, float]:
     """Success and number of episodes by group: {"set": 0.4, "set_n": 70, ...}."""
     groups: dict[str, list[bool]] = {}
     for p in played:

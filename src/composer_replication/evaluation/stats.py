@@ -1,4 +1,5 @@
-"""Means with intervals. Values that share a cluster (the sites of one session) are resampled together: they are not independent."""
+"""Means with intervals. Values that share a cluster (the sites of one session) are resampled
+together: they are not independent."""
 
 from __future__ import annotations
 
@@ -13,16 +14,50 @@ from dataclasses import dataclass
 RESAMPLES = 2000
 _Z_975 = 1.959964
 _T_975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
-    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+    *(
+        12.706,
+        4.303,
+        3.182,
+        2.776,
+        2.571,
+        2.447,
+        2.365,
+        2.306,
+        2.262,
+        2.228,
+        2.201,
+        2.179,
+        2.160,
+        2.145,
+        2.131,
+    ),
+    *(
+        2.120,
+        2.110,
+        2.101,
+        2.093,
+        2.086,
+        2.080,
+        2.074,
+        2.069,
+        2.064,
+        2.060,
+        2.056,
+        2.052,
+        2.048,
+        2.045,
+        2.042,
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean with its bounds; `low` and `high` are None where fewer than two clusters leave no way to know.
+    """A mean with its bounds; `low` and `high` are None where fewer than two clusters leave no way
+    to know.
 
-    It is a 95 % interval for one mean: of twenty kinds without any effect, one is expected to exclude zero.
+    It is a 95 % interval for one mean: of twenty kinds without any effect, one is expected to
+    exclude zero.
     Example: Interval(n=40, clusters=12, mean=0.31, low=0.12, high=0.52)
     """
 
@@ -37,17 +72,21 @@ class Interval:
         return self.low is not None and self.low > threshold
 
 
-def bootstrap_mean(values: Sequence[float], clusters: Sequence[Hashable], *, seed: int, resamples: int = RESAMPLES) -> Interval:
-    """Mean of the values with a 95 % interval by bootstrap over clusters; the same seed gives the same bounds.
+def bootstrap_mean(
+    values: Sequence[float], clusters: Sequence[Hashable], *, seed: int, resamples: int = RESAMPLES
+) -> Interval:
+    """Mean of the values with a 95 % interval by bootstrap over clusters; the same seed gives the
+    same bounds.
 
     >>> bootstrap_mean([1.0, 1.0, 1.0], ["a", "b", "c"], seed=0)
     Interval(n=3, clusters=3, mean=1.0, low=1.0, high=1.0)
     >>> bootstrap_mean([1.0, 3.0], ["a", "a"], seed=0).low is None
     True
 
-    Whole clusters are drawn with replacement and the mean is taken over the values they hold. Percentiles of few clusters are far too
-    narrow (with two, they exclude the truth half of the time), so each bound is the wider of the percentile and of Student's t with
-    the bootstrap's standard error, corrected by sqrt(k / (k - 1)) for k clusters (Hesterberg, arXiv 1411.5279).
+    Whole clusters are drawn with replacement and the mean is taken over the values they hold.
+    Percentiles of few clusters are far too narrow (with two, they exclude the truth half of the
+    time), so each bound is the wider of the percentile and of Student's t with the bootstrap's
+    standard error, corrected by sqrt(k / (k - 1)) for k clusters (Hesterberg, arXiv 1411.5279).
     Raises ValueError without values, or where values and clusters differ in number.
     """
     if len(values) != len(clusters) or not values:
@@ -69,14 +108,16 @@ def bootstrap_mean(values: Sequence[float], clusters: Sequence[Hashable], *, see
 
 
 def over_groups(means: Sequence[float]) -> Interval:
-    """Mean of one value per group (a seed of the training) with its 95 % Student's t interval: what other groups would give.
+    """Mean of one value per group (a seed of the training) with its 95 % Student's t interval: what
+    other groups would give.
 
     >>> found = over_groups([0.2, 0.3, 0.4]); round(found.low, 3), round(found.high, 3)
     (0.052, 0.548)
     >>> over_groups([0.2]).low is None
     True
 
-    It holds both uncertainties, as each group's value also varies with its tasks; with few groups it is wide.
+    It holds both uncertainties, as each group's value also varies with its tasks; with few groups
+    it is wide.
     """
     k, mean = len(means), statistics.fmean(means)
     if k < 2:
@@ -87,7 +128,8 @@ def over_groups(means: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Resamples:
-    """Bootstrap samples of tasks, drawn once: every measure of a table is taken over the same drawn tasks.
+    """Bootstrap samples of tasks, drawn once: every measure of a table is taken over the same drawn
+    tasks.
 
     >>> draws = Resamples.of(3, seed=0, samples=200)
     >>> draws.mean([1.0, 1.0, 1.0])
@@ -95,7 +137,8 @@ class Resamples:
     >>> draws.ratio([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]).mean
     0.5
 
-    Values stand in the order of the tasks, one per task. The bounds are those of `bootstrap_mean` with each task a cluster.
+    Values stand in the order of the tasks, one per task. The bounds are those of `bootstrap_mean`
+    with each task a cluster.
     """
 
     num_tasks: int
@@ -108,15 +151,22 @@ class Resamples:
 
     @classmethod
     def within(cls, sizes: Sequence[int], *, seed: int, samples: int = RESAMPLES) -> Resamples:
-        """Draw from each of several blocks of tasks, which stand one after the other, as many as it has: no block is lost or doubled.
+        """Draw from each of several blocks of tasks, which stand one after the other, as many as it
+        has: no block is lost or doubled.
 
         >>> sorted(Resamples.within((1, 1), seed=0, samples=200).draws)[0]
         (0, 1)
         """
         ends = list(itertools.accumulate(sizes))
-        blocks, total = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)], sum(sizes)
+        blocks, total = (
+            [range(end - size, end) for size, end in zip(sizes, ends, strict=True)],
+            sum(sizes),
+        )
         rng = random.Random(f"resamples:{seed}:{total}")
-        drawn = (tuple(task for block in blocks for task in rng.choices(block, k=len(block))) for _ in range(samples))
+        drawn = (
+            tuple(task for block in blocks for task in rng.choices(block, k=len(block)))
+            for _ in range(samples)
+        )
         return cls(total, tuple(drawn) if total > 1 else ())
 
     def mean(self, values: Sequence[float]) -> Interval:
@@ -124,15 +174,21 @@ class Resamples:
         return self.ratio(values, [1.0] * self.num_tasks)
 
     def ratio(self, above: Sequence[float], below: Sequence[float]) -> Interval:
-        """Sum of `above` by sum of `below`, e.g. valid calls by calls; without bounds where a drawn sample has nothing below.
+        """Sum of `above` by sum of `below`, e.g. valid calls by calls; without bounds where a drawn
+        sample has nothing below.
 
         Raises ValueError where the numbers do not fit, or where nothing at all stands below.
         """
         n, total = self.num_tasks, sum(below)
         if len(above) != n or len(below) != n or total == 0:
-            raise ValueError(f"{len(above)} values over {len(below)} that sum to {total}, for {n} tasks")
+            raise ValueError(
+                f"{len(above)} values over {len(below)} that sum to {total}, for {n} tasks"
+            )
         mean = sum(above) / total
-        sums = [(sum(map(above.__getitem__, drawn)), sum(map(below.__getitem__, drawn))) for drawn in self.draws]
+        sums = [
+            (sum(map(above.__getitem__, drawn)), sum(map(below.__getitem__, drawn)))
+            for drawn in self.draws
+        ]
         if not sums or any(under == 0 for _, under in sums):
             return Interval(n=n, clusters=n, mean=mean, low=None, high=None)
         low, high = _bounds([over / under for over, under in sums], mean, clusters=n)
@@ -140,7 +196,8 @@ class Resamples:
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of a share, which stays inside 0 ... 1 and is not empty at its ends (Wilson 1927).
+    """The 95 % Wilson score interval of a share, which stays inside 0 ... 1 and is not empty at its
+    ends (Wilson 1927).
 
     >>> [round(bound, 3) for bound in wilson(10, 10)]
     [0.722, 1.0]
@@ -156,15 +213,20 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def _bounds(means: Sequence[float], mean: float, *, clusters: int) -> tuple[float, float]:
-    """The wider of the percentiles and of Student's t with the bootstrap's standard error, see `bootstrap_mean`."""
+    """The wider of the percentiles and of Student's t with the bootstrap's standard error, see
+    `bootstrap_mean`."""
     ordered, k = sorted(means), clusters
     reach = student_t(k - 1) * math.sqrt(k / (k - 1)) * statistics.pstdev(ordered)
-    low, high = ordered[int(0.025 * len(ordered))], ordered[min(len(ordered) - 1, int(0.975 * len(ordered)))]
+    low, high = (
+        ordered[int(0.025 * len(ordered))],
+        ordered[min(len(ordered) - 1, int(0.975 * len(ordered)))],
+    )
     return min(low, mean - reach), max(high, mean + reach)
 
 
 def student_t(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t, from a table up to 30 degrees of freedom and 1.96 + 2.46 / degrees beyond.
+    """The 97.5 % quantile of Student's t, from a table up to 30 degrees of freedom and 1.96 + 2.46
+    / degrees beyond.
 
     >>> student_t(1), student_t(30), round(student_t(100), 3)
     (12.706, 2.042, 1.985)

@@ -1,4 +1,5 @@
-"""The student of a run, written for serving: whole weights, weights with the adapter merged, or the adapter alone."""
+"""The student of a run, written for serving: whole weights, weights with the adapter merged, or the
+adapter alone."""
 
 from __future__ import annotations
 
@@ -28,6 +29,15 @@ def write_student(player: Player, *, form: str, folder: Path) -> dict[str, Any]:
     if form == "merged":
         found = merge_adapters(student)
         model = found.model
-        notes.append(f"{found.num_merged} adapted weights merged; log-probs moved by at most {found.drift:.2g} nats")
-    save_served(model, renderer.tokenizer, folder, template=renderer.template, end_ids=renderer.end_ids)
-    return {"weights_sha256": digest, "family": renderer.family.name if renderer.family else "own template", "notes": notes}
+        notes.append(
+            f"{found.num_merged} adapted weights merged; log-probs moved by at most"
+            f" {found.drift:.2g} nats"
+        )
+    save_served(
+        model, renderer.tokenizer, folder, template=renderer.template, end_ids=renderer.end_ids
+    )
+    return {
+        "weights_sha256": digest,
+        "family": renderer.family.name if renderer.family else "own template",
+        "notes": notes,
+    }

@@ -4,9 +4,10 @@
     played[0]           -> EpisodeResult(task_id="workshop-heldout-set-0c2...", kind="set", reward=1.0, ended="done", entropy=0.41, ...)
     is_success(played[0])
 
-The tasks follow from the seed and the settings alone, so every student that is compared plays the same ones, and each task has its
-own stream of random numbers. There is no argument through which a hint could come, and every episode is checked for one afterwards
-(evaluation/unaided.py). Nothing is stored between calls: what is counted was played in this call.
+The tasks follow from the seed and the settings alone, so every student that is compared plays the
+same ones, and each task has its own stream of random numbers. There is no argument through which a
+hint could come, and every episode is checked for one afterwards (evaluation/unaided.py). Nothing is
+stored between calls: what is counted was played in this call.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.renderer import Renderer
 
 LABEL = "evaluate:"
-"""Begins every session's id. It is the same for all students, so that they draw from the same streams of random numbers."""
+"""Begins every session's id. It is the same for all students, so that they draw from the same
+streams of random numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeResult:
-    """One finished episode of one task; `entropy` is in nats per sampled token, None where the player had no tokens.
+    """One finished episode of one task; `entropy` is in nats per sampled token, None where the
+    player had no tokens.
 
-    `ended` is "done" where the environment ended it. The entropy is estimated as the mean of -log p over what was sampled, which
-    has the right expectation at temperature 1 only. `measures` are the environment's counts, see `WorkshopEnv.measures`.
+    `ended` is "done" where the environment ended it. The entropy is estimated as the mean of -log p
+    over what was sampled, which has the right expectation at temperature 1 only. `measures` are the
+    environment's counts, see `WorkshopEnv.measures`.
     """
 
     task_id: str
@@ -55,7 +59,8 @@ class EpisodeResult:
 
 
 def is_success(played: EpisodeResult) -> bool:
-    """Whether the student said it was done, and everything was right: an episode that did not finish never counts."""
+    """Whether the student said it was done, and everything was right: an episode that did not
+    finish never counts."""
     return played.ended == "done" and played.reward >= 1.0
 
 
@@ -70,24 +75,40 @@ def play_tasks(
     author: str = "student",
     meter: SamplingStats | None = None,
 ) -> list[EpisodeResult]:
-    """One episode on each task of the seed; the same seed, settings and weights give the same episodes bit for bit on a CPU.
+    """One episode on each task of the seed; the same seed, settings and weights give the same
+    episodes bit for bit on a CPU.
 
-    Runs on one thread: sums depend on how many there are. `limits` bounds messages and episodes as in training. Raises ConfigError
-    for training tasks, DataError where anything but the task and its results stood in a student's context.
+    Runs on one thread: sums depend on how many there are. `limits` bounds messages and episodes as
+    in training. Raises ConfigError for training tasks, DataError where anything but the task and
+    its results stood in a student's context.
     """
     tasks = evaluation_tasks(settings, seed=seed)
-    sampling = replace(Sampling.of(limits, seed=stage_seed(seed, "evaluate")), temperature=settings.temperature)
+    sampling = replace(
+        Sampling.of(limits, seed=stage_seed(seed, "evaluate")), temperature=settings.temperature
+    )
     envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
     with one_thread():
-        rollouts = sample_rollouts(model, envs, renderer=renderer, settings=sampling, author=author, label=LABEL, meter=meter)
+        rollouts = sample_rollouts(
+            model,
+            envs,
+            renderer=renderer,
+            settings=sampling,
+            author=author,
+            label=LABEL,
+            meter=meter,
+        )
     voice = ChatFormat.of(renderer, author=author)
     for task, rollout in zip(tasks, rollouts, strict=True):
         check_replay(rollout, task, voice=voice, sandbox=sandbox)
-    return [played_of(task, r.session, measures=r.measures, ended=r.ended) for task, r in zip(tasks, rollouts, strict=True)]
+    return [
+        played_of(task, r.session, measures=r.measures, ended=r.ended)
+        for task, r in zip(tasks, rollouts, strict=True)
+    ]
 
 
 def evaluation_tasks(settings: EvaluateSettings, *, seed: int) -> list[Task]:
-    """The tasks of an evaluation seed, all different, every one of a split that training never touches."""
+    """The tasks of an evaluation seed, all different, every one of a split that training never
+    touches."""
     tasks = make_tasks(settings.tasks, seed=stage_seed(seed, "evaluate"), split=settings.split)
     check_split(tasks)
     return tasks
@@ -97,11 +118,18 @@ def check_split(tasks: Sequence[Task]) -> None:
     """Raise ConfigError where a task is one to train on."""
     seen = next((task for task in tasks if task.split == "train"), None)
     if seen is not None:
-        raise ConfigError(f"{seen.id} is a training task", where="evaluate.split", fix='use "heldout", "words" or "monitor"')
+        raise ConfigError(
+            f"{seen.id} is a training task",
+            where="evaluate.split",
+            fix='use "heldout", "words" or "monitor"',
+        )
 
 
-def played_of(task: Task, session: Session, *, measures: Mapping[str, float], ended: str) -> EpisodeResult:
-    """A finished episode as the judge counts it; raises ConfigError for a training task, DataError where the student had help."""
+def played_of(
+    task: Task, session: Session, *, measures: Mapping[str, float], ended: str
+) -> EpisodeResult:
+    """A finished episode as the judge counts it; raises ConfigError for a training task, DataError
+    where the student had help."""
     check_split([task])
     check_unaided(session, task)
     if session.outcome is None:
@@ -120,8 +148,11 @@ def played_of(task: Task, session: Session, *, measures: Mapping[str, float], en
     )
 
 
-def play_scripted(player: Player, *, settings: EvaluateSettings, seed: int, sandbox: Sandbox) -> list[EpisodeResult]:
-    """The same tasks played by a script, whose numbers are known beforehand: an oracle's success is 1."""
+def play_scripted(
+    player: Player, *, settings: EvaluateSettings, seed: int, sandbox: Sandbox
+) -> list[EpisodeResult]:
+    """The same tasks played by a script, whose numbers are known beforehand: an oracle's success is
+    1."""
     found: list[EpisodeResult] = []
     for task in evaluation_tasks(settings, seed=seed):
         env = WorkshopEnv(task, sandbox=sandbox)

@@ -3,7 +3,8 @@
     table = evaluation_table({"after": ..., "before": ..., "placebo": ...}, settings=config.evaluate, seed=seed)
     table["rows"][0]["name"], table["paired"][0]["b"]        # "after", "before"
 
-A claim about a channel needs its own control: a row "hint" is also compared with "hint_placebo" and "hint_neutral" where they are.
+A claim about a channel needs its own control: a row "hint" is also compared with "hint_placebo" and
+"hint_neutral" where they are.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ BEFORE, AFTER, PLACEBO = "before", "after", "placebo"
 ORDER = (BEFORE, "more_sft", PLACEBO, AFTER)
 CONTROLS_OF = ("_placebo", "_neutral")
 HINTS_ARE_TAUGHT = (
-    "That a hint is followed was taught to the workshop's students in their warm-up. What the hint channel adds is the same behaviour"
-    " without the hint; how well hints are followed by a model that was not taught to is not shown here."
+    "That a hint is followed was taught to the workshop's students in their warm-up. What the hint"
+    " channel adds is the same behaviour without the hint; how well hints are followed by a model"
+    " that was not taught to is not shown here."
 )
 HOW_MEASURED = (
-    "One episode per task and student, no hint in any context. 95 % intervals: Wilson for shares, bootstrap over tasks for the rest."
-    " They speak about other tasks, not about other seeds of the training."
+    "One episode per task and student, no hint in any context. 95 % intervals: Wilson for shares,"
+    " bootstrap over tasks for the rest. They speak about other tasks, not about other seeds of the"
+    " training."
 )
 NOT_YOURS = (
-    "These are tasks of the built-in workshop, not {whose}: they do not tell how the student does on your own work."
-    " At the held-out mistakes of your own logs: `{command}`."
+    "These are tasks of the built-in workshop, not {whose}: they do not tell how the student does"
+    " on your own work. At the held-out mistakes of your own logs: `{command}`."
 )
 WATCHED = "These tasks are watched while a run is trained and can stop it: they are not unseen."
 
 
 def strange_tasks(env: str, *, on_logs: str) -> list[str]:
-    """That the tasks are not those of the user, by the environment that a run was trained in; `on_logs` is the command that judges there.
+    """That the tasks are not those of the user, by the environment that a run was trained in;
+    `on_logs` is the command that judges there.
 
     >>> strange_tasks("workshop", on_logs="")
     []
@@ -54,17 +58,29 @@ def evaluation_table(
     seed: int,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What evaluation.json holds; raises DataError without "before" and "after", or where the rows are not of the same tasks."""
+    """What evaluation.json holds; raises DataError without "before" and "after", or where the rows
+    are not of the same tasks."""
     missing = [name for name in (BEFORE, AFTER) if name not in rows]
     if missing:
-        raise DataError(f"no episodes of {missing[0]!r}", fix="play the student before and after the training")
-    names = [*(name for name in ORDER if name in rows), *(name for name in rows if name not in ORDER)]
+        raise DataError(
+            f"no episodes of {missing[0]!r}", fix="play the student before and after the training"
+        )
+    names = [
+        *(name for name in ORDER if name in rows),
+        *(name for name in rows if name not in ORDER),
+    ]
     draws = Resamples.of(len(rows[AFTER]), seed=stage_seed(seed, "rows"), samples=settings.samples)
     compared = {"targeted": settings.targeted_kinds, "seed": seed, "samples": settings.samples}
-    pairs = [entry for a, b in compared_rows(names) for entry in paired(a, rows[a], b, rows[b], **compared)]
+    pairs = [
+        entry
+        for a, b in compared_rows(names)
+        for entry in paired(a, rows[a], b, rows[b], **compared)
+    ]
     watched = [WATCHED] if settings.split == "monitor" else []
     return {
-        "rows": [row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names],
+        "rows": [
+            row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names
+        ],
         "paired": [entry for entry in pairs if "metric" not in entry],
         "paired_measures": [entry for entry in pairs if "metric" in entry],
         "notes": [*notes, LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *watched],
@@ -78,11 +94,22 @@ def evaluation_table(
 
 
 def compared_rows(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Which rows are compared: "after" with every other, every other with "before", and a channel with its own controls.
+    """Which rows are compared: "after" with every other, every other with "before", and a channel
+    with its own controls.
 
     >>> compared_rows(["before", "placebo", "after"])
     [('after', 'before'), ('after', 'placebo'), ('placebo', 'before')]
     """
     others = [name for name in names if name not in (BEFORE, AFTER)]
-    controls = [(name, name + control) for name in others for control in CONTROLS_OF if name + control in others]
-    return [(AFTER, BEFORE), *((AFTER, name) for name in others), *((name, BEFORE) for name in others), *controls]
+    controls = [
+        (name, name + control)
+        for name in others
+        for control in CONTROLS_OF
+        if name + control in others
+    ]
+    return [
+        (AFTER, BEFORE),
+        *((AFTER, name) for name in others),
+        *((name, BEFORE) for name in others),
+        *controls,
+    ]

@@ -1,64 +1,116 @@
-"""Was the student alone? Every evaluated episode is checked, and played once more from its own tokens.
+"""Was the student alone? Every evaluated episode is checked, and played once more from its own
+tokens.
 
     check_unaided(session, task)                        # no message but system, request, the student's own and tool results
     check_replay(rollout, task, voice=voice, sandbox=sandbox)     # a fresh environment says the same, and gives the same reward
 
-A hint could come as a message of its own or be appended to one that is there. The first is seen by its role and author, the second
-because the fresh environment, which knows nothing of hints, answers the same messages with other words.
+A hint could come as a message of its own or be appended to one that is there. The first is seen by
+its role and author, the second because the fresh environment, which knows nothing of hints, answers
+the same messages with other words.
 """
 
 from __future__ import annotations
 
 from composer_replication.core.errors import DataError
-from composer_replication.core.trace import ENVIRONMENT, HARNESS, HUMAN, Session, Text, ToolResult, Turn
+from composer_replication.core.trace import (
+    ENVIRONMENT,
+    HARNESS,
+    HUMAN,
+    Session,
+    Text,
+    ToolResult,
+    Turn,
+)
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import Task
-from composer_replication.rollouts.envs.workshop.workshop_env import MALFORMED, SYSTEM_TEXT, WorkshopEnv
+from composer_replication.rollouts.envs.workshop.workshop_env import (
+    MALFORMED,
+    SYSTEM_TEXT,
+    WorkshopEnv,
+)
 from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
 from composer_replication.rollouts.sampling_stats import SamplingStats
 
-_FIX = "an evaluated student sees the task and its own results, never a hint: remove what was added to its context"
+_FIX = (
+    "an evaluated student sees the task and its own results, never a hint: remove what was added to"
+    " its context"
+)
 
 
 def check_unaided(session: Session, task: Task) -> None:
-    """Raise DataError where the context of any message holds more than the task, the student's own words and tool results."""
+    """Raise DataError where the context of any message holds more than the task, the student's own
+    words and tool results."""
     opening = (
         Turn(role="system", author=HARNESS, blocks=(Text(SYSTEM_TEXT),)),
         Turn(role="user", author=HUMAN, blocks=(Text(task.prompt),)),
     )
     if session.turns[:2] != opening or session.tools != task.tools.specs():
-        raise DataError("the episode does not begin with the task as it is", where=session.id, fix=_FIX)
+        raise DataError(
+            "the episode does not begin with the task as it is", where=session.id, fix=_FIX
+        )
     authors = {turn.author for turn in session.turns if turn.role == "assistant"}
     for number, turn in enumerate(session.turns[2:], 2):
         if turn.role == "assistant":
             fine = turn.tag in ("", CUT) and len(authors) == 1
         elif turn.role == "tool":
-            fine = turn.author == ENVIRONMENT and not turn.tag and all(isinstance(block, ToolResult) for block in turn.blocks)
+            fine = (
+                turn.author == ENVIRONMENT
+                and not turn.tag
+                and all(isinstance(block, ToolResult) for block in turn.blocks)
+            )
         else:  # the word that a call could not be read is the only other message of the workshop
             fine = turn.role == "user" and turn.author == HARNESS and turn.tag == MALFORMED
         if not fine:
             told = ", ".join(filter(None, (turn.role, turn.author or "no author", turn.tag)))
-            raise DataError(f"turn {number} ({told}) is none of the episode's own", where=session.id, fix=_FIX)
+            raise DataError(
+                f"turn {number} ({told}) is none of the episode's own", where=session.id, fix=_FIX
+            )
     answered = {result.call_id for turn in session.turns for result in turn.results}
     if stray := answered - {call.id for turn in session.turns for call in turn.calls}:
         raise DataError(f"a result without a call: {sorted(stray)[0]}", where=session.id, fix=_FIX)
 
 
 def check_replay(rollout: Rollout, task: Task, *, voice: ChatFormat, sandbox: Sandbox) -> None:
-    """Say the sampled tokens again to a fresh environment; raise DataError where it answers or rewards otherwise than was recorded."""
-    again = Episode(WorkshopEnv(task, sandbox=sandbox), voice=voice, name=rollout.session.id, seed=0, meter=SamplingStats())
+    """Say the sampled tokens again to a fresh environment; raise DataError where it answers or
+    rewards otherwise than was recorded."""
+    again = Episode(
+        WorkshopEnv(task, sandbox=sandbox),
+        voice=voice,
+        name=rollout.session.id,
+        seed=0,
+        meter=SamplingStats(),
+    )
     for turn in rollout.session.turns:
         if turn.sampled is not None:
             if again.ended is not None:
-                raise DataError("the student wrote on after its episode was over", where=rollout.session.id, fix=_FIX)
+                raise DataError(
+                    "the student wrote on after its episode was over",
+                    where=rollout.session.id,
+                    fix=_FIX,
+                )
             # Room is what ended an episode, or not, when it was played; here it is not asked again.
-            again.take(turn.sampled.ids, turn.sampled.logprobs, ended=turn.tag != CUT, max_context_tokens=len(rollout.ids) + 1)
+            again.take(
+                turn.sampled.ids,
+                turn.sampled.logprobs,
+                ended=turn.tag != CUT,
+                max_context_tokens=len(rollout.ids) + 1,
+            )
     if again.ended is None:
         raise DataError("the episode was broken off", where=rollout.session.id, fix="play it again")
     found = again.finish()
     for name in ("ids", "reward", "measures"):
         if getattr(found, name) != getattr(rollout, name):
-            raise DataError(f"played again, the episode has other {name}", where=rollout.session.id, fix=_FIX)
+            raise DataError(
+                f"played again, the episode has other {name}", where=rollout.session.id, fix=_FIX
+            )
     if found.session.turns != rollout.session.turns:
-        number = next(i for i, (a, b) in enumerate(zip(found.session.turns, rollout.session.turns, strict=False)) if a != b)
-        raise DataError(f"turn {number} is not what the environment says", where=rollout.session.id, fix=_FIX)
+        number = next(
+            i
+            for i, (a, b) in enumerate(
+                zip(found.session.turns, rollout.session.turns, strict=False)
+            )
+            if a != b
+        )
+        raise DataError(
+            f"turn {number} is not what the environment says", where=rollout.session.id, fix=_FIX
+        )

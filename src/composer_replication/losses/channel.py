@@ -17,11 +17,14 @@ Status = Literal["off", "active", "exhausted", "starved", "dead"]
 class ChannelLoss:
     """The unreduced values of one channel in one micro-batch, and by what their sum is divided.
 
-    `values` has one entry per token (policy, lm_ce, hint, anchors) or per pair (preference); `tokens` is how many loss tokens they
-    stand for. `global_units` counts over every micro-batch and rank of the step what the sum is divided by (tokens; rollouts for the
-    policy), so the parts of a step add up to the same whole however it was cut. `weights`, one per value, is for a channel whose values
-    are not all alike (pairs and anchors); None = all 1. `told` are further unreduced values by name, whose plain mean is only reported.
-    Example: ChannelLoss(name="hint", values=<12 values>, tokens=12, global_units=40).mean_part() is this part of the step's mean
+    `values` has one entry per token (policy, lm_ce, hint, anchors) or per pair (preference);
+    `tokens` is how many loss tokens they stand for. `global_units` counts over every micro-batch
+    and rank of the step what the sum is divided by (tokens; rollouts for the policy), so the parts
+    of a step add up to the same whole however it was cut. `weights`, one per value, is for a
+    channel whose values are not all alike (pairs and anchors); None = all 1. `told` are further
+    unreduced values by name, whose plain mean is only reported.
+    Example: ChannelLoss(name="hint", values=<12 values>, tokens=12, global_units=40).mean_part() is
+    this part of the step's mean
     """
 
     name: Channel
@@ -32,17 +35,21 @@ class ChannelLoss:
     told: Mapping[str, Tensor] = field(default_factory=dict)
 
     def mean_part(self) -> Tensor:
-        """Weighted sum of the values over the global count: this micro-batch's share of the step's mean, 0 without values."""
+        """Weighted sum of the values over the global count: this micro-batch's share of the step's
+        mean, 0 without values."""
         values = self.values if self.weights is None else self.values * self.weights
         return values.sum() / max(self.global_units, 1)
 
 
-def channel_status(*, weight: float, inputs: int, tokens: int, grad_norm: float, was_active: bool) -> Status:
+def channel_status(
+    *, weight: float, inputs: int, tokens: int, grad_norm: float, was_active: bool
+) -> Status:
     """How a channel fares in one step; all counts are global.
 
-    `inputs` counts what the step's producer gave before any masking (rollouts with an advantage, trained spans, hint
-    views, pairs and anchors). A producer that holds inputs
-    gives some of them in every step (training/batch_sampler.py does), so a step without inputs means that it found none.
+    `inputs` counts what the step's producer gave before any masking (rollouts with an advantage,
+    trained spans, hint views, pairs and anchors). A producer that holds inputs gives some of them
+    in every step (training/batch_sampler.py does), so a step without inputs means that it found
+    none.
 
     >>> channel_status(weight=1.0, inputs=3, tokens=40, grad_norm=0.2, was_active=False)
     'active'

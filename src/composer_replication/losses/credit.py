@@ -1,8 +1,11 @@
-"""The hint's signal as credit on the policy's advantages, the wrong-hint contrast, and how the two channels are combined.
+"""The hint's signal as credit on the policy's advantages, the wrong-hint contrast, and how the two
+channels are combined.
 
-A hinted teacher says of each sampled token how much likelier it would be with the hint: evidence e = log p_t(y) - log p_s(y), detached.
-Minimising a divergence to that teacher in its own right was measured to destroy multi-turn tool use while its own numbers looked well
-(arXiv 2606.12634: 0.317 against 0.583 of GRPO). So evidence can instead reshape the advantage, bounded, with the reward in charge.
+A hinted teacher says of each sampled token how much likelier it would be with the hint: evidence e
+= log p_t(y) - log p_s(y), detached. Minimising a divergence to that teacher in its own right was
+measured to destroy multi-turn tool use while its own numbers looked well (arXiv 2606.12634: 0.317
+against 0.583 of GRPO). So evidence can instead reshape the advantage, bounded, with the reward in
+charge.
 
     combination   policy loss        hint loss       source
     additive      weight 1           weight w        two channels in one sum (losses/total.py)
@@ -41,7 +44,8 @@ class ChannelShares:
 
 
 def channel_shares(combination: Combination, *, hint_weight: float) -> ChannelShares:
-    """By what the two losses are multiplied; 0 for the hint where its signal goes into the advantages instead.
+    """By what the two losses are multiplied; 0 for the hint where its signal goes into the
+    advantages instead.
 
     >>> channel_shares("convex", hint_weight=0.25), channel_shares("bounded", hint_weight=0.25)
     (ChannelShares(policy=0.75, hint=0.25), ChannelShares(policy=1.0, hint=0.0))
@@ -50,7 +54,9 @@ def channel_shares(combination: Combination, *, hint_weight: float) -> ChannelSh
         return ChannelShares(policy=1.0, hint=hint_weight)
     if combination == "convex":
         if not 0.0 <= hint_weight <= 1.0:
-            raise ValueError(f"a convex combination needs a hint_weight within 0 and 1, not {hint_weight}")
+            raise ValueError(
+                f"a convex combination needs a hint_weight within 0 and 1, not {hint_weight}"
+            )
         return ChannelShares(policy=1.0 - hint_weight, hint=hint_weight)
     if combination in ("advantage", "bounded"):
         return ChannelShares(policy=1.0, hint=0.0)
@@ -58,7 +64,8 @@ def channel_shares(combination: Combination, *, hint_weight: float) -> ChannelSh
 
 
 def hint_evidence(student_logp_N: Tensor, teacher_logp_N: Tensor) -> Tensor:
-    """log p_t(y) - log p_s(y) of each sampled token, without gradient: above 0 where the hint makes the token likelier.
+    """log p_t(y) - log p_s(y) of each sampled token, without gradient: above 0 where the hint makes
+    the token likelier.
 
     >>> hint_evidence(torch.tensor([-2.0]), torch.tensor([-0.5])).tolist()
     [1.5]
@@ -67,18 +74,30 @@ def hint_evidence(student_logp_N: Tensor, teacher_logp_N: Tensor) -> Tensor:
 
 
 def contrast_evidence(right_logp_N: Tensor, wrong_logp_KN: Tensor) -> Tensor:
-    """What the right hint changes more than wrong hints do: log p_right(y) - log(mean over K of p_wrong(y)), without gradient.
+    """What the right hint changes more than wrong hints do: log p_right(y) - log(mean over K of
+    p_wrong(y)), without gradient.
 
     >>> right, wrong = torch.tensor([0.5]).log(), torch.tensor([[0.2], [0.3]]).log()
     >>> round(contrast_evidence(right, wrong).item(), 4)  # log(0.5 / 0.25)
     0.6931
 
-    RLCSD, arXiv 2606.11709, eq. 7: any hint makes a model terser and surer of itself; where the hints differ in content only (one
-    template, the same place), that shift is in both terms and cancels. The mean is of probabilities, then the logarithm is taken.
+    RLCSD, arXiv 2606.11709, eq. 7: any hint makes a model terser and surer of itself; where the
+    hints differ in content only (one template, the same place), that shift is in both terms and
+    cancels. The mean is of probabilities, then the logarithm is taken.
     """
-    if wrong_logp_KN.ndim != right_logp_N.ndim + 1 or wrong_logp_KN.shape[0] == 0 or wrong_logp_KN.shape[1:] != right_logp_N.shape:
-        raise ValueError(f"wrong hints' log-probs {tuple(wrong_logp_KN.shape)} are not K times the right one's {tuple(right_logp_N.shape)}")
-    return (held(right_logp_N) - (torch.logsumexp(held(wrong_logp_KN), dim=0) - math.log(wrong_logp_KN.shape[0]))).detach()
+    if (
+        wrong_logp_KN.ndim != right_logp_N.ndim + 1
+        or wrong_logp_KN.shape[0] == 0
+        or wrong_logp_KN.shape[1:] != right_logp_N.shape
+    ):
+        raise ValueError(
+            f"wrong hints' log-probs {tuple(wrong_logp_KN.shape)} are not K times the right one's"
+            f" {tuple(right_logp_N.shape)}"
+        )
+    return (
+        held(right_logp_N)
+        - (torch.logsumexp(held(wrong_logp_KN), dim=0) - math.log(wrong_logp_KN.shape[0]))
+    ).detach()
 
 
 def contrast_target(
@@ -91,22 +110,30 @@ def contrast_target(
     temperature: float = 1.0,
     vocab: int | None = None,
 ) -> Tensor:
-    """Logits of a teacher that differs from the student only by what the right hint changes more than the wrong ones, without gradient.
+    """Logits of a teacher that differs from the student only by what the right hint changes more
+    than the wrong ones, without gradient.
 
     >>> student = torch.tensor([[0.0, 0.0, 0.0]]); style = torch.tensor([[0.0, 0.0, 2.0]]); content = torch.tensor([[0.0, 3.0, 2.0]])
     >>> target = contrast_target(student, content, style[None]).softmax(-1)
     >>> target.double().round(decimals=3).tolist()  # the third token's rise is in both hints: it gains nothing on the first
     [[0.045, 0.909, 0.045]]
 
-    log p* = log p_s + strength * clamp(log p_right - log mean p_wrong, +-bound) up to a constant, all at `temperature`. This carries
-    RLCSD's contrast (there a number per sampled token) over to whole distributions; the form is ours. Use it as the teacher of any
-    divergence at the same temperature. Equal right and wrong hints give the student back: the divergence is then exactly 0.
+    log p* = log p_s + strength * clamp(log p_right - log mean p_wrong, +-bound) up to a constant,
+    all at `temperature`. This carries RLCSD's contrast (there a number per sampled token) over to
+    whole distributions; the form is ours. Use it as the teacher of any divergence at the same
+    temperature. Equal right and wrong hints give the student back: the divergence is then exactly
+    0.
     """
     if wrong_KNV.ndim != right_NV.ndim + 1 or wrong_KNV.shape[0] == 0:
-        raise ValueError(f"wrong hints' logits {tuple(wrong_KNV.shape)} are not K times the right one's {tuple(right_NV.shape)}")
+        raise ValueError(
+            f"wrong hints' logits {tuple(wrong_KNV.shape)} are not K times the right one's"
+            f" {tuple(right_NV.shape)}"
+        )
     student_NV, right_NV = match_logits(student_NV, right_NV, temperature=temperature, vocab=vocab)
     wrong_KNV = wrong_KNV[..., : student_NV.shape[-1]].detach()
-    logw_NV = torch.logsumexp(logprobs(wrong_KNV, temperature=temperature), dim=0) - math.log(wrong_KNV.shape[0])
+    logw_NV = torch.logsumexp(logprobs(wrong_KNV, temperature=temperature), dim=0) - math.log(
+        wrong_KNV.shape[0]
+    )
     shift_NV = logprobs(right_NV, temperature=temperature) - logw_NV
     if bound is not None:
         shift_NV = shift_NV.clamp(-bound, bound)
@@ -122,15 +149,17 @@ def credited_advantage(
     keep_sign: bool = False,
     dead_zone: float = 0.0,
 ) -> Tensor:
-    """Advantage plus coefficient * evidence, without gradient; with a `bound`, plus bound * tanh(coefficient * evidence / bound).
+    """Advantage plus coefficient * evidence, without gradient; with a `bound`, plus bound *
+    tanh(coefficient * evidence / bound).
 
     >>> a, e = torch.tensor([1.0, 1.0, -1.0]), torch.tensor([0.5, -8.0, 8.0])
     >>> credited_advantage(a, e).tolist(), credited_advantage(a, e, bound=0.5).double().round(decimals=3).tolist()
     ([1.5, -7.0, 7.0], [1.381, 0.5, -0.5])
 
     |credit| <= bound, and its slope at 0 is the coefficient: RLCSD's lambda tanh(e / tau) is bound = lambda, coefficient = lambda / tau.
-    `keep_sign` holds the result at 0 where credit would turn the advantage's sign (RLCSD's clamp); credit within `dead_zone` counts as 0
-    (RLCSD's delta). A coefficient of 0 gives the advantages back, bit by bit.
+    `keep_sign` holds the result at 0 where credit would turn the advantage's sign (RLCSD's clamp);
+    credit within `dead_zone` counts as 0 (RLCSD's delta). A coefficient of 0 gives the advantages
+    back, bit by bit.
     """
     if coefficient == 0.0:
         return advantage_N.detach()
@@ -143,46 +172,61 @@ def credited_advantage(
     changed_N = advantage_N.detach() + credit_N
     if not keep_sign:
         return changed_N
-    return torch.where(advantage_N > 0, changed_N.clamp_min(0.0), torch.where(advantage_N < 0, changed_N.clamp_max(0.0), 0.0))
+    return torch.where(
+        advantage_N > 0,
+        changed_N.clamp_min(0.0),
+        torch.where(advantage_N < 0, changed_N.clamp_max(0.0), 0.0),
+    )
 
 
 def credit_weights(divergence_N: Tensor, *, bound: float, mean: float) -> Tensor:
-    """Factors on the advantages within 1 +- bound, larger where teacher and student differ more than the global `mean`; no gradient.
+    """Factors on the advantages within 1 +- bound, larger where teacher and student differ more
+    than the global `mean`; no gradient.
 
     >>> credit_weights(torch.tensor([0.0, 0.1, 0.9]), bound=0.5, mean=0.1).tolist()
     [0.5, 1.0, 1.5]
 
-    SGCD (arXiv 2606.12634) clips detached weights from the divergence to keep the reward in charge; the map, clamp(divergence / mean),
-    is ours. A mean of 0 (no difference anywhere) gives 1.
+    SGCD (arXiv 2606.12634) clips detached weights from the divergence to keep the reward in charge;
+    the map, clamp(divergence / mean), is ours. A mean of 0 (no difference anywhere) gives 1.
     """
     if not 0.0 <= bound < 1.0:
-        raise ValueError(f"bound must be at least 0 and below 1, not {bound}: a weight of 0 or less would silence or turn the reward")
+        raise ValueError(
+            f"bound must be at least 0 and below 1, not {bound}: a weight of 0 or less would"
+            " silence or turn the reward"
+        )
     if mean <= 0.0:
         return torch.ones_like(divergence_N)
     return (divergence_N.detach() / mean).clamp(1.0 - bound, 1.0 + bound)
 
 
 def difficulty_weight(success_rate_G: Tensor) -> Tensor:
-    """sqrt(p (1 - p)) of each group's success rate: 0 for tasks always or never solved, 1/2 for those solved half the time.
+    """sqrt(p (1 - p)) of each group's success rate: 0 for tasks always or never solved, 1/2 for
+    those solved half the time.
 
     >>> difficulty_weight(torch.tensor([0.0, 0.5, 0.9])).double().round(decimals=3).tolist()
     [0.0, 0.5, 0.3]
 
-    SC-SDPO, arXiv 2605.27765: the factor that GRPO's division by the group's deviation leaves over, put on the hint's loss. The paper
-    also normalises over the batch; that is a global count and belongs to the caller. Raises ValueError for rates outside 0 and 1.
+    SC-SDPO, arXiv 2605.27765: the factor that GRPO's division by the group's deviation leaves over,
+    put on the hint's loss. The paper also normalises over the batch; that is a global count and
+    belongs to the caller. Raises ValueError for rates outside 0 and 1.
     """
-    if success_rate_G.numel() and not 0.0 <= float(success_rate_G.min()) <= float(success_rate_G.max()) <= 1.0:
+    if (
+        success_rate_G.numel()
+        and not 0.0 <= float(success_rate_G.min()) <= float(success_rate_G.max()) <= 1.0
+    ):
         raise ValueError("success rates must lie within 0 and 1")
     return (success_rate_G * (1.0 - success_rate_G)).sqrt().detach()
 
 
 def max_rl_advantages(reward_G: Tensor) -> Tensor:
-    """MaxRL (arXiv 2602.02710, algorithm 1) for one group: (reward - mean) / mean, 0 where nothing succeeded.
+    """MaxRL (arXiv 2602.02710, algorithm 1) for one group: (reward - mean) / mean, 0 where nothing
+    succeeded.
 
     >>> max_rl_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0])).tolist()
     [3.0, -1.0, -1.0, -1.0]
 
-    Rare successes weigh 1 / p more: the gradient of log p, not of p. Derived for rewards 0 and 1 only; others raise ValueError.
+    Rare successes weigh 1 / p more: the gradient of log p, not of p. Derived for rewards 0 and 1
+    only; others raise ValueError.
     """
     if bool(((reward_G != 0) & (reward_G != 1)).any()):
         raise ValueError("MaxRL is defined for rewards 0 and 1")

@@ -2,9 +2,10 @@
 
     l_nv = beta p_t (log p_t - log m) + (1 - beta) p_s (log p_s - log m)        (beta = 0: p_t r, beta = 1: -p_s r)
 
-Summed over v this is the raw divergence of divergence.py. OPSD (arXiv 2601.18734) clips every entry from above *before* the sum:
-a few tokens of style that differ by much cannot drown the rest. Entries below 0 are not clipped, so the sum may be negative and
-is no divergence any more. `clip_tokens` clips after the sum; that stays >= 0.
+Summed over v this is the raw divergence of divergence.py. OPSD (arXiv 2601.18734) clips every entry
+from above *before* the sum: a few tokens of style that differ by much cannot drown the rest.
+Entries below 0 are not clipped, so the sum may be negative and is no divergence any more.
+`clip_tokens` clips after the sum; that stays >= 0.
 
 Shapes: N tokens, V vocabulary.
 """
@@ -20,7 +21,8 @@ _MAX_EXPONENT = 80.0  # exp(80) is below the largest float32
 
 
 def entries(logs_NV: Tensor, logt_NV: Tensor, *, beta: float) -> Tensor:
-    """Each vocabulary entry's part of the raw generalised divergence of two rows of log-probs; they need not add up to 1.
+    """Each vocabulary entry's part of the raw generalised divergence of two rows of log-probs; they
+    need not add up to 1.
 
     >>> half = torch.tensor([[0.5, 0.5]]).log(); other = torch.tensor([[0.25, 0.75]]).log()
     >>> entries(half, other, beta=0.0).double().round(decimals=4).tolist()  # p_t (log p_t - log p_s)
@@ -35,24 +37,40 @@ def entries(logs_NV: Tensor, logt_NV: Tensor, *, beta: float) -> Tensor:
         return -logs_NV.exp() * ratio_NV
     ratio_NV = ratio_NV.clamp(max=_MAX_EXPONENT)
     log_mix_NV = torch.log1p(beta * torch.expm1(ratio_NV))  # log m - log p_s
-    return beta * logt_NV.exp() * (ratio_NV - log_mix_NV) - (1.0 - beta) * logs_NV.exp() * log_mix_NV
+    return (
+        beta * logt_NV.exp() * (ratio_NV - log_mix_NV) - (1.0 - beta) * logs_NV.exp() * log_mix_NV
+    )
 
 
 def entry_clipped(
-    student_NV: Tensor, teacher_NV: Tensor, *, entry_clip: float, beta: float, temperature: float = 1.0, vocab: int | None = None
+    student_NV: Tensor,
+    teacher_NV: Tensor,
+    *,
+    entry_clip: float,
+    beta: float,
+    temperature: float = 1.0,
+    vocab: int | None = None,
 ) -> Tensor:
-    """Raw generalised divergence per token with every vocabulary entry's part held below `entry_clip` nats before the sum.
+    """Raw generalised divergence per token with every vocabulary entry's part held below
+    `entry_clip` nats before the sum.
 
     >>> z = torch.tensor([[0.0, 0.0]]); t = torch.tensor([[0.0, 1.0]])
     >>> round(entry_clipped(z, t, entry_clip=9.0, beta=0.0).item(), 4), round(entry_clipped(z, t, entry_clip=0.05, beta=0.0).item(), 4)
     (0.1109, -0.1168)
 
-    An entry that is clipped gives no gradient. At identity the value is 0 and the gradient is 0 up to rounding.
+    An entry that is clipped gives no gradient. At identity the value is 0 and the gradient is 0 up
+    to rounding.
     """
     if entry_clip <= 0:
         raise ValueError(f"entry_clip must be positive, not {entry_clip}")
-    student_NV, teacher_NV = match_logits(student_NV, teacher_NV, temperature=temperature, vocab=vocab)
-    parts_NV = entries(logprobs(student_NV, temperature=temperature), logprobs(teacher_NV, temperature=temperature), beta=beta)
+    student_NV, teacher_NV = match_logits(
+        student_NV, teacher_NV, temperature=temperature, vocab=vocab
+    )
+    parts_NV = entries(
+        logprobs(student_NV, temperature=temperature),
+        logprobs(teacher_NV, temperature=temperature),
+        beta=beta,
+    )
     return parts_NV.clamp(max=entry_clip).sum(dim=-1)
 
 

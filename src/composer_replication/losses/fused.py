@@ -1,20 +1,26 @@
-"""From hidden states and an output head to log-probs, entropies and divergences, without a matrix of all logits.
+"""From hidden states and an output head to log-probs, entropies and divergences, without a matrix
+of all logits.
 
-Logits of N positions over a vocabulary V are the largest tensor of training by far. Here they exist for one chunk of rows at a time, and
-the gradient is taken while they exist: a loss of one value per row needs, for the gradient of its hidden states and of the head, nothing
-that the chunk does not hold. So the matrix products are those of the logits (student, teacher) and of the two gradients, and no others.
+Logits of N positions over a vocabulary V are the largest tensor of training by far. Here they exist
+for one chunk of rows at a time, and the gradient is taken while they exist: a loss of one value per
+row needs, for the gradient of its hidden states and of the head, nothing that the chunk does not
+hold. So the matrix products are those of the logits (student, teacher) and of the two gradients,
+and no others.
 
     values_N = fused_divergence(student_ND, head, teacher_ND, head, divergence="jsd", beta=0.5)
     (values_N.sum() / n).backward()
 
-Values are unreduced and any gradient of them is answered exactly. The gradient of the hidden states is kept per row. That of the head
-is summed over the rows in the forward pass, for rows weighted by `weights_N`; where the gradient that comes back is a multiple of
-these weights it is used, otherwise it is made anew, chunk by chunk. `head_gradient="backward"` makes it only there: for losses whose
-gradient of each row is known only at the end (dpo, a clipped ratio). A head whose weight needs no gradient costs nothing.
+Values are unreduced and any gradient of them is answered exactly. The gradient of the hidden states
+is kept per row. That of the head is summed over the rows in the forward pass, for rows weighted by
+`weights_N`; where the gradient that comes back is a multiple of these weights it is used, otherwise
+it is made anew, chunk by chunk. `head_gradient="backward"` makes it only there: for losses whose
+gradient of each row is known only at the end (dpo, a clipped ratio). A head whose weight needs no
+gradient costs nothing.
 
-All sums run in float32 from inputs of any precision (float64 stays), also under autocast: bfloat16 logits drown small divergences.
-`fused_divergence` alone has kernels of its own for torch.compile and for Triton; all other functions here run in eager torch everywhere.
-The teacher gets no gradient. Its head may be another one, of another hidden size; only the vocabulary must agree.
+All sums run in float32 from inputs of any precision (float64 stays), also under autocast: bfloat16
+logits drown small divergences. `fused_divergence` alone has kernels of its own for torch.compile
+and for Triton; all other functions here run in eager torch everywhere. The teacher gets no
+gradient. Its head may be another one, of another hidden size; only the vocabulary must agree.
 
 Shapes: N positions, D hidden size, V vocabulary.
 """
@@ -38,7 +44,8 @@ HeadGradient = Literal["forward", "backward"]
 
 
 class HeadLike(Protocol):
-    """What turns a hidden state into logits: cap(scale * (h W^T + b)), cap(z) = softcap * tanh(z / softcap); see models/forward.py."""
+    """What turns a hidden state into logits: cap(scale * (h W^T + b)), cap(z) = softcap * tanh(z /
+    softcap); see models/forward.py."""
 
     @property
     def weight_VD(self) -> Tensor: ...
@@ -66,7 +73,8 @@ def fused_divergence(
     chunk: int | None = None,
     backend: Backend = "auto",
 ) -> Tensor:
-    """The divergence of each position, in nats, unreduced; conventions and names are those of losses/divergence.py.
+    """The divergence of each position, in nats, unreduced; conventions and names are those of
+    losses/divergence.py.
 
     >>> from types import SimpleNamespace
     >>> head = SimpleNamespace(weight_VD=torch.eye(2), bias_V=None, scale=1.0, softcap=None)
@@ -74,8 +82,8 @@ def fused_divergence(
     >>> round(fused_divergence(s, head, t, head, divergence="jsd", beta=0.5).item(), 4)
     0.1141
 
-    `backend`: "auto" is eager torch, and Triton on CUDA; "compile" is torch.compile, which needs a C++ compiler. Raises ValueError for
-    shapes that do not match.
+    `backend`: "auto" is eager torch, and Triton on CUDA; "compile" is torch.compile, which needs a
+    C++ compiler. Raises ValueError for shapes that do not match.
     """
     if not 0.0 <= beta <= 1.0:
         raise ValueError(f"beta must be within 0 and 1, not {beta}")
@@ -83,9 +91,24 @@ def fused_divergence(
         raise ValueError(f"unknown divergence {divergence!r}")
     weight = {"jsd": beta, "kl(student, teacher)": 1.0, "kl(teacher, student)": 0.0}[divergence]
     curvature = 1.0 if raw or weight in (0.0, 1.0) else 1.0 / (weight * (1.0 - weight))
-    triton_can = student_ND.is_cuda and torch.float64 not in (student_ND.dtype, head.weight_VD.dtype)
+    triton_can = student_ND.is_cuda and torch.float64 not in (
+        student_ND.dtype,
+        head.weight_VD.dtype,
+    )
     kernel = _divergence_kernel(weight, curvature, backend, triton_can=triton_can)
-    return _fused(kernel, student_ND, head, teacher_ND, teacher_head, None, temperature, vocab, weights_N, head_gradient, chunk)
+    return _fused(
+        kernel,
+        student_ND,
+        head,
+        teacher_ND,
+        teacher_head,
+        None,
+        temperature,
+        vocab,
+        weights_N,
+        head_gradient,
+        chunk,
+    )
 
 
 def fused_logprobs(
@@ -108,7 +131,19 @@ def fused_logprobs(
 
     Raises ValueError if an id lies outside the vocabulary.
     """
-    return _fused(eager.logprob, hidden_ND, head, None, None, ids_N, temperature, vocab, weights_N, head_gradient, chunk)
+    return _fused(
+        eager.logprob,
+        hidden_ND,
+        head,
+        None,
+        None,
+        ids_N,
+        temperature,
+        vocab,
+        weights_N,
+        head_gradient,
+        chunk,
+    )
 
 
 def fused_entropy(
@@ -128,7 +163,19 @@ def fused_entropy(
     >>> round(fused_entropy(torch.ones(1, 3), head).item(), 6)
     0.693147
     """
-    return _fused(eager.entropy, hidden_ND, head, None, None, None, temperature, vocab, weights_N, head_gradient, chunk)
+    return _fused(
+        eager.entropy,
+        hidden_ND,
+        head,
+        None,
+        None,
+        None,
+        temperature,
+        vocab,
+        weights_N,
+        head_gradient,
+        chunk,
+    )
 
 
 def fused_rows(
@@ -146,16 +193,18 @@ def fused_rows(
     head_gradient: HeadGradient = "forward",
     chunk: int | None = None,
 ) -> Tensor:
-    """Any function of rows of logits, `fn(student_RV[, teacher_RV][, ids_R]) -> values_R`, on a few rows at a time.
+    """Any function of rows of logits, `fn(student_RV[, teacher_RV][, ids_R]) -> values_R`, on a few
+    rows at a time.
 
     >>> from types import SimpleNamespace
     >>> head = SimpleNamespace(weight_VD=torch.eye(2), bias_V=None, scale=1.0, softcap=None)
     >>> fused_rows(lambda z_RV: z_RV.logsumexp(-1), torch.zeros(1, 2), head).tolist()
     [0.6931471824645996]
 
-    `fn` gets as many of the three as are given, in this order, and must treat each row on its own: how many it sees at once is not
-    fixed. Its gradient is taken by autograd in the forward pass. `temperature` divides the logits before `fn` sees them.
-    `teachers` are several models without gradient, (hidden states, head) each: `fn` then gets their logits as one tensor (K, R, V).
+    `fn` gets as many of the three as are given, in this order, and must treat each row on its own:
+    how many it sees at once is not fixed. Its gradient is taken by autograd in the forward pass.
+    `temperature` divides the logits before `fn` sees them. `teachers` are several models without
+    gradient, (hidden states, head) each: `fn` then gets their logits as one tensor (K, R, V).
     """
     kernel, more = eager.autograd_rows(fn), None
     if teachers:
@@ -163,12 +212,30 @@ def fused_rows(
             raise ValueError("give teacher_ND and its head, or teachers, not both")
         (teacher_ND, teacher_head), *rest = teachers
         more = tuple(_side(own_ND, own_head).detached() for own_ND, own_head in rest)
-    return _fused(kernel, student_ND, head, teacher_ND, teacher_head, ids_N, temperature, vocab, weights_N, head_gradient, chunk, more)
+    return _fused(
+        kernel,
+        student_ND,
+        head,
+        teacher_ND,
+        teacher_head,
+        ids_N,
+        temperature,
+        vocab,
+        weights_N,
+        head_gradient,
+        chunk,
+        more,
+    )
 
 
-def _divergence_kernel(beta: float, curvature: float, backend: Backend, *, triton_can: bool) -> RowKernel:
-    """Triton where the tensors are float32 on CUDA and it is installed; elsewhere eager torch, which needs no compiler."""
-    if backend == "triton" or (backend == "auto" and triton_can and importlib.util.find_spec("triton") is not None):
+def _divergence_kernel(
+    beta: float, curvature: float, backend: Backend, *, triton_can: bool
+) -> RowKernel:
+    """Triton where the tensors are float32 on CUDA and it is installed; elsewhere eager torch,
+    which needs no compiler."""
+    if backend == "triton" or (
+        backend == "auto" and triton_can and importlib.util.find_spec("triton") is not None
+    ):
         if not triton_can:
             raise ValueError("the Triton kernel is for CUDA and for sums in float32")
         from composer_replication.losses import fused_triton
@@ -207,11 +274,16 @@ def _fused(
         teacher = _side(teacher_ND, teacher_head).detached()
         for own_ND in (teacher_ND, *(side.hidden_ND for side in more or ())):
             if own_ND.shape[0] != student_ND.shape[0]:
-                raise ValueError(f"{student_ND.shape[0]} student rows and {own_ND.shape[0]} teacher rows do not match")
+                raise ValueError(
+                    f"{student_ND.shape[0]} student rows and {own_ND.shape[0]} teacher rows do not"
+                    " match"
+                )
     vocab = _vocab(vocab, student, teacher, *(more or ()))
     _check_ids(ids_N, rows=student_ND.shape[0], vocab=vocab)
     if weights_N is not None and weights_N.shape != student_ND.shape[:1]:
-        raise ValueError(f"weights {tuple(weights_N.shape)} and {student_ND.shape[0]} rows do not match")
+        raise ValueError(
+            f"weights {tuple(weights_N.shape)} and {student_ND.shape[0]} rows do not match"
+        )
     plan = SweepSettings(
         kernel=kernel,
         teacher=teacher,
@@ -231,16 +303,29 @@ def _fused(
 def _side(hidden_ND: Tensor, head: HeadLike) -> HeadInput:
     weight_VD, bias_V = head.weight_VD, head.bias_V
     if hidden_ND.ndim != 2 or weight_VD.ndim != 2 or hidden_ND.shape[1] != weight_VD.shape[1]:
-        raise ValueError(f"hidden states {tuple(hidden_ND.shape)} and head {tuple(weight_VD.shape)} do not match")
+        raise ValueError(
+            f"hidden states {tuple(hidden_ND.shape)} and head {tuple(weight_VD.shape)} do not match"
+        )
     if bias_V is not None and bias_V.shape != weight_VD.shape[:1]:
-        raise ValueError(f"bias {tuple(bias_V.shape)} and head {tuple(weight_VD.shape)} do not match")
-    return HeadInput(hidden_ND=hidden_ND, weight_VD=weight_VD, bias_V=bias_V, scale=float(head.scale), softcap=head.softcap)
+        raise ValueError(
+            f"bias {tuple(bias_V.shape)} and head {tuple(weight_VD.shape)} do not match"
+        )
+    return HeadInput(
+        hidden_ND=hidden_ND,
+        weight_VD=weight_VD,
+        bias_V=bias_V,
+        scale=float(head.scale),
+        softcap=head.softcap,
+    )
 
 
 def _vocab(vocab: int | None, student: HeadInput, *teachers: HeadInput | None) -> int:
     sizes = [side.weight_VD.shape[0] for side in (student, *teachers) if side is not None]
     if vocab is None and len(set(sizes)) > 1:
-        raise ValueError(f"student and teacher have {sizes[0]} and {sizes[1]} logits; say with vocab= how many of them are tokens of both")
+        raise ValueError(
+            f"student and teacher have {sizes[0]} and {sizes[1]} logits; say with vocab= how many"
+            " of them are tokens of both"
+        )
     if vocab is not None and not 0 < vocab <= min(sizes):
         raise ValueError(f"vocab {vocab} does not lie within the heads' {sizes}")
     return vocab if vocab is not None else sizes[0]
@@ -252,4 +337,6 @@ def _check_ids(ids_N: Tensor | None, *, rows: int, vocab: int) -> None:
     if ids_N.shape != (rows,):
         raise ValueError(f"ids {tuple(ids_N.shape)} and {rows} rows do not match")
     if ids_N.numel() and not 0 <= int(ids_N.min()) <= int(ids_N.max()) < vocab:
-        raise ValueError(f"token ids {int(ids_N.min())}..{int(ids_N.max())} lie outside a vocabulary of {vocab}")
+        raise ValueError(
+            f"token ids {int(ids_N.min())}..{int(ids_N.max())} lie outside a vocabulary of {vocab}"
+        )

@@ -1,4 +1,5 @@
-"""Row mathematics of the fused divergences by torch.compile: an option where a C++ compiler is present (a GPU's is Triton).
+"""Row mathematics of the fused divergences by torch.compile: an option where a C++ compiler is
+present (a GPU's is Triton).
 
 Shapes: C rows of a chunk, V vocabulary.
 """
@@ -17,7 +18,9 @@ from composer_replication.losses.fused_eager import FLOORS, RowKernel, kl, lowes
 def compiled_divergence(beta: float, curvature: float) -> RowKernel:
     """The kernel of a divergence, with the results of `fused_eager.divergence`."""
 
-    def rows(z_CV: Tensor, teacher_CV: Tensor | None, ids_C: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:
+    def rows(
+        z_CV: Tensor, teacher_CV: Tensor | None, ids_C: Tensor | None, scratch: Tensor, want: bool
+    ) -> tuple[Tensor, Tensor]:
         assert teacher_CV is not None
         if not 0.0 < beta < 1.0:  # compiled, a KL gains nothing over the eager one
             values_C, factor_C = kl(z_CV, teacher_CV, scratch, reverse=beta == 1.0)
@@ -25,7 +28,11 @@ def compiled_divergence(beta: float, curvature: float) -> RowKernel:
             values_C, factor_C = _compiled()(z_CV, teacher_CV, beta, FLOORS[z_CV.dtype], want)
         return values_C * curvature, factor_C * curvature
 
-    return RowKernel(rows=rows, scratch=0 if 0.0 < beta < 1.0 else 2, block=1 << 62 if 0.0 < beta < 1.0 else 1 << 18)
+    return RowKernel(
+        rows=rows,
+        scratch=0 if 0.0 < beta < 1.0 else 2,
+        block=1 << 62 if 0.0 < beta < 1.0 else 1 << 18,
+    )
 
 
 @functools.cache
@@ -33,8 +40,11 @@ def _compiled() -> Callable[..., tuple[Tensor, Tensor]]:
     return torch.compile(_jsd)
 
 
-def _jsd(z_CV: Tensor, t_CV: Tensor, beta: float, floor: float, want: bool) -> tuple[Tensor, Tensor]:
-    """`fused_eager._jsd`, written for a compiler that joins the operations: no buffers of its own, the gradient into `z_CV`."""
+def _jsd(
+    z_CV: Tensor, t_CV: Tensor, beta: float, floor: float, want: bool
+) -> tuple[Tensor, Tensor]:
+    """`fused_eager._jsd`, written for a compiler that joins the operations: no buffers of its own,
+    the gradient into `z_CV`."""
     z, t = (x - x.amax(-1, keepdim=True) for x in (z_CV, t_CV))
     x, y = torch.exp2(z.clamp(min=floor)), torch.exp2(t)
     x_C1, y_C1 = x.sum(-1, keepdim=True), y.sum(-1, keepdim=True)

@@ -1,15 +1,19 @@
-"""Row mathematics of the fused losses in eager torch, in place, a few rows at a time so that what is read again is still in the cache.
+"""Row mathematics of the fused losses in eager torch, in place, a few rows at a time so that what
+is read again is still in the cache.
 
-A kernel gets a block of logits z_RV (the tempered ones times `unit`) and gives a value per row and its gradient:
+A kernel gets a block of logits z_RV (the tempered ones times `unit`) and gives a value per row and
+its gradient:
 
     values_R, factor_R = kernel.rows(z_RV, teacher_RV or None, ids_R or None, scratch_SRV, want_gradient)
 
-The gradient with respect to the tempered logits is then factor_R[:, None] * z_RV: z_RV has been overwritten. Factors of a whole row are
-cheaper on the hidden states than on the logits. `unit` = log2(e) lets the exponentials be powers of two, which cost a third. The
-scratch is made once per sweep: an allocator that is asked for it at each block keeps tens of MiB more than that.
+The gradient with respect to the tempered logits is then factor_R[:, None] * z_RV: z_RV has been
+overwritten. Factors of a whole row are cheaper on the hidden states than on the logits. `unit` =
+log2(e) lets the exponentials be powers of two, which cost a third. The scratch is made once per
+sweep: an allocator that is asked for it at each block keeps tens of MiB more than that.
 
-Formulae and conventions are those of losses/divergence.py. For 0 < beta < 1 the terms that it adds to make each summand >= 0 cancel
-between the two halves: value = sum beta p_t r - m L, which an error common to all r and L changes only in second order.
+Formulae and conventions are those of losses/divergence.py. For 0 < beta < 1 the terms that it adds
+to make each summand >= 0 cancel between the two halves: value = sum beta p_t r - m L, which an
+error common to all r and L changes only in second order.
 
 Shapes: R rows of a block, V vocabulary.
 """
@@ -24,7 +28,8 @@ import torch
 from torch import Tensor
 
 LOG2E, LN2 = 1.0 / math.log(2.0), math.log(2.0)
-# Where the exponents of both are held in a JSD, base 2: p_s is never 0, p_t / p_s never infinite, and equal rows stay equal.
+# Where the exponents of both are held in a JSD, base 2: p_s is never 0, p_t / p_s never infinite,
+# and equal rows stay equal.
 FLOORS = {torch.float32: -100.0, torch.float64: -900.0}
 _MAX_LOG_RATIO, _MAX_EXPONENT = 1e4, 80.0  # those of losses/divergence.py
 
@@ -33,7 +38,8 @@ Rows = Callable[[Tensor, Tensor | None, Tensor | None, Tensor, bool], tuple[Tens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKernel:
-    """A function of rows, in which unit it wants its logits, how many numbers a block may have on the CPU, and its blocks of scratch."""
+    """A function of rows, in which unit it wants its logits, how many numbers a block may have on
+    the CPU, and its blocks of scratch."""
 
     rows: Rows
     unit: float = LOG2E
@@ -42,9 +48,12 @@ class RowKernel:
 
 
 def eager_divergence(beta: float, curvature: float) -> RowKernel:
-    """The kernel of a divergence: `beta` weighs the teacher, 0 and 1 are the two KLs; all is multiplied by `curvature`."""
+    """The kernel of a divergence: `beta` weighs the teacher, 0 and 1 are the two KLs; all is
+    multiplied by `curvature`."""
 
-    def rows(z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:
+    def rows(
+        z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool
+    ) -> tuple[Tensor, Tensor]:
         assert teacher_RV is not None
         if 0.0 < beta < 1.0:
             values_R, factor_R = _jsd(z_RV, teacher_RV, scratch, beta, want)
@@ -55,11 +64,15 @@ def eager_divergence(beta: float, curvature: float) -> RowKernel:
     return RowKernel(rows=rows)
 
 
-def _jsd(z_RV: Tensor, t_RV: Tensor, scratch: Tensor, beta: float, want: bool) -> tuple[Tensor, Tensor]:
-    """With x = 2^z, y = 2^t, X and Y their sums, u = y X / (x Y) - 1 = expm1(r): L = log1p(beta u), r = log1p(u).
+def _jsd(
+    z_RV: Tensor, t_RV: Tensor, scratch: Tensor, beta: float, want: bool
+) -> tuple[Tensor, Tensor]:
+    """With x = 2^z, y = 2^t, X and Y their sums, u = y X / (x Y) - 1 = expm1(r): L = log1p(beta u),
+    r = log1p(u).
 
-    Both logarithms are of the same u. Were r the difference of the logits instead, its rounding would be of another kind than that of
-    L, and a divergence of 1e-5 would feel it as 1 %. The gradient is -(1 - beta) (x / X) (L + KL(p_s || m)).
+    Both logarithms are of the same u. Were r the difference of the logits instead, its rounding
+    would be of another kind than that of L, and a divergence of 1e-5 would feel it as 1 %. The
+    gradient is -(1 - beta) (x / X) (L + KL(p_s || m)).
     """
     z_RV.sub_(z_RV.amax(-1, keepdim=True)).clamp_(min=FLOORS[z_RV.dtype])
     t_RV.sub_(t_RV.amax(-1, keepdim=True)).clamp_(min=FLOORS[t_RV.dtype])
@@ -78,7 +91,8 @@ def _jsd(z_RV: Tensor, t_RV: Tensor, scratch: Tensor, beta: float, want: bool) -
 
 
 def lowest(dtype: torch.dtype) -> float:
-    """Where u = p_t / p_s - 1 is held, so that r is finite; p_t r is 0 to the last digit where p_t / p_s is that small."""
+    """Where u = p_t / p_s - 1 is held, so that r is finite; p_t r is 0 to the last digit where p_t
+    / p_s is that small."""
     return torch.finfo(dtype).eps - 1.0
 
 
@@ -88,12 +102,18 @@ def _dot(a_RV: Tensor, b_RV: Tensor, products_RV: Tensor) -> Tensor:
 
 
 def kl(z_RV: Tensor, t_RV: Tensor, scratch: Tensor, *, reverse: bool) -> tuple[Tensor, Tensor]:
-    """KL(p_s || p_t) where `reverse`, else KL(p_t || p_s); d = p_t - p_s is p_s expm1(r) where that is the more exact."""
+    """KL(p_s || p_t) where `reverse`, else KL(p_t || p_s); d = p_t - p_s is p_s expm1(r) where that
+    is the more exact."""
     for logits_RV in (z_RV, t_RV):
         logits_RV.sub_(logits_RV.amax(-1, keepdim=True))
         logits_RV.sub_(torch.exp2(logits_RV, out=scratch[0]).sum(-1, keepdim=True).log2())
     ps_RV, pt_RV = torch.exp2(z_RV, out=scratch[0]), torch.exp2(t_RV, out=scratch[1])
-    r_RV = t_RV.sub_(z_RV).mul_(LN2).nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf).clamp_(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    r_RV = (
+        t_RV.sub_(z_RV)
+        .mul_(LN2)
+        .nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+        .clamp_(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    )
     torch.clamp(r_RV, max=_MAX_EXPONENT, out=z_RV)
     d_RV = torch.where(z_RV.abs() < 1.0, z_RV.expm1_().mul_(ps_RV), pt_RV - ps_RV)
     if not reverse:
@@ -105,7 +125,9 @@ def kl(z_RV: Tensor, t_RV: Tensor, scratch: Tensor, *, reverse: bool) -> tuple[T
     return values_R, torch.ones_like(values_R)
 
 
-def _logprob(z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:
+def _logprob(
+    z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool
+) -> tuple[Tensor, Tensor]:
     """z of the token - log sum; gradient one-hot - p."""
     assert ids_R is not None
     z_RV.sub_(z_RV.amax(-1, keepdim=True))
@@ -116,7 +138,9 @@ def _logprob(z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scra
     return token_R1[:, 0] * LN2 - x_R1[:, 0].log(), -1.0 / x_R1[:, 0]
 
 
-def _entropy(z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:
+def _entropy(
+    z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool
+) -> tuple[Tensor, Tensor]:
     """H = log sum - sum p z; gradient -p (log p + H)."""
     z_RV.sub_(z_RV.amax(-1, keepdim=True)).clamp_(min=-1e30)  # 0 * -inf would be nan
     x_RV = torch.exp2(z_RV, out=scratch[0])
@@ -132,17 +156,26 @@ entropy = RowKernel(rows=_entropy, scratch=2)
 
 
 def autograd_rows(fn: Callable[..., Tensor]) -> RowKernel:
-    """A kernel from any differentiable row function; autograd takes the gradient of a few rows at a time."""
+    """A kernel from any differentiable row function; autograd takes the gradient of a few rows at a
+    time."""
 
-    def rows(z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:
+    def rows(
+        z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool
+    ) -> tuple[Tensor, Tensor]:
         given = [g for g in (teacher_RV, ids_R) if g is not None]
         with torch.set_grad_enabled(want):
             leaf_RV = z_RV.detach().requires_grad_(want)
             values_R = fn(leaf_RV, *given)
             if values_R.shape != z_RV.shape[:1]:
-                raise ValueError(f"a row function gave {tuple(values_R.shape)} for {z_RV.shape[0]} rows")
+                raise ValueError(
+                    f"a row function gave {tuple(values_R.shape)} for {z_RV.shape[0]} rows"
+                )
             if want:
-                (grad_RV,) = torch.autograd.grad(values_R.sum(), leaf_RV) if values_R.requires_grad else (torch.zeros_like(z_RV),)
+                (grad_RV,) = (
+                    torch.autograd.grad(values_R.sum(), leaf_RV)
+                    if values_R.requires_grad
+                    else (torch.zeros_like(z_RV),)
+                )
                 z_RV.copy_(grad_RV)
         return values_R.detach(), torch.ones_like(values_R)
 

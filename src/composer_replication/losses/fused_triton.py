@@ -1,9 +1,12 @@
-"""Row mathematics of the fused divergences in Triton: one program per row of logits, in tiles, four readings and one writing of each.
+"""Row mathematics of the fused divergences in Triton: one program per row of logits, in tiles, four
+readings and one writing of each.
 
-**Not run on a GPU yet.** What is checked is its arithmetic, in Triton's interpreter on the CPU (tests/losses/test_fused_triton.py). It
-is chosen on CUDA only, and only for float32; `backend="eager"` is the way around it.
+**Not run on a GPU yet.** What is checked is its arithmetic, in Triton's interpreter on the CPU
+(tests/losses/test_fused_triton.py). It is chosen on CUDA only, and only for float32;
+`backend="eager"` is the way around it.
 
-Formulae are those of losses/fused_eager.py. The logits come in base 2; one that is far below the largest of its row is held there.
+Formulae are those of losses/fused_eager.py. The logits come in base 2; one that is far below the
+largest of its row is held there.
 
 Shapes: C rows of a chunk, V vocabulary.
 """
@@ -31,7 +34,9 @@ _LOWEST = tl.constexpr(2.0**-23 - 1.0)
 def triton_divergence(beta: float, curvature: float) -> RowKernel:
     """The kernel of a divergence, with the results of `fused_eager.divergence`."""
 
-    def rows(z_CV: Tensor, teacher_CV: Tensor | None, ids_C: Tensor | None, scratch: Tensor, want: bool) -> tuple[Tensor, Tensor]:
+    def rows(
+        z_CV: Tensor, teacher_CV: Tensor | None, ids_C: Tensor | None, scratch: Tensor, want: bool
+    ) -> tuple[Tensor, Tensor]:
         assert teacher_CV is not None
         values_C = torch.empty(len(z_CV), dtype=z_CV.dtype, device=z_CV.device)
         if len(z_CV):
@@ -58,7 +63,8 @@ def _kind(beta: float) -> int:
 
 @triton.jit
 def _ratio(z, t):
-    """r in nats from two log-probabilities in base 2, held as in losses/divergence.py; -inf on both sides is 0."""
+    """r in nats from two log-probabilities in base 2, held as in losses/divergence.py; -inf on both
+    sides is 0."""
     r = (t - z) * _LN2
     r = tl.where(r == r, r, 0.0)
     return tl.minimum(tl.maximum(r, -1e4), 1e4)
@@ -66,7 +72,8 @@ def _ratio(z, t):
 
 @triton.jit
 def _difference(ps, pt, r):
-    """p_t - p_s, which is p_s expm1(r) where they are near: the series is exact to 3e-8 for |r| < 1."""
+    """p_t - p_s, which is p_s expm1(r) where they are near: the series is exact to 3e-8 for |r| <
+    1."""
     e = 1.0 + r * (1.0 / 10.0)
     for k in tl.static_range(9, 1, -1):
         e = 1.0 + r * e * (1.0 / k)
@@ -88,17 +95,23 @@ def _log_sum(ptr, vocab, TILE: tl.constexpr):
     column = tl.arange(0, TILE)
     top = tl.full([TILE], -float("inf"), tl.float32)
     for start in range(0, vocab, TILE):
-        top = tl.maximum(top, tl.load(ptr + start + column, mask=start + column < vocab, other=-float("inf")))
+        top = tl.maximum(
+            top, tl.load(ptr + start + column, mask=start + column < vocab, other=-float("inf"))
+        )
     highest = tl.max(top, 0)
     sums = tl.zeros([TILE], tl.float32)
     for start in range(0, vocab, TILE):
-        sums += tl.exp2(tl.load(ptr + start + column, mask=start + column < vocab, other=-float("inf")) - highest)
+        sums += tl.exp2(
+            tl.load(ptr + start + column, mask=start + column < vocab, other=-float("inf"))
+            - highest
+        )
     return highest, tl.log2(tl.sum(sums, 0))
 
 
 @triton.jit
 def _tile(z_ptr, t_ptr, column, vocab, z_max, z_lse, t_max, t_lse, BETA: tl.constexpr):
-    """p_s, p_t and what compares them in one tile of a row: for a jsd p_t / p_s - 1, held above -1, for a KL the ratio in nats."""
+    """p_s, p_t and what compares them in one tile of a row: for a jsd p_t / p_s - 1, held above -1,
+    for a KL the ratio in nats."""
     inside = column < vocab
     z = tl.load(z_ptr + column, mask=inside, other=-float("inf")) - z_max
     t = tl.load(t_ptr + column, mask=inside, other=-float("inf")) - t_max
@@ -112,7 +125,18 @@ def _tile(z_ptr, t_ptr, column, vocab, z_max, z_lse, t_max, t_lse, BETA: tl.cons
 
 
 @triton.jit
-def _rows(z_ptr, t_ptr, values_ptr, vocab, z_stride, t_stride, beta, BETA: tl.constexpr, WANT: tl.constexpr, TILE: tl.constexpr):
+def _rows(
+    z_ptr,
+    t_ptr,
+    values_ptr,
+    vocab,
+    z_stride,
+    t_stride,
+    beta,
+    BETA: tl.constexpr,
+    WANT: tl.constexpr,
+    TILE: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     z_ptr += row * z_stride
     t_ptr += row * t_stride
@@ -137,11 +161,19 @@ def _rows(z_ptr, t_ptr, values_ptr, vocab, z_stride, t_stride, beta, BETA: tl.co
     student = tl.sum(first, 0)
     if BETA == 2:
         student = -student
-        tl.store(values_ptr + row, tl.maximum(beta * tl.sum(second, 0) + (1.0 - beta) * student, 0.0))
+        tl.store(
+            values_ptr + row, tl.maximum(beta * tl.sum(second, 0) + (1.0 - beta) * student, 0.0)
+        )
     else:
         tl.store(values_ptr + row, student)
     if WANT and BETA != 0:
         for start in range(0, vocab, TILE):
-            ps, pt, apart = _tile(z_ptr, t_ptr, start + column, vocab, z_max, z_lse, t_max, t_lse, BETA)
-            grad = (beta - 1.0) * ps * (_log1p(beta * apart) + student) if BETA == 2 else -ps * (apart + student)
+            ps, pt, apart = _tile(
+                z_ptr, t_ptr, start + column, vocab, z_max, z_lse, t_max, t_lse, BETA
+            )
+            grad = (
+                (beta - 1.0) * ps * (_log1p(beta * apart) + student)
+                if BETA == 2
+                else -ps * (apart + student)
+            )
             tl.store(z_ptr + start + column, grad, mask=start + column < vocab)

@@ -1,6 +1,8 @@
-"""The hint channel: how far the policy is, on the mistaken message, from the same model that has read the hint.
+"""The hint channel: how far the policy is, on the mistaken message, from the same model that has
+read the hint.
 
-Shapes: N target tokens, V vocabulary. Row k of both logits predicts the same token id; tokens/batch.py sees to that.
+Shapes: N target tokens, V vocabulary. Row k of both logits predicts the same token id;
+tokens/batch.py sees to that.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ Divergence = Literal["kl(student, teacher)", "kl(teacher, student)", "jsd"]
 
 
 def hint_divergence(
-    student_NV: Tensor, teacher_NV: Tensor, *, divergence: Divergence, beta: float = 0.5, temperature: float = 1.0, vocab: int | None = None
+    student_NV: Tensor,
+    teacher_NV: Tensor,
+    *,
+    divergence: Divergence,
+    beta: float = 0.5,
+    temperature: float = 1.0,
+    vocab: int | None = None,
 ) -> Tensor:
     """The chosen divergence of each target token, unreduced; the teacher gets no gradient.
 
@@ -34,14 +42,16 @@ def hint_divergence(
 
 
 def trust_region(start_NV: Tensor, live_NV: Tensor, *, share: float) -> Tensor:
-    """Logits of a teacher held near the start: (1 - share) * start + share * live, without gradient.
+    """Logits of a teacher held near the start: (1 - share) * start + share * live, without
+    gradient.
 
     >>> import torch
     >>> trust_region(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]]), share=0.25).tolist()
     [[0.0, 0.5]]
 
-    SDPO (arXiv 2601.20802, section 2.3): q proportional to p_start^(1 - share) * p_live^share; its code mixes the logits, which is the
-    same after the softmax. Both have read the hint. Share 0 is the frozen teacher, 1 the live one.
+    SDPO (arXiv 2601.20802, section 2.3): q proportional to p_start^(1 - share) * p_live^share; its
+    code mixes the logits, which is the same after the softmax. Both have read the hint. Share 0 is
+    the frozen teacher, 1 the live one.
     """
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"share must be within 0 and 1, not {share}")

@@ -1,10 +1,13 @@
-"""The preference channel: DPO (arXiv 2305.18290), IPO, hinge and SimPO on pairs. It is in no Composer publication.
+"""The preference channel: DPO (arXiv 2305.18290), IPO, hinge and SimPO on pairs. It is in no
+Composer publication.
 
-DPO alone says only that chosen gains on rejected; both may fall, and habits that no pair speaks about drift. The cross-entropy of
-anchors (training/channels.py) holds them. `margins` is what DPO pushes up.
+DPO alone says only that chosen gains on rejected; both may fall, and habits that no pair speaks
+about drift. The cross-entropy of anchors (training/channels.py) holds them. `margins` is what DPO
+pushes up.
 
-DPO takes sums of log-probs, its length-normalised form, IPO and SimPO take means (`sequence_logprobs`, `sequence_mean_logprobs`);
-SimPO has no reference. A sequence without a response token raises: its sum would be a constant, its mean no number.
+DPO takes sums of log-probs, its length-normalised form, IPO and SimPO take means
+(`sequence_logprobs`, `sequence_mean_logprobs`); SimPO has no reference. A sequence without a
+response token raises: its sum would be a constant, its mean no number.
 
 Shapes: P pairs, S sequences, N tokens.
 """
@@ -19,13 +22,16 @@ from torch import Tensor
 
 
 def sequence_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences: int) -> Tensor:
-    """Sum of the token log-probs of each sequence, in float64; `sequence_N` says to which sequence a token belongs.
+    """Sum of the token log-probs of each sequence, in float64; `sequence_N` says to which sequence
+    a token belongs.
 
     >>> sequence_logprobs(torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([0, 0, 1]), num_sequences=2).tolist()
     [-3.0, -4.0]
 
-    In float32 a sum of 100,000 tokens, added one by one, is off by half a nat, which a margin of a few nats feels.
-    Raises ValueError for a sequence without a token: its preference would be a constant without gradient.
+    In float32 a sum of 100,000 tokens, added one by one, is off by half a nat, which a margin of a
+    few nats feels.
+    Raises ValueError for a sequence without a token: its preference would be a constant without
+    gradient.
     """
     if num_sequences and int(torch.bincount(sequence_N, minlength=num_sequences).min()) == 0:
         raise ValueError("a sequence without a response token")
@@ -45,8 +51,11 @@ def sequence_mean_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences:
     return sums_S / torch.bincount(sequence_N, minlength=num_sequences)
 
 
-def margins(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor) -> Tensor:
-    """By how many nats each pair's chosen side gained more on the reference than its rejected side did.
+def margins(
+    chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor
+) -> Tensor:
+    """By how many nats each pair's chosen side gained more on the reference than its rejected side
+    did.
 
     >>> margins(torch.tensor([-2.0]), torch.tensor([-5.0]), torch.tensor([-3.0]), torch.tensor([-4.0])).tolist()
     [2.0]
@@ -55,21 +64,37 @@ def margins(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_reje
 
 
 def dpo(
-    chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor, *, beta: float, label_smoothing: float = 0.0
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    ref_chosen_P: Tensor,
+    ref_rejected_P: Tensor,
+    *,
+    beta: float,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
-    """DPO loss of each pair from sequence log-probs (sums over response tokens); the reference gets no gradient.
+    """DPO loss of each pair from sequence log-probs (sums over response tokens); the reference gets
+    no gradient.
 
     >>> p = torch.tensor([-3.0]); dpo(p, p, p, p, beta=0.1).tolist()  # policy = reference: log 2
     [0.6931471824645996]
 
-    With z = beta * margin the loss is -(1 - e) log sigmoid(z) - e log sigmoid(-z), where
-    e = `label_smoothing` is the assumed share of swapped pairs.
-    Given means instead of sums this is the length-normalised form (TRL's `sigmoid_norm`); beta is then larger by a usual length.
+    With z = beta * margin the loss is -(1 - e) log sigmoid(z) - e log sigmoid(-z), where e =
+    `label_smoothing` is the assumed share of swapped pairs. Given means instead of sums this is the
+    length-normalised form (TRL's `sigmoid_norm`); beta is then larger by a usual length.
     """
-    return _smoothed(beta * margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P), label_smoothing)
+    return _smoothed(
+        beta * margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P), label_smoothing
+    )
 
 
-def dpo_hinge(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor, *, beta: float) -> Tensor:
+def dpo_hinge(
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    ref_chosen_P: Tensor,
+    ref_rejected_P: Tensor,
+    *,
+    beta: float,
+) -> Tensor:
     """max(0, 1 - beta * margin) of each pair, from sums (SLiC, arXiv 2305.10425, with a reference).
 
     >>> p = torch.tensor([-3.0]); dpo_hinge(p, p, p, p, beta=0.1).tolist()
@@ -78,15 +103,26 @@ def dpo_hinge(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_re
     return torch.relu(1.0 - beta * margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P))
 
 
-def ipo(chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor, *, beta: float) -> Tensor:
-    """IPO (arXiv 2310.12036, eq. 17): (margin - 1 / (2 beta))^2 of each pair, from means over response tokens; beta is its tau.
+def ipo(
+    chosen_P: Tensor,
+    rejected_P: Tensor,
+    ref_chosen_P: Tensor,
+    ref_rejected_P: Tensor,
+    *,
+    beta: float,
+) -> Tensor:
+    """IPO (arXiv 2310.12036, eq. 17): (margin - 1 / (2 beta))^2 of each pair, from means over
+    response tokens; beta is its tau.
 
     >>> p = torch.tensor([-3.0]); ipo(p, p, p, p, beta=0.5).tolist()
     [1.0]
 
-    With means the target does not depend on length; its authors use means, and so does TRL. From sums it is the paper's letter.
+    With means the target does not depend on length; its authors use means, and so does TRL. From
+    sums it is the paper's letter.
     """
-    return (margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P) - 1.0 / (2.0 * beta)).square()
+    return (
+        margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P) - 1.0 / (2.0 * beta)
+    ).square()
 
 
 def simpo(
@@ -98,13 +134,15 @@ def simpo(
     label_smoothing: float = 0.0,
     loss: Literal["sigmoid", "hinge"] = "sigmoid",
 ) -> Tensor:
-    """SimPO (arXiv 2405.14734) of each pair from *mean* log-probs, without a reference: z = beta (chosen - rejected) - gamma.
+    """SimPO (arXiv 2405.14734) of each pair from *mean* log-probs, without a reference: z = beta
+    (chosen - rejected) - gamma.
 
     >>> round(simpo(torch.tensor([-0.5]), torch.tensor([-1.0]), beta=2.0, gamma=1.0).item(), 6)  # z = 0: log 2
     0.693147
 
-    `gamma` is the margin in units of z; the authors' code asks for gamma / beta (`gamma_beta_ratio`). "hinge" is max(0, 1 - z), which
-    knows no label smoothing. TRL's CPO trainer adds a cross-entropy by default (`cpo_alpha` = 1); this does not.
+    `gamma` is the margin in units of z; the authors' code asks for gamma / beta
+    (`gamma_beta_ratio`). "hinge" is max(0, 1 - z), which knows no label smoothing. TRL's CPO
+    trainer adds a cross-entropy by default (`cpo_alpha` = 1); this does not.
     """
     z_P = beta * (chosen_mean_P - rejected_mean_P) - gamma
     if loss == "sigmoid":
@@ -119,7 +157,8 @@ def simpo(
 def _smoothed(z_P: Tensor, label_smoothing: float) -> Tensor:
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be within 0 and 1, not {label_smoothing}")
-    # a side that has no share is left out: at a margin of infinity, 0 times its logarithm is no number
+    # a side that has no share is left out: at a margin of infinity, 0 times its logarithm is no
+    # number
     if label_smoothing in (0.0, 1.0):
         return -F.logsigmoid(z_P if label_smoothing == 0.0 else -z_P)
     return -(1.0 - label_smoothing) * F.logsigmoid(z_P) - label_smoothing * F.logsigmoid(-z_P)

@@ -1,7 +1,9 @@
-"""Reductions as weights by global counts: the sum of weighted values over every micro-batch and rank *is* the step's loss.
+"""Reductions as weights by global counts: the sum of weighted values over every micro-batch and
+rank *is* the step's loss.
 
-No loss function takes a mean. A mean per micro-batch, averaged afterwards, depends on how a step was cut, and weighs a token of
-a short micro-batch more than one of a long; these weights do not, because `Units` are of the whole step.
+No loss function takes a mean. A mean per micro-batch, averaged afterwards, depends on how a step
+was cut, and weighs a token of a short micro-batch more than one of a long; these weights do not,
+because `Units` are of the whole step.
 
     token_mean                 1 / tokens                            DAPO, BNPO, TRL GKD with labels, lasgroup SDPO, verl's default
     sequence_mean_token_mean   1 / (sequences * own length)          GRPO, SAPO, verl GSPO, TRL's SDPO trainer
@@ -21,9 +23,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Reduction = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "sum"]
+Reduction = Literal[
+    "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "sum"
+]
 
-# the reduction that belongs to a published name; the surrogate is in losses/surrogates.py or losses/trust_region.py
+# the reduction that belongs to a published name; the surrogate is in losses/surrogates.py or
+# losses/trust_region.py
 PUBLISHED: MappingProxyType[str, Reduction] = MappingProxyType(
     {
         "grpo": "sequence_mean_token_mean",
@@ -44,10 +49,12 @@ PUBLISHED: MappingProxyType[str, Reduction] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """What a step holds over all its micro-batches and ranks: loss tokens, and sequences with at least one.
+    """What a step holds over all its micro-batches and ranks: loss tokens, and sequences with at
+    least one.
 
-    What a channel's sum is divided by; what the channels find in a batch is counted by tokens/batch.py. A sequence without a loss token is
-    not counted: adding one changes nothing. TRL's GRPO and SDPO count it; pass their number for that.
+    What a channel's sum is divided by; what the channels find in a batch is counted by
+    tokens/batch.py. A sequence without a loss token is not counted: adding one changes nothing.
+    TRL's GRPO and SDPO count it; pass their number for that.
     Example: Units(tokens=13, sequences=4)
     """
 
@@ -73,13 +80,15 @@ def weights(
     lengths_S: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The factor of each token's value, such that `(values * weights).sum()` over the whole step is the reduced loss.
+    """The factor of each token's value, such that `(values * weights).sum()` over the whole step is
+    the reduced loss.
 
     >>> weights(torch.tensor([0, 0, 1]), reduction="sequence_mean_token_mean", counts=Units(tokens=3, sequences=2)).tolist()
     [0.25, 0.25, 0.5]
 
-    `sequence_N` says to which sequence a token belongs. `lengths_S` is needed only where a sequence is cut over micro-batches: its loss
-    tokens in the whole step. An empty batch gives an empty tensor and a sum of 0.
+    `sequence_N` says to which sequence a token belongs. `lengths_S` is needed only where a sequence
+    is cut over micro-batches: its loss tokens in the whole step. An empty batch gives an empty
+    tensor and a sum of 0.
     """
     ones_N = torch.ones(sequence_N.shape, dtype=dtype, device=sequence_N.device)
     if reduction == "sum":
@@ -99,7 +108,8 @@ def weights(
 
 
 def reduce(values_N: Tensor, weights_N: Tensor) -> Tensor:
-    """Sum of the weighted values: a micro-batch's share of the step's loss, 0 with zero gradient where it is empty.
+    """Sum of the weighted values: a micro-batch's share of the step's loss, 0 with zero gradient
+    where it is empty.
 
     >>> reduce(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0.25, 0.25, 0.5])).item()
     3.5

@@ -4,9 +4,10 @@
     then           change = (previous - loss) / (previous + 1e-15);  momentum = beta momentum + (1 - beta) change
                    t = min(t_end, max(t_start + (t_end - t_start) step / steps, t + alpha sigmoid(momentum) (1 - t)))
 
-As in SakanaAI/TAID. sigmoid(0) = 1/2, so the adaptive part adds at most alpha (1 - t) a step: with the default 5e-4 and below about a
-thousand steps the linear floor decides. One rule is added: **a step without a site is not an update.** Its loss is 0 because nothing was
-measured; taken as a measurement, the next change is about -1e15 and the momentum keeps t still for thousands of steps.
+As in SakanaAI/TAID. sigmoid(0) = 1/2, so the adaptive part adds at most alpha (1 - t) a step: with
+the default 5e-4 and below about a thousand steps the linear floor decides. One rule is added: **a
+step without a site is not an update.** Its loss is 0 because nothing was measured; taken as a
+measurement, the next change is about -1e15 and the momentum keeps t still for thousands of steps.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class TaidSchedule:
-    """TAID's t and what its rule remembers; feed it the step's global mean of `taid`, the cross-entropy and not a KL.
+    """TAID's t and what its rule remembers; feed it the step's global mean of `taid`, the
+    cross-entropy and not a KL.
 
     >>> schedule = TaidSchedule(num_steps=1000)
     >>> schedule.update(2.0, step=0, tokens=40), schedule.update(1.9, step=1, tokens=40), schedule.update(0.0, step=2, tokens=0)
     (0.4, 0.4006, 0.4006)
 
-    `adaptive=False` is the linear part alone; as published it is not cut at t_end, and `taid` refuses a t above 1. All fields are plain
-    numbers, so a checkpoint holds them. Raises ValueError for settings outside the published bounds.
+    `adaptive=False` is the linear part alone; as published it is not cut at t_end, and `taid`
+    refuses a t above 1. All fields are plain numbers, so a checkpoint holds them. Raises ValueError
+    for settings outside the published bounds.
     """
 
     num_steps: int
@@ -42,13 +45,22 @@ class TaidSchedule:
     def __post_init__(self) -> None:
         if self.num_steps < 1:
             raise ValueError(f"num_steps must be at least 1, not {self.num_steps}")
-        if not (0.0 <= self.t_start < 1.0 and 0.0 < self.t_end <= 1.0 and 0.0 <= self.alpha <= 1.0 and 0.0 <= self.beta < 1.0):
-            raise ValueError(f"out of bounds: t_start {self.t_start}, t_end {self.t_end}, alpha {self.alpha}, beta {self.beta}")
+        if not (
+            0.0 <= self.t_start < 1.0
+            and 0.0 < self.t_end <= 1.0
+            and 0.0 <= self.alpha <= 1.0
+            and 0.0 <= self.beta < 1.0
+        ):
+            raise ValueError(
+                f"out of bounds: t_start {self.t_start}, t_end {self.t_end}, alpha {self.alpha},"
+                f" beta {self.beta}"
+            )
         if self.t < 0.0:
             self.t = self.t_start
 
     def update(self, loss: float, *, step: int, tokens: int) -> float:
-        """Take one step's loss and return the new t; with `tokens` = 0, the step's global count of loss tokens, nothing changes.
+        """Take one step's loss and return the new t; with `tokens` = 0, the step's global count of
+        loss tokens, nothing changes.
 
         `step` counts from 0. Raises ValueError for a loss that is not finite.
         """
@@ -73,7 +85,11 @@ class TaidSchedule:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put `state` back."""
-        self.t, self.previous_loss, self.momentum = state["t"], state["previous_loss"], state["momentum"]
+        self.t, self.previous_loss, self.momentum = (
+            state["t"],
+            state["previous_loss"],
+            state["momentum"],
+        )
 
 
 def _sigmoid(x: float) -> float:

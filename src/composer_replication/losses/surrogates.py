@@ -1,7 +1,8 @@
 """Policy losses of the field, one value per token, negated and unreduced: smaller is better.
 
-What a published name means is a surrogate here *and* a reduction in losses/reduction.py (`PUBLISHED` there, docs/math.md):
-GRPO, BNPO, DAPO, Dr.GRPO and LUSPO share `ppo_clip`; they differ in weights. Advantages come in per token.
+What a published name means is a surrogate here *and* a reduction in losses/reduction.py
+(`PUBLISHED` there, docs/math.md): GRPO, BNPO, DAPO, Dr.GRPO and LUSPO share `ppo_clip`; they differ
+in weights. Advantages come in per token.
 
     ppo_clip   -min(r A, clamp(r, 1 - low, 1 + high) A)             arXiv 1707.06347; clip-higher: 2503.14476; dual clip: 1912.09729
     gspo       the same with r = exp(mean log-ratio of the sequence)  arXiv 2507.18071
@@ -9,7 +10,8 @@ GRPO, BNPO, DAPO, Dr.GRPO and LUSPO share `ppo_clip`; they differ in weights. Ad
     sapo       -4 / tau * sigmoid(tau (r - 1)) A                      a soft gate instead of a clip, tau by the advantage's sign
     vespo      -sg(phi(w)) A log p, w = exp(sum of the sequence's log-ratios), phi(w) = e^lambda w^k e^(-lambda w)
 
-r = exp(log p - log p_sampled), its logarithm held within +-20 (losses/sampled.py). Shapes: N tokens, S sequences.
+r = exp(log p - log p_sampled), its logarithm held within +-20 (losses/sampled.py). Shapes: N
+tokens, S sequences.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from composer_replication.losses.sampled import MAX_LOG_RATIO, held, log_ratio, ratio, sequence_means, sequence_sums
+from composer_replication.losses.sampled import (
+    MAX_LOG_RATIO,
+    held,
+    log_ratio,
+    ratio,
+    sequence_means,
+    sequence_sums,
+)
 
 
 def ppo_clip(
@@ -39,14 +48,22 @@ def ppo_clip(
     >>> ppo_clip(now, then, torch.tensor([1.0, -1.0]), clip_low=0.2, clip_high=0.28).tolist()
     [-1.2799999713897705, 2.0]
 
-    `delta` (TRL) holds the unclipped ratio below it for both signs; `dual_clip` (verl's `clip_ratio_c`) holds the loss of a negative
-    advantage below dual_clip * |A|. Both bound what a token that became far too likely can do.
+    `delta` (TRL) holds the unclipped ratio below it for both signs; `dual_clip` (verl's
+    `clip_ratio_c`) holds the loss of a negative advantage below dual_clip * |A|. Both bound what a
+    token that became far too likely can do.
     """
-    return _clipped_surrogate(ratio(logp_N, sampled_logp_N), advantage_N, clip_low, clip_high, delta, dual_clip)
+    return _clipped_surrogate(
+        ratio(logp_N, sampled_logp_N), advantage_N, clip_low, clip_high, delta, dual_clip
+    )
 
 
 def sequence_ratio(
-    logp_N: Tensor, sampled_logp_N: Tensor, sequence_N: Tensor, *, num_sequences: int, gradient: Literal["sequence", "token"] = "sequence"
+    logp_N: Tensor,
+    sampled_logp_N: Tensor,
+    sequence_N: Tensor,
+    *,
+    num_sequences: int,
+    gradient: Literal["sequence", "token"] = "sequence",
 ) -> Tensor:
     """GSPO's ratio, exp(mean log-ratio of the token's sequence), at each token.
 
@@ -54,10 +71,13 @@ def sequence_ratio(
     >>> sequence_ratio(now, then, torch.tensor([0, 0, 1]), num_sequences=2).double().round(decimals=4).tolist()  # exp(-1 / 2), exp(0)
     [0.6065, 0.6065, 1.0]
 
-    `gradient`: "sequence" lets it flow through the mean (TRL); "token" detaches the mean and lets it flow through the token's own
-    log-prob (verl, GSPO-token). Where all advantages of a sequence are equal and none is clipped, the sums over it agree.
+    `gradient`: "sequence" lets it flow through the mean (TRL); "token" detaches the mean and lets
+    it flow through the token's own log-prob (verl, GSPO-token). Where all advantages of a sequence
+    are equal and none is clipped, the sums over it agree.
     """
-    mean_N = sequence_means(held(logp_N) - held(sampled_logp_N.detach()), sequence_N, num_sequences=num_sequences)[sequence_N]
+    mean_N = sequence_means(
+        held(logp_N) - held(sampled_logp_N.detach()), sequence_N, num_sequences=num_sequences
+    )[sequence_N]
     if gradient == "token":
         mean_N = held(logp_N) - held(logp_N.detach()) + mean_N.detach()
     elif gradient != "sequence":
@@ -77,34 +97,47 @@ def gspo(
     delta: float | None = None,
     gradient: Literal["sequence", "token"] = "sequence",
 ) -> Tensor:
-    """The clipped surrogate with the sequence's ratio, at each token; published clips are of the order 3e-4 and 4e-4.
+    """The clipped surrogate with the sequence's ratio, at each token; published clips are of the
+    order 3e-4 and 4e-4.
 
     >>> now, then = torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -1.0])
     >>> value = gspo(now, then, torch.ones(2), torch.tensor([0, 0]), num_sequences=1, clip_low=0.2, clip_high=0.2)
     >>> value.double().round(decimals=4).tolist()
     [-0.6065, -0.6065]
     """
-    r_N = sequence_ratio(logp_N, sampled_logp_N, sequence_N, num_sequences=num_sequences, gradient=gradient)
+    r_N = sequence_ratio(
+        logp_N, sampled_logp_N, sequence_N, num_sequences=num_sequences, gradient=gradient
+    )
     return _clipped_surrogate(r_N, advantage_N, clip_low, clip_high, delta, None)
 
 
-def cispo(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, cap: float, floor: float = 0.0) -> Tensor:
-    """REINFORCE with a clipped importance weight without gradient: every token keeps one, however far it is off.
+def cispo(
+    logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, cap: float, floor: float = 0.0
+) -> Tensor:
+    """REINFORCE with a clipped importance weight without gradient: every token keeps one, however
+    far it is off.
 
     >>> now, then = torch.tensor([0.5]).log(), torch.tensor([0.125]).log()  # ratio 4, cut to 2
     >>> round(cispo(now, then, torch.tensor([1.0]), cap=2.0).item(), 4)
     1.3863
 
-    `cap` is the largest weight itself: TRL's `epsilon_high` = cap; verl's `clip_ratio_high` = cap - 1, `clip_ratio_low` = 1 - floor.
+    `cap` is the largest weight itself: TRL's `epsilon_high` = cap; verl's `clip_ratio_high` = cap -
+    1, `clip_ratio_low` = 1 - floor.
     """
     weight_N = ratio(logp_N.detach(), sampled_logp_N).clamp(floor, cap)
     return _reinforced(-weight_N * advantage_N, logp_N)
 
 
 def sapo(
-    logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, temperature_positive: float = 1.0, temperature_negative: float = 1.05
+    logp_N: Tensor,
+    sampled_logp_N: Tensor,
+    advantage_N: Tensor,
+    *,
+    temperature_positive: float = 1.0,
+    temperature_negative: float = 1.05,
 ) -> Tensor:
-    """A smooth gate in place of the clip; its slope is 1 at ratio 1 and fades on both sides (TRL's `sapo`).
+    """A smooth gate in place of the clip; its slope is 1 at ratio 1 and fades on both sides (TRL's
+    `sapo`).
 
     >>> p = torch.tensor([-1.0]); sapo(p, p, torch.tensor([1.0])).tolist()  # at ratio 1: -2 A / temperature
     [-2.0]
@@ -126,12 +159,15 @@ def vespo(
     k_negative: float = 3.0,
     lambda_negative: float = 2.0,
 ) -> Tensor:
-    """REINFORCE weighted by phi(w) of the whole sequence's ratio w, without gradient; phi(1) = 1 (TRL's `vespo`).
+    """REINFORCE weighted by phi(w) of the whole sequence's ratio w, without gradient; phi(1) = 1
+    (TRL's `vespo`).
 
     >>> p = torch.tensor([-1.0, -2.0]); vespo(p, p, torch.tensor([1.0, 1.0]), torch.tensor([0, 0]), num_sequences=1).tolist()
     [1.0, 2.0]
     """
-    sums_S = sequence_sums(log_ratio(logp_N.detach(), sampled_logp_N), sequence_N, num_sequences=num_sequences)
+    sums_S = sequence_sums(
+        log_ratio(logp_N.detach(), sampled_logp_N), sequence_N, num_sequences=num_sequences
+    )
     log_w_N = sums_S.clamp(math.log(1e-8), MAX_LOG_RATIO)[sequence_N]
     positive_N = advantage_N >= 0
     k_N = _by_sign(positive_N, k_positive, k_negative, logp_N)
@@ -141,33 +177,51 @@ def vespo(
 
 
 def off_policy_keep(
-    logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, sequence_N: Tensor, *, num_sequences: int, threshold: float
+    logp_N: Tensor,
+    sampled_logp_N: Tensor,
+    advantage_N: Tensor,
+    sequence_N: Tensor,
+    *,
+    num_sequences: int,
+    threshold: float,
 ) -> Tensor:
-    """Which tokens DeepSeek-V3.2's off-policy mask keeps: A >= 0, or a sequence whose mean log p_sampled - log p is at most threshold.
+    """Which tokens DeepSeek-V3.2's off-policy mask keeps: A >= 0, or a sequence whose mean log
+    p_sampled - log p is at most threshold.
 
     >>> now, then = torch.tensor([-3.0, -1.0]), torch.tensor([-1.0, -1.0])
     >>> off_policy_keep(now, then, torch.tensor([-1.0, -1.0]), torch.tensor([0, 1]), num_sequences=2, threshold=0.5).tolist()
     [False, True]
     """
-    drift_S = sequence_means((held(sampled_logp_N) - held(logp_N)).detach(), sequence_N, num_sequences=num_sequences)
+    drift_S = sequence_means(
+        (held(sampled_logp_N) - held(logp_N)).detach(), sequence_N, num_sequences=num_sequences
+    )
     return (advantage_N >= 0) | (drift_S[sequence_N] <= threshold)
 
 
 def _by_sign(positive_N: Tensor, yes: float, no: float, like_N: Tensor) -> Tensor:
-    """One of two numbers per token, in the log-probs' precision: where() on plain numbers would round them to float32."""
+    """One of two numbers per token, in the log-probs' precision: where() on plain numbers would
+    round them to float32."""
     return torch.where(positive_N, like_N.new_tensor(yes), like_N.new_tensor(no))
 
 
 def _reinforced(slope_N: Tensor, logp_N: Tensor) -> Tensor:
-    """slope * logp, of a token that cannot occur with its log-prob held: 0 times -inf is no number."""
+    """slope * logp, of a token that cannot occur with its log-prob held: 0 times -inf is no
+    number."""
     return slope_N * held(logp_N)
 
 
 def _clipped_surrogate(
-    r_N: Tensor, advantage_N: Tensor, clip_low: float, clip_high: float, delta: float | None, dual_clip: float | None
+    r_N: Tensor,
+    advantage_N: Tensor,
+    clip_low: float,
+    clip_high: float,
+    delta: float | None,
+    dual_clip: float | None,
 ) -> Tensor:
     held_N = r_N if delta is None else r_N.clamp(max=delta)
-    value_N = -torch.minimum(held_N * advantage_N, r_N.clamp(1.0 - clip_low, 1.0 + clip_high) * advantage_N)
+    value_N = -torch.minimum(
+        held_N * advantage_N, r_N.clamp(1.0 - clip_low, 1.0 + clip_high) * advantage_N
+    )
     if dual_clip is None:
         return value_N
     if dual_clip <= 1.0:

@@ -1,10 +1,12 @@
-"""TAID (arXiv 2501.16937): the student chases a mixture of its own logits and the teacher's, which moves towards the teacher.
+"""TAID (arXiv 2501.16937): the student chases a mixture of its own logits and the teacher's, which
+moves towards the teacher.
 
     q = softmax((1 - t) sg(z_s) + t z_t)        value = -sum_v q log p_s
 
-This is a cross-entropy, as published, not a KL: at t = 0 the value is the student's entropy and the gradient 0; at t = 1 it is the
-cross-entropy with the teacher. losses/schedules.py moves t. The published code interpolates in the logits' own precision; here
-in float32 at least. Shapes: N tokens, V vocabulary.
+This is a cross-entropy, as published, not a KL: at t = 0 the value is the student's entropy and the
+gradient 0; at t = 1 it is the cross-entropy with the teacher. losses/schedules.py moves t. The
+published code interpolates in the logits' own precision; here in float32 at least. Shapes: N
+tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,18 +18,23 @@ from composer_replication.losses.distances import teacher_cross_entropy
 from composer_replication.losses.divergence import match_logits
 
 
-def taid_target(student_NV: Tensor, teacher_NV: Tensor, *, t: float | Tensor, vocab: int | None = None) -> Tensor:
+def taid_target(
+    student_NV: Tensor, teacher_NV: Tensor, *, t: float | Tensor, vocab: int | None = None
+) -> Tensor:
     """Logits of the mixture that TAID distils from, without gradient.
 
     >>> taid_target(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]]), t=0.5).tolist()
     [[0.0, 0.5]]
 
-    A column that is -inf on either side is -inf in the mixture, except where that side has no share. Where no column is left the
-    student is its own target: it has nothing to chase there. A t of its own may be a tensor of one number, as in the authors' code.
+    A column that is -inf on either side is -inf in the mixture, except where that side has no
+    share. Where no column is left the student is its own target: it has nothing to chase there. A t
+    of its own may be a tensor of one number, as in the authors' code.
     """
     t = share_of(t)
     student_NV, teacher_NV = match_logits(student_NV, teacher_NV, vocab=vocab)
-    work = torch.promote_types(torch.promote_types(student_NV.dtype, teacher_NV.dtype), torch.float32)
+    work = torch.promote_types(
+        torch.promote_types(student_NV.dtype, teacher_NV.dtype), torch.float32
+    )
     student_NV, teacher_NV = student_NV.detach().to(work), teacher_NV.to(work)
     if t in (0.0, 1.0):  # 0 times -inf is no number
         return teacher_NV if t == 1.0 else student_NV
@@ -48,14 +55,22 @@ def share_of(t: float | Tensor) -> float:
     return float(number)
 
 
-def taid(student_NV: Tensor, teacher_NV: Tensor, *, t: float | Tensor, temperature: float = 1.0, vocab: int | None = None) -> Tensor:
+def taid(
+    student_NV: Tensor,
+    teacher_NV: Tensor,
+    *,
+    t: float | Tensor,
+    temperature: float = 1.0,
+    vocab: int | None = None,
+) -> Tensor:
     """TAID's loss per token: cross-entropy of the student with the mixture at t.
 
     >>> z = torch.tensor([[0.0, 0.0]]); z2 = torch.tensor([[0.0, 2.0]])
     >>> round(taid(z2, z, t=0.0).item(), 4), round(taid(z2, z, t=1.0).item(), 4)  # the student's entropy; the whole cross-entropy
     (0.3653, 1.1269)
 
-    `temperature` divides the student's and the mixture's logits. Columns of which the student has -inf are left out.
+    `temperature` divides the student's and the mixture's logits. Columns of which the student has
+    -inf are left out.
     """
     target_NV = taid_target(student_NV, teacher_NV, t=t, vocab=vocab)
     student_NV = student_NV if vocab is None else student_NV[..., :vocab]

@@ -1,8 +1,9 @@
 """The sum of the channels: the one place where values are reduced.
 
-total = sum over channels of weight * mean / norm, where mean is over the global count and norm is the channel's running mean
-gradient norm at the final hidden states (balance "grad_norm") or 1 (balance "none"). Raw norms move during a run, so the running
-mean is an exponential one: about the last ten steps decide it, and the first steps are soon forgotten.
+total = sum over channels of weight * mean / norm, where mean is over the global count and norm is
+the channel's running mean gradient norm at the final hidden states (balance "grad_norm") or 1
+(balance "none"). Raw norms move during a run, so the running mean is an exponential one: about the
+last ten steps decide it, and the first steps are soon forgotten.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ DECAY = 0.9
 class RunningMean:
     """Exponential mean of a channel's gradient norm over the steps in which it had one.
 
-    A norm that lies k such steps back weighs DECAY ** k. `weight` is the sum of these weights: dividing by it, and not by its
-    limit 1 / (1 - DECAY), is the bias correction, so the first norm is its own mean.
+    A norm that lies k such steps back weighs DECAY ** k. `weight` is the sum of these weights:
+    dividing by it, and not by its limit 1 / (1 - DECAY), is the bias correction, so the first norm
+    is its own mean.
 
     >>> mean = RunningMean(); mean.add(2.0); mean.add(0.0); mean.add(4.0); round(mean.value, 4)  # (0.9 * 2 + 4) / (0.9 + 1)
     3.0526
@@ -46,9 +48,13 @@ class RunningMean:
 
 
 def channel_scales(
-    weights: Mapping[Channel, float], means: Mapping[Channel, RunningMean], *, balance: Literal["grad_norm", "none"]
+    weights: Mapping[Channel, float],
+    means: Mapping[Channel, RunningMean],
+    *,
+    balance: Literal["grad_norm", "none"],
 ) -> dict[Channel, float]:
-    """By what each channel's mean is multiplied in the total; a channel without a gradient so far keeps its weight.
+    """By what each channel's mean is multiplied in the total; a channel without a gradient so far
+    keeps its weight.
 
     >>> channel_scales({"lm_ce": 1.0, "hint": 0.5}, {"lm_ce": RunningMean(4.0, 1), "hint": RunningMean(0.1, 1)}, balance="grad_norm")
     {'lm_ce': 0.25, 'hint': 5.0}

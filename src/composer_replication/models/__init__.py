@@ -1,1 +1,2 @@
-"""The student: any causal language model of Hugging Face Transformers, or a tiny one made here. See load, tiny, forward, export."""
+"""The student: any causal language model of Hugging Face Transformers, or a tiny one made here. See
+load, tiny, forward, export."""

@@ -1,6 +1,8 @@
-"""From ids to final hidden states, and from hidden states to float32 logits, for any causal language model.
+"""From ids to final hidden states, and from hidden states to float32 logits, for any causal
+language model.
 
-Logits are made only where a loss needs them. Shapes: B rows, T length, D hidden size, N positions, V vocabulary.
+Logits are made only where a loss needs them. Shapes: B rows, T length, D hidden size, N positions,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,16 +22,27 @@ from composer_replication.core.errors import ConfigError
 def final_hidden(model: Any, ids_BT: Tensor) -> Tensor:
     """The hidden states (B, T, D) that the output head reads; rows are padded on the right.
 
-    A causal model never looks to the right, so padding there reaches no token, and no mask is given: a mask would change no bit of
-    what is read, and would cost twice the time in attention. Works through wrappers such as peft's: adapters stay in effect.
+    A causal model never looks to the right, so padding there reaches no token, and no mask is
+    given: a mask would change no bit of what is read, and would cost twice the time in attention.
+    Works through wrappers such as peft's: adapters stay in effect.
     """
     return decoder_of(model)(input_ids=ids_BT, use_cache=False).last_hidden_state
 
 
-def predictors(model: Any, ids_BT: Tensor, lengths_B: Tensor, *, row_N: Tensor, position_N: Tensor, max_tokens: int) -> Tensor:
-    """Hidden states (N, D) that predict the tokens at (row, position), i.e. those one position before; for scoring many rows.
+def predictors(
+    model: Any,
+    ids_BT: Tensor,
+    lengths_B: Tensor,
+    *,
+    row_N: Tensor,
+    position_N: Tensor,
+    max_tokens: int,
+) -> Tensor:
+    """Hidden states (N, D) that predict the tokens at (row, position), i.e. those one position
+    before; for scoring many rows.
 
-    At most `max_tokens` padded tokens (and at least one row) go through one forward; `row_N` must not decrease.
+    At most `max_tokens` padded tokens (and at least one row) go through one forward; `row_N` must
+    not decrease.
     """
     parts, start, lengths = [], 0, lengths_B.tolist()
     while start < len(lengths):
@@ -44,21 +57,27 @@ def predictors(model: Any, ids_BT: Tensor, lengths_B: Tensor, *, row_N: Tensor, 
 
 
 def decoder_of(model: Any) -> nn.Module:
-    """The part of a causal language model below its head; raises ConfigError for a model that does not name it."""
+    """The part of a causal language model below its head; raises ConfigError for a model that does
+    not name it."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     if decoder is None or decoder is model:
         decoder = getattr(model, getattr(model, "base_model_prefix", ""), None)
     if not isinstance(decoder, nn.Module) or model.get_output_embeddings() is None:
-        raise ConfigError(f"{type(model).__name__} names no decoder and output head", fix="use a causal language model of transformers")
+        raise ConfigError(
+            f"{type(model).__name__} names no decoder and output head",
+            fix="use a causal language model of transformers",
+        )
     return decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What turns a final hidden state h into logits: cap(scale * (h W^T + b)), where cap(z) = softcap * tanh(z / softcap).
+    """What turns a final hidden state h into logits: cap(scale * (h W^T + b)), where cap(z) =
+    softcap * tanh(z / softcap).
 
-    Example: Head(weight_VD=model.lm_head.weight, softcap=30.0). The tensors are the model's own where they can be, so a loss on the
-    logits reaches its parameters. losses/fused.py reads these four names, whatever holds them: it must not import models.
+    Example: Head(weight_VD=model.lm_head.weight, softcap=30.0). The tensors are the model's own
+    where they can be, so a loss on the logits reaches its parameters. losses/fused.py reads these
+    four names, whatever holds them: it must not import models.
     """
 
     weight_VD: Tensor
@@ -68,26 +87,40 @@ class Head:
 
 
 def head_of(model: Any) -> Head:
-    """The output head of a causal language model as one matrix, differentiable in whatever the model trains of it.
+    """The output head of a causal language model as one matrix, differentiable in whatever the
+    model trains of it.
 
-    LoRA on the head gives its effective weight W + sum s B A. A weight that is sharded over ranks (FSDP2) is gathered; its gradient
-    goes back to the shards as the mean over the ranks, which is what FSDP2 does with every other parameter. All ranks must call this.
+    LoRA on the head gives its effective weight W + sum s B A. A weight that is sharded over ranks
+    (FSDP2) is gathered; its gradient goes back to the shards as the mean over the ranks, which is
+    what FSDP2 does with every other parameter. All ranks must call this.
 
-    Raises ConfigError for a head that is not one linear map: DoRA, dropout between the adapter and the hidden state, quantised weights.
+    Raises ConfigError for a head that is not one linear map: DoRA, dropout between the adapter and
+    the hidden state, quantised weights.
     """
     weight_VD, bias_V = _linear(model.get_output_embeddings())
     config = model.config.get_text_config()
-    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
-    return Head(weight_VD=weight_VD, bias_V=bias_V, scale=scale, softcap=getattr(config, "final_logit_softcapping", None) or None)
+    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
+        getattr(config, "logits_scaling", None) or 1.0
+    )
+    return Head(
+        weight_VD=weight_VD,
+        bias_V=bias_V,
+        scale=scale,
+        softcap=getattr(config, "final_logit_softcapping", None) or None,
+    )
 
 
 def project(model: Any, hidden_ND: Tensor) -> Tensor:
-    """Logits (N, V) in float32 (float64 stays), whatever the weights' precision: bfloat16 logits would drown small divergences.
+    """Logits (N, V) in float32 (float64 stays), whatever the weights' precision: bfloat16 logits
+    would drown small divergences.
 
-    Includes what some families do behind the head: Gemma's soft cap, Granite's and Cohere's scale. Autocast does not lower it.
+    Includes what some families do behind the head: Gemma's soft cap, Granite's and Cohere's scale.
+    Autocast does not lower it.
     """
     head = head_of(model)
-    work = torch.promote_types(torch.promote_types(hidden_ND.dtype, head.weight_VD.dtype), torch.float32)
+    work = torch.promote_types(
+        torch.promote_types(hidden_ND.dtype, head.weight_VD.dtype), torch.float32
+    )
     with torch.autocast(hidden_ND.device.type, enabled=False):
         bias_V = head.bias_V.to(work) if head.bias_V is not None else None
         logits_NV = F.linear(hidden_ND.to(work), head.weight_VD.to(work), bias_V)
@@ -98,14 +131,24 @@ def project(model: Any, hidden_ND: Tensor) -> Tensor:
 
 def _linear(module: Any) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of a head, through peft's wrappers."""
-    if hasattr(module, "modules_to_save") and hasattr(module, "active_adapters"):  # peft trains a copy of the whole head
+    # peft trains a copy of the whole head
+    if hasattr(module, "modules_to_save") and hasattr(module, "active_adapters"):
         active = [name for name in module.active_adapters if name in module.modules_to_save]
-        module = module.modules_to_save[active[0]] if active and not module.disable_adapters else module.original_module
+        module = (
+            module.modules_to_save[active[0]]
+            if active and not module.disable_adapters
+            else module.original_module
+        )
     if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
         return _with_adapters(module)
-    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward or not module.weight.is_floating_point():
+    if (
+        not isinstance(module, nn.Linear)
+        or type(module).forward is not nn.Linear.forward
+        or not module.weight.is_floating_point()
+    ):
         raise ConfigError(
-            f"the output head is a {type(module).__name__}, not a plain linear layer", fix="leave the head out of quantisation and adapters"
+            f"the output head is a {type(module).__name__}, not a plain linear layer",
+            fix="leave the head out of quantisation and adapters",
         )
     return _gathered(module.weight), None if module.bias is None else _gathered(module.bias)
 
@@ -119,19 +162,33 @@ def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
         if name not in module.lora_A:
             continue
         dropout = module.lora_dropout[name]
-        if (module.training and getattr(dropout, "p", 0.0) > 0) or getattr(module, "use_dora", {}).get(name) or module.lora_bias.get(name):
+        if (
+            (module.training and getattr(dropout, "p", 0.0) > 0)
+            or getattr(module, "use_dora", {}).get(name)
+            or module.lora_bias.get(name)
+        ):
             raise ConfigError(
-                f"the adapter {name!r} of the output head is not W + s B A", fix="use LoRA on the head without dropout, DoRA and bias"
+                f"the adapter {name!r} of the output head is not W + s B A",
+                fix="use LoRA on the head without dropout, DoRA and bias",
             )
-        up_VR, down_RD = _gathered(module.lora_B[name].weight), _gathered(module.lora_A[name].weight)
+        up_VR, down_RD = (
+            _gathered(module.lora_B[name].weight),
+            _gathered(module.lora_A[name].weight),
+        )
         work = torch.promote_types(torch.promote_types(weight_VD.dtype, up_VR.dtype), torch.float32)
         with torch.autocast(weight_VD.device.type, enabled=False):
-            weight_VD = torch.addmm(weight_VD.to(work), up_VR.to(work), down_RD.to(work), alpha=float(module.scaling[name]))
+            weight_VD = torch.addmm(
+                weight_VD.to(work),
+                up_VR.to(work),
+                down_RD.to(work),
+                alpha=float(module.scaling[name]),
+            )
     return weight_VD, bias_V
 
 
 def _gathered(parameter: Tensor) -> Tensor:
-    """A parameter as a plain tensor: one that is sharded over ranks is gathered, and its gradient is averaged back to the shards."""
+    """A parameter as a plain tensor: one that is sharded over ranks is gathered, and its gradient
+    is averaged back to the shards."""
     if not hasattr(parameter, "full_tensor"):
         return parameter
     from torch.distributed.tensor import DTensor, Partial
@@ -139,7 +196,8 @@ def _gathered(parameter: Tensor) -> Tensor:
     if not isinstance(parameter, DTensor):
         return parameter
     mesh = parameter.device_mesh
-    # each rank's gradient is a part of a sum; without saying so, each shard would keep its own rank's gradient only
+    # each rank's gradient is a part of a sum; without saying so, each shard would keep its own
+    # rank's gradient only
     whole = parameter.full_tensor(grad_placements=[Partial()] * mesh.ndim)
     if whole.requires_grad:
         whole.register_hook(lambda grad: grad / mesh.size())
@@ -147,25 +205,31 @@ def _gathered(parameter: Tensor) -> Tensor:
 
 
 def check_projection(model: Any) -> None:
-    """Compare `project(final_hidden(...))` with the model's own logits on a few ids; raises ConfigError where they differ."""
+    """Compare `project(final_hidden(...))` with the model's own logits on a few ids; raises
+    ConfigError where they differ."""
     device = next(model.parameters()).device
     ids_BT = torch.arange(1, 7, device=device)[None] % model.config.get_text_config().vocab_size
     with scoring(model):
         ours_NV = project(model, final_hidden(model, ids_BT)[0])
         own_NV = model(input_ids=ids_BT, use_cache=False).logits[0].float()
     tolerance = 1e-3 if model.dtype == torch.float32 else 0.05
-    if ours_NV.shape != own_NV.shape or not torch.allclose(ours_NV, own_NV, rtol=tolerance, atol=tolerance * float(own_NV.abs().max())):
+    if ours_NV.shape != own_NV.shape or not torch.allclose(
+        ours_NV, own_NV, rtol=tolerance, atol=tolerance * float(own_NV.abs().max())
+    ):
         raise ConfigError(
-            f"{type(model).__name__} does something between its head and its logits that is not known here",
+            f"{type(model).__name__} does something between its head and its logits that is not"
+            " known here",
             fix="use another student, or open an issue with the model's name",
         )
 
 
 @contextmanager
 def scoring(model: Any, *, adapters: bool = True) -> Iterator[None]:
-    """Score without gradient and without dropout; `adapters=False` switches LoRA off, which gives the weights it started from.
+    """Score without gradient and without dropout; `adapters=False` switches LoRA off, which gives
+    the weights it started from.
 
-    Afterwards every module is in the mode it was in: a dropout that its owner keeps in eval is not woken up.
+    Afterwards every module is in the mode it was in: a dropout that its owner keeps in eval is not
+    woken up.
     """
     was_training, modes = model.training, [(module, module.training) for module in model.modules()]
     model.eval()

@@ -1,4 +1,5 @@
-"""Any causal language model as the student: "tiny", a folder, or a hub name; all weights or LoRA adapters.
+"""Any causal language model as the student: "tiny", a folder, or a hub name; all weights or LoRA
+adapters.
 
     student = load_student(config.student, tokenizer=load_tokenizer(folder), seed=config.seed)
     student.model, student.num_parameters, student.num_trainable
@@ -22,13 +23,15 @@ TINY = "tiny"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 NO_CODE = {"trust_remote_code": False, "use_safetensors": True}
-"""A model's folder may come from anybody: Python that it brings is never run, and weights are never read from pickles, which can run any.
-Without the first, transformers asks on a terminal, and a y in haste is enough."""
+"""A model's folder may come from anybody: Python that it brings is never run, and weights are never
+read from pickles, which can run any. Without the first, transformers asks on a terminal, and a y in
+haste is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student:
-    """The model that is trained, its tokenizer, and where both came from; `lora` = only adapters are trained."""
+    """The model that is trained, its tokenizer, and where both came from; `lora` = only adapters
+    are trained."""
 
     name: str
     model: Any
@@ -57,37 +60,63 @@ _FIX_NAME = 'give a folder written by save_pretrained, a hub name you can reach,
 def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Student:
     """The student of a run, in training precision, with LoRA adapters where asked for.
 
-    Raises ConfigError for a name that cannot be loaded, and for a tokenizer that has more tokens than the model embeds.
+    Raises ConfigError for a name that cannot be loaded, and for a tokenizer that has more tokens
+    than the model embeds.
     """
-    model = make_tiny(tokenizer, seed=seed).to(DTYPES[settings.dtype]) if settings.model == TINY else _from_pretrained(settings)
+    model = (
+        make_tiny(tokenizer, seed=seed).to(DTYPES[settings.dtype])
+        if settings.model == TINY
+        else _from_pretrained(settings)
+    )
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
-        raise ConfigError(f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}", where=settings.model)
+        raise ConfigError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model embeds {rows}",
+            where=settings.model,
+        )
     check_projection(model)
     if settings.lora.rank:
         model = _with_lora(model, settings, seed=seed)
-    return Student(name=settings.model, model=model, tokenizer=tokenizer, lora=settings.lora.rank > 0)
+    return Student(
+        name=settings.model, model=model, tokenizer=tokenizer, lora=settings.lora.rank > 0
+    )
 
 
 def _from_pretrained(settings: StudentSettings) -> Any:
     transformers = need("transformers", extra="train")
     transformers.utils.logging.disable_progress_bar()  # a library does not draw on the terminal
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(settings.model, dtype=DTYPES[settings.dtype], **NO_CODE)
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            settings.model, dtype=DTYPES[settings.dtype], **NO_CODE
+        )
     except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"cannot load {settings.model!r}: {_first_line(error)}", where="student.model", fix=_FIX_NAME) from error
+        raise ConfigError(
+            f"cannot load {settings.model!r}: {_first_line(error)}",
+            where="student.model",
+            fix=_FIX_NAME,
+        ) from error
 
 
 def _with_lora(model: Any, settings: StudentSettings, *, seed: int) -> Any:
-    """The model with adapters on every linear layer but the head; only they are trained, and they start as no change."""
+    """The model with adapters on every linear layer but the head; only they are trained, and they
+    start as no change."""
     peft = need("peft", extra="train")
-    config = peft.LoraConfig(r=settings.lora.rank, lora_alpha=settings.lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = peft.LoraConfig(
+        r=settings.lora.rank,
+        lora_alpha=settings.lora.alpha,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             return peft.get_peft_model(model, config)
         except ValueError as error:
-            raise ConfigError(f"no LoRA for {settings.model!r}: {_first_line(error)}", where="student.lora", fix="set rank = 0") from error
+            raise ConfigError(
+                f"no LoRA for {settings.model!r}: {_first_line(error)}",
+                where="student.lora",
+                fix="set rank = 0",
+            ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -18,7 +18,8 @@ WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 
 def save_student(student: Student, folder: Path) -> None:
-    """Write weights (or the adapter), configuration and tokenizer into `folder`; the caller makes it appear atomically.
+    """Write weights (or the adapter), configuration and tokenizer into `folder`; the caller makes
+    it appear atomically.
 
     Full weights carry the parameters' own names, each once (a tied head is not written twice).
     """
@@ -26,27 +27,40 @@ def save_student(student: Student, folder: Path) -> None:
     if student.lora:
         student.model.save_pretrained(str(folder))
     else:
-        tensors = {name: p.detach().cpu().contiguous() for name, p in student.model.named_parameters()}
+        tensors = {
+            name: p.detach().cpu().contiguous() for name, p in student.model.named_parameters()
+        }
         save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
-        student.model.config.architectures = [type(student.model).__name__]  # servers choose the class by it, as save_pretrained writes it
+        # servers choose the class by it, as save_pretrained writes it
+        student.model.config.architectures = [type(student.model).__name__]
         student.model.config.save_pretrained(str(folder))
         if getattr(student.model, "generation_config", None) is not None:
             student.model.generation_config.save_pretrained(str(folder))
     student.tokenizer.save_pretrained(str(folder))
 
 
-def save_served(model: Any, tokenizer: Any, folder: Path, *, template: str, end_ids: Sequence[int]) -> None:
-    """Write a model (or a peft model's adapter) so that any server reads it as it was trained; the caller makes it appear atomically.
+def save_served(
+    model: Any, tokenizer: Any, folder: Path, *, template: str, end_ids: Sequence[int]
+) -> None:
+    """Write a model (or a peft model's adapter) so that any server reads it as it was trained; the
+    caller makes it appear atomically.
 
-    `template` becomes the chat template, the one that was trained with; generation ends at `end_ids`, which its messages end with, and at
-    what ended it before.
+    `template` becomes the chat template, the one that was trained with; generation ends at
+    `end_ids`, which its messages end with, and at what ended it before.
     """
-    need("transformers", extra="train").utils.logging.disable_progress_bar()  # a library does not draw on the terminal
+    # a library does not draw on the terminal
+    need("transformers", extra="train").utils.logging.disable_progress_bar()
     folder.mkdir(parents=True, exist_ok=True)
     generation = getattr(model, "generation_config", None)
     if generation is not None:
-        known = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
-        ends = dict.fromkeys(int(i) for i in (*known, *end_ids, tokenizer.eos_token_id) if i is not None)
+        known = (
+            generation.eos_token_id
+            if isinstance(generation.eos_token_id, list)
+            else [generation.eos_token_id]
+        )
+        ends = dict.fromkeys(
+            int(i) for i in (*known, *end_ids, tokenizer.eos_token_id) if i is not None
+        )
         generation.eos_token_id = list(ends)
         generation.save_pretrained(str(folder))
     model.save_pretrained(str(folder))
@@ -55,7 +69,8 @@ def save_served(model: Any, tokenizer: Any, folder: Path, *, template: str, end_
 
 
 def load_weights(student: Student, folder: Path) -> None:
-    """Put the weights of `save_student` back into a student of the same shape; raises DataError unless all of them fit."""
+    """Put the weights of `save_student` back into a student of the same shape; raises DataError
+    unless all of them fit."""
     path = folder / (ADAPTER if student.lora else WEIGHTS)
     tensors = read_tensors(path)
     if student.lora:
@@ -69,7 +84,9 @@ def load_weights(student: Student, folder: Path) -> None:
     if missing or outcome.unexpected_keys:
         first = (missing or outcome.unexpected_keys)[0]
         raise DataError(
-            f"the checkpoint is of another model: {first} does not fit", where=str(path), fix="resume with the run's own student"
+            f"the checkpoint is of another model: {first} does not fit",
+            where=str(path),
+            fix="resume with the run's own student",
         )
 
 
@@ -78,14 +95,21 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(str(path))
     except (OSError, SafetensorError) as error:
-        what = f"{path.name} cannot be read: {error}" if path.exists() else f"{path.name} is missing"
-        raise DamagedError(what, where=str(path.parent), fix="go on from another checkpoint") from error
+        what = (
+            f"{path.name} cannot be read: {error}" if path.exists() else f"{path.name} is missing"
+        )
+        raise DamagedError(
+            what, where=str(path.parent), fix="go on from another checkpoint"
+        ) from error
 
 
 def weights_sha256(model: Any) -> str:
-    """A hash of every weight, bit for bit: what says which student a run began with, and which one was judged."""
+    """A hash of every weight, bit for bit: what says which student a run began with, and which one
+    was judged."""
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         digest.update(name.encode() + b"\0")
-        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(
+            parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()

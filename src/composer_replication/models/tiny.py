@@ -1,6 +1,8 @@
-"""A student of about 0.6M parameters, made on the spot: Qwen3 architecture, tied head, random weights from a seed.
+"""A student of about 0.6M parameters, made on the spot: Qwen3 architecture, tied head, random
+weights from a seed.
 
-It exists so that everything here runs on a laptop without a hub. It knows nothing: what it shows is that the machinery works.
+It exists so that everything here runs on a laptop without a hub. It knows nothing: what it shows is
+that the machinery works.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ LAYERS, HEADS, KV_HEADS = 3, 4, 2
 def make_tiny(tokenizer: Any, *, seed: int, head_dim: int = 28, feed_forward: int = 256) -> Any:
     """A Qwen3ForCausalLM for this tokenizer; the same seed and vocabulary give the same weights.
 
-    It has three layers of width 4 * head_dim. The tokenizer is trained by tokens/tiny_tokenizer.py, one floor above. Raises
-    ConfigError where its vocabulary would make the model leave the promised 0.4-0.8M parameters.
+    It has three layers of width 4 * head_dim. The tokenizer is trained by tokens/tiny_tokenizer.py,
+    one floor above. Raises ConfigError where its vocabulary would make the model leave the promised
+    0.4-0.8M parameters.
     """
     transformers = need("transformers", extra="train")
     config = transformers.Qwen3Config(
@@ -43,7 +46,8 @@ def make_tiny(tokenizer: Any, *, seed: int, head_dim: int = 28, feed_forward: in
     num_parameters = sum(p.numel() for p in model.parameters())
     if not MIN_PARAMETERS <= num_parameters <= MAX_PARAMETERS:
         raise ConfigError(
-            f"a tiny student for {len(tokenizer)} tokens has {num_parameters} parameters, not {MIN_PARAMETERS}-{MAX_PARAMETERS}",
+            f"a tiny student for {len(tokenizer)} tokens has {num_parameters} parameters, not"
+            f" {MIN_PARAMETERS}-{MAX_PARAMETERS}",
             fix="train its tokenizer with about 2048 tokens",
         )
     return model

@@ -1,12 +1,14 @@
-"""Attention over several branches at once (models/tree_plan.py): exact for full and sliding layers, soft caps, sinks; no T x T matrix.
+"""Attention over several branches at once (models/tree_plan.py): exact for full and sliding layers,
+soft caps, sinks; no T x T matrix.
 
 Three ways, the same values:
     chains   chain by chain: a chain's queries over [what stands above it + itself], causal from the lower right (any device)
     dense    one masked call; the mask is written out from the intervals of the nodes, not from the chains, so it checks both others
     flex     FlexAttention with the intervals as its mask (CUDA)
 
-A chain's keys stand at consecutive positions, so a chunk of its queries needs a mask of chunk x keys at most, and in a window layer only
-the keys within the window. Shapes: H query heads, G key heads, E head size, Q queries, K keys, n queries of a chunk, k keys it can see.
+A chain's keys stand at consecutive positions, so a chunk of its queries needs a mask of chunk x
+keys at most, and in a window layer only the keys within the window. Shapes: H query heads, G key
+heads, E head size, Q queries, K keys, n queries of a chunk, k keys it can see.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ Mode = Literal["chains", "dense", "flex"]
 
 _MASK_ENTRIES = 1 << 22  # entries of a chunk's mask
 _WINDOW_CHUNK = 1024  # queries of a window layer that share their keys, at most
-_COPIED_KEYS = 1 << 16  # keys that chains may copy per layer and keep for the backward; beyond, they are gathered again there
+# keys that chains may copy per layer and keep for the backward; beyond, they are gathered again
+# there
+_COPIED_KEYS = 1 << 16
 
 
 @dataclass(slots=True)
@@ -62,13 +66,24 @@ class _Kernel:
         return self.softcap is None and self.sinks_H is None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """(1, H, n, E) from (1, H, n, E) and (1, G, k, E); `mask` (n, k), None = causal, both beginning together."""
+        """(1, H, n, E) from (1, H, n, E) and (1, G, k, E); `mask` (n, k), None = causal, both
+        beginning together."""
         if self.plain:
-            how = {"dropout_p": self.dropout, "scale": self.scale, "enable_gqa": query.shape[1] != key.shape[1]}
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, **how)
+            how = {
+                "dropout_p": self.dropout,
+                "scale": self.scale,
+                "enable_gqa": query.shape[1] != key.shape[1],
+            }
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=mask is None, **how
+            )
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-        scores = query @ key.transpose(2, 3) * (self.scale if self.scale is not None else query.shape[-1] ** -0.5)
+        scores = (
+            query
+            @ key.transpose(2, 3)
+            * (self.scale if self.scale is not None else query.shape[-1] ** -0.5)
+        )
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
         if mask is None:
@@ -77,7 +92,9 @@ class _Kernel:
         if self.sinks_H is not None:  # one more column that takes weight and gives nothing
             column = self.sinks_H.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
             scores = torch.cat([scores, column], dim=-1)
-        weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
+        weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(
+            query.dtype
+        )
         return F.dropout(weights[..., : key.shape[2]], p=self.dropout) @ value
 
 
@@ -95,7 +112,8 @@ def tree_attention_forward(
     tree_call: TreeCall | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What Transformers calls in place of its own attention; (1, Q, H, E). Raises ValueError outside of a forward over a pass."""
+    """What Transformers calls in place of its own attention; (1, Q, H, E). Raises ValueError
+    outside of a forward over a pass."""
     if tree_call is None or query.shape[:3:2] != (1, tree_call.plan.size):
         raise ValueError(f"attention {NAME!r} needs a pass of a forest: call tree_hidden")
     if tree_call.keep is not None:
@@ -104,41 +122,72 @@ def tree_attention_forward(
     kernel = _Kernel(scale=scaling, dropout=dropout, softcap=softcap, sinks_H=s_aux)
     window = sliding_window if sliding_window is not None else _window_by_type(module)
     how = {"chains": _chains, "dense": _dense, "flex": _flex}[tree_call.mode]
-    return how(tree_call, kernel, window, query, key, value, below).transpose(1, 2).contiguous(), None
+    return (
+        how(tree_call, kernel, window, query, key, value, below).transpose(1, 2).contiguous(),
+        None,
+    )
 
 
 def _window_by_type(module: Any) -> int | None:
-    """The window of a layer that is called a sliding one but does not hand its window to its attention."""
+    """The window of a layer that is called a sliding one but does not hand its window to its
+    attention."""
     types = getattr(module.config, "layer_types", None)
-    return module.config.sliding_window if types and types[module.layer_idx] == "sliding_attention" else None
+    return (
+        module.config.sliding_window
+        if types and types[module.layer_idx] == "sliding_attention"
+        else None
+    )
 
 
 Below = tuple[Tensor, Tensor] | None
 
 
-def _chains(call: TreeCall, kernel: _Kernel, window: int | None, query: Tensor, key: Tensor, value: Tensor, below: Below) -> Tensor:
+def _chains(
+    call: TreeCall,
+    kernel: _Kernel,
+    window: int | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    below: Below,
+) -> Tensor:
     copied = sum(chain.own.depth for chain in call.plan.chains if chain.above)
     again = torch.is_grad_enabled() and (copied > _COPIED_KEYS or not kernel.plain)
     outs = []
     for chain in call.plan.chains:
         own = chain.own
         for start, end in _chunks(own, window, whole=kernel.plain and not chain.above):
-            first, last = own.depth + start - own.start, own.depth + end - own.start  # positions of the queries
+            # positions of the queries
+            first, last = own.depth + start - own.start, own.depth + end - own.start
             low = 0 if window is None else max(0, first - window + 1)
             parts = [part for s in (*chain.above, own) if (part := _clip(s, low, last)) is not None]
             mask = _mask(call, low, first, last, window, query.device)
             together = _gather(kernel, parts, mask)
             inputs = (query[:, :, start:end], key, value, *(below or ()))
-            outs.append(checkpoint(together, *inputs, use_reentrant=False) if again else together(*inputs))
+            outs.append(
+                checkpoint(together, *inputs, use_reentrant=False) if again else together(*inputs)
+            )
     return torch.cat(outs, dim=2) if len(outs) > 1 else outs[0]
 
 
-def _gather(kernel: _Kernel, parts: list[ForwardSpan], mask: Tensor | None) -> Callable[..., Tensor]:
-    """The attention of one chunk over these parts of the keys, as a function of tensors alone: it may have to run twice."""
+def _gather(
+    kernel: _Kernel, parts: list[ForwardSpan], mask: Tensor | None
+) -> Callable[..., Tensor]:
+    """The attention of one chunk over these parts of the keys, as a function of tensors alone: it
+    may have to run twice."""
 
-    def run(query: Tensor, key: Tensor, value: Tensor, below_key: Tensor | None = None, below_value: Tensor | None = None) -> Tensor:
+    def run(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        below_key: Tensor | None = None,
+        below_value: Tensor | None = None,
+    ) -> Tensor:
         def seen(own: Tensor, cached: Tensor | None) -> Tensor:
-            found = [(cached if part.cached and cached is not None else own)[:, :, part.start : part.end] for part in parts]
+            found = [
+                (cached if part.cached and cached is not None else own)[:, :, part.start : part.end]
+                for part in parts
+            ]
             return torch.cat(found, dim=2) if len(found) > 1 else found[0]
 
         return kernel(query, seen(key, below_key), seen(value, below_value), mask)
@@ -147,13 +196,18 @@ def _gather(kernel: _Kernel, parts: list[ForwardSpan], mask: Tensor | None) -> C
 
 
 def _chunks(own: ForwardSpan, window: int | None, *, whole: bool) -> Iterator[tuple[int, int]]:
-    """Parts of a chain's queries whose mask is small; `whole` = without a window no mask is needed, so one part will do."""
+    """Parts of a chain's queries whose mask is small; `whole` = without a window no mask is needed,
+    so one part will do."""
     length, start = own.end - own.start, own.start
     if whole and (window is None or window >= own.depth + length):
         yield own.start, own.end
         return
     while start < own.end:
-        keys = own.depth + start - own.start if window is None else min(window, own.depth + start - own.start)
+        keys = (
+            own.depth + start - own.start
+            if window is None
+            else min(window, own.depth + start - own.start)
+        )
         size = max(16, _MASK_ENTRIES // (keys + _WINDOW_CHUNK))
         size = min(size, _WINDOW_CHUNK)
         yield start, min(start + size, own.end)
@@ -164,21 +218,38 @@ def _clip(segment: ForwardSpan, low: int, high: int) -> ForwardSpan | None:
     """The part of a segment at positions [low, high)."""
     start = segment.start + max(0, low - segment.depth)
     end = min(segment.end, segment.start + high - segment.depth)
-    return ForwardSpan(start, end, segment.depth + start - segment.start, segment.cached) if start < end else None
+    return (
+        ForwardSpan(start, end, segment.depth + start - segment.start, segment.cached)
+        if start < end
+        else None
+    )
 
 
-def _mask(call: TreeCall, low: int, first: int, last: int, window: int | None, device: torch.device) -> Tensor | None:
-    """Queries at positions [first, last) over keys at [low, last); None where plain causal attention says the same."""
+def _mask(
+    call: TreeCall, low: int, first: int, last: int, window: int | None, device: torch.device
+) -> Tensor | None:
+    """Queries at positions [first, last) over keys at [low, last); None where plain causal
+    attention says the same."""
     if low == first and (window is None or window >= last - first):
         return None
     name = (low, first, last, window)
     if name not in call.masks:
-        apart = torch.arange(first, last, device=device)[:, None] - torch.arange(low, last, device=device)
+        apart = torch.arange(first, last, device=device)[:, None] - torch.arange(
+            low, last, device=device
+        )
         call.masks[name] = apart >= 0 if window is None else (apart >= 0) & (apart < window)
     return call.masks[name]
 
 
-def _dense(call: TreeCall, kernel: _Kernel, window: int | None, query: Tensor, key: Tensor, value: Tensor, below: Below) -> Tensor:
+def _dense(
+    call: TreeCall,
+    kernel: _Kernel,
+    window: int | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    below: Below,
+) -> Tensor:
     if window not in call.masks:
         call.masks[window] = dense_mask(call.plan, window=window).to(query.device)
     key, value = _joined(key, value, below)
@@ -186,20 +257,29 @@ def _dense(call: TreeCall, kernel: _Kernel, window: int | None, query: Tensor, k
 
 
 def _joined(key: Tensor, value: Tensor, below: Below) -> tuple[Tensor, Tensor]:
-    return (key, value) if below is None else (torch.cat([below[0], key], dim=2), torch.cat([below[1], value], dim=2))
+    return (
+        (key, value)
+        if below is None
+        else (torch.cat([below[0], key], dim=2), torch.cat([below[1], value], dim=2))
+    )
 
 
-def mask_mod(plan: TreePlan, *, window: int | None, device: torch.device | str) -> Callable[..., Tensor]:
+def mask_mod(
+    plan: TreePlan, *, window: int | None, device: torch.device | str
+) -> Callable[..., Tensor]:
     """The mask of a pass as FlexAttention asks for it: a function of (batch, head, query, key).
 
-    A key is seen where its node's interval holds the query's node, it does not stand behind the query, and lies in the window.
+    A key is seen where its node's interval holds the query's node, it does not stand behind the
+    query, and lies in the window.
     """
     position_K, interval_K2 = (tensor.to(device) for tensor in plan.seen)
     enter_K, exit_K = interval_K2[:, 0].contiguous(), interval_K2[:, 1].contiguous()
     enter_Q, position_Q = plan.interval_Q2[:, 0].contiguous().to(device), plan.position_Q.to(device)
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        seen = (enter_K[k] <= enter_Q[q]) & (enter_Q[q] < exit_K[k]) & (position_K[k] <= position_Q[q])
+        seen = (
+            (enter_K[k] <= enter_Q[q]) & (enter_Q[q] < exit_K[k]) & (position_K[k] <= position_Q[q])
+        )
         return seen if window is None else seen & (position_Q[q] - position_K[k] < window)
 
     return sees
@@ -208,15 +288,28 @@ def mask_mod(plan: TreePlan, *, window: int | None, device: torch.device | str) 
 _COMPILED: list[Callable[..., Any]] = []
 
 
-def _flex(call: TreeCall, kernel: _Kernel, window: int | None, query: Tensor, key: Tensor, value: Tensor, below: Below) -> Tensor:
+def _flex(
+    call: TreeCall,
+    kernel: _Kernel,
+    window: int | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    below: Below,
+) -> Tensor:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     if kernel.dropout:
-        raise ValueError("FlexAttention has no dropout: set the model's attention_dropout to 0, or use layout rows")
+        raise ValueError(
+            "FlexAttention has no dropout: set the model's attention_dropout to 0, or use layout"
+            " rows"
+        )
     key, value = _joined(key, value, below)
     if window not in call.masks:
         sees = mask_mod(call.plan, window=window, device=query.device)
-        call.masks[window] = create_block_mask(sees, None, None, query.shape[2], key.shape[2], device=str(query.device))
+        call.masks[window] = create_block_mask(
+            sees, None, None, query.shape[2], key.shape[2], device=str(query.device)
+        )
     if not _COMPILED:
         _COMPILED.append(torch.compile(flex_attention, dynamic=True))
     cap = kernel.softcap or 1.0

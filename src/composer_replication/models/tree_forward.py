@@ -1,4 +1,5 @@
-"""One forward over a pass of a forest (tokens/tree.py), for any causal language model whose attention Transformers lets one exchange.
+"""One forward over a pass of a forest (tokens/tree.py), for any causal language model whose
+attention Transformers lets one exchange.
 
     require_tree(model)                                        # raises where it would not be exact, and says what to do
     with tree_attention(model):                                # around the backward too: checkpointed layers run again in it
@@ -8,7 +9,8 @@
             hint_QD = tree_hidden(model, hints, cache=kept)    # only the hints' own tokens go through the model
         hidden_QD.backward(grad_QD)
 
-Nothing else of the model is touched: positions come from the pass, and attention (models/tree_attention.py) from its chains.
+Nothing else of the model is touched: positions come from the pass, and attention
+(models/tree_attention.py) from its chains.
 Shapes: Q tokens of the pass, D hidden size.
 """
 
@@ -24,19 +26,37 @@ from torch import Tensor, nn
 
 from composer_replication.core.errors import ConfigError, need
 from composer_replication.models.forward import decoder_of, final_hidden, scoring
-from composer_replication.models.tree_attention import NAME, KeyValues, Mode, TreeCall, tree_attention_forward
+from composer_replication.models.tree_attention import (
+    NAME,
+    KeyValues,
+    Mode,
+    TreeCall,
+    tree_attention_forward,
+)
 from composer_replication.models.tree_plan import Chain, ForwardSpan, TreePlan
 
 REMEDY = 'set train.layout = "rows"'
 _EXACT_LAYERS = frozenset({"full_attention", "sliding_attention"})
-_STATEFUL = ("mamba", "rwkv", "recurrent", "gateddelta", "linearattention", "shortconv", "xlstm", "retention", "lightningattention")
+_STATEFUL = (
+    "mamba",
+    "rwkv",
+    "recurrent",
+    "gateddelta",
+    "linearattention",
+    "shortconv",
+    "xlstm",
+    "retention",
+    "lightningattention",
+)
 _DROPPING = ("expert_capacity", "capacity_factor", "moe_capacity", "drop_tokens")
-_PER_CALL_ROPE = frozenset({"dynamic", "longrope"})  # their frequencies depend on the longest row of a call
+# their frequencies depend on the longest row of a call
+_PER_CALL_ROPE = frozenset({"dynamic", "longrope"})
 
 
 @contextmanager
 def tree_attention(model: Any) -> Iterator[None]:
-    """The model with the attention of trees; forward passes over a plan, and their backwards, belong inside."""
+    """The model with the attention of trees; forward passes over a plan, and their backwards,
+    belong inside."""
     need("transformers", extra="train").AttentionInterface.register(NAME, tree_attention_forward)
     decoder: Any = decoder_of(model)
     config = decoder.config
@@ -49,21 +69,39 @@ def tree_attention(model: Any) -> Iterator[None]:
 
 
 def tree_hidden(
-    model: Any, plan: TreePlan, *, keep: KeyValues | None = None, cache: KeyValues | None = None, mode: Mode | None = None
+    model: Any,
+    plan: TreePlan,
+    *,
+    keep: KeyValues | None = None,
+    cache: KeyValues | None = None,
+    mode: Mode | None = None,
 ) -> Tensor:
     """Final hidden states (Q, D) of a pass; with gradient unless under `no_grad`.
 
-    `keep` gets every layer's keys and values, detached; `cache` holds those of `plan.cached`. `mode` None = "flex" on CUDA, else "chains";
-    "dense" writes the whole mask out and is the check on both. Raises ConfigError where the pass stands on a cache that is not given.
+    `keep` gets every layer's keys and values, detached; `cache` holds those of `plan.cached`.
+    `mode` None = "flex" on CUDA, else "chains"; "dense" writes the whole mask out and is the check
+    on both. Raises ConfigError where the pass stands on a cache that is not given.
     """
     if (plan.cached is None) != (cache is None):
-        raise ConfigError("a pass that stands on a cache needs one, any other must not have one", fix="give cache= with plan.cached")
+        raise ConfigError(
+            "a pass that stands on a cache needs one, any other must not have one",
+            fix="give cache= with plan.cached",
+        )
     decoder: Any = decoder_of(model)
     device = decoder.get_input_embeddings().weight.device
-    call = TreeCall(plan=plan, mode=mode or ("flex" if device.type == "cuda" else "chains"), keep=keep, cache=cache)
-    # a mask of no size: ours does not read it, any other attention function fails on it instead of silently seeing a plain row
+    call = TreeCall(
+        plan=plan,
+        mode=mode or ("flex" if device.type == "cuda" else "chains"),
+        keep=keep,
+        cache=cache,
+    )
+    # a mask of no size: ours does not read it, any other attention function fails on it instead of
+    # silently seeing a plain row
     no_mask = torch.empty(1, 1, 0, 0, dtype=torch.bool, device=device)
-    places = {"input_ids": plan.ids_Q[None].to(device), "position_ids": plan.position_Q[None].to(device)}
+    places = {
+        "input_ids": plan.ids_Q[None].to(device),
+        "position_ids": plan.position_Q[None].to(device),
+    }
     with tree_attention(model):
         out = decoder(**places, attention_mask=no_mask, use_cache=False, tree_call=call)
     call.keep = None  # a checkpointed layer runs again in the backward
@@ -71,23 +109,34 @@ def tree_hidden(
 
 
 def dropout_active(model: Any) -> bool:
-    """Whether two forwards of the model as it is now may differ: then the keys of one are not those of another.
+    """Whether two forwards of the model as it is now may differ: then the keys of one are not those
+    of another.
 
-    A scored teacher must not have dropout, so it cannot stand on the student's keys and values where the student has some.
+    A scored teacher must not have dropout, so it cannot stand on the student's keys and values
+    where the student has some.
     """
     if not model.training:
         return False
     random = ("dropout", "pdrop", "jitter")
     decoder: Any = decoder_of(model)
     settings = decoder.config.to_dict()
-    named = any(isinstance(value, float) and value > 0 for key, value in settings.items() if any(word in key for word in random))
-    return named or any(module.p > 0 for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
+    named = any(
+        isinstance(value, float) and value > 0
+        for key, value in settings.items()
+        if any(word in key for word in random)
+    )
+    return named or any(
+        module.p > 0
+        for module in model.modules()
+        if isinstance(module, nn.modules.dropout._DropoutNd)
+    )
 
 
 def why_not_tree(model: Any) -> str:
     """Why a tree's values would not be those of its rows for this model; "" where they are.
 
-    Example: why_not_tree(qwen3_next) -> "qwen3_next has linear_attention layers: their state runs through every token before, ..."
+    Example: why_not_tree(qwen3_next) -> "qwen3_next has linear_attention layers: their state runs
+    through every token before, ..."
     """
     decoder: Any = decoder_of(model)
     config = decoder.config.get_text_config()
@@ -97,8 +146,15 @@ def why_not_tree(model: Any) -> str:
     try:
         gap = _difference(model)
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
-        return f"{name} cannot run over a tree: {str(error).splitlines()[0] if str(error) else repr(error)}"
-    return f"{name} computes other values for a tree than for its rows (they differ by {gap:.1e})" if gap > _tolerance(model) else ""
+        return (
+            f"{name} cannot run over a tree:"
+            f" {str(error).splitlines()[0] if str(error) else repr(error)}"
+        )
+    return (
+        f"{name} computes other values for a tree than for its rows (they differ by {gap:.1e})"
+        if gap > _tolerance(model)
+        else ""
+    )
 
 
 def require_tree(model: Any) -> None:
@@ -109,19 +165,34 @@ def require_tree(model: Any) -> None:
 
 def _by_name(decoder: nn.Module, config: Any) -> str:
     state = "their state runs through every token before, across branches"
-    types = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "layers_block_type", None) or ())} - {"attention"}
+    types = {
+        *(getattr(config, "layer_types", None) or ()),
+        *(getattr(config, "layers_block_type", None) or ()),
+    } - {"attention"}
     if other := sorted(types - _EXACT_LAYERS):
         return f"has {', '.join(other)} layers: {state}"
-    classes = sorted({type(m).__name__ for m in decoder.modules() if any(word in type(m).__name__.lower() for word in _STATEFUL)})
+    classes = sorted(
+        {
+            type(m).__name__
+            for m in decoder.modules()
+            if any(word in type(m).__name__.lower() for word in _STATEFUL)
+        }
+    )
     if classes or any(isinstance(m, nn.Conv1d) for m in decoder.modules()):
         return f"has {', '.join(classes) or 'convolution'} layers: {state}"
     if dropping := [key for key in _DROPPING if getattr(config, key, None)]:
-        return f"is a mixture of experts that drops tokens beyond a capacity ({dropping[0]}): what a branch gets depends on the others"
+        return (
+            f"is a mixture of experts that drops tokens beyond a capacity ({dropping[0]}): what a"
+            " branch gets depends on the others"
+        )
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = {r.get("rope_type") for r in (rope, *(v for v in rope.values() if isinstance(v, dict)))}
     if kinds & _PER_CALL_ROPE:
         return "has rotary frequencies that depend on the longest row of a forward"
-    if getattr(config, "use_bidirectional_attention", None) or getattr(config, "is_causal", True) is False:
+    if (
+        getattr(config, "use_bidirectional_attention", None)
+        or getattr(config, "is_causal", True) is False
+    ):
         return "is not causal: a token sees what stands behind it"
     if not getattr(decoder, "_supports_attention_backend", False):
         return "has an attention of its own that Transformers cannot exchange"
@@ -134,7 +205,8 @@ def _tolerance(model: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Four rows by hand: a trunk of seven tokens, a branch behind its third and one behind its fourth, and a row of its own."""
+    """Four rows by hand: a trunk of seven tokens, a branch behind its third and one behind its
+    fourth, and a row of its own."""
 
     vocab: int
     chains: tuple[Chain, ...] = (
@@ -143,7 +215,12 @@ class _Probe:
         Chain(ForwardSpan(9, 11, 4), (ForwardSpan(0, 4, 0),)),
         Chain(ForwardSpan(11, 13, 0), ()),
     )
-    rows: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 7, 8), (0, 1, 2, 3, 9, 10), (11, 12))
+    rows: tuple[tuple[int, ...], ...] = (
+        (0, 1, 2, 3, 4, 5, 6),
+        (0, 1, 2, 7, 8),
+        (0, 1, 2, 3, 9, 10),
+        (11, 12),
+    )
     size: int = 13
     offset: int = 0
     cached: None = None
@@ -158,7 +235,9 @@ class _Probe:
 
     @property
     def interval_Q2(self) -> Tensor:
-        return torch.tensor([(0, 5)] * 3 + [(1, 4)] + [(2, 3)] * 3 + [(4, 5)] * 2 + [(3, 4)] * 2 + [(5, 6)] * 2)
+        return torch.tensor(
+            [(0, 5)] * 3 + [(1, 4)] + [(2, 3)] * 3 + [(4, 5)] * 2 + [(3, 4)] * 2 + [(5, 6)] * 2
+        )
 
     @property
     def seen(self) -> tuple[Tensor, Tensor]:
@@ -166,7 +245,8 @@ class _Probe:
 
 
 def _difference(model: Any) -> float:
-    """The largest difference of any hidden state between a small tree and its rows, relative to the largest state."""
+    """The largest difference of any hidden state between a small tree and its rows, relative to the
+    largest state."""
     decoder: Any = decoder_of(model)
     probe = _Probe(decoder.config.get_text_config().vocab_size)
     device = decoder.get_input_embeddings().weight.device

@@ -1,9 +1,11 @@
-"""What a forward over several branches at once has to know; tokens/tree.py makes such plans from rows.
+"""What a forward over several branches at once has to know; tokens/tree.py makes such plans from
+rows.
 
     trunk     t t t t t t t           Chain(ForwardSpan(0, 7, 0), ())
     branch          b b               Chain(ForwardSpan(7, 9, 3), (ForwardSpan(0, 3, 0),))      forks behind the third token of the trunk
 
-Shapes: Q tokens of the forward, K tokens that it can see (those of the cache it stands on, then its own).
+Shapes: Q tokens of the forward, K tokens that it can see (those of the cache it stands on, then its
+own).
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ForwardSpan:
-    """Tokens [start, end) of a forward (of the one whose cache it stands on where `cached`), at positions `depth` and on of a row."""
+    """Tokens [start, end) of a forward (of the one whose cache it stands on where `cached`), at
+    positions `depth` and on of a row."""
 
     start: int
     end: int
@@ -26,17 +29,19 @@ class ForwardSpan:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Tokens that follow one another both in the forward and in a row, and where everything above them stands, root first."""
+    """Tokens that follow one another both in the forward and in a row, and where everything above
+    them stands, root first."""
 
     own: ForwardSpan
     above: tuple[ForwardSpan, ...]
 
 
 class TreePlan(Protocol):
-    """One forward: its tokens, their positions in their rows, the chains they form, and an interval per token that says who is above whom.
+    """One forward: its tokens, their positions in their rows, the chains they form, and an interval
+    per token that says who is above whom.
 
-    A token stands below another one where its interval's start lies in the other's interval. `seen` are positions and intervals of the K
-    tokens; the first `offset` of them belong to `cached`.
+    A token stands below another one where its interval's start lies in the other's interval. `seen`
+    are positions and intervals of the K tokens; the first `offset` of them belong to `cached`.
     """
 
     @property
@@ -58,11 +63,14 @@ class TreePlan(Protocol):
 
 
 def dense_mask(plan: TreePlan, *, window: int | None = None) -> Tensor:
-    """Which tokens (Q) see which (K), written out from the intervals and not from the chains; `window` counts the token itself.
+    """Which tokens (Q) see which (K), written out from the intervals and not from the chains;
+    `window` counts the token itself.
 
     Example: two rows (1, 2) and (1, 3) in one forward -> [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
     position_K, interval_K2 = plan.seen
     enter_Q, position_Q = plan.interval_Q2[:, :1], plan.position_Q[:, None]
-    mask = (interval_K2[:, 0] <= enter_Q) & (enter_Q < interval_K2[:, 1]) & (position_K <= position_Q)
+    mask = (
+        (interval_K2[:, 0] <= enter_Q) & (enter_Q < interval_K2[:, 1]) & (position_K <= position_Q)
+    )
     return mask if window is None else mask & (position_Q - position_K < window)

@@ -1,8 +1,10 @@
-"""The model card of an exported student: what it was trained on, by whom that was written, and what an evaluation supports. Core only.
+"""The model card of an exported student: what it was trained on, by whom that was written, and what
+an evaluation supports. Core only.
 
     model_card(Card(name="main", base="Qwen/Qwen3-4B-Instruct-2507", ...))       -> the text of README.md
 
-Names of authors and settings come from logs: they stand in code spans, with control characters made visible and markup taken out.
+Names of authors and settings come from logs: they stand in code spans, with control characters made
+visible and markup taken out.
 """
 
 from __future__ import annotations
@@ -14,19 +16,31 @@ from typing import Any
 
 from composer_replication.core.harmless import harmless
 
-NO_EVALUATION = "No evaluation was run, so nothing is claimed about this model. A loss that falls is no evidence of learning."
-NO_AUTHORS = "Who wrote the logs is not known any more: the files that the run was trained on have changed or are gone."
-TERMS = "The terms of the models that wrote a log may restrict training on it, and the use of what was trained."
+NO_EVALUATION = (
+    "No evaluation was run, so nothing is claimed about this model. A loss that falls is no"
+    " evidence of learning."
+)
+NO_AUTHORS = (
+    "Who wrote the logs is not known any more: the files that the run was trained on have changed"
+    " or are gone."
+)
+TERMS = (
+    "The terms of the models that wrote a log may restrict training on it, and the use of what was"
+    " trained."
+)
 FORMS = {
     "weights": "All weights, in the precision they were trained in.",
-    "merged": "The weights with the LoRA adapter written into them: W + s B A in float64, rounded once.",
+    "merged": (
+        "The weights with the LoRA adapter written into them: W + s B A in float64, rounded once."
+    ),
     "adapter": "A LoRA adapter; it needs its base model.",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What a card says; `evaluations` are (title, sentence, reasons), `commands` (what it does, command line)."""
+    """What a card says; `evaluations` are (title, sentence, reasons), `commands` (what it does,
+    command line)."""
 
     name: str
     base: str
@@ -55,39 +69,91 @@ def model_card(card: Card) -> str:
     '# a'
     """
     library = "peft" if card.form == "adapter" else "transformers"
-    front = [f"library_name: {library}", "pipeline_tag: text-generation", "tags: [recompose, agent, tool-use]"]
-    front.insert(0, f"base_model: {json.dumps(card.base_name)}" if card.base_name else "# base_model: not on a hub")
+    front = [
+        f"library_name: {library}",
+        "pipeline_tag: text-generation",
+        "tags: [recompose, agent, tool-use]",
+    ]
+    front.insert(
+        0,
+        (
+            f"base_model: {json.dumps(card.base_name)}"
+            if card.base_name
+            else "# base_model: not on a hub"
+        ),
+    )
     active = {name: c for name, c in card.channels.items() if set(c["statuses"]) - {"off"}}
     parts = [
-        "\n".join(["---", *front, "# license: not known here; that of the base model, and the terms of the logs' authors", "---"]),
+        "\n".join(
+            [
+                "---",
+                *front,
+                (
+                    "# license: not known here; that of the base model, and the terms of the logs'"
+                    " authors"
+                ),
+                "---",
+            ]
+        ),
         f"\n# {markdown_text(card.name)}\n",
-        f"{FORMS[card.form]} Started from {code(card.base)}, trained for {card.steps} steps by `recompose train`.",
-        "**A placebo: signals nulled: " + ", ".join(map(code, card.nulled)) + ". Do not use it.**" if card.nulled else "",
+        (
+            f"{FORMS[card.form]} Started from {code(card.base)}, trained for {card.steps} steps by"
+            " `recompose train`."
+        ),
+        (
+            "**A placebo: signals nulled: "
+            + ", ".join(map(code, card.nulled))
+            + ". Do not use it.**"
+            if card.nulled
+            else ""
+        ),
         "\n## What it was trained on\n",
-        _table(
-            [(code(n), f"{c['tokens']:,}", ", ".join(f"{s} {k}" for s, k in c["statuses"].items())) for n, c in active.items()],
-            head=("channel", "tokens", "steps by status"),
-        )
-        if active
-        else "No step was taken.",
+        (
+            _table(
+                [
+                    (
+                        code(n),
+                        f"{c['tokens']:,}",
+                        ", ".join(f"{s} {k}" for s, k in c["statuses"].items()),
+                    )
+                    for n, c in active.items()
+                ],
+                head=("channel", "tokens", "steps by status"),
+            )
+            if active
+            else "No step was taken."
+        ),
         _origin(card),
-        _table([(code(i["path"]), i["rows"], code(str(i["sha256"])[:16])) for i in card.inputs], head=("input", "rows", "sha256, first 16"))
-        if card.inputs
-        else "",
+        (
+            _table(
+                [(code(i["path"]), i["rows"], code(str(i["sha256"])[:16])) for i in card.inputs],
+                head=("input", "rows", "sha256, first 16"),
+            )
+            if card.inputs
+            else ""
+        ),
         "\n## Did it work?\n",
         *[
-            f"**{title}.** {markdown_text(told)}\n" + "".join(f"\n- {markdown_text(r)}" for r in reasons) + "\n"
+            f"**{title}.** {markdown_text(told)}\n"
+            + "".join(f"\n- {markdown_text(r)}" for r in reasons)
+            + "\n"
             for title, told, reasons in card.evaluations
         ],
         "" if card.evaluations else NO_EVALUATION,
         "\n## How to serve it\n",
-        f"Serve it with the chat template in this folder ({code(card.family)}), the one it was trained with; the base model's own can"
-        " rewrite earlier messages.\n",
+        (
+            f"Serve it with the chat template in this folder ({code(card.family)}), the one it was"
+            " trained with; the base model's own can rewrite earlier messages.\n"
+        ),
         *[f"{what}:\n\n```\n{markdown_text(line)}\n```\n" for what, line in card.commands],
         "\n## Provenance\n",
         *[f"- {markdown_text(note)}" for note in card.notes],
         f"- seed {card.seed}; hash of the weights {code(card.weights_sha256)}",
-        f"- {', '.join(f'{markdown_text(k)} {markdown_text(v)}' for k, v in card.versions.items())}" if card.versions else "",
+        (
+            f"- {', '.join(f'{markdown_text(k)} {markdown_text(v)}' for k, v in card.versions.items())}"
+            if card.versions
+            else ""
+        ),
         "- settings and the rest: `recompose.json`",
     ]
     return "\n".join(part for part in parts if part) + "\n"
@@ -95,7 +161,13 @@ def model_card(card: Card) -> str:
 
 def markdown_text(text: str) -> str:
     """Text that markdown reads as text: one line, nothing that makes a tag, a link or a fence."""
-    return " ".join(harmless(str(text)).split()).replace("<", "&lt;").replace("`", "'").replace("](", "] (").replace("|", "\\|")
+    return (
+        " ".join(harmless(str(text)).split())
+        .replace("<", "&lt;")
+        .replace("`", "'")
+        .replace("](", "] (")
+        .replace("|", "\\|")
+    )
 
 
 def code(text: str) -> str:
@@ -104,7 +176,11 @@ def code(text: str) -> str:
     >>> code("a`b")
     "`a'b`"
     """
-    return "`" + (" ".join(harmless(str(text)).split()).replace("`", "'").replace("|", "\\|") or " ") + "`"
+    return (
+        "`"
+        + (" ".join(harmless(str(text)).split()).replace("`", "'").replace("|", "\\|") or " ")
+        + "`"
+    )
 
 
 def _origin(card: Card) -> str:
@@ -114,7 +190,10 @@ def _origin(card: Card) -> str:
     if not card.authors:
         return f"\n{own}Imported logs. {NO_AUTHORS} {TERMS}\n"
     told = ", ".join(f"{code(name)} ({count:,} messages)" for name, count in card.authors.items())
-    return f"\n{own}Imported logs, so training on them is context distillation. Written by {told}. {TERMS}\n"
+    return (
+        f"\n{own}Imported logs, so training on them is context distillation. Written by {told}."
+        f" {TERMS}\n"
+    )
 
 
 def _table(rows: Sequence[Sequence[Any]], *, head: Sequence[str]) -> str:

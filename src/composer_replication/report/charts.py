@@ -1,4 +1,5 @@
-"""Charts as inline SVG: they print, mail and scale, and need no script. Colours come from the style sheet, by class."""
+"""Charts as inline SVG: they print, mail and scale, and need no script. Colours come from the style
+sheet, by class."""
 
 from __future__ import annotations
 
@@ -50,12 +51,24 @@ def axis_label(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def line_chart(title: str, lines: Sequence[Line], *, note: str = "", log: bool = False, marks: Sequence[tuple[int, str]] = ()) -> Html:
-    """Lines over steps; `marks` are (step, status) ticks on the axis for steps that were starved, dead or exhausted.
+def line_chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    note: str = "",
+    log: bool = False,
+    marks: Sequence[tuple[int, str]] = (),
+) -> Html:
+    """Lines over steps; `marks` are (step, status) ticks on the axis for steps that were starved,
+    dead or exhausted.
 
-    On a logarithmic axis, values that are not above zero have no place: they are left out and counted in the note.
+    On a logarithmic axis, values that are not above zero have no place: they are left out and
+    counted in the note.
     """
-    kept = [Line(line.name, line.colour, thin([p for p in line.points if not log or p[1] > 0])) for line in lines]
+    kept = [
+        Line(line.name, line.colour, thin([p for p in line.points if not log or p[1] > 0]))
+        for line in lines
+    ]
     lost = sum(not math.isfinite(y) or (log and y <= 0) for line in lines for _, y in line.points)
     ticks = [(step, status) for step, status in marks if status in MARKED]
     if lost:
@@ -66,10 +79,20 @@ def line_chart(title: str, lines: Sequence[Line], *, note: str = "", log: bool =
         return el("figure", head, el("p", "no values", cls="quiet"), cls="card")
     steps = [x for x, _ in everything] + [step for step, _ in marks]
     plot = _Plot.around(steps, [y for _, y in everything], log=log)
-    body = [plot.axes(), [plot.tick(step, status) for step, status in ticks], [plot.line(line) for line in kept if line.points]]
-    keys = [el("span", line.name, cls=f"key {line.colour}") for line in kept] if len(kept) > 1 else None
+    body = [
+        plot.axes(),
+        [plot.tick(step, status) for step, status in ticks],
+        [plot.line(line) for line in kept if line.points],
+    ]
+    keys = (
+        [el("span", line.name, cls=f"key {line.colour}") for line in kept]
+        if len(kept) > 1
+        else None
+    )
     told = "; ".join(
-        f"{line.name} from {axis_label(line.points[0][1])} to {axis_label(line.points[-1][1])}" for line in kept if line.points
+        f"{line.name} from {axis_label(line.points[0][1])} to {axis_label(line.points[-1][1])}"
+        for line in kept
+        if line.points
     )
     label = f"{title}: {told or 'no values'}" + (f"; {len(ticks)} marked steps" if ticks else "")
     svg = el("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
@@ -90,7 +113,11 @@ class _Plot:
     def around(cls, steps: Sequence[float], values: Sequence[float], *, log: bool) -> _Plot:
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
         if low == high:  # a flat line stands in the middle
-            low, high = (low / 2, high * 2) if log else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
+            low, high = (
+                (low / 2, high * 2)
+                if log
+                else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
+            )
         return cls(first=min(steps), last=max(steps), low=low, high=high, log=log)
 
     def x(self, step: float) -> float:
@@ -98,19 +125,27 @@ class _Plot:
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        low, high, value = (math.log(self.low), math.log(self.high), math.log(value)) if self.log else (self.low, self.high, value)
+        low, high, value = (
+            (math.log(self.low), math.log(self.high), math.log(value))
+            if self.log
+            else (self.low, self.high, value)
+        )
         return round(HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM), 1)
 
     def axes(self) -> list[Html]:
         floor = HEIGHT - BOTTOM
-        frame = el("polyline", points=f"{LEFT},{TOP} {LEFT},{floor} {WIDTH - RIGHT},{floor}", cls="axis")
+        frame = el(
+            "polyline", points=f"{LEFT},{TOP} {LEFT},{floor} {WIDTH - RIGHT},{floor}", cls="axis"
+        )
         labels = [
             el("text", axis_label(self.high), x=LEFT - 4, y=TOP + 4, cls="end"),
             el("text", axis_label(self.low), x=LEFT - 4, y=floor, cls="end"),
             el("text", f"step {axis_label(self.first)}", x=LEFT, y=HEIGHT - 6),
         ]
         if self.last > self.first:
-            labels.append(el("text", axis_label(self.last), x=WIDTH - RIGHT, y=HEIGHT - 6, cls="end"))
+            labels.append(
+                el("text", axis_label(self.last), x=WIDTH - RIGHT, y=HEIGHT - 6, cls="end")
+            )
         return [frame, *labels]
 
     def tick(self, step: int, status: str) -> Html:
@@ -140,13 +175,23 @@ class _Plot:
         return el("polyline", el("title", line.name), points=points, cls=f"line {line.colour}")
 
 
-def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float]], *, low: float, high: float, zero: bool = False) -> Html:
-    """One dot with its interval per row, (name, value, low, high), on an axis from `low` to `high`; `zero` draws the line at zero."""
+def interval_chart(
+    title: str,
+    rows: Sequence[tuple[str, float, float, float]],
+    *,
+    low: float,
+    high: float,
+    zero: bool = False,
+) -> Html:
+    """One dot with its interval per row, (name, value, low, high), on an axis from `low` to `high`;
+    `zero` draws the line at zero."""
     longest = max((min(len(name), NAME_CHARS) for name, *_ in rows), default=0)
     width, height, left = 340, 22 * len(rows) + 26, max(104, round(CHAR_WIDTH * longest) + 12)
 
     def x(value: float) -> float:
-        return round(left + (min(max(value, low), high) - low) / (high - low) * (width - left - 14), 1)
+        return round(
+            left + (min(max(value, low), high) - low) / (high - low) * (width - left - 14), 1
+        )
 
     body: list[Html] = []
     floor = 22 * len(rows) + 6
@@ -159,7 +204,13 @@ def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float]], 
             el(
                 "g",
                 told,
-                el("text", name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…", x=left - 8, y=y + 4, cls="end"),
+                el(
+                    "text",
+                    name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…",
+                    x=left - 8,
+                    y=y + 4,
+                    cls="end",
+                ),
                 el("line", x1=x(a), x2=x(b), y1=y, y2=y, cls="whisker"),
                 el("circle", cx=x(value), cy=y, r=4, cls="dot c0"),
             )
@@ -169,7 +220,9 @@ def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float]], 
         el("text", axis_label(low), x=left, y=floor + 14, cls="middle"),
         el("text", axis_label(high), x=width - 14, y=floor + 14, cls="middle"),
     ]
-    label = f"{title}: " + "; ".join(f"{name} {value:.3f} ({a:.3f} to {b:.3f})" for name, value, a, b in rows)
+    label = f"{title}: " + "; ".join(
+        f"{name} {value:.3f} ({a:.3f} to {b:.3f})" for name, value, a, b in rows
+    )
     svg = el("svg", body, viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
     return el("figure", el("figcaption", el("b", title)), svg, cls="card")
 
@@ -178,4 +231,12 @@ def bar(count: float, most: float) -> Html:
     """A bar of a table: its length is the share of the largest; the number stands beside it."""
     width = round(100 * count / most, 1) if most else 0.0
     inside = el("rect", width=max(width, 0.6) if count else 0, height=10, rx=1)
-    return el("svg", inside, viewBox="0 0 100 10", preserveAspectRatio="none", cls="bar", aria_hidden="true", focusable="false")
+    return el(
+        "svg",
+        inside,
+        viewBox="0 0 100 10",
+        preserveAspectRatio="none",
+        cls="bar",
+        aria_hidden="true",
+        focusable="false",
+    )

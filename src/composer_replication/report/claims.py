@@ -1,9 +1,11 @@
-"""What an evaluation supports beside success: mistakes, families, and whether the channels add up; each only as far as its interval goes.
+"""What an evaluation supports beside success: mistakes, families, and whether the channels add up;
+each only as far as its interval goes.
 
     claims(read_evaluation(path))
     -> [Claim(text="The hinted mistakes fell to 0.41 x [0.28, 0.58] of what they were (after / before).", holds=True), ...]
 
-A sentence with `holds=False` says that a thing is not decided, or went the wrong way (`against`), and that is shown as loudly as a claim.
+A sentence with `holds=False` says that a thing is not decided, or went the wrong way (`against`),
+and that is shown as loudly as a claim.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ FAMILY_TITLES = {
 SINGLE = ("policy", "hint", "preference")
 """Rows of runs that trained one channel alone."""
 MARGIN = 0.1
-"""Other mistakes "did not rise" where a rise by more than this per episode is excluded; an interval can exclude no smaller one."""
+"""Other mistakes "did not rise" where a rise by more than this per episode is excluded; an interval
+can exclude no smaller one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One sentence; `holds` = its interval supports a claim; `against` = its interval shows a change for the worse.
+    """One sentence; `holds` = its interval supports a claim; `against` = its interval shows a
+    change for the worse.
 
     Neither: nothing is decided.
     """
@@ -39,28 +43,50 @@ class Claim:
 
 
 def claims(evaluation: Mapping[str, Any]) -> list[Claim]:
-    """Every sentence for which the file holds the numbers, in the order in which the page shows them."""
+    """Every sentence for which the file holds the numbers, in the order in which the page shows
+    them."""
     paired = evaluation["paired"]
     hinted = [AFTER, *(row["name"] for row in evaluation["rows"] if row["name"] == "hint")]
     found = [_hinted(paired, name, other) for name in hinted for other in NEEDED]
     found += [_others(paired, AFTER, other) for other in NEEDED]
     found += [_family(paired, made, title) for made, title in FAMILY_TITLES.items()]
-    return [*(claim for claim in found if claim is not None), *_adding_up(evaluation["rows"], paired)]
+    return [
+        *(claim for claim in found if claim is not None),
+        *_adding_up(evaluation["rows"], paired),
+    ]
 
 
 def _hinted(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None:
-    pair = next((p for p in paired if (p["a"], p["b"], p.get("metric")) == (a, b, TARGETED) and p.get("ratio") is not None), None)
+    pair = next(
+        (
+            p
+            for p in paired
+            if (p["a"], p["b"], p.get("metric")) == (a, b, TARGETED) and p.get("ratio") is not None
+        ),
+        None,
+    )
     if pair is None:
         return None
     ratio, low, high = pair["ratio"], pair.get("ratio_low"), pair.get("ratio_high")
     if low is None or high is None:
-        return Claim(text=f"Whether the hinted mistakes fell is not decided: {a} / {b} = {ratio:.2f} x, without an interval.", holds=False)
+        return Claim(
+            text=(
+                f"Whether the hinted mistakes fell is not decided: {a} / {b} = {ratio:.2f} x,"
+                " without an interval."
+            ),
+            holds=False,
+        )
     shown = f"{ratio:.2f} x [{low:.2f}, {high:.2f}]"
     if high < 1:
         return Claim(text=f"The hinted mistakes fell to {shown} ({a} / {b}).", holds=True)
     if low > 1:
-        return Claim(text=f"The hinted mistakes rose to {shown} ({a} / {b}).", holds=False, against=True)
-    return Claim(text=f"Whether the hinted mistakes fell is not decided: {a} / {b} = {shown} includes 1.", holds=False)
+        return Claim(
+            text=f"The hinted mistakes rose to {shown} ({a} / {b}).", holds=False, against=True
+        )
+    return Claim(
+        text=f"Whether the hinted mistakes fell is not decided: {a} / {b} = {shown} includes 1.",
+        holds=False,
+    )
 
 
 def _others(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None:
@@ -73,7 +99,9 @@ def _others(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None
     if pair["low"] > 0:
         return Claim(text=f"Other mistakes rose: {shown}.", holds=False, against=True)
     if pair["high"] <= MARGIN:
-        return Claim(text=f"Other mistakes did not rise by more than {MARGIN}: {shown}.", holds=True)
+        return Claim(
+            text=f"Other mistakes did not rise by more than {MARGIN}: {shown}.", holds=True
+        )
     return Claim(text=f"Whether other mistakes rose is not decided: {shown}.", holds=False)
 
 
@@ -90,23 +118,44 @@ def _family(paired: Sequence[Mapping[str, Any]], made: str, title: str) -> Claim
     return Claim(text=f"{title}: no change is claimed: {shown}.", holds=False)
 
 
-def _adding_up(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]]) -> Iterator[Claim]:
-    """Whether all channels together beat every single one; where only some were trained alone, the others are named as missing."""
+def _adding_up(
+    rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]]
+) -> Iterator[Claim]:
+    """Whether all channels together beat every single one; where only some were trained alone, the
+    others are named as missing."""
     names = {row["name"]: row for row in rows}
     single = [name for name in SINGLE if name in names]
-    apart = {name: pair for name in single if (pair := difference(paired, AFTER, name, metric=METRIC)) is not None}
+    apart = {
+        name: pair
+        for name in single
+        if (pair := difference(paired, AFTER, name, metric=METRIC)) is not None
+    }
     if not apart:
         return
     shown = "; ".join(f"{AFTER} - {name} = {_told(pair)}" for name, pair in apart.items())
     missing = [name for name in SINGLE if name not in apart]
     behind = [name for name, pair in apart.items() if pair["low"] <= 0]
     if behind:
-        told = f"The channels do not add up: all together are not shown to do better than {' or '.join(behind)} alone ({shown})."
-        yield Claim(text=told, holds=False, against=any(pair["high"] < 0 for pair in apart.values()))
+        told = (
+            "The channels do not add up: all together are not shown to do better than"
+            f" {' or '.join(behind)} alone ({shown})."
+        )
+        yield Claim(
+            text=told, holds=False, against=any(pair["high"] < 0 for pair in apart.values())
+        )
     elif missing:
-        yield Claim(text=f"Whether the channels add up is not decided: not trained alone: {', '.join(missing)} ({shown}).", holds=False)
+        yield Claim(
+            text=(
+                "Whether the channels add up is not decided: not trained alone:"
+                f" {', '.join(missing)} ({shown})."
+            ),
+            holds=False,
+        )
     else:
-        yield Claim(text=f"The channels add up: all together do better than each alone ({shown}).", holds=True)
+        yield Claim(
+            text=f"The channels add up: all together do better than each alone ({shown}).",
+            holds=True,
+        )
 
 
 def _told(pair: Mapping[str, float]) -> str:

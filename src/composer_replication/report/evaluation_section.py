@@ -1,11 +1,13 @@
-"""Did it work: the rows and paired differences of evaluation.json, and the sentence that they support - or that they do not.
+"""Did it work: the rows and paired differences of evaluation.json, and the sentence that they
+support - or that they do not.
 
     {"rows": [{"name": "after", "n": 200, "success": 0.58, "success_low": 0.51, "success_high": 0.65, ...}],
      "paired": [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35}],
      "paired_measures": [{..., "metric": "C_made"}],                         differences in other measures than success; optional
      "notes": ["..."]}                                                       notes are optional, and shown as they are
 
-A claim needs the paired intervals of after - before and of after - placebo to exclude zero, both on the same side.
+A claim needs the paired intervals of after - before and of after - placebo to exclude zero, both on
+the same side.
 """
 
 from __future__ import annotations
@@ -24,31 +26,55 @@ METRIC = "success"
 
 
 def read_evaluation(path: Path) -> dict[str, Any] | None:
-    """What evaluation.json says, with the verdict; None where no evaluation was run. Raises DataError for a file of another form."""
+    """What evaluation.json says, with the verdict; None where no evaluation was run. Raises
+    DataError for a file of another form."""
     if not path.exists():
         return None
     try:
         value = json.loads(path.read_bytes())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"not JSON: {error}", where=str(path), fix="run the evaluation again") from error
-    rows, success, measures = (value.get(name, ()) if isinstance(value, dict) else () for name in ("rows", "paired", "paired_measures"))
+        raise DataError(
+            f"not JSON: {error}", where=str(path), fix="run the evaluation again"
+        ) from error
+    rows, success, measures = (
+        value.get(name, ()) if isinstance(value, dict) else ()
+        for name in ("rows", "paired", "paired_measures")
+    )
     listed = isinstance(success, list) and isinstance(measures, (list, tuple))
     paired = [*success, *measures] if listed else []
-    if not listed or not _is_rows(rows, ("name",)) or not _is_rows(paired, ("a", "b", "difference", "low", "high")):
-        fix = 'it holds {"rows": [{"name", ...}], "paired": [{"a", "b", "difference", "low", "high"}]}: run the evaluation again'
+    if (
+        not listed
+        or not _is_rows(rows, ("name",))
+        or not _is_rows(paired, ("a", "b", "difference", "low", "high"))
+    ):
+        fix = (
+            'it holds {"rows": [{"name", ...}], "paired": [{"a", "b", "difference", "low",'
+            ' "high"}]}: run the evaluation again'
+        )
         raise DataError("not an evaluation", where=str(path), fix=fix)
     for pair in paired:
         numbers = [pair[key] for key in ("low", "difference", "high")]
         if not all(map(_is_number, numbers)) or numbers != sorted(numbers):
             what = f"{pair['a']} - {pair['b']} is no interval around a difference: {numbers}"
             raise DataError(what, where=str(path), fix="run the evaluation again")
-    rest = {key: inner for key, inner in value.items() if key not in ("rows", "paired", "paired_measures", "notes", "weights_sha256")}
+    rest = {
+        key: inner
+        for key, inner in value.items()
+        if key not in ("rows", "paired", "paired_measures", "notes", "weights_sha256")
+    }
     notes = [str(note) for note in value.get("notes", ())]
-    return {"rows": rows, "paired": paired, "notes": notes, "about": dict(flat(rest)), "verdict": verdict(paired)}
+    return {
+        "rows": rows,
+        "paired": paired,
+        "notes": notes,
+        "about": dict(flat(rest)),
+        "verdict": verdict(paired),
+    }
 
 
 def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the paired intervals support: "better", "worse" or "nothing", with the sentence and its reasons.
+    """What the paired intervals support: "better", "worse" or "nothing", with the sentence and its
+    reasons.
 
     >>> rows = [{"a": "after", "b": b, "difference": 0.2, "low": 0.1, "high": 0.3} for b in ("before", "placebo")]
     >>> verdict(rows)["claim"], verdict(rows[:1])["claim"]
@@ -62,33 +88,53 @@ def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             sides.append(0)
             reasons.append(f"there is no paired difference {AFTER} - {other}")
             continue
-        shown = f"{AFTER} - {other} = {signed(pair['difference'])}, interval {signed(pair['low'])} to {signed(pair['high'])}"
+        shown = (
+            f"{AFTER} - {other} = {signed(pair['difference'])}, interval {signed(pair['low'])} to"
+            f" {signed(pair['high'])}"
+        )
         side = 1 if pair["low"] > 0 else -1 if pair["high"] < 0 else 0
         sides.append(side)
         reasons.append(f"{shown}: {'excludes' if side else 'includes'} zero")
     claim = {(1, 1): "better", (-1, -1): "worse"}.get((sides[0], sides[1]), "nothing")
     told = {
-        "better": "Success on held-out tasks rose, by more than with the signals nulled (placebo): both paired intervals exclude zero.",
-        "worse": "Success on held-out tasks fell, by more than with the signals nulled (placebo): both paired intervals exclude zero.",
-        "nothing": f"{NOTHING}: a claim needs the paired intervals of after - before and of after - placebo to exclude zero, on one side.",
+        "better": (
+            "Success on held-out tasks rose, by more than with the signals nulled (placebo): both"
+            " paired intervals exclude zero."
+        ),
+        "worse": (
+            "Success on held-out tasks fell, by more than with the signals nulled (placebo): both"
+            " paired intervals exclude zero."
+        ),
+        "nothing": (
+            f"{NOTHING}: a claim needs the paired intervals of after - before and of after -"
+            " placebo to exclude zero, on one side."
+        ),
     }
     return {"claim": claim, "sentence": told[claim], "reasons": reasons}
 
 
-def difference(paired: Sequence[Mapping[str, Any]], a: str, b: str, *, metric: str = METRIC) -> dict[str, float] | None:
-    """The paired difference a - b of a measure, also where the file holds it as b - a; None where it holds neither."""
+def difference(
+    paired: Sequence[Mapping[str, Any]], a: str, b: str, *, metric: str = METRIC
+) -> dict[str, float] | None:
+    """The paired difference a - b of a measure, also where the file holds it as b - a; None where
+    it holds neither."""
     for pair in paired:
         if pair.get("metric", METRIC) != metric:
             continue
         if (pair["a"], pair["b"]) == (a, b):
             return {key: float(pair[key]) for key in ("difference", "low", "high")}
         if (pair["a"], pair["b"]) == (b, a):
-            return {"difference": -float(pair["difference"]), "low": -float(pair["high"]), "high": -float(pair["low"])}
+            return {
+                "difference": -float(pair["difference"]),
+                "low": -float(pair["high"]),
+                "high": -float(pair["low"]),
+            }
     return None
 
 
 def signed(value: float) -> str:
-    """A difference with its sign and three decimals, e.g. +0.270; what would round to zero keeps more, so that no sign is lost."""
+    """A difference with its sign and three decimals, e.g. +0.270; what would round to zero keeps
+    more, so that no sign is lost."""
     return f"{value:+.3f}" if value == 0 or abs(value) >= 0.0005 else f"{value:+.1e}"
 
 
@@ -112,4 +158,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_rows(value: Any, keys: Sequence[str]) -> bool:
-    return isinstance(value, list) and all(isinstance(row, dict) and all(key in row for key in keys) for row in value)
+    return isinstance(value, list) and all(
+        isinstance(row, dict) and all(key in row for key in keys) for row in value
+    )

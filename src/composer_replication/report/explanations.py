@@ -1,11 +1,15 @@
-"""What each reason and category means, in one plain sentence; a name that is not listed here is shown as it is."""
+"""What each reason and category means, in one plain sentence; a name that is not listed here is
+shown as it is."""
 
 from __future__ import annotations
 
 CATEGORIES = {
     "mistake": "the model's own mistake; trained on where it has a hint",
     "recovery": "the turn after an error, asked for by sites.site = recovery",
-    "failed_check": "a correct call whose test, lint or build failed: evidence about an earlier edit, no mistake of this message",
+    "failed_check": (
+        "a correct call whose test, lint or build failed: evidence about an earlier edit, no"
+        " mistake of this message"
+    ),
     "rejected": "a person refused the call",
     "interrupted": "a person stopped the agent",
     "sibling": "cancelled because another call of the same message failed",
@@ -16,19 +20,27 @@ CATEGORIES = {
 
 # Kinds that stand apart for a reason of their own.
 KINDS_APART = {
-    "path_explored": "looked for a path that is not there: a sound question whose answer is no (sites.explored_paths trains on it)",
+    "path_explored": (
+        "looked for a path that is not there: a sound question whose answer is no"
+        " (sites.explored_paths trains on it)"
+    ),
 }
 
 # Reasons of skipped.jsonl as "channel/reason".
 REASONS = {
     "session/held_out": "kept out of training for evaluation",
     "hint/no_hint": "no writer had anything to say that was known before the message",
-    "hint/weak_hint": "`hints --audit` measured no lift for this kind of hint: it does not change the model",
+    "hint/weak_hint": (
+        "`hints --audit` measured no lift for this kind of hint: it does not change the model"
+    ),
     "hint/author": "written by a model that build.authors leaves out",
     "hint/copied": "stands in an earlier session as well; trained there once",
     "hint/category": "not a mistake of the model",
     "hint/too_long": "does not fit into build.max_tokens; nothing is cut to fit",
-    "hint/evidence_lost": "its window would lose a turn that the hint or the call refers to; a larger build.max_tokens keeps it",
+    "hint/evidence_lost": (
+        "its window would lose a turn that the hint or the call refers to; a larger"
+        " build.max_tokens keeps it"
+    ),
     "hint/template": "the chat template refused it",
     "hint/not_insertable": "the template has no place for a hint there",
     "hint/not_assistant": "not a message of a model",
@@ -103,7 +115,10 @@ STATUSES = {
 
 CHANNELS = {
     "policy": "reinforcement learning on rollouts",
-    "lm_ce": "cross-entropy on messages that were fine; written by another model, so this is imitation, not reinforcement",
+    "lm_ce": (
+        "cross-entropy on messages that were fine; written by another model, so this is imitation,"
+        " not reinforcement"
+    ),
     "hint": "pulled towards what the model itself says once it has read the hint",
     "preference": "DPO on pairs; this channel is in no Composer publication",
 }

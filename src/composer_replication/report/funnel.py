@@ -1,7 +1,7 @@
 """From logs to examples: how much there was at each station, and why the rest did not go on.
 
-A chain is a list of stations; what is lost between two of them is listed by reason. Where the reasons do not add up to the
-loss, the rest is shown as "not accounted for" - never hidden.
+A chain is a list of stations; what is lost between two of them is listed by reason. Where the
+reasons do not add up to the loss, the rest is shown as "not accounted for" - never hidden.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines
 from composer_replication.core.site import Hint, Site
-from composer_replication.report.explanations import ANSWERED, CATEGORIES, FILES, FLAT, REASONS, UNUSED
+from composer_replication.report.explanations import (
+    ANSWERED,
+    CATEGORIES,
+    FILES,
+    FLAT,
+    REASONS,
+    UNUSED,
+)
 
 TRAINED = ("mistake", "recovery")
 NO_RESULT = ("outvoted", "chosen_fails", "after_error", "erred", "too_few_families")
@@ -24,23 +31,35 @@ UNEXPLAINED = "not accounted for by the files"
 
 
 def read_object(path: Path, *, verb: str) -> dict[str, Any] | None:
-    """A JSON object of the work folder; None where the file is not there. Raises DataError where it is something else."""
+    """A JSON object of the work folder; None where the file is not there. Raises DataError where it
+    is something else."""
     if not path.exists():
         return None
     try:
         value = json.loads(path.read_bytes())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"not JSON: {error}", where=str(path), fix=f"run again: recompose {verb}") from error
+        raise DataError(
+            f"not JSON: {error}", where=str(path), fix=f"run again: recompose {verb}"
+        ) from error
     if not isinstance(value, dict):
         raise DataError("not a JSON object", where=str(path), fix=f"run again: recompose {verb}")
     return value
 
 
-def station(what: str, count: int, drops: Iterable[tuple[str, int, str]] = (), *, before: int | None = None) -> dict[str, Any]:
-    """One station: what is counted, how many, and (reason, count, why) of what did not get here from the `before` of the last one."""
+def station(
+    what: str, count: int, drops: Iterable[tuple[str, int, str]] = (), *, before: int | None = None
+) -> dict[str, Any]:
+    """One station: what is counted, how many, and (reason, count, why) of what did not get here
+    from the `before` of the last one."""
     rows = [{"reason": reason, "count": n, "why": why} for reason, n, why in drops if n]
     if before is not None and (rest := before - count - sum(row["count"] for row in rows)):
-        rows.append({"reason": UNEXPLAINED, "count": rest, "why": "the files were written at different times, or something is lost"})
+        rows.append(
+            {
+                "reason": UNEXPLAINED,
+                "count": rest,
+                "why": "the files were written at different times, or something is lost",
+            }
+        )
     return {"what": what, "count": count, "drops": rows}
 
 
@@ -50,12 +69,23 @@ def file_chain(ingest: Mapping[str, Any] | None, *, sessions: int) -> list[dict[
         return [station("sessions", sessions)]
     statuses = Counter(str(file.get("status")) for file in ingest.get("files", ()))
     total = sum(statuses.values())
-    lost = [(name, n, FILES.get(name, "")) for name, n in sorted(statuses.items()) if name != "read"]
-    return [station("log files", total), station("files read", statuses["read"], lost, before=total), station("sessions", sessions)]
+    lost = [
+        (name, n, FILES.get(name, "")) for name, n in sorted(statuses.items()) if name != "read"
+    ]
+    return [
+        station("log files", total),
+        station("files read", statuses["read"], lost, before=total),
+        station("sessions", sessions),
+    ]
 
 
 def site_chain(
-    sites: list[Site], hints: Mapping[str, Hint], *, skipped: Mapping[str, int], held_out: frozenset[str], views: int | None
+    sites: list[Site],
+    hints: Mapping[str, Hint],
+    *,
+    skipped: Mapping[str, int],
+    held_out: frozenset[str],
+    views: int | None,
 ) -> list[dict[str, Any]]:
     """Sites -> mistakes -> mistakes with a hint -> hint targets in the examples."""
     apart = Counter(site.category for site in sites if site.category not in TRAINED)
@@ -63,40 +93,82 @@ def site_chain(
     hinted = [site for site in wrong if site.id in hints]
     chain = [
         station("sites", len(sites)),
-        station("mistaken messages", len(wrong), [(n, c, CATEGORIES[n]) for n, c in apart.most_common()], before=len(sites)),
-        station("with a hint", len(hinted), [("no_hint", len(wrong) - len(hinted), REASONS["hint/no_hint"])], before=len(wrong)),
+        station(
+            "mistaken messages",
+            len(wrong),
+            [(n, c, CATEGORIES[n]) for n, c in apart.most_common()],
+            before=len(sites),
+        ),
+        station(
+            "with a hint",
+            len(hinted),
+            [("no_hint", len(wrong) - len(hinted), REASONS["hint/no_hint"])],
+            before=len(wrong),
+        ),
     ]
     if views is not None:
         out = sum(site.session_id in held_out for site in hinted)
-        lost = [("held_out", out, REASONS["session/held_out"]), *_lost(skipped, "hint", without=("no_hint", "category"))]
+        lost = [
+            ("held_out", out, REASONS["session/held_out"]),
+            *_lost(skipped, "hint", without=("no_hint", "category")),
+        ]
         chain.append(station("hint targets in the examples", views, lost, before=len(hinted)))
     return chain
 
 
-def message_chain(*, messages: int, held_out: int, trained: int, skipped: Mapping[str, int]) -> list[dict[str, Any]]:
+def message_chain(
+    *, messages: int, held_out: int, trained: int, skipped: Mapping[str, int]
+) -> list[dict[str, Any]]:
     """Messages of a model -> messages in lm_ce."""
     lost = [("held_out", held_out, REASONS["session/held_out"]), *_lost(skipped, "lm_ce")]
-    return [station("messages of a model", messages), station("messages in lm_ce", trained, lost, before=messages)]
+    return [
+        station("messages of a model", messages),
+        station("messages in lm_ce", trained, lost, before=messages),
+    ]
 
 
-def preference_chain(work: Path, *, skipped: Mapping[str, int], held_out: frozenset[str], pairs: int | None) -> list[dict[str, Any]]:
+def preference_chain(
+    work: Path, *, skipped: Mapping[str, int], held_out: frozenset[str], pairs: int | None
+) -> list[dict[str, Any]]:
     """Turns asked about -> pairs -> pairs in the examples; nothing where `replay` did not run here.
 
     What came of the other turns is counted by replay.json; anchors are read from their file.
     """
     if not all((work / f"{name}.jsonl").exists() for name in ("answers", "preferences")):
         return []
-    asked = len({_field(value, "site_id", path=work / "answers.jsonl") for _, value in read_lines(work / "answers.jsonl")})
-    sessions = [_field(value, "session_id", path=work / "preferences.jsonl") for _, value in read_lines(work / "preferences.jsonl")]
+    asked = len(
+        {
+            _field(value, "site_id", path=work / "answers.jsonl")
+            for _, value in read_lines(work / "answers.jsonl")
+        }
+    )
+    sessions = [
+        _field(value, "session_id", path=work / "preferences.jsonl")
+        for _, value in read_lines(work / "preferences.jsonl")
+    ]
     anchors = work / "anchors.jsonl"
-    reasons = Counter(_field(value, "reason", path=anchors) for _, value in (read_lines(anchors) if anchors.exists() else ()))
+    reasons = Counter(
+        _field(value, "reason", path=anchors)
+        for _, value in (read_lines(anchors) if anchors.exists() else ())
+    )
     counted = (read_object(work / "replay.json", verb="replay") or {}).get("outcomes", {})
     others = {name: n for name, n in counted.items() if name in NO_RESULT}
     rest = asked - len(sessions) - reasons.total()
-    lost = [(name, n, ANSWERED.get(name, "")) for name, n in [*reasons.most_common(), *others.items()]]
+    lost = [
+        (name, n, ANSWERED.get(name, "")) for name, n in [*reasons.most_common(), *others.items()]
+    ]
     if not counted:
-        lost.append(("no result", rest, "neither a pair nor an anchor; this folder's replay did not count why"))
-    chain = [station("turns asked about", asked), station("pairs", len(sessions), lost, before=asked)]
+        lost.append(
+            (
+                "no result",
+                rest,
+                "neither a pair nor an anchor; this folder's replay did not count why",
+            )
+        )
+    chain = [
+        station("turns asked about", asked),
+        station("pairs", len(sessions), lost, before=asked),
+    ]
     if pairs is not None:
         out = sum(session in held_out for session in sessions)
         left = [("held_out", out, REASONS["session/held_out"]), *_lost(skipped, "preference")]
@@ -106,12 +178,15 @@ def preference_chain(work: Path, *, skipped: Mapping[str, int], held_out: frozen
 
 def _field(value: Any, name: str, *, path: Path) -> str:
     if not isinstance(value, dict) or name not in value:
-        raise DataError(f"a line without {name}", where=str(path), fix="run again: recompose replay")
+        raise DataError(
+            f"a line without {name}", where=str(path), fix="run again: recompose replay"
+        )
     return str(value[name])
 
 
 def run_chains(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """What became of a live run's own rollouts, over all its steps: of their rewards, and of their mistakes; empty where none was played.
+    """What became of a live run's own rollouts, over all its steps: of their rewards, and of their
+    mistakes; empty where none was played.
 
     Groups are all of one size, so the share of flat groups is the share of their rollouts.
     """
@@ -124,11 +199,16 @@ def run_chains(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str,
     chains = {
         "policy": [
             station("rollouts", total),
-            station("in groups whose rewards differ", total - flat, [("flat", flat, FLAT)], before=total),
+            station(
+                "in groups whose rewards differ", total - flat, [("flat", flat, FLAT)], before=total
+            ),
             station("tokens of their messages trained on", tokens),
         ]
     }
-    sums = {name: round(sum(line.get(f"sites/{name}", 0) for line in played)) for name in ("found", "used", *UNUSED)}
+    sums = {
+        name: round(sum(line.get(f"sites/{name}", 0) for line in played))
+        for name in ("found", "used", *UNUSED)
+    }
     if any("sites/used" in line for line in played):
         lost = [(name, sums[name], why) for name, why in UNUSED.items()]
         chains["rollout_hints"] = [
@@ -139,14 +219,31 @@ def run_chains(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str,
 
 
 def not_trained(chain: Sequence[Mapping[str, Any]], why: str) -> list[Mapping[str, Any]]:
-    """The chain with a last station that nothing reached, e.g. the imported hint targets of a live run."""
+    """The chain with a last station that nothing reached, e.g. the imported hint targets of a live
+    run."""
     return (
-        [*chain, station("trained on in this run", 0, [("not drawn", chain[-1]["count"], why)], before=chain[-1]["count"])] if chain else []
+        [
+            *chain,
+            station(
+                "trained on in this run",
+                0,
+                [("not drawn", chain[-1]["count"], why)],
+                before=chain[-1]["count"],
+            ),
+        ]
+        if chain
+        else []
     )
 
 
-def _lost(skipped: Mapping[str, int], channel: str, *, without: Iterable[str] = ()) -> list[tuple[str, int, str]]:
-    found = [(key.split("/", 1)[1], n, REASONS.get(key, "")) for key, n in skipped.items() if key.startswith(f"{channel}/")]
+def _lost(
+    skipped: Mapping[str, int], channel: str, *, without: Iterable[str] = ()
+) -> list[tuple[str, int, str]]:
+    found = [
+        (key.split("/", 1)[1], n, REASONS.get(key, ""))
+        for key, n in skipped.items()
+        if key.startswith(f"{channel}/")
+    ]
     return [row for row in found if row[0] not in without]
 
 
@@ -158,7 +255,9 @@ def read_skipped(path: Path) -> tuple[dict[str, int], frozenset[str]]:
         try:
             counts[f"{row['channel']}/{row['reason']}"] += row.get("count", 1)
         except (TypeError, KeyError) as error:
-            raise DataError(f"not a skip: {error!r}", where=f"{path}:{number}", fix="run again: recompose build") from error
+            raise DataError(
+                f"not a skip: {error!r}", where=f"{path}:{number}", fix="run again: recompose build"
+            ) from error
         if row["reason"] == "held_out":
             held_out.add(row.get("session_id", ""))
     return dict(sorted(counts.items())), frozenset(held_out)

@@ -1,9 +1,11 @@
-"""Elements and the frame of a page. Text is escaped unless it was made here, so log content cannot become an element or an attribute.
+"""Elements and the frame of a page. Text is escaped unless it was made here, so log content cannot
+become an element or an attribute.
 
     el("p", "a < b", cls="note")  -> <p class="note">a &lt; b</p>
 
-Only the elements and attributes listed below can be written; there are no event handlers, no links but those within the page, no
-style attributes. One style sheet and one script stand in the page, allowed by their hash; everything else is forbidden by the policy.
+Only the elements and attributes listed below can be written; there are no event handlers, no links
+but those within the page, no style attributes. One style sheet and one script stand in the page,
+allowed by their hash; everything else is forbidden by the policy.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ Child = str | int | float | None | Iterable["Child"]
 
 
 def escape(text: str) -> Html:
-    """Text for a page: control characters and direction overrides made visible, then <, >, &, ' and " escaped.
+    """Text for a page: control characters and direction overrides made visible, then <, >, &, ' and
+    " escaped.
 
     >>> escape('</script>\\x1b[31m')
     '&lt;/script&gt;␛[31m'
@@ -60,12 +63,14 @@ def _parts(children: Iterable[Child]) -> Iterable[str]:
 
 
 def el(name: str, *children: Child, **attributes: str | int | float | bool | None) -> Html:
-    """One element; `cls` is its class, "_" in a name stands for "-", None and False leave an attribute out.
+    """One element; `cls` is its class, "_" in a name stands for "-", None and False leave an
+    attribute out.
 
     >>> el("td", 3, cls="number", aria_label="three")
     '<td class="number" aria-label="three">3</td>'
 
-    Raises ValueError for an element or attribute that is not on the list, and for a link that leaves the page.
+    Raises ValueError for an element or attribute that is not on the list, and for a link that
+    leaves the page.
     """
     if name not in ELEMENTS:
         raise ValueError(f"no element {name!r} on this page")
@@ -83,16 +88,40 @@ def el(name: str, *children: Child, **attributes: str | int | float | bool | Non
     return Html(opening if name in VOID else f"{opening}{join(*children)}</{name}>")
 
 
-def table(rows: Iterable[Iterable[Child]], *, head: Iterable[Child], numbers: Iterable[int] = (), caption: str = "") -> Html:
-    """A table with one header row; the columns in `numbers` are set to the right. It scrolls sideways where the screen is narrow."""
+def table(
+    rows: Iterable[Iterable[Child]],
+    *,
+    head: Iterable[Child],
+    numbers: Iterable[int] = (),
+    caption: str = "",
+) -> Html:
+    """A table with one header row; the columns in `numbers` are set to the right. It scrolls
+    sideways where the screen is narrow."""
     right = set(numbers)
 
     def cells(row: Iterable[Child]) -> list[Html]:
         return [el("td", cell, cls="number" if i in right else None) for i, cell in enumerate(row)]
 
-    top = el("tr", [el("th", name, scope="col", cls="number" if i in right else None) for i, name in enumerate(head)])
-    inside = [el("caption", caption) if caption else None, el("thead", top), el("tbody", [el("tr", cells(row)) for row in rows])]
-    return el("div", el("table", inside), cls="wide", tabindex=0, role="group", aria_label=caption or "table")
+    top = el(
+        "tr",
+        [
+            el("th", name, scope="col", cls="number" if i in right else None)
+            for i, name in enumerate(head)
+        ],
+    )
+    inside = [
+        el("caption", caption) if caption else None,
+        el("thead", top),
+        el("tbody", [el("tr", cells(row)) for row in rows]),
+    ]
+    return el(
+        "div",
+        el("table", inside),
+        cls="wide",
+        tabindex=0,
+        role="group",
+        aria_label=caption or "table",
+    )
 
 
 def plural(count: int, noun: str) -> str:
@@ -117,11 +146,15 @@ def _source(text: str) -> str:
 def document(title: str, *body: Child) -> str:
     """A whole page: one file, no request to anywhere, no script but ours."""
     style, script = asset("page.css"), asset("page.js")
-    policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri"
+        " 'none'; form-action 'none'"
+    )
     return (
         '<!doctype html>\n<html lang="en" data-step="last">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer"'
+        ' content="no-referrer">\n'
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{join(*body)}\n<script>{script}</script>\n</body>\n</html>\n"
     )

@@ -1,4 +1,5 @@
-"""One's own logs on the page: recurrence with intervals, and the held-out sites with what the log and each student wrote, side by side."""
+"""One's own logs on the page: recurrence with intervals, and the held-out sites with what the log
+and each student wrote, side by side."""
 
 from __future__ import annotations
 
@@ -35,7 +36,13 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
         ("smallest change they can show", _or_none(plan["smallest_difference"])),
     ]
     charts = [
-        chart for chart in (_rows_chart(view["rows"], RECURRENCE), _rows_chart(view["rows"], OK), _pairs_chart(view["paired"])) if chart
+        chart
+        for chart in (
+            _rows_chart(view["rows"], RECURRENCE),
+            _rows_chart(view["rows"], OK),
+            _pairs_chart(view["paired"]),
+        )
+        if chart
     ]
     return join(
         box,
@@ -53,9 +60,18 @@ def _or_none(value: float | None) -> str:
 
 
 def _rows_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Html | None:
-    """Shares from 0 to 1; rows of fewer than two sessions have no interval and are in the table only."""
-    drawn = [(r["name"], r[metric], r[f"{metric}_low"], r[f"{metric}_high"]) for r in rows if r.get(f"{metric}_low") is not None]
-    title = "the log's mistake again, share of messages" if metric == RECURRENCE else "passes the check, share of messages"
+    """Shares from 0 to 1; rows of fewer than two sessions have no interval and are in the table
+    only."""
+    drawn = [
+        (r["name"], r[metric], r[f"{metric}_low"], r[f"{metric}_high"])
+        for r in rows
+        if r.get(f"{metric}_low") is not None
+    ]
+    title = (
+        "the log's mistake again, share of messages"
+        if metric == RECURRENCE
+        else "passes the check, share of messages"
+    )
     return interval_chart(title, drawn, low=0.0, high=1.0) if drawn else None
 
 
@@ -65,13 +81,22 @@ def _pairs_chart(paired: Sequence[Mapping[str, Any]]) -> Html | None:
     if not drawn:
         return None
     reach = max(max(abs(low), abs(high)) for _, _, low, high in drawn) or 1.0
-    return interval_chart("paired differences in recurrence", drawn, low=-reach, high=reach, zero=True)
+    return interval_chart(
+        "paired differences in recurrence", drawn, low=-reach, high=reach, zero=True
+    )
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
     metrics = [RECURRENCE, OK, "other", "malformed", "undecided"]
-    lines = [(r["name"], r["n"], r["sessions"], *(_share(r, metric) for metric in metrics)) for r in rows]
-    return table(lines, head=("row", "sites", "sessions", *metrics), numbers=range(1, 8), caption="at held-out mistakes")
+    lines = [
+        (r["name"], r["n"], r["sessions"], *(_share(r, metric) for metric in metrics)) for r in rows
+    ]
+    return table(
+        lines,
+        head=("row", "sites", "sessions", *metrics),
+        numbers=range(1, 8),
+        caption="at held-out mistakes",
+    )
 
 
 def _share(row: Mapping[str, Any], metric: str) -> str:
@@ -104,18 +129,32 @@ def _sites(view: Mapping[str, Any], limits: PageLimits) -> Html:
     return join(
         el("h3", "What was written there"),
         el("p", ORDER + (f" {plural(left, 'more site')} not shown." if left else ""), cls="quiet"),
-        el("p", f"The log's own messages are not shown: {view['unknown']}.", cls="note") if view["unknown"] else None,
+        (
+            el("p", f"The log's own messages are not shown: {view['unknown']}.", cls="note")
+            if view["unknown"]
+            else None
+        ),
         [_site(site, limits) for site in kept],
     )
 
 
 def _site(site: Mapping[str, Any], limits: PageLimits) -> Html:
     sides = [_log(site, limits)] if site["log"] is not None else []
-    sides += [_student(name, site["written"][name], limits) for name in SIDES if name in site["written"]]
+    sides += [
+        _student(name, site["written"][name], limits) for name in SIDES if name in site["written"]
+    ]
     return el(
         "article",
-        el("h3", f"{site['name']} ", el("small", f"{site['kind']} · {site['id']} {site['repository']}")),
-        el("p", "What the log answered: ", cut_end(site["detail"], 300)) if site["detail"] else None,
+        el(
+            "h3",
+            f"{site['name']} ",
+            el("small", f"{site['kind']} · {site['id']} {site['repository']}"),
+        ),
+        (
+            el("p", "What the log answered: ", cut_end(site["detail"], 300))
+            if site["detail"]
+            else None
+        ),
         el("div", sides, cls="sides"),
         cls="held",
         id=site["name"],
@@ -123,13 +162,19 @@ def _site(site: Mapping[str, Any], limits: PageLimits) -> Html:
 
 
 def _log(site: Mapping[str, Any], limits: PageLimits) -> Html:
-    return el("div", el("p", el("b", "in the log"), cls="side"), turn_block(site["log"], limits.chars))
+    return el(
+        "div", el("p", el("b", "in the log"), cls="side"), turn_block(site["log"], limits.chars)
+    )
 
 
 def _student(name: str, samples: Sequence[Mapping[str, Any]], limits: PageLimits) -> Html:
     """The first sample, the others behind a click, and how many came to what."""
     if not samples:
-        return el("div", el("p", el("b", name), cls="side"), el("p", "nothing was sampled here", cls="quiet"))
+        return el(
+            "div",
+            el("p", el("b", name), cls="side"),
+            el("p", "nothing was sampled here", cls="quiet"),
+        )
     first, *rest = [_sample(one, limits) for one in samples]
     return el(
         "div",
@@ -144,7 +189,11 @@ def _sample(one: Mapping[str, Any], limits: PageLimits) -> Html:
     return el(
         "div",
         el("p", el("span", one["outcome"], cls=f"outcome {_class(one['outcome'])}"), f" {told}"),
-        turn_block(one["turn"], limits.chars) if one["turn"] is not None else el("p", NOT_KEPT, cls="quiet"),
+        (
+            turn_block(one["turn"], limits.chars)
+            if one["turn"] is not None
+            else el("p", NOT_KEPT, cls="quiet")
+        ),
     )
 
 

@@ -1,10 +1,12 @@
-"""Held-out mistakes of one's own logs as plain values: how often they recur, and what the log and each student wrote, side by side.
+"""Held-out mistakes of one's own logs as plain values: how often they recur, and what the log and
+each student wrote, side by side.
 
     view = logs_view(open_run(path), work=Path("recompose"))
     view["sites"][0]["log"], view["sites"][0]["written"]["after"][0]["outcome"]
 
-Sites stand in the order of the file: none is chosen for what came out there. The log's own message is read from the work folder, and only
-where its sessions and sites are those that the evaluation read. Imports core only.
+Sites stand in the order of the file: none is chosen for what came out there. The log's own message
+is read from the work folder, and only where its sessions and sites are those that the evaluation
+read. Imports core only.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _AGAIN = "run the evaluation again: recompose evaluate RUN --logs"
 
 
 def read_logs(run: RunDir) -> dict[str, Any] | None:
-    """What evaluation_logs.json holds; None where it was never written. Raises DataError for a file of another form."""
+    """What evaluation_logs.json holds; None where it was never written. Raises DataError for a file
+    of another form."""
     path = run.evaluation_logs_json
     if not path.exists():
         return None
@@ -39,14 +42,17 @@ def read_logs(run: RunDir) -> dict[str, Any] | None:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not JSON: {error}", where=str(path), fix=_AGAIN) from error
     rows = value.get("rows") if isinstance(value, dict) else None
-    named = isinstance(rows, list) and all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows)
+    named = isinstance(rows, list) and all(
+        isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows
+    )
     if not named or any(key not in value for key in _KEYS):
         raise DataError("not an evaluation on logs", where=str(path), fix=_AGAIN)
     return value
 
 
 def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
-    """The evaluation with its sites; None where there is none. `unknown` says why the log's own messages are not shown."""
+    """The evaluation with its sites; None where there is none. `unknown` says why the log's own
+    messages are not shown."""
     table = read_logs(run)
     if table is None:
         return None
@@ -57,38 +63,73 @@ def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
         {
             "name": f"h{number:03d}",
             "id": site_id,
-            "kind": next(one["kind"] for name in SIDES for one in written.get(name, ()) if one["site_id"] == site_id),
+            "kind": next(
+                one["kind"]
+                for name in SIDES
+                for one in written.get(name, ())
+                if one["site_id"] == site_id
+            ),
             **logged.get(site_id, {"log": None, "detail": "", "repository": ""}),
-            "written": {name: [one for one in written[name] if one["site_id"] == site_id] for name in SIDES if name in written},
+            "written": {
+                name: [one for one in written[name] if one["site_id"] == site_id]
+                for name in SIDES
+                if name in written
+            },
         }
         for number, site_id in enumerate(ids, 1)
     ]
-    return {**{key: table[key] for key in _KEYS}, "samples_per_site": table.get("samples_per_site"), "sites": sites, "unknown": unknown}
+    return {
+        **{key: table[key] for key in _KEYS},
+        "samples_per_site": table.get("samples_per_site"),
+        "sites": sites,
+        "unknown": unknown,
+    }
 
 
 def outcome_tally(samples: Sequence[Mapping[str, Any]]) -> str:
     """How often each outcome came, e.g. "same 1, undecided 3"."""
-    return ", ".join(f"{outcome} {count}" for outcome, count in Counter(one["outcome"] for one in samples).most_common())
+    return ", ".join(
+        f"{outcome} {count}"
+        for outcome, count in Counter(one["outcome"] for one in samples).most_common()
+    )
 
 
 def _written(run: RunDir, name: str) -> list[dict[str, Any]]:
-    """The samples of one row; a file of an earlier version, which holds no messages, gives the verdicts alone."""
+    """The samples of one row; a file of an earlier version, which holds no messages, gives the
+    verdicts alone."""
     path = run.written_at_sites(name)
     if Path(name).name != name or not path.exists():
         return []
     found: list[dict[str, Any]] = []
     for _, line in read_lines(path):
         try:
-            one = {key: line[key] for key in ("site_id", "kind", "number", "outcome", "reason", "detail")}
+            one = {
+                key: line[key]
+                for key in ("site_id", "kind", "number", "outcome", "reason", "detail")
+            }
         except (KeyError, TypeError) as error:
-            raise DataError(f"not a message at a site: {error!r}", where=str(path), fix=_AGAIN) from error
+            raise DataError(
+                f"not a message at a site: {error!r}", where=str(path), fix=_AGAIN
+            ) from error
         message = line.get("message")
-        found.append({**one, "turn": turn_view(turn_from_json(message), one["number"], place=CONTEXT) if message else None})
+        found.append(
+            {
+                **one,
+                "turn": (
+                    turn_view(turn_from_json(message), one["number"], place=CONTEXT)
+                    if message
+                    else None
+                ),
+            }
+        )
     return found
 
 
-def _logged(inputs: Mapping[str, str], ids: Sequence[str], *, work: Path) -> tuple[dict[str, dict[str, Any]], str]:
-    """The mistaken message of every site, from the files that the evaluation read; or why there is none."""
+def _logged(
+    inputs: Mapping[str, str], ids: Sequence[str], *, work: Path
+) -> tuple[dict[str, dict[str, Any]], str]:
+    """The mistaken message of every site, from the files that the evaluation read; or why there is
+    none."""
     read = ("sessions.jsonl", "sites.jsonl")
     if missing := [name for name in read if not (work / name).exists()]:
         return {}, f"{missing[0]} is not where it was"

@@ -1,4 +1,5 @@
-"""What a live run lost on its way: rollouts and calls that hostile environments, servers and policies cost, from metrics.jsonl alone."""
+"""What a live run lost on its way: rollouts and calls that hostile environments, servers and
+policies cost, from metrics.jsonl alone."""
 
 from __future__ import annotations
 
@@ -21,18 +22,28 @@ SHARES: Mapping[str, tuple[str, str]] = {
 
 
 def lost_rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each way in which something was lost; nothing for a run without live rollouts or without losses.
+    """One row for each way in which something was lost; nothing for a run without live rollouts or
+    without losses.
 
     >>> lost_rows([{"rollouts/episodes": 8.0, "lost/env_error": 2, "rollouts/cut_off": 0.25}])[0]
-    {'name': 'lost/env_error', 'what': 'the environment failed or gave no answer', 'count': 2, 'of': 8, 'cost': 'reward 0, scored'}
+    {'name': 'lost/env_error', 'what': 'the environment failed or gave no answer', 'count': 2, 'of':
+    8, 'cost': 'reward 0, scored'}
     """
     played = [line for line in metrics if line.get(EPISODES)]
     episodes = round(sum(line[EPISODES] for line in played))
     counts = {name: sum(line.get(name) or 0 for line in played) for name in COUNTS}
-    shares = {name: sum((line.get(name) or 0) * line[EPISODES] for line in played) for name in SHARES}
+    shares = {
+        name: sum((line.get(name) or 0) * line[EPISODES] for line in played) for name in SHARES
+    }
     words = {**COUNTS, **SHARES}
     return [
-        {"name": name, "what": words[name][0], "count": round(count), "of": episodes, "cost": words[name][1]}
+        {
+            "name": name,
+            "what": words[name][0],
+            "count": round(count),
+            "of": episodes,
+            "cost": words[name][1],
+        }
         for name, count in {**counts, **shares}.items()
         if round(count)
     ]

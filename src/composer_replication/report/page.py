@@ -1,4 +1,5 @@
-"""What every page has: the frame, the size cap, and small parts that the run's page and the audit share."""
+"""What every page has: the frame, the size cap, and small parts that the run's page and the audit
+share."""
 
 from __future__ import annotations
 
@@ -11,11 +12,15 @@ from composer_replication.report.html import Child, Html, el, join, table
 from composer_replication.report.sites_section import PageLimits, cut_end
 
 MAX_BYTES = 2_000_000
-CUT_NOTE = "This page was cut to stay below 2 MB: long texts, long tables and some sites are shortened more than usual, each with a note."
+CUT_NOTE = (
+    "This page was cut to stay below 2 MB: long texts, long tables and some sites are shortened"
+    " more than usual, each with a note."
+)
 
 
 def fitted(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
-    """The page with the widest limits under which it fits; `draw` gets the limits, and a note to print where something had to go.
+    """The page with the widest limits under which it fits; `draw` gets the limits, and a note to
+    print where something had to go.
 
     Raises DataError where even the narrowest page is too large.
     """
@@ -26,7 +31,10 @@ def fitted(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES
             return page
         narrower = limits.halved()
         if narrower == limits:
-            raise DataError(f"the page is larger than {max_bytes} bytes even when cut", fix="give fewer runs or a smaller work folder")
+            raise DataError(
+                f"the page is larger than {max_bytes} bytes even when cut",
+                fix="give fewer runs or a smaller work folder",
+            )
         limits, note = narrower, CUT_NOTE
 
 
@@ -37,24 +45,49 @@ def section(anchor: str, title: str, *children: Child) -> Html:
 
 def facts(rows: Sequence[tuple[str, Child]]) -> Html:
     """A line of small facts; empty ones are left out."""
-    return el("ul", [el("li", f"{name} ", el("b", value)) for name, value in rows if value not in ("", None)], cls="facts")
+    return el(
+        "ul",
+        [el("li", f"{name} ", el("b", value)) for name, value in rows if value not in ("", None)],
+        cls="facts",
+    )
 
 
 def contents(rows: Sequence[tuple[str, str]]) -> Html:
     """Links to the sections."""
-    return el("nav", [el("a", title, href=f"#{anchor}") for anchor, title in rows], cls="top", aria_label="sections")
+    return el(
+        "nav",
+        [el("a", title, href=f"#{anchor}") for anchor, title in rows],
+        cls="top",
+        aria_label="sections",
+    )
 
 
 def counted(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], *, limits: PageLimits, count: str = "count", caption: str = ""
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[tuple[str, str]],
+    *,
+    limits: PageLimits,
+    count: str = "count",
+    caption: str = "",
 ) -> Html:
-    """A table of rows with a bar beside one of its numbers; (key, heading) name the columns, rows past the limit are counted."""
+    """A table of rows with a bar beside one of its numbers; (key, heading) name the columns, rows
+    past the limit are counted."""
     kept, most = rows[: limits.rows], max((row[count] for row in rows), default=0)
     at = [key for key, _ in columns].index(count) + 1
-    lines = [_with_bar([_cell(row[key]) for key, _ in columns], bar(row[count], most), at) for row in kept]
-    numbers = [i for i, cell in enumerate(lines[0]) if isinstance(cell, (int, float))] if lines else []
+    lines = [
+        _with_bar([_cell(row[key]) for key, _ in columns], bar(row[count], most), at)
+        for row in kept
+    ]
+    numbers = (
+        [i for i, cell in enumerate(lines[0]) if isinstance(cell, (int, float))] if lines else []
+    )
     left = len(rows) - len(kept)
-    whole = table(lines, head=_with_bar([title for _, title in columns], "", at), numbers=numbers, caption=caption)
+    whole = table(
+        lines,
+        head=_with_bar([title for _, title in columns], "", at),
+        numbers=numbers,
+        caption=caption,
+    )
     return join(whole, el("p", f"and {left} more rows", cls="quiet") if left else None)
 
 
@@ -81,7 +114,11 @@ def chain(stations: Sequence[Mapping[str, Any]], *, title: str) -> Html:
 
 
 def _drop(drop: Mapping[str, Any]) -> Html:
-    return el("li", f"− {grouped_number(drop['count'])} {drop['reason']}" + (f": {drop['why']}" if drop["why"] else ""))
+    return el(
+        "li",
+        f"− {grouped_number(drop['count'])} {drop['reason']}"
+        + (f": {drop['why']}" if drop["why"] else ""),
+    )
 
 
 def grouped_number(value: int) -> str:
@@ -96,7 +133,8 @@ def own_chains(chains: Mapping[str, Any]) -> list[Html]:
 
 
 def funnel(work: Mapping[str, Any], *, own: Mapping[str, Any] | None = None) -> Html:
-    """Where the data went: files to sessions, sites to hint targets, messages to lm_ce, turns to pairs; `own` = a run's rollouts."""
+    """Where the data went: files to sessions, sites to hint targets, messages to lm_ce, turns to
+    pairs; `own` = a run's rollouts."""
     chains = work["chains"]
     other = work["other_skips"]
     return join(
@@ -105,20 +143,32 @@ def funnel(work: Mapping[str, Any], *, own: Mapping[str, Any] | None = None) -> 
             chain(chains["files"], title="files"),
             chain(chains["sites"], title="the hint channel" + (", imported" if own else "")),
             chain(chains["messages"], title="lm_ce") if chains["messages"] else None,
-            chain(chains["preference"], title="the preference channel") if chains["preference"] else None,
+            (
+                chain(chains["preference"], title="the preference channel")
+                if chains["preference"]
+                else None
+            ),
             own_chains(own or {}),
             cls="grid",
         ),
-        table([(s["reason"], s["count"], s["why"]) for s in other], head=("also left out", "count", "why"), numbers=(1,))
-        if other
-        else None,
+        (
+            table(
+                [(s["reason"], s["count"], s["why"]) for s in other],
+                head=("also left out", "count", "why"),
+                numbers=(1,),
+            )
+            if other
+            else None
+        ),
     )
 
 
 def reading(ingest: Mapping[str, Any] | None) -> Html:
     """How the logs were read: what was removed, what was damaged or not understood."""
     if ingest is None:
-        return el("p", "ingest.json is not there: how the logs were read is not known.", cls="quiet")
+        return el(
+            "p", "ingest.json is not there: how the logs were read is not known.", cls="quiet"
+        )
     rows = [
         ("files", ingest["files"]),
         ("secrets and words removed", _told(ingest["removed"])),
@@ -130,4 +180,6 @@ def reading(ingest: Mapping[str, Any] | None) -> Html:
 
 def _told(counts: Mapping[str, int]) -> str:
     rows = list(counts.items())
-    return ", ".join(f"{name} {n}" for name, n in rows[:6]) + (f", and {len(rows) - 6} more" if len(rows) > 6 else "")
+    return ", ".join(f"{name} {n}" for name, n in rows[:6]) + (
+        f", and {len(rows) - 6} more" if len(rows) > 6 else ""
+    )

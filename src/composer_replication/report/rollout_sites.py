@@ -1,6 +1,8 @@
-"""The watched sites of a live run: mistakes in its own rollouts, with the hint above the message where the run kept it.
+"""The watched sites of a live run: mistakes in its own rollouts, with the hint above the message
+where the run kept it.
 
-A run without `tokens/watched/` kept no sessions and no hints of them: their samples are looked through, and what is not known is said.
+A run without `tokens/watched/` kept no sessions and no hints of them: their samples are looked
+through, and what is not known is said.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ NOT_KEPT = "(this run did not keep the text of its hints)"
 
 
 def rollout_sites(run: RunDir, ids: Iterable[str]) -> list[dict[str, Any]]:
-    """Views of those of `ids` that were watched in rollouts, as `views.site_view` gives them, named w001, w002, ...
+    """Views of those of `ids` that were watched in rollouts, as `views.site_view` gives them, named
+    w001, w002, ...
 
-    A site whose session was not kept has no turns, and its message only says so: what was said stands in the tokens of the table.
+    A site whose session was not kept has no turns, and its message only says so: what was said
+    stands in the tokens of the table.
     """
     watched = _watched(run.watched_jsonl)
     sites = {site.id: site for site in _kept(read_sites, run.watched_dir / "sites.jsonl")}
@@ -67,7 +71,9 @@ def _watched(path: Path) -> dict[str, Site]:
                     evidence=(),
                 )
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"not a watched example: {error!r}", where=f"{path}:{number}", fix="train again") from error
+            raise DataError(
+                f"not a watched example: {error!r}", where=f"{path}:{number}", fix="train again"
+            ) from error
     return found
 
 
@@ -87,4 +93,11 @@ def _bare(site: Site, hint: Hint, *, number: int) -> dict[str, Any]:
         "blocks": [{"type": "text", "text": BARE}],
     }
     around = {"left_out_before": site.turn, "before": [], "after": [], "left_out_after": 0}
-    return {"ordinal": number, "site": about, "session": site.session_id, "hint": hint.text, "message": message, **around}
+    return {
+        "ordinal": number,
+        "site": about,
+        "session": site.session_id,
+        "hint": hint.text,
+        "message": message,
+        **around,
+    }

@@ -1,4 +1,5 @@
-"""The page of one run, the question first: did it work; then channels, data, sites token by token, samples, settings."""
+"""The page of one run, the question first: did it work; then channels, data, sites token by token,
+samples, settings."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ from composer_replication.report.evaluation_section import signed
 from composer_replication.report.explanations import CHANNELS, STATUSES
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
 from composer_replication.report.logs_section import logs_section
-from composer_replication.report.page import MAX_BYTES, contents, facts, fitted, funnel, grouped_number, own_chains, reading, section
+from composer_replication.report.page import (
+    MAX_BYTES,
+    contents,
+    facts,
+    fitted,
+    funnel,
+    grouped_number,
+    own_chains,
+    reading,
+    section,
+)
 from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
@@ -27,18 +38,41 @@ COLUMNS = ("name", "n", "success", "targeted_mistakes_per_episode", "other_mista
 ENDS = ("_low", "_high")
 GROUPS = {
     "families": "families of mistakes: share of the episodes (n) in which each was possible",
-    "cells": "success by what a task holds: A = another name than the habit's, B = a file to be found",
+    "cells": (
+        "success by what a task holds: A = another name than the habit's, B = a file to be found"
+    ),
     "kinds": "success by kind of task",
     "mistakes": "mistakes per episode, by kind",
 }
-NO_EVALUATION = "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no evidence of learning."
-ON_LOGS = "Evaluated at held-out mistakes of your own logs alone (the section below); no other tasks were played."
-IMPORTED = "training on them is context distillation, and the terms of the model that wrote a log may restrict it."
-LOUD = ("starved", "dead", "clipped", "stopped", "lost", "handover_failed", "torn_line", "resume", "guard", "restored")
+NO_EVALUATION = (
+    "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no"
+    " evidence of learning."
+)
+ON_LOGS = (
+    "Evaluated at held-out mistakes of your own logs alone (the section below); no other tasks were"
+    " played."
+)
+IMPORTED = (
+    "training on them is context distillation, and the terms of the model that wrote a log may"
+    " restrict it."
+)
+LOUD = (
+    "starved",
+    "dead",
+    "clipped",
+    "stopped",
+    "lost",
+    "handover_failed",
+    "torn_line",
+    "resume",
+    "guard",
+    "restored",
+)
 
 
 def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:
-    """The page of `run_report`; `where` are the flags that lead `recompose show` to the same folder."""
+    """The page of `run_report`; `where` are the flags that lead `recompose show` to the same
+    folder."""
     return fitted(lambda limits, note: _draw(view, where, limits, note), max_bytes=max_bytes)
 
 
@@ -49,7 +83,11 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
         ("channels", "Channels", _channels(view)),
         ("data", "Where the data went", _data(view)),
         ("sites", "Sites", _sites(view, where, limits)),
-        ("samples", "Samples", _samples(view["samples"], limits) if view["samples"]["sessions"] else None),
+        (
+            "samples",
+            "Samples",
+            _samples(view["samples"], limits) if view["samples"]["sessions"] else None,
+        ),
         ("settings", "Settings, and how to run it again", _settings(view, limits)),
     ]
     kept = [(anchor, title, body) for anchor, title, body in parts if body is not None]
@@ -64,7 +102,11 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
             ("ended", _time(view["ended"])),
         ]
     )
-    running = "The run was still going on when this page was written." if view["state"] == "running" else ""
+    running = (
+        "The run was still going on when this page was written."
+        if view["state"] == "running"
+        else ""
+    )
     return document(
         f"run {view['id']} · recompose",
         el(
@@ -75,12 +117,19 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
             contents([(anchor, title) for anchor, title, _ in kept]),
             [section(anchor, title, body) for anchor, title, body in kept],
         ),
-        el("footer", "Written by ", el("code", "recompose report"), f" from {view['path']}. One file; it loads nothing and sends nothing."),
+        el(
+            "footer",
+            "Written by ",
+            el("code", "recompose report"),
+            f" from {view['path']}. One file; it loads nothing and sends nothing.",
+        ),
     )
 
 
 def _time(text: str | None) -> str:
-    return (text or "").replace("T", " ").split(".")[0] + (" UTC" if text and text.endswith("+00:00") else "")
+    return (text or "").replace("T", " ").split(".")[0] + (
+        " UTC" if text and text.endswith("+00:00") else ""
+    )
 
 
 # ---- did it work ----
@@ -93,7 +142,11 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
         return el(
             "div",
             el("p", NO_EVALUATION),
-            el("p", "An evaluation writes evaluation.json into the run's folder; run `recompose report` again after it."),
+            el(
+                "p",
+                "An evaluation writes evaluation.json into the run's folder; run `recompose report`"
+                " again after it.",
+            ),
             cls="verdict",
         )
     verdict = evaluation["verdict"]
@@ -103,11 +156,19 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
         el("ul", [el("li", reason) for reason in verdict["reasons"]]),
         cls=f"verdict {verdict['claim']}",
     )
-    told = [el("li", claim.text, cls="bad" if claim.against else None if claim.holds else "quiet") for claim in evaluation["claims"]]
+    told = [
+        el("li", claim.text, cls="bad" if claim.against else None if claim.holds else "quiet")
+        for claim in evaluation["claims"]
+    ]
     rows = evaluation["rows"]
     charts = [
         chart
-        for chart in (_success(rows), _differences(evaluation["paired"]), *(_counts(rows, name) for name in COLUMNS[3:]), *_families(rows))
+        for chart in (
+            _success(rows),
+            _differences(evaluation["paired"]),
+            *(_counts(rows, name) for name in COLUMNS[3:]),
+            *_families(rows),
+        )
         if chart is not None
     ]
     notes = [el("p", text, cls="note") for text in evaluation["notes"]]
@@ -125,7 +186,11 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
 
 def _success(rows: Sequence[Mapping[str, Any]]) -> Html | None:
     drawn = _drawn(rows, "success")
-    return interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0) if drawn else None
+    return (
+        interval_chart("success on held-out tasks, with intervals", drawn, low=0.0, high=1.0)
+        if drawn
+        else None
+    )
 
 
 def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
@@ -137,19 +202,35 @@ def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
 
 def _families(rows: Sequence[Mapping[str, Any]]) -> list[Html]:
     """One chart per family of mistakes: how often it was made where it was possible."""
-    groups = [{"name": row["name"], **row["families"]} for row in rows if isinstance(row.get("families"), Mapping)]
+    groups = [
+        {"name": row["name"], **row["families"]}
+        for row in rows
+        if isinstance(row.get("families"), Mapping)
+    ]
     found = [(made, title, _drawn(groups, made)) for made, title in FAMILY_TITLES.items()]
-    return [interval_chart(f"{title}, where possible", drawn, low=0.0, high=1.0) for _, title, drawn in found if drawn]
+    return [
+        interval_chart(f"{title}, where possible", drawn, low=0.0, high=1.0)
+        for _, title, drawn in found
+        if drawn
+    ]
 
 
 def _drawn(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, float, float, float]]:
     """The rows that hold a measure with both its bounds."""
     keys = [f"{name}{end}" for end in ("", *ENDS)]
-    return [(str(r["name"]), *(r[key] for key in keys)) for r in rows if all(_is_number(r.get(key)) for key in keys)]
+    return [
+        (str(r["name"]), *(r[key] for key in keys))
+        for r in rows
+        if all(_is_number(r.get(key)) for key in keys)
+    ]
 
 
 def _differences(paired: Sequence[Mapping[str, Any]]) -> Html | None:
-    drawn = [(f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"]) for p in paired if p.get("metric", "success") == "success"]
+    drawn = [
+        (f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"])
+        for p in paired
+        if p.get("metric", "success") == "success"
+    ]
     if not drawn:
         return None
     reach = max(max(abs(low), abs(high)) for _, _, low, high in drawn) or 1.0
@@ -161,21 +242,46 @@ def _is_number(value: Any) -> bool:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Every number of every row, in a table of their own for each group (families, say); an interval stands behind its number."""
-    groups = list(dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, Mapping)))
-    plain = [{key: value for key, value in row.items() if not isinstance(value, Mapping)} for row in rows]
+    """Every number of every row, in a table of their own for each group (families, say); an
+    interval stands behind its number."""
+    groups = list(
+        dict.fromkeys(
+            key for row in rows for key, value in row.items() if isinstance(value, Mapping)
+        )
+    )
+    plain = [
+        {key: value for key, value in row.items() if not isinstance(value, Mapping)} for row in rows
+    ]
     tables = [_row_table(plain, caption="rows")]
     for group in groups:
-        inner = [{"name": row["name"], **{f"{group} {key}": value for key, value in row.get(group, {}).items()}} for row in rows]
+        inner = [
+            {
+                "name": row["name"],
+                **{f"{group} {key}": value for key, value in row.get(group, {}).items()},
+            }
+            for row in rows
+        ]
         tables.append(_row_table(inner, caption=GROUPS.get(group, group)))
     return join(tables)
 
 
 def _row_table(rows: Sequence[Mapping[str, Any]], *, caption: str) -> Html:
-    names = list(dict.fromkeys([*(c for c in COLUMNS if any(c in row for row in rows)), *(key for row in rows for key in row)]))
+    names = list(
+        dict.fromkeys(
+            [
+                *(c for c in COLUMNS if any(c in row for row in rows)),
+                *(key for row in rows for key in row),
+            ]
+        )
+    )
     names = [n for n in names if not (n.endswith(ENDS) and n.rsplit("_", 1)[0] in names)]
     lines = [[_value(row, name) for name in names] for row in rows]
-    return table(lines, head=[n.replace("_", " ") for n in names], numbers=range(1, len(names)), caption=caption)
+    return table(
+        lines,
+        head=[n.replace("_", " ") for n in names],
+        numbers=range(1, len(names)),
+        caption=caption,
+    )
 
 
 def _value(row: Mapping[str, Any], name: str) -> str:
@@ -201,32 +307,74 @@ def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
         )
         for p in paired
     ]
-    return table(lines, head=("difference", "of", "value", "interval", "excludes zero"), numbers=(2, 3), caption="paired over tasks")
+    return table(
+        lines,
+        head=("difference", "of", "value", "interval", "excludes zero"),
+        numbers=(2, 3),
+        caption="paired over tasks",
+    )
 
 
 # ---- channels ----
 
 
 def _channels(view: Mapping[str, Any]) -> Html:
-    channels: Mapping[str, Any] = {name: c for name, c in view["channels"].items() if set(c["statuses"]) != {"off"}}
+    channels: Mapping[str, Any] = {
+        name: c for name, c in view["channels"].items() if set(c["statuses"]) != {"off"}
+    }
     off = [name for name in view["channels"] if name not in channels]
     if not channels:
         return el("p", "No step was taken.")
     lines = [
-        [name, _statuses(c["statuses"]), grouped_number(c["tokens"]), *_ends(c["loss"]), *_ends(c["grad_norm"]), CHANNELS.get(name, "")]
+        [
+            name,
+            _statuses(c["statuses"]),
+            grouped_number(c["tokens"]),
+            *_ends(c["loss"]),
+            *_ends(c["grad_norm"]),
+            CHANNELS.get(name, ""),
+        ]
         for name, c in channels.items()
     ]
-    head = ("channel", "steps by status", "tokens", "loss, first", "last", "gradient, first", "last", "what it is")
-    norms = [Line(name, COLOURS.get(name, "c0"), c["grad_norm"]["points"]) for name, c in channels.items()]
+    head = (
+        "channel",
+        "steps by status",
+        "tokens",
+        "loss, first",
+        "last",
+        "gradient, first",
+        "last",
+        "what it is",
+    )
+    norms = [
+        Line(name, COLOURS.get(name, "c0"), c["grad_norm"]["points"])
+        for name, c in channels.items()
+    ]
     used = {key for names in BETTER.values() for key in names}
     cards = [card for name, c in channels.items() for card in _cards(name, c, view["measures"])]
-    cards.append(line_chart("gradient norm of each channel", norms, note="at the final hidden states; who is steering", log=True))
-    cards += [line_chart(name, [Line(name, "c0", m["points"])]) for name, m in view["measures"].items() if name not in used][:12]
+    cards.append(
+        line_chart(
+            "gradient norm of each channel",
+            norms,
+            note="at the final hidden states; who is steering",
+            log=True,
+        )
+    )
+    cards += [
+        line_chart(name, [Line(name, "c0", m["points"])])
+        for name, m in view["measures"].items()
+        if name not in used
+    ][:12]
     return join(
         table(lines, head=head, numbers=range(2, 7)),
         el("p", f"Off (weight 0): {', '.join(off)}.", cls="quiet") if off else None,
         el("p", view["clipped"]) if view.get("clipped") else None,
-        el("p", "Ticks below a line mark steps in which the channel was starved or dead (red) or exhausted (grey).", cls="quiet"),
+        el(
+            "p",
+            "Ticks below a line mark steps in which the channel was starved or dead (red) or"
+            " exhausted (grey).",
+            cls="quiet",
+        ),
         el("div", cards, cls="grid"),
         _lost(view.get("lost", ())),
         _events(view["events"]),
@@ -236,7 +384,10 @@ def _channels(view: Mapping[str, Any]) -> Html:
 def _statuses(statuses: Mapping[str, int]) -> Html:
     parts: list[Child] = []
     for name, count in statuses.items():
-        parts += [" " if parts else "", el("span", f"{name} {count}", cls=f"status {name}", title=STATUSES.get(name))]
+        parts += [
+            " " if parts else "",
+            el("span", f"{name} {count}", cls=f"status {name}", title=STATUSES.get(name)),
+        ]
     return join(parts)
 
 
@@ -250,7 +401,10 @@ def _cards(name: str, channel: Mapping[str, Any], measures: Mapping[str, Any]) -
     title, points = better[0] if better else (LOSS.get(name, "loss"), channel["loss"]["points"])
     return [
         line_chart(name, [Line(title, colour, points)], note=title, marks=channel["steps"]),
-        line_chart(f"{name}: tokens per step", [Line("tokens", colour, channel["tokens_per_step"]["points"])]),
+        line_chart(
+            f"{name}: tokens per step",
+            [Line("tokens", colour, channel["tokens_per_step"]["points"])],
+        ),
     ]
 
 
@@ -267,9 +421,21 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
     if not rows:
         return None
     kept = rows[-20:]
-    lines = [(e["kind"], ", ".join(f"{k} {v}" for k, v in e.items() if k not in ("t", "kind", "attempt"))) for e in kept]
-    caption = "warnings and other events" + (f", the last {len(kept)} of {len(rows)}" if len(kept) < len(rows) else "")
-    return table([(kind, cut_end(told, 300)) for kind, told in lines], head=("event", "facts"), caption=caption)
+    lines = [
+        (
+            e["kind"],
+            ", ".join(f"{k} {v}" for k, v in e.items() if k not in ("t", "kind", "attempt")),
+        )
+        for e in kept
+    ]
+    caption = "warnings and other events" + (
+        f", the last {len(kept)} of {len(rows)}" if len(kept) < len(rows) else ""
+    )
+    return table(
+        [(kind, cut_end(told, 300)) for kind, told in lines],
+        head=("event", "facts"),
+        caption=caption,
+    )
 
 
 # ---- data, sites, samples, settings ----
@@ -278,28 +444,45 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
 def _data(view: Mapping[str, Any]) -> Html:
     work = view["work"]
     if work is None:
-        why = view["out_of_date"] or "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was"
+        why = (
+            view["out_of_date"]
+            or "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was"
+        )
         lost = f"{why}: the way from logs to examples cannot be shown."
-        return join(el("p", lost), el("div", own_chains(view["chains"]), cls="grid") if view["chains"] else None)
+        return join(
+            el("p", lost),
+            el("div", own_chains(view["chains"]), cls="grid") if view["chains"] else None,
+        )
     stale = view["stale"]
-    authors = ", ".join(f"{row['name']} ({grouped_number(row['of'])} messages)" for row in work["authors"][:6])
+    authors = ", ".join(
+        f"{row['name']} ({grouped_number(row['of'])} messages)" for row in work["authors"][:6]
+    )
     imported = work["origins"].get("trace", 0)
     return join(
-        el(
-            "p",
-            f"Not the data of this run: {', '.join(stale)} changed after the run. The counts below are of the files as they are now.",
-            cls="note",
-        )
-        if stale
-        else None,
+        (
+            el(
+                "p",
+                f"Not the data of this run: {', '.join(stale)} changed after the run. The counts"
+                " below are of the files as they are now.",
+                cls="note",
+            )
+            if stale
+            else None
+        ),
         funnel(work, own=view["chains"]),
-        el(
-            "p",
-            f"Written by {authors}. ",
-            f"{grouped_number(imported)} sessions are imported logs: {IMPORTED}" if imported else "",
-        )
-        if authors
-        else None,
+        (
+            el(
+                "p",
+                f"Written by {authors}. ",
+                (
+                    f"{grouped_number(imported)} sessions are imported logs: {IMPORTED}"
+                    if imported
+                    else ""
+                ),
+            )
+            if authors
+            else None
+        ),
         reading(work["ingest"]),
     )
 
@@ -310,18 +493,32 @@ def _sites(view: Mapping[str, Any], where: str, limits: PageLimits) -> Html | No
     if not shown and not own:
         return None
     total = work["sites"] if work else 0
-    return sites_section([*own, *shown], total=total, rollouts=len(own), watched=view["watched"], limits=limits, where=where)
+    return sites_section(
+        [*own, *shown],
+        total=total,
+        rollouts=len(own),
+        watched=view["watched"],
+        limits=limits,
+        where=where,
+    )
 
 
 def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
     def one(session: Mapping[str, Any]) -> Html:
         outcome = "" if session["outcome"] is None else f", outcome {session['outcome']:g}"
-        left = el("p", plural(session["left_out"], "more turn"), cls="quiet") if session["left_out"] else None
+        left = (
+            el("p", plural(session["left_out"], "more turn"), cls="quiet")
+            if session["left_out"]
+            else None
+        )
         turns = [turn_block(turn, limits.chars) for turn in session["turns"]]
         return el("details", el("summary", f"{session['id']}{outcome}"), turns, left)
 
     left = f"; {samples['left_out']} more in the file" if samples["left_out"] else ""
-    return join(el("p", f"Sampled by the student at step {samples['step']}{left}."), [one(session) for session in samples["sessions"]])
+    return join(
+        el("p", f"Sampled by the student at step {samples['step']}{left}."),
+        [one(session) for session in samples["sessions"]],
+    )
 
 
 def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
@@ -330,20 +527,33 @@ def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
     inputs = [(i["path"], i["rows"], str(i["sha256"])[:16]) for i in view["inputs"]]
     values = [(key, *told.partition(" -> ")[::2]) for key, _, told in changed]
     return join(
-        el("p", "Settings that differ from the defaults:") if values else el("p", "Every setting has its default."),
-        table(
-            [(key, cut_end(old, 120), cut_end(new, 200)) for key, old, new in values[: limits.rows]],
-            head=("setting", "default", "this run"),
-        )
-        if values
-        else None,
+        (
+            el("p", "Settings that differ from the defaults:")
+            if values
+            else el("p", "Every setting has its default.")
+        ),
+        (
+            table(
+                [
+                    (key, cut_end(old, 120), cut_end(new, 200))
+                    for key, old, new in values[: limits.rows]
+                ],
+                head=("setting", "default", "this run"),
+            )
+            if values
+            else None
+        ),
         el("p", f"and {len(values) - limits.rows} more") if len(values) > limits.rows else None,
         el("h3", "Run it again"),
         el("pre", cut_end(view["command"], 2000)),
         _again(view["again"]),
         el("p", f"With {versions}; {view['platform']}; seed {view['seed']}.", cls="quiet"),
         table(inputs, head=("input", "rows", "sha256, first 16"), numbers=(1,)) if inputs else None,
-        el("p", "Checkpoints: ", ", ".join(str(c["step"]) for c in view["checkpoints"]), ".") if view["checkpoints"] else None,
+        (
+            el("p", "Checkpoints: ", ", ".join(str(c["step"]) for c in view["checkpoints"]), ".")
+            if view["checkpoints"]
+            else None
+        ),
     )
 
 
@@ -351,5 +561,15 @@ def _again(commands: Sequence[Mapping[str, str]]) -> Html | None:
     """The other runs of the evaluation, and the evaluation."""
     if not commands:
         return None
-    lead = el("p", "The runs it was compared with, and the evaluation with this run's settings; its tasks and seed stand above.")
-    return join(lead, [join(el("p", f"{one['name']}:"), el("pre", cut_end(one["command"], 2000))) for one in commands])
+    lead = el(
+        "p",
+        "The runs it was compared with, and the evaluation with this run's settings; its tasks and"
+        " seed stand above.",
+    )
+    return join(
+        lead,
+        [
+            join(el("p", f"{one['name']}:"), el("pre", cut_end(one["command"], 2000)))
+            for one in commands
+        ],
+    )

@@ -1,4 +1,5 @@
-"""A run with everything a page of it shows: `run_view`, the evaluation, the funnel, watched sites token by token, samples."""
+"""A run with everything a page of it shows: `run_view`, the evaluation, the funnel, watched sites
+token by token, samples."""
 
 from __future__ import annotations
 
@@ -25,14 +26,20 @@ from composer_replication.report.work import SHOWN_SITES, work_view
 SHOWN_SAMPLES, SHOWN_TURNS = 4, 24
 BEFORE, TRAIN = "before", "recompose train"
 LM_CE_OFF = "train.lm_ce.weight is 0"
-FED_BY_ROLLOUTS = "live run: the hint channel is fed by rollouts, imported targets only where lm_ce has a weight"
+FED_BY_ROLLOUTS = (
+    "live run: the hint channel is fed by rollouts, imported targets only where lm_ce has a weight"
+)
 LOG_RATIO = "distance of log-probs"  # what tables of an older run can show
 
 
-def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_SITES) -> dict[str, Any]:
-    """All values of a run's page; `work` is the folder with sessions and sites, by default the one that holds runs/.
+def run_report(
+    path: Path, *, work: Path | None = None, num_sites: int = SHOWN_SITES
+) -> dict[str, Any]:
+    """All values of a run's page; `work` is the folder with sessions and sites, by default the one
+    that holds runs/.
 
-    Where that folder has no sites any more, sites of an older store, or other files than the run was trained on, the page says so.
+    Where that folder has no sites any more, sites of an older store, or other files than the run
+    was trained on, the page says so.
     """
     run = open_run(path)
     folder = work if work is not None else run.path.parent.parent
@@ -50,7 +57,15 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
         "again": again(run, evaluation),
         "watched": tokens,
         "rollout_sites": rollout_sites(run, tokens["sites"]),
-        "work": _used(work_view(folder, first=list(tokens["sites"]), num_sites=num_sites), settings, metrics) if there else None,
+        "work": (
+            _used(
+                work_view(folder, first=list(tokens["sites"]), num_sites=num_sites),
+                settings,
+                metrics,
+            )
+            if there
+            else None
+        ),
         "chains": run_chains(metrics),
         "lost": lost_rows(metrics),
         "stale": changed_since(run, work=folder) if there else [],
@@ -59,8 +74,11 @@ def run_report(path: Path, *, work: Path | None = None, num_sites: int = SHOWN_S
     }
 
 
-def _used(work: dict[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The work folder's chains, with a last station where this run did not train on what was built."""
+def _used(
+    work: dict[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The work folder's chains, with a last station where this run did not train on what was
+    built."""
     if settings.get("train", {}).get("lm_ce", {}).get("weight", 0):
         return work
     live = any("rollouts/episodes" in line for line in metrics)
@@ -77,16 +95,21 @@ def _evaluation(run: RunDir) -> dict[str, Any] | None:
         return None
     kept, judged = run.checkpoints(), found["about"].get("steps.after")
     if kept and judged is not None and judged != kept[-1][0]:
-        told = f"This evaluation is of the student after {judged} steps; the run's newest checkpoint is of {kept[-1][0]}: evaluate again."
+        told = (
+            f"This evaluation is of the student after {judged} steps; the run's newest checkpoint"
+            f" is of {kept[-1][0]}: evaluate again."
+        )
         found["notes"] = [told, *found["notes"]]
     return {**found, "claims": claims(found)}
 
 
 def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, str]]:
-    """The commands of the other runs that the evaluation played and that stand beside this one, and of the evaluation itself.
+    """The commands of the other runs that the evaluation played and that stand beside this one, and
+    of the evaluation itself.
 
-    A row stands for the run of its name, where that run kept a checkpoint of as many steps. The evaluation's command has the files and
-    settings of this run's; one without an evaluation has none. Example: [{"name": "placebo", "command": "recompose train ..."}, ...]
+    A row stands for the run of its name, where that run kept a checkpoint of as many steps. The
+    evaluation's command has the files and settings of this run's; one without an evaluation has
+    none. Example: [{"name": "placebo", "command": "recompose train ..."}, ...]
     """
     if evaluation is None:
         return []
@@ -101,8 +124,16 @@ def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, s
             found.append({"name": name, "command": other.command_txt.read_text("utf-8").strip()})
     command = run.command_txt.read_text("utf-8").strip()
     if command.startswith(TRAIN):
-        against = [word for other in found for word in ("--against", f"{other['name']}={other['name']}")]
-        told = ["recompose", "evaluate", run.info()["id"], *shlex.split(command.removeprefix(TRAIN)), *against]
+        against = [
+            word for other in found for word in ("--against", f"{other['name']}={other['name']}")
+        ]
+        told = [
+            "recompose",
+            "evaluate",
+            run.info()["id"],
+            *shlex.split(command.removeprefix(TRAIN)),
+            *against,
+        ]
         found.append({"name": "evaluation", "command": shlex.join(told)})
     return found
 
@@ -111,8 +142,10 @@ def probe_tables(run: RunDir) -> dict[str, Any]:
     """Watched sites, token by token, at the first and the last step that was written.
 
     {"first": 0, "last": 12, "measure": "jsd", "most": 0.02,
-     "sites": {"s1:7:c1": [{"text": "read", "first": [0.02, -2.1, -4.0], "last": [0.01, -2.0, -4.0]}, ...]}}
-    Each triple is (divergence, log-prob without the hint, log-prob with it), in nats; `most` is the largest divergence of all.
+     "sites": {"s1:7:c1": [{"text": "read", "first": [0.02, -2.1, -4.0], "last": [0.01, -2.0,
+     -4.0]}, ...]}}
+    Each triple is (divergence, log-prob without the hint, log-prob with it), in nats; `most` is the
+    largest divergence of all.
     """
     tables = run.token_tables()
     empty: dict[str, Any] = {"first": None, "last": None, "measure": "", "most": 0.0, "sites": {}}
@@ -124,21 +157,35 @@ def probe_tables(run: RunDir) -> dict[str, Any]:
     for site_id, last in read["last"].items():
         first = read["first"].get(site_id)
         if first is None or first["ids"] != last["ids"]:
-            raise DataError(f"the first and the last table differ at {site_id}", where=str(run.path / "tokens"), fix="train again")
+            raise DataError(
+                f"the first and the last table differ at {site_id}",
+                where=str(run.path / "tokens"),
+                fix="train again",
+            )
         texts = last.get("texts") or [f"token {i}" for i in last["ids"]]
         columns = zip(texts, _triples(first), _triples(last), strict=True)
         sites[site_id] = [{"text": text, "first": a, "last": b} for text, a, b in columns]
     rows = list(read["last"].values())
-    values = [token[end][0] for tokens in sites.values() for token in tokens for end in ("first", "last")]
+    values = [
+        token[end][0] for tokens in sites.values() for token in tokens for end in ("first", "last")
+    ]
     measure = rows[0].get("measure", LOG_RATIO) if rows else ""
-    return {"first": ends["first"][0], "last": ends["last"][0], "measure": measure, "most": max(values, default=0.0), "sites": sites}
+    return {
+        "first": ends["first"][0],
+        "last": ends["last"][0],
+        "measure": measure,
+        "most": max(values, default=0.0),
+        "sites": sites,
+    }
 
 
 def _table(path: Path) -> dict[str, dict[str, Any]]:
     try:
         return {row["site_id"]: row for row in json.loads(path.read_bytes())["sites"]}
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise DataError(f"not a token table: {error!r}", where=str(path), fix="train again") from error
+        raise DataError(
+            f"not a token table: {error!r}", where=str(path), fix="train again"
+        ) from error
 
 
 def _triples(row: Mapping[str, Any]) -> list[tuple[float, float, float]]:
@@ -148,7 +195,8 @@ def _triples(row: Mapping[str, Any]) -> list[tuple[float, float, float]]:
 
 
 def samples(run: RunDir) -> dict[str, Any]:
-    """The first few sessions of the newest samples file, with their outcome; what is left out is counted."""
+    """The first few sessions of the newest samples file, with their outcome; what is left out is
+    counted."""
     files = run.samples()
     if not files:
         return {"step": None, "sessions": [], "left_out": 0}
@@ -159,5 +207,12 @@ def samples(run: RunDir) -> dict[str, Any]:
         total += 1
         if len(shown) < SHOWN_SAMPLES:
             turns = [turn_view(turn, i) for i, turn in enumerate(session.turns[:SHOWN_TURNS])]
-            shown.append({"id": session.id, "outcome": session.outcome, "turns": turns, "left_out": len(session.turns) - len(turns)})
+            shown.append(
+                {
+                    "id": session.id,
+                    "outcome": session.outcome,
+                    "turns": turns,
+                    "left_out": len(session.turns) - len(turns),
+                }
+            )
     return {"step": step, "sessions": shown, "left_out": total - len(shown)}

@@ -1,8 +1,10 @@
-"""A run directory as plain values: what ran, how each channel did, what happened. Imports core only.
+"""A run directory as plain values: what ran, how each channel did, what happened. Imports core
+only.
 
     run_view(Path("recompose/runs/latest"))["channels"]["hint"]["statuses"] -> {"active": 19, "exhausted": 1}
 
-Nothing here says that a run worked: a loss that went down is no evidence. That takes an evaluation with a placebo.
+Nothing here says that a run worked: a loss that went down is no evidence. That takes an evaluation
+with a placebo.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from composer_replication.core.rundir import RunDir, diff_settings, open_run
 
 CHANNELS = ("policy", "lm_ce", "hint", "preference")
 CHANNEL_KEYS = ("status", "tokens", "loss", "grad_norm", "grad_norm_parameters", "scale")
-BOOKKEEPING = ("t", "step", "attempt", "lr", "step_s", "loss", "grad_norm", "clipped")  # the sum of scaled losses means nothing by itself
+# the sum of scaled losses means nothing by itself
+BOOKKEEPING = ("t", "step", "attempt", "lr", "step_s", "loss", "grad_norm", "clipped")
 
 MOST_CLIPPED = 0.2
 """Above this share of clipped steps the clip is no longer about outliers, and the page says so."""
@@ -56,7 +59,8 @@ def inputs(run: RunDir) -> list[dict[str, Any]]:
 
 
 def channels(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per channel: how often it had which status, its tokens in all, its first and last loss and gradient norm.
+    """Per channel: how often it had which status, its tokens in all, its first and last loss and
+    gradient norm.
 
     >>> channels([{"step": 1, "hint/status": "active", "hint/tokens": 4, "hint/loss": 0.5, "hint/grad_norm": 1.0}])["hint"]["tokens"]
     4
@@ -82,25 +86,40 @@ def clipped_steps(metrics: Sequence[Mapping[str, Any]]) -> str:
     """In how many steps the gradient was shortened, in words; "" where the run does not say so.
 
     >>> clipped_steps([{"clipped": False}, {"clipped": True}, {"clipped": False}])
-    'The gradient was clipped in 1 of 3 steps. A clip is for outliers: where it is usual, weights of channels and fading hints do nothing.'
+    'The gradient was clipped in 1 of 3 steps. A clip is for outliers: where it is usual, weights of
+    channels and fading hints do nothing.'
     >>> clipped_steps([{"clipped": False}]), clipped_steps([{"loss": 1.0}])
     ('The gradient was clipped in 0 of 1 steps.', '')
     """
     told = [bool(line["clipped"]) for line in metrics if "clipped" in line]
     often = sum(told) > len(told) * MOST_CLIPPED
-    why = " A clip is for outliers: where it is usual, weights of channels and fading hints do nothing." if often else ""
+    why = (
+        " A clip is for outliers: where it is usual, weights of channels and fading hints do"
+        " nothing."
+        if often
+        else ""
+    )
     return f"The gradient was clipped in {sum(told)} of {len(told)} steps.{why}" if told else ""
 
 
 def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Every other number of the metrics lines, by name: reward, margins, what the health rules watch.
+    """Every other number of the metrics lines, by name: reward, margins, what the health rules
+    watch.
 
     >>> list(measures([{"step": 1, "lr": 0.1, "hint/loss": 2.0, "policy/reward": 0.4}]))
     ['policy/reward']
     """
     known = {f"{name}/{key}" for name in CHANNELS for key in CHANNEL_KEYS} | set(BOOKKEEPING)
-    names = {key: None for line in metrics for key, value in line.items() if key not in known and _is_number(value)}
-    return {name: series([line for line in metrics if _is_number(line.get(name))], name) for name in names}
+    names = {
+        key: None
+        for line in metrics
+        for key, value in line.items()
+        if key not in known and _is_number(value)
+    }
+    return {
+        name: series([line for line in metrics if _is_number(line.get(name))], name)
+        for name in names
+    }
 
 
 def _is_number(value: Any) -> bool:
@@ -110,4 +129,8 @@ def _is_number(value: Any) -> bool:
 def series(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
     """The first and last value of a metric, and every value by step, for steps that have one."""
     points = [(line["step"], line[key]) for line in rows if line.get(key) is not None]
-    return {"first": points[0][1] if points else None, "last": points[-1][1] if points else None, "points": points}
+    return {
+        "first": points[0][1] if points else None,
+        "last": points[-1][1] if points else None,
+        "points": points,
+    }

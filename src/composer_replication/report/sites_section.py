@@ -1,4 +1,5 @@
-"""The sites of a page: context, the hint above the mistaken message, the message token by token, and what came later in grey."""
+"""The sites of a page: context, the hint above the mistaken message, the message token by token,
+and what came later in grey."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE
 
 TEACHER_ONLY = "seen only by the teacher"
 NEITHER = "in neither context"
-NO_HINT = "No hint: this is not a mistake, or no writer had anything to say, or `recompose hints` has not run."
+NO_HINT = (
+    "No hint: this is not a mistake, or no writer had anything to say, or `recompose hints` has not"
+    " run."
+)
 SHADES = 9
 
 
@@ -29,7 +33,9 @@ class PageLimits:
     def halved(self) -> PageLimits:
         """Half of everything, at least one site and a little text."""
         names = {"sites": 1, "chars": 60, "message_chars": 120, "tokens": 20, "rows": 3}
-        return replace(self, **{name: max(getattr(self, name) // 2, least) for name, least in names.items()})
+        return replace(
+            self, **{name: max(getattr(self, name) // 2, least) for name, least in names.items()}
+        )
 
 
 def cut_end(text: str, limit: int) -> str:
@@ -42,27 +48,68 @@ def cut_end(text: str, limit: int) -> str:
 
 
 def sites_section(
-    shown: Sequence[Mapping[str, Any]], *, total: int, watched: Mapping[str, Any] | None, limits: PageLimits, where: str, rollouts: int = 0
+    shown: Sequence[Mapping[str, Any]],
+    *,
+    total: int,
+    watched: Mapping[str, Any] | None,
+    limits: PageLimits,
+    where: str,
+    rollouts: int = 0,
 ) -> Html:
-    """List and articles; `watched` are token tables as `run.watched` gives them, `where` completes the `recompose show` command.
+    """List and articles; `watched` are token tables as `run.watched` gives them, `where` completes
+    the `recompose show` command.
 
-    The first `rollouts` of `shown` are of the student's own rollouts; `total` counts the imported sites.
+    The first `rollouts` of `shown` are of the student's own rollouts; `total` counts the imported
+    sites.
     """
     kept = shown[: limits.sites]
     tables: Mapping[str, Any] = watched["sites"] if watched else {}
     own = min(rollouts, len(kept))
     told = f"{len(kept) - own} of {total} sites are shown"
     lead = [
-        el("p", f"First the {own} watched sites of the student's own rollouts (w), then imported ones (s).") if own else None,
-        el("p", f"{told}; the rest: ", el("code", f"recompose show site{where}"), ".") if total else None,
-        el("p", "Keys: j and k move, and each site has an address of its own.", cls="quiet script-only", hidden=True),
+        (
+            el(
+                "p",
+                f"First the {own} watched sites of the student's own rollouts (w), then imported"
+                " ones (s).",
+            )
+            if own
+            else None
+        ),
+        (
+            el("p", f"{told}; the rest: ", el("code", f"recompose show site{where}"), ".")
+            if total
+            else None
+        ),
+        el(
+            "p",
+            "Keys: j and k move, and each site has an address of its own.",
+            cls="quiet script-only",
+            hidden=True,
+        ),
     ]
-    legend = _legend(watched) if watched and any(view["site"]["id"] in tables for view in kept) else None
+    legend = (
+        _legend(watched) if watched and any(view["site"]["id"] in tables for view in kept) else None
+    )
     links = [
-        el("li", el("a", el("b", _name(view)), f" {view['site']['kind']}", _mark(view, tables), href=f"#{_name(view)}")) for view in kept
+        el(
+            "li",
+            el(
+                "a",
+                el("b", _name(view)),
+                f" {view['site']['kind']}",
+                _mark(view, tables),
+                href=f"#{_name(view)}",
+            ),
+        )
+        for view in kept
     ]
-    articles = [_article(view, tables.get(view["site"]["id"]), watched, limits, where) for view in kept]
-    body = el("div", el("nav", el("ol", links), aria_label="sites"), el("div", articles), cls="sites")
+    articles = [
+        _article(view, tables.get(view["site"]["id"]), watched, limits, where) for view in kept
+    ]
+    body = el(
+        "div", el("nav", el("ol", links), aria_label="sites"), el("div", articles), cls="sites"
+    )
     return join(lead, legend, body)
 
 
@@ -82,42 +129,77 @@ def _legend(watched: Mapping[str, Any]) -> Html:
     told = [
         f"Colour of a token: {watched['measure']} between the model with and without the hint, 0 ",
         el("span", shades, cls="scale", aria_hidden="true"),
-        f" {watched['most']:.3g} nats, the same scale at both steps; it grows with the square root.",
+        (
+            f" {watched['most']:.3g} nats, the same scale at both steps; it grows with the square"
+            " root."
+        ),
     ]
     if watched["first"] == watched["last"]:
         return el("p", told, f" Step {watched['last']} is the only one written.")
     buttons = [
-        el("button", f"{name} step ({watched[name]})", type="button", data_show=name, aria_pressed="true" if name == "last" else "false")
+        el(
+            "button",
+            f"{name} step ({watched[name]})",
+            type="button",
+            data_show=name,
+            aria_pressed="true" if name == "last" else "false",
+        )
         for name in ("first", "last")
     ]
-    return join(el("p", told), el("div", buttons, cls="steps script-only", hidden=True, role="group", aria_label="step of the colours"))
+    return join(
+        el("p", told),
+        el(
+            "div",
+            buttons,
+            cls="steps script-only",
+            hidden=True,
+            role="group",
+            aria_label="step of the colours",
+        ),
+    )
 
 
 def _article(
-    view: Mapping[str, Any], tokens: Sequence[Mapping[str, Any]] | None, watched: Mapping[str, Any] | None, limits: PageLimits, where: str
+    view: Mapping[str, Any],
+    tokens: Sequence[Mapping[str, Any]] | None,
+    watched: Mapping[str, Any] | None,
+    limits: PageLimits,
+    where: str,
 ) -> Html:
     site, name = view["site"], _name(view)
-    about = f"{site['kind']} · {site['category']}" + (f" · found by {site['detector']}" if site["detector"] else "")
+    about = f"{site['kind']} · {site['category']}" + (
+        f" · found by {site['detector']}" if site["detector"] else ""
+    )
     before, after = view["left_out_before"], view["left_out_after"]
     return el(
         "article",
         el("h3", f"{name} ", el("small", about)),
         el("p", el("code", site["id"]), f" {site.get('repository', '')}", cls="quiet"),
         el("p", "Shown by: ", cut_end(site["detail"], 300)) if site.get("detail") else None,
-        el("p", f"not shown: {plural(before, 'earlier turn')} of its context", cls="quiet") if before else None,
+        (
+            el("p", f"not shown: {plural(before, 'earlier turn')} of its context", cls="quiet")
+            if before
+            else None
+        ),
         [turn_block(turn, limits.chars) for turn in view["before"]],
         _hint(view["hint"], limits),
         turn_block(view["message"], limits.message_chars),
         _heat(tokens, watched, limits) if tokens and watched else None,
         [turn_block(turn, limits.chars) for turn in view["after"]],
-        el(
-            "p",
-            f"not shown: {plural(after, 'later turn')}, {NEITHER}",
-            [": ", el("code", f"recompose show site {name} --full{where}")] if "name" not in view else None,
-            cls="quiet",
-        )
-        if after
-        else None,
+        (
+            el(
+                "p",
+                f"not shown: {plural(after, 'later turn')}, {NEITHER}",
+                (
+                    [": ", el("code", f"recompose show site {name} --full{where}")]
+                    if "name" not in view
+                    else None
+                ),
+                cls="quiet",
+            )
+            if after
+            else None
+        ),
         cls="site",
         id=name,
     )
@@ -127,22 +209,38 @@ def _hint(text: str | None, limits: PageLimits) -> Html:
     if text is None:
         return el("p", NO_HINT, cls="quiet")
     return el(
-        "div", el("b", "hint "), el("span", TEACHER_ONLY, cls="label"), el("div", cut_end(text, limits.chars), cls="text"), cls="hint"
+        "div",
+        el("b", "hint "),
+        el("span", TEACHER_ONLY, cls="label"),
+        el("div", cut_end(text, limits.chars), cls="text"),
+        cls="hint",
     )
 
 
 def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
-    """One message with its header; what came after the mistake says that it is in neither context."""
+    """One message with its header; what came after the mistake says that it is in neither
+    context."""
     place = turn["place"]
     labels = [label for label in (turn["author"], turn["tag"]) if label]
-    head: list[Html | str] = [f"{turn['turn']} · {turn['role']}", *(f" · {label}" for label in labels)]
+    head: list[Html | str] = [
+        f"{turn['turn']} · {turn['role']}",
+        *(f" · {label}" for label in labels),
+    ]
     if place == MISTAKE:
         head += [" ", el("strong", "the mistaken message")]
     if place == APART:
         head += [" ", el("strong", "not a mistake of the model, never trained on by default")]
     if place in (EVIDENCE, LATER):
-        head += [" ", el("span", f"{'evidence, ' if place == EVIDENCE else ''}{NEITHER}", cls="label")]
-    return el("section", el("header", head), [_block(block, limit) for block in turn["blocks"]], cls=f"turn {place}")
+        head += [
+            " ",
+            el("span", f"{'evidence, ' if place == EVIDENCE else ''}{NEITHER}", cls="label"),
+        ]
+    return el(
+        "section",
+        el("header", head),
+        [_block(block, limit) for block in turn["blocks"]],
+        cls=f"turn {place}",
+    )
 
 
 def _block(block: Mapping[str, Any], limit: int) -> Html:
@@ -152,23 +250,44 @@ def _block(block: Mapping[str, Any], limit: int) -> Html:
         return el("div", el("b", f"call {block['name']} "), arguments, cls="text")
     if kind == "result":
         images = f" [{len(block['images'])} images were not kept]" if block["images"] else ""
-        return el("div", el("b", "error result " if block["is_error"] else "result "), cut_end(block["text"], limit), images, cls="text")
+        return el(
+            "div",
+            el("b", "error result " if block["is_error"] else "result "),
+            cut_end(block["text"], limit),
+            images,
+            cls="text",
+        )
     if kind == "text":
         return el("div", cut_end(block["text"], limit), cls="text")
     if kind == "thinking":
-        return el("div", el("em", "thinking "), cut_end(block["text"] or "(not in the log)", limit), cls="text")
+        return el(
+            "div",
+            el("em", "thinking "),
+            cut_end(block["text"] or "(not in the log)", limit),
+            cls="text",
+        )
     return el("div", el("b", f"{kind} "), cut_end(block["text"], limit), cls="text")
 
 
-def _heat(tokens: Sequence[Mapping[str, Any]], watched: Mapping[str, Any], limits: PageLimits) -> Html:
-    """Every token of the target with its colour at both steps; the numbers are in its title, and below on click or arrow keys."""
+def _heat(
+    tokens: Sequence[Mapping[str, Any]], watched: Mapping[str, Any], limits: PageLimits
+) -> Html:
+    """Every token of the target with its colour at both steps; the numbers are in its title, and
+    below on click or arrow keys."""
     shown = tokens[: limits.tokens]
     left = len(tokens) - len(shown)
     spans = [_token(token, watched) for token in shown]
     return el(
         "figure",
         el("figcaption", el("small", f"the same message, token by token ({len(tokens)} tokens)")),
-        el("div", spans, cls="tokens", tabindex=0, role="group", aria_label="tokens; arrow keys read the numbers of each"),
+        el(
+            "div",
+            spans,
+            cls="tokens",
+            tabindex=0,
+            role="group",
+            aria_label="tokens; arrow keys read the numbers of each",
+        ),
         el("p", f"[{left} more tokens]", cls="quiet") if left else None,
         el("output", aria_live="polite"),
         cls="heat",
@@ -177,11 +296,20 @@ def _heat(tokens: Sequence[Mapping[str, Any]], watched: Mapping[str, Any], limit
 
 def _token(token: Mapping[str, Any], watched: Mapping[str, Any]) -> Html:
     first, last = token["first"], token["last"]
-    told = [f"step {watched['first']}: {_numbers(first)}"] if watched["first"] != watched["last"] else []
+    told = (
+        [f"step {watched['first']}: {_numbers(first)}"]
+        if watched["first"] != watched["last"]
+        else []
+    )
     told.append(f"step {watched['last']}: {_numbers(last)}")
     text = str(token["text"]).replace("\n", "↵\n") or "(empty)"
     most = watched["most"]
-    return el("span", text, cls=f"t f{shade(first[0], most)} l{shade(last[0], most)}", title="; ".join(told))
+    return el(
+        "span",
+        text,
+        cls=f"t f{shade(first[0], most)} l{shade(last[0], most)}",
+        title="; ".join(told),
+    )
 
 
 def _numbers(triple: Sequence[float]) -> str:

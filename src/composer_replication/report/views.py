@@ -1,4 +1,5 @@
-"""Sessions, turns and sites as plain values: the same content for the terminal, for --json and for the page. Nothing here draws."""
+"""Sessions, turns and sites as plain values: the same content for the terminal, for --json and for
+the page. Nothing here draws."""
 
 from __future__ import annotations
 
@@ -9,13 +10,15 @@ from composer_replication.core.codec import record_to_json
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Block, Opaque, Session, Text, Thinking, ToolCall, Turn
 
-# Where a turn stands with respect to a site. "later" turns, the evidence among them, are in neither context.
+# Where a turn stands with respect to a site. "later" turns, the evidence among them, are in neither
+# context.
 CONTEXT, MISTAKE, APART, EVIDENCE, LATER = "context", "mistake", "apart", "evidence", "later"
 TRAINED = ("mistake", "recovery")
 
 
 def block_view(block: Block) -> dict[str, Any]:
-    """One block as plain values, e.g. {"type": "call", "id": "c1", "name": "Read", "arguments": {...}}."""
+    """One block as plain values, e.g. {"type": "call", "id": "c1", "name": "Read", "arguments":
+    {...}}."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     if isinstance(block, Thinking):
@@ -24,13 +27,26 @@ def block_view(block: Block) -> dict[str, Any]:
         return {"type": "call", "id": block.id, "name": block.name, "arguments": block.arguments}
     if isinstance(block, Opaque):
         return {"type": block.type, "text": block.text}
-    return {"type": "result", "id": block.call_id, "is_error": block.is_error, "images": list(block.images), "text": block.text}
+    return {
+        "type": "result",
+        "id": block.call_id,
+        "is_error": block.is_error,
+        "images": list(block.images),
+        "text": block.text,
+    }
 
 
 def turn_view(turn: Turn, index: int, *, place: str = CONTEXT) -> dict[str, Any]:
     """One message as plain values."""
     blocks = [block_view(b) for b in turn.blocks]
-    return {"turn": index, "role": turn.role, "author": turn.author, "tag": turn.tag, "place": place, "blocks": blocks}
+    return {
+        "turn": index,
+        "role": turn.role,
+        "author": turn.author,
+        "tag": turn.tag,
+        "place": place,
+        "blocks": blocks,
+    }
 
 
 def session_line(session: Session, number: int) -> dict[str, Any]:
@@ -47,14 +63,20 @@ def session_line(session: Session, number: int) -> dict[str, Any]:
     }
 
 
-def session_view(session: Session, sites: Sequence[Site], hints: dict[str, Hint], *, number: int) -> dict[str, Any]:
-    """A whole session: its turns with the sites and hints that stand at them, and what each segment had in context."""
+def session_view(
+    session: Session, sites: Sequence[Site], hints: dict[str, Hint], *, number: int
+) -> dict[str, Any]:
+    """A whole session: its turns with the sites and hints that stand at them, and what each segment
+    had in context."""
     turns = [turn_view(turn, i) for i, turn in enumerate(session.turns)]
     for site in sites:
         view = turns[site.turn]
         view["place"] = MISTAKE if site.category in TRAINED else view["place"]
         view.setdefault("sites", []).append(_site(site, hints.get(site.id)))
-    segments = [{"start": s.start, "end": s.end, "context": s.context, "cleared": list(s.cleared)} for s in session.segments]
+    segments = [
+        {"start": s.start, "end": s.end, "context": s.context, "cleared": list(s.cleared)}
+        for s in session.segments
+    ]
     events = [{"kind": e.kind, "turn": e.turn, "text": e.text} for e in session.events]
     tools = {"origin": session.tools_origin, "names": [t.name for t in session.tools]}
     return {
@@ -71,13 +93,21 @@ def session_view(session: Session, sites: Sequence[Site], hints: dict[str, Hint]
 
 
 def _site(site: Site, hint: Hint | None) -> dict[str, Any]:
-    return {**record_to_json(site), "category": site.category, "hint": record_to_json(hint) if hint else None}
+    return {
+        **record_to_json(site),
+        "category": site.category,
+        "hint": record_to_json(hint) if hint else None,
+    }
 
 
-def site_view(session: Session, site: Site, hint: Hint | None, *, number: int, before: int, after: int) -> dict[str, Any]:
-    """A site: the last turns of its context, the hint above the mistaken message, and what came later.
+def site_view(
+    session: Session, site: Site, hint: Hint | None, *, number: int, before: int, after: int
+) -> dict[str, Any]:
+    """A site: the last turns of its context, the hint above the mistaken message, and what came
+    later.
 
-    `before` and `after` say how many turns are shown on each side; what is left out is counted, never silent.
+    `before` and `after` say how many turns are shown on each side; what is left out is counted,
+    never silent.
     """
     context = session.context_indices(site.turn)
     shown = context[-before:] if before else ()
@@ -90,7 +120,14 @@ def site_view(session: Session, site: Site, hint: Hint | None, *, number: int, b
         "left_out_before": len(context) - len(shown),
         "before": [turn_view(session.seen(i, at=site.turn), i) for i in shown],
         "hint": hint.text if hint else None,
-        "message": turn_view(session.turns[site.turn], site.turn, place=MISTAKE if site.category in TRAINED else APART),
-        "after": [turn_view(session.turns[i], i, place=EVIDENCE if i in site.evidence else LATER) for i in later],
+        "message": turn_view(
+            session.turns[site.turn],
+            site.turn,
+            place=MISTAKE if site.category in TRAINED else APART,
+        ),
+        "after": [
+            turn_view(session.turns[i], i, place=EVIDENCE if i in site.evidence else LATER)
+            for i in later
+        ],
         "left_out_after": len(session.turns) - 1 - site.turn - len(later),
     }

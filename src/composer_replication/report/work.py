@@ -1,6 +1,8 @@
-"""The work folder as plain values: the audit of one's own logs, and the sites that a page shows. Needs no run and no model.
+"""The work folder as plain values: the audit of one's own logs, and the sites that a page shows.
+Needs no run and no model.
 
-work_view(Path("recompose"))["kinds"] -> [{"name": "edit_no_match", "count": 9, "hinted": 9, "tools": "Edit 9"}, ...]
+work_view(Path("recompose"))["kinds"] -> [{"name": "edit_no_match", "count": 9, "hinted": 9,
+"tools": "Edit 9"}, ...]
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from composer_replication.core.site import Hint, Site
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.report.explanations import CATEGORIES, KINDS_APART, REASONS
-from composer_replication.report.funnel import TRAINED, file_chain, message_chain, preference_chain, read_object, read_skipped, site_chain
+from composer_replication.report.funnel import (
+    TRAINED,
+    file_chain,
+    message_chain,
+    preference_chain,
+    read_object,
+    read_skipped,
+    site_chain,
+)
 from composer_replication.report.views import site_view
 
 UNKNOWN = "unknown"
@@ -55,16 +65,30 @@ class _Logs:
         self.origins[session.origin] += 1
 
 
-def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_SITES) -> dict[str, Any]:
-    """Counts, chains and shown sites of a work folder; `first` are ids of sites that are shown before all others.
+def work_view(
+    work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_SITES
+) -> dict[str, Any]:
+    """Counts, chains and shown sites of a work folder; `first` are ids of sites that are shown
+    before all others.
 
-    Raises DataError where sessions.jsonl or sites.jsonl is not there, or names what the other does not hold.
+    Raises DataError where sessions.jsonl or sites.jsonl is not there, or names what the other does
+    not hold.
     """
     sites, hints_file = _read(read_sites, work / "sites.jsonl", verb="sites"), work / "hints.jsonl"
-    old = stale_artefacts(work)  # what is of an older store is left out: its counts would not be those of these sessions
-    hints = {hint.site_id: hint for hint in ([] if "hints.jsonl" in old else _read(read_hints, hints_file, verb="hints", needed=False))}
+    # what is of an older store is left out: its counts would not be those of these sessions
+    old = stale_artefacts(work)
+    hints = {
+        hint.site_id: hint
+        for hint in (
+            []
+            if "hints.jsonl" in old
+            else _read(read_hints, hints_file, verb="hints", needed=False)
+        )
+    }
     built = "examples" not in old
-    skipped, held_out = read_skipped(work / "examples" / "skipped.jsonl") if built else ({}, frozenset())
+    skipped, held_out = (
+        read_skipped(work / "examples" / "skipped.jsonl") if built else ({}, frozenset())
+    )
     meta = read_object(work / "examples" / "meta.json", verb="build") if built else None
     ingest = read_object(work / "ingest.json", verb="ingest")
     chosen = choose_sites(sites, hints, first=first, num_sites=num_sites)
@@ -78,19 +102,32 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
         logs.add(session, held_out=session.id in held_out)
         for number in by_session.get(session.id, ()):
             site = sites[number]
-            shown[number] = site_view(session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER)
+            shown[number] = site_view(
+                session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER
+            )
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
-    views = counts.get("hinted_sites") or counts.get("views")  # several failing calls of one message are one view
+    # several failing calls of one message are one view
+    views = counts.get("hinted_sites") or counts.get("views")
     messages = message_chain(
-        messages=logs.messages, held_out=logs.held_out_messages, trained=counts.get("trained_messages", 0), skipped=skipped
+        messages=logs.messages,
+        held_out=logs.held_out_messages,
+        trained=counts.get("trained_messages", 0),
+        skipped=skipped,
     )
     pairs = counts.get("pairs") if meta else None
     replayed = old.keys().isdisjoint(("answers.jsonl", "preferences.jsonl", "anchors.jsonl"))
-    preference = preference_chain(work, skipped=skipped, held_out=held_out, pairs=pairs) if replayed else []
+    preference = (
+        preference_chain(work, skipped=skipped, held_out=held_out, pairs=pairs) if replayed else []
+    )
     told = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
     return {
         "path": str(work),
-        "counts": {"sessions": logs.sessions, "turns": logs.turns, "calls": logs.calls.total(), "messages": logs.by_author.total()},
+        "counts": {
+            "sessions": logs.sessions,
+            "turns": logs.turns,
+            "calls": logs.calls.total(),
+            "messages": logs.by_author.total(),
+        },
         "sites": len(sites),
         "mistakes": sum(site.category in TRAINED for site in sites),
         "mistaken_sessions": len({site.session_id for site in sites if site.category in TRAINED}),
@@ -102,11 +139,15 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
         **_tables(sites, hints, logs),
         "chains": {
             "files": file_chain(ingest, sessions=logs.sessions),
-            "sites": site_chain(sites, hints, skipped=skipped, held_out=held_out, views=views if meta else None),
+            "sites": site_chain(
+                sites, hints, skipped=skipped, held_out=held_out, views=views if meta else None
+            ),
             "messages": messages if meta else [],
             "preference": preference,
         },
-        "other_skips": [_skip(key, n) for key, n in skipped.items() if key.split("/")[0] not in told],
+        "other_skips": [
+            _skip(key, n) for key, n in skipped.items() if key.split("/")[0] not in told
+        ],
         "ingest": _reading(ingest),
         "shown": [shown[number] for number in chosen if number in shown],
     }
@@ -115,13 +156,18 @@ def work_view(work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_S
 def _read(reader: Any, path: Path, *, verb: str, needed: bool = True) -> list[Any]:
     if not path.exists():
         if needed:
-            raise DataError(f"no {path.name}", where=str(path.parent), fix=f"run first: recompose {verb}")
+            raise DataError(
+                f"no {path.name}", where=str(path.parent), fix=f"run first: recompose {verb}"
+            )
         return []
     return list(reader(path))
 
 
-def choose_sites(sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str], num_sites: int) -> list[int]:
-    """Places of the sites to show: those named, then mistakes by kind in turn (with a hint first), then one per other category."""
+def choose_sites(
+    sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str], num_sites: int
+) -> list[int]:
+    """Places of the sites to show: those named, then mistakes by kind in turn (with a hint first),
+    then one per other category."""
     leading = [i for name in first for i, site in enumerate(sites) if site.id == name]
     by_kind: dict[str, list[int]] = defaultdict(list)
     apart: dict[str, int] = {}
@@ -136,7 +182,11 @@ def choose_sites(sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Seq
         in_turn += [queue.pop(0) for queue in queues]
         queues = [queue for queue in queues if queue]
     kept = list(apart.values())[: min(SHOWN_APART, max(num_sites // 4, 0))]
-    return list(dict.fromkeys([*list(dict.fromkeys([*leading, *in_turn]))[: max(num_sites - len(kept), 0)], *kept]))
+    return list(
+        dict.fromkeys(
+            [*list(dict.fromkeys([*leading, *in_turn]))[: max(num_sites - len(kept), 0)], *kept]
+        )
+    )
 
 
 def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> dict[str, Any]:
@@ -147,24 +197,37 @@ def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> di
     kinds = Counter(site.kind for site in wrong)
     return {
         "kinds": [
-            {"name": kind, "count": n, "hinted": hinted[kind], "tools": _told(Counter(s.tool or UNKNOWN for s in wrong if s.kind == kind))}
+            {
+                "name": kind,
+                "count": n,
+                "hinted": hinted[kind],
+                "tools": _told(Counter(s.tool or UNKNOWN for s in wrong if s.kind == kind)),
+            }
             for kind, n in _sorted(kinds)
         ],
         "tools": _rates(wrong, "tool", logs.calls),
         "repositories": [
-            {**row, "sessions": logs.by_repository[row["name"]]} for row in _rates(wrong, "repository", logs.calls_by_repository)
+            {**row, "sessions": logs.by_repository[row["name"]]}
+            for row in _rates(wrong, "repository", logs.calls_by_repository)
         ],
         "authors": _rates(wrong, "author", logs.by_author),
-        "apart": [{"category": c, "kind": k, "count": n, "why": KINDS_APART.get(k, CATEGORIES[c])} for (c, k), n in _sorted(apart)],
+        "apart": [
+            {"category": c, "kind": k, "count": n, "why": KINDS_APART.get(k, CATEGORIES[c])}
+            for (c, k), n in _sorted(apart)
+        ],
     }
 
 
 def _rates(wrong: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
-    """Mistakes by one property, out of how many, and of which kinds; what has no mistake is listed as well."""
+    """Mistakes by one property, out of how many, and of which kinds; what has no mistake is listed
+    as well."""
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for site in wrong:
         kinds[getattr(site, name) or UNKNOWN][site.kind] += 1
-    rows = [{"name": key, "mistakes": kinds[key].total(), "of": base[key], "kinds": _told(kinds[key])} for key in {*base, *kinds}]
+    rows = [
+        {"name": key, "mistakes": kinds[key].total(), "of": base[key], "kinds": _told(kinds[key])}
+        for key in {*base, *kinds}
+    ]
     return sorted(rows, key=lambda row: (-row["mistakes"], -row["of"], row["name"]))
 
 
@@ -175,7 +238,9 @@ def _sorted(counts: Counter[Any]) -> list[tuple[Any, int]]:
 def _told(counts: Counter[str], *, most: int = 4) -> str:
     """Counts in words, e.g. "Edit 9, Read 2"."""
     rows = _sorted(counts)
-    return ", ".join(f"{name} {n}" for name, n in rows[:most]) + (f", and {len(rows) - most} more" if len(rows) > most else "")
+    return ", ".join(f"{name} {n}" for name, n in rows[:most]) + (
+        f", and {len(rows) - most} more" if len(rows) > most else ""
+    )
 
 
 def _skip(key: str, count: int) -> dict[str, Any]:

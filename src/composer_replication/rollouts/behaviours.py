@@ -3,8 +3,9 @@
     train.policy.behaviours = { invalid_calls = 0.1, unfinished_todos = 0.2 }
     behaviour_reward(session, {"invalid_calls": 0.1})          # -0.2 where two calls were invalid
 
-Each is 0 where nothing is wrong and negative otherwise, so none can be earned by acting more. An invalid call is counted whatever became
-of it: Cursor's model was seen to write broken calls on purpose where these cost nothing. Works on imported sessions too.
+Each is 0 where nothing is wrong and negative otherwise, so none can be earned by acting more. An
+invalid call is counted whatever became of it: Cursor's model was seen to write broken calls on
+purpose where these cost nothing. Works on imported sessions too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from composer_replication.core.trace import Session
 from composer_replication.data.sites.detectors import tool_error
 
 INVALID = frozenset({"malformed_call", "unknown_tool", "bad_arguments"})
-"""Kinds of mistakes (data/sites) that make a call invalid: it is no call, of no tool, or with wrong arguments."""
+"""Kinds of mistakes (data/sites) that make a call invalid: it is no call, of no tool, or with wrong
+arguments."""
 UNRESOLVABLE = frozenset({"malformed_call", "file_missing", "edit_no_match", "edit_multi_match"})
-"""Kinds of mistakes of a call that could not be read or names what is not there; training/health.py stops a policy with too many."""
+"""Kinds of mistakes of a call that could not be read or names what is not there; training/health.py
+stops a policy with too many."""
 _MIN_CALLS = 5  # fewer calls of one tool are no habit
 
 
@@ -31,19 +34,31 @@ def invalid_calls(session: Session) -> float:
 
 
 def unresolvable_calls(session: Session) -> float:
-    """Minus the number of calls that could not be read or name a file or text that is not there: guessed paths, texts from memory."""
+    """Minus the number of calls that could not be read or name a file or text that is not there:
+    guessed paths, texts from memory."""
     return -float(sum(site.kind in UNRESOLVABLE for site in tool_error(session)))
 
 
 def unfinished_todos(session: Session) -> float:
-    """Minus the share of items that the last to-do list leaves open (calls with a list of items with "status": TodoWrite's form)."""
-    lists = [call.arguments.get("todos") for _, turn in session.assistant_turns() for call in turn.calls if call.name == "TodoWrite"]
-    items = [item for item in lists[-1] if isinstance(item, dict)] if lists and isinstance(lists[-1], list) else []
+    """Minus the share of items that the last to-do list leaves open (calls with a list of items
+    with "status": TodoWrite's form)."""
+    lists = [
+        call.arguments.get("todos")
+        for _, turn in session.assistant_turns()
+        for call in turn.calls
+        if call.name == "TodoWrite"
+    ]
+    items = (
+        [item for item in lists[-1] if isinstance(item, dict)]
+        if lists and isinstance(lists[-1], list)
+        else []
+    )
     return -sum(item.get("status") != "completed" for item in items) / len(items) if items else 0.0
 
 
 def repeated_calls(session: Session) -> float:
-    """Minus the number of calls that say word for word what an earlier call of the same message or the one before said."""
+    """Minus the number of calls that say word for word what an earlier call of the same message or
+    the one before said."""
     count, before = 0, Counter[str]()
     for _, turn in session.assistant_turns():
         here: Counter[str] = Counter()
@@ -56,7 +71,8 @@ def repeated_calls(session: Session) -> float:
 
 
 def one_tool_only(session: Session) -> float:
-    """Minus 1 where several tools are on offer and all of five or more calls are of one: the collapse to the terminal."""
+    """Minus 1 where several tools are on offer and all of five or more calls are of one: the
+    collapse to the terminal."""
     names = [call.name for _, turn in session.assistant_turns() for call in turn.calls]
     return -float(len(session.tools) > 1 and len(names) >= _MIN_CALLS and len(set(names)) == 1)
 
@@ -73,15 +89,25 @@ BEHAVIOURS: Mapping[str, Callable[[Session], float]] = MappingProxyType(
 
 
 def behaviour_reward(session: Session, weights: Mapping[str, float]) -> float:
-    """The weighted sum of behaviour rewards; raises ConfigError for a name that is not in the table."""
+    """The weighted sum of behaviour rewards; raises ConfigError for a name that is not in the
+    table."""
     check_behaviours(weights)
     return sum(weight * BEHAVIOURS[name](session) for name, weight in weights.items())
 
 
 def check_behaviours(weights: Mapping[str, float]) -> None:
-    """Raise ConfigError for a name that is not in the table, or a weight that would pay for what is not wanted."""
+    """Raise ConfigError for a name that is not in the table, or a weight that would pay for what is
+    not wanted."""
     for name, weight in weights.items():
         if name not in BEHAVIOURS:
-            raise ConfigError(f"no behaviour {name!r}", where="train.policy.behaviours", fix=f"one of: {', '.join(BEHAVIOURS)}")
+            raise ConfigError(
+                f"no behaviour {name!r}",
+                where="train.policy.behaviours",
+                fix=f"one of: {', '.join(BEHAVIOURS)}",
+            )
         if not 0 <= weight < float("inf"):
-            raise ConfigError(f"the weight of {name} is {weight}", where="train.policy.behaviours", fix="give 0 or more")
+            raise ConfigError(
+                f"the weight of {name} is {weight}",
+                where="train.policy.behaviours",
+                fix="give 0 or more",
+            )

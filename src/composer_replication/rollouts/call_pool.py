@@ -1,13 +1,15 @@
-"""Foreign code with a time-out, on threads that can be given up: an environment that hangs or raises costs its own job only.
+"""Foreign code with a time-out, on threads that can be given up: an environment that hangs or
+raises costs its own job only.
 
     with CallPool(num_threads=8) as crew:
         first, second = crew.run([PooledCall(env.open, runs_in="any_thread", timeout_s=5.0), PooledCall(other.open, timeout_s=5.0)])
     first.value                     # what env.open returned, where first.failure is None
     second.failure                  # Failure(late=True, words="no answer within 5 s")
 
-A thread cannot be killed: one whose job is late is left behind with it, as a daemon, and replaced. Errors of this package pass
-through, since they are words to the user (a sandbox that is not safe); whatever else is raised, sys.exit() and its like too, is a
-failure of its job. The user's own Ctrl-C is raised in the main thread and nowhere else: there a KeyboardInterrupt goes on at once.
+A thread cannot be killed: one whose job is late is left behind with it, as a daemon, and replaced.
+Errors of this package pass through, since they are words to the user (a sandbox that is not safe);
+whatever else is raised, sys.exit() and its like too, is a failure of its job. The user's own Ctrl-C
+is raised in the main thread and nowhere else: there a KeyboardInterrupt goes on at once.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class Outcome(Generic[T]):
 
 @dataclass(slots=True)
 class PooledCall(Generic[T]):
-    """A call of foreign code and where it may run; one in the caller's own thread has no time-out."""
+    """A call of foreign code and where it may run; one in the caller's own thread has no
+    time-out."""
 
     call: Callable[[], T]
     runs_in: RunsIn = "one_thread"
@@ -59,7 +62,8 @@ class PooledCall(Generic[T]):
     words: str = ""
 
     def run(self) -> None:
-        """Carry it out and keep what came of it; the words of an exception are foreign code as well, so they are had here, in time."""
+        """Carry it out and keep what came of it; the words of an exception are foreign code as
+        well, so they are had here, in time."""
         self.begun_s = time.monotonic()
         self.begun.set()
         with _Kept() as kept:
@@ -79,9 +83,11 @@ class PooledCall(Generic[T]):
 
 
 class _Kept:
-    """Keeps whatever its block raises: the border behind which code is not ours, so no exception of it may go on.
+    """Keeps whatever its block raises: the border behind which code is not ours, so no exception of
+    it may go on.
 
-    Only a KeyboardInterrupt in the main thread does: it is the user's Ctrl-C, or cannot be told from it.
+    Only a KeyboardInterrupt in the main thread does: it is the user's Ctrl-C, or cannot be told
+    from it.
     """
 
     def __init__(self) -> None:
@@ -90,8 +96,16 @@ class _Kept:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if (
+            isinstance(error, KeyboardInterrupt)
+            and threading.current_thread() is threading.main_thread()
+        ):
             return False
         self.error = error
         return error is not None
@@ -112,7 +126,8 @@ class CallPool:
             self._own.put(None)
 
     def run(self, jobs: Sequence[PooledCall[T]]) -> list[Outcome[T]]:
-        """The outcome of each job, in their order; jobs that may run in any thread run at the same time, the others one by one."""
+        """The outcome of each job, in their order; jobs that may run in any thread run at the same
+        time, the others one by one."""
         pool: queue.SimpleQueue[PooledCall[T]] = queue.SimpleQueue()
         together = [job for job in jobs if job.runs_in == "any_thread"]
         for job in together:
@@ -131,12 +146,17 @@ class CallPool:
                 self.num_left_behind += 1
                 _start(_until_empty, pool)  # in place of the thread that is lost
         return [
-            Outcome(failure=Failure(late=True, words=f"no answer within {job.timeout_s:g} s")) if number in late else job.outcome()
+            (
+                Outcome(failure=Failure(late=True, words=f"no answer within {job.timeout_s:g} s"))
+                if number in late
+                else job.outcome()
+            )
             for number, job in enumerate(jobs)
         ]
 
     def _in_own_thread(self, job: PooledCall[Any]) -> bool:
-        """Run a job in the one thread that all such jobs share; False where it was late and the thread is lost."""
+        """Run a job in the one thread that all such jobs share; False where it was late and the
+        thread is lost."""
         if self._own is None:
             self._own = queue.SimpleQueue()
             _start(_until_told, self._own)
@@ -149,7 +169,8 @@ class CallPool:
 
 
 def _in_time(job: PooledCall[Any]) -> bool:
-    """Wait for a job. It begins in time: those before it are done or given up, and each lost thread was replaced."""
+    """Wait for a job. It begins in time: those before it are done or given up, and each lost thread
+    was replaced."""
     job.begun.wait()
     return job.done.wait(max(0.0, job.begun_s + job.timeout_s - time.monotonic()))
 
@@ -173,7 +194,8 @@ def _until_told(jobs: queue.SimpleQueue[PooledCall[Any] | None]) -> None:
 
 
 def _words(error: BaseException) -> str:
-    """The name and the first words of an exception; its text is foreign, so it may itself fail to be had."""
+    """The name and the first words of an exception; its text is foreign, so it may itself fail to
+    be had."""
     words = text = ""
     with _Kept():
         words = f"{type(error).__name__}: "

@@ -22,23 +22,37 @@ class Chosen:
     logprobs: list[float]
 
 
-def sample_tokens(logits_BV: Tensor, *, uniform: Sequence[float], temperature: float, top_p: float) -> Chosen:
-    """Sample a token per row by inverting the cumulative distribution at `uniform`, a number in [0, 1) per row; temperature 0 = the best.
+def sample_tokens(
+    logits_BV: Tensor, *, uniform: Sequence[float], temperature: float, top_p: float
+) -> Chosen:
+    """Sample a token per row by inverting the cumulative distribution at `uniform`, a number in [0,
+    1) per row; temperature 0 = the best.
 
-    The log-prob is the *model's own*, log softmax(logits) at temperature 1 over the whole vocabulary, whatever the sampling settings:
-    it is what a loss recomputes. The two distributions are the same only at temperature 1 and top_p 1.
+    The log-prob is the *model's own*, log softmax(logits) at temperature 1 over the whole
+    vocabulary, whatever the sampling settings: it is what a loss recomputes. The two distributions
+    are the same only at temperature 1 and top_p 1.
     Raises StoppedError where the logits are not finite.
     """
     total_B = logits_BV.logsumexp(dim=-1)
     if not bool(torch.isfinite(total_B).all()):
-        raise StoppedError("the student's logits are not finite", fix="go back to an earlier checkpoint and lower the learning rate")
-    token_B = _draw(logits_BV, uniform, temperature=temperature, top_p=top_p) if temperature else logits_BV.argmax(dim=-1)
+        raise StoppedError(
+            "the student's logits are not finite",
+            fix="go back to an earlier checkpoint and lower the learning rate",
+        )
+    token_B = (
+        _draw(logits_BV, uniform, temperature=temperature, top_p=top_p)
+        if temperature
+        else logits_BV.argmax(dim=-1)
+    )
     logp_B = logits_BV.gather(1, token_B[:, None]).squeeze(1) - total_B
     return Chosen(token_B.tolist(), logp_B.tolist())
 
 
-def _draw(logits_BV: Tensor, uniform: Sequence[float], *, temperature: float, top_p: float) -> Tensor:
-    """Double precision throughout: the cumulative sum over a large vocabulary loses the tail in float32."""
+def _draw(
+    logits_BV: Tensor, uniform: Sequence[float], *, temperature: float, top_p: float
+) -> Tensor:
+    """Double precision throughout: the cumulative sum over a large vocabulary loses the tail in
+    float32."""
     p_BV = (logits_BV.double() / temperature).softmax(dim=-1)
     order_BV = None
     if top_p < 1:
@@ -46,6 +60,7 @@ def _draw(logits_BV: Tensor, uniform: Sequence[float], *, temperature: float, to
         p_BV = p_BV.masked_fill(p_BV.cumsum(dim=-1) - p_BV >= top_p, 0.0)
     below_BV = p_BV.cumsum(dim=-1)
     u_B = torch.tensor(uniform, dtype=torch.float64, device=p_BV.device)
-    # right=True: the first token with more than u below and at it, so a token of probability zero is never taken.
+    # right=True: the first token with more than u below and at it, so a token of probability zero
+    # is never taken.
     at_B1 = torch.searchsorted(below_BV, (u_B * below_BV[:, -1])[:, None], right=True)
     return (at_B1 if order_BV is None else order_BV.gather(1, at_B1)).squeeze(1)

@@ -1,11 +1,13 @@
-"""What an environment says, checked and cleaned before anything reads it: it may be of a wrong type, endless, or no text at all.
+"""What an environment says, checked and cleaned before anything reads it: it may be of a wrong
+type, endless, or no text at all.
 
     checked_reply(reply, calls=("c0",), limits=EpisodeLimits())      # the reply with clean texts, or FaultError with what is wrong
     clean_text(b"\\xff\\x1b[31mred", max_chars=100)            # '\\ufffd\\u241b[31mred'
 
-Control characters are shown by their pictures (U+2400 ...), so that they are seen and obeyed by nobody; bytes that are not UTF-8 and
-halves of surrogate pairs become U+FFFD; of a result that is too long its beginning is kept, and how much is missing is said behind it.
-What passes can be rendered, added up and saved: `checked_reward` sees to the reward and the measures.
+Control characters are shown by their pictures (U+2400 ...), so that they are seen and obeyed by
+nobody; bytes that are not UTF-8 and halves of surrogate pairs become U+FFFD; of a result that is
+too long its beginning is kept, and how much is missing is said behind it. What passes can be
+rendered, added up and saved: `checked_reward` sees to the reward and the measures.
 """
 
 from __future__ import annotations
@@ -29,20 +31,28 @@ _MAX_INT = 2**63
 
 
 class FaultError(Exception):
-    """An environment broke the protocol; it costs the episode and goes no further than the episode."""
+    """An environment broke the protocol; it costs the episode and goes no further than the
+    episode."""
 
 
 def clean_text(text: str | bytes, *, max_chars: int) -> str:
-    """Text that can be encoded, printed and held, at most `max_chars` characters of it and a note on the rest.
+    """Text that can be encoded, printed and held, at most `max_chars` characters of it and a note
+    on the rest.
 
     >>> clean_text("abcdef", max_chars=4)
     'abcd\\n[2 more characters are left out: a result may have 4]'
     >>> clean_text("\\x1b[2Jhi\\ud800", max_chars=99) == "\\u241b[2Jhi\\ufffd"
     True
     """
-    held = text[: 4 * max_chars].decode("utf-8", errors="replace") if isinstance(text, bytes) else text
+    held = (
+        text[: 4 * max_chars].decode("utf-8", errors="replace") if isinstance(text, bytes) else text
+    )
     kept = held[:max_chars].translate(_PICTURES)
-    missing = len(text) - max_chars if isinstance(text, str) else max(len(held), len(text) // 4) - max_chars
+    missing = (
+        len(text) - max_chars
+        if isinstance(text, str)
+        else max(len(held), len(text) // 4) - max_chars
+    )
     if missing <= 0:
         return kept
     about = "at least " if isinstance(text, bytes) else ""
@@ -50,7 +60,8 @@ def clean_text(text: str | bytes, *, max_chars: int) -> str:
 
 
 def checked_opening(opening: object, *, limits: EpisodeLimits) -> Opening:
-    """The opening with clean texts, one of a log as it stands; raises FaultError where it is none."""
+    """The opening with clean texts, one of a log as it stands; raises FaultError where it is
+    none."""
     if not isinstance(opening, Opening):
         raise FaultError(f"open() gave {type(opening).__name__}, not an Opening")
     turns = _row(opening.turns, of="the messages of the opening")
@@ -64,17 +75,22 @@ def checked_opening(opening: object, *, limits: EpisodeLimits) -> Opening:
         if wrong := next((turn for turn in turns if not isinstance(turn, Turn)), None):
             raise FaultError(f"a message is {type(wrong).__name__}, not a Turn")
         return opening
-    return Opening(turns=tuple(_turn(turn, limits=limits) for turn in turns), tools=tuple(map(_tool, tools)))
+    return Opening(
+        turns=tuple(_turn(turn, limits=limits) for turn in turns), tools=tuple(map(_tool, tools))
+    )
 
 
 def checked_reply(reply: object, *, calls: Sequence[str], limits: EpisodeLimits) -> Reply:
-    """The reply with clean texts; raises FaultError where it is none, or where it does not answer each of `calls` exactly once.
+    """The reply with clean texts; raises FaultError where it is none, or where it does not answer
+    each of `calls` exactly once.
 
     A reply that ends the episode need not answer.
     """
     if not isinstance(reply, Reply):
         raise FaultError(f"reply() gave {type(reply).__name__}, not a Reply")
-    turns = tuple(_turn(turn, limits=limits) for turn in _row(reply.turns, of="the messages of a reply"))
+    turns = tuple(
+        _turn(turn, limits=limits) for turn in _row(reply.turns, of="the messages of a reply")
+    )
     if any(turn.role == "assistant" for turn in turns):
         raise FaultError("the environment answered with a message of the student")
     answered = [result.call_id for turn in turns for result in turn.results]
@@ -86,7 +102,8 @@ def checked_reply(reply: object, *, calls: Sequence[str], limits: EpisodeLimits)
 
 
 def checked_max_turns(most: object) -> int:
-    """How many messages the student may write; raises FaultError where the environment's word on it is no such number."""
+    """How many messages the student may write; raises FaultError where the environment's word on it
+    is no such number."""
     if not isinstance(most, int):
         raise FaultError(f"max_turns is {type(most).__name__}, not a number")
     if most < 1:
@@ -95,7 +112,8 @@ def checked_max_turns(most: object) -> int:
 
 
 def checked_reward(reward: object, measures: object) -> tuple[float, dict[str, float]]:
-    """The reward and the measures as plain numbers; raises FaultError for a reward out of bounds, or a measure that is not finite.
+    """The reward and the measures as plain numbers; raises FaultError for a reward out of bounds,
+    or a measure that is not finite.
 
     >>> checked_reward(1, {"valid_calls": 3})
     (1.0, {'valid_calls': 3.0})
@@ -120,7 +138,10 @@ def _turn(turn: object, *, limits: EpisodeLimits) -> Turn:
     if not isinstance(turn.role, str) or turn.role not in _ROLES:
         raise FaultError(f"the role of a message is none of {', '.join(_ROLES)}")
     if not isinstance(turn.context_tokens, int):
-        raise FaultError(f"the context_tokens of a message are {type(turn.context_tokens).__name__}, not a number")
+        raise FaultError(
+            f"the context_tokens of a message are {type(turn.context_tokens).__name__}, not a"
+            " number"
+        )
     return Turn(
         role=turn.role,
         author=None if turn.author is None else _plain(turn.author, of="the author of a message"),
@@ -144,13 +165,18 @@ def _blocks(blocks: Sequence[object], *, limits: EpisodeLimits) -> Iterator[Bloc
             raise FaultError(f"the call id of a result is {type(block.call_id).__name__}")
         if not (block.is_error is None or isinstance(block.is_error, bool)):
             raise FaultError(f"is_error of a result is {type(block.is_error).__name__}")
-        images = tuple(_plain(image, of="an image of a result") for image in _row(block.images, of="the images of a result"))
+        images = tuple(
+            _plain(image, of="an image of a result")
+            for image in _row(block.images, of="the images of a result")
+        )
         yield ToolResult(block.call_id, text, block.is_error, images)
 
 
 def _tool(tool: ToolSpec) -> ToolSpec:
     if not isinstance(tool.parameters, Mapping):
-        raise FaultError(f"the parameters of a tool are {type(tool.parameters).__name__}, not a JSON schema")
+        raise FaultError(
+            f"the parameters of a tool are {type(tool.parameters).__name__}, not a JSON schema"
+        )
     return ToolSpec(
         name=_plain(tool.name, of="the name of a tool"),
         description=_plain(tool.description, of="the description of a tool"),
@@ -165,12 +191,17 @@ def _json(value: object, *, depth: int) -> Any:
     if isinstance(value, str):
         return clean_text(value, max_chars=len(value))
     if isinstance(value, Mapping):
-        return {_plain(name, of="a name in the schema of a tool"): _json(v, depth=depth + 1) for name, v in value.items()}
+        return {
+            _plain(name, of="a name in the schema of a tool"): _json(v, depth=depth + 1)
+            for name, v in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_json(v, depth=depth + 1) for v in value]
     if value is None or isinstance(value, bool):
         return value
-    if (isinstance(value, int) and abs(value) < _MAX_INT) or (isinstance(value, float) and math.isfinite(value)):
+    if (isinstance(value, int) and abs(value) < _MAX_INT) or (
+        isinstance(value, float) and math.isfinite(value)
+    ):
         return value
     raise FaultError(f"the schema of a tool holds {type(value).__name__} that is no JSON")
 

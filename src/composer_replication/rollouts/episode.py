@@ -1,4 +1,5 @@
-"""One episode: a conversation between a student and an environment, as turns and as the very ids the student reads and writes.
+"""One episode: a conversation between a student and an environment, as turns and as the very ids
+the student reads and writes.
 
     episode = Episode(env, voice=ChatFormat.of(renderer, author="tiny"), name="task-3:0", seed=7)
     episode.ids                                    # what the student reads first, up to its generation prompt
@@ -6,9 +7,10 @@
     episode.hear(outcome, max_context_tokens=512)  # the answer: `ids` grows by it, or the episode ends with a name
     episode.ended, episode.finish()                # "done", and the Rollout
 
-What was sampled is never encoded again. What follows it - the end of the message that the template writes, the environment's
-answer, the next generation prompt - is rendered behind it, and at the end the whole conversation is rendered once more and must give
-the same ids. An environment that raises, hangs, or says what is no answer ends its episode and costs it the reward: nothing else.
+What was sampled is never encoded again. What follows it - the end of the message that the template
+writes, the environment's answer, the next generation prompt - is rendered behind it, and at the end
+the whole conversation is rendered once more and must give the same ids. An environment that raises,
+hangs, or says what is no answer ends its episode and costs it the reward: nothing else.
 
     done           the environment ended it                          cut_off       it did so on a message that had no end
     max_turns      no more messages allowed                          max_sampled   no more tokens allowed
@@ -49,7 +51,13 @@ from composer_replication.rollouts.env_validation import (
     clean_text,
 )
 from composer_replication.rollouts.envs.env import Env, Opening, Reply
-from composer_replication.rollouts.parse import MalformedCall, Parser, WrittenCall, parse_message, parser_of
+from composer_replication.rollouts.parse import (
+    MalformedCall,
+    Parser,
+    WrittenCall,
+    parse_message,
+    parser_of,
+)
 from composer_replication.rollouts.sampling import EpisodeLimits
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.layout import num_shared
@@ -58,8 +66,18 @@ from composer_replication.tokens.renderer import Renderer
 CUT = "cut_off"
 """The tag of a message that was ended by force."""
 MALFORMED = "malformed_call"
-"""The name under which a call that could not be read is kept: ToolCall(id, "malformed_call", {"text": what was written})."""
-Ended = Literal["done", "cut_off", "max_turns", "max_sampled", "max_context", "env_error", "env_timeout", "no_message"]
+"""The name under which a call that could not be read is kept: ToolCall(id, "malformed_call",
+{"text": what was written})."""
+Ended = Literal[
+    "done",
+    "cut_off",
+    "max_turns",
+    "max_sampled",
+    "max_context",
+    "env_error",
+    "env_timeout",
+    "no_message",
+]
 LOST: tuple[Ended, ...] = ("env_error", "env_timeout", "no_message")
 """Ends that are the environment's or the server's doing."""
 _NO_REWARD: tuple[Ended, ...] = (*LOST, "cut_off")
@@ -73,9 +91,10 @@ _PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
 class Rollout:
     """A finished episode: the session, the ids its student read and wrote, and why it ended.
 
-    `ids` end with the last sampled token. `session.outcome` is the reward: 0 where the episode was lost (`LOST`;
-    `failure` has the words) or the last message had no end. `measures` are what the environment counted, by name. `num_refused` calls
-    were beyond the bound of one message. `version` names the weights that sampled it: of several, the oldest; -1 = not said.
+    `ids` end with the last sampled token. `session.outcome` is the reward: 0 where the episode was
+    lost (`LOST`; `failure` has the words) or the last message had no end. `measures` are what the
+    environment counted, by name. `num_refused` calls were beyond the bound of one message.
+    `version` names the weights that sampled it: of several, the oldest; -1 = not said.
     """
 
     session: Session
@@ -97,7 +116,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
-    """How a student reads and writes: its template, its parser, its name, and the token that ends its messages."""
+    """How a student reads and writes: its template, its parser, its name, and the token that ends
+    its messages."""
 
     renderer: Renderer
     parser: Parser
@@ -106,13 +126,17 @@ class ChatFormat:
 
     @classmethod
     def of(cls, renderer: Renderer, *, author: str, parser: Parser | None = None) -> Self:
-        """The voice of a template; raises ConfigError where its calls cannot be read and no parser is given."""
+        """The voice of a template; raises ConfigError where its calls cannot be read and no parser
+        is given."""
         end_id = renderer.reply([_STUB], _PROBE)[1][-1]
-        return cls(renderer=renderer, parser=parser or parser_of(renderer), author=author, end_id=end_id)
+        return cls(
+            renderer=renderer, parser=parser or parser_of(renderer), author=author, end_id=end_id
+        )
 
 
 class Episode:
-    """One environment and its conversation; `random` is the episode's own stream, so its neighbours in a batch do not matter.
+    """One environment and its conversation; `random` is the episode's own stream, so its neighbours
+    in a batch do not matter.
 
     `opened` is what came of `env.open()` where it was called elsewhere; None = it is called here.
     """
@@ -139,7 +163,9 @@ class Episode:
         self.max_turns = 0
         self.no_room: ConfigError | None = None
         self._logged = False
-        self.num_written = self.num_sampled = self.num_cut = self.num_malformed = self.num_refused = self._num_calls = 0
+        self.num_written = self.num_sampled = self.num_cut = self.num_malformed = (
+            self.num_refused
+        ) = self._num_calls = 0
         self.asked: Turn | None = None
         self._num_said = 0
         self._errors: dict[str, str] = {}
@@ -152,30 +178,41 @@ class Episode:
         return most - self.num_sampled if most else 2**31
 
     def check_room(self, max_context_tokens: int) -> None:
-        """End as lost where the opening alone leaves the student nothing to write in; `no_room` then says so for a whole batch of such.
+        """End as lost where the opening alone leaves the student nothing to write in; `no_room`
+        then says so for a whole batch of such.
 
-        An opening of a log is this package's own, and so is the fault: there ConfigError is raised at once.
+        An opening of a log is this package's own, and so is the fault: there ConfigError is raised
+        at once.
         """
         if len(self.ids) < max_context_tokens:
             return
         what = f"the opening has {len(self.ids)} tokens, max_context_tokens is {max_context_tokens}"
-        self.no_room = ConfigError(what, where=self.env.task_id, fix="raise max_context_tokens or shorten the tools and the task")
+        self.no_room = ConfigError(
+            what,
+            where=self.env.task_id,
+            fix="raise max_context_tokens or shorten the tools and the task",
+        )
         if self._logged:
             raise self.no_room
         self._lose(what)
         self.ids.clear()  # nobody reads them
 
-    def take(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, max_context_tokens: int) -> None:
+    def take(
+        self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, max_context_tokens: int
+    ) -> None:
         """`say`, the environment's answer in this thread, `hear`."""
         self.add_message(ids, logprobs, ended=ended)
         asked = self.asked
-        self.add_observation(None if asked is None else self._here(lambda: self.env.reply(asked)), max_context_tokens=max_context_tokens)
+        self.add_observation(
+            None if asked is None else self._here(lambda: self.env.reply(asked)),
+            max_context_tokens=max_context_tokens,
+        )
 
     def add_message(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool) -> None:
         """Add a sampled message; `ended` = its last token is an end token, else it was cut.
 
-        `asked` is then the message as the environment gets it: without the calls that cannot be read or are too many, which are answered
-        here; None where nothing else is in it.
+        `asked` is then the message as the environment gets it: without the calls that cannot be
+        read or are too many, which are answered here; None where nothing else is in it.
         """
         message, self._errors = self._message(tuple(ids), tuple(logprobs), ended=ended)
         self.turns.append(message)
@@ -184,17 +221,21 @@ class Episode:
         self.num_written += 1
         self.num_sampled += len(ids)
         self.num_cut += not ended
-        readable = tuple(b for b in message.blocks if not (isinstance(b, ToolCall) and b.id in self._errors))
+        readable = tuple(
+            b for b in message.blocks if not (isinstance(b, ToolCall) and b.id in self._errors)
+        )
         heard = not self._errors or any(isinstance(block, ToolCall) for block in readable)
         self.asked = replace(message, blocks=readable) if heard else None
 
     def give_up(self, words: str) -> None:
-        """End without the next message, which a server did not give; what the student was about to read is no part of the rollout."""
+        """End without the next message, which a server did not give; what the student was about to
+        read is no part of the rollout."""
         self.ended, self.failure, self.asked = "no_message", _shown(words), None
         del self.ids[self._num_said :]
 
     def add_observation(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
-        """Add what the environment answered to `asked` (None = it was not asked), and the errors of the calls that it did not get."""
+        """Add what the environment answered to `asked` (None = it was not asked), and the errors of
+        the calls that it did not get."""
         message, asked = self.turns[-1], self.asked
         if outcome is not None and outcome.failure is not None:
             return self._lose(outcome.failure.words, late=outcome.failure.late)
@@ -202,7 +243,11 @@ class Episode:
         if asked is not None:
             given = outcome.value if outcome is not None else None
             calls = [call.id for call in asked.calls]
-            if (checked := self._checked(lambda: checked_reply(given, calls=calls, limits=self.limits))) is None:
+            if (
+                checked := self._checked(
+                    lambda: checked_reply(given, calls=calls, limits=self.limits)
+                )
+            ) is None:
                 return
             reply = checked
         reply = self._with_errors(message, reply)
@@ -223,8 +268,11 @@ class Episode:
             return
         self.ids.extend(behind)
 
-    def finish(self, *, scored: Outcome[tuple[float, Mapping[str, float]]] | None = None, version: int = -1) -> Rollout:
-        """The rollout, once `ended`; raises AlignmentError where the whole conversation renders to other ids than were read and written.
+    def finish(
+        self, *, scored: Outcome[tuple[float, Mapping[str, float]]] | None = None, version: int = -1
+    ) -> Rollout:
+        """The rollout, once `ended`; raises AlignmentError where the whole conversation renders to
+        other ids than were read and written.
 
         `scored` is what came of `score_episode` if it was called elsewhere.
         """
@@ -235,7 +283,11 @@ class Episode:
                 whole = self.voice.renderer.render(self.turns, tools=self.tools).ids
             self._must_begin(whole)
         reward, measures = self._reward(scored or self._here(self.score_episode))
-        events = () if self.ended == "done" else (Event(kind=self.ended, turn=len(self.turns), text=self.failure),)
+        events = (
+            ()
+            if self.ended == "done"
+            else (Event(kind=self.ended, turn=len(self.turns), text=self.failure),)
+        )
         session = Session(
             id=self.name,
             source=SourceRef(file=self.env.task_id, format="rollout"),
@@ -261,7 +313,8 @@ class Episode:
         )
 
     def score_episode(self) -> tuple[float, Mapping[str, float]]:
-        """What the environment says the episode was worth, and what it counted; asked only where it did not fail before."""
+        """What the environment says the episode was worth, and what it counted; asked only where it
+        did not fail before."""
         return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
 
     def _here(self, call: Callable[[], T]) -> Outcome[T]:
@@ -271,12 +324,17 @@ class Episode:
         return job.outcome()
 
     def _open(self, opened: Outcome[Opening]) -> None:
-        """Read the opening; an environment that has none ends the episode before its first message."""
+        """Read the opening; an environment that has none ends the episode before its first
+        message."""
         if opened.failure is not None:
             return self._lose(opened.failure.words, late=opened.failure.late)
         given = opened.value
         opening = self._checked(lambda: checked_opening(given, limits=self.limits))
-        most = self._checked(lambda: checked_max_turns(self.env.max_turns)) if opening is not None else None
+        most = (
+            self._checked(lambda: checked_max_turns(self.env.max_turns))
+            if opening is not None
+            else None
+        )
         if opening is None or most is None:
             return
         self.tools, self.max_turns, self._logged = opening.tools, most, opening.logged
@@ -287,7 +345,8 @@ class Episode:
     def _checked(self, check: Callable[[], T]) -> T | None:
         """What a check of the border lets through, else None and the episode is lost.
 
-        Whatever foreign objects do while they are looked at - a property that raises, an `==` that exits - is a fault like what they say.
+        Whatever foreign objects do while they are looked at - a property that raises, an `==` that
+        exits - is a fault like what they say.
         """
         job = PooledCall(check)
         job.run()
@@ -300,12 +359,18 @@ class Episode:
     def _lose(self, words: str, *, late: bool = False) -> None:
         self.ended, self.failure = ("env_timeout" if late else "env_error"), _shown(words)
 
-    def _reward(self, scored: Outcome[tuple[float, Mapping[str, float]]]) -> tuple[float, dict[str, float]]:
-        """The reward and the measures; an environment that cannot say what an episode was worth has failed it too."""
+    def _reward(
+        self, scored: Outcome[tuple[float, Mapping[str, float]]]
+    ) -> tuple[float, dict[str, float]]:
+        """The reward and the measures; an environment that cannot say what an episode was worth has
+        failed it too."""
         if self.ended in LOST:
             return 0.0, {}
         if scored.failure is not None or scored.value is None:
-            self._lose(scored.failure.words if scored.failure else "no reward", late=bool(scored.failure and scored.failure.late))
+            self._lose(
+                scored.failure.words if scored.failure else "no reward",
+                late=bool(scored.failure and scored.failure.late),
+            )
             return 0.0, {}
         given = scored.value
         if (checked := self._checked(lambda: checked_reward(*given))) is None:
@@ -313,10 +378,15 @@ class Episode:
         reward, measures = checked
         return (0.0 if self.ended in _NO_REWARD else reward), measures
 
-    def _message(self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool) -> tuple[Turn, dict[str, str]]:
-        """The message as a turn, and by call id the words that answer a call which does not reach the environment."""
+    def _message(
+        self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool
+    ) -> tuple[Turn, dict[str, str]]:
+        """The message as a turn, and by call id the words that answer a call which does not reach
+        the environment."""
         written = ids[:-1] if ended else ids
-        parts = parse_message(written, codec=self.voice.renderer.codec, parser=self.voice.parser, tools=self.tools)
+        parts = parse_message(
+            written, codec=self.voice.renderer.codec, parser=self.voice.parser, tools=self.tools
+        )
         blocks: list[Block] = []
         errors: dict[str, str] = {}
         num_readable = 0
@@ -331,7 +401,10 @@ class Episode:
                 blocks.append(ToolCall(call_id, part.name, part.arguments))
                 num_readable += 1
                 if num_readable > self.limits.max_calls:
-                    errors[call_id] = f"Cancelled: parallel tool call beyond the {self.limits.max_calls} of one message"
+                    errors[call_id] = (
+                        f"Cancelled: parallel tool call beyond the {self.limits.max_calls} of one"
+                        " message"
+                    )
                     self.num_refused += 1
             else:
                 blocks.append(ToolCall(call_id, MALFORMED, {"text": part.text}))
@@ -348,31 +421,42 @@ class Episode:
         return turn, errors
 
     def _with_errors(self, message: Turn, reply: Reply) -> Reply:
-        """The reply with an error result for each call that did not reach the environment, in the order of the calls."""
+        """The reply with an error result for each call that did not reach the environment, in the
+        order of the calls."""
         turns = list(reply.turns)
         order = {call.id: index for index, call in enumerate(message.calls)}
 
         def place(turn: Turn) -> int:
-            return min((order.get(result.call_id, len(order)) for result in turn.results), default=len(order))
+            return min(
+                (order.get(result.call_id, len(order)) for result in turn.results),
+                default=len(order),
+            )
 
         for call_id, words in self._errors.items():
-            error = Turn(role="tool", author=ENVIRONMENT, blocks=(ToolResult(call_id, words, is_error=True),))
-            at = next((i for i, turn in enumerate(turns) if place(turn) > order[call_id]), len(turns))
+            error = Turn(
+                role="tool", author=ENVIRONMENT, blocks=(ToolResult(call_id, words, is_error=True),)
+            )
+            at = next(
+                (i for i, turn in enumerate(turns) if place(turn) > order[call_id]), len(turns)
+            )
             turns.insert(at, error)
         return Reply(turns=tuple(turns), done=reply.done)
 
     def _behind(self, message: Turn, answer: Sequence[Turn]) -> list[int]:
         """The ids behind a sampled message up to the next generation prompt.
 
-        In a known family they depend on the message and its answer alone, so only these are rendered (`finish` checks the whole);
-        an unknown template is rendered from the beginning every time.
+        In a known family they depend on the message and its answer alone, so only these are
+        rendered (`finish` checks the whole); an unknown template is rendered from the beginning
+        every time.
         """
         render = self.voice.renderer
         if render.family is not None:
             rendered = render.render([_STUB, message, *answer, _PROBE])
             a, b = rendered.spans[1].body
             if message.sampled is None or rendered.ids[a:b] != message.sampled.ids:
-                raise AlignmentError("the sampled ids are not what stands at the message's place", where=self.name)
+                raise AlignmentError(
+                    "the sampled ids are not what stands at the message's place", where=self.name
+                )
         else:
             rendered = render.render([*self.turns, _PROBE], tools=self.tools)
             b = len(self.ids)
@@ -383,12 +467,17 @@ class Episode:
         if list(rendered[: len(self.ids)]) != self.ids:
             at = num_shared(self.ids, list(rendered))
             raise AlignmentError(
-                f"the conversation renders to other ids than the student read and wrote, from token {at} of {len(self.ids)} on",
+                "the conversation renders to other ids than the student read and wrote, from token"
+                f" {at} of {len(self.ids)} on",
                 where=self.name,
-                fix="the chat template rewrites what came earlier: use a prefix-preserving family in student.template",
+                fix=(
+                    "the chat template rewrites what came earlier: use a prefix-preserving family"
+                    " in student.template"
+                ),
             )
 
 
 def _shown(words: str) -> str:
-    """Foreign words on a failure: they go into files and onto terminals, so they are as clean as a result."""
+    """Foreign words on a failure: they go into files and onto terminals, so they are as clean as a
+    result."""
     return clean_text(words[:MAX_WORDS], max_chars=MAX_WORDS)

@@ -1,12 +1,14 @@
-"""On-policy from logs: at a site of an imported session the student writes that message itself, and it is checked without a sandbox.
+"""On-policy from logs: at a site of an imported session the student writes that message itself, and
+it is checked without a sandbox.
 
     prefix = restore(session, turn=site.turn, renderer=renderer, max_tokens=4096, room=256)
     spot = ForkPoint(site=site, turns=prefix.turns, tools=session.tools, check=SiteCheck.of(session, site))
     forks = sample_forks(model, [spot], samples=4, renderer=renderer, settings=Sampling(), author="student")
     forks[0].checked.outcome, forks[0].ids                  # "same", the ids that were sampled
 
-The student reads what stood above the mistaken message and nothing else: neither that message nor what came of it. A fork is an
-episode of one message (rollouts/sampler.py), so its ids and log-probs are those that were sampled; nothing is encoded again.
+The student reads what stood above the mistaken message and nothing else: neither that message nor
+what came of it. A fork is an episode of one message (rollouts/sampler.py), so its ids and log-probs
+are those that were sampled; nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ from composer_replication.tokens.renderer import Renderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkPoint:
-    """Where to fork: the messages above the mistaken one, the tools on offer, and the check of what will be written.
+    """Where to fork: the messages above the mistaken one, the tools on offer, and the check of what
+    will be written.
 
-    `ids` are what `build` made of these messages, up to and including the generation prompt; empty where nothing was built, and then
-    `num_tokens` says how many they will be. `others` check for the mistakes of further calls of the same message.
+    `ids` are what `build` made of these messages, up to and including the generation prompt; empty
+    where nothing was built, and then `num_tokens` says how many they will be. `others` check for
+    the mistakes of further calls of the same message.
     """
 
     site: Site
@@ -45,14 +49,16 @@ class ForkPoint:
     others: tuple[SiteCheck, ...] = ()
 
     def checked(self, turn: Turn) -> Checked:
-        """The verdict on what was written: any of the message's mistakes made again is the same mistake, else what the first check says."""
+        """The verdict on what was written: any of the message's mistakes made again is the same
+        mistake, else what the first check says."""
         found = [check.message(turn) for check in (self.check, *self.others)]
         return next((one for one in found if one.outcome == "same"), found[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """One message that the student wrote at a site: its own ids and log-probs, and what the check says of it.
+    """One message that the student wrote at a site: its own ids and log-probs, and what the check
+    says of it.
 
     `number` counts the samples of the site; `prefix_ids` are what the student read.
     """
@@ -75,7 +81,8 @@ class Fork:
 
 
 class _OneMessage:
-    """An environment that hears one message and ends; every method returns at once, so no thread of its own is needed."""
+    """An environment that hears one message and ends; every method returns at once, so no thread of
+    its own is needed."""
 
     max_turns = 1
     runs_in: RunsIn = "caller"
@@ -111,32 +118,51 @@ def sample_forks(
     parser: Parser | None = None,
     meter: SamplingStats | None = None,
 ) -> list[Fork]:
-    """`samples` messages at each spot, in the order of the spots; each draws from a stream of its own, named by label, site and number.
+    """`samples` messages at each spot, in the order of the spots; each draws from a stream of its
+    own, named by label, site and number.
 
-    `settings.max_context_tokens` must leave room above the longest prefix (ConfigError otherwise). Raises AlignmentError where a prefix
-    is not what `build` made of it: the sessions are others than those the examples were built from.
+    `settings.max_context_tokens` must leave room above the longest prefix (ConfigError otherwise).
+    Raises AlignmentError where a prefix is not what `build` made of it: the sessions are others
+    than those the examples were built from.
     """
     each = [spot for spot in spots for _ in range(samples)]
-    options = {"renderer": renderer, "settings": settings, "author": author, "label": label, "parser": parser, "meter": meter}
+    options = {
+        "renderer": renderer,
+        "settings": settings,
+        "author": author,
+        "label": label,
+        "parser": parser,
+        "meter": meter,
+    }
     rollouts = sample_rollouts(model, [_OneMessage(spot) for spot in each], **options)
-    return [_fork(spot, rollout, number=i % samples) for i, (spot, rollout) in enumerate(zip(each, rollouts, strict=True))]
+    return [
+        _fork(spot, rollout, number=i % samples)
+        for i, (spot, rollout) in enumerate(zip(each, rollouts, strict=True))
+    ]
 
 
 def _fork(spot: ForkPoint, rollout: Rollout, *, number: int) -> Fork:
     if rollout.ended in LOST:
-        raise DataError(f"no episode could begin there: {rollout.failure}", where=spot.site.id, fix="report it as a bug")
+        raise DataError(
+            f"no episode could begin there: {rollout.failure}",
+            where=spot.site.id,
+            fix="report it as a bug",
+        )
     turn = rollout.session.turns[len(spot.turns)]
     ids = turn.sampled.ids if turn.sampled is not None else ()
     prefix = rollout.ids[: len(rollout.ids) - len(ids)]
     if spot.ids and prefix != spot.ids:
         raise AlignmentError(
-            f"the restored context has {len(prefix)} tokens that are not the {len(spot.ids)} of the example",
+            f"the restored context has {len(prefix)} tokens that are not the {len(spot.ids)} of the"
+            " example",
             where=spot.site.id,
             fix="the sessions changed since the examples were built: run recompose build again",
         )
     if not ids or rollout.ids[len(prefix) :] != ids:
         raise AlignmentError("what follows the context is not what was sampled", where=spot.site.id)
-    return Fork(site=spot.site, number=number, prefix_ids=prefix, turn=turn, checked=spot.checked(turn))
+    return Fork(
+        site=spot.site, number=number, prefix_ids=prefix, turn=turn, checked=spot.checked(turn)
+    )
 
 
 def room_for(lengths: Sequence[int], *, settings: Sampling) -> Sampling:
@@ -148,13 +174,15 @@ def room_for(lengths: Sequence[int], *, settings: Sampling) -> Sampling:
 
 
 def outcome_counts(forks: Sequence[Fork]) -> dict[str, int]:
-    """How many samples came to each outcome, all outcomes named, e.g. {"ok": 3, "same": 1, "other": 0, "malformed": 0, "undecided": 4}."""
+    """How many samples came to each outcome, all outcomes named, e.g. {"ok": 3, "same": 1, "other":
+    0, "malformed": 0, "undecided": 4}."""
     found = Counter(fork.checked.outcome for fork in forks)
     return {outcome: found[outcome] for outcome in OUTCOMES}
 
 
 def fork_to_json(fork: Fork) -> dict[str, Any]:
-    """One line of a record: where, what the check said, and how much was written; the words are those of the check alone."""
+    """One line of a record: where, what the check said, and how much was written; the words are
+    those of the check alone."""
     return {
         "site_id": fork.site.id,
         "session_id": fork.site.session_id,

@@ -4,10 +4,12 @@
     result = sample_groups(tasks, num_groups=8, size=4, max_extra=8, sample=sample, label="step-3:")
     result.groups[0].advantages        # (0.75, -0.25, -0.25, -0.25): reward minus the group's mean
 
-Dr.GRPO (arXiv 2503.20783): the advantage is `reward - mean`, not divided by the group's standard deviation, which would weigh very
-easy and very hard tasks more, and the loss has no `1 / length` of the message, which would make long wrong messages cheap. A group whose
-rewards are all equal says nothing: its advantages are zero. It is counted, left out, and replaced by a group of the *next* task.
-The same task is not sampled again until it differs: that would overweigh its rarer outcome by one over the chance of seeing it.
+Dr.GRPO (arXiv 2503.20783): the advantage is `reward - mean`, not divided by the group's standard
+deviation, which would weigh very easy and very hard tasks more, and the loss has no `1 / length` of
+the message, which would make long wrong messages cheap. A group whose rewards are all equal says
+nothing: its advantages are zero. It is counted, left out, and replaced by a group of the *next*
+task. The same task is not sampled again until it differs: that would overweigh its rarer outcome by
+one over the chance of seeing it.
 """
 
 from __future__ import annotations
@@ -59,9 +61,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """What came of sampling: groups to train on, and those that were flat, which are counted and kept for the report.
+    """What came of sampling: groups to train on, and those that were flat, which are counted and
+    kept for the report.
 
-    `num_extra` groups were sampled to replace flat ones; fewer than asked for are in `groups` where that was not enough.
+    `num_extra` groups were sampled to replace flat ones; fewer than asked for are in `groups` where
+    that was not enough.
     """
 
     groups: tuple[Group, ...]
@@ -95,7 +99,8 @@ def advantages(rewards: Sequence[float]) -> tuple[float, ...]:
 
 
 def scaled_advantages(rewards: Sequence[float]) -> tuple[float, ...]:
-    """Reward minus mean, divided by the sample's standard deviation plus 1e-4: GRPO and DAPO, as in TRL and verl.
+    """Reward minus mean, divided by the sample's standard deviation plus 1e-4: GRPO and DAPO, as in
+    TRL and verl.
 
     >>> [round(a, 3) for a in scaled_advantages([1.0, 0.0, 0.0, 0.0])]
     [1.5, -0.5, -0.5, -0.5]
@@ -105,7 +110,8 @@ def scaled_advantages(rewards: Sequence[float]) -> tuple[float, ...]:
 
 
 def fresh(groups: Groups, *, now: int, max_staleness: int) -> Groups:
-    """The groups without rollouts of weights that are more than `max_staleness` steps older than `now`; those of unknown age are stale.
+    """The groups without rollouts of weights that are more than `max_staleness` steps older than
+    `now`; those of unknown age are stale.
 
     A group of which fewer than two are left has no difference and goes whole.
     """
@@ -113,9 +119,11 @@ def fresh(groups: Groups, *, now: int, max_staleness: int) -> Groups:
 
 
 def answered_groups(groups: Groups) -> Groups:
-    """The groups without rollouts that a server left without a message: they say nothing about the policy.
+    """The groups without rollouts that a server left without a message: they say nothing about the
+    policy.
 
-    A rollout that its environment lost stays: what the policy did may have been the reason. A group of one goes whole.
+    A rollout that its environment lost stays: what the policy did may have been the reason. A group
+    of one goes whole.
     """
     return _only(groups, lambda r: r.ended != "no_message")
 
@@ -128,14 +136,26 @@ def _only(groups: Groups, wanted: Callable[[Rollout], bool]) -> Groups:
     return Groups(groups=kept(groups.groups), flat=kept(groups.flat), num_extra=groups.num_extra)
 
 
-def sample_groups(tasks: Iterable[MakeEnv], *, num_groups: int, size: int, sample: Sample, max_extra: int = 0, label: str = "") -> Groups:
-    """`size` rollouts of each of the first `num_groups` tasks; flat groups are replaced from the tasks that follow, `max_extra` at most.
+def sample_groups(
+    tasks: Iterable[MakeEnv],
+    *,
+    num_groups: int,
+    size: int,
+    sample: Sample,
+    max_extra: int = 0,
+    label: str = "",
+) -> Groups:
+    """`size` rollouts of each of the first `num_groups` tasks; flat groups are replaced from the
+    tasks that follow, `max_extra` at most.
 
-    `max_extra=0` skips flat groups without replacing them. Raises ConfigError where a group is too small to have a difference or the
-    tasks run out before `num_groups` were sampled.
+    `max_extra=0` skips flat groups without replacing them. Raises ConfigError where a group is too
+    small to have a difference or the tasks run out before `num_groups` were sampled.
     """
     if size < 2 or num_groups < 1 or max_extra < 0:
-        raise ConfigError(f"groups of {size}, {num_groups} of them, {max_extra} more", fix="size >= 2, num_groups >= 1, max_extra >= 0")
+        raise ConfigError(
+            f"groups of {size}, {num_groups} of them, {max_extra} more",
+            fix="size >= 2, num_groups >= 1, max_extra >= 0",
+        )
     supply = iter(tasks)
     kept: list[Group] = []
     flat: list[Group] = []
@@ -144,7 +164,9 @@ def sample_groups(tasks: Iterable[MakeEnv], *, num_groups: int, size: int, sampl
         wanted = num_groups if number == 0 else min(num_groups - len(kept), max_extra - extra)
         makers = list(itertools.islice(supply, wanted))
         if number == 0 and len(makers) < num_groups:
-            raise ConfigError(f"{num_groups} groups were asked for, and there are {len(makers)} tasks")
+            raise ConfigError(
+                f"{num_groups} groups were asked for, and there are {len(makers)} tasks"
+            )
         if not makers:
             break
         extra += len(makers) if number else 0
@@ -153,7 +175,9 @@ def sample_groups(tasks: Iterable[MakeEnv], *, num_groups: int, size: int, sampl
     return Groups(groups=tuple(kept), flat=tuple(flat), num_extra=extra)
 
 
-def _sampled(makers: Sequence[MakeEnv], *, size: int, sample: Sample, label: str) -> Iterator[Group]:
+def _sampled(
+    makers: Sequence[MakeEnv], *, size: int, sample: Sample, label: str
+) -> Iterator[Group]:
     rollouts = sample([make() for make in makers for _ in range(size)], label=label)
     for start in range(0, len(rollouts), size):
         members = tuple(rollouts[start : start + size])

@@ -3,8 +3,9 @@
     teacher = LocalTeacher("mine", TeacherSettings(kind="local", model="./qwen-coder", family="alibaba"))
     reply = await teacher.ask(request)
 
-It is the sampler's model that writes one message: the same rendering, the same reading of calls. Weights are loaded when it is first
-asked. It costs nothing but time, one message at a time; its answers are kept like bought ones.
+It is the sampler's model that writes one message: the same rendering, the same reading of calls.
+Weights are loaded when it is first asked. It costs nothing but time, one message at a time; its
+answers are kept like bought ones.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class _PromptEnv:
 
 
 class LocalTeacher:
-    """See the head of this module. Raises ConfigError for a model or template that cannot be used, when it is first asked."""
+    """See the head of this module. Raises ConfigError for a model or template that cannot be used,
+    when it is first asked."""
 
     provider = "local"
 
@@ -81,29 +83,52 @@ class LocalTeacher:
         return 0
 
     async def ask(self, request: Request) -> TeacherReply:
-        """One message of the model; raises TeacherError where the prompt cannot be rendered or does not fit."""
+        """One message of the model; raises TeacherError where the prompt cannot be rendered or does
+        not fit."""
         if request.schema is not None:
-            raise TeacherError("a local model cannot be held to a schema", where=self.name, again=False, billed=False)
+            raise TeacherError(
+                "a local model cannot be held to a schema",
+                where=self.name,
+                again=False,
+                billed=False,
+            )
         model, renderer = self._load()
         try:
             prompt = renderer.render(request.turns, tools=request.tools).ids
             settings = self._sampling(model, request, num_prompt_tokens=len(prompt))
             rollout = sample_rollouts(
-                model, [_PromptEnv(prompt_name(request), request)], renderer=renderer, settings=settings, author=self.settings.model
+                model,
+                [_PromptEnv(prompt_name(request), request)],
+                renderer=renderer,
+                settings=settings,
+                author=self.settings.model,
             )[0]
         except ConfigError:
             raise
         except ComposerError as error:  # a template that refuses these messages
-            raise TeacherError(error.what, where=f"{self.name}, {request.about}", fix=error.fix, again=False, billed=False) from error
+            raise TeacherError(
+                error.what,
+                where=f"{self.name}, {request.about}",
+                fix=error.fix,
+                again=False,
+                billed=False,
+            ) from error
         written = [turn for turn in rollout.session.turns if turn.sampled is not None]
         if not written:
-            raise TeacherError(f"no message was written ({rollout.ended})", where=self.name, again=False, billed=False)
+            raise TeacherError(
+                f"no message was written ({rollout.ended})",
+                where=self.name,
+                again=False,
+                billed=False,
+            )
         return _reply(written[-1], request, num_prompt_tokens=len(prompt))
 
     def _load(self) -> tuple[Any, Renderer]:
         if self._loaded is None:
             tokenizer = load_tokenizer(self.settings.model)
-            student = load_student(StudentSettings(model=self.settings.model), tokenizer=tokenizer, seed=0)
+            student = load_student(
+                StudentSettings(model=self.settings.model), tokenizer=tokenizer, seed=0
+            )
             device = "cuda" if torch.cuda.is_available() else "cpu"
             self._loaded = student.model.to(device).eval(), Renderer.for_tokenizer(tokenizer)
         return self._loaded
@@ -112,13 +137,20 @@ class LocalTeacher:
         longest = getattr(model.config, "max_position_embeddings", None)
         room = num_prompt_tokens + request.max_tokens + 16  # the generation prompt
         if isinstance(longest, int) and room > longest:
-            what = f"the prompt of {num_prompt_tokens} tokens and an answer of {request.max_tokens} are more than the model's {longest}"
+            what = (
+                f"the prompt of {num_prompt_tokens} tokens and an answer of {request.max_tokens}"
+                f" are more than the model's {longest}"
+            )
             fix = "lower replay.max_prompt_tokens"
             raise TeacherError(what, where=self.name, fix=fix, again=False, billed=False)
         seed = int(hashlib.sha256(prompt_name(request).encode()).hexdigest()[:8], 16)
         limits = EpisodeLimits(max_calls=1000)
         return Sampling(
-            temperature=request.temperature, max_new_tokens=request.max_tokens, max_context_tokens=room, seed=seed, limits=limits
+            temperature=request.temperature,
+            max_new_tokens=request.max_tokens,
+            max_context_tokens=room,
+            seed=seed,
+            limits=limits,
         )
 
 
@@ -128,7 +160,8 @@ def prompt_name(request: Request) -> str:
 
 
 def _reply(turn: Turn, request: Request, *, num_prompt_tokens: int) -> TeacherReply:
-    """The message as a teacher's answer: a call that cannot be read stays as it was written, as with an endpoint."""
+    """The message as a teacher's answer: a call that cannot be read stays as it was written, as
+    with an endpoint."""
     sampled = turn.sampled
     assert sampled is not None
     offered = {tool.name for tool in request.tools}

@@ -3,8 +3,9 @@
     C(x) = ((1 + k x)^(1 - q) - 1) / (k (1 - q)),  at q = 1: ln(1 + k x) / k
     x    = weighted sum of thinking, tool-calling, tool-output and message tokens, of calls and of turns
 
-It grows with x and ever more slowly, so an easy task is pressed to be short and a hard one may be long. The formula is that of Cursor's
-Composer 2 report; its k, q and weights were not published, so the defaults (core/config/train_settings.py) are ours.
+It grows with x and ever more slowly, so an easy task is pressed to be short and a hard one may be
+long. The formula is that of Cursor's Composer 2 report; its k, q and weights were not published, so
+the defaults (core/config/train_settings.py) are ours.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from composer_replication.core.trace import Session, Text, Thinking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What an episode took, e.g. Effort(thinking=0, calling=60, output=41, message=9, calls=4, turns=5): tokens, then counts."""
+    """What an episode took, e.g. Effort(thinking=0, calling=60, output=41, message=9, calls=4,
+    turns=5): tokens, then counts."""
 
     thinking: int
     calling: int
@@ -43,10 +45,11 @@ def penalty(x: float, *, k: float, q: float) -> float:
 
 
 def effort(session: Session, *, count: Callable[[str], int]) -> Effort:
-    """The effort of a session that our student sampled; `count` gives the tokens of a text, e.g. renderer.codec.count.
+    """The effort of a session that our student sampled; `count` gives the tokens of a text, e.g.
+    renderer.codec.count.
 
-    The tokens of a sampled message are shared out: thinking and text by their own count, the rest is tool-calling, or message where there
-    is no call. Nothing sampled is lost or counted twice.
+    The tokens of a sampled message are shared out: thinking and text by their own count, the rest
+    is tool-calling, or message where there is no call. Nothing sampled is lost or counted twice.
     """
     found = dict.fromkeys(("thinking", "calling", "output", "message", "calls", "turns"), 0)
     for turn in session.turns:
@@ -54,8 +57,13 @@ def effort(session: Session, *, count: Callable[[str], int]) -> Effort:
         if turn.sampled is None:
             continue
         left = len(turn.sampled.ids)
-        thinking = min(left, sum(count(block.text) for block in turn.blocks if isinstance(block, Thinking)))
-        text = min(left - thinking, sum(count(block.text) for block in turn.blocks if isinstance(block, Text)))
+        thinking = min(
+            left, sum(count(block.text) for block in turn.blocks if isinstance(block, Thinking))
+        )
+        text = min(
+            left - thinking,
+            sum(count(block.text) for block in turn.blocks if isinstance(block, Text)),
+        )
         rest = left - thinking - text
         found["thinking"] += thinking
         found["calling"] += rest if turn.calls else 0
@@ -67,10 +75,23 @@ def effort(session: Session, *, count: Callable[[str], int]) -> Effort:
 
 def weighed(effort: Effort, settings: LengthSettings) -> float:
     """x: the effort under the weights of the settings."""
-    tokens = settings.thinking * effort.thinking + settings.calling * effort.calling + settings.output * effort.output
-    return tokens + settings.message * effort.message + settings.call * effort.calls + settings.turn * effort.turns
+    tokens = (
+        settings.thinking * effort.thinking
+        + settings.calling * effort.calling
+        + settings.output * effort.output
+    )
+    return (
+        tokens
+        + settings.message * effort.message
+        + settings.call * effort.calls
+        + settings.turn * effort.turns
+    )
 
 
-def length_penalty(session: Session, settings: LengthSettings, *, count: Callable[[str], int]) -> float:
+def length_penalty(
+    session: Session, settings: LengthSettings, *, count: Callable[[str], int]
+) -> float:
     """What is taken off the reward of a session: weight * C(x), 0 or more."""
-    return settings.weight * penalty(weighed(effort(session, count=count), settings), k=settings.k, q=settings.q)
+    return settings.weight * penalty(
+        weighed(effort(session, count=count), settings), k=settings.k, q=settings.q
+    )

@@ -1,13 +1,15 @@
-"""Keys and values of several conversations of different lengths, fed in lock-step and kept from turn to turn.
+"""Keys and values of several conversations of different lengths, fed in lock-step and kept from
+turn to turn.
 
     cache = RaggedCache(model, num_rows=3)
     logits_BV = cache.feed([[5, 6, 7], [8], []])      # the logits behind each row's last token; an empty row only waits
     logits_BV = cache.feed([[2], [9], [4]])
     cache.keep([0, 2])                                # the second row is finished: its keys and values are dropped
 
-Each feed is aligned on the right, so a shorter row gets a gap on the left. Gaps are masked out and do not count as positions: every
-row is scored as if it were alone. They are squeezed out once they make up a fifth of the cache. Shapes: B rows, N columns of one
-feed, L columns of the cache, V vocabulary.
+Each feed is aligned on the right, so a shorter row gets a gap on the left. Gaps are masked out and
+do not count as positions: every row is scored as if it were alone. They are squeezed out once they
+make up a fifth of the cache. Shapes: B rows, N columns of one feed, L columns of the cache, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -27,40 +29,52 @@ _SLACK_COLUMNS = 32
 
 
 def holds_ragged_rows(model: Any) -> bool:
-    """Whether rows of different lengths can share one cache: every layer attends to everything, at positions that are given.
+    """Whether rows of different lengths can share one cache: every layer attends to everything, at
+    positions that are given.
 
-    Sliding windows and recurrent layers count columns, gaps included, so such a model is sampled one row at a time.
+    Sliding windows and recurrent layers count columns, gaps included, so such a model is sampled
+    one row at a time.
     """
     cache_utils = need("transformers.cache_utils", extra="train")
     layers = cache_utils.DynamicCache(config=model.config).layers
     takes = inspect.signature(decoder_of(model).forward).parameters
-    return all(type(layer) is cache_utils.DynamicLayer for layer in layers) and {"position_ids", "attention_mask"} <= set(takes)
+    return all(type(layer) is cache_utils.DynamicLayer for layer in layers) and {
+        "position_ids",
+        "attention_mask",
+    } <= set(takes)
 
 
 class RaggedCache:
-    """The cache of one batch; `lengths` says how many tokens of each row it holds. Use it under `models.forward.scoring`."""
+    """The cache of one batch; `lengths` says how many tokens of each row it holds. Use it under
+    `models.forward.scoring`."""
 
     def __init__(self, model: Any, *, num_rows: int) -> None:
         self.model = model
         self.decoder = decoder_of(model)
         self.device = next(model.parameters()).device
-        self.cache: Any = need("transformers.cache_utils", extra="train").DynamicCache(config=model.config)
+        self.cache: Any = need("transformers.cache_utils", extra="train").DynamicCache(
+            config=model.config
+        )
         self.mask_BL = torch.zeros(num_rows, 0, dtype=torch.bool, device=self.device)
         self.lengths = [0] * num_rows
         self.gaps = False
         self._takes_positions = "position_ids" in inspect.signature(self.decoder.forward).parameters
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Add ids to each row; returns the float32 logits (B, V) behind its last token, which mean nothing for an empty row."""
+        """Add ids to each row; returns the float32 logits (B, V) behind its last token, which mean
+        nothing for an empty row."""
         width = max(map(len, rows))
         gaps = [width - len(row) for row in rows]
-        ids_BN = torch.tensor([[0] * gap + list(row) for gap, row in zip(gaps, rows, strict=True)], device=self.device)
+        ids_BN = torch.tensor(
+            [[0] * gap + list(row) for gap, row in zip(gaps, rows, strict=True)], device=self.device
+        )
         gap_B1 = torch.tensor(gaps, device=self.device)[:, None]
         length_B1 = torch.tensor(self.lengths, device=self.device)[:, None]
         column_1N = torch.arange(width, device=self.device)[None]
         self.mask_BL = torch.cat([self.mask_BL, column_1N >= gap_B1], dim=1)
         self.gaps = self.gaps or any(gaps)
-        # Without gaps there is nothing to mask out, and no mask is what a model's fast path, or a recurrent layer, expects.
+        # Without gaps there is nothing to mask out, and no mask is what a model's fast path, or a
+        # recurrent layer, expects.
         more: dict[str, Any] = {"attention_mask": self.mask_BL.long()} if self.gaps else {}
         if self._takes_positions:
             more["position_ids"] = (length_B1 + column_1N - gap_B1).clamp(min=0)
@@ -83,7 +97,8 @@ class RaggedCache:
             self._squeeze(longest)
 
     def _squeeze(self, longest: int) -> None:
-        """Move every row to the right so that only the gaps of shorter rows are left; keys hold their positions already."""
+        """Move every row to the right so that only the gaps of shorter rows are left; keys hold
+        their positions already."""
         order_BL = self.mask_BL.long().argsort(dim=1, stable=True)[:, -longest:]
         for layer in self.cache.layers:
             layer.keys = _columns(layer.keys, order_BL)

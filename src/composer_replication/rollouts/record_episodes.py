@@ -4,10 +4,11 @@
     done.paths                  # logs/-workshop-train-7-0/<session id>.jsonl, ...
     done.left_out               # {"malformed_call": 3}: episodes that a log cannot hold
 
-An episode passes the secrets filter before it is written: one that the filter would change never reaches the disk. Each log is read back
-as `recompose ingest` would read it and must render to the very ids that the student read and wrote: what is trained on later is what
-happened. An episode for which that is not so (a call that could not be parsed, a message that a tokenizer would write with other tokens,
-one without any content) is left out and counted.
+An episode passes the secrets filter before it is written: one that the filter would change never
+reaches the disk. Each log is read back as `recompose ingest` would read it and must render to the
+very ids that the student read and wrote: what is trained on later is what happened. An episode for
+which that is not so (a call that could not be parsed, a message that a tokenizer would write with
+other tokens, one without any content) is left out and counted.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ SPLIT = "train"
 class Recording:
     """The logs written, and how many episodes were left out, by reason.
 
-    Reasons: malformed_call, cut_off (a message ended by force), no_place (a log cannot hold it), other_tokens (it would be read with
-    other ids than were sampled), secret (redaction would change it, and it is not written at all).
-    `success` is the share of all episodes that earned the reward, those left out included; the slack lets more of them end well
-    than an evaluation would.
+    Reasons: malformed_call, cut_off (a message ended by force), no_place (a log cannot hold it),
+    other_tokens (it would be read with other ids than were sampled), secret (redaction would change
+    it, and it is not written at all). `success` is the share of all episodes that earned the
+    reward, those left out included; the slack lets more of them end well than an evaluation would.
     """
 
     paths: tuple[Path, ...]
@@ -64,14 +65,22 @@ def record_logs(
     slack: int = 3,
     author: str = AUTHOR,
 ) -> Recording:
-    """Play `num_sessions` different tasks of the split "train" and write each episode as a log below `folder`.
+    """Play `num_sessions` different tasks of the split "train" and write each episode as a log
+    below `folder`.
 
-    `slack` messages beyond the budget are allowed, so that a log also holds what comes after a mistake. `seed` chooses the tasks,
-    `settings.seed` the samples.
+    `slack` messages beyond the budget are allowed, so that a log also holds what comes after a
+    mistake. `seed` chooses the tasks, `settings.seed` the samples.
     """
     tasks = list(_tasks(seed, num_sessions))
     envs = [WorkshopEnv(task, sandbox=sandbox, slack=slack) for _, task in tasks]
-    rollouts = sample_rollouts(model, envs, renderer=renderer, settings=settings, author=author, label=f"recorded-{seed}-{settings.seed}:")
+    rollouts = sample_rollouts(
+        model,
+        envs,
+        renderer=renderer,
+        settings=settings,
+        author=author,
+        label=f"recorded-{seed}-{settings.seed}:",
+    )
     paths: list[Path] = []
     left_out: Counter[str] = Counter()
     for (name, _), rollout in zip(tasks, rollouts, strict=True):
@@ -85,7 +94,8 @@ def record_logs(
 
 
 def renders_to(session: Session, rollout: Rollout, *, renderer: Renderer) -> bool:
-    """Whether a session renders to the ids that the student of a rollout read and wrote; behind them may stand a line break."""
+    """Whether a session renders to the ids that the student of a rollout read and wrote; behind
+    them may stand a line break."""
     try:
         ids = renderer.render(session.turns, tools=session.tools).ids
     except RenderError:
@@ -101,14 +111,23 @@ def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> 
     if not renders_to(session, rollout, renderer=renderer):
         return "other_tokens"
     redactor = Redactor()
-    if redact_session(session, redactor) != session:  # without the secret it is not what was sampled, with it nothing may reach the disk
+    # without the secret it is not what was sampled, with it nothing may reach the disk
+    if redact_session(session, redactor) != session:
         return "secret"
     try:
         path = write_claude_code(session, folder)
     except DataError:
         return "no_place"
-    read = [session for result in ingest(find_logs([path]), redactor=redactor) for session in result.sessions]
-    if len(read) == 1 and (read[0].turns, read[0].tools, read[0].id) == (session.turns, session.tools, session.id):
+    read = [
+        session
+        for result in ingest(find_logs([path]), redactor=redactor)
+        for session in result.sessions
+    ]
+    if len(read) == 1 and (read[0].turns, read[0].tools, read[0].id) == (
+        session.turns,
+        session.tools,
+        session.id,
+    ):
         return path
     path.unlink()
     return "no_place"

@@ -17,10 +17,12 @@ from composer_replication.core.errors import ConfigError
 class EpisodeLimits:
     """What one episode may take; each limit that ends an episode is named on its Rollout.
 
-    `tool_timeout_s` bounds one answer of the environment ("env_timeout"), `max_result_chars` one result: what is longer is cut and says
-    so. `max_calls` bounds the calls of one message: those beyond it are not carried out and answered with an error. `max_turns` bounds
-    the student's messages beside the environment's own bound, `max_sampled_tokens` all that it writes ("max_sampled"); 0 = no bound.
-    `tool_threads` environments that allow it answer at the same time.
+    `tool_timeout_s` bounds one answer of the environment ("env_timeout"), `max_result_chars` one
+    result: what is longer is cut and says so. `max_calls` bounds the calls of one message: those
+    beyond it are not carried out and answered with an error. `max_turns` bounds the student's
+    messages beside the environment's own bound, `max_sampled_tokens` all that it writes
+    ("max_sampled"); 0 = no bound. `tool_threads` environments that allow it answer at the same
+    time.
     """
 
     tool_timeout_s: float = 120.0
@@ -32,8 +34,16 @@ class EpisodeLimits:
 
     def __post_init__(self) -> None:
         if not 0 < self.tool_timeout_s < math.inf:
-            raise ConfigError(f"tool_timeout_s must be above 0 and finite, not {self.tool_timeout_s}")
-        for name, least in (("tool_threads", 1), ("max_result_chars", 1), ("max_calls", 1), ("max_turns", 0), ("max_sampled_tokens", 0)):
+            raise ConfigError(
+                f"tool_timeout_s must be above 0 and finite, not {self.tool_timeout_s}"
+            )
+        for name, least in (
+            ("tool_threads", 1),
+            ("max_result_chars", 1),
+            ("max_calls", 1),
+            ("max_turns", 0),
+            ("max_sampled_tokens", 0),
+        ):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)}")
 
@@ -42,10 +52,12 @@ class EpisodeLimits:
 class Sampling:
     """How messages are sampled.
 
-    `temperature` 0 takes the most probable token. The log-probs that are kept are the model's own at temperature 1 without top_p,
-    so only at temperature=1, top_p=1 are they those of the distribution sampled from. `max_new_tokens` bounds one message, its end token
-    included; one that does not end is ended by force and tagged "cut_off". `max_context_tokens` bounds an episode: one whose
-    next message would have no room ends there. `batch_episodes` are sampled together. Raises ConfigError for values that mean nothing.
+    `temperature` 0 takes the most probable token. The log-probs that are kept are the model's own
+    at temperature 1 without top_p, so only at temperature=1, top_p=1 are they those of the
+    distribution sampled from. `max_new_tokens` bounds one message, its end token included; one that
+    does not end is ended by force and tagged "cut_off". `max_context_tokens` bounds an episode: one
+    whose next message would have no room ends there. `batch_episodes` are sampled together. Raises
+    ConfigError for values that mean nothing.
     """
 
     temperature: float = 1.0
@@ -79,7 +91,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if not (0 <= self.temperature < math.inf and 0 < self.top_p <= 1):
             raise ConfigError(
-                f"temperature {self.temperature} or top_p {self.top_p} is out of range", fix="temperature >= 0, 0 < top_p <= 1"
+                f"temperature {self.temperature} or top_p {self.top_p} is out of range",
+                fix="temperature >= 0, 0 < top_p <= 1",
             )
         for name in ("max_new_tokens", "max_context_tokens", "batch_episodes"):
             if getattr(self, name) < 1:

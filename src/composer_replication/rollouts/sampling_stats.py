@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class SamplingStats:
-    """Wall seconds by part ("model", "choose", "environment", "render", and "total" over all), and counts; adds up over calls.
+    """Wall seconds by part ("model", "choose", "environment", "render", and "total" over all), and
+    counts; adds up over calls.
 
-    What "total" holds beyond the parts is the sampler's own Python. `num_fed` counts tokens that went through the model, `num_sampled`
-    those that the student wrote, `num_cut` messages ended by force, `num_malformed` calls that could not be read, `num_refused` calls
-    beyond the bound of one message, `num_lost` episodes whose environment failed or hung, `num_left_behind` threads that never came back.
+    What "total" holds beyond the parts is the sampler's own Python. `num_fed` counts tokens that
+    went through the model, `num_sampled` those that the student wrote, `num_cut` messages ended by
+    force, `num_malformed` calls that could not be read, `num_refused` calls beyond the bound of one
+    message, `num_lost` episodes whose environment failed or hung, `num_left_behind` threads that
+    never came back.
     """
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -1,15 +1,18 @@
-"""A model behind an OpenAI-compatible server as the student's writer: prompt ids in, sampled ids and their log-probs out.
+"""A model behind an OpenAI-compatible server as the student's writer: prompt ids in, sampled ids
+and their log-probs out.
 
     model = ServedModel(url="http://127.0.0.1:8000/v1", model="my-student", version=12)
     rollouts = sample_rollouts(model, envs, renderer=renderer, settings=Sampling(), author="my-student")
     rollouts[0].version            # 12: which weights the server held, as the caller said who loaded them there
 
-Text is never asked for, and nothing is encoded again: a server that does not return token ids is refused by name. vLLM does
-(`vllm serve MODEL`, since its pull request 22587 of 2025): POST URL/completions with {"prompt": [ids], "return_token_ids": true,
-"logprobs": 0, ...} is answered in choices[0] with "token_ids", "prompt_token_ids" and "logprobs.token_logprobs". Its log-probs are by
-default those of the model itself, at temperature 1 (`--logprobs-mode raw_logprobs`), which is what the local sampler keeps too; other
-modes cannot be seen from here. A server's numbers differ from the trainer's in the last digits: train.policy.importance_cap is for that.
-Tested here against a small server that speaks this protocol, not against vLLM itself.
+Text is never asked for, and nothing is encoded again: a server that does not return token ids is
+refused by name. vLLM does (`vllm serve MODEL`, since its pull request 22587 of 2025): POST
+URL/completions with {"prompt": [ids], "return_token_ids": true, "logprobs": 0, ...} is answered in
+choices[0] with "token_ids", "prompt_token_ids" and "logprobs.token_logprobs". Its log-probs are by
+default those of the model itself, at temperature 1 (`--logprobs-mode raw_logprobs`), which is what
+the local sampler keeps too; other modes cannot be seen from here. A server's numbers differ from
+the trainer's in the last digits: train.policy.importance_cap is for that. Tested here against a
+small server that speaks this protocol, not against vLLM itself.
 
 The server gets the agent's whole context: it must be your own. Standard library only.
 """
@@ -37,7 +40,8 @@ _ROUNDING = 1e-3  # a log-prob may be above 0 by so much: half-precision logits 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What one message is asked for by, e.g. GenerationRequest(ids=(5, 9), max_tokens=64, seed=3)."""
+    """What one message is asked for by, e.g. GenerationRequest(ids=(5, 9), max_tokens=64,
+    seed=3)."""
 
     ids: tuple[int, ...]
     max_tokens: int
@@ -46,7 +50,8 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The sampled ids, an end token included where there is one, and the log-prob of each; where none came, `failure` has the words."""
+    """The sampled ids, an end token included where there is one, and the log-prob of each; where
+    none came, `failure` has the words."""
 
     ids: list[int]
     logprobs: list[float]
@@ -54,14 +59,17 @@ class Completion:
 
 
 class NoAnswerError(Exception):
-    """The server was busy, gone or too slow; what was asked for is lost, and nothing is wrong with what it says."""
+    """The server was busy, gone or too slow; what was asked for is lost, and nothing is wrong with
+    what it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A server and the model it serves; `version` names the weights it holds. Raises ConfigError for an address that is none.
+    """A server and the model it serves; `version` names the weights it holds. Raises ConfigError
+    for an address that is none.
 
-    A busy or vanished server is asked `tries` times in all; one that has not answered after `timeout_s` seconds is not asked again.
+    A busy or vanished server is asked `tries` times in all; one that has not answered after
+    `timeout_s` seconds is not asked again.
     """
 
     url: str
@@ -74,13 +82,23 @@ class ServedModel:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{self.url!r} is not the address of a server", fix="give it as http://host:port/v1")
+            raise ConfigError(
+                f"{self.url!r} is not the address of a server", fix="give it as http://host:port/v1"
+            )
         if self.num_requests < 1 or self.tries < 1 or not 0 < self.timeout_s < math.inf:
-            raise ConfigError("num_requests and tries must be at least 1, timeout_s above 0 and finite")
+            raise ConfigError(
+                "num_requests and tries must be at least 1, timeout_s above 0 and finite"
+            )
 
     def check(self) -> None:
-        """Ask for one token; raises DataError where the server cannot be reached or does not say which token it sampled."""
-        given = self._one(GenerationRequest(ids=(0,), max_tokens=1, seed=0), temperature=1.0, top_p=1.0, stop=frozenset())
+        """Ask for one token; raises DataError where the server cannot be reached or does not say
+        which token it sampled."""
+        given = self._one(
+            GenerationRequest(ids=(0,), max_tokens=1, seed=0),
+            temperature=1.0,
+            top_p=1.0,
+            stop=frozenset(),
+        )
         if given.failure:
             raise DataError(
                 f"the server gave no completion: {given.failure}",
@@ -88,15 +106,33 @@ class ServedModel:
                 fix=f"is {self.model!r} served there? Then resume the run",
             )
 
-    def complete(self, prompts: Sequence[GenerationRequest], *, temperature: float, top_p: float, stop: frozenset[int]) -> list[Completion]:
-        """One message behind each prompt, `num_requests` of them at a time; one that the server left unanswered has a `failure`.
+    def complete(
+        self,
+        prompts: Sequence[GenerationRequest],
+        *,
+        temperature: float,
+        top_p: float,
+        stop: frozenset[int],
+    ) -> list[Completion]:
+        """One message behind each prompt, `num_requests` of them at a time; one that the server
+        left unanswered has a `failure`.
 
-        Raises DataError where the server refuses a request, or where what it answers cannot be what was sampled.
+        Raises DataError where the server refuses a request, or where what it answers cannot be what
+        was sampled.
         """
         with ThreadPoolExecutor(max_workers=min(self.num_requests, max(1, len(prompts)))) as pool:
-            return list(pool.map(lambda prompt: self._one(prompt, temperature=temperature, top_p=top_p, stop=stop), prompts))
+            return list(
+                pool.map(
+                    lambda prompt: self._one(
+                        prompt, temperature=temperature, top_p=top_p, stop=stop
+                    ),
+                    prompts,
+                )
+            )
 
-    def _one(self, prompt: GenerationRequest, *, temperature: float, top_p: float, stop: frozenset[int]) -> Completion:
+    def _one(
+        self, prompt: GenerationRequest, *, temperature: float, top_p: float, stop: frozenset[int]
+    ) -> Completion:
         body = {
             "model": self.model,
             "prompt": list(prompt.ids),
@@ -116,21 +152,31 @@ class ServedModel:
         except NoAnswerError as error:
             return Completion(ids=[], logprobs=[], failure=str(error))
         if answer.get("model") not in (None, self.model):
-            raise DataError(f"the server answered as {answer['model']!r}", where=self.url, fix=f"serve {self.model!r} there")
+            raise DataError(
+                f"the server answered as {answer['model']!r}",
+                where=self.url,
+                fix=f"serve {self.model!r} there",
+            )
         return read_completion(answer, prompt=prompt, stop=stop, where=self.url)
 
     def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer as JSON; raises NoAnswerError where none came, DataError where the request was refused."""
+        """The answer as JSON; raises NoAnswerError where none came, DataError where the request was
+        refused."""
         what = ""
         for number in range(self.tries):
             time.sleep(min(2.0, 0.1 * number))
             try:
-                return _json(post(f"{self.url.rstrip('/')}/completions", body, timeout_s=self.timeout_s), where=self.url)
+                return _json(
+                    post(f"{self.url.rstrip('/')}/completions", body, timeout_s=self.timeout_s),
+                    where=self.url,
+                )
             except urllib.error.HTTPError as error:
                 what = f"HTTP {error.code}: {error.read(300).decode('utf-8', 'replace')}"
                 if error.code < 500 and error.code != 429:
                     fix = f"is {self.model!r} served there?"
-                    raise DataError(f"the server gave no completion: {what}", where=self.url, fix=fix) from error
+                    raise DataError(
+                        f"the server gave no completion: {what}", where=self.url, fix=fix
+                    ) from error
             except TimeoutError:
                 raise NoAnswerError(f"no answer within {self.timeout_s:g} s") from None
             except (OSError, http.client.HTTPException) as error:
@@ -141,11 +187,18 @@ class ServedModel:
 
 
 def post(url: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
-    """What a server answers to a JSON body, at most MAX_REPLY_BYTES + 1 of it; raises OSError or HTTPException where it does not.
+    """What a server answers to a JSON body, at most MAX_REPLY_BYTES + 1 of it; raises OSError or
+    HTTPException where it does not.
 
-    The whole answer must be there after `timeout_s` seconds: a server that sends a byte now and then does not hold the run.
+    The whole answer must be there after `timeout_s` seconds: a server that sends a byte now and
+    then does not hold the run.
     """
-    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}, method="POST")
+    request = urllib.request.Request(
+        url,
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+        method="POST",
+    )
     end, parts, size = time.monotonic() + timeout_s, [], 0
     with urllib.request.urlopen(request, timeout=timeout_s) as reply:
         while size <= MAX_REPLY_BYTES and (part := reply.read1(1 << 16)):
@@ -156,8 +209,11 @@ def post(url: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
     return b"".join(parts)
 
 
-def read_completion(answer: Mapping[str, Any], *, prompt: GenerationRequest, stop: frozenset[int], where: str) -> Completion:
-    """The sampled ids and log-probs of an answer, checked; raises DataError for every way in which they would not be those sampled.
+def read_completion(
+    answer: Mapping[str, Any], *, prompt: GenerationRequest, stop: frozenset[int], where: str
+) -> Completion:
+    """The sampled ids and log-probs of an answer, checked; raises DataError for every way in which
+    they would not be those sampled.
 
     >>> choice = {"token_ids": [7, 2], "prompt_token_ids": [5], "logprobs": {"token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"}
     >>> prompt = GenerationRequest(ids=(5,), max_tokens=4, seed=0)
@@ -170,21 +226,39 @@ def read_completion(answer: Mapping[str, Any], *, prompt: GenerationRequest, sto
     choice: dict[str, Any] = choices[0]
     ids, read = choice.get("token_ids"), choice.get("prompt_token_ids")
     if not _are_ids(ids) or not _are_ids(read):
-        raise DataError("the server does not return token ids, and text would have to be encoded again", where=where, fix=_START)
+        raise DataError(
+            "the server does not return token ids, and text would have to be encoded again",
+            where=where,
+            fix=_START,
+        )
     if tuple(read) != prompt.ids:
-        raise DataError(f"the server read other ids than it was given ({len(read)} for {len(prompt.ids)})", where=where, fix=_START)
+        raise DataError(
+            f"the server read other ids than it was given ({len(read)} for {len(prompt.ids)})",
+            where=where,
+            fix=_START,
+        )
     held = choice.get("logprobs")
     logprobs = held.get("token_logprobs") if isinstance(held, dict) else None
     if not _are_logprobs(logprobs) or len(logprobs) != len(ids):
-        raise DataError("the server does not return a log-prob for each sampled token", where=where, fix=_START)
+        raise DataError(
+            "the server does not return a log-prob for each sampled token", where=where, fix=_START
+        )
     if not 1 <= len(ids) <= prompt.max_tokens or any(i in stop for i in ids[:-1]):
-        raise DataError(f"{len(ids)} tokens came back where 1 to {prompt.max_tokens} were asked for, up to an end token", where=where)
+        raise DataError(
+            f"{len(ids)} tokens came back where 1 to {prompt.max_tokens} were asked for, up to an"
+            " end token",
+            where=where,
+        )
     if stop and ids[-1] not in stop and len(ids) < prompt.max_tokens:
         reason = choice.get("finish_reason")
         raise DataError(
-            f"the message ended early without an end token (finish_reason {reason!r}): a sampled token is missing",
+            f"the message ended early without an end token (finish_reason {reason!r}): a sampled"
+            " token is missing",
             where=where,
-            fix="the server must return the end token too, and must not end messages by rules of its own",
+            fix=(
+                "the server must return the end token too, and must not end messages by rules of"
+                " its own"
+            ),
         )
     return Completion(ids=list(ids), logprobs=[min(float(value), 0.0) for value in logprobs])
 
@@ -194,7 +268,9 @@ def _are_ids(value: Any) -> TypeGuard[list[int]]:
 
 
 def _are_logprobs(value: Any) -> TypeGuard[list[float]]:
-    return isinstance(value, list) and all(isinstance(p, (int, float)) and math.isfinite(p) and p <= _ROUNDING for p in value)
+    return isinstance(value, list) and all(
+        isinstance(p, (int, float)) and math.isfinite(p) and p <= _ROUNDING for p in value
+    )
 
 
 def _json(raw: bytes, *, where: str) -> dict[str, Any]:

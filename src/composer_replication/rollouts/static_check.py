@@ -1,13 +1,16 @@
-"""Is a message that a student wrote at a site mistaken? Decided without running anything, from the session alone, or not at all.
+"""Is a message that a student wrote at a site mistaken? Decided without running anything, from the
+session alone, or not at all.
 
     check = SiteCheck.of(session, site)
     check.message(turn)            # Checked(outcome="same", reason="unknown_tool", detail="Reed: the log answers: no such tool")
 
-Each call is asked four questions: can it be read, does the tool exist, do the arguments fit its schema, was its path seen. What counts
-as a path that is there is data/hints/seen.py's notion, what counts as an error data/sites'. The log itself answers where it can: the very
-call that failed at this state fails again, and so does a call that shares with it what the refusal was about (`DECIDED_BY`).
-"ok" says that the site's kind of mistake was looked for, could be seen if it were there, and is not; not that the message is good.
-What only running it would tell - a shell line, text that an edit looks for, a file that nothing has shown - stays "undecided".
+Each call is asked four questions: can it be read, does the tool exist, do the arguments fit its
+schema, was its path seen. What counts as a path that is there is data/hints/seen.py's notion, what
+counts as an error data/sites'. The log itself answers where it can: the very call that failed at
+this state fails again, and so does a call that shares with it what the refusal was about
+(`DECIDED_BY`). "ok" says that the site's kind of mistake was looked for, could be seen if it were
+there, and is not; not that the message is good. What only running it would tell - a shell line,
+text that an edit looks for, a file that nothing has shown - stays "undecided".
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ PATHS_MISSING = frozenset((FILE_MISSING, PATH_EXPLORED))
 WRITING_TOOLS = word_set("Write write write_file")
 EDITING_TOOLS = word_set("Edit MultiEdit NotebookEdit edit edit_file") | WRITING_TOOLS
 
-# What a refusal of each kind is about: a call of the same tool (any file tool, for file_missing) that shares these is refused as well.
+# What a refusal of each kind is about: a call of the same tool (any file tool, for file_missing)
+# that shares these is refused as well.
 _PATH = ("path",)
 DECIDED_BY: dict[str, tuple[str, ...]] = {
     FILE_MISSING: _PATH,
@@ -50,16 +54,19 @@ DECIDED_BY: dict[str, tuple[str, ...]] = {
     "edit_multi_match": ("path", "old_string", "replace_all"),
 }
 _NEEDS_PATHS = PATHS_MISSING | {"is_directory", "too_large"}
-_ASKED_OF_ALL = frozenset((UNKNOWN_TOOL, BAD_ARGUMENTS, MALFORMED))  # the questions that every call is asked settle these kinds
+# the questions that every call is asked settle these kinds
+_ASKED_OF_ALL = frozenset((UNKNOWN_TOOL, BAD_ARGUMENTS, MALFORMED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What became of one message: `outcome` as in the module's docstring, why, and the words for a reader.
+    """What became of one message: `outcome` as in the module's docstring, why, and the words for a
+    reader.
 
-    outcome: ok · same (the site's mistake again) · other (another one, for certain) · malformed (a call that cannot be read) · undecided
-    reason: checked, no_call, cut_off, malformed_call, same_call, unknown_tool, bad_arguments, file_missing, tools_unknown,
-    schema_unknown, path_not_seen, needs_running, or the kind of the site
+    outcome: ok · same (the site's mistake again) · other (another one, for certain) · malformed (a
+    call that cannot be read) · undecided reason: checked, no_call, cut_off, malformed_call,
+    same_call, unknown_tool, bad_arguments, file_missing, tools_unknown, schema_unknown,
+    path_not_seen, needs_running, or the kind of the site
     """
 
     outcome: Outcome
@@ -69,8 +76,8 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFacts:
-    """What a session tells about its tools: those listed in the log, those that worked, with the shapes of their arguments, and names
-    that were refused as unknown and never worked."""
+    """What a session tells about its tools: those listed in the log, those that worked, with the
+    shapes of their arguments, and names that were refused as unknown and never worked."""
 
     listed: Mapping[str, ToolSpec]
     worked: Mapping[str, frozenset[tuple[tuple[str, str], ...]]]
@@ -78,7 +85,8 @@ class ToolFacts:
 
     @classmethod
     def of(cls, session: Session) -> ToolFacts:
-        """Read every answered call of a session, later ones too: that a tool exists is a fact about the agent, not about the moment."""
+        """Read every answered call of a session, later ones too: that a tool exists is a fact about
+        the agent, not about the moment."""
         worked: dict[str, set[tuple[tuple[str, str], ...]]] = {}
         refused: set[str] = set()
         for ref in session.calls().values():
@@ -89,7 +97,9 @@ class ToolFacts:
             elif judge(ref.call, ref.result).kind == UNKNOWN_TOOL:
                 refused.add(ref.call.name)
         return cls(
-            listed={tool.name: tool for tool in session.tools} if session.tools_origin == "log" else {},
+            listed=(
+                {tool.name: tool for tool in session.tools} if session.tools_origin == "log" else {}
+            ),
             worked={name: frozenset(shapes) for name, shapes in worked.items()},
             refused=frozenset(refused - worked.keys()),
         )
@@ -103,7 +113,8 @@ def _shape(call: ToolCall) -> tuple[tuple[str, str], ...]:
 class SiteCheck:
     """The static check of one site; made once, asked for every message that is sampled there.
 
-    `seen` and `missing` are absolute paths: shown to exist in view of the site (with their folders), and refused as missing by then.
+    `seen` and `missing` are absolute paths: shown to exist in view of the site (with their
+    folders), and refused as missing by then.
     """
 
     site: Site
@@ -116,14 +127,23 @@ class SiteCheck:
 
     @classmethod
     def of(cls, session: Session, site: Site, *, tools: ToolFacts | None = None) -> SiteCheck:
-        """Gather what the session knows at a site; raises SiteError for a site of another session."""
+        """Gather what the session knows at a site; raises SiteError for a site of another
+        session."""
         if site.session_id != session.id:
-            raise SiteError(f"the site belongs to session {site.session_id}", where=site.id, fix="run again: recompose sites")
+            raise SiteError(
+                f"the site belongs to session {site.session_id}",
+                where=site.id,
+                fix="run again: recompose sites",
+            )
         context = site_context(session, site)
         found = places(context)
         shown = {*found.names, posixpath.normpath(session.cwd)} if session.cwd else set(found.names)
         missing = set(found.refused)  # what was shown or written since is not among them
-        if site.kind in PATHS_MISSING and context.call is not None and (path := _path(context.call, found.cwd)):
+        if (
+            site.kind in PATHS_MISSING
+            and context.call is not None
+            and (path := _path(context.call, found.cwd))
+        ):
             missing.add(path)  # whatever was seen before: at this state it was not there
         refs = session.calls()
         beside = [refs[c.id] for c in session.turns[site.turn].calls if c.id in refs]
@@ -134,41 +154,74 @@ class SiteCheck:
             tools=tools or ToolFacts.of(session),
             seen=frozenset(folder for path in shown for folder in _with_parents(path)) - missing,
             missing=frozenset(missing),
-            fine=tuple(ref.call for ref in beside if ref.result is not None and not is_error(ref.call, ref.result)),
+            fine=tuple(
+                ref.call
+                for ref in beside
+                if ref.result is not None and not is_error(ref.call, ref.result)
+            ),
         )
 
     def message(self, turn: Turn) -> Checked:
-        """The verdict on a whole message: the site's mistake stands above everything, then what is certainly wrong, then doubt."""
+        """The verdict on a whole message: the site's mistake stands above everything, then what is
+        certainly wrong, then doubt."""
         found = [self._call(call) for call in turn.calls]
-        first = {outcome: next((one for one in found if one.outcome == outcome), None) for outcome in OUTCOMES}
+        first = {
+            outcome: next((one for one in found if one.outcome == outcome), None)
+            for outcome in OUTCOMES
+        }
         if (same := first["same"]) is not None:
             return same
-        if turn.tag == CUT:  # what it would have gone on to write is not known; its last call may be half a call for want of room
+        # what it would have gone on to write is not known; its last call may be half a call for
+        # want of room
+        if turn.tag == CUT:
             return first["other"] or Checked(outcome="undecided", reason="cut_off")
         worst = first["malformed"] or first["other"] or first["undecided"] or first["ok"]
-        return worst or Checked(outcome="undecided", reason="no_call", detail="a message without a call can be right or wrong")
+        return worst or Checked(
+            outcome="undecided",
+            reason="no_call",
+            detail="a message without a call can be right or wrong",
+        )
 
     def _call(self, call: ToolCall) -> Checked:
         if call.name == MALFORMED:
-            return Checked(outcome="same" if self.site.kind == MALFORMED else "malformed", reason="malformed_call")
+            return Checked(
+                outcome="same" if self.site.kind == MALFORMED else "malformed",
+                reason="malformed_call",
+            )
         if any(same_call(call, good) for good in self.fine):
-            return Checked(outcome="ok", reason="same_call", detail=f"{call.name}: the log made this call here, and it worked")
+            return Checked(
+                outcome="ok",
+                reason="same_call",
+                detail=f"{call.name}: the log made this call here, and it worked",
+            )
         if self._repeats(call):
-            return Checked(outcome="same", reason="same_call", detail=f"{call.name}: refused in the log at this very state")
+            return Checked(
+                outcome="same",
+                reason="same_call",
+                detail=f"{call.name}: refused in the log at this very state",
+            )
         wrong = self._name(call) or self._arguments(call) or self._place(call)
         if wrong is not None:
             return wrong
         return self._kind(call) or Checked(outcome="ok", reason="checked")
 
     def _repeats(self, call: ToolCall) -> bool:
-        """Whether the log holds the answer already: the call that failed here, or one that shares what it failed about."""
+        """Whether the log holds the answer already: the call that failed here, or one that shares
+        what it failed about."""
         if self.call is None:
             return False
         if same_call(call, self.call):
             return True
         keys = DECIDED_BY.get(self.site.kind, ())
-        alike = call.name == self.call.name or (self.site.kind in PATHS_MISSING and call.name not in WRITING_TOOLS)
-        return bool(keys) and alike and call.name not in SHELL_TOOLS and all(self._shared(call, key) for key in keys)
+        alike = call.name == self.call.name or (
+            self.site.kind in PATHS_MISSING and call.name not in WRITING_TOOLS
+        )
+        return (
+            bool(keys)
+            and alike
+            and call.name not in SHELL_TOOLS
+            and all(self._shared(call, key) for key in keys)
+        )
 
     def _shared(self, call: ToolCall, key: str) -> bool:
         if self.call is None:
@@ -179,11 +232,14 @@ class SiteCheck:
         return call.arguments.get(key) == self.call.arguments.get(key)
 
     def _wrong(self, kind: str, call: ToolCall, words: str) -> Checked:
-        """A certain mistake; the site's own where the kind is the same, and for arguments the tool: of its schema the hint speaks."""
+        """A certain mistake; the site's own where the kind is the same, and for arguments the tool:
+        of its schema the hint speaks."""
         again = (self.site.kind == kind or {kind, self.site.kind} <= PATHS_MISSING) and (
             kind != BAD_ARGUMENTS or call.name == self.site.tool
         )
-        return Checked(outcome="same" if again else "other", reason=kind, detail=f"{call.name}: {words}")
+        return Checked(
+            outcome="same" if again else "other", reason=kind, detail=f"{call.name}: {words}"
+        )
 
     def _name(self, call: ToolCall) -> Checked | None:
         tools = self.tools
@@ -195,23 +251,36 @@ class SiteCheck:
             return None
         if tools.listed:
             return self._wrong(UNKNOWN_TOOL, call, "not among the tools offered")
-        return Checked(outcome="undecided", reason="tools_unknown", detail=f"{call.name}: the log does not list its tools")
+        return Checked(
+            outcome="undecided",
+            reason="tools_unknown",
+            detail=f"{call.name}: the log does not list its tools",
+        )
 
     def _arguments(self, call: ToolCall) -> Checked | None:
         spec = self.tools.listed.get(call.name)
         if spec is None or not spec.parameters:
             if _shape(call) in self.tools.worked.get(call.name, ()):
                 return None
-            return Checked(outcome="undecided", reason="schema_unknown", detail=f"{call.name}: no schema, and no call like this worked")
+            return Checked(
+                outcome="undecided",
+                reason="schema_unknown",
+                detail=f"{call.name}: no schema, and no call like this worked",
+            )
         found = misfit(call.arguments, spec.parameters)
         if found.problem:
             return self._wrong(BAD_ARGUMENTS, call, found.problem)
         if found.unread and _shape(call) not in self.tools.worked.get(call.name, ()):
-            return Checked(outcome="undecided", reason="schema_unknown", detail=f"{call.name}: its schema has {found.unread}")
+            return Checked(
+                outcome="undecided",
+                reason="schema_unknown",
+                detail=f"{call.name}: its schema has {found.unread}",
+            )
         return None
 
     def _place(self, call: ToolCall) -> Checked | None:
-        """A path argument must have been seen; a tool that writes a file needs none, and a shell line is no path."""
+        """A path argument must have been seen; a tool that writes a file needs none, and a shell
+        line is no path."""
         path = _path(call, self.cwd)
         if not path or call.name in SHELL_TOOLS or call.name in WRITING_TOOLS:
             return None
@@ -219,26 +288,40 @@ class SiteCheck:
             return self._wrong(FILE_MISSING, call, f"{path} was refused as missing")
         if path in self.seen:
             return None
-        return Checked(outcome="undecided", reason="path_not_seen", detail=f"{call.name}: nothing in view shows {path}")
+        return Checked(
+            outcome="undecided",
+            reason="path_not_seen",
+            detail=f"{call.name}: nothing in view shows {path}",
+        )
 
     def _kind(self, call: ToolCall) -> Checked | None:
-        """Doubt where this call could still make the site's kind of mistake and only running it would tell."""
+        """Doubt where this call could still make the site's kind of mistake and only running it
+        would tell."""
         kind = self.site.kind
         if kind in _ASKED_OF_ALL:
             return None
         if kind in _NEEDS_PATHS:
-            at_risk = call.name in SHELL_TOOLS or (kind not in PATHS_MISSING and bool(_path(call, self.cwd)))
+            at_risk = call.name in SHELL_TOOLS or (
+                kind not in PATHS_MISSING and bool(_path(call, self.cwd))
+            )
         elif kind.startswith("edit_"):
             at_risk = call.name in EDITING_TOOLS
         elif kind.startswith("shell_"):
             at_risk = call.name in SHELL_TOOLS
         else:
             at_risk = True
-        return Checked(outcome="undecided", reason="needs_running", detail=f"{call.name}: could be {kind}") if at_risk else None
+        return (
+            Checked(
+                outcome="undecided", reason="needs_running", detail=f"{call.name}: could be {kind}"
+            )
+            if at_risk
+            else None
+        )
 
 
 def _path(call: ToolCall, cwd: str | None) -> str:
-    """The full path that a call names in an argument, "" where it names none; as it stands where the shell's folder is not known."""
+    """The full path that a call names in an argument, "" where it names none; as it stands where
+    the shell's folder is not known."""
     value: JSON = next((call.arguments[key] for key in PATH_KEYS if key in call.arguments), "")
     if not isinstance(value, str) or not value:
         return ""

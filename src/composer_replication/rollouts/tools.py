@@ -3,9 +3,10 @@
     read = Tool(spec=ToolSpec(name="read", parameters={...}), run=lambda arguments: Path(arguments["path"]).read_bytes(), timeout_s=5.0)
     env = ToolEnv("task-1", opening=(task,), tools=(read,), reward_of=lambda turns: float("depth is 3" in turns[-1].text))
 
-A call of an unknown tool, with arguments that do not fit the schema, one that raises and one that is late are answered with an error
-that the model sees; the episode goes on. Of the schema `required`, `additionalProperties` and the `type` of each property are checked.
-Tools run in threads: those with `parallel` at the same time within a message, the others one after the other.
+A call of an unknown tool, with arguments that do not fit the schema, one that raises and one that
+is late are answered with an error that the model sees; the episode goes on. Of the schema
+`required`, `additionalProperties` and the `type` of each property are checked. Tools run in
+threads: those with `parallel` at the same time within a message, the others one after the other.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Tool:
 
 @dataclass(slots=True)
 class ToolEnv:
-    """One episode with these tools; a message without a call ends it, and `reward` says what the student's messages were worth."""
+    """One episode with these tools; a message without a call ends it, and `reward` says what the
+    student's messages were worth."""
 
     task_id: str
     opening: tuple[Turn, ...]
@@ -68,9 +70,27 @@ class ToolEnv:
         by_name = {tool.spec.name: tool for tool in self.tools}
         wrong = {call.id: words for call in turn.calls if (words := issue(call, by_name))}
         fine = [call for call in turn.calls if call.id not in wrong]
-        found = dict(zip((call.id for call in fine), self._crew.run([_job(by_name[c.name], c) for c in fine]), strict=True))
-        results = [ToolResult(c.id, wrong[c.id], is_error=True) if c.id in wrong else self._result(c, found[c.id]) for c in turn.calls]
-        return Reply(turns=tuple(Turn(role="tool", author=ENVIRONMENT, blocks=(result,)) for result in results), done=False)
+        found = dict(
+            zip(
+                (call.id for call in fine),
+                self._crew.run([_job(by_name[c.name], c) for c in fine]),
+                strict=True,
+            )
+        )
+        results = [
+            (
+                ToolResult(c.id, wrong[c.id], is_error=True)
+                if c.id in wrong
+                else self._result(c, found[c.id])
+            )
+            for c in turn.calls
+        ]
+        return Reply(
+            turns=tuple(
+                Turn(role="tool", author=ENVIRONMENT, blocks=(result,)) for result in results
+            ),
+            done=False,
+        )
 
     def reward(self) -> float:
         """What the messages were worth."""
@@ -89,12 +109,20 @@ class ToolEnv:
             self.num_late += outcome.failure.late
             self.num_failed += not outcome.failure.late
             words = (
-                f"Command timed out: {outcome.failure.words}" if outcome.failure.late else f"{call.name} failed: {outcome.failure.words}"
+                f"Command timed out: {outcome.failure.words}"
+                if outcome.failure.late
+                else f"{call.name} failed: {outcome.failure.words}"
             )
             return ToolResult(call.id, words, is_error=True)
         if not isinstance(outcome.value, (str, bytes)):
-            return ToolResult(call.id, f"{call.name} failed: it returned {type(outcome.value).__name__}, not text", is_error=True)
-        return ToolResult(call.id, clean_text(outcome.value, max_chars=self.max_result_chars), is_error=False)
+            return ToolResult(
+                call.id,
+                f"{call.name} failed: it returned {type(outcome.value).__name__}, not text",
+                is_error=True,
+            )
+        return ToolResult(
+            call.id, clean_text(outcome.value, max_chars=self.max_result_chars), is_error=False
+        )
 
 
 def issue(call: ToolCall, tools: Mapping[str, Tool]) -> str:
@@ -117,7 +145,9 @@ def issue(call: ToolCall, tools: Mapping[str, Tool]) -> str:
             continue
         kind = properties[name].get("type") if isinstance(properties[name], dict) else None
         wanted = _TYPES.get(kind) if isinstance(kind, str) else None
-        if wanted is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)):
+        if wanted is not None and (
+            not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)
+        ):
             return f"{head}The parameter `{name}` type is expected as `{kind}`"
     return ""
 

@@ -1,4 +1,5 @@
-"""The data set on disk: examples.jsonl, pairs.jsonl, skipped.jsonl and meta.json, written in one pass, checked again on reading."""
+"""The data set on disk: examples.jsonl, pairs.jsonl, skipped.jsonl and meta.json, written in one
+pass, checked again on reading."""
 
 from __future__ import annotations
 
@@ -29,11 +30,14 @@ EXAMPLES, PAIRS, SKIPPED, META = "examples.jsonl", "pairs.jsonl", "skipped.jsonl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What a build gave: examples, hint views (and how hints were written), pairs, tokens, and skips by "channel/reason".
+    """What a build gave: examples, hint views (and how hints were written), pairs, tokens, and
+    skips by "channel/reason".
 
-    `hinted_sites` are the failing calls whose hints the views hold. `context_kept` of `context_available` tokens stand above the mistaken
-    messages; `views_with_evidence` have every turn in their window that the hint or the call refers to (`views_that_refer` to any at all).
-    `effective_views` = (sum n)^2 / sum n^2 over views of n target tokens: as many equal ones share a mean over tokens so.
+    `hinted_sites` are the failing calls whose hints the views hold. `context_kept` of
+    `context_available` tokens stand above the mistaken messages; `views_with_evidence` have every
+    turn in their window that the hint or the call refers to (`views_that_refer` to any at all).
+    `effective_views` = (sum n)^2 / sum n^2 over views of n target tokens: as many equal ones share
+    a mean over tokens so.
     """
 
     examples: int
@@ -100,7 +104,11 @@ def build_report(counts: Counter[str]) -> BuildReport:
     """The counts of `tally` as a report."""
 
     def group(prefix: str) -> dict[str, int]:
-        return {name.removeprefix(prefix): n for name, n in sorted(counts.items()) if name.startswith(prefix)}
+        return {
+            name.removeprefix(prefix): n
+            for name, n in sorted(counts.items())
+            if name.startswith(prefix)
+        }
 
     numbers = (
         "examples",
@@ -130,36 +138,51 @@ def build_report(counts: Counter[str]) -> BuildReport:
 
 
 def write_dataset(folder: Path, items: Iterable[Item], *, meta: Mapping[str, Any]) -> BuildReport:
-    """Write items as they come, holding one at a time; `meta` (what `Renderer.describe` gives, the settings) goes beside the counts."""
+    """Write items as they come, holding one at a time; `meta` (what `Renderer.describe` gives, the
+    settings) goes beside the counts."""
     counts: Counter[str] = Counter()
-    with atomic_writer(folder / EXAMPLES) as examples, atomic_writer(folder / PAIRS) as pairs, atomic_writer(folder / SKIPPED) as skipped:
+    with (
+        atomic_writer(folder / EXAMPLES) as examples,
+        atomic_writer(folder / PAIRS) as pairs,
+        atomic_writer(folder / SKIPPED) as skipped,
+    ):
         for item in count_items(items, into=counts):
             if isinstance(item, TrainingExample):
                 examples.write(dumps(example_to_json(item)) + "\n")
             elif isinstance(item, PreferencePair):
                 pairs.write(dumps(pair_to_json(item)) + "\n")
             else:
-                skipped.write(dumps({k: v for k, v in dataclasses.asdict(item).items() if v}) + "\n")
+                skipped.write(
+                    dumps({k: v for k, v in dataclasses.asdict(item).items() if v}) + "\n"
+                )
     result = build_report(counts)
     write_json(folder / META, {"schema": SCHEMA, **meta, "counts": dataclasses.asdict(result)})
     return result
 
 
 def load_dataset(folder: Path, *, tokenizer_sha256: str | None = None) -> Dataset:
-    """Read a data set back; raises DataError for another schema, counts that do not match, or another tokenizer than it was built for."""
+    """Read a data set back; raises DataError for another schema, counts that do not match, or
+    another tokenizer than it was built for."""
     meta = _read_meta(folder / META)
     if meta.get("schema") != SCHEMA:
-        raise DataError(f"schema {meta.get('schema')!r}, this version reads {SCHEMA}", where=str(folder), fix="run `recompose build` again")
+        raise DataError(
+            f"schema {meta.get('schema')!r}, this version reads {SCHEMA}",
+            where=str(folder),
+            fix="run `recompose build` again",
+        )
     if tokenizer_sha256 is not None and meta.get("tokenizer_sha256") != tokenizer_sha256:
         raise DataError(
-            "the examples were built for another tokenizer", where=str(folder), fix="run `recompose build` again with this student"
+            "the examples were built for another tokenizer",
+            where=str(folder),
+            fix="run `recompose build` again with this student",
         )
     examples = tuple(example_from_json(value) for _, value in read_lines(folder / EXAMPLES))
     pairs = tuple(pair_from_json(value) for _, value in read_lines(folder / PAIRS))
     counts = meta.get("counts", {})
     if (len(examples), len(pairs)) != (counts.get("examples"), counts.get("pairs")):
         raise DataError(
-            f"{len(examples)} examples and {len(pairs)} pairs, but meta.json counts {counts.get('examples')} and {counts.get('pairs')}",
+            f"{len(examples)} examples and {len(pairs)} pairs, but meta.json counts"
+            f" {counts.get('examples')} and {counts.get('pairs')}",
             where=str(folder),
             fix="run `recompose build` again",
         )
@@ -172,7 +195,9 @@ def _read_meta(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads(path.read_bytes())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"not JSON: {error}", where=str(path), fix="run `recompose build` again") from error
+        raise DataError(
+            f"not JSON: {error}", where=str(path), fix="run `recompose build` again"
+        ) from error
     if not isinstance(meta, dict):
         raise DataError("not a JSON object", where=str(path), fix="run `recompose build` again")
     return meta

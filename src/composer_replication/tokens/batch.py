@@ -1,11 +1,13 @@
-"""Examples and pairs as tensors: rows of ids, where each loss token stands, and global counts known before any forward pass.
+"""Examples and pairs as tensors: rows of ids, where each loss token stands, and global counts known
+before any forward pass.
 
     student rows     one per example                                        trunk of policy, lm_ce, anchors and of every hint's student side
     teacher rows     one per hint view:  ids[:at] + H + ids[at:b]           never anything behind the target
     pair rows        chosen rows, then rejected rows, in the order of pairs
 
-Shapes: B rows, T padded length, S spans, N loss tokens, D hidden size. A token at position j is predicted by the hidden state at j - 1.
-Rows are padded on the right and attention comes from lengths, so the pad id may well be a token of the text.
+Shapes: B rows, T padded length, S spans, N loss tokens, D hidden size. A token at position j is
+predicted by the hidden state at j - 1. Rows are padded on the right and attention comes from
+lengths, so the pad id may well be a token of the text.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.tokens.example import HintView, PreferencePair, SampledMessage, Span, TrainingExample
+from composer_replication.tokens.example import (
+    HintView,
+    PreferencePair,
+    SampledMessage,
+    Span,
+    TrainingExample,
+)
 
 Item = TypeVar("Item")
 
@@ -33,14 +41,20 @@ class Rows:
     @property
     def attention_BT(self) -> Tensor:
         """1 where a row has a token, 0 on padding; from the lengths, never from the ids."""
-        return (torch.arange(self.ids_BT.shape[1], device=self.ids_BT.device)[None] < self.lengths_B[:, None]).long()
+        return (
+            torch.arange(self.ids_BT.shape[1], device=self.ids_BT.device)[None]
+            < self.lengths_B[:, None]
+        ).long()
 
     def __len__(self) -> int:
         return self.ids_BT.shape[0]
 
     def lists(self) -> list[tuple[int, ...]]:
         """The rows as they were before padding."""
-        return [tuple(ids[:n]) for ids, n in zip(self.ids_BT.tolist(), self.lengths_B.tolist(), strict=True)]
+        return [
+            tuple(ids[:n])
+            for ids, n in zip(self.ids_BT.tolist(), self.lengths_B.tolist(), strict=True)
+        ]
 
     def to(self, device: torch.device | str) -> Rows:
         """The same rows on another device."""
@@ -49,7 +63,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Loss tokens: token ids_N[k] stands at position_N[k] of row row_N[k]; `item_N` numbers the view or sequence it belongs to."""
+    """Loss tokens: token ids_N[k] stands at position_N[k] of row row_N[k]; `item_N` numbers the
+    view or sequence it belongs to."""
 
     row_N: Tensor
     position_N: Tensor
@@ -66,24 +81,34 @@ class Targets:
 
     def first(self, num_items: int) -> Targets:
         """The targets of the first so many items."""
-        parts = {name: getattr(self, name)[self.item_N < num_items] for name in ("row_N", "position_N", "ids_N", "item_N")}
+        parts = {
+            name: getattr(self, name)[self.item_N < num_items]
+            for name in ("row_N", "position_N", "ids_N", "item_N")
+        }
         return Targets(**parts, num_items=num_items)
 
     def to(self, device: torch.device | str) -> Targets:
         """The same targets on another device."""
-        moved = {name: getattr(self, name).to(device) for name in ("row_N", "position_N", "ids_N", "item_N")}
+        moved = {
+            name: getattr(self, name).to(device)
+            for name in ("row_N", "position_N", "ids_N", "item_N")
+        }
         return Targets(**moved, num_items=self.num_items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How much there is to train on in a set of examples and pairs, per channel; counts of several sets add up.
+    """How much there is to train on in a set of examples and pairs, per channel; counts of several
+    sets add up.
 
-    `rollouts` are the examples with an action whose advantage is not 0; `sampled_rollouts` also has those of groups in which all were
-    worth the same, where that is known (training/step.py sets it), and is what Dr.GRPO's sum is divided by. `policy_tokens` are those
-    of all actions, advantage 0 or not: what an objective with a mean over tokens divides by. `hint_weight` is the sum of the views'
-    difficulties over their tokens, `hint_view_weight` over the views; `credited_tokens` are the action tokens that stand in a hint view.
-    Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12, hint_tokens=48, hint_views=2)
+    `rollouts` are the examples with an action whose advantage is not 0; `sampled_rollouts` also has
+    those of groups in which all were worth the same, where that is known (training/step.py sets
+    it), and is what Dr.GRPO's sum is divided by. `policy_tokens` are those of all actions,
+    advantage 0 or not: what an objective with a mean over tokens divides by. `hint_weight` is the
+    sum of the views' difficulties over their tokens, `hint_view_weight` over the views;
+    `credited_tokens` are the action tokens that stand in a hint view.
+    Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12,
+    hint_tokens=48, hint_views=2)
     """
 
     action_tokens: int = 0
@@ -107,12 +132,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one forward needs; every field but the counts is a tensor or a structure of tensors, with possibly 0 rows.
+    """What one forward needs; every field but the counts is a tensor or a structure of tensors,
+    with possibly 0 rows.
 
-    `sampled_logp_N` and `advantage_N` go with the tokens of `action`; an action of advantage 0 is not in it, as its loss is 0.
-    `hint_logp_N` (0 where it is not known), `hint_weight_N` (1) and `hint_size_N` (the target tokens of the token's own view, in all
-    micro-batches: a view is never cut) go with those of `hint_student`; `wrong` are the views again below
-    another site's hint, where they carry one. `reference_logp_N` goes with those of `response`; empty where the pairs do not carry it.
+    `sampled_logp_N` and `advantage_N` go with the tokens of `action`; an action of advantage 0 is
+    not in it, as its loss is 0. `hint_logp_N` (0 where it is not known), `hint_weight_N` (1) and
+    `hint_size_N` (the target tokens of the token's own view, in all micro-batches: a view is never
+    cut) go with those of `hint_student`; `wrong` are the views again below another site's hint,
+    where they carry one. `reference_logp_N` goes with those of `response`; empty where the pairs do
+    not carry it.
     """
 
     student: Rows
@@ -146,7 +174,8 @@ class Batch:
 
 
 def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] = ()) -> Counts:
-    """Counts of every channel, without touching a tensor: the same on every rank that holds the same lists.
+    """Counts of every channel, without touching a tensor: the same on every rank that holds the
+    same lists.
 
     >>> e = TrainingExample(id="e", session_id="s", ids=(5, 6, 7), trained=((1, 3),))
     >>> count([e]).lm_tokens
@@ -166,7 +195,12 @@ def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] =
         hint_weight=sum(_weight(v) * len(v.target_ids) for e in examples for v in e.hints),
         hint_view_weight=sum(_weight(v) for e in examples for v in e.hints),
         credited_tokens=sum(len(places) for e in examples if (places := _credited(e))),
-        credited_views=sum(bool(places & _targeted(v)) for e in examples if (places := _credited(e)) for v in e.hints),
+        credited_views=sum(
+            bool(places & _targeted(v))
+            for e in examples
+            if (places := _credited(e))
+            for v in e.hints
+        ),
         pair_tokens=sum(len(p.chosen_ids) + len(p.rejected_ids) for p in pairs),
         chosen_tokens=sum(len(p.chosen_ids) for p in pairs),
         pairs=len(pairs),
@@ -181,7 +215,11 @@ def _weight(view: HintView) -> float:
 
 def _credited(example: TrainingExample) -> set[int]:
     """Positions of scored actions that stand in a hint view."""
-    acting = {place for action in scored_actions(example) for place in range(*action.span)} if example.hints else set()
+    acting = (
+        {place for action in scored_actions(example) for place in range(*action.span)}
+        if example.hints
+        else set()
+    )
     return acting & {place for view in example.hints for place in _targeted(view)}
 
 
@@ -194,43 +232,82 @@ def scored_actions(example: TrainingExample) -> list[SampledMessage]:
     return [action for action in example.actions if action.advantage != 0]
 
 
-def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, pad_id: int) -> Batch:
-    """Tensors of some examples and pairs; raises AlignmentError if a target's ids differ between student, teacher and view.
+def collate(
+    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, pad_id: int
+) -> Batch:
+    """Tensors of some examples and pairs; raises AlignmentError if a target's ids differ between
+    student, teacher and view.
 
-    Example: two examples, one with one hint view, and one pair give 2 student rows, 1 teacher row and 2 pair rows.
+    Example: two examples, one with one hint view, and one pair give 2 student rows, 1 teacher row
+    and 2 pair rows.
     """
     views = [(row, e, v) for row, e in enumerate(examples) for v in e.hints]
     acted = [(row, action) for row, e in enumerate(examples) for action in scored_actions(e)]
     wrong_views = [(e, e.wrong_view(v)) for _, e, v in views if v.wrong_ids]
     if wrong_views and len(wrong_views) != len(views):
-        raise AlignmentError(f"{len(wrong_views)} of {len(views)} hint views carry another site's hint")
+        raise AlignmentError(
+            f"{len(wrong_views)} of {len(views)} hint views carry another site's hint"
+        )
     in_view = [number for number, (_, _, v) in enumerate(views) for _ in v.spans]
     wrong = _rows([e.teacher_ids(v) for e, v in wrong_views], pad_id)
     student = _rows([e.ids for e in examples], pad_id)
     teacher = _rows([e.teacher_ids(v) for _, e, v in views], pad_id)
-    sides = [(p.prefix_ids, p.chosen_ids) for p in pairs] + [(p.prefix_ids, p.rejected_ids) for p in pairs]
+    sides = [(p.prefix_ids, p.chosen_ids) for p in pairs] + [
+        (p.prefix_ids, p.rejected_ids) for p in pairs
+    ]
     known = [p for p in pairs if p.reference]
     if known and len(known) != len(pairs):
         raise AlignmentError(f"{len(known)} of {len(pairs)} pairs carry the reference's log-probs")
-    logps = [p.reference[: len(p.chosen_ids)] for p in known] + [p.reference[len(p.chosen_ids) :] for p in known]
+    logps = [p.reference[: len(p.chosen_ids)] for p in known] + [
+        p.reference[len(p.chosen_ids) :] for p in known
+    ]
     pair = _rows([prefix + side for prefix, side in sides], pad_id)
     batch = Batch(
         student=student,
         teacher=teacher,
         pair=pair,
         action=_targets(student, [(row, action.span) for row, action in acted]),
-        sampled_logp_N=torch.tensor([x for _, action in acted for x in action.logprobs], dtype=torch.float32),
-        advantage_N=torch.tensor([action.advantage for _, action in acted for _ in action.logprobs], dtype=torch.float32),
+        sampled_logp_N=torch.tensor(
+            [x for _, action in acted for x in action.logprobs], dtype=torch.float32
+        ),
+        advantage_N=torch.tensor(
+            [action.advantage for _, action in acted for _ in action.logprobs], dtype=torch.float32
+        ),
         lm=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.trained]),
-        anchor=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.anchored]),
-        hint_student=_targets(student, [(row, span) for row, _, v in views for span in v.spans], items=in_view),
-        hint_teacher=_targets(teacher, [(row, span) for row, (_, e, v) in enumerate(views) for span in e.teacher_spans(v)], items=in_view),
-        hint_logp_N=torch.tensor([x for _, _, v in views for x in v.logprobs or (0.0,) * len(v.target_ids)], dtype=torch.float32),
-        hint_weight_N=torch.tensor([_weight(v) for _, _, v in views for _ in v.target_ids], dtype=torch.float32),
-        hint_size_N=torch.tensor([len(v.target_ids) for _, _, v in views for _ in v.target_ids], dtype=torch.float32),
+        anchor=_targets(
+            student, [(row, span) for row, e in enumerate(examples) for span in e.anchored]
+        ),
+        hint_student=_targets(
+            student, [(row, span) for row, _, v in views for span in v.spans], items=in_view
+        ),
+        hint_teacher=_targets(
+            teacher,
+            [(row, span) for row, (_, e, v) in enumerate(views) for span in e.teacher_spans(v)],
+            items=in_view,
+        ),
+        hint_logp_N=torch.tensor(
+            [x for _, _, v in views for x in v.logprobs or (0.0,) * len(v.target_ids)],
+            dtype=torch.float32,
+        ),
+        hint_weight_N=torch.tensor(
+            [_weight(v) for _, _, v in views for _ in v.target_ids], dtype=torch.float32
+        ),
+        hint_size_N=torch.tensor(
+            [len(v.target_ids) for _, _, v in views for _ in v.target_ids], dtype=torch.float32
+        ),
         wrong=wrong,
-        hint_wrong=_targets(wrong, [(row, span) for row, (e, v) in enumerate(wrong_views) for span in e.teacher_spans(v)], items=in_view),
-        response=_targets(pair, [(row, (len(prefix), len(prefix) + len(side))) for row, (prefix, side) in enumerate(sides)]),
+        hint_wrong=_targets(
+            wrong,
+            [(row, span) for row, (e, v) in enumerate(wrong_views) for span in e.teacher_spans(v)],
+            items=in_view,
+        ),
+        response=_targets(
+            pair,
+            [
+                (row, (len(prefix), len(prefix) + len(side)))
+                for row, (prefix, side) in enumerate(sides)
+            ],
+        ),
         reference_logp_N=torch.tensor([x for side in logps for x in side], dtype=torch.float32),
         counts=count(examples, pairs),
     )
@@ -245,28 +322,43 @@ def collate(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
 def micro_batches(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, micro_tokens: int
 ) -> list[tuple[list[TrainingExample], list[PreferencePair]]]:
-    """Cut one step into parts whose student rows, and whose pair rows, are at most `micro_tokens` padded tokens each.
+    """Cut one step into parts whose student rows, and whose pair rows, are at most `micro_tokens`
+    padded tokens each.
 
-    Rows of similar length stand together. Teacher rows are scored in slices of their own (models/forward.py), so they do not count here.
+    Rows of similar length stand together. Teacher rows are scored in slices of their own
+    (models/forward.py), so they do not count here.
     Raises ConfigError where one row (or the two of a pair) does not fit: nothing is cut.
     """
-    example_parts = _pack([(len(e.ids), e) for e in examples], micro_tokens, lambda e: f"example {e.id}")
-    sides = [(2 * (len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids))), p) for p in pairs]
+    example_parts = _pack(
+        [(len(e.ids), e) for e in examples], micro_tokens, lambda e: f"example {e.id}"
+    )
+    sides = [
+        (2 * (len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids))), p) for p in pairs
+    ]
     pair_parts = _pack(sides, micro_tokens, lambda p: f"pair {p.id}")
     teacher = [(len(v.hint_ids) + v.span[1], v) for e in examples for v in e.hints]
     _pack(teacher, micro_tokens, lambda v: f"teacher row of {v.site_id}")  # only for its error
     num = max(len(example_parts), len(pair_parts))
-    return [(example_parts[i] if i < len(example_parts) else [], pair_parts[i] if i < len(pair_parts) else []) for i in range(num)]
+    return [
+        (
+            example_parts[i] if i < len(example_parts) else [],
+            pair_parts[i] if i < len(pair_parts) else [],
+        )
+        for i in range(num)
+    ]
 
 
-def _pack(sized: list[tuple[int, Item]], micro_tokens: int, name: Callable[[Item], str]) -> list[list[Item]]:
+def _pack(
+    sized: list[tuple[int, Item]], micro_tokens: int, name: Callable[[Item], str]
+) -> list[list[Item]]:
     """Greedy, longest first; a part's width is that of its first item."""
     parts: list[list[Item]] = []
     widest = 0
     for size, item in sorted(sized, key=lambda pair: -pair[0]):
         if size > micro_tokens:
             raise ConfigError(
-                f"{name(item)} needs {size} tokens in one forward, train.micro_tokens is {micro_tokens}",
+                f"{name(item)} needs {size} tokens in one forward, train.micro_tokens is"
+                f" {micro_tokens}",
                 fix="raise train.micro_tokens, or lower build.max_tokens and build again",
             )
         if parts and widest * (len(parts[-1]) + 1) <= micro_tokens:
@@ -282,25 +374,43 @@ def _rows(sequences: Sequence[Sequence[int]], pad_id: int) -> Rows:
     ids_BT = torch.full((len(sequences), longest), pad_id, dtype=torch.long)
     for row, sequence in enumerate(sequences):
         ids_BT[row, : len(sequence)] = torch.tensor(sequence, dtype=torch.long)
-    return Rows(ids_BT=ids_BT, lengths_B=torch.tensor([len(s) for s in sequences], dtype=torch.long))
+    return Rows(
+        ids_BT=ids_BT, lengths_B=torch.tensor([len(s) for s in sequences], dtype=torch.long)
+    )
 
 
-def _targets(rows: Rows, spans: Sequence[tuple[int, Span]], *, items: Sequence[int] | None = None) -> Targets:
-    """Every token of the spans, in order; item k is the k-th span, or `items` says to which item (from 0, in order) each span belongs.
+def _targets(
+    rows: Rows, spans: Sequence[tuple[int, Span]], *, items: Sequence[int] | None = None
+) -> Targets:
+    """Every token of the spans, in order; item k is the k-th span, or `items` says to which item
+    (from 0, in order) each span belongs.
 
     Raises AlignmentError for a span that leaves its row.
     """
     lengths = rows.lengths_B.tolist()
     for row, (a, b) in spans:
         if not 0 < a < b <= lengths[row]:
-            raise AlignmentError(f"span {a}-{b} leaves its row of {lengths[row]} tokens, or nothing predicts its first")
-    row_S, start_S, end_S = torch.tensor([(row, a, b) for row, (a, b) in spans], dtype=torch.long).view(-1, 3).unbind(1)
+            raise AlignmentError(
+                f"span {a}-{b} leaves its row of {lengths[row]} tokens, or nothing predicts its"
+                " first"
+            )
+    row_S, start_S, end_S = (
+        torch.tensor([(row, a, b) for row, (a, b) in spans], dtype=torch.long).view(-1, 3).unbind(1)
+    )
     size_S = end_S - start_S
     item_N = torch.repeat_interleave(size_S)
     row_N = row_S[item_N]
     position_N = torch.arange(len(item_N)) + (start_S - size_S.cumsum(0) + size_S)[item_N]
     ids_N = rows.ids_BT[row_N, position_N] if spans else torch.zeros(0, dtype=torch.long)
     if items is None:
-        return Targets(row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=len(spans))
+        return Targets(
+            row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=len(spans)
+        )
     item_N = torch.tensor(items, dtype=torch.long)[item_N]
-    return Targets(row_N=row_N, position_N=position_N, ids_N=ids_N, item_N=item_N, num_items=max(items, default=-1) + 1)
+    return Targets(
+        row_N=row_N,
+        position_N=position_N,
+        ids_N=ids_N,
+        item_N=item_N,
+        num_items=max(items, default=-1) + 1,
+    )

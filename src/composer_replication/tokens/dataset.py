@@ -1,16 +1,20 @@
-"""Facts to examples: sessions, sites, hints and preferences become token sequences, and nothing is left out without being counted.
+"""Facts to examples: sessions, sites, hints and preferences become token sequences, and nothing is
+left out without being counted.
 
     items = build_examples(sessions, sites=sites, hints=hints, anchors=anchors, renderer=renderer, settings=BuildSettings())
     report = write_dataset(Path("recompose/examples"), items, meta=renderer.describe())        # tokens/artefact.py
 
-Each segment of a session is what the model really had in view (compaction, cleared results). A segment that fits `max_tokens` is one
-example; a longer one is cut into windows of whole messages (tokens/window.py), those of hint targets first. A message with several failing
-calls is one view with the hints of all of them. A view whose window lost a turn that its hint or the call refers to, or the message
-directly above it, is left out (`evidence_lost`), unless build.without_evidence = "keep". Each message a model wrote is trained by lm_ce in
-one window at most, and never if it is a site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
-nobody's, and so is an error that no rule names. Messages of the other categories (a failed check, a permission, ...) are correct calls
-and remain trainable. A pair uses the window of the example that covers its message where that fits, so both share their
-context. An anchor holds in place only what lm_ce may train: never a site's message, a copied one, or one that a pair rejects.
+Each segment of a session is what the model really had in view (compaction, cleared results). A
+segment that fits `max_tokens` is one example; a longer one is cut into windows of whole messages
+(tokens/window.py), those of hint targets first. A message with several failing calls is one view
+with the hints of all of them. A view whose window lost a turn that its hint or the call refers to,
+or the message directly above it, is left out (`evidence_lost`), unless build.without_evidence =
+"keep". Each message a model wrote is trained by lm_ce in one window at most, and never if it is a
+site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
+nobody's, and so is an error that no rule names. Messages of the other categories (a failed check, a
+permission, ...) are correct calls and remain trainable. A pair uses the window of the example that
+covers its message where that fits, so both share their context. An anchor holds in place only what
+lm_ce may train: never a site's message, a copied one, or one that a pair rejects.
 """
 
 from __future__ import annotations
@@ -24,13 +28,34 @@ from typing import Literal
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
-from composer_replication.core.site import TARGET_CATEGORIES, Anchor, Hint, Preference, Site, joined_text
+from composer_replication.core.site import (
+    TARGET_CATEGORIES,
+    Anchor,
+    Hint,
+    Preference,
+    Site,
+    joined_text,
+)
 from composer_replication.core.trace import Segment, Session, Turn
-from composer_replication.tokens.example import HintView, PreferencePair, Span, TrainingExample, ViewContext
+from composer_replication.tokens.example import (
+    HintView,
+    PreferencePair,
+    Span,
+    TrainingExample,
+    ViewContext,
+)
 from composer_replication.tokens.prefix import has_body, lay_out_segment, wanted_above
 from composer_replication.tokens.renderer import Rendered, Renderer
 from composer_replication.tokens.split import is_held_out
-from composer_replication.tokens.window import SegmentCosts, Window, WindowTarget, before, later_starts, window_of, windows
+from composer_replication.tokens.window import (
+    SegmentCosts,
+    Window,
+    WindowTarget,
+    before,
+    later_starts,
+    window_of,
+    windows,
+)
 
 Channel = Literal["session", "content", "lm_ce", "hint", "preference", "anchor"]
 _HINT_FRAME = 16  # tokens a template writes around a hint, at most
@@ -38,16 +63,17 @@ _HINT_FRAME = 16  # tokens a template writes around a hint, at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """Something that was not used, and why; `count` of them where they are told apart by nothing else.
+    """Something that was not used, and why; `count` of them where they are told apart by nothing
+    else.
 
-    Reasons per channel:
-    session: held_out
-    content: what a template has no place for, see `TurnMessages`; straddle
-    lm_ce: author, copied, site, interrupted, dispreferred, no_text_or_call, too_long, template
-    hint: no_hint, weak_hint, author, copied, category, not_assistant, no_text_or_call, too_long, template, not_insertable,
-    no_session, second_hint, no_site, evidence_lost; preference: copied, not_assistant, too_long, template, no_session, same_tokens
-    anchor: those of lm_ce, not_assistant, no_session, second_anchor
-    Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1", detail="5210 tokens")
+    Reasons per channel: session: held_out content: what a template has no place for, see
+    `TurnMessages`; straddle lm_ce: author, copied, site, interrupted, dispreferred,
+    no_text_or_call, too_long, template hint: no_hint, weak_hint, author, copied, category,
+    not_assistant, no_text_or_call, too_long, template, not_insertable, no_session, second_hint,
+    no_site, evidence_lost; preference: copied, not_assistant, too_long, template, no_session,
+    same_tokens anchor: those of lm_ce, not_assistant, no_session, second_anchor
+    Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1",
+    detail="5210 tokens")
     """
 
     channel: Channel
@@ -75,9 +101,10 @@ def build_examples(
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
 
-    `sites` are all sites, of every category: those without a hint still keep their message out of lm_ce. `kept` are the kinds of hints
-    that the audit kept (None = all kinds): a hint of another kind is a counted skip, `weak_hint`. Raises the first
-    RenderError of a template only if not one example came of all the sessions.
+    `sites` are all sites, of every category: those without a hint still keep their message out of
+    lm_ce. `kept` are the kinds of hints that the audit kept (None = all kinds): a hint of another
+    kind is a counted skip, `weak_hint`. Raises the first RenderError of a template only if not one
+    example came of all the sessions.
     """
     facts = _Facts.gather(sites, hints, preferences, anchors)
     first_error: RenderError | None = None
@@ -106,7 +133,13 @@ class _Facts:
     anchors: dict[str, list[Anchor]]
 
     @classmethod
-    def gather(cls, sites: Iterable[Site], hints: Iterable[Hint], preferences: Iterable[Preference], anchors: Iterable[Anchor]) -> _Facts:
+    def gather(
+        cls,
+        sites: Iterable[Site],
+        hints: Iterable[Hint],
+        preferences: Iterable[Preference],
+        anchors: Iterable[Anchor],
+    ) -> _Facts:
         by_session: dict[str, list[Site]] = defaultdict(list)
         by_site: dict[str, list[Hint]] = defaultdict(list)
         pairs: dict[str, list[Preference]] = defaultdict(list)
@@ -126,23 +159,35 @@ class _Facts:
         known = {site.id for sites in self.sites.values() for site in sites}
         for session_id, sites in self.sites.items():
             if session_id not in seen:
-                yield Skipped(channel="hint", reason="no_session", session_id=session_id, count=len(sites))
+                yield Skipped(
+                    channel="hint", reason="no_session", session_id=session_id, count=len(sites)
+                )
         for session_id, pairs in self.preferences.items():
             if session_id not in seen:
-                yield Skipped(channel="preference", reason="no_session", session_id=session_id, count=len(pairs))
+                yield Skipped(
+                    channel="preference",
+                    reason="no_session",
+                    session_id=session_id,
+                    count=len(pairs),
+                )
         for session_id, anchors in self.anchors.items():
             if session_id not in seen:
-                yield Skipped(channel="anchor", reason="no_session", session_id=session_id, count=len(anchors))
+                yield Skipped(
+                    channel="anchor", reason="no_session", session_id=session_id, count=len(anchors)
+                )
         for site_id, hints in self.hints.items():
             if site_id not in known:
                 yield Skipped(channel="hint", reason="no_site", site_id=site_id, count=len(hints))
             elif len(hints) > 1:
-                yield Skipped(channel="hint", reason="second_hint", site_id=site_id, count=len(hints) - 1)
+                yield Skipped(
+                    channel="hint", reason="second_hint", site_id=site_id, count=len(hints) - 1
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """One mistaken message: the sites of its calls that failed, in the order of the calls, and their hints."""
+    """One mistaken message: the sites of its calls that failed, in the order of the calls, and
+    their hints."""
 
     sites: tuple[Site, ...]
     hints: tuple[Hint, ...]
@@ -166,7 +211,8 @@ class _Target:
 
 @dataclass(slots=True, kw_only=True)
 class _Scene:
-    """One segment: its conversation, the session's number of each position, the plan, and what each position is needed for."""
+    """One segment: its conversation, the session's number of each position, the plan, and what each
+    position is needed for."""
 
     turns: list[Turn]
     numbers: list[int]
@@ -174,13 +220,20 @@ class _Scene:
     trainable: set[int] = field(default_factory=set)
     anchored: set[int] = field(default_factory=set)
     targets: dict[int, _Target] = field(default_factory=dict)
-    asks: dict[int, WindowTarget] = field(default_factory=dict)  # what each target asks of its window
+    # what each target asks of its window
+    asks: dict[int, WindowTarget] = field(default_factory=dict)
     trunks: list[Window] = field(default_factory=list)  # the windows of the examples
 
 
 class _SessionBuild:
     def __init__(
-        self, session: Session, *, facts: _Facts, renderer: Renderer, settings: BuildSettings, kept: Collection[str] | None
+        self,
+        session: Session,
+        *,
+        facts: _Facts,
+        renderer: Renderer,
+        settings: BuildSettings,
+        kept: Collection[str] | None,
     ) -> None:
         self.session, self.renderer, self.settings, self.kept = session, renderer, settings, kept
         self.sites = facts.sites.get(session.id, [])
@@ -208,8 +261,15 @@ class _SessionBuild:
             try:
                 scene = self._scene(segment)
             except RenderError as error:
-                yield from self._refused(error, [t for t in here if t in trainable], [targets[t] for t in here if t in targets], pairs)
-                yield from self._anchors_lost("template", [t for t in here if t in anchored], detail=str(error))
+                yield from self._refused(
+                    error,
+                    [t for t in here if t in trainable],
+                    [targets[t] for t in here if t in targets],
+                    pairs,
+                )
+                yield from self._anchors_lost(
+                    "template", [t for t in here if t in anchored], detail=str(error)
+                )
                 continue
             position = {number: p for p, number in enumerate(scene.numbers)}
             scene.trainable = {position[t] for t in here if t in trainable}
@@ -217,14 +277,27 @@ class _SessionBuild:
             scene.targets = {position[t]: targets[t] for t in here if t in targets}
             for p, target in scene.targets.items():
                 wanted = wanted_above(scene.turns, scene.numbers, p, refers_to=target.refers_to)
-                scene.asks[p] = WindowTarget(extra=_HINT_FRAME + self.renderer.codec.count(target.text), wanted=wanted)
+                scene.asks[p] = WindowTarget(
+                    extra=_HINT_FRAME + self.renderer.codec.count(target.text), wanted=wanted
+                )
             yield from self._examples(scene)
             yield from self._pairs(scene, pairs, position)
         if self.straddles:
-            yield self._skip("content", "straddle", count=len(self.straddles), detail=_listed(self.straddles))
+            yield self._skip(
+                "content", "straddle", count=len(self.straddles), detail=_listed(self.straddles)
+            )
 
-    def _skip(self, channel: Channel, reason: str, *, site_id: str = "", count: int = 1, detail: str = "") -> Skipped:
-        return Skipped(channel=channel, reason=reason, session_id=self.session.id, site_id=site_id, count=count, detail=detail)
+    def _skip(
+        self, channel: Channel, reason: str, *, site_id: str = "", count: int = 1, detail: str = ""
+    ) -> Skipped:
+        return Skipped(
+            channel=channel,
+            reason=reason,
+            session_id=self.session.id,
+            site_id=site_id,
+            count=count,
+            detail=detail,
+        )
 
     def _content(self) -> Iterator[Skipped]:
         notes: Counter[str] = Counter()
@@ -244,7 +317,14 @@ class _SessionBuild:
             hints = self.hints.get(site.id, [])
             reason = self._why_no_target(site, bool(hints))
             if reason:
-                skips.append(self._skip("hint", reason, site_id=site.id, detail=site.category if reason == "category" else ""))
+                skips.append(
+                    self._skip(
+                        "hint",
+                        reason,
+                        site_id=site.id,
+                        detail=site.category if reason == "category" else "",
+                    )
+                )
             else:
                 found[site.turn].append((site, hints[0]))
         return {turn: self._target(turn, pairs) for turn, pairs in found.items()}, skips
@@ -256,9 +336,16 @@ class _SessionBuild:
 
     def _why_no_target(self, site: Site, hinted: bool) -> str:
         turns = self.session.turns
-        if site.call_id is not None and site.call_id not in {c.id for turn in turns[site.turn : site.turn + 1] for c in turn.calls}:
-            what = f"turn {site.turn} does not hold the call {site.call_id}: the site belongs to another state of this session"
-            raise SiteError(what, where=site.id, fix="run again: recompose sites, then recompose hints")
+        if site.call_id is not None and site.call_id not in {
+            c.id for turn in turns[site.turn : site.turn + 1] for c in turn.calls
+        }:
+            what = (
+                f"turn {site.turn} does not hold the call {site.call_id}: the site belongs to"
+                " another state of this session"
+            )
+            raise SiteError(
+                what, where=site.id, fix="run again: recompose sites, then recompose hints"
+            )
         if site.category not in TARGET_CATEGORIES:
             return "category"
         if not 0 <= site.turn < len(turns) or turns[site.turn].role != "assistant":
@@ -299,7 +386,9 @@ class _SessionBuild:
                 trainable.add(number)
         return trainable, left_out
 
-    def _anchored(self, trainable: set[int], left_out: dict[str, list[int]]) -> tuple[set[int], list[Skipped]]:
+    def _anchored(
+        self, trainable: set[int], left_out: dict[str, list[int]]
+    ) -> tuple[set[int], list[Skipped]]:
         """Turns to hold in place: what lm_ce must leave alone, nobody shall hold on to."""
         why = {number: reason for reason, numbers in left_out.items() for number in numbers}
         anchored: set[int] = set()
@@ -311,9 +400,13 @@ class _SessionBuild:
                 anchored.add(turn)
             else:
                 lost[why.get(turn, "not_assistant")].append(turn)
-        return anchored, [skip for reason, turns in lost.items() for skip in self._anchors_lost(reason, turns)]
+        return anchored, [
+            skip for reason, turns in lost.items() for skip in self._anchors_lost(reason, turns)
+        ]
 
-    def _anchors_lost(self, reason: str, turns: Sequence[int], *, detail: str = "") -> Iterator[Skipped]:
+    def _anchors_lost(
+        self, reason: str, turns: Sequence[int], *, detail: str = ""
+    ) -> Iterator[Skipped]:
         if turns:
             yield self._skip("anchor", reason, count=len(turns), detail=detail or _listed(turns))
 
@@ -323,7 +416,8 @@ class _SessionBuild:
 
     def _examples(self, scene: _Scene) -> Iterator[Item]:
         plan, room = scene.plan, self.settings.max_tokens
-        for position, target in list(scene.targets.items()):  # one that cannot have what it refers to needs no window
+        # one that cannot have what it refers to needs no window
+        for position, target in list(scene.targets.items()):
             alone = window_of(plan, position, target=scene.asks[position], max_tokens=room)
             if alone is not None and (lost := self._lost(scene, alone, position)):
                 yield from self._without_evidence(target, lost)
@@ -339,12 +433,18 @@ class _SessionBuild:
                 yield from self._example(scene, window)
             except RenderError as error:
                 numbers = [scene.numbers[p] for p in window.covers if p in scene.trainable]
-                yield from self._refused(error, numbers, [scene.targets[p] for p in window.covers if p in scene.targets], [])
+                yield from self._refused(
+                    error,
+                    numbers,
+                    [scene.targets[p] for p in window.covers if p in scene.targets],
+                    [],
+                )
                 anchors = [scene.numbers[p] for p in window.covers if p in scene.anchored]
                 yield from self._anchors_lost("template", anchors, detail=str(error))
 
     def _lost(self, scene: _Scene, window: Window, position: int) -> tuple[int, ...]:
-        """The turns for want of which a target is no view in this window: none where views may do without."""
+        """The turns for want of which a target is no view in this window: none where views may do
+        without."""
         return _missing(scene, window, position) if self.settings.without_evidence == "skip" else ()
 
     def _without_evidence(self, target: _Target, lost: Sequence[int]) -> Iterator[Skipped]:
@@ -355,14 +455,20 @@ class _SessionBuild:
     def _too_long(self, scene: _Scene, positions: Sequence[int], detail: str) -> Iterator[Skipped]:
         for position in positions:
             if position in scene.trainable:
-                yield self._skip("lm_ce", "too_long", detail=f"turn {scene.numbers[position]}: {detail}")
+                yield self._skip(
+                    "lm_ce", "too_long", detail=f"turn {scene.numbers[position]}: {detail}"
+                )
             if position in scene.anchored:
                 yield from self._anchors_lost("too_long", [scene.numbers[position]])
             for site in scene.targets[position].sites if position in scene.targets else ():
                 yield self._skip("hint", "too_long", site_id=site.id, detail=detail)
 
     def _refused(
-        self, error: RenderError, turns: Sequence[int], targets: Sequence[_Target], pairs: Sequence[Preference]
+        self,
+        error: RenderError,
+        turns: Sequence[int],
+        targets: Sequence[_Target],
+        pairs: Sequence[Preference],
     ) -> Iterator[Skipped]:
         self.first_error = self.first_error or error
         if turns:
@@ -370,7 +476,9 @@ class _SessionBuild:
         for site in (site for target in targets for site in target.sites):
             yield self._skip("hint", "template", site_id=site.id, detail=str(error))
         for pair in pairs:
-            yield self._skip("preference", "template", site_id=pair.site_id or "", detail=str(error))
+            yield self._skip(
+                "preference", "template", site_id=pair.site_id or "", detail=str(error)
+            )
 
     def _example(self, scene: _Scene, window: Window) -> Iterator[Item]:
         fitting = self._fit(scene, window)
@@ -378,7 +486,9 @@ class _SessionBuild:
             yield from self._halves(scene, window)
             return
         if fitting is None:
-            yield from self._too_long(scene, window.covers, "more, once rendered, than was estimated")
+            yield from self._too_long(
+                scene, window.covers, "more, once rendered, than was estimated"
+            )
             return
         window, rendered = fitting
         spans = dict(zip(window.positions, rendered.spans, strict=True))
@@ -404,7 +514,11 @@ class _SessionBuild:
                 session_id=self.session.id,
                 ids=rendered.ids,
                 trained=tuple(trained),
-                anchored=tuple(spans[p].body for p in window.covers if p in scene.anchored and spans[p].body in trained),
+                anchored=tuple(
+                    spans[p].body
+                    for p in window.covers
+                    if p in scene.anchored and spans[p].body in trained
+                ),
                 hints=tuple(views),
                 turns=rendered.spans,
                 origin=self.session.origin,
@@ -418,33 +532,49 @@ class _SessionBuild:
         yield from self._example(scene, replace(window, covers=second))
 
     def _fit(self, scene: _Scene, window: Window) -> tuple[Window, Rendered] | None:
-        """The window as planned, or with fewer turns at its start where the plan was an estimate; None if it never fits.
+        """The window as planned, or with fewer turns at its start where the plan was an estimate;
+        None if it never fits.
 
-        While it covers more than one message it only fits where every target has room for its hint and all that it refers to.
+        While it covers more than one message it only fits where every target has room for its hint
+        and all that it refers to.
         """
         room, targets = self.settings.max_tokens, [p for p in window.covers if p in scene.targets]
         for attempt in (window, *later_starts(scene.plan, window, keep=window.covers)):
             rendered = self._render(scene, attempt.positions)
             if len(rendered.ids) > room:
                 continue
-            ends = dict(zip(attempt.positions, (span.body[1] for span in rendered.spans), strict=True))
-            whole = all(ends[p] + scene.asks[p].extra <= room and not self._lost(scene, attempt, p) for p in targets)
-            if whole or (len(window.covers) == 1 and attempt.start == max(s for s in scene.plan.starts if s <= window.covers[0])):
+            ends = dict(
+                zip(attempt.positions, (span.body[1] for span in rendered.spans), strict=True)
+            )
+            whole = all(
+                ends[p] + scene.asks[p].extra <= room and not self._lost(scene, attempt, p)
+                for p in targets
+            )
+            if whole or (
+                len(window.covers) == 1
+                and attempt.start == max(s for s in scene.plan.starts if s <= window.covers[0])
+            ):
                 return attempt, rendered
         return None
 
     def _render(self, scene: _Scene, positions: Sequence[int]) -> Rendered:
         return self.renderer.render(
-            [scene.turns[p] for p in positions], tools=self.session.tools, numbers=[scene.numbers[p] for p in positions]
+            [scene.turns[p] for p in positions],
+            tools=self.session.tools,
+            numbers=[scene.numbers[p] for p in positions],
         )
 
-    def _view(self, scene: _Scene, window: Window, rendered: Rendered, position: int) -> HintView | list[Skipped]:
+    def _view(
+        self, scene: _Scene, window: Window, rendered: Rendered, position: int
+    ) -> HintView | list[Skipped]:
         """The view of one message, or why it is none, for each of its sites."""
         target = scene.targets[position]
         site, *others = target.sites
 
         def skips(reason: str, detail: str) -> list[Skipped]:
-            return [self._skip("hint", reason, site_id=one.id, detail=detail) for one in target.sites]
+            return [
+                self._skip("hint", reason, site_id=one.id, detail=detail) for one in target.sites
+            ]
 
         if lost := self._lost(scene, window, position):
             return list(self._without_evidence(target, lost))
@@ -466,22 +596,37 @@ class _SessionBuild:
         if length > self.settings.max_tokens:
             return skips("too_long", f"{length} tokens with the hint")
         above = rendered.spans[window.positions.index(position)].start
-        left_out = sum(scene.plan.tokens[p] for p in range(position) if p not in set(window.positions))
+        left_out = sum(
+            scene.plan.tokens[p] for p in range(position) if p not in set(window.positions)
+        )
         return replace(
             view,
-            context=ViewContext(kept=above, available=above + left_out, refers_to=target.refers_to, lost=_missing(scene, window, position)),
+            context=ViewContext(
+                kept=above,
+                available=above + left_out,
+                refers_to=target.refers_to,
+                lost=_missing(scene, window, position),
+            ),
         )
 
-    def _pairs(self, scene: _Scene, pairs: Sequence[Preference], position: dict[int, int]) -> Iterator[Item]:
+    def _pairs(
+        self, scene: _Scene, pairs: Sequence[Preference], position: dict[int, int]
+    ) -> Iterator[Item]:
         for number, pair in enumerate(pairs):
             try:
-                yield self._pair(scene, pair, position[pair.turn], name=f"{self.session.id}:{pair.turn}:{number}")
+                yield self._pair(
+                    scene, pair, position[pair.turn], name=f"{self.session.id}:{pair.turn}:{number}"
+                )
             except AlignmentError as error:
-                yield self._skip("preference", "same_tokens", site_id=pair.site_id or "", detail=str(error))
+                yield self._skip(
+                    "preference", "same_tokens", site_id=pair.site_id or "", detail=str(error)
+                )
             except RenderError as error:
                 yield from self._refused(error, [], [], [pair])
 
-    def _pair(self, scene: _Scene, pair: Preference, at: int, *, name: str) -> PreferencePair | Skipped:
+    def _pair(
+        self, scene: _Scene, pair: Preference, at: int, *, name: str
+    ) -> PreferencePair | Skipped:
         chosen, rejected = pair.chosen, pair.rejected_turn(self.session)
         site_id = pair.site_id or ""
         if chosen.role != "assistant" or rejected.role != "assistant":
@@ -490,16 +635,25 @@ class _SessionBuild:
             return self._skip("preference", "copied", site_id=site_id)
         room = self.settings.max_tokens
         context = [scene.turns[p] for p in scene.plan.head if p < at] or scene.turns[:at]
-        longest = max(len(self.renderer.reply(context, side, tools=self.session.tools)[1]) for side in (chosen, rejected))
+        longest = max(
+            len(self.renderer.reply(context, side, tools=self.session.tools)[1])
+            for side in (chosen, rejected)
+        )
         plan = replace(scene.plan, tokens=(*scene.plan.tokens[:at], longest + _HINT_FRAME))
         start = before(plan, at, budget=room, room=room)
         if start is None:
             return self._skip("preference", "too_long", site_id=site_id)
         window = Window(head=plan.head, start=start, end=at + 1)
-        for attempt in (*_shared_windows(scene, at, least=start), window, *later_starts(plan, window, keep=[at])):
+        for attempt in (
+            *_shared_windows(scene, at, least=start),
+            window,
+            *later_starts(plan, window, keep=[at]),
+        ):
             turns = [scene.turns[p] for p in attempt.positions[:-1]]
             prefix, chosen_ids = self.renderer.reply(turns, chosen, tools=self.session.tools)
-            other_prefix, rejected_ids = self.renderer.reply(turns, rejected, tools=self.session.tools)
+            other_prefix, rejected_ids = self.renderer.reply(
+                turns, rejected, tools=self.session.tools
+            )
             if prefix != other_prefix:
                 raise RenderError("the prefix depends on the reply", where=name)
             if len(prefix) + max(len(chosen_ids), len(rejected_ids)) <= room:
@@ -515,10 +669,12 @@ class _SessionBuild:
 
 
 def _shared_windows(scene: _Scene, at: int, *, least: int) -> list[Window]:
-    """Windows of examples for a pair, whose tokens are then computed once: the one that covers its position, else from the first on.
+    """Windows of examples for a pair, whose tokens are then computed once: the one that covers its
+    position, else from the first on.
 
-    None begins before `least`, where even an own window would be too long, and none that does not cover the position leaves it less
-    than half of the context that an own window has: an example gives its own targets that much.
+    None begins before `least`, where even an own window would be too long, and none that does not
+    cover the position leaves it less than half of the context that an own window has: an example
+    gives its own targets that much.
     """
     known = [(at in window.covers, window) for window in scene.trunks if least <= window.start < at]
     cost = scene.plan.cost
@@ -528,7 +684,8 @@ def _shared_windows(scene: _Scene, at: int, *, least: int) -> list[Window]:
 
 
 def _missing(scene: _Scene, window: Window, position: int) -> tuple[int, ...]:
-    """The turns that a target refers to and that do not stand above it in the window; what stood directly above it is one of them."""
+    """The turns that a target refers to and that do not stand above it in the window; what stood
+    directly above it is one of them."""
     held = {scene.numbers[p] for p in window.positions if p < position}
     needed = {*scene.targets[position].refers_to, *scene.numbers[max(0, position - 1) : position]}
     return tuple(sorted(needed - held))

@@ -1,6 +1,8 @@
-"""TrainingExample, Action, HintView, PreferencePair: token sequences whose views line up because they cannot be built otherwise.
+"""TrainingExample, Action, HintView, PreferencePair: token sequences whose views line up because
+they cannot be built otherwise.
 
-One session window with a mistake in A1 (P prompt, A assistant messages, E tool results, H the hint message):
+One session window with a mistake in A1 (P prompt, A assistant messages, E tool results, H the hint
+message):
 
     ids       = P0 + A0 + E0 + [header] + A1 + E1 ...
     trained   = the spans of A0, A2, ...            (never A1: the hint channel pushes away from it)
@@ -8,7 +10,8 @@ One session window with a mistake in A1 (P prompt, A assistant messages, E tool 
     student   = ids[:span.end]
     teacher   = ids[:at] + H + ids[at:span.end]     (an insertion and nothing else)
 
-Positions are indices into `ids`; a span (a, b) is half-open. The logits that predict token j stand at position j - 1.
+Positions are indices into `ids`; a span (a, b) is half-open. The logits that predict token j stand
+at position j - 1.
 """
 
 from __future__ import annotations
@@ -25,10 +28,13 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSpan:
-    """Where one message of the session stands in the ids: its whole rendering, and the part its author wrote.
+    """Where one message of the session stands in the ids: its whole rendering, and the part its
+    author wrote.
 
-    `body` is what follows the generation prompt, end token included; for other roles than assistant it is empty.
-    Example: TurnSpan(turn=7, role="assistant", start=120, end=151, body=(123, 150), author="claude-opus-4-5")
+    `body` is what follows the generation prompt, end token included; for other roles than assistant
+    it is empty.
+    Example: TurnSpan(turn=7, role="assistant", start=120, end=151, body=(123, 150),
+    author="claude-opus-4-5")
     """
 
     turn: int
@@ -41,9 +47,11 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewContext:
-    """What a window kept of what stood above a target, in tokens, and which turns that it refers to are not in the window.
+    """What a window kept of what stood above a target, in tokens, and which turns that it refers to
+    are not in the window.
 
-    `refers_to` are turns of the session that the hint or the mistaken call speaks of (core.site.Hint).
+    `refers_to` are turns of the session that the hint or the mistaken call speaks of
+    (core.site.Hint).
     Example: ViewContext(kept=3980, available=21400, refers_to=(4, 5), lost=())
     """
 
@@ -55,15 +63,17 @@ class ViewContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintView:
-    """A second context for the same target ids: the hint inserted at `at`, above the message whose tokens are `span`.
+    """A second context for the same target ids: the hint inserted at `at`, above the message whose
+    tokens are `span`.
 
-    One message is one view. `site_id` and `kind` are those of its first site, `others` the (site id, kind) of further calls of the message
-    that failed, whose hints are in `hint_ids` too. `parts` narrows the target to stretches of `span`, which it fills from the first to the
-    last token (the calls that failed); none = all of it.
-    `rendering` says how the template family wrote the hint: "message" (one of its own) or "appended" (to the message above).
-    `origin` says who sampled the target: "student" (on-policy) or "trace" (context distillation).
-    Known only where a setting of train.hint asks for it: `logprobs` of the sampler, one per target id; `difficulty`, the weight of the
-    task's group; `wrong_ids`, another site's hint, which a contrast takes off.
+    One message is one view. `site_id` and `kind` are those of its first site, `others` the (site
+    id, kind) of further calls of the message that failed, whose hints are in `hint_ids` too.
+    `parts` narrows the target to stretches of `span`, which it fills from the first to the last
+    token (the calls that failed); none = all of it. `rendering` says how the template family wrote
+    the hint: "message" (one of its own) or "appended" (to the message above). `origin` says who
+    sampled the target: "student" (on-policy) or "trace" (context distillation). Known only where a
+    setting of train.hint asks for it: `logprobs` of the sampler, one per target id; `difficulty`,
+    the weight of the task's group; `wrong_ids`, another site's hint, which a contrast takes off.
     """
 
     site_id: str
@@ -98,19 +108,34 @@ class HintView:
 
     def __post_init__(self) -> None:
         a, b = self.span
-        if self.parts and ((self.parts[0][0], self.parts[-1][1]) != (a, b) or any(c >= d for c, d in pairwise(sum(self.parts, ())))):
-            raise AlignmentError(f"the parts {self.parts} do not fill the target's span {a}-{b} in order", where=self.site_id)
+        if self.parts and (
+            (self.parts[0][0], self.parts[-1][1]) != (a, b)
+            or any(c >= d for c, d in pairwise(sum(self.parts, ())))
+        ):
+            raise AlignmentError(
+                f"the parts {self.parts} do not fill the target's span {a}-{b} in order",
+                where=self.site_id,
+            )
         if not 0 < self.at <= a < b:
             raise AlignmentError(
-                f"the hint at {self.at} must stand above its target {a}-{b}, and something above the hint", where=self.site_id
+                f"the hint at {self.at} must stand above its target {a}-{b}, and something above"
+                " the hint",
+                where=self.site_id,
             )
         if not self.hint_ids:
-            raise AlignmentError("an empty hint: the teacher would be the student", where=self.site_id)
+            raise AlignmentError(
+                "an empty hint: the teacher would be the student", where=self.site_id
+            )
         size = sum(d - c for c, d in self.spans)
         if size != len(self.target_ids):
-            raise AlignmentError(f"the target span {a}-{b} does not hold {len(self.target_ids)} ids", where=self.site_id)
+            raise AlignmentError(
+                f"the target span {a}-{b} does not hold {len(self.target_ids)} ids",
+                where=self.site_id,
+            )
         if self.logprobs and len(self.logprobs) != size:
-            raise AlignmentError(f"{len(self.logprobs)} log-probs for a target of {size} ids", where=self.site_id)
+            raise AlignmentError(
+                f"{len(self.logprobs)} log-probs for a target of {size} ids", where=self.site_id
+            )
 
     @classmethod
     def from_renderings(
@@ -129,16 +154,25 @@ class HintView:
         others: tuple[tuple[str, str], ...] = (),
         parts: tuple[Span, ...] = (),
     ) -> Self:
-        """Build a view from two independent renderings; raises AlignmentError unless teacher is student with H inserted at `at`.
+        """Build a view from two independent renderings; raises AlignmentError unless teacher is
+        student with H inserted at `at`.
 
-        Both sequences end with the target. Example: student P+T, teacher P+H+T, span of T in the student, at = len(P).
+        Both sequences end with the target. Example: student P+T, teacher P+H+T, span of T in the
+        student, at = len(P).
         """
         a, b = span
         if b != len(student_ids):
-            raise AlignmentError(f"the student must end with its target (length {len(student_ids)}, span {a}-{b})", where=site_id)
+            raise AlignmentError(
+                f"the student must end with its target (length {len(student_ids)}, span {a}-{b})",
+                where=site_id,
+            )
         num_hint = len(teacher_ids) - len(student_ids)
         student, teacher = list(student_ids), list(teacher_ids)
-        if num_hint <= 0 or teacher[:at] != student[:at] or teacher[at + num_hint :] != student[at:]:
+        if (
+            num_hint <= 0
+            or teacher[:at] != student[:at]
+            or teacher[at + num_hint :] != student[at:]
+        ):
             raise AlignmentError(
                 "the teacher's ids are not the student's with one insertion",
                 where=site_id,
@@ -147,7 +181,9 @@ class HintView:
         hint_ids = teacher[at : at + num_hint]
         if hint_text.strip() not in decode(hint_ids):
             raise AlignmentError(
-                "the hint's text is not in the inserted ids", where=site_id, fix="the template drops or rewrites a message there"
+                "the hint's text is not in the inserted ids",
+                where=site_id,
+                fix="the template drops or rewrites a message there",
             )
         return cls(
             site_id=site_id,
@@ -167,7 +203,8 @@ class HintView:
 class SampledMessage:
     """A message that our own student sampled, and what it was worth: the policy channel's input.
 
-    `logprobs` are those of the sampler, one per token of the span; `advantage` is the same for all of them.
+    `logprobs` are those of the sampler, one per token of the span; `advantage` is the same for all
+    of them.
     Example: SampledMessage(span=(120, 140), logprobs=(-0.1, ...), advantage=0.75)
     """
 
@@ -185,10 +222,11 @@ class SampledMessage:
 class TrainingExample:
     """One token sequence the student is scored on, with what each channel trains of it.
 
-    `trained` are the spans of lm_ce, `actions` those of the policy channel, `anchored` the messages that the preference channel holds
-    in place (teachers agreed with them, or did not agree among themselves), `hints` the views of the hint channel.
-    Raises AlignmentError where a span leaves the ids, a view's target is not what stands at its span, or lm_ce or an anchor would
-    train a token of a target.
+    `trained` are the spans of lm_ce, `actions` those of the policy channel, `anchored` the messages
+    that the preference channel holds in place (teachers agreed with them, or did not agree among
+    themselves), `hints` the views of the hint channel.
+    Raises AlignmentError where a span leaves the ids, a view's target is not what stands at its
+    span, or lm_ce or an anchor would train a token of a target.
     """
 
     id: str
@@ -203,19 +241,32 @@ class TrainingExample:
 
     def __post_init__(self) -> None:
         n = len(self.ids)
-        for what, spans in (("trained", self.trained), ("action", [action.span for action in self.actions]), ("anchored", self.anchored)):
+        for what, spans in (
+            ("trained", self.trained),
+            ("action", [action.span for action in self.actions]),
+            ("anchored", self.anchored),
+        ):
             last = 0
             for a, b in spans:
                 if not (last <= a < b <= n) or a == 0:
-                    raise AlignmentError(f"{what} span {a}-{b} is out of order, outside 1-{n}, or has nothing before it", where=self.id)
+                    raise AlignmentError(
+                        f"{what} span {a}-{b} is out of order, outside 1-{n}, or has nothing"
+                        " before it",
+                        where=self.id,
+                    )
                 last = b
         for view in self.hints:
             a, b = view.span
             if b > n or tuple(i for c, d in view.spans for i in self.ids[c:d]) != view.target_ids:
-                raise AlignmentError(f"the target of {view.site_id} is not what stands at {a}-{b}", where=self.id)
+                raise AlignmentError(
+                    f"the target of {view.site_id} is not what stands at {a}-{b}", where=self.id
+                )
             for what, spans in (("lm_ce", self.trained), ("an anchor", self.anchored)):
                 if any(a < d and c < b for c, d in spans):
-                    raise AlignmentError(f"{what} would train on the mistaken message of {view.site_id}", where=self.id)
+                    raise AlignmentError(
+                        f"{what} would train on the mistaken message of {view.site_id}",
+                        where=self.id,
+                    )
 
     def student_ids(self, view: HintView) -> tuple[int, ...]:
         """The student's context and the target; nothing after the target is needed."""
@@ -236,16 +287,19 @@ class TrainingExample:
         return tuple((a + shift, b + shift) for a, b in view.spans)
 
     def wrong_view(self, view: HintView) -> HintView:
-        """The same place and target below another site's hint; raises AlignmentError where the view carries none."""
+        """The same place and target below another site's hint; raises AlignmentError where the view
+        carries none."""
         return replace(view, hint_ids=view.wrong_ids, wrong_ids=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferencePair:
-    """Two messages after one context: sequences are prefix + chosen and prefix + rejected, each with its end token.
+    """Two messages after one context: sequences are prefix + chosen and prefix + rejected, each
+    with its end token.
 
-    `reference` is what the reference thinks of each token, of the chosen side and then of the rejected one, where that was scored before
-    (training/kept_reference.py). It is no part of the data set. Raises AlignmentError for an empty side or equal sides.
+    `reference` is what the reference thinks of each token, of the chosen side and then of the
+    rejected one, where that was scored before (training/kept_reference.py). It is no part of the
+    data set. Raises AlignmentError for an empty side or equal sides.
     """
 
     id: str
@@ -258,10 +312,15 @@ class PreferencePair:
 
     def __post_init__(self) -> None:
         if self.reference and len(self.reference) != self.num_response_tokens:
-            what = f"{len(self.reference)} log-probs of the reference for {self.num_response_tokens} tokens"
+            what = (
+                f"{len(self.reference)} log-probs of the reference for {self.num_response_tokens}"
+                " tokens"
+            )
             raise AlignmentError(what, where=self.id)
         if not (self.prefix_ids and self.chosen_ids and self.rejected_ids):
-            raise AlignmentError("prefix, chosen and rejected must each hold at least one token", where=self.id)
+            raise AlignmentError(
+                "prefix, chosen and rejected must each hold at least one token", where=self.id
+            )
         if self.chosen_ids == self.rejected_ids:
             raise AlignmentError("chosen and rejected are the same tokens", where=self.id)
 
@@ -298,8 +357,12 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
             }
             for v in example.hints
         ],
-        "turns": [[t.turn, t.role, t.start, t.end, t.body[0], t.body[1], t.author] for t in example.turns],
-        "actions": [[*action.span, action.logprobs, action.advantage] for action in example.actions],
+        "turns": [
+            [t.turn, t.role, t.start, t.end, t.body[0], t.body[1], t.author] for t in example.turns
+        ],
+        "actions": [
+            [*action.span, action.logprobs, action.advantage] for action in example.actions
+        ],
         "anchored": example.anchored,
     }
 
@@ -308,7 +371,10 @@ def example_from_json(value: dict[str, Any]) -> TrainingExample:
     """Read an example back; every check of the constructors runs again."""
     try:
         hints = tuple(_view_from_json(v) for v in value["hints"])
-        turns = tuple(TurnSpan(turn=t[0], role=t[1], start=t[2], end=t[3], body=(t[4], t[5]), author=t[6]) for t in value["turns"])
+        turns = tuple(
+            TurnSpan(turn=t[0], role=t[1], start=t[2], end=t[3], body=(t[4], t[5]), author=t[6])
+            for t in value["turns"]
+        )
         return TrainingExample(
             id=value["id"],
             session_id=value["session_id"],
@@ -318,21 +384,34 @@ def example_from_json(value: dict[str, Any]) -> TrainingExample:
             hints=hints,
             turns=turns,
             actions=tuple(
-                SampledMessage(span=(a, b), logprobs=tuple(logps), advantage=adv) for a, b, logps, adv in value.get("actions", ())
+                SampledMessage(span=(a, b), logprobs=tuple(logps), advantage=adv)
+                for a, b, logps, adv in value.get("actions", ())
             ),
             anchored=tuple((a, b) for a, b in value.get("anchored", ())),
         )
     except (KeyError, TypeError, IndexError) as error:
-        raise AlignmentError(f"not an example: {error!r}", where=str(value.get("id", "")), fix="run `recompose build` again") from error
+        raise AlignmentError(
+            f"not an example: {error!r}",
+            where=str(value.get("id", "")),
+            fix="run `recompose build` again",
+        ) from error
 
 
 def _view_from_json(value: dict[str, Any]) -> HintView:
-    flat = {key: tuple(value[key]) for key in ("hint_ids", "span", "target_ids", "logprobs", "wrong_ids") if key in value}
-    nested: dict[str, Any] = {key: tuple(map(tuple, value[key])) for key in ("others", "parts") if key in value}
+    flat = {
+        key: tuple(value[key])
+        for key in ("hint_ids", "span", "target_ids", "logprobs", "wrong_ids")
+        if key in value
+    }
+    nested: dict[str, Any] = {
+        key: tuple(map(tuple, value[key])) for key in ("others", "parts") if key in value
+    }
     if "context" in value:
         context = value["context"]
         turns = {name: tuple(context[name]) for name in ("refers_to", "lost")}
-        nested["context"] = ViewContext(kept=context["kept"], available=context["available"], **turns)
+        nested["context"] = ViewContext(
+            kept=context["kept"], available=context["available"], **turns
+        )
     return HintView(**{**value, **flat, **nested})
 
 
@@ -360,4 +439,8 @@ def pair_from_json(value: dict[str, Any]) -> PreferencePair:
             rejected_ids=tuple(value["rejected_ids"]),
         )
     except (KeyError, TypeError) as error:
-        raise AlignmentError(f"not a pair: {error!r}", where=str(value.get("id", "")), fix="run `recompose build` again") from error
+        raise AlignmentError(
+            f"not a pair: {error!r}",
+            where=str(value.get("id", "")),
+            fix="run `recompose build` again",
+        ) from error

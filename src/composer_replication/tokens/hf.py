@@ -1,13 +1,17 @@
-"""The one place that calls a Hugging Face tokenizer: render a template to text, and text to ids piece by piece.
+"""The one place that calls a Hugging Face tokenizer: render a template to text, and text to ids
+piece by piece.
 
 Two properties that `apply_chat_template(..., tokenize=True)` does not have:
 
-- Text that comes from a log never becomes a control token. `shield` breaks every look-alike ("<|im_end|>" inside a tool result)
-  with a private character before rendering, so whatever reads as a control token afterwards was written by the template; between
-  those the text is encoded by a copy of the tokenizer that knows no control tokens.
-- Ids can be cut at given places of the text (where a message's own tokens begin), so that `ids = ids(prefix) + T` by construction.
+- Text that comes from a log never becomes a control token. `shield` breaks every look-alike
+  ("<|im_end|>" inside a tool result) with a private character before rendering, so whatever reads
+  as a control token afterwards was written by the template; between those the text is encoded by a
+  copy of the tokenizer that knows no control tokens.
+- Ids can be cut at given places of the text (where a message's own tokens begin), so that `ids =
+  ids(prefix) + T` by construction.
 
-Where a text holds no look-alike and no cut falls inside a token, the ids equal those of the plain rendering encoded in one go.
+Where a text holds no look-alike and no cut falls inside a token, the ids equal those of the plain
+rendering encoded in one go.
 """
 
 from __future__ import annotations
@@ -24,23 +28,31 @@ from typing import Any
 from composer_replication.core.errors import ConfigError, RenderError, need
 from composer_replication.tokens.example import Span
 
-_MEMO_CHARS = 32 * 2**20  # forget encoded runs past this many characters: about one very long session
+# forget encoded runs past this many characters: about one very long session
+_MEMO_CHARS = 32 * 2**20
 _PRIVATE = range(0xE000, 0xF8FF)
 
 
 def load_tokenizer(name_or_folder: str) -> Any:
-    """The tokenizer of a folder or hub name; raises ConfigError with the reason where there is none.
+    """The tokenizer of a folder or hub name; raises ConfigError with the reason where there is
+    none.
 
-    Example: load_tokenizer("Qwen/Qwen3-4B-Instruct-2507"); a folder needs tokenizer.json beside tokenizer_config.json.
+    Example: load_tokenizer("Qwen/Qwen3-4B-Instruct-2507"); a folder needs tokenizer.json beside
+    tokenizer_config.json.
     """
     transformers = need("transformers", extra="train")
     try:
-        return transformers.AutoTokenizer.from_pretrained(name_or_folder, trust_remote_code=False)  # its Python is never run
+        # its Python is never run
+        return transformers.AutoTokenizer.from_pretrained(name_or_folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"no tokenizer can be loaded from {name_or_folder!r}: {str(error).splitlines()[0] if str(error) else error!r}",
+            f"no tokenizer can be loaded from {name_or_folder!r}:"
+            f" {str(error).splitlines()[0] if str(error) else error!r}",
             where="student.model",
-            fix="give a folder that holds tokenizer.json and tokenizer_config.json, or a hub name that can be reached",
+            fix=(
+                "give a folder that holds tokenizer.json and tokenizer_config.json, or a hub name"
+                " that can be reached"
+            ),
         ) from error
 
 
@@ -53,7 +65,8 @@ def render_template(
     add_generation_prompt: bool = False,
     **options: Any,
 ) -> str:
-    """The text a chat template makes of messages; a template that raises becomes a RenderError with its own words."""
+    """The text a chat template makes of messages; a template that raises becomes a RenderError with
+    its own words."""
     jinja2 = need("jinja2", extra="train")
     try:
         text = tokenizer.apply_chat_template(
@@ -73,7 +86,8 @@ def render_template(
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Characters [start, end) of a text that are encoded on their own, and the first of their tokens.
+    """Characters [start, end) of a text that are encoded on their own, and the first of their
+    tokens.
 
     `run` is what the tokenizer reads; None for a control token or for ids taken verbatim.
     """
@@ -103,13 +117,19 @@ class TextCodec:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise RenderError(
-                f"{type(tokenizer).__name__} is not a fast tokenizer", fix="save it with tokenizer.json (a tokenizers.Tokenizer)"
+                f"{type(tokenizer).__name__} is not a fast tokenizer",
+                fix="save it with tokenizer.json (a tokenizers.Tokenizer)",
             )
         self.tokenizer = tokenizer
         added = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
-        special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-        # As transformers' sanitize_control_tokens has it: special tokens, and other added tokens that the template writes.
-        self.control = {t: i for t, i in added.items() if t in special or (t in template and not t.isspace())}
+        special = {
+            token.content for token in tokenizer.added_tokens_decoder.values() if token.special
+        }
+        # As transformers' sanitize_control_tokens has it: special tokens, and other added tokens
+        # that the template writes.
+        self.control = {
+            t: i for t, i in added.items() if t in special or (t in template and not t.isspace())
+        }
         self._control_ids = frozenset(self.control.values())
         longest_first = sorted(self.control, key=len, reverse=True)
         self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
@@ -118,7 +138,8 @@ class TextCodec:
         self._memo_chars = 0
 
     def free_characters(self, texts: Iterable[str], count: int) -> str:
-        """So many private characters that occur in none of the texts; raises RenderError where a text uses them all."""
+        """So many private characters that occur in none of the texts; raises RenderError where a
+        text uses them all."""
         texts = list(texts)
         free: list[str] = []
         for code in _PRIVATE:
@@ -126,10 +147,13 @@ class TextCodec:
                 free.append(chr(code))
                 if len(free) == count:
                     return "".join(free)
-        raise RenderError("the text uses every private character, so nothing is left to mark places with")
+        raise RenderError(
+            "the text uses every private character, so nothing is left to mark places with"
+        )
 
     def shield(self, value: Any, mark: str) -> Any:
-        """A copy of a JSON value in which no string holds a control token: `mark` stands behind its first character."""
+        """A copy of a JSON value in which no string holds a control token: `mark` stands behind its
+        first character."""
         if isinstance(value, str):
             return self.pattern.sub(lambda m: m.group()[0] + mark + m.group()[1:], value)
         if isinstance(value, Mapping):
@@ -143,14 +167,27 @@ class TextCodec:
         normaliser = self._plain.normalizer
         return normaliser.normalize_str(text) if normaliser is not None else text
 
-    def encode(self, text: str, *, cuts: Iterable[int], mark: str = "", verbatim: Mapping[Span, Sequence[int]] | None = None) -> Encoded:
-        """Ids of a rendered text, cut at control tokens and at `cuts`; `mark` is the shield, which is taken out again.
+    def encode(
+        self,
+        text: str,
+        *,
+        cuts: Iterable[int],
+        mark: str = "",
+        verbatim: Mapping[Span, Sequence[int]] | None = None,
+    ) -> Encoded:
+        """Ids of a rendered text, cut at control tokens and at `cuts`; `mark` is the shield, which
+        is taken out again.
 
-        `verbatim` gives the ids of a character span (whose ends are among the cuts) instead of encoding it: tokens that were sampled.
+        `verbatim` gives the ids of a character span (whose ends are among the cuts) instead of
+        encoding it: tokens that were sampled.
         """
         verbatim = verbatim or {}
         spans = _spans(text, self.pattern, cuts, verbatim)
-        runs = {(a, b): text[a:b].replace(mark, "") if mark else text[a:b] for a, b, control in spans if not control}
+        runs = {
+            (a, b): text[a:b].replace(mark, "") if mark else text[a:b]
+            for a, b, control in spans
+            if not control
+        }
         self._remember([run for span, run in runs.items() if span not in verbatim])
         ids: list[int] = []
         pieces: list[TextPiece] = []
@@ -159,14 +196,18 @@ class TextCodec:
             pieces.append(TextPiece(a, b, len(ids), text[a:b] if plain else None))
             if control:
                 if text[a:b] not in self.control:
-                    raise RenderError(f"a message begins or ends inside the control token that starts with {text[a:b]!r}")
+                    raise RenderError(
+                        "a message begins or ends inside the control token that starts with"
+                        f" {text[a:b]!r}"
+                    )
                 ids.append(self.control[text[a:b]])
             else:
                 ids.extend(self._memo[runs[a, b]] if plain else verbatim[a, b])
         return Encoded(ids=ids, pieces=pieces)
 
     def token_at(self, encoded: Encoded, char: int, *, mark: str = "") -> int:
-        """Index of the first token that begins at or behind a character; inside a run this asks the tokenizer for offsets."""
+        """Index of the first token that begins at or behind a character; inside a run this asks the
+        tokenizer for offsets."""
         pieces = encoded.pieces
         at = bisect.bisect_right(pieces, char, key=lambda p: p.start) - 1
         if at < 0:
@@ -177,8 +218,14 @@ class TextCodec:
         if piece.run is None or char >= piece.end:
             return pieces[at + 1].token if at + 1 < len(pieces) else len(encoded.ids)
         head = piece.run[: char - piece.start]
-        offset, run = (len(head.replace(mark, "")), piece.run.replace(mark, "")) if mark else (len(head), piece.run)
-        return piece.token + sum(a < offset for a, _ in self._plain.encode(run, add_special_tokens=False).offsets)
+        offset, run = (
+            (len(head.replace(mark, "")), piece.run.replace(mark, ""))
+            if mark
+            else (len(head), piece.run)
+        )
+        return piece.token + sum(
+            a < offset for a, _ in self._plain.encode(run, add_special_tokens=False).offsets
+        )
 
     def _remember(self, runs: list[str]) -> None:
         new = [run for run in dict.fromkeys(runs) if run not in self._memo]
@@ -189,15 +236,21 @@ class TextCodec:
             new = list(dict.fromkeys(runs))
             self._memo.clear()
             self._memo_chars, size = 0, sum(map(len, new))
-        for run, encoding in zip(new, self._plain.encode_batch_fast(new, add_special_tokens=False), strict=True):
+        for run, encoding in zip(
+            new, self._plain.encode_batch_fast(new, add_special_tokens=False), strict=True
+        ):
             ids = tuple(encoding.ids)
             if not self._control_ids.isdisjoint(ids):
-                raise RenderError(f"the tokenizer reads plain text as a control token: {run[:80]!r}", fix="use a byte-level BPE tokenizer")
+                raise RenderError(
+                    f"the tokenizer reads plain text as a control token: {run[:80]!r}",
+                    fix="use a byte-level BPE tokenizer",
+                )
             self._memo[run] = ids
         self._memo_chars += size
 
     def straddles(self, encoded: Encoded, char: int, *, mark: str = "") -> bool:
-        """Whether the cut at a character falls inside what would be one token if the text were encoded in one go."""
+        """Whether the cut at a character falls inside what would be one token if the text were
+        encoded in one go."""
         after = bisect.bisect_left(encoded.pieces, char, key=lambda p: p.start)
         if not 0 < after < len(encoded.pieces):
             return False
@@ -205,19 +258,25 @@ class TextCodec:
         if left is None or right is None:
             return False
         joined = self.encode(left + right, cuts=(), mark=mark).ids
-        return joined != [*self.encode(left, cuts=(), mark=mark).ids, *self.encode(right, cuts=(), mark=mark).ids]
+        return joined != [
+            *self.encode(left, cuts=(), mark=mark).ids,
+            *self.encode(right, cuts=(), mark=mark).ids,
+        ]
 
     def count(self, text: str) -> int:
         """How many tokens a plain text has."""
         return len(self._plain.encode(text, add_special_tokens=False).ids)
 
     def one_go(self, text: str) -> list[int]:
-        """The plain rendering encoded in one go by the tokenizer itself, without adding special tokens."""
+        """The plain rendering encoded in one go by the tokenizer itself, without adding special
+        tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control tokens included, nothing cleaned up."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
 
     def sha256(self) -> str:
         """A fingerprint of the tokenizer: its vocabulary, merges and rules, not its name."""
@@ -229,7 +288,8 @@ class TextCodec:
 def _without(backend: Any, control: set[str]) -> Any:
     """A copy of a tokenizer that reads the text of control tokens like any other text.
 
-    They stay in its list, marked special and with special tokens switched off: taking them out would renumber the others.
+    They stay in its list, marked special and with special tokens switched off: taking them out
+    would renumber the others.
     """
     tokenizers = need("tokenizers", extra="train")
     spec = json.loads(backend.to_str())
@@ -239,12 +299,18 @@ def _without(backend: Any, control: set[str]) -> Any:
     copy = tokenizers.Tokenizer.from_str(json.dumps(spec))
     copy.encode_special_tokens = True
     if copy.get_vocab() != backend.get_vocab():
-        raise RenderError("a copy of the tokenizer numbers its tokens differently", fix="load the tokenizer and save it again")
+        raise RenderError(
+            "a copy of the tokenizer numbers its tokens differently",
+            fix="load the tokenizer and save it again",
+        )
     return copy
 
 
-def _spans(text: str, pattern: re.Pattern[str], cuts: Iterable[int], verbatim: Mapping[Span, Any]) -> list[tuple[int, int, bool]]:
-    """(start, end, is a control token) of every piece, in order, none empty; a verbatim span is one piece whatever it holds."""
+def _spans(
+    text: str, pattern: re.Pattern[str], cuts: Iterable[int], verbatim: Mapping[Span, Any]
+) -> list[tuple[int, int, bool]]:
+    """(start, end, is a control token) of every piece, in order, none empty; a verbatim span is one
+    piece whatever it holds."""
     edges = {0, len(text), *cuts}
     controls: set[int] = set()
     for match in pattern.finditer(text):

@@ -1,11 +1,13 @@
 """Turns as chat messages: what a chat template is given, and what of a turn has no place in one.
 
-Turn(role="assistant", blocks=(Thinking("Hm."), Text("Look:"), ToolCall("c1", "Read", {"file_path": "a.py"}))) becomes
+Turn(role="assistant", blocks=(Thinking("Hm."), Text("Look:"), ToolCall("c1", "Read", {"file_path":
+"a.py"}))) becomes
 
     {"role": "assistant", "content": "Look:", "reasoning_content": "Hm.",
      "tool_calls": [{"type": "function", "function": {"name": "Read", "arguments": {"file_path": "a.py"}}}]}
 
-Several results in one turn become several messages of role "tool". Nothing is left out without being counted: `notes` names it.
+Several results in one turn become several messages of role "tool". Nothing is left out without
+being counted: `notes` names it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from composer_replication.core.errors import RenderError
-from composer_replication.core.trace import Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec, Turn
+from composer_replication.core.trace import (
+    Opaque,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
 
 Message = dict[str, Any]
 _ALPHABET = string.ascii_letters + string.digits
@@ -28,9 +38,10 @@ _ALPHABET = string.ascii_letters + string.digits
 class TurnMessages:
     """The messages of one turn and the counts of what they lack.
 
-    Names in `notes`: "thinking_left_out" (the family has no place for it), "thinking_missing" (the log holds none),
-    "opaque:<type>", "image", "lone_surrogate", "text_after_call" (moved before it), "result_without_call", "empty_turn",
-    "parallel_calls" (the family writes several calls of a message as messages of their own).
+    Names in `notes`: "thinking_left_out" (the family has no place for it), "thinking_missing" (the
+    log holds none), "opaque:<type>", "image", "lone_surrogate", "text_after_call" (moved before
+    it), "result_without_call", "empty_turn", "parallel_calls" (the family writes several calls of a
+    message as messages of their own).
     """
 
     messages: tuple[Message, ...]
@@ -38,16 +49,24 @@ class TurnMessages:
 
 
 def tool_messages(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-    """The tools as JSON schemas of functions, or None where there are none (templates tell [] and None apart)."""
-    functions = [{"name": t.name, "description": t.description, "parameters": dict(t.parameters)} for t in tools]
-    return [{"type": "function", "function": clean(function, Counter())} for function in functions] or None
+    """The tools as JSON schemas of functions, or None where there are none (templates tell [] and
+    None apart)."""
+    functions = [
+        {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
+        for t in tools
+    ]
+    return [
+        {"type": "function", "function": clean(function, Counter())} for function in functions
+    ] or None
 
 
-def conversation(turns: Iterable[Turn], *, thinking: bool, short_ids: bool = False, call_each: bool = False) -> list[TurnMessages]:
+def conversation(
+    turns: Iterable[Turn], *, thinking: bool, short_ids: bool = False, call_each: bool = False
+) -> list[TurnMessages]:
     """The messages of each turn of a conversation; results are named after the call they answer.
 
-    `thinking`, `short_ids` and `call_each` are properties of the family, see `Family`. Raises RenderError where two calls of the
-    conversation would share a short id.
+    `thinking`, `short_ids` and `call_each` are properties of the family, see `Family`. Raises
+    RenderError where two calls of the conversation would share a short id.
     """
     names: dict[str, str] = {}
     short: dict[str, str] = {}
@@ -57,7 +76,10 @@ def conversation(turns: Iterable[Turn], *, thinking: bool, short_ids: bool = Fal
         if short_ids:
             for call_id in (*(call.id for call in turn.calls), *(r.call_id for r in turn.results)):
                 if short.setdefault(nine_characters(call_id), call_id) != call_id:
-                    raise RenderError(f"two calls would share the id {nine_characters(call_id)}", fix="give the calls other ids")
+                    raise RenderError(
+                        f"two calls would share the id {nine_characters(call_id)}",
+                        fix="give the calls other ids",
+                    )
         item = turn_messages(turn, names=names, thinking=thinking, short_ids=short_ids)
         if call_each and len(turn.calls) > 1:
             item = TurnMessages(messages=item.messages, notes={**item.notes, "parallel_calls": 1})
@@ -66,9 +88,11 @@ def conversation(turns: Iterable[Turn], *, thinking: bool, short_ids: bool = Fal
 
 
 def nine_characters(call_id: str) -> str:
-    """An id of nine letters and digits for a call, the same for the same call; one that already is such an id stays.
+    """An id of nine letters and digits for a call, the same for the same call; one that already is
+    such an id stays.
 
-    Hashed, not cut: the ids of one log often share their first or their last characters. 62^9 ids make chance collisions rare.
+    Hashed, not cut: the ids of one log often share their first or their last characters. 62^9 ids
+    make chance collisions rare.
 
     >>> nine_characters("toolu_01A"), nine_characters("abcDEF123")
     ('7kqYnOZ3d', 'abcDEF123')
@@ -83,8 +107,11 @@ def nine_characters(call_id: str) -> str:
     return "".join(digits)
 
 
-def turn_messages(turn: Turn, *, names: Mapping[str, str], thinking: bool, short_ids: bool = False) -> TurnMessages:
-    """One turn as messages; `names` maps call ids to tool names, `thinking` says whether the template keeps reasoning."""
+def turn_messages(
+    turn: Turn, *, names: Mapping[str, str], thinking: bool, short_ids: bool = False
+) -> TurnMessages:
+    """One turn as messages; `names` maps call ids to tool names, `thinking` says whether the
+    template keeps reasoning."""
     notes: Counter[str] = Counter()
     build = _assistant if turn.role == "assistant" else _other
     messages = [clean(message, notes) for message in build(turn, names, thinking, notes)]
@@ -95,11 +122,14 @@ def turn_messages(turn: Turn, *, names: Mapping[str, str], thinking: bool, short
     for block in turn.blocks:
         if isinstance(block, Opaque):
             notes[f"opaque:{block.type}"] += 1
-    return TurnMessages(messages=tuple(messages), notes={name: count for name, count in notes.items() if count})
+    return TurnMessages(
+        messages=tuple(messages), notes={name: count for name, count in notes.items() if count}
+    )
 
 
 def _number(messages: Sequence[Message], turn: Turn) -> None:
-    """Give the calls and results of a turn's messages their short ids; they stand in the order of the turn's blocks."""
+    """Give the calls and results of a turn's messages their short ids; they stand in the order of
+    the turn's blocks."""
     calls, results = iter(turn.calls), iter(turn.results)
     for message in messages:
         for call in message.get("tool_calls", ()):
@@ -108,16 +138,24 @@ def _number(messages: Sequence[Message], turn: Turn) -> None:
             message["tool_call_id"] = nine_characters(next(results).call_id)
 
 
-def _assistant(turn: Turn, names: Mapping[str, str], thinking: bool, notes: Counter[str]) -> Iterator[Message]:
-    calls = [{"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}} for c in turn.calls]
+def _assistant(
+    turn: Turn, names: Mapping[str, str], thinking: bool, notes: Counter[str]
+) -> Iterator[Message]:
+    calls = [
+        {"type": "function", "function": {"name": c.name, "arguments": dict(c.arguments)}}
+        for c in turn.calls
+    ]
     texts = [block.text for block in turn.blocks if isinstance(block, Text) and block.text]
-    thoughts = "\n".join(block.text for block in turn.blocks if isinstance(block, Thinking) and block.text)
+    thoughts = "\n".join(
+        block.text for block in turn.blocks if isinstance(block, Thinking) and block.text
+    )
     kinds = [type(block) for block in turn.blocks if isinstance(block, (Text, ToolCall))]
     if ToolCall in kinds and Text in kinds[kinds.index(ToolCall) :]:
         notes["text_after_call"] += 1
     if not thinking:
         notes["thinking_left_out"] += bool(thoughts)
-    if texts or calls or (thinking and thoughts) or turn.sampled is not None:  # an end token alone is a message, too
+    # an end token alone is a message, too
+    if texts or calls or (thinking and thoughts) or turn.sampled is not None:
         message: Message = {"role": "assistant", "content": "\n".join(texts)}
         if thinking:
             notes["thinking_missing"] += not thoughts
@@ -128,7 +166,9 @@ def _assistant(turn: Turn, names: Mapping[str, str], thinking: bool, notes: Coun
     yield from (_result(result, names, notes) for result in turn.results)
 
 
-def _other(turn: Turn, names: Mapping[str, str], thinking: bool, notes: Counter[str]) -> Iterator[Message]:
+def _other(
+    turn: Turn, names: Mapping[str, str], thinking: bool, notes: Counter[str]
+) -> Iterator[Message]:
     role = "user" if turn.role == "tool" else turn.role
     texts: list[str] = []
     for block in turn.blocks:
@@ -154,11 +194,16 @@ def _result(result: ToolResult, names: Mapping[str, str], notes: Counter[str]) -
 
 
 def clean(value: Any, notes: Counter[str]) -> Any:
-    """A copy of a JSON value whose strings can be encoded: a lone surrogate, which is no character, reads as U+FFFD and is counted."""
+    """A copy of a JSON value whose strings can be encoded: a lone surrogate, which is no character,
+    reads as U+FFFD and is counted."""
     if isinstance(value, str):
         if value.isascii():
             return value
-        text = value.encode("utf-16", errors="surrogatepass").decode("utf-16", errors="replace") if _has_surrogate(value) else value
+        text = (
+            value.encode("utf-16", errors="surrogatepass").decode("utf-16", errors="replace")
+            if _has_surrogate(value)
+            else value
+        )
         notes["lone_surrogate"] += text != value
         return text
     if isinstance(value, Mapping):

@@ -1,13 +1,15 @@
-"""Sessions as the student reads them: turns through its own chat template to ids, with the exact place of every message.
+"""Sessions as the student reads them: turns through its own chat template to ids, with the exact
+place of every message.
 
     renderer = Renderer.for_tokenizer(tokenizer)                    # recognises the families of families.py, or checks the template
     rendered = renderer.render(session.turns, tools=session.tools)
     rendered.spans[3].body                                          # the ids that the author of turn 3 wrote, end token included
     view = renderer.hint_view(session.turns, target=3, hint="Tools: Read, Edit", site_id="s1:3:c2", kind="unknown_tool")
 
-A message's own tokens (T) are encoded apart from what stands before them, as they are when the student samples them: T follows the
-generation prompt and ends with the end token, without the line break that templates write behind it. Where a message begins with
-a line break the plain rendering, encoded in one go, may merge it with the header's; `Rendered.straddles` names those turns.
+A message's own tokens (T) are encoded apart from what stands before them, as they are when the
+student samples them: T follows the generation prompt and ends with the end token, without the line
+break that templates write behind it. Where a message begins with a line break the plain rendering,
+encoded in one go, may merge it with the header's; `Rendered.straddles` names those turns.
 """
 
 from __future__ import annotations
@@ -25,14 +27,27 @@ from composer_replication.core.trace import HARNESS, Text, ToolResult, ToolSpec,
 from composer_replication.tokens.example import HintView, Span, TurnSpan
 from composer_replication.tokens.hf import Encoded, TextCodec, render_template
 from composer_replication.tokens.layout import Layout, marked_layout, num_shared, prefix_layout
-from composer_replication.tokens.messages import Message, TurnMessages, clean, conversation, tool_messages
-from composer_replication.tokens.template_families import FAMILIES, Family, recognise, template_sha256
+from composer_replication.tokens.messages import (
+    Message,
+    TurnMessages,
+    clean,
+    conversation,
+    tool_messages,
+)
+from composer_replication.tokens.template_families import (
+    FAMILIES,
+    Family,
+    recognise,
+    template_sha256,
+)
 
-# Between a message and a hint appended to it; the first that leaves the tokens around it alone is taken. A full stop and the line
-# break behind it are one token in many vocabularies, so the second begins with a space.
+# Between a message and a hint appended to it; the first that leaves the tokens around it alone is
+# taken. A full stop and the line break behind it are one token in many vocabularies, so the second
+# begins with a space.
 _SEPARATORS = ("\n\n", " \n\n", " ")
 Way = Literal["message", "joined", "appended", "user"]
-# What is tried one after the other; a template that we do not know may take a system message anywhere or not.
+# What is tried one after the other; a template that we do not know may take a system message
+# anywhere or not.
 _WAYS: Mapping[str | None, tuple[Way, ...]] = {
     "message": ("message",), "joined": ("joined", "appended"), "appended": ("appended", "user"), None: ("message", "appended"),
 }  # fmt: skip
@@ -42,9 +57,10 @@ _WAYS: Mapping[str | None, tuple[Way, ...]] = {
 class Rendered:
     """A conversation as ids.
 
-    `spans` follow one another from the first message to the end of `ids`; what stands before the first (a template's own preamble,
-    the tools where there is no system message) belongs to no turn. `text` is the plain rendering. `notes` counts what was left
-    out, see `TurnMessages`. `straddles` are the turns whose body, encoded in one go with its header, would give other ids.
+    `spans` follow one another from the first message to the end of `ids`; what stands before the
+    first (a template's own preamble, the tools where there is no system message) belongs to no
+    turn. `text` is the plain rendering. `notes` counts what was left out, see `TurnMessages`.
+    `straddles` are the turns whose body, encoded in one go with its header, would give other ids.
     """
 
     ids: tuple[int, ...]
@@ -56,7 +72,8 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Laid:
-    """A conversation as shielded text: the messages of all turns in a row, and for each the position of its turn."""
+    """A conversation as shielded text: the messages of all turns in a row, and for each the
+    position of its turn."""
 
     layout: Layout
     messages: list[Message]
@@ -66,7 +83,8 @@ class _Laid:
 
 
 class Renderer:
-    """Turns to ids for one tokenizer and one template family; `family` is None for an unknown template that is checked as it is used."""
+    """Turns to ids for one tokenizer and one template family; `family` is None for an unknown
+    template that is checked as it is used."""
 
     def __init__(self, tokenizer: Any, *, family: Family | None, own_template: str = "") -> None:
         self.tokenizer = tokenizer
@@ -74,23 +92,34 @@ class Renderer:
         self.template = family.template if family else own_template
         self.codec = TextCodec(tokenizer, template=self.template)
         if family:
-            missing = [t for t in (*family.end_tokens, *family.header_tokens) if t not in self.codec.control]
+            missing = [
+                t
+                for t in (*family.end_tokens, *family.header_tokens)
+                if t not in self.codec.control
+            ]
             if missing:
                 raise RenderError(
-                    f"the tokenizer has no token {missing[0]!r}, which the {family.name} template writes",
-                    fix="choose the family of this tokenizer in student.template, or leave it at 'auto'",
+                    f"the tokenizer has no token {missing[0]!r}, which the {family.name} template"
+                    " writes",
+                    fix=(
+                        "choose the family of this tokenizer in student.template, or leave it at"
+                        " 'auto'"
+                    ),
                 )
 
     @classmethod
     def for_tokenizer(cls, tokenizer: Any, *, family: str = "auto") -> Self:
-        """A renderer for a tokenizer; "auto" recognises its template, else takes it as it is and checks every conversation.
+        """A renderer for a tokenizer; "auto" recognises its template, else takes it as it is and
+        checks every conversation.
 
         Raises RenderError for an unknown family name, or where "auto" finds no template at all.
         """
         if family != "auto":
             if family not in FAMILIES:
                 raise RenderError(
-                    f"unknown template family {family!r}", where="student.template", fix=f"one of: auto, {', '.join(FAMILIES)}"
+                    f"unknown template family {family!r}",
+                    where="student.template",
+                    fix=f"one of: auto, {', '.join(FAMILIES)}",
                 )
             return cls(tokenizer, family=FAMILIES[family])
         own = tokenizer.chat_template
@@ -98,47 +127,83 @@ class Renderer:
             own = own.get("tool_use") or own.get("default")
         if not isinstance(own, str) or not own.strip():
             raise RenderError(
-                "the tokenizer has no chat template", where="student.template", fix=f"name its family: one of {', '.join(FAMILIES)}"
+                "the tokenizer has no chat template",
+                where="student.template",
+                fix=f"name its family: one of {', '.join(FAMILIES)}",
             )
-        return cls(tokenizer, family=recognise(own, partial(render_template, tokenizer)), own_template=own)
+        return cls(
+            tokenizer, family=recognise(own, partial(render_template, tokenizer)), own_template=own
+        )
 
     @property
     def end_ids(self) -> tuple[int, ...]:
         """The ids of every token that can end a sampled message; none for an unknown template."""
-        return tuple(self.codec.control[token] for token in self.family.end_tokens) if self.family else ()
+        return (
+            tuple(self.codec.control[token] for token in self.family.end_tokens)
+            if self.family
+            else ()
+        )
 
     def messages_of(self, turns: Sequence[Turn]) -> list[TurnMessages]:
-        """The messages that the template is given for each turn, and the counts of what they lack."""
+        """The messages that the template is given for each turn, and the counts of what they
+        lack."""
         if self.family is None:
             return conversation(turns, thinking=False)
         return conversation(
-            turns, thinking=self.family.thinking == "kept", short_ids=self.family.short_ids, call_each=self.family.call_each
+            turns,
+            thinking=self.family.thinking == "kept",
+            short_ids=self.family.short_ids,
+            call_each=self.family.call_each,
         )
 
     def describe(self) -> dict[str, Any]:
-        """What a data set built with this renderer records about it: family, template and tokenizer, by name and fingerprint."""
+        """What a data set built with this renderer records about it: family, template and
+        tokenizer, by name and fingerprint."""
         return {
             "family": self.family.name if self.family else "own template",
-            "note": self.family.note
-            if self.family
-            else "the tokenizer's own template, checked on every conversation; thinking is left out",
+            "note": (
+                self.family.note
+                if self.family
+                else (
+                    "the tokenizer's own template, checked on every conversation; thinking is"
+                    " left out"
+                )
+            ),
             "template_sha256": template_sha256(self.template),
             "tokenizer": str(getattr(self.tokenizer, "name_or_path", "")),
             "tokenizer_sha256": self.codec.sha256(),
             "vocab_size": len(self.tokenizer),
         }
 
-    def render(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec] = (), numbers: Sequence[int] | None = None) -> Rendered:
-        """A conversation as ids with the span of every turn; `numbers` are the turns' indices in their session (default 0, 1, ...).
+    def render(
+        self,
+        turns: Sequence[Turn],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        numbers: Sequence[int] | None = None,
+    ) -> Rendered:
+        """A conversation as ids with the span of every turn; `numbers` are the turns' indices in
+        their session (default 0, 1, ...).
 
-        A turn that was sampled keeps its own ids. Raises RenderError where the template cannot be spanned.
+        A turn that was sampled keeps its own ids. Raises RenderError where the template cannot be
+        spanned.
         """
         numbers = range(len(turns)) if numbers is None else numbers
         laid = self._lay(turns, tools=tools, names=[f"turn {n}" for n in numbers])
-        bodies = [(place.body, turns[owner]) for place, owner in zip(laid.layout.places, laid.owner, strict=True)]
-        verbatim = {body: self._sampled_ids(body, turn, laid.layout.text) for body, turn in bodies if turn.sampled and body[0] < body[1]}
+        bodies = [
+            (place.body, turns[owner])
+            for place, owner in zip(laid.layout.places, laid.owner, strict=True)
+        ]
+        verbatim = {
+            body: self._sampled_ids(body, turn, laid.layout.text)
+            for body, turn in bodies
+            if turn.sampled and body[0] < body[1]
+        }
         encoded = self.codec.encode(
-            laid.layout.text, cuts=[c for (a, b), _ in bodies if a < b for c in (a, b)], mark=laid.mark, verbatim=verbatim
+            laid.layout.text,
+            cuts=[c for (a, b), _ in bodies if a < b for c in (a, b)],
+            mark=laid.mark,
+            verbatim=verbatim,
         )
         if self.family is None:
             self._check_one_go(laid)
@@ -166,36 +231,55 @@ class Renderer:
         others: tuple[tuple[str, str], ...] = (),
         within: Rendered | None = None,
     ) -> HintView:
-        """The view of one mistaken message: student and teacher are rendered independently and must differ by one insertion.
+        """The view of one mistaken message: student and teacher are rendered independently and must
+        differ by one insertion.
 
-        `turns[target]` is the mistaken message, `call_ids` narrows the target to some of its calls. What stands behind the target is
-        not looked at. Raises AlignmentError or RenderError where the hint cannot be inserted, or the target has no tokens, or
-        `within`, the longer rendering that the view is meant for, does not begin with the student's ids.
+        `turns[target]` is the mistaken message, `call_ids` narrows the target to some of its calls.
+        What stands behind the target is not looked at. Raises AlignmentError or RenderError where
+        the hint cannot be inserted, or the target has no tokens, or `within`, the longer rendering
+        that the view is meant for, does not begin with the student's ids.
         """
         before, message = list(turns[:target]), turns[target]
-        before = [turn for turn, item in zip(before, self.messages_of(before), strict=True) if item.messages]
+        before = [
+            turn
+            for turn, item in zip(before, self.messages_of(before), strict=True)
+            if item.messages
+        ]
         hint = clean(hint, Counter())
         student = self.render([*before, message], tools=tools)
         begin, end = student.spans[-1].body
-        parts = tuple(self._call_span([*before, message], tools=tools, call_id=c, rendered=student) for c in dict.fromkeys(call_ids))
+        parts = tuple(
+            self._call_span([*before, message], tools=tools, call_id=c, rendered=student)
+            for c in dict.fromkeys(call_ids)
+        )
         if parts:
             parts = _merged(parts)
             begin, end = parts[0][0], parts[-1][1]
         if begin == end:
             raise RenderError("the mistaken message has no tokens of its own", where=site_id)
         if within is not None and within.ids[:end] != student.ids[:end]:
-            raise AlignmentError("what follows the message changes how it and its context are rendered", where=site_id)
+            raise AlignmentError(
+                "what follows the message changes how it and its context are rendered",
+                where=site_id,
+            )
         behind = student.spans[-1].body[1] - end
         errors: list[str] = []
         ways = _WAYS[self.family.hint if self.family else None]
         if not any(_with_hint(before, hint, way) for way in ways):
-            errors.append("the template knows no system message there, and what stands above is no text of a user or tool to append it to")
+            errors.append(
+                "the template knows no system message there, and what stands above is no text of a"
+                " user or tool to append it to"
+            )
         for way in ways:
             for changed in _with_hint(before, hint, way):
                 try:
                     teacher = self.render([*changed, message], tools=tools)
                     teacher_ids = teacher.ids[: teacher.spans[-1].body[1] - behind]
-                    at = student.spans[-1].start if way == "message" else _insertion(student.ids, teacher_ids, student.spans[-1].start)
+                    at = (
+                        student.spans[-1].start
+                        if way == "message"
+                        else _insertion(student.ids, teacher_ids, student.spans[-1].start)
+                    )
                     return HintView.from_renderings(
                         student.ids[:end],
                         teacher_ids,
@@ -212,18 +296,26 @@ class Renderer:
                     )
                 except (AlignmentError, RenderError) as error:
                     errors.append(f"as {way}: {error.what}")
-        raise RenderError(f"the hint cannot be inserted above the message ({'; '.join(errors)})", where=site_id)
+        raise RenderError(
+            f"the hint cannot be inserted above the message ({'; '.join(errors)})", where=site_id
+        )
 
-    def reply(self, turns: Sequence[Turn], reply: Turn, *, tools: Sequence[ToolSpec] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def reply(
+        self, turns: Sequence[Turn], reply: Turn, *, tools: Sequence[ToolSpec] = ()
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(ids up to and including the generation prompt, ids of the reply with its end token)."""
         rendered = self.render([*turns, reply], tools=tools)
         a, b = rendered.spans[-1].body
         return rendered.ids[:a], rendered.ids[a:b]
 
-    def measure(self, turns: Sequence[Turn], *, head: Sequence[Turn], tools: Sequence[ToolSpec] = ()) -> tuple[int, list[int]]:
-        """(tokens of the head with tools and preamble, tokens of each turn behind it); an estimate for an unknown template.
+    def measure(
+        self, turns: Sequence[Turn], *, head: Sequence[Turn], tools: Sequence[ToolSpec] = ()
+    ) -> tuple[int, list[int]]:
+        """(tokens of the head with tools and preamble, tokens of each turn behind it); an estimate
+        for an unknown template.
 
-        Windows are planned with these numbers and rendered afterwards, so an estimate costs a second attempt, never a wrong window.
+        Windows are planned with these numbers and rendered afterwards, so an estimate costs a
+        second attempt, never a wrong window.
         """
         if self.family:
             spans = self.render([*head, *turns], tools=tools).spans
@@ -232,11 +324,18 @@ class Renderer:
         overhead = len(self.render(head, tools=tools).ids) if head else 0
         laid = conversation(turns, thinking=False)
         return overhead, [
-            sum(self.codec.count(m["content"]) + self.codec.count(json.dumps(m.get("tool_calls", ""))) + 8 for m in item.messages)
+            sum(
+                self.codec.count(m["content"])
+                + self.codec.count(json.dumps(m.get("tool_calls", "")))
+                + 8
+                for m in item.messages
+            )
             for item in laid
         ]
 
-    def _lay(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], names: Sequence[str]) -> _Laid:
+    def _lay(
+        self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], names: Sequence[str]
+    ) -> _Laid:
         items = self.messages_of(turns)
         messages = [message for item in items for message in item.messages]
         owner = [index for index, item in enumerate(items) for _ in item.messages]
@@ -244,34 +343,62 @@ class Renderer:
         for item in items:
             notes.update(item.notes)
         if not messages:
-            raise RenderError("none of the turns has anything that can be rendered", where=names[0] if names else "")
+            raise RenderError(
+                "none of the turns has anything that can be rendered",
+                where=names[0] if names else "",
+            )
         schemas = tool_messages(tools)
         free = self.codec.free_characters([*json_strings(messages), *json_strings(schemas)], 4)
         shielded = self.codec.shield(messages, free[3])
-        layout = self._layout(shielded, tools=self.codec.shield(schemas, free[3]), marks=free[:3], names=[names[i] for i in owner])
+        layout = self._layout(
+            shielded,
+            tools=self.codec.shield(schemas, free[3]),
+            marks=free[:3],
+            names=[names[i] for i in owner],
+        )
         return _Laid(layout=layout, messages=shielded, owner=owner, mark=free[3], notes=notes)
 
-    def _layout(self, messages: list[Message], *, tools: Any, marks: str, names: Sequence[str]) -> Layout:
+    def _layout(
+        self, messages: list[Message], *, tools: Any, marks: str, names: Sequence[str]
+    ) -> Layout:
         render = partial(render_template, self.tokenizer, tools=tools, template=self.template)
         if self.family is None:
             try:
                 return prefix_layout(render, messages, names=names, ends=self.codec.pattern)
             except RenderError as error:
                 model = getattr(self.tokenizer, "name_or_path", "") or "this tokenizer"
-                whose = f"the chat template of {model}, sha256 {template_sha256(self.template)[:12]}"
-                raise RenderError(error.what, where=f"{error.where}, {whose}" if error.where else whose, fix=self._way_out()) from error
+                whose = (
+                    f"the chat template of {model}, sha256 {template_sha256(self.template)[:12]}"
+                )
+                raise RenderError(
+                    error.what,
+                    where=f"{error.where}, {whose}" if error.where else whose,
+                    fix=self._way_out(),
+                ) from error
         marked = render(messages, at_message=marks[0], at_body=marks[1], at_end=marks[2])
         return marked_layout(marked, marks=marks, messages=messages)
 
     def _way_out(self) -> str:
         """Which families this tokenizer could be used with instead of its own template."""
         control = self.codec.control
-        fitting = [f.name for f in FAMILIES.values() if all(token in control for token in (*f.end_tokens, *f.header_tokens))]
+        fitting = [
+            f.name
+            for f in FAMILIES.values()
+            if all(token in control for token in (*f.end_tokens, *f.header_tokens))
+        ]
         if fitting:
-            return f"set student.template to a family whose template is prefix-preserving and loses nothing: {', '.join(fitting)}"
-        return f"no family known here ({', '.join(FAMILIES)}) fits its control tokens: use another student"
+            return (
+                "set student.template to a family whose template is prefix-preserving and loses"
+                f" nothing: {', '.join(fitting)}"
+            )
+        return (
+            f"no family known here ({', '.join(FAMILIES)}) fits its control tokens: use another"
+            " student"
+        )
 
-    def _spans(self, turns: Sequence[Turn], numbers: Sequence[int], laid: _Laid, encoded: Encoded) -> tuple[TurnSpan, ...]:
+    def _spans(
+        self, turns: Sequence[Turn], numbers: Sequence[int], laid: _Laid, encoded: Encoded
+    ) -> tuple[TurnSpan, ...]:
         first: dict[int, int] = {}
         bodies: dict[int, Span] = {}
         for place, owner in zip(laid.layout.places, laid.owner, strict=True):
@@ -289,7 +416,12 @@ class Renderer:
             turn = turns[index]
             spans.append(
                 TurnSpan(
-                    turn=numbers[index], role=turn.role, start=start, end=end, body=bodies.get(index, (start, start)), author=turn.author
+                    turn=numbers[index],
+                    role=turn.role,
+                    start=start,
+                    end=end,
+                    body=bodies.get(index, (start, start)),
+                    author=turn.author,
                 )
             )
             end = start
@@ -298,8 +430,11 @@ class Renderer:
     def _straddles(self, body: Span, encoded: Encoded, laid: _Laid) -> bool:
         if body[0] == body[1]:
             return False
-        # Byte-level BPE of the known families joins a header's line break only with white space that follows it.
-        return (self.family is None or laid.layout.text[body[0]].isspace()) and self.codec.straddles(encoded, body[0], mark=laid.mark)
+        # Byte-level BPE of the known families joins a header's line break only with white space
+        # that follows it.
+        return (
+            self.family is None or laid.layout.text[body[0]].isspace()
+        ) and self.codec.straddles(encoded, body[0], mark=laid.mark)
 
     def _sampled_ids(self, body: Span, turn: Turn, text: str) -> tuple[int, ...]:
         ids = turn.sampled.ids if turn.sampled else ()
@@ -317,25 +452,37 @@ class Renderer:
             raise RenderError(
                 "the tokenizer does not treat its control tokens as plain cuts: "
                 f"ids differ at {self.codec.decode(one_go[max(0, at - 5) : at + 5])!r}",
-                fix="use a byte-level BPE tokenizer whose control tokens take no white space with them",
+                fix=(
+                    "use a byte-level BPE tokenizer whose control tokens take no white space with"
+                    " them"
+                ),
             )
 
-    def _call_span(self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], call_id: str, rendered: Rendered) -> Span:
+    def _call_span(
+        self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], call_id: str, rendered: Rendered
+    ) -> Span:
         """The tokens of one call inside the last message."""
         ids = [call.id for call in turns[-1].calls]
         if call_id not in ids:
             raise RenderError(f"the message holds no call {call_id}")
         if turns[-1].sampled:
-            raise RenderError("a sampled message keeps its own ids, so its calls have no spans", fix="use build.target = 'message'")
+            raise RenderError(
+                "a sampled message keeps its own ids, so its calls have no spans",
+                fix="use build.target = 'message'",
+            )
         laid = self._lay(turns, tools=tools, names=[f"turn {i}" for i in range(len(turns))])
         at = max(i for i, message in enumerate(laid.messages) if message["role"] == "assistant")
         schemas = self.codec.shield(tool_messages(tools), laid.mark)
-        free = self.codec.free_characters([*json_strings(laid.messages), *json_strings(schemas), laid.mark], 4)
+        free = self.codec.free_characters(
+            [*json_strings(laid.messages), *json_strings(schemas), laid.mark], 4
+        )
         find = self._marked_call if "at_call" in self.template else self._added_call
         start, end = find(laid, at=at, number=ids.index(call_id), tools=schemas, marks=free)
         body = laid.layout.places[at].body
         encoded = self.codec.encode(
-            laid.layout.text, cuts=[c for p in laid.layout.places for c in p.body if p.body[0] < p.body[1]], mark=laid.mark
+            laid.layout.text,
+            cuts=[c for p in laid.layout.places for c in p.body if p.body[0] < p.body[1]],
+            mark=laid.mark,
         )
         shift = rendered.spans[-1].body[0] - self.codec.token_at(encoded, body[0], mark=laid.mark)
         a = self.codec.token_at(encoded, start, mark=laid.mark)
@@ -344,8 +491,11 @@ class Renderer:
         return a + shift, self.codec.token_at(encoded, end, mark=laid.mark) + shift
 
     def _marked_call(self, laid: _Laid, *, at: int, number: int, tools: Any, marks: str) -> Span:
-        """Where a template that marks its calls wrote one: the marks come in pairs, one pair a call."""
-        marked = render_template(self.tokenizer, laid.messages, tools=tools, template=self.template, at_call=marks[3])
+        """Where a template that marks its calls wrote one: the marks come in pairs, one pair a
+        call."""
+        marked = render_template(
+            self.tokenizer, laid.messages, tools=tools, template=self.template, at_call=marks[3]
+        )
         before = sum(len(message.get("tool_calls", ())) for message in laid.messages[:at])
         stretches = marked.split(marks[3])
         index = 2 * (before + number) + 1
@@ -353,22 +503,37 @@ class Renderer:
         return start, start + len(stretches[index])
 
     def _added_call(self, laid: _Laid, *, at: int, number: int, tools: Any, marks: str) -> Span:
-        """Where a template without such marks wrote a call, found by rendering the message with one call fewer and one more."""
+        """Where a template without such marks wrote a call, found by rendering the message with one
+        call fewer and one more."""
 
         def written(num_calls: int) -> str:
             """Everything up to the end token of the message with its first calls only."""
             calls = laid.messages[at]["tool_calls"][:num_calls]
-            message = {k: v for k, v in laid.messages[at].items() if k != "tool_calls"} | ({"tool_calls": calls} if calls else {})
-            layout = self._layout([*laid.messages[:at], message], tools=tools, marks=marks[:3], names=["the message"] * (at + 1))
+            message = {k: v for k, v in laid.messages[at].items() if k != "tool_calls"} | (
+                {"tool_calls": calls} if calls else {}
+            )
+            layout = self._layout(
+                [*laid.messages[:at], message],
+                tools=tools,
+                marks=marks[:3],
+                names=["the message"] * (at + 1),
+            )
             begin, end = layout.places[at].body
-            last = [match.start() for match in self.codec.pattern.finditer(layout.text, begin, end)][-1]
+            last = [
+                match.start() for match in self.codec.pattern.finditer(layout.text, begin, end)
+            ][-1]
             return layout.text[:last]
 
         without, with_call = written(number), written(number + 1)
         whole = laid.layout.text
         if not (whole.startswith(with_call) and with_call.startswith(without)):
-            raise RenderError("the template does not write the calls of a message one after the other, so a call of it has no span")
-        return len(without) + len(with_call[len(without) :]) - len(with_call[len(without) :].lstrip()), len(with_call)
+            raise RenderError(
+                "the template does not write the calls of a message one after the other, so a call"
+                " of it has no span"
+            )
+        return len(without) + len(with_call[len(without) :]) - len(
+            with_call[len(without) :].lstrip()
+        ), len(with_call)
 
 
 def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
@@ -387,8 +552,8 @@ def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def _with_hint(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
-    """The context with the hint in it: as a system message at its end (which the template may join to what stands above), or appended
-    to the text of its last message in each of several ways."""
+    """The context with the hint in it: as a system message at its end (which the template may join
+    to what stands above), or appended to the text of its last message in each of several ways."""
     if way == "user":  # behind an assistant's message, where there is no text to append it to
         said = Turn(role="user", author=HARNESS, blocks=(Text(hint),), tag="hint")
         return [[*before, said]] if before and before[-1].role == "assistant" else []
@@ -400,7 +565,11 @@ def _with_hint(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
     if not isinstance(last, (Text, ToolResult)):
         return []
     return [
-        [*before[:-1], replace(before[-1], blocks=(*first, replace(last, text=last.text + separator + hint)))] for separator in _SEPARATORS
+        [
+            *before[:-1],
+            replace(before[-1], blocks=(*first, replace(last, text=last.text + separator + hint))),
+        ]
+        for separator in _SEPARATORS
     ]
 
 

@@ -1,4 +1,5 @@
-"""What is kept out of training: whole repositories or whole sessions, chosen by hash, the same in every run and on every machine."""
+"""What is kept out of training: whole repositories or whole sessions, chosen by hash, the same in
+every run and on every machine."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ MIN_REPOSITORIES = 5
 
 
 def split_unit(session: Session, *, by: str) -> str:
-    """What a session is split with: its repository (else its folder), or the session that started it if it is a subagent's.
+    """What a session is split with: its repository (else its folder), or the session that started
+    it if it is a subagent's.
 
-    A session with neither repository nor folder stands for itself. Example: split_unit(session, by="repository") -> "acme/app"
+    A session with neither repository nor folder stands for itself. Example: split_unit(session,
+    by="repository") -> "acme/app"
     """
     family = session.parent.session_id if session.parent else session.id
     if by == "session":
@@ -25,18 +28,22 @@ def split_unit(session: Session, *, by: str) -> str:
 
 
 def settled(settings: HeldOutSettings, sessions: Iterable[Session]) -> HeldOutSettings:
-    """The settings with the unit that "auto" stands for on these sessions; others are given back as they are.
+    """The settings with the unit that "auto" stands for on these sessions; others are given back as
+    they are.
 
     Example: sessions of three repositories -> by = "session"
     """
     if settings.by != "auto":
         return settings
     repositories = {split_unit(session, by="repository") for session in sessions}
-    return settings.model_copy(update={"by": "repository" if len(repositories) >= MIN_REPOSITORIES else "session"})
+    return settings.model_copy(
+        update={"by": "repository" if len(repositories) >= MIN_REPOSITORIES else "session"}
+    )
 
 
 def is_held_out(session: Session, *, settings: HeldOutSettings) -> bool:
-    """Whether a session is kept for evaluation: its unit's number is below the fraction. Raises ValueError for "auto": see `settled`."""
+    """Whether a session is kept for evaluation: its unit's number is below the fraction. Raises
+    ValueError for "auto": see `settled`."""
     if settings.by == "auto" and settings.fraction:
         raise ValueError('held_out.by is "auto": settle it on the sessions first')
     return unit_number(split_unit(session, by=settings.by)) < settings.fraction
@@ -48,11 +55,17 @@ def unit_number(unit: str) -> float:
     >>> round(unit_number("acme/app"), 3)
     0.571
     """
-    return int.from_bytes(hashlib.sha256(f"held-out:{unit}".encode("utf-8", "surrogatepass")).digest()[:8], "big") / 2**64
+    return (
+        int.from_bytes(
+            hashlib.sha256(f"held-out:{unit}".encode("utf-8", "surrogatepass")).digest()[:8], "big"
+        )
+        / 2**64
+    )
 
 
 def fractions(units: Iterable[str]) -> list[float]:
-    """The fractions, in hundredths, that hold out some of these units and leave some; each holds out more than the one before.
+    """The fractions, in hundredths, that hold out some of these units and leave some; each holds
+    out more than the one before.
 
     >>> fractions(["acme/app", "acme/web"])
     [0.23]

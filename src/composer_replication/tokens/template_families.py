@@ -1,8 +1,9 @@
 """Chat-template families: which prefix-preserving variant stands for which official template.
 
-An official template may rewrite history (Qwen3 strips the think block of earlier messages) or lose text (Llama 3.x drops the
-words beside a call). Training needs neither, so a family names our own variant, and the variant equals the official
-template wherever that one preserves prefixes and loses nothing (tests/tokens/test_families.py).
+An official template may rewrite history (Qwen3 strips the think block of earlier messages) or lose
+text (Llama 3.x drops the words beside a call). Training needs neither, so a family names our own
+variant, and the variant equals the official template wherever that one preserves prefixes and loses
+nothing (tests/tokens/test_families.py).
 
 family           stands for the template of                                 thinking in a log   T of a message without thinking
 ---------------  ---------------------------------------------------------  ------------------  -------------------------------
@@ -23,16 +24,20 @@ mistral-v13      Ministral 3 and Devstral 2 Instruct                        left
 gemma            Gemma 1, 2 and 3 Instruct                                  left out, counted   text and calls, a JSON object a line (6)
 gpt-oss          gpt-oss-20b and 120b                                       kept                text and calls (7)
 
-(1) The empty think block belongs to the header, as the generation prompt writes it, and stays on every message.
-(2) The student learns not to think there; how many such messages there are is counted as thinking_missing.
-(3) Calls stand as <function=...> blocks whose values are bare text: "3" and 3 read the same. A system message in
+(1) The empty think block belongs to the header, as the generation prompt writes it, and stays on
+every message. (2) The student learns not to think there; how many such messages there are is
+counted as thinking_missing. (3) Calls stand as <function=...> blocks whose values are bare text:
+"3" and 3 read the same. A system message in
     mid-conversation stands at the end of the user message or results above.
-(4) A message ends with the token that announces what follows: <|observation|> behind calls, <|user|> otherwise. Values as in (3).
-(5) No system message in mid-conversation: a hint is appended to the text above. v7 and v11 write ids of nine letters and digits.
-(6) No system role, no tools: these stand as words in the user's turn, and a hint is joined to that turn.
-(7) Nothing stands in for missing thinking. Words beside a call are analysis; several calls follow one another, counted as parallel_calls.
+(4) A message ends with the token that announces what follows: <|observation|> behind calls,
+<|user|> otherwise. Values as in (3). (5) No system message in mid-conversation: a hint is appended
+to the text above. v7 and v11 write ids of nine letters and digits. (6) No system role, no tools:
+these stand as words in the user's turn, and a hint is joined to that turn. (7) Nothing stands in
+for missing thinking. Words beside a call are analysis; several calls follow one another, counted as
+parallel_calls.
 
-A student trained with a variant is served with it: save `Renderer.template` as the model's chat template.
+A student trained with a variant is served with it: save `Renderer.template` as the model's chat
+template.
 """
 
 from __future__ import annotations
@@ -47,7 +52,8 @@ from typing import Any, Literal
 from composer_replication.core.errors import RenderError
 
 Messages = Sequence[Mapping[str, Any]]
-Render = Callable[..., str]  # render(messages, *, tools, add_generation_prompt, template, **options) -> text
+# render(messages, *, tools, add_generation_prompt, template, **options) -> text
+Render = Callable[..., str]
 
 QWEN25_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
@@ -56,17 +62,21 @@ QWEN25_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assis
 class Family:
     """One prefix-preserving template and what it stands for.
 
-    `constants` are written as `set` lines above the template's text; `options` are what the official template is asked
-    with so that it speaks the same dialect (enable_thinking, date_string); `sha256` are official texts recognised at once.
+    `constants` are written as `set` lines above the template's text; `options` are what the
+    official template is asked with so that it speaks the same dialect (enable_thinking,
+    date_string); `sha256` are official texts recognised at once.
 
-    `end_token` is the last token of a message as it is sampled, `call_end_token` that of a message with calls ("" = the same).
-    `hint` says how a hint is rendered: a system message of its own, or, where the official template knows none in mid-conversation,
-    appended to the message above: "joined" by the variant, which writes a system message at the end of the user message or results
-    above it, or "appended" to the text of the message above (a user message of its own where that is an assistant's).
-    `short_ids`: calls and results carry ids of nine letters and digits. `call_each`: the format ends a message at its first call, so
-    several calls follow one another as messages of their own. `rewrites_steps`: the official template renders a step otherwise once
-    another follows it. `official_ends`, `official_tools`: whether the official template writes the end of a message whatever follows it,
-    and tools and calls at all. `dated`: it writes today's date, the variant a fixed one.
+    `end_token` is the last token of a message as it is sampled, `call_end_token` that of a message
+    with calls ("" = the same). `hint` says how a hint is rendered: a system message of its own, or,
+    where the official template knows none in mid-conversation, appended to the message above:
+    "joined" by the variant, which writes a system message at the end of the user message or results
+    above it, or "appended" to the text of the message above (a user message of its own where that
+    is an assistant's). `short_ids`: calls and results carry ids of nine letters and digits.
+    `call_each`: the format ends a message at its first call, so several calls follow one another as
+    messages of their own. `rewrites_steps`: the official template renders a step otherwise once
+    another follows it. `official_ends`, `official_tools`: whether the official template writes the
+    end of a message whatever follows it, and tools and calls at all. `dated`: it writes today's
+    date, the variant a fixed one.
     Example: FAMILIES["qwen3"].end_token -> "<|im_end|>"
     """
 
@@ -95,7 +105,8 @@ class Family:
         return (self.end_token, self.call_end_token) if self.call_end_token else (self.end_token,)
 
     def as_of_today(self) -> dict[str, str]:
-        """What the variant is asked with to write today's date, as an official template does that cannot be told another one."""
+        """What the variant is asked with to write today's date, as an official template does that
+        cannot be told another one."""
         return {"current_date": datetime.date.today().isoformat()} if self.dated else {}
 
     def end_of(self, message: Mapping[str, Any]) -> str:
@@ -105,8 +116,14 @@ class Family:
     @property
     def template(self) -> str:
         """The variant as one Jinja text that any chat-template engine can use."""
-        body = files("composer_replication.tokens").joinpath("templates", self.file).read_text(encoding="utf-8")
-        lines = [f"{{%- set {name} = {_literal(value)} %}}\n" for name, value in self.constants.items()]
+        body = (
+            files("composer_replication.tokens")
+            .joinpath("templates", self.file)
+            .read_text(encoding="utf-8")
+        )
+        lines = [
+            f"{{%- set {name} = {_literal(value)} %}}\n" for name, value in self.constants.items()
+        ]
         return "".join(lines) + body
 
 
@@ -116,7 +133,14 @@ def _literal(value: str | bool) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
 
 
-def _chatml(name: str, *, default_system: str = "", think_header: str = "", keeps_thinking: bool = False, **rest: Any) -> Family:
+def _chatml(
+    name: str,
+    *,
+    default_system: str = "",
+    think_header: str = "",
+    keeps_thinking: bool = False,
+    **rest: Any,
+) -> Family:
     return Family(
         name=name,
         file="chatml.jinja",
@@ -124,7 +148,11 @@ def _chatml(name: str, *, default_system: str = "", think_header: str = "", keep
         header_tokens=("<|im_start|>",),
         thinking="kept" if keeps_thinking else "left out",
         rewrites_steps=bool(think_header),
-        constants={"default_system": default_system, "think_header": think_header, "keeps_thinking": keeps_thinking},
+        constants={
+            "default_system": default_system,
+            "think_header": think_header,
+            "keeps_thinking": keeps_thinking,
+        },
         **rest,
     )
 
@@ -142,13 +170,17 @@ _QWEN36_SHA256 = "e84f32a23fdda27689f868aa4a1a5621f41133e51a48d7f3efcbea28395742
 
 
 def _qwen35(version: Literal["3.5", "3.6"], *, thinks: bool, also: str = "") -> Family:
-    """The two versions differ in how values of arguments are written, and 3.6 must be told to keep thinking; `also` ends `models`."""
+    """The two versions differ in how values of arguments are written, and 3.6 must be told to keep
+    thinking; `also` ends `models`."""
     newer = version == "3.6"
     thought = (
-        "a message whose thinking the log lacks begins with an empty thought, inside T, so the student learns not to think there "
-        "(counted as thinking_missing)"
+        "a message whose thinking the log lacks begins with an empty thought, inside T, so the"
+        " student learns not to think there (counted as thinking_missing)"
         if thinks
-        else "every message keeps the empty think block of its generation prompt; thinking in a log is left out and counted"
+        else (
+            "every message keeps the empty think block of its generation prompt; thinking in a log"
+            " is left out and counted"
+        )
     )
     return Family(
         name=f"qwen{version}" + ("-thinking" if thinks else ""),
@@ -156,21 +188,28 @@ def _qwen35(version: Literal["3.5", "3.6"], *, thinks: bool, also: str = "") -> 
         end_token="<|im_end|>",
         header_tokens=("<|im_start|>", "<think>", "</think>"),
         models=f"Qwen{version}, {'thinking on' if thinks else 'enable_thinking=False'}{also}",
-        note=f"{thought}; the values of arguments are bare text; a system message in mid-conversation stands at the end of what a user or "
-        "tool said above",
+        note=(
+            f"{thought}; the values of arguments are bare text; a system message in"
+            " mid-conversation stands at the end of what a user or tool said above"
+        ),
         thinking="kept" if thinks else "left out",
         hint="joined",
         constants={"thinks": thinks, "json_values": newer},
-        options={"enable_thinking": thinks} | ({"preserve_thinking": True} if newer and thinks else {}),
+        options={"enable_thinking": thinks}
+        | ({"preserve_thinking": True} if newer and thinks else {}),
         sha256=(_QWEN36_SHA256,) if newer else _QWEN35_SHA256,
     )
 
 
 def _glm(name: str, *, thinks: bool) -> Family:
     thought = (
-        "a message whose thinking the log lacks begins with an empty think block, inside T (counted as thinking_missing)"
+        "a message whose thinking the log lacks begins with an empty think block, inside T (counted"
+        " as thinking_missing)"
         if thinks
-        else "user messages end with /nothink, the header holds an empty think block; thinking in a log is left out and counted"
+        else (
+            "user messages end with /nothink, the header holds an empty think block; thinking in a"
+            " log is left out and counted"
+        )
     )
     return Family(
         name=name,
@@ -179,8 +218,10 @@ def _glm(name: str, *, thinks: bool) -> Family:
         call_end_token="<|observation|>",
         header_tokens=("[gMASK]", "<sop>", "<|system|>", "<|assistant|>"),
         models=f"GLM-4.5, GLM-4.5-Air and GLM-4.6, thinking {'on' if thinks else 'off'}",
-        note=f"{thought}; a message ends with the token that announces what follows, <|observation|> behind calls and <|user|> otherwise; "
-        "the values of arguments are bare text",
+        note=(
+            f"{thought}; a message ends with the token that announces what follows, <|observation|>"
+            " behind calls and <|user|> otherwise; the values of arguments are bare text"
+        ),
         thinking="kept" if thinks else "left out",
         official_ends=False,
         constants={"thinks": thinks},
@@ -189,13 +230,16 @@ def _glm(name: str, *, thinks: bool) -> Family:
     )
 
 
-def _mistral(version: str, *, models: str, tokens: tuple[str, ...], ids: bool, sha256: str) -> Family:
+def _mistral(
+    version: str, *, models: str, tokens: tuple[str, ...], ids: bool, sha256: str
+) -> Family:
     common = (
         "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]",
         "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
     )  # fmt: skip
     numbered = (
-        "calls and results carry ids of nine letters and digits, hashed from the log's, and those of calls are inside T"
+        "calls and results carry ids of nine letters and digits, hashed from the log's, and those"
+        " of calls are inside T"
         if ids
         else "calls and results carry no ids, so results are told apart by their order alone"
     )
@@ -205,8 +249,10 @@ def _mistral(version: str, *, models: str, tokens: tuple[str, ...], ids: bool, s
         end_token="</s>",
         header_tokens=(*common, *tokens),
         models=models,
-        note=f"the tools stand before the first message and stay there; {numbered}; thinking in a log is left out and counted; a hint is "
-        "appended to the message above",
+        note=(
+            f"the tools stand before the first message and stay there; {numbered}; thinking in a"
+            " log is left out and counted; a hint is appended to the message above"
+        ),
         hint="appended",
         short_ids=ids,
         constants={"version": version},
@@ -226,7 +272,10 @@ _FAMILIES = (
         "qwen3",
         think_header="<think>\n\n</think>\n\n",
         models="Qwen3-0.6B to Qwen3-235B-A22B (hybrid models of 2025-04), enable_thinking=False",
-        note="every assistant message keeps the empty think block of its generation prompt; thinking in a log is left out and counted",
+        note=(
+            "every assistant message keeps the empty think block of its generation prompt; thinking"
+            " in a log is left out and counted"
+        ),
         options={"enable_thinking": False},
         sha256=(_QWEN3_SHA256,),
     ),
@@ -234,8 +283,11 @@ _FAMILIES = (
         "qwen3-thinking",
         keeps_thinking=True,
         models="Qwen3-0.6B to Qwen3-235B-A22B (hybrid models of 2025-04), thinking on",
-        note="every assistant message keeps its think block; a message whose thinking the log lacks begins with an empty one, inside T, "
-        "so the student learns not to think there (counted as thinking_missing)",
+        note=(
+            "every assistant message keeps its think block; a message whose thinking the log lacks"
+            " begins with an empty one, inside T, so the student learns not to think there (counted"
+            " as thinking_missing)"
+        ),
         options={"enable_thinking": True},
         sha256=(_QWEN3_SHA256,),
     ),
@@ -250,9 +302,14 @@ _FAMILIES = (
         file="llama3.jinja",
         end_token="<|eot_id|>",
         header_tokens=("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
-        models="Llama-3.1-*-Instruct, Llama-3.2-1B/3B-Instruct by text; Llama-3.3-70B-Instruct by behaviour",
-        note="text is kept beside calls, several calls stand one JSON object a line, nothing is trimmed, the date is 26 Jul 2024; "
-        "thinking in a log is left out and counted",
+        models=(
+            "Llama-3.1-*-Instruct, Llama-3.2-1B/3B-Instruct by text; Llama-3.3-70B-Instruct by"
+            " behaviour"
+        ),
+        note=(
+            "text is kept beside calls, several calls stand one JSON object a line, nothing is"
+            " trimmed, the date is 26 Jul 2024; thinking in a log is left out and counted"
+        ),
         options={"date_string": "26 Jul 2024"},
         sha256=(
             "93c0e9aa3629bbd77e68dbc0f5621f6e6b23aa8d74b932595cdb8d64684526d7",
@@ -261,21 +318,29 @@ _FAMILIES = (
     ),
     _qwen35("3.5", thinks=False),
     _qwen35("3.5", thinks=True),
-    _qwen35("3.6", thinks=False, also="; Qwen3.8 by behaviour (its own leaves out an empty system message)"),
+    _qwen35(
+        "3.6",
+        thinks=False,
+        also="; Qwen3.8 by behaviour (its own leaves out an empty system message)",
+    ),
     _qwen35("3.6", thinks=True, also=", preserve_thinking=True"),
     _glm("glm-4.5", thinks=False),
     _glm("glm-4.5-thinking", thinks=True),
     _mistral(
         "v7",
-        models="Mistral with tokenizer v7-tekken: Mistral-Small-24B-Instruct-2501, Mistral-Small-3.1-24B-Instruct-2503, "
-        "Devstral-Small-2505",
+        models=(
+            "Mistral with tokenizer v7-tekken: Mistral-Small-24B-Instruct-2501,"
+            " Mistral-Small-3.1-24B-Instruct-2503, Devstral-Small-2505"
+        ),
         tokens=("[TOOL_CONTENT]",),
         ids=True,
         sha256="165382433e4b79ea9fb6b75f1789089ee8582107ec09af5763ec58adf324f991",
     ),
     _mistral(
         "v11",
-        models="Mistral with tokenizer v11: Mistral-Small-3.2-24B-Instruct-2506, Devstral-Small-2507",
+        models=(
+            "Mistral with tokenizer v11: Mistral-Small-3.2-24B-Instruct-2506, Devstral-Small-2507"
+        ),
         tokens=("[TOOL_CONTENT]", "[CALL_ID]", "[ARGS]"),
         ids=True,
         sha256="d34521d2bef46ff983f8b5f6dc22e8c69d0b9e431c0cf385f35605df63cc988d",
@@ -293,9 +358,11 @@ _FAMILIES = (
         end_token="<end_of_turn>",
         header_tokens=("<bos>", "<start_of_turn>"),
         models="Gemma 1, 2 and 3 Instruct",
-        note="no official format of tools, calls and results: here they are words in the user's and the model's turns; what is said "
-        "between two messages of the model, hints and system messages too, stands in one user turn; thinking in a log is "
-        "left out and counted",
+        note=(
+            "no official format of tools, calls and results: here they are words in the user's and"
+            " the model's turns; what is said between two messages of the model, hints and system"
+            " messages too, stands in one user turn; thinking in a log is left out and counted"
+        ),
         hint="joined",
         official_tools=False,
         sha256=(
@@ -310,10 +377,13 @@ _FAMILIES = (
         call_end_token="<|call|>",
         header_tokens=("<|start|>", "<|message|>", "<|channel|>", "<|end|>"),
         models="gpt-oss-20b and gpt-oss-120b",
-        note="thinking is the analysis channel, a message without it has none; words beside a call are analysis too, commentary if there "
-        "is thinking; a message ends with <|call|> or <|return|> also in mid-conversation; several calls of a message follow one another, "
-        "each with its own <|call|> (counted as parallel_calls); a system message in mid-conversation is a developer message; the date is "
-        "2025-08-05",
+        note=(
+            "thinking is the analysis channel, a message without it has none; words beside a call"
+            " are analysis too, commentary if there is thinking; a message ends with <|call|> or"
+            " <|return|> also in mid-conversation; several calls of a message follow one another,"
+            " each with its own <|call|> (counted as parallel_calls); a system message in"
+            " mid-conversation is a developer message; the date is 2025-08-05"
+        ),
         thinking="kept",
         call_each=True,
         rewrites_steps=True,
@@ -326,14 +396,33 @@ FAMILIES: Mapping[str, Family] = {family.name: family for family in _FAMILIES}
 _CALL = {
     "id": "callabc01",
     "type": "function",
-    "function": {"name": "look", "arguments": {"path": "a b/ö.py", "n": 2, "ok": True, "deep": {"x": [1, None]}}},
+    "function": {
+        "name": "look",
+        "arguments": {"path": "a b/ö.py", "n": 2, "ok": True, "deep": {"x": [1, None]}},
+    },
 }
-_TOOL = {"type": "function", "function": {"name": "look", "description": "Look at it.", "parameters": {"type": "object", "properties": {}}}}
-# Conversations on which an official template preserves prefixes and loses nothing; (messages, with tools, generation prompt).
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Look at it.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+# Conversations on which an official template preserves prefixes and loses nothing; (messages, with
+# tools, generation prompt).
 PROBES: tuple[tuple[Messages, bool, bool], ...] = (
     (({"role": "user", "content": "hello"},), False, True),
-    (({"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}), True, True),
-    (({"role": "user", "content": "hello"}, {"role": "assistant", "content": "well"}), False, False),
+    (
+        ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}),
+        True,
+        True,
+    ),
+    (
+        ({"role": "user", "content": "hello"}, {"role": "assistant", "content": "well"}),
+        False,
+        False,
+    ),
     (
         (
             {"role": "user", "content": "hello"},
@@ -353,10 +442,12 @@ def template_sha256(text: str) -> str:
 
 
 def recognise(own_template: str, render: Render) -> Family | None:
-    """The family whose variant stands for a tokenizer's own template, by its text, else by what it renders; None = unknown.
+    """The family whose variant stands for a tokenizer's own template, by its text, else by what it
+    renders; None = unknown.
 
-    `render(messages, tools=..., add_generation_prompt=..., template=..., **options)` renders with the tokenizer's special tokens.
-    Qwen3's hybrid template serves two families; the non-thinking one is taken unless settings name the other.
+    `render(messages, tools=..., add_generation_prompt=..., template=..., **options)` renders with
+    the tokenizer's special tokens. Qwen3's hybrid template serves two families; the non-thinking
+    one is taken unless settings name the other.
     """
     fingerprint = template_sha256(own_template)
     for family in FAMILIES.values():
@@ -368,27 +459,47 @@ def recognise(own_template: str, render: Render) -> Family | None:
     return None
 
 
-def _agree(probe: tuple[Messages, bool, bool], family: Family, own_template: str, render: Render) -> bool:
+def _agree(
+    probe: tuple[Messages, bool, bool], family: Family, own_template: str, render: Render
+) -> bool:
     messages, with_tools, prompt = probe
-    if not family.official_tools and (with_tools or any(m["role"] in ("tool", "system") for m in messages)):
+    if not family.official_tools and (
+        with_tools or any(m["role"] in ("tool", "system") for m in messages)
+    ):
         return True
     if family.rewrites_steps and sum(m["role"] == "assistant" for m in messages) > 1:
         messages, prompt = messages[:2], False
     messages = [_asked(m, family) for m in messages]
     tools = [_TOOL] if with_tools else None
     try:
-        theirs = render(messages, tools=tools, add_generation_prompt=prompt, template=own_template, **family.options)
+        theirs = render(
+            messages,
+            tools=tools,
+            add_generation_prompt=prompt,
+            template=own_template,
+            **family.options,
+        )
     except RenderError:  # a template that rejects a tool or a role is of another family
         return False
-    ours = render(messages, tools=tools, add_generation_prompt=prompt, template=family.template, **family.as_of_today())
+    ours = render(
+        messages,
+        tools=tools,
+        add_generation_prompt=prompt,
+        template=family.template,
+        **family.as_of_today(),
+    )
     if not family.official_ends and messages[-1]["role"] == "assistant":
         ours = ours.removesuffix(family.end_of(messages[-1]))
     return theirs == ours
 
 
 def _asked(message: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """A message as the official template of a family reads it: thinking left out, or under both names that templates have for it."""
+    """A message as the official template of a family reads it: thinking left out, or under both
+    names that templates have for it."""
     asked = {k: v for k, v in message.items() if k != "reasoning_content"}
     if family.thinking == "kept" and "reasoning_content" in message:
-        asked |= {"reasoning_content": message["reasoning_content"], "thinking": message["reasoning_content"]}
+        asked |= {
+            "reasoning_content": message["reasoning_content"],
+            "thinking": message["reasoning_content"],
+        }
     return asked

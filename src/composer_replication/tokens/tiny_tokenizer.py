@@ -1,4 +1,5 @@
-"""A byte-level BPE tokenizer trained on the spot, with the special tokens and chat template of the qwen3 family."""
+"""A byte-level BPE tokenizer trained on the spot, with the special tokens and chat template of the
+qwen3 family."""
 
 from __future__ import annotations
 
@@ -8,19 +9,37 @@ from typing import Any
 from composer_replication.core.errors import ConfigError, need
 from composer_replication.tokens.template_families import FAMILIES
 
-# How Qwen2, Qwen2.5 and Qwen3 cut text before BPE: contractions, words, single digits, punctuation with its newlines, blank lines.
-QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# How Qwen2, Qwen2.5 and Qwen3 cut text before BPE: contractions, words, single digits, punctuation
+# with its newlines, blank lines.
+QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 CHATML_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-CHATML_PLAIN = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+CHATML_PLAIN = (
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+)
 MIN_VOCAB = 256 + len(CHATML_SPECIAL) + len(CHATML_PLAIN)
 
 
 def train_bpe(
-    texts: Iterable[str], *, vocab_size: int, pattern: str = QWEN_PATTERN, special: tuple[str, ...], plain: tuple[str, ...] = ()
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    pattern: str = QWEN_PATTERN,
+    special: tuple[str, ...],
+    plain: tuple[str, ...] = (),
 ) -> Any:
-    """A `tokenizers.Tokenizer` with `vocab_size` entries at most; `special` and `plain` tokens stand at the end of the vocabulary.
+    """A `tokenizers.Tokenizer` with `vocab_size` entries at most; `special` and `plain` tokens
+    stand at the end of the vocabulary.
 
-    The same texts in the same order give the same tokenizer. Example: train_bpe(["a b"], vocab_size=300, special=("<|end|>",))
+    The same texts in the same order give the same tokenizer. Example: train_bpe(["a b"],
+    vocab_size=300, special=("<|end|>",))
     """
     tk: Any = need("tokenizers", extra="train")
     tokenizer = tk.Tokenizer(tk.models.BPE())
@@ -39,24 +58,44 @@ def train_bpe(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer=trainer)
-    tokenizer.add_special_tokens([tk.AddedToken(token, normalized=False, special=True) for token in special])
+    tokenizer.add_special_tokens(
+        [tk.AddedToken(token, normalized=False, special=True) for token in special]
+    )
     tokenizer.add_tokens([tk.AddedToken(token, normalized=False, special=False) for token in plain])
     return tokenizer
 
 
 def train_tiny_tokenizer(
-    texts: Iterable[str], *, vocab_size: int = 2048, pattern: str = QWEN_PATTERN, phrases: Sequence[str] = (), family: str = "qwen3"
+    texts: Iterable[str],
+    *,
+    vocab_size: int = 2048,
+    pattern: str = QWEN_PATTERN,
+    phrases: Sequence[str] = (),
+    family: str = "qwen3",
 ) -> Any:
-    """A PreTrainedTokenizerFast for the tiny student: Qwen's special tokens, pad apart from eos, our chat template of a family.
+    """A PreTrainedTokenizerFast for the tiny student: Qwen's special tokens, pad apart from eos,
+    our chat template of a family.
 
-    Any text can be encoded (the 256 bytes are always in the vocabulary), so `texts` only decides how well. Each of `phrases` is one
-    token wherever it stands; they are part of `vocab_size`. Training has no randomness: the same texts in the same order give the same
-    tokenizer. Raises ConfigError where there is no room for the bytes.
+    Any text can be encoded (the 256 bytes are always in the vocabulary), so `texts` only decides
+    how well. Each of `phrases` is one token wherever it stands; they are part of `vocab_size`.
+    Training has no randomness: the same texts in the same order give the same tokenizer. Raises
+    ConfigError where there is no room for the bytes.
     """
     if vocab_size < MIN_VOCAB + len(phrases):
-        raise ConfigError(f"a byte-level tokenizer needs at least {MIN_VOCAB + len(phrases)} entries, not {vocab_size}")
+        raise ConfigError(
+            f"a byte-level tokenizer needs at least {MIN_VOCAB + len(phrases)} entries, not"
+            f" {vocab_size}"
+        )
     transformers = need("transformers", extra="train")
-    backend = train_bpe(texts, vocab_size=vocab_size, pattern=pattern, special=CHATML_SPECIAL, plain=(*CHATML_PLAIN, *phrases))
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    backend = train_bpe(
+        texts,
+        vocab_size=vocab_size,
+        pattern=pattern,
+        special=CHATML_SPECIAL,
+        plain=(*CHATML_PLAIN, *phrases),
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
     tokenizer.chat_template = FAMILIES[family].template
     return tokenizer

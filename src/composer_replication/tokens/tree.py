@@ -5,12 +5,15 @@
     hints = forest.over([2], cached=student)                   the rest of row 2, on the keys and values that `student` kept
     hints.packed(2)                                            where each token of row 2 stands among `student`'s tokens, then its own
 
-A session with sites and pairs is one tree: its trunk is the session itself, a hint and a chosen answer are branches, a rejected answer
-that is the session's own turn is a span of the trunk. Several sessions are several trees of one forest; where a template rewrites history,
-rows part there by themselves. A pass packs its nodes as *chains*: runs of nodes in which each is the child of the one before, so that the
-trunk stays in one piece. A token sees the ancestors of its node and what stands before it in its node, nothing else.
+A session with sites and pairs is one tree: its trunk is the session itself, a hint and a chosen
+answer are branches, a rejected answer that is the session's own turn is a span of the trunk.
+Several sessions are several trees of one forest; where a template rewrites history, rows part there
+by themselves. A pass packs its nodes as *chains*: runs of nodes in which each is the child of the
+one before, so that the trunk stays in one piece. A token sees the ancestors of its node and what
+stands before it in its node, nothing else.
 
-Shapes: Q tokens of a pass, K tokens that it can see (those of the pass whose cache it stands on, then its own).
+Shapes: Q tokens of a pass, K tokens that it can see (those of the pass whose cache it stands on,
+then its own).
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ _BLOCK = 512  # ids compared at once
 
 
 class TreeCost(NamedTuple):
-    """What a pass costs: tokens through the layers, and (query, key) pairs in each full attention layer."""
+    """What a pass costs: tokens through the layers, and (query, key) pairs in each full attention
+    layer."""
 
     tokens: int
     pairs: int
@@ -37,7 +41,8 @@ class TreeCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A run of ids below `parent` (-1 = a root), whose first token stands at position `depth` of every row that holds it."""
+    """A run of ids below `parent` (-1 = a root), whose first token stands at position `depth` of
+    every row that holds it."""
 
     ids: tuple[int, ...]
     parent: int
@@ -59,12 +64,14 @@ class Grower:
     tokens: int = 0
 
     def add(self, row: Sequence[int]) -> int:
-        """Insert a row; returns the node it ends with. Raises AlignmentError for a row without a token."""
+        """Insert a row; returns the node it ends with. Raises AlignmentError for a row without a
+        token."""
         ids = tuple(row)
         if not ids:
             raise AlignmentError("a row without a token has no place in a tree")
         parent, node, at, shared = self._walk(ids)
-        if node >= 0 and shared < len(self.nodes[node].ids):  # the row leaves a node, or ends, in its middle
+        # the row leaves a node, or ends, in its middle
+        if node >= 0 and shared < len(self.nodes[node].ids):
             node = self._split(node, shared)
         if at < len(ids):
             parent = node if node >= 0 else parent
@@ -77,7 +84,8 @@ class Grower:
         return len(ids) - self._walk(ids)[2]
 
     def _walk(self, ids: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """(parent of the last node reached, that node or -1, tokens of the row found, tokens found of that node)."""
+        """(parent of the last node reached, that node or -1, tokens of the row found, tokens found
+        of that node)."""
         below, parent, node, at, shared = self.roots, -1, -1, 0, 0
         while at < len(ids) and (found := below.get(ids[at])) is not None:
             parent, node = node, found
@@ -96,7 +104,8 @@ class Grower:
         return len(self.nodes) - 1
 
     def _split(self, node: int, at: int) -> int:
-        """Cut a node in two; the lower part keeps its number, so rows that end there still do. Returns the upper part."""
+        """Cut a node in two; the lower part keeps its number, so rows that end there still do.
+        Returns the upper part."""
         whole = self.nodes[node]
         upper = self._new(whole.ids[:at], whole.parent, whole.depth)
         self.tokens -= at
@@ -110,7 +119,8 @@ class Grower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """The nodes of some rows: `paths[row]` are a row's nodes from its root on; [enter, exit) counts the nodes below and including one."""
+    """The nodes of some rows: `paths[row]` are a row's nodes from its root on; [enter, exit) counts
+    the nodes below and including one."""
 
     nodes: tuple[Node, ...]
     paths: tuple[tuple[int, ...], ...]
@@ -139,7 +149,8 @@ class Forest:
     def over(self, rows: Sequence[int], *, cached: Pass | None = None) -> Pass:
         """A pass over everything that these rows hold, but for what `cached` holds already.
 
-        A row whose end is cached adds nothing. Raises AlignmentError where `cached` itself stands on another pass.
+        A row whose end is cached adds nothing. Raises AlignmentError where `cached` itself stands
+        on another pass.
         """
         if cached is not None and cached.cached is not None:
             raise AlignmentError("a pass can stand on the cache of one other pass only")
@@ -150,10 +161,12 @@ class Forest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Some nodes of a forest in the order of one forward, e.g. forest.over([0, 1]).size; `cached` is the pass whose cache it stands on.
+    """Some nodes of a forest in the order of one forward, e.g. forest.over([0, 1]).size; `cached`
+    is the pass whose cache it stands on.
 
-    `starts[node]` says where a node of it begins. `position_Q` is where a token stands in its rows: what follows a fork goes on counting
-    from the fork. `interval_Q2` is [enter, exit) of each token's node. Tokens are numbered those of `cached` first, then its own.
+    `starts[node]` says where a node of it begins. `position_Q` is where a token stands in its rows:
+    what follows a fork goes on counting from the fork. `interval_Q2` is [enter, exit) of each
+    token's node. Tokens are numbered those of `cached` first, then its own.
     """
 
     forest: Forest
@@ -186,14 +199,18 @@ class Pass:
 
     @property
     def seen(self) -> tuple[Tensor, Tensor]:
-        """(position_K, interval_K2) of the tokens that this pass can see: those of the cache, then its own."""
+        """(position_K, interval_K2) of the tokens that this pass can see: those of the cache, then
+        its own."""
         if self.cached is None:
             return self.position_Q, self.interval_Q2
         below = self.cached
-        return torch.cat([below.position_Q, self.position_Q]), torch.cat([below.interval_Q2, self.interval_Q2])
+        return torch.cat([below.position_Q, self.position_Q]), torch.cat(
+            [below.interval_Q2, self.interval_Q2]
+        )
 
     def mask_QK(self, *, window: int | None = None) -> Tensor:
-        """Which tokens see which, written out from the intervals: the independent check on chains; see `dense_mask`.
+        """Which tokens see which, written out from the intervals: the independent check on chains;
+        see `dense_mask`.
 
         >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).mask_QK().int().tolist()
         [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
@@ -201,7 +218,8 @@ class Pass:
         return dense_mask(self, window=window)
 
     def packed(self, row: int) -> Tensor:
-        """The number of each token of a row; raises AlignmentError where the pass does not hold the row.
+        """The number of each token of a row; raises AlignmentError where the pass does not hold the
+        row.
 
         >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).packed(1).tolist()
         [0, 2]
@@ -242,7 +260,8 @@ def _intervals(grower: Grower) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
-    """Chains of the wanted nodes: each goes down to the child with the most tokens below it, the other children begin chains."""
+    """Chains of the wanted nodes: each goes down to the child with the most tokens below it, the
+    other children begin chains."""
     children: dict[int, list[int]] = {node: [] for node in wanted}
     tops: list[int] = []
     for node in sorted(wanted, key=lambda n: forest.enter[n]):
@@ -269,25 +288,44 @@ def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
             node = below[0]
         above = _above(forest, forest.nodes[top].parent, starts, chains, chain_of, cached)
         chains.append(Chain(ForwardSpan(first, place, forest.nodes[top].depth), above))
-    return Pass(forest=forest, starts=starts, chains=tuple(chains), cached=cached, **_tensors(forest, starts, chains))
+    return Pass(
+        forest=forest,
+        starts=starts,
+        chains=tuple(chains),
+        cached=cached,
+        **_tensors(forest, starts, chains),
+    )
 
 
 def _tensors(forest: Forest, starts: dict[int, int], chains: list[Chain]) -> dict[str, Tensor]:
     """Ids, positions and intervals of the tokens, in the order of the nodes."""
-    spans = [torch.arange(own.depth, own.depth + own.end - own.start) for own in (chain.own for chain in chains)]
+    spans = [
+        torch.arange(own.depth, own.depth + own.end - own.start)
+        for own in (chain.own for chain in chains)
+    ]
     sizes = torch.tensor([len(forest.nodes[node].ids) for node in starts], dtype=torch.long)
-    intervals = torch.tensor([(forest.enter[node], forest.exit[node]) for node in starts], dtype=torch.long).view(-1, 2)
+    intervals = torch.tensor(
+        [(forest.enter[node], forest.exit[node]) for node in starts], dtype=torch.long
+    ).view(-1, 2)
     return {
-        "ids_Q": torch.tensor([i for node in starts for i in forest.nodes[node].ids], dtype=torch.long),
+        "ids_Q": torch.tensor(
+            [i for node in starts for i in forest.nodes[node].ids], dtype=torch.long
+        ),
         "position_Q": torch.cat(spans) if spans else torch.zeros(0, dtype=torch.long),
         "interval_Q2": intervals.repeat_interleave(sizes, dim=0),
     }
 
 
 def _above(
-    forest: Forest, parent: int, starts: dict[int, int], chains: list[Chain], chain_of: dict[int, int], cached: Pass | None
+    forest: Forest,
+    parent: int,
+    starts: dict[int, int],
+    chains: list[Chain],
+    chain_of: dict[int, int],
+    cached: Pass | None,
 ) -> tuple[ForwardSpan, ...]:
-    """Where everything above a chain stands, root first: the part of the parent's chain down to the fork, and what is above that."""
+    """Where everything above a chain stands, root first: the part of the parent's chain down to the
+    fork, and what is above that."""
     if parent < 0:
         return ()
     end = forest.nodes[parent].depth + len(forest.nodes[parent].ids)
@@ -296,7 +334,9 @@ def _above(
         cut = chain.own.start + end - chain.own.depth
         return (*chain.above, ForwardSpan(chain.own.start, cut, chain.own.depth))
     if cached is None or parent not in cached.starts:
-        raise AlignmentError("a node of this pass has a parent that is neither in it nor in the cache")
+        raise AlignmentError(
+            "a node of this pass has a parent that is neither in it nor in the cache"
+        )
     at = cached.starts[parent]
     (chain,) = [c for c in cached.chains if c.own.start <= at < c.own.end]
     cut = chain.own.start + end - chain.own.depth

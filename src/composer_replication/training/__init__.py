@@ -1,1 +1,2 @@
-"""The reference trainer: loop.py, and around it sampler, reference models, optimiser, health and checkpoints."""
+"""The reference trainer: loop.py, and around it sampler, reference models, optimiser, health and
+checkpoints."""

@@ -1,16 +1,19 @@
-"""Which examples and pairs a step trains on: a pure function of seed and step, so there is no sampler state to save.
+"""Which examples and pairs a step trains on: a pure function of seed and step, so there is no
+sampler state to save.
 
-Examples fall into two strata, with and without the rarer of the two channels (hint views, mostly). Each stratum is drawn without
-replacement: a shuffled pass, then another. Every step takes at least one example of each stratum that exists, so a few hint views
-among many sessions still reach every step, and a step without a channel's inputs means that the data set has none; beyond that
-the strata share the step in proportion. One example a step cannot do that, so it is refused where both strata exist.
-Pairs come with the example that they branch off, so that a step's three channels share one trunk: each is seen once a pass over the
-examples. Those whose session is no example, and those of a step whose examples bring none, are drawn on their own, in proportion and at
-least one a step; `batch_pairs` draws that many on their own instead.
-Anchors come from `batch_anchors` sessions that have some, on top of the examples: an example drawn for its anchors
-brings nothing else, one drawn for the other channels brings no anchor, so how often each is seen does not depend on the other.
-With live rollouts that make the step's examples, imported ones can be left out (`imported=False`); pairs and anchors remain.
-Every rank draws the same step and takes its share of it (`share`).
+Examples fall into two strata, with and without the rarer of the two channels (hint views, mostly).
+Each stratum is drawn without replacement: a shuffled pass, then another. Every step takes at least
+one example of each stratum that exists, so a few hint views among many sessions still reach every
+step, and a step without a channel's inputs means that the data set has none; beyond that the strata
+share the step in proportion. One example a step cannot do that, so it is refused where both strata
+exist. Pairs come with the example that they branch off, so that a step's three channels share one
+trunk: each is seen once a pass over the examples. Those whose session is no example, and those of a
+step whose examples bring none, are drawn on their own, in proportion and at least one a step;
+`batch_pairs` draws that many on their own instead. Anchors come from `batch_anchors` sessions that
+have some, on top of the examples: an example drawn for its anchors brings nothing else, one drawn
+for the other channels brings no anchor, so how often each is seen does not depend on the other.
+With live rollouts that make the step's examples, imported ones can be left out (`imported=False`);
+pairs and anchors remain. Every rank draws the same step and takes its share of it (`share`).
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampler:
-    """Draws the steps of a run, e.g. Sampler(examples=..., pairs=..., batch_examples=8, seed=7).step(0).
+    """Draws the steps of a run, e.g. Sampler(examples=..., pairs=..., batch_examples=8,
+    seed=7).step(0).
 
     Raises ConfigError for one example a step where some examples hold a channel that others lack.
     """
@@ -44,7 +48,11 @@ class Sampler:
     homes: Sequence[str | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "homes", [] if self.batch_pairs or not self.imported else homes_of(self.examples, self.pairs))
+        object.__setattr__(
+            self,
+            "homes",
+            [] if self.batch_pairs or not self.imported else homes_of(self.examples, self.pairs),
+        )
         if self.imported and self.batch_examples < 2 and all(parts := strata(self.examples)):
             raise ConfigError(
                 "train.batch_examples = 1 cannot feed both lm_ce and hint in every step: "
@@ -53,16 +61,27 @@ class Sampler:
             )
 
     def step(self, step: int) -> tuple[list[TrainingExample], list[PreferencePair]]:
-        """The examples and pairs of one step (counted from 0), the same for the same seed whatever was drawn before."""
+        """The examples and pairs of one step (counted from 0), the same for the same seed whatever
+        was drawn before."""
         rarer, rest = strata(self.examples)
         size = min(self.batch_examples, len(rarer) + len(rest))
         per_step = _rarer_per_step(len(rarer), len(rest), size)
-        chosen = self._draw(rarer, "rarer", step, per_step) + self._draw(rest, "rest", step, size - per_step) if self.imported else []
+        chosen = (
+            self._draw(rarer, "rarer", step, per_step)
+            + self._draw(rest, "rest", step, size - per_step)
+            if self.imported
+            else []
+        )
         chosen = [replace(e, anchored=()) if e.anchored else e for e in chosen]
-        return chosen + self._anchors(step), self._pairs(step, chosen, size=size, num_examples=len(rarer) + len(rest))
+        return chosen + self._anchors(step), self._pairs(
+            step, chosen, size=size, num_examples=len(rarer) + len(rest)
+        )
 
-    def _pairs(self, step: int, chosen: Sequence[TrainingExample], *, size: int, num_examples: int) -> list[PreferencePair]:
-        """`batch_pairs` of all; or what comes with the chosen examples and a share of those that come with none."""
+    def _pairs(
+        self, step: int, chosen: Sequence[TrainingExample], *, size: int, num_examples: int
+    ) -> list[PreferencePair]:
+        """`batch_pairs` of all; or what comes with the chosen examples and a share of those that
+        come with none."""
         if self.batch_pairs or not chosen:
             return self._draw(self.pairs, "pairs", step, self.batch_pairs or self.batch_examples)
         brought = {e.id for e in chosen}
@@ -70,14 +89,18 @@ class Sampler:
         alone = [pair for pair, home in zip(self.pairs, self.homes, strict=True) if home is None]
         if not found and not alone:
             return self._draw(self.pairs, "pairs", step, 1)
-        return found + self._draw(alone, "pairs", step, max(1, round(size * len(alone) / num_examples)))
+        return found + self._draw(
+            alone, "pairs", step, max(1, round(size * len(alone) / num_examples))
+        )
 
     def _anchors(self, step: int) -> list[TrainingExample]:
         """The anchored examples of `batch_anchors` sessions, with their anchors alone."""
         sessions: dict[str, list[TrainingExample]] = {}
         for example in self.examples if self.batch_anchors else ():
             if example.anchored:
-                sessions.setdefault(example.session_id, []).append(replace(example, trained=(), hints=(), actions=()))
+                sessions.setdefault(example.session_id, []).append(
+                    replace(example, trained=(), hints=(), actions=())
+                )
         drawn = self._draw(list(sessions), "anchors", step, min(self.batch_anchors, len(sessions)))
         return [example for name in drawn for example in sessions[name]]
 
@@ -85,7 +108,9 @@ class Sampler:
         return drawn(items, stratum=stratum, step=step, per_step=per_step, seed=self.seed)
 
 
-def drawn(items: Sequence[Item], *, stratum: str, step: int, per_step: int, seed: int) -> list[Item]:
+def drawn(
+    items: Sequence[Item], *, stratum: str, step: int, per_step: int, seed: int
+) -> list[Item]:
     """The step's entries of the endless list of shuffled passes.
 
     >>> sorted(drawn("abcd", stratum="x", step=0, per_step=2, seed=1) + drawn("abcd", stratum="x", step=1, per_step=2, seed=1))
@@ -103,10 +128,14 @@ def drawn(items: Sequence[Item], *, stratum: str, step: int, per_step: int, seed
     return found
 
 
-def homes_of(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> list[str | None]:
-    """The id of the example that each pair comes with: the first of its session's drawable ones that begins with its prefix, or the first.
+def homes_of(
+    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
+) -> list[str | None]:
+    """The id of the example that each pair comes with: the first of its session's drawable ones
+    that begins with its prefix, or the first.
 
-    None where its session has none. Example: a session cut in two windows, the pair's prefix is the beginning of the second -> the second
+    None where its session has none. Example: a session cut in two windows, the pair's prefix is the
+    beginning of the second -> the second
     """
     of_session: dict[str, list[TrainingExample]] = {}
     for part in strata(examples):
@@ -120,10 +149,14 @@ def homes_of(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair
     return homes
 
 
-def strata(examples: Sequence[TrainingExample]) -> tuple[list[TrainingExample], list[TrainingExample]]:
-    """The examples that hold the rarer of the two channels, and those that hold only the other; one of each feeds both channels.
+def strata(
+    examples: Sequence[TrainingExample],
+) -> tuple[list[TrainingExample], list[TrainingExample]]:
+    """The examples that hold the rarer of the two channels, and those that hold only the other; one
+    of each feeds both channels.
 
-    Example: strata([<hint view, trained spans>, <trained spans>, <neither>]) -> the first; the second
+    Example: strata([<hint view, trained spans>, <trained spans>, <neither>]) -> the first; the
+    second
     """
     hinted, trained = ([e for e in examples if e.hints], [e for e in examples if e.trained])
     if len(hinted) <= len(trained):

@@ -24,7 +24,15 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from composer_replication.core.checkpoints import OPTIMISER, SCHEMA, TRAINER, UNSEALED, is_whole, read_trainer, seal
+from composer_replication.core.checkpoints import (
+    OPTIMISER,
+    SCHEMA,
+    TRAINER,
+    UNSEALED,
+    is_whole,
+    read_trainer,
+    seal,
+)
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DamagedError, DataError, UnwrittenError
 from composer_replication.core.files import make_folder, make_private, sync, sync_all
@@ -47,11 +55,13 @@ def save_checkpoint(
     keep: int,
     extra: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write the checkpoint after `step` steps, then remove all but the newest `keep` and the newest good one; returns its folder.
+    """Write the checkpoint after `step` steps, then remove all but the newest `keep` and the newest
+    good one; returns its folder.
 
-    `extra` are tensors that are neither weights nor optimiser state (`Trainer.extra_tensors`); `load_extra` reads them.
-    All of it is on the disk before it has its name, and so are the run's lines up to here. Raises UnwrittenError where there is no room
-    for it: the checkpoints before it stand as they were.
+    `extra` are tensors that are neither weights nor optimiser state (`Trainer.extra_tensors`);
+    `load_extra` reads them. All of it is on the disk before it has its name, and so are the run's
+    lines up to here. Raises UnwrittenError where there is no room for it: the checkpoints before it
+    stand as they were.
     """
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
@@ -67,7 +77,10 @@ def save_checkpoint(
         }
         save_file(tensors, str(scratch / OPTIMISER))
         if extra:
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()}, str(scratch / REFERENCES))
+            save_file(
+                {name: tensor.detach().cpu().contiguous() for name, tensor in extra.items()},
+                str(scratch / REFERENCES),
+            )
         write_json(scratch / TRAINER, {"schema": SCHEMA, "step": step, **state})
         seal(scratch)
         make_private(scratch)  # libraries wrote into it
@@ -83,21 +96,36 @@ def save_checkpoint(
 
 
 class _Whole:
-    """While the block runs a checkpoint is written; where the system refuses that, what was written of it is removed, and said."""
+    """While the block runs a checkpoint is written; where the system refuses that, what was written
+    of it is removed, and said."""
 
     def __init__(self, run: RunDir, scratch: Path, *, step: int) -> None:
         self.run, self.scratch, self.step = run, scratch, step
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         # tokenizers raises a bare Exception with the system's words in it
-        if isinstance(error, (OSError, SafetensorError)) or (isinstance(error, Exception) and "(os error " in str(error)):
+        if isinstance(error, (OSError, SafetensorError)) or (
+            isinstance(error, Exception) and "(os error " in str(error)
+        ):
             shutil.rmtree(self.scratch, ignore_errors=True)
             kept = self.run.checkpoints()
-            stands = f"{kept[-1][1].name} stands as it was" if kept else "the run has no checkpoint yet"
-            what = f"the checkpoint after step {self.step} could not be written: {_words(error)}; {stands}"
-            fix = f"make room there, then resume: it goes on after step {kept[-1][0] if kept else 0}"
+            stands = (
+                f"{kept[-1][1].name} stands as it was" if kept else "the run has no checkpoint yet"
+            )
+            what = (
+                f"the checkpoint after step {self.step} could not be written: {_words(error)};"
+                f" {stands}"
+            )
+            fix = (
+                f"make room there, then resume: it goes on after step {kept[-1][0] if kept else 0}"
+            )
             raise UnwrittenError(what, where=str(self.run.checkpoints_dir), fix=fix) from error
 
 
@@ -107,7 +135,8 @@ def _words(error: BaseException) -> str:
 
 
 def remove_partial_checkpoints(run: RunDir, *, keep: int) -> None:
-    """Remove what a kill left: checkpoints that were being written or removed, and old ones that it kept from being removed."""
+    """Remove what a kill left: checkpoints that were being written or removed, and old ones that it
+    kept from being removed."""
     for leftover in run.checkpoints_dir.glob(".*.part") if run.checkpoints_dir.is_dir() else ():
         shutil.rmtree(leftover)
     for old in _outdated(run, keep=keep):
@@ -122,14 +151,16 @@ def _remove(folder: Path) -> None:
 
 
 def _outdated(run: RunDir, *, keep: int) -> list[Path]:
-    """All but the newest `keep` checkpoints, and never the newest good one: it is what a stopped run goes back to."""
+    """All but the newest `keep` checkpoints, and never the newest good one: it is what a stopped
+    run goes back to."""
     kept = run.checkpoints()
     good = [folder for _, folder in kept if is_good(folder)][-1:]
     return [folder for _, folder in kept[:-keep] if folder not in good]
 
 
 def is_good(folder: Path) -> bool:
-    """Whether no health rule was past half of its limit when the checkpoint was written; without live rollouts there is no such rule."""
+    """Whether no health rule was past half of its limit when the checkpoint was written; without
+    live rollouts there is no such rule."""
     try:
         return bool(read_trainer(folder).get("good", True))
     except DamagedError:
@@ -137,15 +168,28 @@ def is_good(folder: Path) -> bool:
 
 
 def good_checkpoint(run: RunDir) -> tuple[int, Path]:
-    """(steps, folder) of the newest good checkpoint whose files are those that were written; raises DataError where there is none."""
-    good = next(((step, folder) for step, folder in reversed(run.checkpoints()) if is_good(folder) and is_whole(folder)), None)
+    """(steps, folder) of the newest good checkpoint whose files are those that were written; raises
+    DataError where there is none."""
+    good = next(
+        (
+            (step, folder)
+            for step, folder in reversed(run.checkpoints())
+            if is_good(folder) and is_whole(folder)
+        ),
+        None,
+    )
     if good is None:
-        raise DataError("no good checkpoint to go back to", where=str(run.checkpoints_dir), fix="start a new run")
+        raise DataError(
+            "no good checkpoint to go back to",
+            where=str(run.checkpoints_dir),
+            fix="start a new run",
+        )
     return good
 
 
 def set_aside(run: RunDir, *, after: int) -> list[str]:
-    """Rename the checkpoints of more than `after` steps, so that nothing takes their weights for the run's; returns the new names.
+    """Rename the checkpoints of more than `after` steps, so that nothing takes their weights for
+    the run's; returns the new names.
 
     Example: step_000040 -> rejected_step_000040
     """
@@ -161,10 +205,13 @@ def set_aside(run: RunDir, *, after: int) -> list[str]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What trainer.json holds; raises DataError for another schema, DamagedError for a folder without it."""
+    """What trainer.json holds; raises DataError for another schema, DamagedError for a folder
+    without it."""
     state = read_trainer(folder)
     if state.get("schema") not in (SCHEMA, UNSEALED):
-        what = f"checkpoint schema {state.get('schema')!r}, this version reads {UNSEALED} and {SCHEMA}"
+        what = (
+            f"checkpoint schema {state.get('schema')!r}, this version reads {UNSEALED} and {SCHEMA}"
+        )
         raise DataError(what, where=str(folder / TRAINER), fix="start a new run")
     return state
 
@@ -177,9 +224,13 @@ def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optim
         name, slot = key.rsplit("/", 1)
         if name not in parameters or (slot != "step" and value.shape != parameters[name].shape):
             what = f"the optimiser state is of another model: {name} does not fit"
-            raise DataError(what, where=str(folder / OPTIMISER), fix="resume with the run's own student")
+            raise DataError(
+                what, where=str(folder / OPTIMISER), fix="resume with the run's own student"
+            )
         # AdamW keeps its step count on the CPU
-        optimiser.state[parameters[name]][slot] = value if slot == "step" else value.to(parameters[name].device)
+        optimiser.state[parameters[name]][slot] = (
+            value if slot == "step" else value.to(parameters[name].device)
+        )
 
 
 def load_extra(folder: Path) -> dict[str, Tensor]:
@@ -195,22 +246,38 @@ def training_settings(config: Config) -> dict[str, Any]:
     return {key: dump[key] for key in ("seed", "student", "train", *live)}
 
 
-def check_resume(state: Mapping[str, Any], *, settings: Mapping[str, Any], identity: Mapping[str, str], accept_changes: bool) -> list[str]:
-    """The settings that changed since the checkpoint; raises where they were not accepted, or data or start weights differ."""
+def check_resume(
+    state: Mapping[str, Any],
+    *,
+    settings: Mapping[str, Any],
+    identity: Mapping[str, str],
+    accept_changes: bool,
+) -> list[str]:
+    """The settings that changed since the checkpoint; raises where they were not accepted, or data
+    or start weights differ."""
     changed = diff_settings(state["settings"], settings)
-    if changed and not accept_changes:  # first: other data may only be what other settings made of it
-        fix = "resume with the flags and settings that the run was started with (its command.txt), or with --accept-changes"
+    # first: other data may only be what other settings made of it
+    if changed and not accept_changes:
+        fix = (
+            "resume with the flags and settings that the run was started with (its command.txt), or"
+            " with --accept-changes"
+        )
         raise ConfigError("settings changed since the checkpoint: " + "; ".join(changed), fix=fix)
     if state["data_sha256"] != identity["data_sha256"]:
-        raise DataError("the examples or pairs are not those of this run", fix="start a new run, or build the same examples again")
+        raise DataError(
+            "the examples or pairs are not those of this run",
+            fix="start a new run, or build the same examples again",
+        )
     if state["start_sha256"] != identity["start_sha256"]:
         raise DataError(
-            "the student's start weights are not those of this run: the frozen teacher would be another model",
+            "the student's start weights are not those of this run: the frozen teacher would be"
+            " another model",
             fix="load the student that the run started from",
         )
     if state.get("env_sha256", "") != identity.get("env_sha256", ""):
         raise DataError(
-            "the file of your own environment has changed since the checkpoint: its tasks would be others",
+            "the file of your own environment has changed since the checkpoint: its tasks would be"
+            " others",
             where="rollouts.env",
             fix="put the file back as it was (data/manifest.json has its hash), or start a new run",
         )

@@ -1,11 +1,13 @@
-"""A server that writes the student's messages: how the weights get there, which version it holds, and whether it really holds them.
+"""A server that writes the student's messages: how the weights get there, which version it holds,
+and whether it really holds them.
 
     generator = Generator.of(config)                              # None where the student writes its messages in this process
     model = generator.writer(student, step=12, note=journal.event)
     model.version                                                 # 12, or an older one between two hand-overs
 
-A hand-over has three parts: the weights are written into `rollouts.server.weights_dir`, the server is told to load them, and a few tokens
-are asked for and scored here: a server that holds other weights, or whose log-probs are of another kind, is named.
+A hand-over has three parts: the weights are written into `rollouts.server.weights_dir`, the server
+is told to load them, and a few tokens are asked for and scored here: a server that holds other
+weights, or whose log-probs are of another kind, is named.
 
     reload     POST /collective_rpc {"method": "reload_weights"}, then POST /reset_prefix_cache: vLLM, started on that very folder
                with VLLM_SERVER_DEV_MODE=1 (both addresses stand beside /v1, not below it)
@@ -13,9 +15,10 @@ are asked for and scored here: a server that holds other weights, or whose log-p
                VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, for a LoRA student; the server's base model must be the student's
     none       nothing: the server keeps the weights of the run's start, version 0
 
-The requests are those of vLLM's documentation (features: sleep mode, LoRA adapters). They were tried against a small server that
-speaks them, not against vLLM itself. A hand-over that fails leaves the server at its older version: its rollouts say so, and
-rollouts.max_staleness leaves out those that are too old. Only the first of a launch must succeed.
+The requests are those of vLLM's documentation (features: sleep mode, LoRA adapters). They were
+tried against a small server that speaks them, not against vLLM itself. A hand-over that fails
+leaves the server at its older version: its rollouts say so, and rollouts.max_staleness leaves out
+those that are too old. Only the first of a launch must succeed.
 """
 
 from __future__ import annotations
@@ -39,37 +42,51 @@ from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import save_student
 from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel, post
 
-_PROBE = tuple(range(1, 9))  # any ids do: the server and the trainer must agree on what follows them
+# any ids do: the server and the trainer must agree on what follows them
+_PROBE = tuple(range(1, 9))
 _PROBE_TOKENS = 16
 _PART = ".part"
 
 
 @dataclass(slots=True, kw_only=True)
 class Generator:
-    """The server of a run; `version` counts the steps that the weights it holds have taken, -1 = nothing was handed over yet."""
+    """The server of a run; `version` counts the steps that the weights it holds have taken, -1 =
+    nothing was handed over yet."""
 
     settings: RolloutSettings
     version: int = -1
 
     @classmethod
     def of(cls, settings: RolloutSettings, *, lora: bool, ranks: int) -> Self | None:
-        """The generator of these settings, None for the local one; raises ConfigError for what a server cannot do for this run."""
+        """The generator of these settings, None for the local one; raises ConfigError for what a
+        server cannot do for this run."""
         if settings.generator == "local":
             return None
         if ranks > 1:
             what = "several ranks would each get other messages from a server"
-            raise ConfigError(what, where="rollouts.generator", fix="train on one rank, or set rollouts.generator = local")
+            raise ConfigError(
+                what,
+                where="rollouts.generator",
+                fix="train on one rank, or set rollouts.generator = local",
+            )
         how = settings.server.handover
         if how != "none" and lora != (how == "adapter"):
-            student, fix = ("a LoRA student", "adapter") if lora else ("a student without LoRA", "reload")
-            raise ConfigError(f"handover {how!r} is not for {student}", where="rollouts.server.handover", fix=f"set it to {fix!r}")
+            student, fix = (
+                ("a LoRA student", "adapter") if lora else ("a student without LoRA", "reload")
+            )
+            raise ConfigError(
+                f"handover {how!r} is not for {student}",
+                where="rollouts.server.handover",
+                fix=f"set it to {fix!r}",
+            )
         return cls(settings=settings)
 
     def writer(self, student: Student, *, step: int, note: Callable[..., None]) -> ServedModel:
-        """The served student for the rollouts of one step, after a hand-over where one is due; `note(kind, **facts)` hears of it.
+        """The served student for the rollouts of one step, after a hand-over where one is due;
+        `note(kind, **facts)` hears of it.
 
-        Raises DataError where the first hand-over of a launch fails, or where the server's log-probs are not those of the weights that
-        it should hold.
+        Raises DataError where the first hand-over of a launch fails, or where the server's
+        log-probs are not those of the weights that it should hold.
         """
         if self.version < 0 or step % self.settings.refresh_every == 0:
             self._hand_over(student, step=step, note=note)
@@ -78,7 +95,11 @@ class Generator:
     def _model(self) -> ServedModel:
         server = self.settings.server
         return ServedModel(
-            url=server.url, model=server.model, version=self.version, timeout_s=server.timeout_s, num_requests=server.requests
+            url=server.url,
+            model=server.model,
+            version=self.version,
+            timeout_s=server.timeout_s,
+            num_requests=server.requests,
         )
 
     def _hand_over(self, student: Student, *, step: int, note: Callable[..., None]) -> None:
@@ -94,7 +115,10 @@ class Generator:
         except (OSError, http.client.HTTPException) as error:
             what = f"the server did not take the weights: {type(error).__name__}: {error}"
             if self.version < 0:
-                fix = "start it as `recompose train --help` and training/generator.py say, and resume the run"
+                fix = (
+                    "start it as `recompose train --help` and training/generator.py say, and resume"
+                    " the run"
+                )
                 raise DataError(what, where=server.url, fix=fix) from error
             note("handover_failed", step=step, version=self.version, reason=what)
             return
@@ -106,34 +130,56 @@ class Generator:
         """Have the server load what `publish` wrote."""
         server = self.settings.server
         if server.handover == "adapter":
-            where, body = f"{server.url.rstrip('/')}/load_lora_adapter", {"lora_name": server.model, "lora_path": server.weights_dir}
+            where, body = (
+                f"{server.url.rstrip('/')}/load_lora_adapter",
+                {
+                    "lora_name": server.model,
+                    "lora_path": server.weights_dir,
+                },
+            )
             post(where, {**body, "load_inplace": True}, timeout_s=server.timeout_s)
             return
         root = urlunsplit(urlsplit(server.url)._replace(path="", query="", fragment=""))
-        post(f"{root}/collective_rpc", {"method": "reload_weights", "timeout": server.timeout_s}, timeout_s=server.timeout_s)
-        post(f"{root}/reset_prefix_cache", {}, timeout_s=server.timeout_s)  # what it kept was computed with the old weights
+        post(
+            f"{root}/collective_rpc",
+            {"method": "reload_weights", "timeout": server.timeout_s},
+            timeout_s=server.timeout_s,
+        )
+        # what it kept was computed with the old weights
+        post(f"{root}/reset_prefix_cache", {}, timeout_s=server.timeout_s)
 
     def _checked_gap(self, student: Student) -> float:
-        """Mean distance, in nats, between the server's log-probs of a few tokens that it samples and the trainer's."""
+        """Mean distance, in nats, between the server's log-probs of a few tokens that it samples
+        and the trainer's."""
         server = self.settings.server
         prompt = GenerationRequest(ids=_PROBE, max_tokens=_PROBE_TOKENS, seed=0)
         (given,) = self._model().complete([prompt], temperature=1.0, top_p=1.0, stop=frozenset())
         if given.failure:
-            raise DataError(f"the server gave no completion: {given.failure}", where=server.url, fix="resume the run once it answers")
+            raise DataError(
+                f"the server gave no completion: {given.failure}",
+                where=server.url,
+                fix="resume the run once it answers",
+            )
         gap = log_prob_gap(student, prompt, given)
         if not gap <= server.max_gap:
             raise DataError(
-                f"the server's log-probs are {gap:.3g} nats from those of the weights that it should hold, max_gap is {server.max_gap:g}",
+                f"the server's log-probs are {gap:.3g} nats from those of the weights that it"
+                f" should hold, max_gap is {server.max_gap:g}",
                 where=server.url,
-                fix="does it load rollouts.server.weights_dir, and give raw log-probs (vLLM: --logprobs-mode raw_logprobs)?",
+                fix=(
+                    "does it load rollouts.server.weights_dir, and give raw log-probs (vLLM:"
+                    " --logprobs-mode raw_logprobs)?"
+                ),
             )
         return gap
 
 
 def publish(student: Student, folder: Path) -> None:
-    """Write the student into a folder that a server loads; each file is replaced whole, so that none is ever half there.
+    """Write the student into a folder that a server loads; each file is replaced whole, so that
+    none is ever half there.
 
-    Example: publish(student, Path("served")) -> served/config.json, served/model.safetensors, served/tokenizer.json ...
+    Example: publish(student, Path("served")) -> served/config.json, served/model.safetensors,
+    served/tokenizer.json ...
     """
     scratch = folder / _PART
     if scratch.exists():
@@ -147,12 +193,21 @@ def publish(student: Student, folder: Path) -> None:
 
 
 def log_prob_gap(student: Student, prompt: GenerationRequest, given: Completion) -> float:
-    """Mean of |log p - log p_server| over the tokens that a server sampled behind a prompt, in nats."""
+    """Mean of |log p - log p_server| over the tokens that a server sampled behind a prompt, in
+    nats."""
     device = next(student.model.parameters()).device
     ids = torch.tensor([[*prompt.ids, *given.ids]], device=device)
     position_N = torch.arange(len(prompt.ids), ids.shape[1], device=device)
-    places = {"row_N": torch.zeros_like(position_N), "position_N": position_N, "max_tokens": ids.shape[1]}
+    places = {
+        "row_N": torch.zeros_like(position_N),
+        "position_N": position_N,
+        "max_tokens": ids.shape[1],
+    }
     with scoring(student.model):
-        hidden_ND = predictors(student.model, ids, torch.tensor([ids.shape[1]], device=device), **places)
+        hidden_ND = predictors(
+            student.model, ids, torch.tensor([ids.shape[1]], device=device), **places
+        )
         own_N = token_logprobs(project(student.model, hidden_ND), ids[0, position_N])
-    return float((own_N.double().cpu() - torch.tensor(given.logprobs, dtype=torch.float64)).abs().mean())
+    return float(
+        (own_N.double().cpu() - torch.tensor(given.logprobs, dtype=torch.float64)).abs().mean()
+    )

@@ -1,18 +1,20 @@
 """When a run is stopped: the only home of these rules.
 
-Health is about channels: never silently zero, a warning at once, a stop after too many bad steps in a row. A hint loss of which nearly
-every token is cut (train.hint.token_clip), or hint credit that nearly always stands at its bound, is bad in the same way.
-PolicyHealth is about a policy that acts. A channel's own numbers can look perfect while the policy collapses (measured: its mistake and
-its divergence both went to 0 with success), so what is judged is the policy:
+Health is about channels: never silently zero, a warning at once, a stop after too many bad steps in
+a row. A hint loss of which nearly every token is cut (train.hint.token_clip), or hint credit that
+nearly always stands at its bound, is bad in the same way. PolicyHealth is about a policy that acts.
+A channel's own numbers can look perfect while the policy collapses (measured: its mistake and its
+divergence both went to 0 with success), so what is judged is the policy:
 
     kl              mean KL(student || start) per sampled token is above max_kl
     unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed or named what is not there
     environment     in two steps in a row the environment (or a served generator) failed or hung in more than max_lost of the rollouts
     monitor         success on the monitor tasks fell by more than max_monitor_loss of the best so far, and by two standard errors
 
-A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put back (training/rollback.py). The
-rates of valid and of state-changing calls, entropy and length are compared with the run's first step: they warn and stop nothing. So does
-a step in which the rewards of every group are alike, once, when it begins: the policy channel has nothing to learn from it.
+A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put
+back (training/rollback.py). The rates of valid and of state-changing calls, entropy and length are
+compared with the run's first step: they warn and stop nothing. So does a step in which the rewards
+of every group are alike, once, when it begins: the policy channel has nothing to learn from it.
 """
 
 from __future__ import annotations
@@ -31,22 +33,36 @@ _REASONS = {
     "dead": "it has loss tokens but no gradient",
 }
 _FIXES: dict[Channel, str] = {
-    "policy": "rewards within every group are alike: look at them, raise rollouts.extra_groups, or set train.policy.weight = 0",
-    "lm_ce": "look at an example's mask with `recompose show example`, or set train.lm_ce.weight = 0",
-    "hint": "look at `recompose sites` and `recompose hints`: does any view reach training? With train.fork: does this student make the"
-    " mistakes of these logs at all (fork/same in metrics.jsonl)? Or set train.hint.weight = 0",
+    "policy": (
+        "rewards within every group are alike: look at them, raise rollouts.extra_groups, or set"
+        " train.policy.weight = 0"
+    ),
+    "lm_ce": (
+        "look at an example's mask with `recompose show example`, or set train.lm_ce.weight = 0"
+    ),
+    "hint": (
+        "look at `recompose sites` and `recompose hints`: does any view reach training? With"
+        " train.fork: does this student make the mistakes of these logs at all (fork/same in"
+        " metrics.jsonl)? Or set train.hint.weight = 0"
+    ),
     "preference": "give pairs with build.pairs, or set train.preference.weight = 0",
 }
 
 _CLIPPED = {
-    "reason": "nearly every token stands at the clip or bound, which is then the signal and not the hint",
-    "fix": "raise train.hint.token_clip or train.hint.bound, under credit lower train.hint.weight, or look at the hints: `recompose show`",
+    "reason": (
+        "nearly every token stands at the clip or bound, which is then the signal and not the hint"
+    ),
+    "fix": (
+        "raise train.hint.token_clip or train.hint.bound, under credit lower train.hint.weight, or"
+        " look at the hints: `recompose show`"
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStep:
-    """What one step measured of a channel; counts are global, the norm is at the final hidden states."""
+    """What one step measured of a channel; counts are global, the norm is at the final hidden
+    states."""
 
     inputs: int
     tokens: int
@@ -59,8 +75,8 @@ class ChannelStep:
 class Health:
     """Statuses and their streaks; `state` and `restore` carry them over a resume.
 
-    Example: health.observe(3, {"hint": ChannelStep(inputs=2, tokens=0, loss=0.0, grad_norm=0.0), ...})
-    returns the statuses and the channels that turned bad in this step.
+    Example: health.observe(3, {"hint": ChannelStep(inputs=2, tokens=0, loss=0.0, grad_norm=0.0),
+    ...}) returns the statuses and the channels that turned bad in this step.
     """
 
     weights: Mapping[Channel, float]
@@ -92,36 +108,62 @@ class Health:
     def warnings(self, statuses: Mapping[Channel, Status]) -> list[dict[str, Any]]:
         """One warning per channel whose bad streak has just begun."""
         bad: list[Channel] = [name for name in CHANNELS if self.bad_steps[name] == 1]
-        told = [{"channel": name, "status": statuses[name], "reason": _REASONS[statuses[name]], "fix": _FIXES[name]} for name in bad]
-        return [*told, *([{"channel": "hint", "status": "clipped", **_CLIPPED}] if self.clipped_steps == 1 else [])]
+        told = [
+            {
+                "channel": name,
+                "status": statuses[name],
+                "reason": _REASONS[statuses[name]],
+                "fix": _FIXES[name],
+            }
+            for name in bad
+        ]
+        return [
+            *told,
+            *(
+                [{"channel": "hint", "status": "clipped", **_CLIPPED}]
+                if self.clipped_steps == 1
+                else []
+            ),
+        ]
 
     def check(self, statuses: Mapping[Channel, Status], *, step: int) -> None:
-        """Raise StoppedError (exit code 3) for a channel that was starved, dead or all clipped for `max_bad_steps` steps in a row."""
+        """Raise StoppedError (exit code 3) for a channel that was starved, dead or all clipped for
+        `max_bad_steps` steps in a row."""
         if self.clipped_steps >= self.max_bad_steps:
-            what = f"channel hint at step {step}, {self.clipped_steps} steps in a row: {_CLIPPED['reason']}"
+            what = (
+                f"channel hint at step {step}, {self.clipped_steps} steps in a row:"
+                f" {_CLIPPED['reason']}"
+            )
             raise StoppedError(what, where="clipped", fix=_CLIPPED["fix"])
         for name in CHANNELS:
             if self.bad_steps[name] >= self.max_bad_steps:
                 status = statuses[name]
                 raise StoppedError(
-                    f"channel {name} was {status} at step {step}, {self.bad_steps[name]} steps in a row: {_REASONS[status]}",
+                    f"channel {name} was {status} at step {step}, {self.bad_steps[name]} steps in a"
+                    f" row: {_REASONS[status]}",
                     where=status,
                     fix=_FIXES[name],
                 )
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"was_active": dict(self.was_active), "bad_steps": dict(self.bad_steps), "clipped_steps": self.clipped_steps}
+        return {
+            "was_active": dict(self.was_active),
+            "bad_steps": dict(self.bad_steps),
+            "clipped_steps": self.clipped_steps,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
         self.was_active.update(state["was_active"])
         self.bad_steps.update(state["bad_steps"])
-        self.clipped_steps = state.get("clipped_steps", 0)  # a checkpoint from before there was a clip
+        # a checkpoint from before there was a clip
+        self.clipped_steps = state.get("clipped_steps", 0)
 
 
 UNRESOLVABLE_STEPS = 2
-"""So many steps in a row: healthy runs were seen to reach 0.21 in one step and to recover in the next."""
+"""So many steps in a row: healthy runs were seen to reach 0.21 in one step and to recover in the
+next."""
 MONITOR_ERRORS = 2.0
 """By so many standard errors success must have fallen: less is chance."""
 _HALF = 0.5
@@ -132,12 +174,14 @@ _BANDS: dict[str, tuple[float, float]] = {
     "rollouts/entropy": (0.5, 2.0),
     "rollouts/message_tokens": (0.5, 2.0),
 }
-"""Lowest and highest multiple of the first step's value that needs no warning; entropy rises before a collapse and falls in it."""
+"""Lowest and highest multiple of the first step's value that needs no warning; entropy rises before
+a collapse and falls in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A rule that was broken, e.g. Breach(rule="kl", value=0.41, limit=0.3, words="KL to the start is 0.41 nats per token")."""
+    """A rule that was broken, e.g. Breach(rule="kl", value=0.41, limit=0.3, words="KL to the start
+    is 0.41 nats per token")."""
 
     rule: str
     value: float
@@ -145,12 +189,16 @@ class Breach:
     words: str
 
     def error(self, *, step: int, restored: int) -> StoppedError:
-        """The end of the run, after the checkpoint of step `restored` was put back (exit code 3)."""
+        """The end of the run, after the checkpoint of step `restored` was put back (exit code
+        3)."""
         return StoppedError(
-            f"health rule {self.rule!r} after {step} steps: {self.words}, the limit is {self.limit:g};"
-            f" the weights after {restored} steps were put back",
+            f"health rule {self.rule!r} after {step} steps: {self.words}, the limit is"
+            f" {self.limit:g}; the weights after {restored} steps were put back",
             where=self.rule,
-            fix="lower train.learning_rate, use a frozen teacher (train.hint.teacher), or look at samples/ before raising train.health",
+            fix=(
+                "lower train.learning_rate, use a frozen teacher (train.hint.teacher), or look at"
+                " samples/ before raising train.health"
+            ),
         )
 
 
@@ -158,7 +206,8 @@ class Breach:
 class PolicyHealth:
     """The rules on a live policy; `state` and `restore` carry what they remember over a resume.
 
-    Example: health.calls({"rollouts/unresolvable": 0.2, ...}); health.kl(0.02); health.monitor((1.0, 0.0, ...)); health.breach()
+    Example: health.calls({"rollouts/unresolvable": 0.2, ...}); health.kl(0.02);
+    health.monitor((1.0, 0.0, ...)); health.breach()
     """
 
     settings: HealthSettings
@@ -174,7 +223,8 @@ class PolicyHealth:
     outside: set[str] = field(default_factory=set)
 
     def calls(self, facts: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Take in one step's rollouts; returns a warning for each measure that has just left its band around the first step's value."""
+        """Take in one step's rollouts; returns a warning for each measure that has just left its
+        band around the first step's value."""
         self.unresolvable = facts.get("rollouts/unresolvable", 0.0)
         limit = self.settings.max_unresolvable
         self.bad_steps = self.bad_steps + 1 if self.unresolvable >= limit < 1.0 else 0
@@ -183,7 +233,9 @@ class PolicyHealth:
         self.flat_steps = self.flat_steps + 1 if facts.get(_SPREAD) == 0 else 0
         warnings: list[dict[str, Any]] = []
         if self.flat_steps == 1:
-            warnings.append({"measure": _SPREAD, "value": 0.0, "start": self.start.get(_SPREAD, 0.0)})
+            warnings.append(
+                {"measure": _SPREAD, "value": 0.0, "start": self.start.get(_SPREAD, 0.0)}
+            )
         self.start.setdefault(_SPREAD, facts.get(_SPREAD, 0.0))
         for name, (low, high) in _BANDS.items():
             if name not in facts:
@@ -200,7 +252,8 @@ class PolicyHealth:
         self.drift = value
 
     def monitor(self, success: tuple[float, ...]) -> None:
-        """Take in success on each monitor task; what a later one is compared with is the best so far."""
+        """Take in success on each monitor task; what a later one is compared with is the best so
+        far."""
         better = not self.best_success or fmean(success) > fmean(self.best_success)
         self.best_success, self.success = success if better else self.best_success, success
 
@@ -208,25 +261,48 @@ class PolicyHealth:
         """The first rule that what was taken in last breaks, or None."""
         limits = self.settings
         if self.drift > limits.max_kl:
-            words = f"the mean KL(student, start) on the rollouts is {self.drift:.3g} nats per token"
+            words = (
+                f"the mean KL(student, start) on the rollouts is {self.drift:.3g} nats per token"
+            )
             return Breach(rule="kl", value=self.drift, limit=limits.max_kl, words=words)
         if self.bad_steps >= UNRESOLVABLE_STEPS:
-            words = f"{self.unresolvable:.0%} of the calls could not be resolved, {self.bad_steps} steps in a row"
-            return Breach(rule="unresolvable", value=self.unresolvable, limit=limits.max_unresolvable, words=words)
+            words = (
+                f"{self.unresolvable:.0%} of the calls could not be resolved, {self.bad_steps}"
+                " steps in a row"
+            )
+            return Breach(
+                rule="unresolvable",
+                value=self.unresolvable,
+                limit=limits.max_unresolvable,
+                words=words,
+            )
         if self.lost_steps >= UNRESOLVABLE_STEPS:
-            words = f"the environment failed or hung in {self.lost:.0%} of the rollouts, {self.lost_steps} steps in a row"
+            words = (
+                f"the environment failed or hung in {self.lost:.0%} of the rollouts,"
+                f" {self.lost_steps} steps in a row"
+            )
             return Breach(rule="environment", value=self.lost, limit=limits.max_lost, words=words)
         if self._lost(limits.max_monitor_loss, errors=MONITOR_ERRORS):
-            words = f"success on {len(self.success)} monitor tasks fell from {fmean(self.best_success):.3f} to {fmean(self.success):.3f}"
-            return Breach(rule="monitor", value=self._loss(), limit=limits.max_monitor_loss, words=words)
+            words = (
+                f"success on {len(self.success)} monitor tasks fell from"
+                f" {fmean(self.best_success):.3f} to {fmean(self.success):.3f}"
+            )
+            return Breach(
+                rule="monitor", value=self._loss(), limit=limits.max_monitor_loss, words=words
+            )
         return None
 
     @property
     def good(self) -> bool:
         """Whether no rule is past half of its limit: the weights are worth going back to."""
         limits = self.settings
-        calm = self.drift <= _HALF * limits.max_kl and self.unresolvable < _HALF * limits.max_unresolvable
-        return calm and not self._lost(_HALF * limits.max_monitor_loss, errors=_HALF * MONITOR_ERRORS)
+        calm = (
+            self.drift <= _HALF * limits.max_kl
+            and self.unresolvable < _HALF * limits.max_unresolvable
+        )
+        return calm and not self._lost(
+            _HALF * limits.max_monitor_loss, errors=_HALF * MONITOR_ERRORS
+        )
 
     def _loss(self) -> float:
         """By which share of the best so far success on the monitor tasks fell."""
@@ -234,7 +310,8 @@ class PolicyHealth:
         return (best - fmean(self.success)) / best if best > 0 else 0.0
 
     def _lost(self, share: float, *, errors: float) -> bool:
-        """Whether success fell by more than this share and by more than so many standard errors of the paired differences."""
+        """Whether success fell by more than this share and by more than so many standard errors of
+        the paired differences."""
         if self._loss() <= share:
             return False
         fell = [a - b for a, b in zip(self.best_success, self.success, strict=True)]
@@ -258,7 +335,15 @@ class PolicyHealth:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
-        self.bad_steps, self.unresolvable, self.drift = state["bad_steps"], state["unresolvable"], state["drift"]
-        self.lost_steps, self.lost, self.flat_steps = state["lost_steps"], state["lost"], state["flat_steps"]
+        self.bad_steps, self.unresolvable, self.drift = (
+            state["bad_steps"],
+            state["unresolvable"],
+            state["drift"],
+        )
+        self.lost_steps, self.lost, self.flat_steps = (
+            state["lost_steps"],
+            state["lost"],
+            state["flat_steps"],
+        )
         self.best_success, self.success = tuple(state["best_success"]), tuple(state["success"])
         self.start, self.outside = dict(state["start"]), set(state["outside"])

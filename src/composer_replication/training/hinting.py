@@ -1,4 +1,5 @@
-"""The hint channel's controls (train.hint): which teacher, which divergence, what is clipped and weighed, and credit on advantages.
+"""The hint channel's controls (train.hint): which teacher, which divergence, what is clipped and
+weighed, and credit on advantages.
 
     teacher logits = one model's, or the trust region of two (start and now); with `contrast` less what another site's hint does too
     value of a token = divergence of its row, estimated as asked for                     chunk by chunk (losses/fused.py)
@@ -6,9 +7,11 @@
     mean             = over all target tokens, or over messages, each the mean of its tokens (view_weights)
     credit           = no loss: log p_teacher - log p_student of the sampled token moves its advantage (losses/credit.py)
 
-`teachers` are (hidden states, head) in the order of training/passes.py: below the site's hint (the teacher; with a trust region then the
-start), and with `contrast` the same below another site's hint. They never get a gradient. Every trainer calls these functions.
-Shapes: N target tokens of the views, A tokens of the policy channel, R rows of a chunk, K teachers, V vocabulary, D hidden size.
+`teachers` are (hidden states, head) in the order of training/passes.py: below the site's hint (the
+teacher; with a trust region then the start), and with `contrast` the same below another site's
+hint. They never get a gradient. Every trainer calls these functions.
+Shapes: N target tokens of the views, A tokens of the policy channel, R rows of a chunk, K teachers,
+V vocabulary, D hidden size.
 """
 
 from __future__ import annotations
@@ -24,13 +27,28 @@ from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.evaluation.hint_lift import shuffled_views
 from composer_replication.losses.channel import ChannelLoss
-from composer_replication.losses.credit import contrast_evidence, contrast_target, credited_advantage, hint_evidence
+from composer_replication.losses.credit import (
+    contrast_evidence,
+    contrast_target,
+    credited_advantage,
+    hint_evidence,
+)
 from composer_replication.losses.entries import clip_tokens, entry_clipped
 from composer_replication.losses.entropy import eopd_paper, eopd_soft_gate
-from composer_replication.losses.fused import HeadGradient, fused_divergence, fused_logprobs, fused_rows
+from composer_replication.losses.fused import (
+    HeadGradient,
+    fused_divergence,
+    fused_logprobs,
+    fused_rows,
+)
 from composer_replication.losses.hint_loss import Divergence, hint_divergence, trust_region
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.losses.sampled import importance_weights, kl_estimate, ratio, sampled_token
+from composer_replication.losses.sampled import (
+    importance_weights,
+    kl_estimate,
+    ratio,
+    sampled_token,
+)
 from composer_replication.losses.schedules import TaidSchedule
 from composer_replication.losses.taid import taid
 from composer_replication.losses.topk import topk_divergence
@@ -45,12 +63,20 @@ AT_BOUND = 0.95
 
 
 def hint_loss(
-    how: HintSettings, student: Rated, teachers: Sequence[Rated], batch: Batch, *, counts: Counts, t: float | None = None
+    how: HintSettings,
+    student: Rated,
+    teachers: Sequence[Rated],
+    batch: Batch,
+    *,
+    counts: Counts,
+    t: float | None = None,
 ) -> ChannelLoss:
-    """The hint channel's own loss on the tokens of the views, unreduced; `t` is where TAID's mixture stands.
+    """The hint channel's own loss on the tokens of the views, unreduced; `t` is where TAID's
+    mixture stands.
 
-    Told beside it where the control is on: `clipped` (share of tokens above token_clip), `importance_cut` (share above importance_clip),
-    `raw` (mean divergence before clip and weights; TAID's schedule reads it), `k3` (the sampled token's estimate of the KL).
+    Told beside it where the control is on: `clipped` (share of tokens above token_clip),
+    `importance_cut` (share above importance_clip), `raw` (mean divergence before clip and weights;
+    TAID's schedule reads it), `k3` (the sampled token's estimate of the KL).
     """
     ids_N, told = batch.hint_student.ids_N, {}
     weights_N = view_weights(how, batch, counts)
@@ -70,14 +96,23 @@ def hint_loss(
         values_N = values_N * importance_weights(logp_N, batch.hint_logp_N, cap=how.importance_clip)
     units = counts.hint_tokens if weights_N is None else 1
     weights_N = None if weights_N is None else weights_N.to(values_N.dtype)
-    return ChannelLoss(name="hint", values=values_N, tokens=len(ids_N), global_units=units, weights=weights_N, told=told)
+    return ChannelLoss(
+        name="hint",
+        values=values_N,
+        tokens=len(ids_N),
+        global_units=units,
+        weights=weights_N,
+        told=told,
+    )
 
 
 def view_weights(how: HintSettings, batch: Batch, counts: Counts) -> Tensor | None:
-    """What each target token weighs, so that the weighted sum over the whole step is the mean; None = all alike, 1 / hint_tokens.
+    """What each target token weighs, so that the weighted sum over the whole step is the mean; None
+    = all alike, 1 / hint_tokens.
 
-    mean = "site": a message of n tokens gives each 1 / (n * messages); counts are global and no view is cut, so neither ranks nor
-    micro-batches nor the layout change it. Example: messages of 1 and 3 tokens -> 1/2, 1/6, 1/6, 1/6; with "token" 1/4 each
+    mean = "site": a message of n tokens gives each 1 / (n * messages); counts are global and no
+    view is cut, so neither ranks nor micro-batches nor the layout change it. Example: messages of 1
+    and 3 tokens -> 1/2, 1/6, 1/6, 1/6; with "token" 1/4 each
     """
     if how.mean == "token":
         return batch.hint_weight_N / counts.hint_weight if how.difficulty else None
@@ -87,10 +122,13 @@ def view_weights(how: HintSettings, batch: Batch, counts: Counts) -> Tensor | No
 
 
 def teacher_rows(how: HintSettings, student_RV: Tensor, teachers_KRV: Tensor) -> Tensor:
-    """The teacher's logits, from those of the models it is made of; `contrast` needs the student's too. All at one temperature."""
+    """The teacher's logits, from those of the models it is made of; `contrast` needs the student's
+    too. All at one temperature."""
     models = num_models(how)
     if len(teachers_KRV) != models * (1 + how.contrast):
-        raise AlignmentError(f"{len(teachers_KRV)} teachers were scored, {models * (1 + how.contrast)} are needed")
+        raise AlignmentError(
+            f"{len(teachers_KRV)} teachers were scored, {models * (1 + how.contrast)} are needed"
+        )
     right_RV = mixed_teacher(how, teachers_KRV[:models])
     if not how.contrast:
         return right_RV
@@ -98,7 +136,8 @@ def teacher_rows(how: HintSettings, student_RV: Tensor, teachers_KRV: Tensor) ->
 
 
 def plain_divergence(how: HintSettings) -> Divergence:
-    """The divergence of the settings where it is one of the three plain ones, else kl(student, teacher): what a page shows of a token."""
+    """The divergence of the settings where it is one of the three plain ones, else kl(student,
+    teacher): what a page shows of a token."""
     return cast(Divergence, how.divergence) if how.divergence in PLAIN else "kl(student, teacher)"
 
 
@@ -108,18 +147,41 @@ def num_models(how: HintSettings) -> int:
 
 
 def mixed_teacher(how: HintSettings, models_KRV: Tensor | Sequence[Tensor]) -> Tensor:
-    """The logits of the teacher: one model's, or of the trust region's two (now, then the start) their mixture."""
-    return trust_region(models_KRV[1], models_KRV[0], share=how.trust) if how.teacher == "trust_region" else models_KRV[0]
+    """The logits of the teacher: one model's, or of the trust region's two (now, then the start)
+    their mixture."""
+    return (
+        trust_region(models_KRV[1], models_KRV[0], share=how.trust)
+        if how.teacher == "trust_region"
+        else models_KRV[0]
+    )
 
 
 def _divergences(
-    how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N: Tensor, *, weights_N: Tensor | None, t: float | None
+    how: HintSettings,
+    student: Rated,
+    teachers: Sequence[Rated],
+    ids_N: Tensor,
+    *,
+    weights_N: Tensor | None,
+    t: float | None,
 ) -> Tensor:
-    """The divergence of each token, unweighted: `weights_N` only let the head's gradient be summed where the logits are."""
+    """The divergence of each token, unweighted: `weights_N` only let the head's gradient be summed
+    where the logits are."""
     head_gradient: HeadGradient = "backward" if how.token_clip or how.importance_clip else "forward"
     one = {"temperature": how.temperature, "head_gradient": head_gradient, "weights_N": weights_N}
-    if len(teachers) == 1 and how.estimator == "full" and not how.entry_clip and how.divergence in PLAIN:
-        return fused_divergence(*student, *teachers[0], divergence=cast(Divergence, how.divergence), beta=how.beta, **one)
+    if (
+        len(teachers) == 1
+        and how.estimator == "full"
+        and not how.entry_clip
+        and how.divergence in PLAIN
+    ):
+        return fused_divergence(
+            *student,
+            *teachers[0],
+            divergence=cast(Divergence, how.divergence),
+            beta=how.beta,
+            **one,
+        )
     measure, by_token = row_measure(how, t=t), how.estimator == "sampled_token"
 
     def rows(student_RV: Tensor, teachers_KRV: Tensor, ids_R: Tensor | None = None) -> Tensor:
@@ -128,8 +190,11 @@ def _divergences(
     return fused_rows(rows, *student, teachers=teachers, ids_N=ids_N if by_token else None, **one)
 
 
-def row_measure(how: HintSettings, *, t: float | None = None) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """fn(student_RV, teacher_RV, ids_R) -> values_R of these settings, on logits at the temperature already.
+def row_measure(
+    how: HintSettings, *, t: float | None = None
+) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """fn(student_RV, teacher_RV, ids_R) -> values_R of these settings, on logits at the temperature
+    already.
 
     Example: row_measure(HintSettings(estimator="top_k", top_k=20))(student_RV, teacher_RV, None)
     """
@@ -143,20 +208,34 @@ def row_measure(how: HintSettings, *, t: float | None = None) -> Callable[[Tenso
             return taid(student_RV, teacher_RV, t=t)
         if how.divergence == "eopd":
             then_R = None if ids_R is None else token_logprobs(student_RV.detach(), ids_R)
-            return eopd_paper(student_RV, teacher_RV, tau=gate.tau, k=gate.top, alpha=gate.alpha, ids_N=ids_R, sampled_logp_N=then_R)
+            return eopd_paper(
+                student_RV,
+                teacher_RV,
+                tau=gate.tau,
+                k=gate.top,
+                alpha=gate.alpha,
+                ids_N=ids_R,
+                sampled_logp_N=then_R,
+            )
         if how.divergence == "soft_gate":
             return eopd_soft_gate(student_RV, teacher_RV, h_max=gate.h_max or None)
         if how.estimator == "top_k":
             kept = {"k": how.top_k, "support": how.support, "rest": how.rest}
-            return topk_divergence(student_RV, teacher_RV, **kept, beta=beta, entry_clip=how.entry_clip or None)
+            return topk_divergence(
+                student_RV, teacher_RV, **kept, beta=beta, entry_clip=how.entry_clip or None
+            )
         if how.entry_clip:
             return entry_clipped(student_RV, teacher_RV, entry_clip=how.entry_clip, beta=beta)
-        return hint_divergence(student_RV, teacher_RV, divergence=cast(Divergence, how.divergence), beta=how.beta)
+        return hint_divergence(
+            student_RV, teacher_RV, divergence=cast(Divergence, how.divergence), beta=how.beta
+        )
 
     return measure
 
 
-def _sampled(how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N: Tensor) -> tuple[Tensor, Tensor]:
+def _sampled(
+    how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N: Tensor
+) -> tuple[Tensor, Tensor]:
     """The sampled-token loss of each token, and k3 of the KL, which is what may be read."""
     logp_N = fused_logprobs(*student, ids_N, temperature=how.temperature, head_gradient="backward")
     with torch.no_grad():
@@ -167,7 +246,9 @@ def _sampled(how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N
             def rows(student_RV: Tensor, teachers_KRV: Tensor, ids_R: Tensor) -> Tensor:
                 return token_logprobs(teacher_rows(how, student_RV, teachers_KRV), ids_R)
 
-            teacher_N = fused_rows(rows, *student, teachers=teachers, ids_N=ids_N, temperature=how.temperature)
+            teacher_N = fused_rows(
+                rows, *student, teachers=teachers, ids_N=ids_N, temperature=how.temperature
+            )
     return sampled_token(logp_N, teacher_N), kl_estimate(logp_N.detach(), teacher_N, kind="k3")
 
 
@@ -176,22 +257,30 @@ def _sampled(how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """Advantages with the hint's credit, the hint channel's line of it (mean |credit|, no gradient), and what is told."""
+    """Advantages with the hint's credit, the hint channel's line of it (mean |credit|, no
+    gradient), and what is told."""
 
     advantage_A: Tensor
     loss: ChannelLoss
     told: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def hint_credit(how: HintSettings, student: Rated, teachers: Sequence[Rated], batch: Batch, *, counts: Counts) -> Credit:
-    """Move the advantages of sampled tokens that stand in a view by the hint's evidence; the others stay, bit by bit.
+def hint_credit(
+    how: HintSettings, student: Rated, teachers: Sequence[Rated], batch: Batch, *, counts: Counts
+) -> Credit:
+    """Move the advantages of sampled tokens that stand in a view by the hint's evidence; the others
+    stay, bit by bit.
 
-    Where two views hold one token, its evidence is their mean. A rollout of a flat group has no advantage and gets no credit.
+    Where two views hold one token, its evidence is their mean. A rollout of a flat group has no
+    advantage and gets no credit.
     """
     with torch.no_grad():
         evidence_N = _evidence(how, student, teachers, batch.hint_student.ids_N)
     width = batch.student.ids_BT.shape[1]
-    sums_M, views_M = (torch.zeros(len(batch.student) * width, dtype=evidence_N.dtype, device=evidence_N.device) for _ in range(2))
+    sums_M, views_M = (
+        torch.zeros(len(batch.student) * width, dtype=evidence_N.dtype, device=evidence_N.device)
+        for _ in range(2)
+    )
     place_N, place_A = (x.row_N * width + x.position_N for x in (batch.hint_student, batch.action))
     sums_M.index_add_(0, place_N, evidence_N)
     views_M.index_add_(0, place_N, torch.ones_like(evidence_N))
@@ -199,19 +288,35 @@ def hint_credit(how: HintSettings, student: Rated, teachers: Sequence[Rated], ba
     given_A = batch.advantage_N.to(evidence_N.dtype)
     evidence_A = sums_M[place_A] / views_M[place_A].clamp_min(1.0)
     bounded = how.combination == "bounded"
-    limits = {"bound": how.bound if bounded else None, "keep_sign": bounded, "dead_zone": how.dead_zone}
-    changed_A = torch.where(in_view_A, credited_advantage(given_A, evidence_A, coefficient=how.weight, **limits), given_A)
+    limits = {
+        "bound": how.bound if bounded else None,
+        "keep_sign": bounded,
+        "dead_zone": how.dead_zone,
+    }
+    changed_A = torch.where(
+        in_view_A,
+        credited_advantage(given_A, evidence_A, coefficient=how.weight, **limits),
+        given_A,
+    )
     credit_C = (how.weight * evidence_A)[in_view_A]
     told = {}
     if bounded:
         credit_C = how.bound * torch.tanh(credit_C / how.bound)
         told["bounded"] = credit_C.abs() > AT_BOUND * how.bound
     moved_C = (changed_A - given_A)[in_view_A].abs()
-    line = ChannelLoss(name="hint", values=moved_C, tokens=len(moved_C), global_units=counts.credited_tokens, told=told)
+    line = ChannelLoss(
+        name="hint",
+        values=moved_C,
+        tokens=len(moved_C),
+        global_units=counts.credited_tokens,
+        told=told,
+    )
     return Credit(advantage_A=changed_A, loss=line)
 
 
-def _evidence(how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N: Tensor) -> Tensor:
+def _evidence(
+    how: HintSettings, student: Rated, teachers: Sequence[Rated], ids_N: Tensor
+) -> Tensor:
     models = num_models(how)
     right_N = _teacher_logprobs(how, teachers[:models], ids_N)
     if how.contrast:
@@ -233,13 +338,17 @@ def _teacher_logprobs(how: HintSettings, models: Sequence[Rated], ids_N: Tensor)
 
 
 def check_views(examples: Sequence[TrainingExample], how: HintSettings) -> None:
-    """Raise ConfigError for a control that needs what these views do not have; the first such view is named."""
+    """Raise ConfigError for a control that needs what these views do not have; the first such view
+    is named."""
     for view in (view for example in examples for view in example.hints):
         rules = (
             (
                 how.estimator == "sampled_token" and view.origin != "student",
                 "estimator",
-                "the sampled token is an estimate on the student's own tokens, and another model wrote this message",
+                (
+                    "the sampled token is an estimate on the student's own tokens, and another"
+                    " model wrote this message"
+                ),
                 "set train.fork = true, play live rollouts, or set train.hint.estimator = full",
             ),
             (
@@ -260,13 +369,19 @@ def check_views(examples: Sequence[TrainingExample], how: HintSettings) -> None:
                 raise ConfigError(f"{what} ({view.site_id})", where=f"train.hint.{name}", fix=fix)
 
 
-def with_wrong_hints(examples: Sequence[TrainingExample], *, seed: int) -> tuple[list[TrainingExample], int]:
-    """Examples whose views also carry the hint of another site of the step, and how many views were left out for want of one.
+def with_wrong_hints(
+    examples: Sequence[TrainingExample], *, seed: int
+) -> tuple[list[TrainingExample], int]:
+    """Examples whose views also carry the hint of another site of the step, and how many views were
+    left out for want of one.
 
-    The other site is of another kind and session where there is one, and its hint is never the same text.
+    The other site is of another kind and session where there is one, and its hint is never the same
+    text.
     """
     spots = [(e, v) for e in examples for v in e.hints]
-    donors = iter(shuffled_views([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed))
+    donors = iter(
+        shuffled_views([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed)
+    )
     found, dropped = [], 0
     for example in examples:
         kept: list[HintView] = []
@@ -279,7 +394,8 @@ def with_wrong_hints(examples: Sequence[TrainingExample], *, seed: int) -> tuple
 
 
 def taid_schedule(how: HintSettings, *, steps: int) -> TaidSchedule | None:
-    """The schedule of a run whose divergence is TAID and moves; None for the others. Where it is None, t is `taid.t_start`."""
+    """The schedule of a run whose divergence is TAID and moves; None for the others. Where it is
+    None, t is `taid.t_start`."""
     if how.divergence != "taid" or how.taid.schedule == "fixed":
         return None
     s = how.taid

@@ -1,4 +1,5 @@
-"""What a run trains on and from, as hashes: a resume with other examples or another start is refused."""
+"""What a run trains on and from, as hashes: a resume with other examples or another start is
+refused."""
 
 from __future__ import annotations
 
@@ -7,7 +8,12 @@ from collections.abc import Iterable
 
 from composer_replication.core.jsonl import dumps
 from composer_replication.models.pretrained_folder import weights_sha256
-from composer_replication.tokens.example import PreferencePair, TrainingExample, example_to_json, pair_to_json
+from composer_replication.tokens.example import (
+    PreferencePair,
+    TrainingExample,
+    example_to_json,
+    pair_to_json,
+)
 
 __all__ = ["data_sha256", "weights_sha256"]
 

@@ -1,15 +1,19 @@
-"""The reference's log-probs of the pairs (dpo, dpo_norm, ipo): scored once, before the first step, and kept on disk by the model's hash.
+"""The reference's log-probs of the pairs (dpo, dpo_norm, ipo): scored once, before the first step,
+and kept on disk by the model's hash.
 
     kept = keep_reference(trainer, drawn, folder=work / "reference")        # the pairs that the run will draw; None = nothing on disk
     pairs = kept.told(pairs_of_a_step)                                      # the same pairs with their log-probs: no forward of the start
 
-The reference is the student as it was at the start, so nothing about it changes during a run, nor from one run to the next on the same
-weights. A pair is scored by itself, in the layout of the run: its numbers do not depend on what else stood in its forward, and those that
-were kept equal those made anew bit for bit. That holds for the same weights, model, layout, kind of device and number of threads, so the
-file is named by a hash of these; within it a pair goes by a hash of its ids. Of other weights, or of a pair that is encoded otherwise,
-there is nothing, and it is made; so it is where the file cannot be read. The run's first event says how many were made and how many found.
+The reference is the student as it was at the start, so nothing about it changes during a run, nor
+from one run to the next on the same weights. A pair is scored by itself, in the layout of the run:
+its numbers do not depend on what else stood in its forward, and those that were kept equal those
+made anew bit for bit. That holds for the same weights, model, layout, kind of device and number of
+threads, so the file is named by a hash of these; within it a pair goes by a hash of its ids. Of
+other weights, or of a pair that is encoded otherwise, there is nothing, and it is made; so it is
+where the file cannot be read. The run's first event says how many were made and how many found.
 
-With the reference known, no copy of the start's weights is held for it, and a step has no forward for it.
+With the reference known, no copy of the start's weights is held for it, and a step has no forward
+for it.
 Shapes: N tokens of the chosen response, then of the rejected one.
 """
 
@@ -56,17 +60,26 @@ class KeptReference:
 
     def told(self, pairs: Iterable[PreferencePair]) -> list[PreferencePair]:
         """The pairs with what the reference thinks of each of their tokens."""
-        return [replace(pair, reference=tuple(self.logp_N[pair_sha256(pair)].tolist())) for pair in pairs]
+        return [
+            replace(pair, reference=tuple(self.logp_N[pair_sha256(pair)].tolist()))
+            for pair in pairs
+        ]
 
 
-def keep_reference(trainer: Trainer, pairs: Iterable[PreferencePair], *, folder: Path | None) -> KeptReference:
-    """What the trainer's reference thinks of each of these pairs; call it before the first step, and before a checkpoint is loaded.
+def keep_reference(
+    trainer: Trainer, pairs: Iterable[PreferencePair], *, folder: Path | None
+) -> KeptReference:
+    """What the trainer's reference thinks of each of these pairs; call it before the first step,
+    and before a checkpoint is loaded.
 
-    Every rank scores its share of what no file holds, and the main one writes. Each rank gets all of it.
+    Every rank scores its share of what no file holds, and the main one writes. Each rank gets all
+    of it.
     """
     wanted = {pair_sha256(pair): pair for pair in pairs}
     path = None if folder is None else folder / f"{reference_sha256(trainer)[:32]}.safetensors"
-    held = _from_main(_read(path, wanted) if path is not None and trainer.accelerator.is_main_process else {})
+    held = _from_main(
+        _read(path, wanted) if path is not None and trainer.accelerator.is_main_process else {}
+    )
     missing = [name for name in wanted if name not in held]
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
     own: list[tuple[str, Tensor]] = []
@@ -81,18 +94,26 @@ def keep_reference(trainer: Trainer, pairs: Iterable[PreferencePair], *, folder:
 
 def pair_sha256(pair: PreferencePair) -> str:
     """A hash of the ids of a pair: the same text, encoded otherwise, is another pair."""
-    return hashlib.sha256(json.dumps([pair.prefix_ids, pair.chosen_ids, pair.rejected_ids]).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([pair.prefix_ids, pair.chosen_ids, pair.rejected_ids]).encode()
+    ).hexdigest()
 
 
 def reference_sha256(trainer: Trainer) -> str:
     """A hash of everything but the pair that the log-probs depend on, down to their last bit."""
     model, device = trainer.student.model, trainer.accelerator.device
-    config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_OF_THE_MODEL}
+    config = {
+        key: value for key, value in model.config.to_dict().items() if key not in _NOT_OF_THE_MODEL
+    }
     parts = {
         "weights": weights_sha256(model),
         "model": [type(model).__name__, config, str(model.dtype), trainer.student.lora],
         "layout": trainer.layout,
-        "device": [device.type, torch.__version__, torch.get_num_threads() if device.type == "cpu" else torch.cuda.get_device_name(device)],
+        "device": [
+            device.type,
+            torch.__version__,
+            torch.get_num_threads() if device.type == "cpu" else torch.cuda.get_device_name(device),
+        ],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -112,14 +133,19 @@ def _from_main(held: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(path: Path, wanted: Mapping[str, PreferencePair] | None) -> dict[str, Tensor]:
-    """What a file holds of the wanted pairs (None = of all); nothing where it is not there or is damaged."""
+    """What a file holds of the wanted pairs (None = of all); nothing where it is not there or is
+    damaged."""
     try:
         held = load_file(str(path)) if path.exists() else {}
     except SafetensorError:
         return {}
     if wanted is None:
         return held
-    return {name: held[name] for name, pair in wanted.items() if name in held and len(held[name]) == pair.num_response_tokens}
+    return {
+        name: held[name]
+        for name, pair in wanted.items()
+        if name in held and len(held[name]) == pair.num_response_tokens
+    }
 
 
 def _write(path: Path, held: Mapping[str, Tensor]) -> None:

@@ -1,15 +1,18 @@
-"""A step's examples from the policy's own rollouts: play, find the mistakes, write hints, build views, weigh the messages.
+"""A step's examples from the policy's own rollouts: play, find the mistakes, write hints, build
+views, weigh the messages.
 
     with open_world("workshop") as world:
         live = RolloutSource(config=config, renderer=Renderer.for_tokenizer(tokenizer), world=world)
         made = live.step(student.model, step=3)
         made.examples, made.num_rollouts, made.facts["rollouts/success"]
 
-A rollout is a session like an imported one: the same detectors and writers, the same builder. Its ids are those that were sampled;
-where the builder renders them again, they are compared one by one. lm_ce gets nothing of it: what the student wrote is no model answer.
-Everything is a function of (config.seed, step) and the weights, so a resumed run repeats itself bit by bit on the same CPU. On several
-ranks every rank samples the same rollouts from the same seed and then takes its share of the examples in `train_step`.
-An episode that ended for want of room, or in malformed calls, is scored like any other; none is dropped.
+A rollout is a session like an imported one: the same detectors and writers, the same builder. Its
+ids are those that were sampled; where the builder renders them again, they are compared one by one.
+lm_ce gets nothing of it: what the student wrote is no model answer. Everything is a function of
+(config.seed, step) and the weights, so a resumed run repeats itself bit by bit on the same CPU. On
+several ranks every rank samples the same rollouts from the same seed and then takes its share of
+the examples in `train_step`. An episode that ended for want of room, or in malformed calls, is
+scored like any other; none is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +35,15 @@ from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.losses.credit import difficulty_weight
 from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.episode import Rollout
-from composer_replication.rollouts.groups import Group, Groups, advantages, answered_groups, fresh, sample_groups, scaled_advantages
+from composer_replication.rollouts.groups import (
+    Group,
+    Groups,
+    advantages,
+    answered_groups,
+    fresh,
+    sample_groups,
+    scaled_advantages,
+)
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
@@ -47,16 +58,19 @@ from composer_replication.training.world import TaskSource
 
 AUTHOR = "student"
 MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
-"""The KL of each rollout to the start by session id: training/rollback.py has the start's weights."""
-_WHOLE = BuildSettings(max_tokens=1_000_000_000)  # an episode is one window: what does not fit into a forward is counted here
+"""The KL of each rollout to the start by session id: training/rollback.py has the start's
+weights."""
+# an episode is one window: what does not fit into a forward is counted here
+_WHOLE = BuildSettings(max_tokens=1_000_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveStep:
-    """What one step's rollouts gave; `num_rollouts` counts all of them, flat groups included. `facts` are numbers by metric name.
+    """What one step's rollouts gave; `num_rollouts` counts all of them, flat groups included.
+    `facts` are numbers by metric name.
 
-    `examples` hold every rollout with something to train on: a message with an advantage, or a hint view.
-    `sites` and `hints` are those of the views.
+    `examples` hold every rollout with something to train on: a message with an advantage, or a hint
+    view. `sites` and `hints` are those of the views.
     """
 
     examples: tuple[TrainingExample, ...]
@@ -68,7 +82,8 @@ class LiveStep:
 
     @property
     def num_rollouts(self) -> int:
-        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the count, those left out neither."""
+        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the
+        count, those left out neither."""
         return len(self.rollouts) - self.num_left_out
 
     @property
@@ -89,7 +104,8 @@ class Hinted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSource:
-    """The producer of a run; `kept` are the kinds of hints that the audit kept, None = all kinds (no audit was made).
+    """The producer of a run; `kept` are the kinds of hints that the audit kept, None = all kinds
+    (no audit was made).
 
     Raises ConfigError where an episode may be longer than one forward.
     """
@@ -112,7 +128,8 @@ class RolloutSource:
             )
 
     def step(self, model: Any, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
-        """Play the step's tasks with these weights and make its examples; `kl` measures rollouts where it is part of the reward."""
+        """Play the step's tasks with these weights and make its examples; `kl` measures rollouts
+        where it is part of the reward."""
         settings, train = self.config.rollouts, self.config.train
         sampled = sample_groups(
             self.world.train(self._seed(f"tasks:{step}")),
@@ -120,7 +137,13 @@ class RolloutSource:
             size=settings.group_size,
             max_extra=settings.extra_groups,
             sample=partial(
-                sample_rollouts, model, renderer=self.renderer, settings=self.sampling(), author=self.author, version=step, meter=self.meter
+                sample_rollouts,
+                model,
+                renderer=self.renderer,
+                settings=self.sampling(),
+                author=self.author,
+                version=step,
+                meter=self.meter,
             ),
             label=f"step-{step}:",
         )
@@ -131,7 +154,9 @@ class RolloutSource:
             "rollouts/stale": len(complete.rollouts) - len(groups.rollouts),
         }
         measured = kl(groups.rollouts) if kl is not None and train.policy.kl else None
-        scores_of = scores(groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured)
+        scores_of = scores(
+            groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured
+        )
         advantage = group_advantages(
             groups,
             how=train.placebo,
@@ -142,21 +167,38 @@ class RolloutSource:
         hinted = self._hinted(groups.rollouts, step=step)
         weighted = advantage if train.policy.weight else {}
         views, no_difficulty = informed(groups, hinted.views, how=train.hint)
-        examples = [example_of(r, advantage=weighted.get(r.session.id), views=views.get(r.session.id, ())) for r in groups.rollouts]
+        examples = [
+            example_of(r, advantage=weighted.get(r.session.id), views=views.get(r.session.id, ()))
+            for r in groups.rollouts
+        ]
         return LiveStep(
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
-            facts={**rollout_facts(sampled, advantage), **_reward_metrics(scores_of, measured), **told, **hinted.facts, **no_difficulty},
+            facts={
+                **rollout_facts(sampled, advantage),
+                **_reward_metrics(scores_of, measured),
+                **told,
+                **hinted.facts,
+                **no_difficulty,
+            },
             sites=hinted.sites,
             hints=hinted.hints,
             num_left_out=sum(told.values()),
         )
 
     def monitor(self, model: Any) -> tuple[float, ...]:
-        """Success on each task of the monitor set: the same tasks and the same random numbers every time."""
+        """Success on each task of the monitor set: the same tasks and the same random numbers every
+        time."""
         makers = self.world.monitor(self._seed("monitor"), self.config.train.health.monitor_tasks)
         envs = [make() for make in makers]
-        played = sample_rollouts(model, envs, renderer=self.renderer, settings=self.sampling(), author=self.author, label="monitor:")
+        played = sample_rollouts(
+            model,
+            envs,
+            renderer=self.renderer,
+            settings=self.sampling(),
+            author=self.author,
+            label="monitor:",
+        )
         return tuple(rollout.reward for rollout in played)
 
     def sampling(self) -> Sampling:
@@ -167,23 +209,38 @@ class RolloutSource:
         return stage_seed(self.config.seed, f"live:{stage}")
 
     def _hinted(self, rollouts: Sequence[Rollout], *, step: int) -> Hinted:
-        """Find the mistakes of the step, hint at most `hint_sites` of them, and build their views."""
+        """Find the mistakes of the step, hint at most `hint_sites` of them, and build their
+        views."""
         config, train = self.config, self.config.train
         tasks = {r.session.id: r.task_id for r in rollouts}
         sites = {r.session.id: find_sites(r.session, settings=config.sites) for r in rollouts}
-        targets = sum(site.category in ("mistake", "recovery") for found in sites.values() for site in found)
+        targets = sum(
+            site.category in ("mistake", "recovery") for found in sites.values() for site in found
+        )
         if not train.hint.weight:
             return Hinted(views={}, facts={"sites/found": targets})
-        reports = [write_hints(r.session, sites[r.session.id], settings=config.hints) for r in rollouts if sites[r.session.id]]
+        reports = [
+            write_hints(r.session, sites[r.session.id], settings=config.hints)
+            for r in rollouts
+            if sites[r.session.id]
+        ]
         written = [hint for report in reports for hint in report.hints]
         hints = [hint for hint in written if self.kept is None or hint.kind in self.kept]
         task_of = {site.id: tasks[site.session_id] for found in sites.values() for site in found}
-        nulled = null_hints(hints, how=train.placebo, groups=task_of, count=self.renderer.codec.count, seed=self._seed(f"placebo:{step}"))
+        nulled = null_hints(
+            hints,
+            how=train.placebo,
+            groups=task_of,
+            count=self.renderer.codec.count,
+            seed=self._seed(f"placebo:{step}"),
+        )
         by_id = {site.id: site for found in sites.values() for site in found}
         drawn = self._drawn(nulled.hints, sites=by_id, step=step)
         views = self._views(rollouts, sites=sites, hints=drawn)
         fitting = {name: tuple(v for v in found if self._fits(v)) for name, found in views.items()}
-        used = {site_id for found in fitting.values() for view in found for site_id in view.site_ids}
+        used = {
+            site_id for found in fitting.values() for view in found for site_id in view.site_ids
+        }
         return Hinted(
             views=fitting,
             sites=tuple(site for found in sites.values() for site in found if site.id in used),
@@ -202,23 +259,39 @@ class RolloutSource:
         )
 
     def _drawn(self, hints: Sequence[Hint], *, sites: Mapping[str, Site], step: int) -> list[Hint]:
-        """The hints of at most `hint_sites` messages: each has its own lot, so that leaving one out does not change the others' luck.
+        """The hints of at most `hint_sites` messages: each has its own lot, so that leaving one out
+        does not change the others' luck.
 
-        The hints of one message are one view (tokens/dataset.py), so they are drawn together, by the lot of the first.
+        The hints of one message are one view (tokens/dataset.py), so they are drawn together, by
+        the lot of the first.
         """
         messages: dict[tuple[str, int], list[Hint]] = {}
         for hint in hints:
-            messages.setdefault((sites[hint.site_id].session_id, sites[hint.site_id].turn), []).append(hint)
-        lots = sorted(messages.values(), key=lambda found: self._seed(f"site:{step}:{found[0].site_id}"))
-        chosen = {hint.site_id for found in lots[: self.config.rollouts.hint_sites] for hint in found}
+            messages.setdefault(
+                (sites[hint.site_id].session_id, sites[hint.site_id].turn), []
+            ).append(hint)
+        lots = sorted(
+            messages.values(), key=lambda found: self._seed(f"site:{step}:{found[0].site_id}")
+        )
+        chosen = {
+            hint.site_id for found in lots[: self.config.rollouts.hint_sites] for hint in found
+        }
         return [hint for hint in hints if hint.site_id in chosen]
 
     def _views(
-        self, rollouts: Sequence[Rollout], *, sites: Mapping[str, Sequence[Site]], hints: Sequence[Hint]
+        self,
+        rollouts: Sequence[Rollout],
+        *,
+        sites: Mapping[str, Sequence[Site]],
+        hints: Sequence[Hint],
     ) -> dict[str, tuple[HintView, ...]]:
         """The views of the rollouts that have a hint; the others are not rendered again."""
         wanted = {hint.site_id for hint in hints}
-        chosen = {r.session.id: r for r in rollouts if any(site.id in wanted for site in sites[r.session.id])}
+        chosen = {
+            r.session.id: r
+            for r in rollouts
+            if any(site.id in wanted for site in sites[r.session.id])
+        }
         built = build_examples(
             [r.session for r in chosen.values()],
             sites=[site for name in chosen for site in sites[name]],
@@ -236,16 +309,29 @@ class RolloutSource:
 
 
 def group_advantages(
-    groups: Groups, *, how: Sequence[str], seed: int, scores_of: Mapping[str, float] | None = None, scaled: bool = False
+    groups: Groups,
+    *,
+    how: Sequence[str],
+    seed: int,
+    scores_of: Mapping[str, float] | None = None,
+    scaled: bool = False,
 ) -> dict[str, float]:
     """The advantage of each rollout by session id; rollouts of flat groups have none.
 
-    `scores_of` are the scores of training/rewards.py; None = the rewards. `scaled` divides by the group's standard deviation.
-    With a placebo the scores of the step are nulled first, and which groups are flat is decided by what they are then.
+    `scores_of` are the scores of training/rewards.py; None = the rewards. `scaled` divides by the
+    group's standard deviation. With a placebo the scores of the step are nulled first, and which
+    groups are flat is decided by what they are then.
     """
     found: dict[str, float] = {}
     members: Sequence[Group] = (*groups.groups, *groups.flat)
-    given = [group.rewards if scores_of is None else tuple(scores_of[r.session.id] for r in group.rollouts) for group in members]
+    given = [
+        (
+            group.rewards
+            if scores_of is None
+            else tuple(scores_of[r.session.id] for r in group.rollouts)
+        )
+        for group in members
+    ]
     nulled = null_rewards(given, how=how, seed=seed)
     for group, own in zip(members, nulled, strict=True):
         if min(own) != max(own):
@@ -257,10 +343,12 @@ def group_advantages(
 def informed(
     groups: Groups, views: Mapping[str, tuple[HintView, ...]], *, how: HintSettings
 ) -> tuple[Mapping[str, tuple[HintView, ...]], dict[str, float]]:
-    """The views by session with what train.hint asks for: the sampler's log-probs of their targets, the difficulty of their tasks.
+    """The views by session with what train.hint asks for: the sampler's log-probs of their targets,
+    the difficulty of their tasks.
 
-    Difficulty is sqrt(p (1 - p)), p the share of the group's rollouts with a reward above 0, flat groups included; a view of a task that
-    was always or never solved has weight 0 and is left out, counted in what comes second.
+    Difficulty is sqrt(p (1 - p)), p the share of the group's rollouts with a reward above 0, flat
+    groups included; a view of a task that was always or never solved has weight 0 and is left out,
+    counted in what comes second.
     """
     if not (how.importance_clip or how.difficulty):
         return views, {}
@@ -280,21 +368,36 @@ def informed(
 
 
 def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
-    """The sampler's log-probs of a view's target; raises AlignmentError where it is not a part of one sampled message."""
+    """The sampler's log-probs of a view's target; raises AlignmentError where it is not a part of
+    one sampled message."""
     a, b = view.span
     for turn in rollout.session.turns:
-        if turn.sampled is not None and turn.context_tokens <= a and b <= turn.context_tokens + len(turn.sampled.ids):
+        if (
+            turn.sampled is not None
+            and turn.context_tokens <= a
+            and b <= turn.context_tokens + len(turn.sampled.ids)
+        ):
             return turn.sampled.logprobs[a - turn.context_tokens : b - turn.context_tokens]
-    raise AlignmentError(f"the target {a}-{b} of {view.site_id} is not a part of one sampled message", where=rollout.session.id)
+    raise AlignmentError(
+        f"the target {a}-{b} of {view.site_id} is not a part of one sampled message",
+        where=rollout.session.id,
+    )
 
 
-def _reward_metrics(scores_of: Mapping[str, float], kl: Mapping[str, float] | None) -> dict[str, float]:
+def _reward_metrics(
+    scores_of: Mapping[str, float], kl: Mapping[str, float] | None
+) -> dict[str, float]:
     facts = {"rollouts/score": sum(scores_of.values()) / max(1, len(scores_of))}
-    return facts if kl is None else facts | {"rollouts/kl_start": sum(kl.values()) / max(1, len(kl))}
+    return (
+        facts if kl is None else facts | {"rollouts/kl_start": sum(kl.values()) / max(1, len(kl))}
+    )
 
 
-def example_of(rollout: Rollout, *, advantage: float | None, views: Sequence[HintView]) -> TrainingExample:
-    """One rollout as an example on the very ids that were sampled; `advantage` None = no message of it reaches the policy channel.
+def example_of(
+    rollout: Rollout, *, advantage: float | None, views: Sequence[HintView]
+) -> TrainingExample:
+    """One rollout as an example on the very ids that were sampled; `advantage` None = no message of
+    it reaches the policy channel.
 
     Raises AlignmentError where a sampled message does not stand at its place.
     """
@@ -305,8 +408,12 @@ def example_of(rollout: Rollout, *, advantage: float | None, views: Sequence[Hin
             a = turn.context_tokens
             b = a + len(turn.sampled.ids)
             if rollout.ids[a:b] != turn.sampled.ids:
-                raise AlignmentError(f"the message at {a}-{b} is not what was sampled", where=session.id)
-            actions.append(SampledMessage(span=(a, b), logprobs=turn.sampled.logprobs, advantage=advantage))
+                raise AlignmentError(
+                    f"the message at {a}-{b} is not what was sampled", where=session.id
+                )
+            actions.append(
+                SampledMessage(span=(a, b), logprobs=turn.sampled.logprobs, advantage=advantage)
+            )
     return TrainingExample(
         id=session.id,
         session_id=session.id,
@@ -318,11 +425,20 @@ def example_of(rollout: Rollout, *, advantage: float | None, views: Sequence[Hin
 
 
 def check_ids(example: TrainingExample, rollout: Rollout) -> None:
-    """Raise AlignmentError where a rendered rollout differs from what its student read and wrote; both begin at the same place."""
+    """Raise AlignmentError where a rendered rollout differs from what its student read and wrote;
+    both begin at the same place."""
     both = min(len(example.ids), len(rollout.ids))
-    if example.ids[:both] != rollout.ids[:both] or any(view.span[1] > len(rollout.ids) for view in example.hints):
-        at = next((i for i, (a, b) in enumerate(zip(example.ids, rollout.ids, strict=False)) if a != b), both)
-        raise AlignmentError(f"the rollout was rendered to other ids than were sampled, from token {at} on", where=rollout.session.id)
+    if example.ids[:both] != rollout.ids[:both] or any(
+        view.span[1] > len(rollout.ids) for view in example.hints
+    ):
+        at = next(
+            (i for i, (a, b) in enumerate(zip(example.ids, rollout.ids, strict=False)) if a != b),
+            both,
+        )
+        raise AlignmentError(
+            f"the rollout was rendered to other ids than were sampled, from token {at} on",
+            where=rollout.session.id,
+        )
 
 
 def few(made: LiveStep, *, group_size: int, count: int) -> list[Session]:

@@ -1,4 +1,5 @@
-"""The policy's objective, by its published name: surrogate, reduction, clips, and what an advantage is.
+"""The policy's objective, by its published name: surrogate, reduction, clips, and what an advantage
+is.
 
     name      surrogate of each token                    summed over the step and divided by             advantage of a rollout
     dr_grpo   ppo_clip 0.2                               rollouts, flat groups' too                      reward - mean
@@ -7,9 +8,10 @@
     gspo      ppo_clip 3e-4, 4e-4 of the rollout's mean  own tokens, then rollouts, flat groups' too     (reward - mean) / deviation
     cispo     REINFORCE, weight at most 5                tokens of groups that are not flat              (reward - mean) / deviation
 
-A sequence is a whole rollout: all messages that the student sampled in it. The deviation is that of the group's sample, plus 1e-4, as in
-TRL and verl. Formulae: losses/surrogates.py; reductions: losses/reduction.py. DAPO's dynamic sampling is rollouts.extra_groups, but the
-same task is never sampled again. Shapes: N tokens.
+A sequence is a whole rollout: all messages that the student sampled in it. The deviation is that of
+the group's sample, plus 1e-4, as in TRL and verl. Formulae: losses/surrogates.py; reductions:
+losses/reduction.py. DAPO's dynamic sampling is rollouts.extra_groups, but the same task is never
+sampled again. Shapes: N tokens.
 """
 
 from __future__ import annotations
@@ -27,9 +29,16 @@ from composer_replication.losses.surrogates import cispo, gspo, ppo_clip, sequen
 from composer_replication.tokens.batch import Batch, Counts
 
 CLIPS: MappingProxyType[str, tuple[float, float]] = MappingProxyType(
-    {"dr_grpo": (0.2, 0.2), "grpo": (0.2, 0.2), "dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+    {
+        "dr_grpo": (0.2, 0.2),
+        "grpo": (0.2, 0.2),
+        "dapo": (0.2, 0.28),
+        "gspo": (3e-4, 4e-4),
+        "cispo": (1.0, 4.0),
+    }
 )
-"""How far the ratio may fall below and rise above 1, as published; cispo's weight lies in [1 - low, 1 + high] (TRL's cap of 5)."""
+"""How far the ratio may fall below and rise above 1, as published; cispo's weight lies in [1 - low,
+1 + high] (TRL's cap of 5)."""
 SCALED = frozenset({"grpo", "dapo", "gspo", "cispo"})
 """Objectives whose advantages are divided by the group's standard deviation."""
 
@@ -46,35 +55,57 @@ def clips(settings: PolicySettings) -> tuple[float, float]:
     return low, settings.clip_high or high
 
 
-def policy_loss(logp_N: Tensor, batch: Batch, counts: Counts, settings: PolicySettings) -> ChannelLoss:
+def policy_loss(
+    logp_N: Tensor, batch: Batch, counts: Counts, settings: PolicySettings
+) -> ChannelLoss:
     """The policy channel of one micro-batch under the objective of the settings.
 
-    With `importance_cap` the surrogate's ratio is taken to the policy as it is (so it is 1, and so is its gradient's factor) and the
-    values are weighted by min(p / p_sampler, cap) without gradient: truncated importance sampling.
+    With `importance_cap` the surrogate's ratio is taken to the policy as it is (so it is 1, and so
+    is its gradient's factor) and the values are weighted by min(p / p_sampler, cap) without
+    gradient: truncated importance sampling.
     """
     sampled_N = batch.sampled_logp_N
     then_N = logp_N.detach() if settings.importance_cap else sampled_N
     sequence_N, num_sequences = batch.action.row_N, len(batch.student)
-    values_N, outside_N = _surrogate(logp_N, then_N, batch.advantage_N, sequence_N, num_sequences, settings)
+    values_N, outside_N = _surrogate(
+        logp_N, then_N, batch.advantage_N, sequence_N, num_sequences, settings
+    )
     if settings.importance_cap:
         values_N = values_N * importance_weights(logp_N, sampled_N, cap=settings.importance_cap)
         outside_N = ratio(logp_N.detach(), sampled_N) > settings.importance_cap
-    named = {"name": "policy", "values": values_N, "tokens": len(batch.action), "told": {"clipped": outside_N}}
+    named = {
+        "name": "policy",
+        "values": values_N,
+        "tokens": len(batch.action),
+        "told": {"clipped": outside_N},
+    }
     reduction = PUBLISHED[settings.objective]
     if reduction == "constant":
         return ChannelLoss(**named, global_units=counts.sampled_rollouts)
     units = Units(tokens=counts.policy_tokens, sequences=counts.sampled_rollouts)
-    return ChannelLoss(**named, global_units=1, weights=weights(sequence_N, reduction=reduction, counts=units, dtype=values_N.dtype))
+    return ChannelLoss(
+        **named,
+        global_units=1,
+        weights=weights(sequence_N, reduction=reduction, counts=units, dtype=values_N.dtype),
+    )
 
 
 def _surrogate(
-    logp_N: Tensor, then_N: Tensor, advantage_N: Tensor, sequence_N: Tensor, num_sequences: int, settings: PolicySettings
+    logp_N: Tensor,
+    then_N: Tensor,
+    advantage_N: Tensor,
+    sequence_N: Tensor,
+    num_sequences: int,
+    settings: PolicySettings,
 ) -> tuple[Tensor, Tensor]:
-    """The values, and which tokens get no gradient (cispo: whose weight is cut) because their ratio is too far from 1."""
+    """The values, and which tokens get no gradient (cispo: whose weight is cut) because their ratio
+    is too far from 1."""
     given, (low, high) = (logp_N, then_N, advantage_N), clips(settings)
     if settings.objective == "cispo":
         r_N = ratio(logp_N.detach(), then_N)
-        return cispo(*given, cap=1.0 + high, floor=1.0 - low), (r_N > 1.0 + high) | (r_N < 1.0 - low)
+        return cispo(*given, cap=1.0 + high, floor=1.0 - low), (r_N > 1.0 + high) | (
+            r_N < 1.0 - low
+        )
     if settings.objective == "gspo":
         one = {"sequence_N": sequence_N, "num_sequences": num_sequences}
         r_N = sequence_ratio(logp_N.detach(), then_N, **one)

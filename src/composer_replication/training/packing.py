@@ -4,8 +4,9 @@
     rank     trees go, dearest first, to the rank that has least to do so far (longest processing time first)
     micro    a rank's trees are packed into as few forwards as greedy packing finds
 
-No item is cut: what does not fit by itself is an error. Every rank computes the same plan from the same lists. The bound holds for the
-forward with gradient; passes without one are sliced for themselves (training/passes.py).
+No item is cut: what does not fit by itself is an error. Every rank computes the same plan from the
+same lists. The bound holds for the forward with gradient; passes without one are sliced for
+themselves (training/passes.py).
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ class Tree:
         return self.grower.tokens
 
     def needs(self, item: Item) -> int:
-        """Tokens that an item would add (for a pair an upper bound: what only its two sides share is known to be its prefix)."""
+        """Tokens that an item would add (for a pair an upper bound: what only its two sides share
+        is known to be its prefix)."""
         first, *rest = gradient_rows(item)
         shared = len(item.prefix_ids) if isinstance(item, PreferencePair) else 0
-        return self.grower.missing(first) + sum(min(self.grower.missing(row), len(row) - shared) for row in rest)
+        return self.grower.missing(first) + sum(
+            min(self.grower.missing(row), len(row) - shared) for row in rest
+        )
 
     def add(self, item: Item) -> None:
         """Take an item in."""
@@ -48,14 +52,23 @@ class Tree:
             self.grower.add(row)
 
     def work(self, *, pair_weight: float) -> float:
-        """What its passes cost, in tokens through the layers: three forwards with gradient, and the hint branches without.
+        """What its passes cost, in tokens through the layers: three forwards with gradient, and the
+        hint branches without.
 
         `pair_weight` is what one (query, key) pair costs in tokens: about 1 / (6 * hidden size).
         """
         rows = [row for item in self.items for row in gradient_rows(item)]
-        hints = [e.teacher_ids(view) for e in self.items if isinstance(e, TrainingExample) for view in e.hints]
+        hints = [
+            e.teacher_ids(view)
+            for e in self.items
+            if isinstance(e, TrainingExample)
+            for view in e.hints
+        ]
         forest = Forest.grow([*rows, *hints])
-        both, whole = forest.over(range(len(rows))).cost, forest.over(range(len(rows) + len(hints))).cost
+        both, whole = (
+            forest.over(range(len(rows))).cost,
+            forest.over(range(len(rows) + len(hints))).cost,
+        )
         branches = TreeCost(whole.tokens - both.tokens, whole.pairs - both.pairs)
         tokens, pairs = (_WITH_GRADIENT * a + b for a, b in zip(both, branches, strict=True))
         return tokens + pair_weight * pairs
@@ -73,10 +86,14 @@ def tree_size(item: Item) -> int:
     return Tree().needs(item)
 
 
-def session_trees(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair], *, micro_tokens: int) -> list[Tree]:
-    """The trees of a step, session by session. Raises ConfigError for an item that does not fit into a forward by itself.
+def session_trees(
+    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair], *, micro_tokens: int
+) -> list[Tree]:
+    """The trees of a step, session by session. Raises ConfigError for an item that does not fit
+    into a forward by itself.
 
-    Longer items come first, and each joins the tree to which it adds least among those with room for it.
+    Longer items come first, and each joins the tree to which it adds least among those with room
+    for it.
     """
     sessions: dict[str, list[Item]] = {}
     for item in (*examples, *pairs):
@@ -91,7 +108,11 @@ def session_trees(examples: Sequence[TrainingExample], pairs: Sequence[Preferenc
     for items in sessions.values():
         own: list[Tree] = []
         for item in sorted(items, key=lambda i: (isinstance(i, PreferencePair), -tree_size(i))):
-            fitting = [(need, tree) for tree in own if (need := tree.needs(item)) + tree.tokens <= micro_tokens]
+            fitting = [
+                (need, tree)
+                for tree in own
+                if (need := tree.needs(item)) + tree.tokens <= micro_tokens
+            ]
             if fitting:
                 tree = min(fitting, key=lambda found: found[0])[1]
             else:
@@ -107,7 +128,9 @@ def over_ranks(trees: Sequence[Tree], *, ranks: int, pair_weight: float) -> list
         return [list(trees)]
     shares: list[list[Tree]] = [[] for _ in range(ranks)]
     load = [0.0] * ranks
-    for work, number in sorted(((tree.work(pair_weight=pair_weight), -n) for n, tree in enumerate(trees)), reverse=True):
+    for work, number in sorted(
+        ((tree.work(pair_weight=pair_weight), -n) for n, tree in enumerate(trees)), reverse=True
+    ):
         rank = load.index(min(load))
         shares[rank].append(trees[-number])
         load[rank] += work
@@ -115,7 +138,8 @@ def over_ranks(trees: Sequence[Tree], *, ranks: int, pair_weight: float) -> list
 
 
 def micros_of(trees: Sequence[Tree], *, micro_tokens: int) -> list[Micro]:
-    """A rank's trees in forwards of at most so many tokens: the largest first, each into the first forward with room."""
+    """A rank's trees in forwards of at most so many tokens: the largest first, each into the first
+    forward with room."""
     parts: list[list[Tree]] = []
     for tree in sorted(trees, key=lambda t: -t.tokens):
         room = (part for part in parts if sum(t.tokens for t in part) + tree.tokens <= micro_tokens)
@@ -123,14 +147,22 @@ def micros_of(trees: Sequence[Tree], *, micro_tokens: int) -> list[Micro]:
             parts.append(part := [])
         part.append(tree)
     together = [[item for tree in part for item in tree.items] for part in parts]
-    return [([i for i in p if isinstance(i, TrainingExample)], [i for i in p if isinstance(i, PreferencePair)]) for p in together]
+    return [
+        (
+            [i for i in p if isinstance(i, TrainingExample)],
+            [i for i in p if isinstance(i, PreferencePair)],
+        )
+        for p in together
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How many hint views and pairs stand on a trunk, and how many of them had to bring their own context.
+    """How many hint views and pairs stand on a trunk, and how many of them had to bring their own
+    context.
 
-    A view always stands on its example. A pair stands on a trunk where an example holds its whole prefix.
+    A view always stands on its example. A pair stands on a trunk where an example holds its whole
+    prefix.
     """
 
     sites: int
@@ -138,9 +170,17 @@ class Sharing:
     pairs_alone: int
 
     def text(self) -> str:
-        """In words, e.g. "12 sites and 9 pairs share their session's tokens; 3 pairs bring a context of their own (25 %)"."""
-        shared = f"{self.sites} sites and {self.pairs - self.pairs_alone} pairs share their session's tokens"
-        share = f" ({100 * self.pairs_alone / (self.sites + self.pairs):.0f} %)" if self.pairs_alone else ""
+        """In words, e.g. "12 sites and 9 pairs share their session's tokens; 3 pairs bring a
+        context of their own (25 %)"."""
+        shared = (
+            f"{self.sites} sites and {self.pairs - self.pairs_alone} pairs share their session's"
+            " tokens"
+        )
+        share = (
+            f" ({100 * self.pairs_alone / (self.sites + self.pairs):.0f} %)"
+            if self.pairs_alone
+            else ""
+        )
         return f"{shared}; {self.pairs_alone} pairs bring a context of their own{share}"
 
 
@@ -149,5 +189,7 @@ def sharing(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
     trunks: dict[str, Grower] = {}
     for example in examples:
         trunks.setdefault(example.session_id, Grower()).add(example.ids)
-    alone = sum(p.session_id not in trunks or trunks[p.session_id].missing(p.prefix_ids) > 0 for p in pairs)
+    alone = sum(
+        p.session_id not in trunks or trunks[p.session_id].missing(p.prefix_ids) > 0 for p in pairs
+    )
     return Sharing(sites=sum(len(e.hints) for e in examples), pairs=len(pairs), pairs_alone=alone)

@@ -1,4 +1,5 @@
-"""The preference objectives by their names (train.preference.objective), on log-probs of whole responses.
+"""The preference objectives by their names (train.preference.objective), on log-probs of whole
+responses.
 
     name        of each response      reference   loss of a pair
     dpo         sum of log-probs      the start   -log sigmoid(beta margin), smoothed
@@ -6,7 +7,8 @@
     ipo         mean                  the start   (margin - 1 / (2 beta))^2
     simpo       mean                  none        -log sigmoid(beta (chosen - rejected) - gamma), smoothed
 
-Log-probs are taken at temperature 1 whatever the policy is sampled at. Formulae: losses/preference.py. Shapes: P pairs, N tokens.
+Log-probs are taken at temperature 1 whatever the policy is sampled at. Formulae:
+losses/preference.py. Shapes: P pairs, N tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from torch import Tensor
 
 from composer_replication.core.config.train_settings import PreferenceSettings
 from composer_replication.core.errors import AlignmentError
-from composer_replication.losses.preference import dpo, ipo, margins, sequence_logprobs, sequence_mean_logprobs, simpo
+from composer_replication.losses.preference import (
+    dpo,
+    ipo,
+    margins,
+    sequence_logprobs,
+    sequence_mean_logprobs,
+    simpo,
+)
 
 Sides = tuple[Tensor, Tensor]
 """(chosen_P, rejected_P)"""
@@ -26,28 +35,40 @@ Sides = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairValues:
-    """The unreduced loss of each pair, and what is told: whether the chosen side leads, and how far it came from the reference."""
+    """The unreduced loss of each pair, and what is told: whether the chosen side leads, and how far
+    it came from the reference."""
 
     values_P: Tensor
     told: Mapping[str, Tensor]
 
 
-def by_sequence(settings: PreferenceSettings, logp_N: Tensor, item_N: Tensor, *, num_pairs: int) -> Sides:
-    """What the objective takes of each response, its chosen ones standing first: the sum of its log-probs, or their mean."""
+def by_sequence(
+    settings: PreferenceSettings, logp_N: Tensor, item_N: Tensor, *, num_pairs: int
+) -> Sides:
+    """What the objective takes of each response, its chosen ones standing first: the sum of its
+    log-probs, or their mean."""
     reduce = sequence_logprobs if settings.objective == "dpo" else sequence_mean_logprobs
     both = reduce(logp_N, item_N, num_sequences=2 * num_pairs)
     return both[:num_pairs], both[num_pairs:]
 
 
 def pair_values(settings: PreferenceSettings, policy: Sides, reference: Sides | None) -> PairValues:
-    """The objective of each pair; raises AlignmentError where it needs a reference and there is none."""
+    """The objective of each pair; raises AlignmentError where it needs a reference and there is
+    none."""
     beta, smoothing = settings.beta, settings.label_smoothing
     if not settings.has_reference:
         values_P = simpo(*policy, beta=beta, gamma=settings.gamma, label_smoothing=smoothing)
-        return PairValues(values_P=values_P, told={"accuracy": (policy[0] - policy[1]).detach() > 0})
+        return PairValues(
+            values_P=values_P, told={"accuracy": (policy[0] - policy[1]).detach() > 0}
+        )
     if reference is None:
         raise AlignmentError(f"{settings.objective} without the reference's log-probs")
-    told = {"accuracy": margins(*policy, *reference).detach() > 0, "chosen_logratio": (policy[0] - reference[0]).detach()}
+    told = {
+        "accuracy": margins(*policy, *reference).detach() > 0,
+        "chosen_logratio": (policy[0] - reference[0]).detach(),
+    }
     if settings.objective == "ipo":
         return PairValues(values_P=ipo(*policy, *reference, beta=beta), told=told)
-    return PairValues(values_P=dpo(*policy, *reference, beta=beta, label_smoothing=smoothing), told=told)
+    return PairValues(
+        values_P=dpo(*policy, *reference, beta=beta, label_smoothing=smoothing), told=told
+    )

@@ -1,13 +1,15 @@
-"""Controls: each takes the information out of one signal; steps, rollouts and most sites stay what they are (`train.placebo`).
+"""Controls: each takes the information out of one signal; steps, rollouts and most sites stay what
+they are (`train.placebo`).
 
     shuffled_hints     each site gets the hint of another site          neutral_hints    a text that says nothing, as long as the hint
     permuted_rewards   the rewards of a group go to another group, in random order
     random_rewards     a coin per rollout, heads with p = 0.3
     swapped_pairs      chosen and rejected change places with p = 1/2, fixed for the run; anchors stay
 
-Hints are changed before they are rendered, so a placebo's view goes through the same alignment as a true one. Views of imported
-examples are rendered already: there the inserted ids change places among views, and each is still an insertion and nothing else.
-All are pure functions of their arguments and a seed.
+Hints are changed before they are rendered, so a placebo's view goes through the same alignment as a
+true one. Views of imported examples are rendered already: there the inserted ids change places
+among views, and each is still an insertion and nothing else. All are pure functions of their
+arguments and a seed.
 """
 
 from __future__ import annotations
@@ -27,28 +29,46 @@ from composer_replication.evaluation.hint_lift import shuffled_views as donors_o
 from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample
 
 RANDOM_REWARD_P = 0.3
-"""How often random rewards are 1: about where the workshop's student stands, so that groups are as often flat as with true ones."""
+"""How often random rewards are 1: about where the workshop's student stands, so that groups are as
+often flat as with true ones."""
 SWAP_P = 0.5
-_NOTHING = "Please go on with your work and take all the time you need as it is a good day and there is no hurry at all"
+_NOTHING = (
+    "Please go on with your work and take all the time you need as it is a good day and there is no"
+    " hurry at all"
+)
 _WORDS = tuple(_NOTHING.split(" "))
 _FILLERS = (".", " so", " a", "!", " it", ",")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nulled:
-    """Hints of a placebo, and how many sites had to be left out because no other text was there for them."""
+    """Hints of a placebo, and how many sites had to be left out because no other text was there for
+    them."""
 
     hints: tuple[Hint, ...]
     dropped: int
 
 
-def null_hints(hints: Sequence[Hint], *, how: Sequence[str], groups: Mapping[str, str], count: Callable[[str], int], seed: int) -> Nulled:
-    """The hints as `train.placebo` wants them; `groups` names the task of each site, `count` the tokens of a text.
+def null_hints(
+    hints: Sequence[Hint],
+    *,
+    how: Sequence[str],
+    groups: Mapping[str, str],
+    count: Callable[[str], int],
+    seed: int,
+) -> Nulled:
+    """The hints as `train.placebo` wants them; `groups` names the task of each site, `count` the
+    tokens of a text.
 
-    Without a placebo for hints they come back as they are. Raises ConfigError where both placebos are asked for.
+    Without a placebo for hints they come back as they are. Raises ConfigError where both placebos
+    are asked for.
     """
     if {"shuffled_hints", "neutral_hints"} <= set(how):
-        raise ConfigError("a hint cannot be another site's and neutral at once", where="train.placebo", fix="choose one of the two")
+        raise ConfigError(
+            "a hint cannot be another site's and neutral at once",
+            where="train.placebo",
+            fix="choose one of the two",
+        )
     if "shuffled_hints" in how:
         return shuffle_hints(hints, groups=groups, seed=seed)
     if "neutral_hints" in how:
@@ -57,25 +77,37 @@ def null_hints(hints: Sequence[Hint], *, how: Sequence[str], groups: Mapping[str
 
 
 def shuffle_hints(hints: Sequence[Hint], *, groups: Mapping[str, str], seed: int) -> Nulled:
-    """Each site gets the text of another site's hint: of another kind and another task where there is one, never its own text.
+    """Each site gets the text of another site's hint: of another kind and another task where there
+    is one, never its own text.
 
-    Example: [Hint(site_id="a", text="use cat"), Hint(site_id="b", text="take path")] -> a gets "take path", b gets "use cat"
+    Example: [Hint(site_id="a", text="use cat"), Hint(site_id="b", text="take path")] -> a gets
+    "take path", b gets "use cat"
     """
     places = [DonorSlot(hint=h.text, kind=h.kind, group=groups[h.site_id]) for h in hints]
     donors = donors_among(places, seed=seed)
-    given = [dataclasses.replace(h, text=hints[d].text, writer="placebo") for h, d in zip(hints, donors, strict=True) if d is not None]
+    given = [
+        dataclasses.replace(h, text=hints[d].text, writer="placebo")
+        for h, d in zip(hints, donors, strict=True)
+        if d is not None
+    ]
     return Nulled(hints=tuple(given), dropped=len(hints) - len(given))
 
 
 def neutralise_hints(hints: Sequence[Hint], *, count: Callable[[str], int]) -> Nulled:
-    """Each site gets words that say nothing, of the same number of tokens as its hint, or one more or less."""
+    """Each site gets words that say nothing, of the same number of tokens as its hint, or one more
+    or less."""
     texts = [neutral_text(count(h.text), count=count) for h in hints]
-    given = [dataclasses.replace(h, text=text, writer="placebo") for h, text in zip(hints, texts, strict=True) if text is not None]
+    given = [
+        dataclasses.replace(h, text=text, writer="placebo")
+        for h, text in zip(hints, texts, strict=True)
+        if text is not None
+    ]
     return Nulled(hints=tuple(given), dropped=len(hints) - len(given))
 
 
 def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
-    """Words that say nothing about any task, `num_tokens` long to within one token; None where the tokenizer allows none.
+    """Words that say nothing about any task, `num_tokens` long to within one token; None where the
+    tokenizer allows none.
 
     >>> neutral_text(4, count=lambda text: len(text.split()))
     'Please go on with'
@@ -89,18 +121,23 @@ def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
     for _ in range(8 * num_tokens):
         if count(text) == num_tokens:
             break
-        fitting = [text + filler for filler in _FILLERS if count(text) < count(text + filler) <= num_tokens]
+        fitting = [
+            text + filler for filler in _FILLERS if count(text) < count(text + filler) <= num_tokens
+        ]
         if not fitting:
             break
         text = fitting[0]
     return text if abs(count(text) - num_tokens) <= 1 else None
 
 
-def null_rewards(groups: Sequence[Sequence[float]], *, how: Sequence[str], seed: int) -> list[tuple[float, ...]]:
+def null_rewards(
+    groups: Sequence[Sequence[float]], *, how: Sequence[str], seed: int
+) -> list[tuple[float, ...]]:
     """The rewards of a step's groups, in their order, as `train.placebo` wants them.
 
-    Permuted rewards change places as whole groups and then within their new group, so as many groups are flat as before and about as
-    many tokens are trained; thrown among all rollouts they would make nearly every group uneven.
+    Permuted rewards change places as whole groups and then within their new group, so as many
+    groups are flat as before and about as many tokens are trained; thrown among all rollouts they
+    would make nearly every group uneven.
     """
     rng = random.Random(seed)
     given = [list(rewards) for rewards in groups]
@@ -114,37 +151,60 @@ def null_rewards(groups: Sequence[Sequence[float]], *, how: Sequence[str], seed:
 
 
 def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[PreferencePair, ...]:
-    """Each pair with its sides changed with p = 1/2, decided by its name and the seed: the same in every step and after a resume."""
+    """Each pair with its sides changed with p = 1/2, decided by its name and the seed: the same in
+    every step and after a resume."""
 
     def swapped(pair: PreferencePair) -> bool:
         return random.Random(stage_seed(seed, f"swap:{pair.id}")).random() < SWAP_P
 
-    return tuple(dataclasses.replace(p, chosen_ids=p.rejected_ids, rejected_ids=p.chosen_ids) if swapped(p) else p for p in pairs)
+    return tuple(
+        (
+            dataclasses.replace(p, chosen_ids=p.rejected_ids, rejected_ids=p.chosen_ids)
+            if swapped(p)
+            else p
+        )
+        for p in pairs
+    )
 
 
 def shuffle_views(examples: Sequence[TrainingExample], *, seed: int) -> list[TrainingExample]:
-    """Examples whose hint views carry each other's inserted ids; a view for which only its own are left is taken away."""
+    """Examples whose hint views carry each other's inserted ids; a view for which only its own are
+    left is taken away."""
     spots = [(e, v) for e in examples for v in e.hints]
     donors = donors_of_views([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed)
     given = iter([None if d is None else spots[d][1].hint_ids for d in donors])
 
     def changed(example: TrainingExample) -> tuple[HintView, ...]:
         found = [(view, next(given)) for view in example.hints]
-        return tuple(dataclasses.replace(view, hint_ids=ids) for view, ids in found if ids is not None)
+        return tuple(
+            dataclasses.replace(view, hint_ids=ids) for view, ids in found if ids is not None
+        )
 
     return [dataclasses.replace(e, hints=changed(e)) if e.hints else e for e in examples]
 
 
 def null_data(
-    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair], *, settings: TrainSettings, seed: int, imported: bool = True
+    examples: Sequence[TrainingExample],
+    pairs: Sequence[PreferencePair],
+    *,
+    settings: TrainSettings,
+    seed: int,
+    imported: bool = True,
 ) -> tuple[list[TrainingExample], list[PreferencePair]]:
     """What was imported, with the placebos that apply to it; without one, the very same items.
 
-    `imported` says whether imported examples are trained at all: beside live rollouts they may only bring their anchors.
-    Raises ConfigError for neutral hints in trained views that are built already: their text is not there to be measured and replaced.
+    `imported` says whether imported examples are trained at all: beside live rollouts they may only
+    bring their anchors.
+    Raises ConfigError for neutral hints in trained views that are built already: their text is not
+    there to be measured and replaced.
     """
     examples, pairs = list(examples), list(pairs)
-    if "neutral_hints" in settings.placebo and imported and settings.hint.weight and any(e.hints for e in examples):
+    if (
+        "neutral_hints" in settings.placebo
+        and imported
+        and settings.hint.weight
+        and any(e.hints for e in examples)
+    ):
         raise ConfigError(
             "neutral hints cannot be put into views that are built already",
             where="train.placebo",

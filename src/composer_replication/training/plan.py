@@ -1,4 +1,5 @@
-"""What is checked before a run exists: every item fits into one forward, and every step can feed every channel."""
+"""What is checked before a run exists: every item fits into one forward, and every step can feed
+every channel."""
 
 from __future__ import annotations
 
@@ -19,33 +20,58 @@ def check_train_plan(
     imported: bool = True,
     layout: Literal["tree", "rows"] | None = None,
 ) -> None:
-    """Raise ConfigError for what would otherwise stop a run in its middle, whenever the sampler draws it.
+    """Raise ConfigError for what would otherwise stop a run in its middle, whenever the sampler
+    draws it.
 
-    Example: check_train_plan(config.train, examples=data.examples, pairs=data.pairs) names the longest item if it is longer than
-    train.micro_tokens, and train.batch_examples if one example a step cannot feed both channels (`imported` = they are drawn at all).
-    `layout` is the one that will be used, None = the one of the settings.
+    Example: check_train_plan(config.train, examples=data.examples, pairs=data.pairs) names the
+    longest item if it is longer than train.micro_tokens, and train.batch_examples if one example a
+    step cannot feed both channels (`imported` = they are drawn at all). `layout` is the one that
+    will be used, None = the one of the settings.
     """
-    Sampler(examples=examples, pairs=pairs, batch_examples=settings.batch_examples, seed=0, imported=imported)
-    longest, name = max(forward_sizes(examples, pairs, layout=layout or settings.layout), default=(0, ""))
+    Sampler(
+        examples=examples,
+        pairs=pairs,
+        batch_examples=settings.batch_examples,
+        seed=0,
+        imported=imported,
+    )
+    longest, name = max(
+        forward_sizes(examples, pairs, layout=layout or settings.layout), default=(0, "")
+    )
     if longest > settings.micro_tokens:
         raise ConfigError(
-            f"{name} is the longest item and needs {longest} tokens in one forward, train.micro_tokens is {settings.micro_tokens}",
-            fix=f"set train.micro_tokens = {longest} or more, or lower build.max_tokens and build again",
+            f"{name} is the longest item and needs {longest} tokens in one forward,"
+            f" train.micro_tokens is {settings.micro_tokens}",
+            fix=(
+                f"set train.micro_tokens = {longest} or more, or lower build.max_tokens and build"
+                " again"
+            ),
         )
 
 
 def forward_sizes(
-    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, layout: Literal["tree", "rows"] = "rows"
+    examples: Sequence[TrainingExample],
+    pairs: Sequence[PreferencePair] = (),
+    *,
+    layout: Literal["tree", "rows"] = "rows",
 ) -> Iterator[tuple[int, str]]:
-    """How many tokens each item needs in one forward, and its name; the sizes are those that micro-batches are cut by.
+    """How many tokens each item needs in one forward, and its name; the sizes are those that
+    micro-batches are cut by.
 
-    An example needs its row, a hint view its teacher row (hint and ids up to the target's end). A pair needs two rows of its longer
-    side in rows, its prefix and both sides in a tree.
+    An example needs its row, a hint view its teacher row (hint and ids up to the target's end). A
+    pair needs two rows of its longer side in rows, its prefix and both sides in a tree.
     """
     for e in examples:
         yield len(e.ids), f"example {e.id}"
-        yield from ((len(v.hint_ids) + v.span[1], f"the teacher row of {v.site_id} in example {e.id}") for v in e.hints)
+        yield from (
+            (len(v.hint_ids) + v.span[1], f"the teacher row of {v.site_id} in example {e.id}")
+            for v in e.hints
+        )
     for p in pairs:
-        both = 2 * max(len(p.chosen_ids), len(p.rejected_ids)) if layout == "rows" else len(p.chosen_ids) + len(p.rejected_ids)
+        both = (
+            2 * max(len(p.chosen_ids), len(p.rejected_ids))
+            if layout == "rows"
+            else len(p.chosen_ids) + len(p.rejected_ids)
+        )
         size = len(p.prefix_ids) * (2 if layout == "rows" else 1) + both
         yield size, f"pair {p.id} (both sides)"

@@ -15,7 +15,8 @@ from composer_replication.core.rundir import RunDir, open_run
 
 
 def shared_run(make: Callable[[], RunDir]) -> RunDir:
-    """The run directory of all ranks; `make` is called on the main rank only. Alone, this is `make()`."""
+    """The run directory of all ranks; `make` is called on the main rank only. Alone, this is
+    `make()`."""
     state = Accelerator()  # joins the other ranks as the loop will
     if state.num_processes == 1:
         return make()

@@ -1,11 +1,13 @@
 """The models that score without gradient: the hint teacher and the reference of DPO.
 
-"frozen" is the student as it was at the start of the run: LoRA with its adapters off, else a copy made before the first step.
-"live" is the student as it is now. "ema" is a slow average of what the optimiser moves: a copy of the start that moves a little towards
-the student after each optimiser step, kept in float32, as bfloat16 would round the small moves away. With LoRA that is an average of the
-adapters' A and B, on the student's own base weights: only the adapters take memory twice. The average of A and that of B make the
-teacher's B A, which is not the average of the products. "trust_region" is two of them, the live and the frozen one, whose logits are
-mixed (training/hinting.py). None ever has dropout or a gradient.
+"frozen" is the student as it was at the start of the run: LoRA with its adapters off, else a copy
+made before the first step. "live" is the student as it is now. "ema" is a slow average of what the
+optimiser moves: a copy of the start that moves a little towards the student after each optimiser
+step, kept in float32, as bfloat16 would round the small moves away. With LoRA that is an average of
+the adapters' A and B, on the student's own base weights: only the adapters take memory twice. The
+average of A and that of B make the teacher's B A, which is not the average of the products.
+"trust_region" is two of them, the live and the frozen one, whose logits are mixed
+(training/hinting.py). None ever has dropout or a gradient.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ _CHUNK = 2048  # tokens whose logits are held at once
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A model and how to score with it, e.g. `with reference.scoring() as model: final_hidden(model, ...)`.
+    """A model and how to score with it, e.g. `with reference.scoring() as model:
+    final_hidden(model, ...)`.
 
-    `ema` is by which share it moves to the student in each step; 0 for one that does not follow (or is the student itself).
-    `moving` are the weights that follow, by name; all others of such a model are the student's own.
+    `ema` is by which share it moves to the student in each step; 0 for one that does not follow (or
+    is the student itself). `moving` are the weights that follow, by name; all others of such a
+    model are the student's own.
     """
 
     model: Any
@@ -43,13 +47,19 @@ class Reference:
 
     @contextmanager
     def scoring(self) -> Iterator[Any]:
-        """The model without gradient, without dropout, and with its adapters off where it stands for the start."""
+        """The model without gradient, without dropout, and with its adapters off where it stands
+        for the start."""
         with scoring(self.model, adapters=self.adapters):
             yield self.model
 
     def predictors(self, rows: Rows, targets: Targets, *, max_tokens: int) -> Tensor:
-        """Hidden states (N, D) that predict the targets, at most `max_tokens` padded tokens in one forward."""
-        places = {"row_N": targets.row_N, "position_N": targets.position_N, "max_tokens": max_tokens}
+        """Hidden states (N, D) that predict the targets, at most `max_tokens` padded tokens in one
+        forward."""
+        places = {
+            "row_N": targets.row_N,
+            "position_N": targets.position_N,
+            "max_tokens": max_tokens,
+        }
         with self.scoring() as model:
             return predictors(model, rows.ids_BT, rows.lengths_B, **places)
 
@@ -59,12 +69,14 @@ class Reference:
             return project(model, hidden_ND)
 
     def is_live(self, model: Any) -> bool:
-        """Whether it is this very model with its weights of now, so that what a forward of it left behind may be read on."""
+        """Whether it is this very model with its weights of now, so that what a forward of it left
+        behind may be read on."""
         return self.model is model and self.adapters
 
     @torch.no_grad()
     def update(self, model: Any) -> None:
-        """Move every moving weight by `ema` of its distance to that of `model`; call it after each optimiser step.
+        """Move every moving weight by `ema` of its distance to that of `model`; call it after each
+        optimiser step.
 
         Example: a weight of 1.0 whose student holds 2.0 is 1.05 after one update with ema = 0.05
         """
@@ -74,7 +86,8 @@ class Reference:
                 own.lerp_(student[name].to(own.dtype), self.ema)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of it, by weight: nothing where it can be made again from the start or the student."""
+        """What a checkpoint must hold of it, by weight: nothing where it can be made again from the
+        start or the student."""
         return {name: p.detach() for name, p in self.moving.items()}
 
     @torch.no_grad()
@@ -82,21 +95,36 @@ class Reference:
         """Put back what `tensors` gave; raises DataError for tensors of another reference."""
         own = self.tensors()
         if own.keys() != tensors.keys():
-            what = f"the checkpoint holds {len(tensors)} weights of a slow average, this run has {len(own)}"
+            what = (
+                f"the checkpoint holds {len(tensors)} weights of a slow average, this run has"
+                f" {len(own)}"
+            )
             raise DataError(what, fix="resume with the run's own student and hint.teacher")
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
 
 
-def score_chunks(references: Sequence[Reference], rows: Rows, targets: Targets, *, max_tokens: int) -> Iterator[tuple[slice, list[Tensor]]]:
-    """The logits of every reference at the targets, some targets at a time: which they are, and one (n, V) matrix a reference.
+def score_chunks(
+    references: Sequence[Reference], rows: Rows, targets: Targets, *, max_tokens: int
+) -> Iterator[tuple[slice, list[Tensor]]]:
+    """The logits of every reference at the targets, some targets at a time: which they are, and one
+    (n, V) matrix a reference.
 
-    Example: for where, (logits_NV,) in score_chunks([start], rows, targets, max_tokens=4096): token_logprobs(logits_NV, ids_N[where])
+    Example: for where, (logits_NV,) in score_chunks([start], rows, targets, max_tokens=4096):
+    token_logprobs(logits_NV, ids_N[where])
     """
-    hidden = [reference.predictors(rows, targets, max_tokens=max_tokens) for reference in references]
+    hidden = [
+        reference.predictors(rows, targets, max_tokens=max_tokens) for reference in references
+    ]
     for first in range(0, len(targets), _CHUNK):
         where = slice(first, first + _CHUNK)
-        yield where, [reference.project(hidden_ND[where]) for reference, hidden_ND in zip(references, hidden, strict=True)]
+        yield (
+            where,
+            [
+                reference.project(hidden_ND[where])
+                for reference, hidden_ND in zip(references, hidden, strict=True)
+            ],
+        )
 
 
 def live(student: Student) -> Reference:
@@ -105,14 +133,16 @@ def live(student: Student) -> Reference:
 
 
 def frozen(student: Student) -> Reference:
-    """The weights at the start of the run; call it before the first step and before a checkpoint is loaded."""
+    """The weights at the start of the run; call it before the first step and before a checkpoint is
+    loaded."""
     if student.lora:
         return Reference(student.model, adapters=False)
     return Reference(copy.deepcopy(student.model).eval().requires_grad_(False), adapters=True)
 
 
 def average(student: Student, *, ema: float) -> Reference:
-    """A slow average that starts at the current weights; with LoRA it shares the base with the student and has adapters of its own."""
+    """A slow average that starts at the current weights; with LoRA it shares the base with the
+    student and has adapters of its own."""
     shared = {id(p): p for p in student.model.parameters() if student.lora and not p.requires_grad}
     model = copy.deepcopy(student.model, dict(shared)).eval()  # what the memo names is not copied
     moving = {name: p for name, p in model.named_parameters() if id(p) not in shared}
@@ -125,9 +155,15 @@ def average(student: Student, *, ema: float) -> Reference:
 
 
 def references(
-    student: Student, *, teacher: Literal["frozen", "live", "ema", "trust_region"], dpo: bool, hint: bool, ema: float = 0.05
+    student: Student,
+    *,
+    teacher: Literal["frozen", "live", "ema", "trust_region"],
+    dpo: bool,
+    hint: bool,
+    ema: float = 0.05,
 ) -> dict[Channel, Reference]:
-    """The reference of each channel that is on; both share one frozen copy. A trust region's is the live one; it has a start besides."""
+    """The reference of each channel that is on; both share one frozen copy. A trust region's is the
+    live one; it has a start besides."""
     start = frozen(student) if dpo or (hint and teacher == "frozen") else None
     chosen: dict[Channel, Reference] = {}
     if hint and teacher == "ema":

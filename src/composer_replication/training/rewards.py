@@ -1,9 +1,11 @@
-"""What a rollout is worth to the policy: the environment's reward, less its length and its drift, with behaviour rewards.
+"""What a rollout is worth to the policy: the environment's reward, less its length and its drift,
+with behaviour rewards.
 
     score = reward - length.weight * C(x) + sum of weight * behaviour - kl * sum(log p - log p_start)
 
-The environment's reward alone stays the measure of success. Every rollout has a score: one that was lost to its environment, was cut off
-or holds nothing but invalid calls is scored like any other, and none is dropped.
+The environment's reward alone stays the measure of success. Every rollout has a score: one that was
+lost to its environment, was cut off or holds nothing but invalid calls is scored like any other,
+and none is dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def scores(
     count: Callable[[str], int],
     kl: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """The score of each rollout by session id; `kl` is that of `start_kl`. Raises AlignmentError where it is needed and a rollout has none.
+    """The score of each rollout by session id; `kl` is that of `start_kl`. Raises AlignmentError
+    where it is needed and a rollout has none.
 
     Example: reward 1, two invalid calls at weight 0.1 and no penalty -> 0.8
     """
@@ -43,31 +46,59 @@ def scores(
         score += behaviour_reward(rollout.session, settings.behaviours)
         if settings.kl:
             if kl is None or name not in kl:
-                raise AlignmentError("the KL to the start is part of the reward, but was not measured", where=name)
+                raise AlignmentError(
+                    "the KL to the start is part of the reward, but was not measured", where=name
+                )
             score -= settings.kl * kl[name]
         found[name] = score
     return found
 
 
-def start_kl(start: Reference, rollouts: Sequence[Rollout], *, pad_id: int, max_tokens: int, device: Any) -> dict[str, float]:
-    """k1 of each rollout by session id: the sum over its sampled tokens of log p - log p_start, in nats; p is what the sampler recorded.
+def start_kl(
+    start: Reference, rollouts: Sequence[Rollout], *, pad_id: int, max_tokens: int, device: Any
+) -> dict[str, float]:
+    """k1 of each rollout by session id: the sum over its sampled tokens of log p - log p_start, in
+    nats; p is what the sampler recorded.
 
-    Its mean over samples of the policy is the KL of whole rollouts; of one rollout it may be negative.
+    Its mean over samples of the policy is the KL of whole rollouts; of one rollout it may be
+    negative.
     """
     found = dict.fromkeys((r.session.id for r in rollouts), 0.0)
-    for part, _ in micro_batches([e for r in rollouts if (e := sampled_spans(r)).trained], micro_tokens=max_tokens):
+    for part, _ in micro_batches(
+        [e for r in rollouts if (e := sampled_spans(r)).trained], micro_tokens=max_tokens
+    ):
         batch = collate(part, pad_id=pad_id).to(device)
-        logprobs = {r.session.id: [p for t in r.session.turns if t.sampled for p in t.sampled.logprobs] for r in rollouts}
-        then_N = torch.tensor([p for e in part for p in logprobs[e.id]], dtype=torch.float64, device=device)
+        logprobs = {
+            r.session.id: [p for t in r.session.turns if t.sampled for p in t.sampled.logprobs]
+            for r in rollouts
+        }
+        then_N = torch.tensor(
+            [p for e in part for p in logprobs[e.id]], dtype=torch.float64, device=device
+        )
         chunks = score_chunks([start], batch.student, batch.lm, max_tokens=max_tokens)
-        start_N = torch.cat([token_logprobs(logits_NV, batch.lm.ids_N[where]) for where, (logits_NV,) in chunks]).double()
-        sums_B = torch.zeros(len(part), dtype=torch.float64, device=device).index_add(0, batch.lm.row_N, then_N - start_N)
+        start_N = torch.cat(
+            [token_logprobs(logits_NV, batch.lm.ids_N[where]) for where, (logits_NV,) in chunks]
+        ).double()
+        sums_B = torch.zeros(len(part), dtype=torch.float64, device=device).index_add(
+            0, batch.lm.row_N, then_N - start_N
+        )
         found |= {e.id: value for e, value in zip(part, sums_B.tolist(), strict=True)}
     return found
 
 
 def sampled_spans(rollout: Rollout) -> TrainingExample:
-    """A rollout as an example whose trained spans are what its student sampled; without any where it was lost at its opening."""
-    sampled = [(turn.context_tokens, len(turn.sampled.ids)) for turn in rollout.session.turns if turn.sampled]
+    """A rollout as an example whose trained spans are what its student sampled; without any where
+    it was lost at its opening."""
+    sampled = [
+        (turn.context_tokens, len(turn.sampled.ids))
+        for turn in rollout.session.turns
+        if turn.sampled
+    ]
     name = rollout.session.id
-    return TrainingExample(id=name, session_id=name, ids=rollout.ids, trained=tuple((a, a + n) for a, n in sampled), origin="student")
+    return TrainingExample(
+        id=name,
+        session_id=name,
+        ids=rollout.ids,
+        trained=tuple((a, a + n) for a, n in sampled),
+        origin="student",
+    )

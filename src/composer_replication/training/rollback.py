@@ -1,4 +1,5 @@
-"""What the loop asks of a live policy's health: measure it, warn, and on a broken rule put the last good weights back and stop.
+"""What the loop asks of a live policy's health: measure it, warn, and on a broken rule put the last
+good weights back and stop.
 
     guard = Guard.of(trainer, live=live, journal=journal)       # before the first step: the start weights are what KL is measured from
     facts = guard.look(made, step=3)                            # before the update; raises StoppedError after the weights were put back
@@ -15,7 +16,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from composer_replication.rollouts.episode import Rollout
-from composer_replication.training.checkpoint import good_checkpoint, load_extra, load_tensors, set_aside
+from composer_replication.training.checkpoint import (
+    good_checkpoint,
+    load_extra,
+    load_tensors,
+    set_aside,
+)
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.live import LiveStep, RolloutSource
 from composer_replication.training.reference import Reference, frozen
@@ -28,7 +34,8 @@ from composer_replication.training.state import Trainer
 
 @dataclass(slots=True, kw_only=True)
 class Guard:
-    """Eyes and hands of `PolicyHealth` in the loop; every rank sees the same rollouts and so decides the same."""
+    """Eyes and hands of `PolicyHealth` in the loop; every rank sees the same rollouts and so
+    decides the same."""
 
     trainer: Trainer
     live: RolloutSource
@@ -38,16 +45,23 @@ class Guard:
 
     @classmethod
     def of(cls, trainer: Trainer, *, live: RolloutSource, journal: RunLogger) -> Self:
-        """A guard of a trainer at its start; the frozen weights are shared with the teacher or the reference of DPO where there is one."""
+        """A guard of a trainer at its start; the frozen weights are shared with the teacher or the
+        reference of DPO where there is one."""
         health = PolicyHealth(settings=trainer.settings.health)
-        return cls(trainer=trainer, live=live, journal=journal, health=health, start=_start(trainer))
+        return cls(
+            trainer=trainer, live=live, journal=journal, health=health, start=_start(trainer)
+        )
 
     def look(self, made: LiveStep, *, step: int) -> dict[str, float]:
-        """Measure the policy after `step` steps on the rollouts it has just made; returns what was measured."""
+        """Measure the policy after `step` steps on the rollouts it has just made; returns what was
+        measured."""
         facts = self._drift(made)
         if self.health.settings.monitor_tasks and step % self.health.settings.monitor_every == 0:
             facts |= self._monitor()
-        for warning in self.health.calls({"rollouts/entropy": facts["health/entropy"], **made.facts}):  # TRL records no log-probs
+        # TRL records no log-probs
+        for warning in self.health.calls(
+            {"rollouts/entropy": facts["health/entropy"], **made.facts}
+        ):
             self.journal.event("drift", step=step, **warning)
         self._check(step)
         return facts
@@ -57,7 +71,8 @@ class Guard:
         return start_kl(self.start, rollouts, **self._place())
 
     def judge(self, made: LiveStep, *, steps: int, last: bool) -> dict[str, float]:
-        """Measure the weights of a checkpoint after `steps` steps, at the end of the run on the monitor tasks too."""
+        """Measure the weights of a checkpoint after `steps` steps, at the end of the run on the
+        monitor tasks too."""
         facts = self._drift(made)
         if last and self.health.settings.monitor_tasks:
             facts |= self._monitor()
@@ -66,13 +81,23 @@ class Guard:
 
     def _drift(self, made: LiveStep) -> dict[str, float]:
         student, settings = self.trainer.student, self.trainer.settings
-        found = drift(current(student), self.start, made.rollouts, episodes=settings.health.kl_episodes, **self._place())
+        found = drift(
+            current(student),
+            self.start,
+            made.rollouts,
+            episodes=settings.health.kl_episodes,
+            **self._place(),
+        )
         self.health.kl(found.kl)
         return {"health/kl": found.kl, "health/entropy": found.entropy}
 
     def _place(self) -> dict[str, Any]:
         student, settings = self.trainer.student, self.trainer.settings
-        return {"pad_id": student.pad_id, "max_tokens": settings.micro_tokens, "device": self.trainer.accelerator.device}
+        return {
+            "pad_id": student.pad_id,
+            "max_tokens": settings.micro_tokens,
+            "device": self.trainer.accelerator.device,
+        }
 
     def _monitor(self) -> dict[str, float]:
         success = self.live.monitor(self.trainer.student.model)
@@ -80,7 +105,8 @@ class Guard:
         return {"health/monitor": sum(success) / len(success)}
 
     def _check(self, steps: int) -> None:
-        """Where a rule is broken: put back the newest good checkpoint, set later ones aside, say so, and raise StoppedError."""
+        """Where a rule is broken: put back the newest good checkpoint, set later ones aside, say
+        so, and raise StoppedError."""
         breach = self.health.breach()
         if breach is None:
             return
@@ -89,7 +115,13 @@ class Guard:
         self.trainer.load_extra(load_extra(folder))
         self.trainer.accelerator.wait_for_everyone()
         aside = set_aside(self.journal.run, after=restored) if self.journal.main else []
-        what = {"rule": breach.rule, "value": breach.value, "limit": breach.limit, "restored": restored, "set_aside": aside}
+        what = {
+            "rule": breach.rule,
+            "value": breach.value,
+            "limit": breach.limit,
+            "restored": restored,
+            "set_aside": aside,
+        }
         self.journal.event("restored", step=steps, **what, reason=breach.words)
         raise breach.error(step=steps, restored=restored)
 

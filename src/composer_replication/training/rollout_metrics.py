@@ -1,4 +1,5 @@
-"""What is measured of a live policy: success, calls, length and drift, as numbers by metric name. training/health.py judges them."""
+"""What is measured of a live policy: success, calls, length and drift, as numbers by metric name.
+training/health.py judges them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ FAMILIES = ("A", "B", "C")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How far the policy has come from its start, and how sure it is of itself: means per sampled token, in nats, full vocabulary."""
+    """How far the policy has come from its start, and how sure it is of itself: means per sampled
+    token, in nats, full vocabulary."""
 
     kl: float
     entropy: float
@@ -28,9 +30,13 @@ class Drift:
 
 
 def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, float]:
-    """The numbers of a step's rollouts; `advantage` holds the rollouts of groups that were not flat. What did not occur has no number."""
+    """The numbers of a step's rollouts; `advantage` holds the rollouts of groups that were not
+    flat. What did not occur has no number."""
     rollouts = groups.rollouts
-    members = [[r.session.id in advantage for r in group.rollouts] for group in (*groups.groups, *groups.flat)]
+    members = [
+        [r.session.id in advantage for r in group.rollouts]
+        for group in (*groups.groups, *groups.flat)
+    ]
     lost = _lost(rollouts)
     facts = {
         "rollouts/episodes": float(len(rollouts)),
@@ -43,15 +49,19 @@ def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, f
         "rollouts/lost": sum(lost.values()) / max(1, len(rollouts)),
         **{f"lost/{end}": float(n) for end, n in lost.items()},
         "rollouts/refused_calls": float(sum(r.num_refused for r in rollouts)),
-        "rollouts/advantage_spread": max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0),
+        "rollouts/advantage_spread": (
+            max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0)
+        ),
     }
     return facts | behaviour(rollouts)
 
 
 def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """How many rollouts of a step were lost, by end, and up to three different reasons; empty where none was.
+    """How many rollouts of a step were lost, by end, and up to three different reasons; empty where
+    none was.
 
-    Example: {"env_error": 2, "env_timeout": 1, "of": 48, "words": ["KeyError: 'path'", "no answer within 5 s"]}
+    Example: {"env_error": 2, "env_timeout": 1, "of": 48, "words": ["KeyError: 'path'", "no answer
+    within 5 s"]}
     """
     if not (lost := _lost(rollouts)):
         return {}
@@ -66,13 +76,23 @@ def _lost(rollouts: Sequence[Rollout]) -> Counter[str]:
 def behaviour(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """How the policy writes and calls, over all messages and calls of the rollouts.
 
-    Example: {"rollouts/message_tokens": 18.2, "rollouts/entropy": 0.02, "rollouts/unresolvable": 0.01, "rollouts/valid_calls": 0.8,
-    "rollouts/changing_calls": 0.21, "family/A": 0.4, ...}. entropy is estimated by the mean of -log p of the sampled tokens.
+    Example: {"rollouts/message_tokens": 18.2, "rollouts/entropy": 0.02, "rollouts/unresolvable":
+    0.01, "rollouts/valid_calls": 0.8, "rollouts/changing_calls": 0.21, "family/A": 0.4, ...}.
+    entropy is estimated by the mean of -log p of the sampled tokens.
     """
-    logprobs = [p for r in rollouts for turn in r.session.turns if turn.sampled for p in turn.sampled.logprobs]
+    logprobs = [
+        p
+        for r in rollouts
+        for turn in r.session.turns
+        if turn.sampled
+        for p in turn.sampled.logprobs
+    ]
     messages = sum(turn.sampled is not None for r in rollouts for turn in r.session.turns)
     calls = sum(len(turn.calls) for r in rollouts for turn in r.session.turns)
-    facts = {"rollouts/message_tokens": len(logprobs) / max(1, messages), "rollouts/entropy": -_mean(logprobs)}
+    facts = {
+        "rollouts/message_tokens": len(logprobs) / max(1, messages),
+        "rollouts/entropy": -_mean(logprobs),
+    }
 
     def total(name: str) -> float:
         return sum(r.measures.get(name, 0.0) for r in rollouts)
@@ -89,21 +109,32 @@ def behaviour(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def num_unresolvable(rollout: Rollout) -> int:
-    """Calls that could not be read or name a file or text that is not there; the detectors of the run's settings do not matter here."""
+    """Calls that could not be read or name a file or text that is not there; the detectors of the
+    run's settings do not matter here."""
     return -int(unresolvable_calls(rollout.session))
 
 
 def drift(
-    model: Reference, start: Reference, rollouts: Sequence[Rollout], *, episodes: int, pad_id: int, max_tokens: int, device: Any
+    model: Reference,
+    start: Reference,
+    rollouts: Sequence[Rollout],
+    *,
+    episodes: int,
+    pad_id: int,
+    max_tokens: int,
+    device: Any,
 ) -> Drift:
-    """KL(student || start) and entropy of the student at every sampled token of `episodes` rollouts, taken evenly from all."""
+    """KL(student || start) and entropy of the student at every sampled token of `episodes`
+    rollouts, taken evenly from all."""
     chosen = rollouts[:: max(1, len(rollouts) // episodes)][:episodes]
     examples = [e for r in chosen if (e := sampled_spans(r)).trained]
     kl = entropy = 0.0
     tokens = 0
     for part, _ in micro_batches(examples, micro_tokens=max_tokens):
         batch = collate(part, pad_id=pad_id).to(device)
-        for _, (model_NV, start_NV) in score_chunks([model, start], batch.student, batch.lm, max_tokens=max_tokens):
+        for _, (model_NV, start_NV) in score_chunks(
+            [model, start], batch.student, batch.lm, max_tokens=max_tokens
+        ):
             logp_NV = model_NV.log_softmax(-1)
             kl += float(kl_student_teacher(model_NV, start_NV).double().sum())
             entropy -= float((logp_NV.exp() * logp_NV).sum(-1).double().sum())

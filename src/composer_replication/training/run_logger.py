@@ -1,4 +1,5 @@
-"""What a run writes down: metrics, events, log, token tables and samples; only the main rank writes, every rank may call.
+"""What a run writes down: metrics, events, log, token tables and samples; only the main rank
+writes, every rank may call.
 
 Nothing here prints: `on_step` and `on_event` hand the same facts to whoever shows them.
 """
@@ -19,7 +20,8 @@ from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.rollouts.fork import Fork, fork_to_json
 
 FORKS = "forks"
-"""Folder of the run that holds what the student wrote at imported sites (train.fork), one file a step, one line a message."""
+"""Folder of the run that holds what the student wrote at imported sites (train.fork), one file a
+step, one line a message."""
 Listener = Callable[[dict[str, Any]], None]
 Doing = Callable[[], str]
 """What is going on, in words, as of when it is asked, e.g. "playing: 412 tokens written"."""
@@ -61,19 +63,25 @@ class RunLogger:
         self.noted.update(facts)
 
     def step(self, line: dict[str, Any], warnings: list[dict[str, Any]]) -> None:
-        """One step was taken; what was noted is added to its line, warnings become events at once."""
+        """One step was taken; what was noted is added to its line, warnings become events at
+        once."""
         line |= self.noted
         self.noted = {}
         if self.main:
             self.run.add_metrics({**line, "attempt": self.number})
             self.run.add_log(_text("step", line), attempt=self.number)
             for warning in warnings:
-                self.event(warning["status"], step=line["step"], **{k: v for k, v in warning.items() if k != "status"})
+                self.event(
+                    warning["status"],
+                    step=line["step"],
+                    **{k: v for k, v in warning.items() if k != "status"},
+                )
             if self.on_step is not None:
                 self.on_step(line)
 
     def progress(self, doing: Doing) -> None:
-        """What the run is at from now on, for somebody who waits for the next line; nothing of it is written down."""
+        """What the run is at from now on, for somebody who waits for the next line; nothing of it
+        is written down."""
         if self.main and self.on_progress is not None:
             self.on_progress(doing)
 
@@ -83,14 +91,21 @@ class RunLogger:
             write_json(self.run.tokens(step), {"step": step, "sites": table})
 
     def forks(self, step: int, forks: Iterable[Fork]) -> None:
-        """What the student wrote at imported sites before one step, and what the static check says of it."""
+        """What the student wrote at imported sites before one step, and what the static check says
+        of it."""
         if self.main:
-            write_lines(self.run.path / FORKS / f"step_{step:06d}.jsonl", (self.redactor.value(fork_to_json(fork)) for fork in forks))
+            write_lines(
+                self.run.path / FORKS / f"step_{step:06d}.jsonl",
+                (self.redactor.value(fork_to_json(fork)) for fork in forks),
+            )
 
     def samples(self, step: int, sessions: Iterable[Session]) -> None:
         """A few episodes of the policy after `step` steps, without secrets."""
         if self.main:
-            write_sessions(self.run.sample_file(step), (redact_session(session, self.redactor) for session in sessions))
+            write_sessions(
+                self.run.sample_file(step),
+                (redact_session(session, self.redactor) for session in sessions),
+            )
 
 
 def _text(kind: str, facts: Mapping[str, Any]) -> str:
@@ -99,4 +114,6 @@ def _text(kind: str, facts: Mapping[str, Any]) -> str:
     >>> _text("checkpoint", {"step": 10})
     'checkpoint step=10'
     """
-    return " ".join([kind, *(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in facts.items())])
+    return " ".join(
+        [kind, *(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in facts.items())]
+    )

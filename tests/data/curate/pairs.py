@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from composer_replication.core.site import Preference
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, ToolSpec, Turn
+from composer_replication.core.trace import (
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
 from composer_replication.data.curate.pair import Pair, session_pairs
 
 TOOLS = (
@@ -18,17 +27,33 @@ TOOLS = (
             "additionalProperties": False,
         },
     ),
-    ToolSpec(name="Bash", parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}),
+    ToolSpec(
+        name="Bash",
+        parameters={
+            "type": "object",
+            "properties": {"command": {"type": "string"}},
+            "required": ["command"],
+        },
+    ),
 )
-TEXT = "the test reads its limit from config and fails because nobody set it so let us look at what main does with the value first"
+TEXT = (
+    "the test reads its limit from config and fails because nobody set it so let us look at what"
+    " main does with the value first"
+)
 
 
 def say(text: str, *, author: str = "student") -> Turn:
     return Turn(role="assistant", author=author, blocks=(Text(text),) if text else ())
 
 
-def call(name: str, *, words: str = "", call_id: str = "c1", author: str = "student", **arguments: Any) -> Turn:
-    return Turn(role="assistant", author=author, blocks=(*([Text(words)] if words else []), ToolCall(call_id, name, arguments)))
+def call(
+    name: str, *, words: str = "", call_id: str = "c1", author: str = "student", **arguments: Any
+) -> Turn:
+    return Turn(
+        role="assistant",
+        author=author,
+        blocks=(*([Text(words)] if words else []), ToolCall(call_id, name, arguments)),
+    )
 
 
 def session(
@@ -49,12 +74,37 @@ def session(
     )
     segments = (Segment(start=0, end=len(turns)),)
     return Session(
-        id=id, source=SourceRef(file="f"), turns=turns, segments=segments, tools=tools, tools_origin="log", repository=repository
+        id=id,
+        source=SourceRef(file="f"),
+        turns=turns,
+        segments=segments,
+        tools=tools,
+        tools_origin="log",
+        repository=repository,
     )
 
 
-def pair(chosen: Turn, rejected: Turn, *, held_out: bool = False, evidence: dict[str, Any] | None = None, **about: Any) -> Pair:
+def pair(
+    chosen: Turn,
+    rejected: Turn,
+    *,
+    held_out: bool = False,
+    evidence: dict[str, Any] | None = None,
+    **about: Any,
+) -> Pair:
     recorded = session(rejected, **about)
-    found = {"tier": "exact", "families": ["a", "b", "c"], "of": 3, "evidence": ["own_errored:x"], "usd": {"kimi": 0.002}}
-    preference = Preference(session_id=recorded.id, turn=3, chosen=chosen, teachers=("kimi", "glm"), evidence=evidence or found)
+    found = {
+        "tier": "exact",
+        "families": ["a", "b", "c"],
+        "of": 3,
+        "evidence": ["own_errored:x"],
+        "usd": {"kimi": 0.002},
+    }
+    preference = Preference(
+        session_id=recorded.id,
+        turn=3,
+        chosen=chosen,
+        teachers=("kimi", "glm"),
+        evidence=evidence or found,
+    )
     return next(session_pairs(recorded, [preference], held_out=held_out))

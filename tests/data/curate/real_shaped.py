@@ -1,13 +1,16 @@
-"""Pairs shaped like those of real sessions, sound ones and some of every fault, made up from a seed.
+"""Pairs shaped like those of real sessions, sound ones and some of every fault, made up from a
+seed.
 
     made = made_up(10_000, seed=1)
     made.pairs[0]
     made.faults["s17:3"]                     # "tool_arguments_filter": the operator that has to drop this pair; sound ones are not in it
 
-Shares and sizes are those of the assistant messages of 20 public sessions (scripts/fetch_traces.py): 55 of 100 only call tools, 37 say a
-sentence above their calls, 8 only speak - Markdown of about 1,100 characters, four of ten with signs beyond ASCII; 17 of 100 call in
-parallel. The tools stand there as often as there, with arguments as long (10, 25, 50, 75, 90 and 99 of 100 are below SIZES). In half of the
-pairs the chosen message is the rejected one with a single argument corrected, as it is at a mistake.
+Shares and sizes are those of the assistant messages of 20 public sessions
+(scripts/fetch_traces.py): 55 of 100 only call tools, 37 say a sentence above their calls, 8 only
+speak - Markdown of about 1,100 characters, four of ten with signs beyond ASCII; 17 of 100 call in
+parallel. The tools stand there as often as there, with arguments as long (10, 25, 50, 75, 90 and 99
+of 100 are below SIZES). In half of the pairs the chosen message is the rejected one with a single
+argument corrected, as it is at a mistake.
 """
 
 from __future__ import annotations
@@ -32,11 +35,24 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "answer": (33, 702, 1102, 1500, 1973, 3622),
     "seen": (200, 600, 1500, 3000, 6000, 12000),
 }
-OFTEN: Mapping[str, int] = {"Bash": 272, "Read": 222, "Edit": 198, "Grep": 107, "TodoWrite": 26, "Write": 24}
+OFTEN: Mapping[str, int] = {
+    "Bash": 272,
+    "Read": 222,
+    "Edit": 198,
+    "Grep": 107,
+    "TodoWrite": 26,
+    "Write": 24,
+}
 FAULT_EVERY = 140
 """One pair of so many has a given fault."""
-_VERBS_TEXT = "reads writes checks parses skips counts loads merges drops renames caches retries opens closes sorts splits"
-_NOUNS_TEXT = "user order cart invoice token session config parser buffer stream index cache worker queue schema handler response"
+_VERBS_TEXT = (
+    "reads writes checks parses skips counts loads merges drops renames caches retries opens closes"
+    " sorts splits"
+)
+_NOUNS_TEXT = (
+    "user order cart invoice token session config parser buffer stream index cache worker queue"
+    " schema handler response"
+)
 _SENTENCES = (
     "Let me look at how the {0} {a} the {1} in `{2}_{n}.py`.",
     "{2}.ts line {n} {a} what the {0} needs, so this is not where the {1} breaks.",
@@ -45,7 +61,10 @@ _SENTENCES = (
     "The failure comes from {0}_{n}: it {a} {1} twice, and after that the {2} is gone.",
     "Only {n} of those calls reach {2}; which {0} {a} them is not clear from that log.",
     "Next: does {1} #{n} still {0}, or has somebody moved it into the {2} that {a} on start?",
-    "We have two ways to fix this, and I prefer the one that {a} no {0} ({1}, {2} and {n} stay as they are).",
+    (
+        "We have two ways to fix this, and I prefer the one that {a} no {0} ({1}, {2} and {n} stay"
+        " as they are)."
+    ),
 )
 _VERBS, _NOUNS = _VERBS_TEXT.split(), _NOUNS_TEXT.split()
 _SIGNS = ("✓", "→", "—", "“so”", "…", "é", "✅", "│", "日本")
@@ -63,7 +82,13 @@ _STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
 
 def _tool(name: str, *required: str, **properties: Any) -> ToolSpec:
     return ToolSpec(
-        name=name, parameters={"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+        name=name,
+        parameters={
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+            "additionalProperties": False,
+        },
     )
 
 
@@ -85,7 +110,13 @@ TOOLS = (
         new_string=_STRING,
         replace_all={"type": "boolean"},
     ),
-    _tool("Grep", "pattern", pattern=_STRING, path=_STRING, output_mode={"enum": ["content", "files_with_matches"]}),
+    _tool(
+        "Grep",
+        "pattern",
+        pattern=_STRING,
+        path=_STRING,
+        output_mode={"enum": ["content", "files_with_matches"]},
+    ),
     _tool("TodoWrite", "todos", todos={"type": "array", "items": _TODO}),
     _tool("Write", "file_path", "content", file_path=_STRING, content=_STRING),
 )
@@ -118,7 +149,9 @@ def _code(rng: random.Random, size: int) -> str:
 
 
 def _sentence(rng: random.Random) -> str:
-    return rng.choice(_SENTENCES).format(*rng.sample(_NOUNS, 3), a=rng.choice(_VERBS), n=rng.randint(2, 999))
+    return rng.choice(_SENTENCES).format(
+        *rng.sample(_NOUNS, 3), a=rng.choice(_VERBS), n=rng.randint(2, 999)
+    )
 
 
 def _sentences(rng: random.Random, size: int) -> str:
@@ -129,7 +162,8 @@ def _sentences(rng: random.Random, size: int) -> str:
 
 
 def _answer(rng: random.Random) -> str:
-    """What a message says that calls nothing: Markdown with headings, lists, a table and code, or a word or two."""
+    """What a message says that calls nothing: Markdown with headings, lists, a table and code, or a
+    word or two."""
     size, parts = _size(rng, "answer"), [_sentences(rng, 60)]
     if size < 60:
         return rng.choice(("Done.", "All tests pass now.", parts[0]))
@@ -138,7 +172,10 @@ def _answer(rng: random.Random) -> str:
             rng.choice(
                 (
                     f"## {rng.choice(_NOUNS).title()} and {rng.choice(_NOUNS)}",
-                    "\n".join(f"- **{rng.choice(_NOUNS)}**: {_sentence(rng)}" for _ in range(rng.randint(2, 5))),
+                    "\n".join(
+                        f"- **{rng.choice(_NOUNS)}**: {_sentence(rng)}"
+                        for _ in range(rng.randint(2, 5))
+                    ),
                     f"| file | lines |\n| --- | --- |\n| {_path(rng)} | {rng.randint(1, 999)} |",
                     f"```python\n{_code(rng, 150)}\n```",
                     _sentences(rng, 200),
@@ -154,19 +191,39 @@ def _arguments(rng: random.Random, name: str) -> dict[str, Any]:
     match name:
         case "Bash":
             command = (
-                f"cd {_path(rng)} && pytest -q -k '{rng.choice(_NOUNS)} and not {rng.choice(_NOUNS)}' 2>&1 | tail -{rng.randint(5, 90)}"
+                f"cd {_path(rng)} && pytest -q -k '{rng.choice(_NOUNS)} and not"
+                f" {rng.choice(_NOUNS)}' 2>&1 | tail -{rng.randint(5, 90)}"
             )
             extra = f" && git commit -m '{_sentences(rng, size - 120)}'" if size > 230 else ""
-            return {"command": command + extra, "description": f"Run the tests of {rng.choice(_NOUNS)}"}
+            return {
+                "command": command + extra,
+                "description": f"Run the tests of {rng.choice(_NOUNS)}",
+            }
         case "Read":
-            return {"file_path": _path(rng), **({"offset": rng.randint(1, 900), "limit": 80} if rng.random() < 0.55 else {})}
+            return {
+                "file_path": _path(rng),
+                **({"offset": rng.randint(1, 900), "limit": 80} if rng.random() < 0.55 else {}),
+            }
         case "Edit":
             old = _code(rng, size // 2)
-            return {"file_path": _path(rng), "old_string": old, "new_string": old + "\n" + _code(rng, 60), "replace_all": False}
+            return {
+                "file_path": _path(rng),
+                "old_string": old,
+                "new_string": old + "\n" + _code(rng, 60),
+                "replace_all": False,
+            }
         case "Grep":
-            return {"pattern": rf"def {rng.choice(_NOUNS)}\w+\({rng.choice(_NOUNS)}", "path": _path(rng), "output_mode": "content"}
+            return {
+                "pattern": rf"def {rng.choice(_NOUNS)}\w+\({rng.choice(_NOUNS)}",
+                "path": _path(rng),
+                "output_mode": "content",
+            }
         case "TodoWrite":
-            return {"todos": [{"content": _sentence(rng), "status": "pending"} for _ in range(size // 130)]}
+            return {
+                "todos": [
+                    {"content": _sentence(rng), "status": "pending"} for _ in range(size // 130)
+                ]
+            }
         case _:
             return {"file_path": _path(rng), "content": _code(rng, size)}
 
@@ -174,7 +231,9 @@ def _arguments(rng: random.Random, name: str) -> dict[str, Any]:
 def _calls(rng: random.Random) -> tuple[ToolCall, ...]:
     count = rng.choices((1, 2, 3, 4, 6), weights=(82, 12, 4, 1, 1))[0]
     names = rng.choices(list(OFTEN), weights=list(OFTEN.values()), k=count)
-    return tuple(ToolCall(f"toolu_{rng.getrandbits(80):020x}", name, _arguments(rng, name)) for name in names)
+    return tuple(
+        ToolCall(f"toolu_{rng.getrandbits(80):020x}", name, _arguments(rng, name)) for name in names
+    )
 
 
 def _message(rng: random.Random) -> Turn:
@@ -187,7 +246,10 @@ def _message(rng: random.Random) -> Turn:
 
 def _corrected(rng: random.Random, turn: Turn) -> Turn:
     """The same message with one argument of its first call corrected."""
-    blocks, place = list(turn.blocks), next(n for n, block in enumerate(turn.blocks) if isinstance(block, ToolCall))
+    blocks, place = (
+        list(turn.blocks),
+        next(n for n, block in enumerate(turn.blocks) if isinstance(block, ToolCall)),
+    )
     call = turn.calls[0]
     assert isinstance(call.arguments, Mapping)
     key = next(iter(call.arguments))
@@ -204,9 +266,13 @@ def _sound(rng: random.Random) -> tuple[Turn, Turn]:
     return chosen, rejected
 
 
-def _one_call(rng: random.Random, name: str, *, named: str = "", without: str = "", **changed: Any) -> Turn:
+def _one_call(
+    rng: random.Random, name: str, *, named: str = "", without: str = "", **changed: Any
+) -> Turn:
     arguments = {k: v for k, v in {**_arguments(rng, name), **changed}.items() if k != without}
-    return Turn(role="assistant", author="student", blocks=(ToolCall("toolu_1", named or name, arguments),))
+    return Turn(
+        role="assistant", author="student", blocks=(ToolCall("toolu_1", named or name, arguments),)
+    )
 
 
 def _either(rng: random.Random, bad: Turn) -> tuple[Turn, Turn]:
@@ -239,8 +305,14 @@ def _doubled(rng: random.Random) -> tuple[Turn, Turn]:
 
 
 def _german(rng: random.Random) -> tuple[Turn, Turn]:
-    words = f"Ich lese jetzt die Datei {_path(rng)}, und dann ist es für den {rng.choice(_NOUNS)} nicht mehr zu sehen."
-    return say(words), say(f"I will read the file {_path(rng)}, and then it is the {rng.choice(_NOUNS)} that we have to look at.")
+    words = (
+        f"Ich lese jetzt die Datei {_path(rng)}, und dann ist es für den {rng.choice(_NOUNS)} nicht"
+        " mehr zu sehen."
+    )
+    return say(words), say(
+        f"I will read the file {_path(rng)}, and then it is the {rng.choice(_NOUNS)} that we have"
+        " to look at."
+    )
 
 
 def _reworded(rng: random.Random) -> tuple[Turn, Turn]:
@@ -251,31 +323,46 @@ def _reworded(rng: random.Random) -> tuple[Turn, Turn]:
 
 FAULTS: Mapping[str, Callable[[random.Random], tuple[Turn, Turn]]] = {
     "answer_not_empty_filter": lambda rng: _either(
-        rng, rng.choice((say(""), say(" \n "), Turn(role="assistant", author="a", blocks=(Thinking("Now?"),))))
+        rng,
+        rng.choice(
+            (say(""), say(" \n "), Turn(role="assistant", author="a", blocks=(Thinking("Now?"),)))
+        ),
     ),
     "tool_offered_filter": lambda rng: (_one_call(rng, "Read", named="Reed"), _message(rng)),
     "tool_arguments_filter": _misfit,
     "call_ids_filter": _doubled,
     "chat_shape_filter": _sound,
     "chosen_differs_filter": _same,
-    "text_length_filter": lambda rng: _either(rng, _one_call(rng, "Write", content=_code(rng, 40_000))),
-    "words_num_filter": lambda rng: _either(rng, say(rng.choice(("...", "!!! 100 % ###", "✅", "---\n" * 3, "、。")))),
-    "special_characters_filter": lambda rng: _either(rng, say(f"ok {rng.randrange(10**9)} | --- | {rng.random()} | $$ {rng.random()}")),
+    "text_length_filter": lambda rng: _either(
+        rng, _one_call(rng, "Write", content=_code(rng, 40_000))
+    ),
+    "words_num_filter": lambda rng: _either(
+        rng, say(rng.choice(("...", "!!! 100 % ###", "✅", "---\n" * 3, "、。")))
+    ),
+    "special_characters_filter": lambda rng: _either(
+        rng, say(f"ok {rng.randrange(10**9)} | --- | {rng.random()} | $$ {rng.random()}")
+    ),
     "character_repetition_filter": lambda rng: _either(rng, say("ha" * rng.randint(60, 400))),
-    "word_repetition_filter": lambda rng: _either(rng, say(f"{_sentence(rng)} " * rng.randint(12, 20))),
+    "word_repetition_filter": lambda rng: _either(
+        rng, say(f"{_sentence(rng)} " * rng.randint(12, 20))
+    ),
     "same_language_filter": _german,
     "disagreement_filter": _reworded,
     "document_deduplicator": _sound,
     "document_minhash_deduplicator": _sound,
 }
-"""By the operator that drops them. Of three the messages are sound: their state is broken, or stands there already."""
+"""By the operator that drops them. Of three the messages are sound: their state is broken, or
+stands there already."""
 
 
 def made_up(count: int, *, seed: int) -> Made:
     """Pairs of which one in FAULT_EVERY has a given fault."""
     rng, made, sound = random.Random(seed), Made([]), list[tuple[Turn, Turn, str, str]]()
     for number in range(count):
-        fault = next((name for n, name in enumerate(FAULTS) if sound and number % FAULT_EVERY == 9 * n + 8), "")
+        fault = next(
+            (name for n, name in enumerate(FAULTS) if sound and number % FAULT_EVERY == 9 * n + 8),
+            "",
+        )
         chosen, rejected = FAULTS[fault](rng) if fault else _sound(rng)
         if fault == "text_length_filter" and number % (4 * FAULT_EVERY) > FAULT_EVERY:
             fault, (chosen, rejected) = "", _sound(rng)
@@ -288,7 +375,9 @@ def made_up(count: int, *, seed: int) -> Made:
         elif not fault:
             sound.append((chosen, rejected, seen, task))
         one = pair(chosen, rejected, id=f"s{number}", task=task, seen=seen, tools=TOOLS)
-        made.pairs.append(replace(one, context=one.context[:-1]) if fault == "chat_shape_filter" else one)
+        made.pairs.append(
+            replace(one, context=one.context[:-1]) if fault == "chat_shape_filter" else one
+        )
         if fault:
             made.faults[one.id] = fault
     return made

@@ -1,4 +1,5 @@
-"""What a curator drops, what it says of it, and that single answers can be judged before they vote."""
+"""What a curator drops, what it says of it, and that single answers can be judged before they
+vote."""
 
 from __future__ import annotations
 
@@ -33,22 +34,47 @@ def only(*lines: str) -> Recipe:
         (call("Reed", file_path="a.py"), "tool_offered_filter", "chosen: there is no tool 'Reed'"),
         (call("Read", path="a.py"), "tool_arguments_filter", "'file_path' is missing"),
         (call("Read", file_path=3), "tool_arguments_filter", "3 is not a string"),
-        (call("Read", file_path="a.py", call_id=""), "call_ids_filter", "calls without an id of their own"),
-        (Turn(role="assistant", author="a", blocks=(Thinking("I should read a.py"),)), "answer_not_empty_filter", "says nothing"),
-        (say("I will look at\n  what the test   reads."), "chosen_differs_filter", "both do the same"),
+        (
+            call("Read", file_path="a.py", call_id=""),
+            "call_ids_filter",
+            "calls without an id of their own",
+        ),
+        (
+            Turn(role="assistant", author="a", blocks=(Thinking("I should read a.py"),)),
+            "answer_not_empty_filter",
+            "says nothing",
+        ),
+        (
+            say("I will look at\n  what the test   reads."),
+            "chosen_differs_filter",
+            "both do the same",
+        ),
         (say("y" * 40001), "text_length_filter", "40001 is above 40000"),
         (say("we look at the same line and " * 30), "word_repetition_filter", "chosen: "),
         (say("ha" * 300), "character_repetition_filter", "chosen: "),
         (
-            say("Ich lese jetzt die Datei, die der Test nicht findet, und dann ist es für alle klar."),
+            say(
+                "Ich lese jetzt die Datei, die der Test nicht findet, und dann ist es für alle"
+                " klar."
+            ),
             "same_language_filter",
             "chosen is de",
         ),
-        (say("まずテストが読み込むファイルを見てみましょう。"), "same_language_filter", "chosen is ja"),
+        (
+            say("まずテストが読み込むファイルを見てみましょう。"),
+            "same_language_filter",
+            "chosen is ja",
+        ),
     ],
 )
-def test_a_bad_answer_is_dropped_by_name_and_says_why(chosen: Turn, reason: str, words: str) -> None:
-    own = say("I will look at what the test reads.") if reason != "same_language_filter" else say(TEXT)
+def test_a_bad_answer_is_dropped_by_name_and_says_why(
+    chosen: Turn, reason: str, words: str
+) -> None:
+    own = (
+        say("I will look at what the test reads.")
+        if reason != "same_language_filter"
+        else say(TEXT)
+    )
     dropped = judged(pair(chosen, own))
     assert dropped is not None and dropped.reason == reason and words in dropped.detail
     assert judged(pair(READ, own)) is None
@@ -75,7 +101,10 @@ def test_edits_that_leave_the_same_file_are_the_same_action() -> None:
     from composer_replication.data.curate.pair import session_pairs
 
     recorded = replace(session(small, seen="     1→x = 1"), tools=tools)
-    same, differs = (next(session_pairs(recorded, [Preference(session_id="s1", turn=3, chosen=chosen)])) for chosen in (large, other))
+    same, differs = (
+        next(session_pairs(recorded, [Preference(session_id="s1", turn=3, chosen=chosen)]))
+        for chosen in (large, other)
+    )
     dropped = judged(same)
     assert dropped is not None and dropped.reason == "chosen_differs_filter"
     assert judged(differs) is None
@@ -91,7 +120,12 @@ def test_nearly_the_same_state_and_words_are_a_duplicate_only_with_the_same_call
     ]
     curator = Curator(load_recipe("default"))
     found = [curator.judge(one) for one in pairs]
-    assert [one.reason if one else "" for one in found] == ["", "document_minhash_deduplicator", "", ""]
+    assert [one.reason if one else "" for one in found] == [
+        "",
+        "document_minhash_deduplicator",
+        "",
+        "",
+    ]
     assert found[1] is not None and found[1].detail == "s1:3"
 
 
@@ -102,31 +136,56 @@ def test_a_training_pair_that_is_held_out_too_leaks_and_goes() -> None:
     assert leak is not None and leak.reason == LEAKS and leak.detail == "s1:3"
     assert curator.judge(pair(READ, say("Something else is rejected here."), id="s3")) is None
     report = curator.report()
-    assert (report.kept_held_out, report.kept_train, report.repositories, report.sessions, report.dropped) == (1, 1, 2, 2, {LEAKS: 1})
+    assert (
+        report.kept_held_out,
+        report.kept_train,
+        report.repositories,
+        report.sessions,
+        report.dropped,
+    ) == (1, 1, 2, 2, {LEAKS: 1})
     with pytest.raises(DataError, match="held-out pair came after"):
         curator.judge(pair(READ, OWN, id="s9", held_out=True))
 
 
 def test_the_report_accounts_for_every_pair() -> None:
     curator = Curator(load_recipe("default"))
-    for one in (pair(READ, OWN), pair(READ, OWN, id="s2"), pair(say(""), OWN), pair(call("Reed"), OWN), pair(READ, say(" "))):
+    for one in (
+        pair(READ, OWN),
+        pair(READ, OWN, id="s2"),
+        pair(say(""), OWN),
+        pair(call("Reed"), OWN),
+        pair(READ, say(" ")),
+    ):
         curator.judge(one)
     report = curator.report()
     assert report.pairs == 5 == report.kept + sum(report.dropped.values())
-    assert report.dropped == {"answer_not_empty_filter": 2, "document_deduplicator": 1, "tool_offered_filter": 1}
+    assert report.dropped == {
+        "answer_not_empty_filter": 2,
+        "document_deduplicator": 1,
+        "tool_offered_filter": 1,
+    }
     assert curator.idle == ("chat_template_filter",)  # nobody gave a template to try
 
 
 def test_a_template_that_refuses_a_message_drops_its_pair() -> None:
-    curator = Curator(load_recipe("default"), renders=lambda one: "the template knows no tools" if one.chosen.turn.calls else "")
+    curator = Curator(
+        load_recipe("default"),
+        renders=lambda one: "the template knows no tools" if one.chosen.turn.calls else "",
+    )
     dropped = curator.judge(pair(READ, OWN))
-    assert dropped is not None and (dropped.reason, dropped.detail) == ("chat_template_filter", "the template knows no tools")
+    assert dropped is not None and (dropped.reason, dropped.detail) == (
+        "chat_template_filter",
+        "the template knows no tools",
+    )
     assert curator.idle == () and curator.judge(pair(OWN, READ)) is None
 
 
 def test_an_answer_is_judged_by_itself_before_it_votes() -> None:
     curator = Curator(load_recipe("default"))
-    said = [curator.answer(turn, tools=TOOL_TABLE) for turn in (READ, say(""), call("Reed"), call("Read"), say("..."), OWN)]
+    said = [
+        curator.answer(turn, tools=TOOL_TABLE)
+        for turn in (READ, say(""), call("Reed"), call("Read"), say("..."), OWN)
+    ]
     assert [one.partition(":")[0] for one in said] == [
         "", "answer_not_empty_filter", "tool_offered_filter", "tool_arguments_filter", "words_num_filter", "",
     ]  # fmt: skip
@@ -139,7 +198,8 @@ def test_disagreement_is_asked_of_words_and_not_of_calls() -> None:
     dropped = judged(pair(nearly, OWN), recipe)
     assert dropped is not None and dropped.reason == "disagreement_filter"
     assert judged(pair(say("The limit is never set, so I add it to config."), OWN), recipe) is None
-    assert judged(pair(READ, call("Read", file_path="src/limits.py")), recipe) is None  # one letter is all the difference
+    # one letter is all the difference
+    assert judged(pair(READ, call("Read", file_path="src/limits.py")), recipe) is None
     everywhere = only("  - disagreement_filter:", "      field: text", "      max_likeness: 0.7")
     assert judged(pair(READ, call("Read", file_path="src/limits.py")), everywhere) is not None
 
@@ -149,9 +209,19 @@ def embed_by_length(texts: list[str]) -> list[list[float]]:
 
 
 def test_an_embedding_of_ones_own_may_say_how_alike_two_messages_are() -> None:
-    recipe = only("  - disagreement_filter:", "      max_likeness: 0.9", f"      embed: '{__name__}:embed_by_length'")
+    recipe = only(
+        "  - disagreement_filter:",
+        "      max_likeness: 0.9",
+        f"      embed: '{__name__}:embed_by_length'",
+    )
     assert judged(pair(say("short words"), say("other words")), recipe) is not None
-    assert judged(pair(say("short words"), say("these are many more words than the others have in them")), recipe) is None
+    assert (
+        judged(
+            pair(say("short words"), say("these are many more words than the others have in them")),
+            recipe,
+        )
+        is None
+    )
 
 
 def test_evidence_can_be_asked_for() -> None:
@@ -165,8 +235,13 @@ def test_evidence_can_be_asked_for() -> None:
 
 def test_one_language_can_be_asked_for_and_code_has_none() -> None:
     recipe = only("  - language_id_score_filter:", "      lang: [en, de]")
-    german = say("Ich lese jetzt die Datei, die der Test nicht findet, und dann ist es für alle klar.")
-    french = say("Je vais lire le fichier que le test ne trouve pas, et je le corrige pour vous dans la suite.")
+    german = say(
+        "Ich lese jetzt die Datei, die der Test nicht findet, und dann ist es für alle klar."
+    )
+    french = say(
+        "Je vais lire le fichier que le test ne trouve pas, et je le corrige pour vous dans la"
+        " suite."
+    )
     assert judged(pair(german, say(TEXT)), recipe) is None
     dropped = judged(pair(french, say(TEXT)), recipe)
     assert dropped is not None and dropped.detail == "chosen: fr"
@@ -179,12 +254,19 @@ def test_a_state_that_is_no_chat_is_dropped() -> None:
     assert chat_problem(good[1:]) == "nobody asked for anything"
     assert chat_problem((good[0], good[2])) == "a result without its call"
     assert chat_problem(good[:2]) == "calls that were not answered yet"
-    assert chat_problem((*good[:2], say("and then"), good[2])) == "a message before the results of the calls above it"
+    assert (
+        chat_problem((*good[:2], say("and then"), good[2]))
+        == "a message before the results of the calls above it"
+    )
     dropped = judged(replace(pair(READ, OWN), context=good[:2]))
     assert dropped is not None and dropped.reason == "chat_shape_filter"
 
 
 def test_the_ids_of_parallel_calls_have_to_differ() -> None:
-    both = Turn(role="assistant", author="a", blocks=(*READ.blocks, ToolCall("c1", "Bash", {"command": "ls"})))
+    both = Turn(
+        role="assistant",
+        author="a",
+        blocks=(*READ.blocks, ToolCall("c1", "Bash", {"command": "ls"})),
+    )
     dropped = judged(pair(both, OWN))
     assert dropped is not None and dropped.reason == "call_ids_filter"

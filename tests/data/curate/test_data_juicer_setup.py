@@ -1,4 +1,5 @@
-"""What is said before real data-juicer is started, and what it is told; the real one runs in tests/peers."""
+"""What is said before real data-juicer is started, and what it is told; the real one runs in
+tests/peers."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ open(out, "w").write("".join(json.dumps(row) + "\\n" for row in rows if keep(row
 """
 
 
-def fake_engine(folder: Path, *, modules: str = "data_juicer ray torch aiohttp datasets", program: str = FAKE) -> DataJuicer:
+def fake_engine(
+    folder: Path, *, modules: str = "data_juicer ray torch aiohttp datasets", program: str = FAKE
+) -> DataJuicer:
     """A Python that finds packages of those names, of which data_juicer runs a program of ours."""
     site = folder / "site"
     for name in modules.split():
@@ -50,7 +53,9 @@ def fake_engine(folder: Path, *, modules: str = "data_juicer ray torch aiohttp d
     body = "def main():\n" + "\n".join("    " + line for line in program.splitlines()) + "\n"
     (site / "data_juicer" / "tools" / "process_data.py").write_text(body, "utf-8")
     python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexport PYTHONPATH="{site}"\nexec "{sys.executable}" -S "$@"\n', "utf-8")
+    python.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH="{site}"\nexec "{sys.executable}" -S "$@"\n', "utf-8"
+    )
     python.chmod(0o755)
     return DataJuicer(python)
 
@@ -60,7 +65,9 @@ def test_an_environment_that_is_not_there_is_named_with_how_to_make_one() -> Non
         DataJuicer(Path("/nowhere/python")).check()
 
 
-def test_a_package_that_it_would_install_by_itself_is_named_before_anything_runs(tmp_path: Path) -> None:
+def test_a_package_that_it_would_install_by_itself_is_named_before_anything_runs(
+    tmp_path: Path,
+) -> None:
     engine = fake_engine(tmp_path, modules="data_juicer torch datasets")
     with pytest.raises(ConfigError, match="would install ray, aiohttp by itself"):
         curate_with(engine, load_recipe("default"), made_up(3, seed=1).pairs)
@@ -78,17 +85,23 @@ process:
 """
 
 
-def test_one_row_per_message_no_skipping_no_secrets_and_the_same_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_row_per_message_no_skipping_no_secrets_and_the_same_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "sk-secret")
     recipe, pairs = read_recipe(RECIPE), made_up(400, seed=5).pairs
     curator, judged = curate_with(fake_engine(tmp_path), recipe, pairs)
     embedded = Curator(recipe)
     kept = [pair.id for pair in pairs if embedded.judge(pair) is None]
-    assert [pair.id for pair, dropped in judged if dropped is None] == kept and 100 < len(kept) < 350
+    assert [pair.id for pair, dropped in judged if dropped is None] == kept and 100 < len(
+        kept
+    ) < 350
     reasons = {dropped.reason for _, dropped in judged if dropped is not None}
     assert {"data_juicer_text", "document_deduplicator", "tool_arguments_filter"} <= reasons
     report = curator.report()
-    assert report.pairs == 400 == report.kept + sum(report.dropped.values()) and report.kept == len(kept)
+    assert report.pairs == 400 == report.kept + sum(report.dropped.values()) and report.kept == len(
+        kept
+    )
 
 
 def test_a_run_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> None:
@@ -99,6 +112,14 @@ def test_a_run_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> Non
 
 def test_bounds_without_an_end_are_left_out_and_shares_get_room_for_rounding() -> None:
     steps = {step.name: step for step in load_recipe("default").steps}
-    assert operator_of(steps["words_num_filter"]) == {"words_num_filter": {"min_num": 1, "lang": "en"}}
-    told: dict[str, Any] = operator_of(steps["character_repetition_filter"])["character_repetition_filter"]
-    assert told["rep_len"] == 10 and 0.3 < told["max_ratio"] < 0.3001 and -0.001 < told["min_ratio"] < 0
+    assert operator_of(steps["words_num_filter"]) == {
+        "words_num_filter": {"min_num": 1, "lang": "en"}
+    }
+    told: dict[str, Any] = operator_of(steps["character_repetition_filter"])[
+        "character_repetition_filter"
+    ]
+    assert (
+        told["rep_len"] == 10
+        and 0.3 < told["max_ratio"] < 0.3001
+        and -0.001 < told["min_ratio"] < 0
+    )

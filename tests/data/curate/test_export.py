@@ -16,25 +16,43 @@ from composer_replication.data.curate.pair_export import export_rows, pair_of, r
 from tests.data.curate.pairs import call, pair, say
 from tests.data.curate.real_shaped import made_up
 
-ONE = pair(call("Read", words="I read it — first.", file_path="src/ü.py"), say("Done."), held_out=True)
+ONE = pair(
+    call("Read", words="I read it — first.", file_path="src/ü.py"), say("Done."), held_out=True
+)
 
 
 def chat(one: Pair) -> Pair:
     """Who wrote the messages in view is not part of a chat; everything else of a pair is equal."""
-    return replace(one, context=tuple(replace(turn, author=None) if turn.role != "tool" else turn for turn in one.context))
+    return replace(
+        one,
+        context=tuple(
+            replace(turn, author=None) if turn.role != "tool" else turn for turn in one.context
+        ),
+    )
 
 
 def test_a_row_has_flat_text_and_chat_messages() -> None:
     row = json.loads(json.dumps(row_of(ONE)))
-    assert row["prompt"].startswith("<user>\nFix the failing test.\n\n<assistant>\nRead {") and row["prompt"].endswith("<assistant>\n")
-    assert row["chosen"] == 'I read it — first.\nRead {"file_path":"src/ü.py"}' and row["rejected"] == "Done."
+    assert row["prompt"].startswith("<user>\nFix the failing test.\n\n<assistant>\nRead {") and row[
+        "prompt"
+    ].endswith("<assistant>\n")
+    assert (
+        row["chosen"] == 'I read it — first.\nRead {"file_path":"src/ü.py"}'
+        and row["rejected"] == "Done."
+    )
     assert [m["role"] for m in row["prompt_messages"]] == ["user", "assistant", "tool"]
     called = row["chosen_messages"][0]["tool_calls"][0]["function"]
     assert called["name"] == "Read" and json.loads(called["arguments"]) == {"file_path": "src/ü.py"}
     assert row["rejected_messages"] == [{"role": "assistant", "content": "Done."}]
     about = row["provenance"]
-    assert about["preference"]["teachers"] == ["kimi", "glm"] and about["preference"]["evidence"]["usd"] == {"kimi": 0.002}
-    assert about["preference"]["evidence"]["families"] == ["a", "b", "c"] and about["held_out"] and about["repository"] == "acme/app"
+    assert about["preference"]["teachers"] == ["kimi", "glm"] and about["preference"]["evidence"][
+        "usd"
+    ] == {"kimi": 0.002}
+    assert (
+        about["preference"]["evidence"]["families"] == ["a", "b", "c"]
+        and about["held_out"]
+        and about["repository"] == "acme/app"
+    )
     assert about["authors"] == {"chosen": "student", "rejected": "student"}
 
 
@@ -47,7 +65,9 @@ def test_pairs_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_thinking_stays_with_the_messages_that_are_judged() -> None:
-    thought = replace(ONE.chosen.turn, blocks=(Thinking("hm"), Text("Look."), *ONE.chosen.turn.blocks[1:]))
+    thought = replace(
+        ONE.chosen.turn, blocks=(Thinking("hm"), Text("Look."), *ONE.chosen.turn.blocks[1:])
+    )
     one = pair(thought, say("Done."))
     assert pair_of(json.loads(json.dumps(row_of(one)))).chosen.turn == thought
 
@@ -62,7 +82,9 @@ def test_thinking_stays_with_the_messages_that_are_judged() -> None:
         ({"prompt_messages": [{"content": "x"}]}, "not a chat message"),
     ],
 )
-def test_a_damaged_row_is_refused_with_its_place(tmp_path: Path, change: dict[str, object], words: str) -> None:
+def test_a_damaged_row_is_refused_with_its_place(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
     path = tmp_path / "rows.jsonl"
     write_lines(path, [row_of(ONE), {**row_of(ONE), **change}])
     with pytest.raises(DataError, match=words) as caught:

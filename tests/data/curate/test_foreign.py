@@ -1,4 +1,5 @@
-"""Operators of data-juicer that the embedded engine has not: a stand-in for the program runs here, the real one in tests/peers."""
+"""Operators of data-juicer that the embedded engine has not: a stand-in for the program runs here,
+the real one in tests/peers."""
 
 from __future__ import annotations
 
@@ -36,12 +37,18 @@ out = config["export_path"]
 os.makedirs(os.path.dirname(out))
 open(out, "w").write("".join(json.dumps(row) + "\\n" for row in rows))
 """
-CALL = {"id": "c1", "type": "function", "function": {"name": "Read", "arguments": '{"path": "a.py"}'}}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "Read", "arguments": '{"path": "a.py"}'},
+}
 GO = [{"role": "user", "content": "Go."}]
 
 
 def made(name: str, chosen: str, rejected: str, **more: Any) -> DPOPair:
-    return DPOPair(state_id=f"{name}:1", state_messages=GO, chosen=chosen, rejected=rejected, **more)
+    return DPOPair(
+        state_id=f"{name}:1", state_messages=GO, chosen=chosen, rejected=rejected, **more
+    )
 
 
 @pytest.fixture
@@ -51,7 +58,11 @@ def normalizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def of(*steps: str) -> DJNormalizer:
         path = tmp_path / "recipe.yaml"
         path.write_text("process:\n" + "".join(f"  - {step}\n" for step in steps), "utf-8")
-        return DJNormalizer(path, engine="data_juicer", data_juicer_python=fake_engine(tmp_path, program=PROGRAM).python)
+        return DJNormalizer(
+            path,
+            engine="data_juicer",
+            data_juicer_python=fake_engine(tmp_path, program=PROGRAM).python,
+        )
 
     return of
 
@@ -61,9 +72,14 @@ def test_a_mapper_rewrites_what_messages_say_and_never_their_calls(normalizer: A
     pairs = [made("a", "x", "done.", chosen_message=calling), made("b", "fine.", "OK.")]
     mapper = normalizer("upper_case_mapper")
     first, second = mapper.normalize(pairs)
-    assert first.chosen == 'I LOOK.\nRead {"path":"a.py"}' and first.chosen_messages[0]["tool_calls"][0]["function"] == CALL["function"]
+    assert (
+        first.chosen == 'I LOOK.\nRead {"path":"a.py"}'
+        and first.chosen_messages[0]["tool_calls"][0]["function"] == CALL["function"]
+    )
     assert (first.rejected, second.chosen, second.rejected) == ("DONE.", "FINE.", "OK.")
-    assert first.provenance["rewritten"] == ["chosen", "rejected"] and second.provenance["rewritten"] == ["chosen"]
+    assert first.provenance["rewritten"] == ["chosen", "rejected"] and second.provenance[
+        "rewritten"
+    ] == ["chosen"]
     assert mapper.rewritten == {"upper_case_mapper": 3} and mapper.report.kept == 2
     (one,) = normalizer("upper_case_mapper: {text_key: rejected}").normalize(pairs[1:])
     assert (one.chosen, one.rejected) == ("fine.", "OK.") and "rewritten" not in one.provenance
@@ -77,10 +93,18 @@ def test_a_recipe_runs_in_its_order_and_every_pair_is_accounted_for(normalizer: 
         made("c", "a long enough word", "yes"),
         made("d", "x", "y"),
     ]
-    recipe = ["answer_not_empty_filter", "text_length_filter: {text_key: chosen, min_len: 5}", "upper_case_mapper"]
-    judge = normalizer(*recipe, "perplexity_filter", "document_simhash_deduplicator: {text_key: chosen}")
+    recipe = [
+        "answer_not_empty_filter",
+        "text_length_filter: {text_key: chosen, min_len: 5}",
+        "upper_case_mapper",
+    ]
+    judge = normalizer(
+        *recipe, "perplexity_filter", "document_simhash_deduplicator: {text_key: chosen}"
+    )
     kept = judge.normalize(pairs)
-    assert [pair.chosen for pair in kept] == ["A LONG ENOUGH TEXT"] and [pair.rejected for pair in kept] == ["ZZZ"], "ZZZ is not zzz"
+    assert [pair.chosen for pair in kept] == ["A LONG ENOUGH TEXT"] and [
+        pair.rejected for pair in kept
+    ] == ["ZZZ"], "ZZZ is not zzz"
     assert [(one.pair_id, one.reason) for one in judge.dropped] == [
         ("b:1#1", "document_simhash_deduplicator"), ("c:1#2", "document_simhash_deduplicator"), ("d:1#3", "text_length_filter"),
     ]  # fmt: skip
@@ -92,7 +116,9 @@ def test_a_recipe_runs_in_its_order_and_every_pair_is_accounted_for(normalizer: 
 def test_a_message_of_which_nothing_is_left_goes_and_a_call_stays(normalizer: Any) -> None:
     calling = {"role": "assistant", "content": "i look.", "tool_calls": [CALL]}
     judge = normalizer("remove_all_mapper: {text_key: chosen}")
-    (kept,) = judge.normalize([made("a", "fine.", "no"), made("b", "x", "no", chosen_message=calling)])
+    (kept,) = judge.normalize(
+        [made("a", "fine.", "no"), made("b", "x", "no", chosen_message=calling)]
+    )
     assert kept.chosen_messages == [{"role": "assistant", "content": "", "tool_calls": [CALL]}]
     assert [one.detail for one in judge.dropped] == ["chosen: nothing is left of it"]
 
@@ -105,6 +131,8 @@ def test_what_cannot_be_run_there_is_named(normalizer: Any, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"unknown operator 'upper_case_mapper'.*DJNormalizer"):
         normalizer("upper_case_mapper")
         DJNormalizer(tmp_path / "recipe.yaml")
-    missing = DJNormalizer(tmp_path / "recipe.yaml", engine="data_juicer", data_juicer_python="/nowhere/python")
+    missing = DJNormalizer(
+        tmp_path / "recipe.yaml", engine="data_juicer", data_juicer_python="/nowhere/python"
+    )
     with pytest.raises(ConfigError, match="no Python at '/nowhere/python'"):
         missing.normalize([made("a", "fine.", "no")])

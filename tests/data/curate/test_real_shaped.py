@@ -1,4 +1,5 @@
-"""Many pairs shaped like real ones: every fault is dropped by the operator that is there for it, and every sound pair is kept."""
+"""Many pairs shaped like real ones: every fault is dropped by the operator that is there for it,
+and every sound pair is kept."""
 
 from __future__ import annotations
 
@@ -19,15 +20,30 @@ def test_every_operator_drops_its_faults_and_nothing_sound(name: str) -> None:
     curator, operators = Curator(recipe), {step.name for step in recipe.steps}
     found = {one.id: dropped.reason for one in MADE.pairs if (dropped := curator.judge(one))}
     assert found == {pair_id: fault for pair_id, fault in MADE.faults.items() if fault in operators}
-    assert set(found.values()) == operators - {"chat_template_filter"}  # nobody gave a template to try
+    # nobody gave a template to try
+    assert set(found.values()) == operators - {"chat_template_filter"}
 
 
 def test_the_pairs_have_the_shape_of_those_in_sessions() -> None:
-    """Of the assistant messages of 20 public sessions 55 % only call, 38 % speak and call, 8 % only speak; 17 % call in parallel."""
+    """Of the assistant messages of 20 public sessions 55 % only call, 38 % speak and call, 8 % only
+    speak; 17 % call in parallel."""
     sides = [side for one in MADE.pairs if one.id not in MADE.faults for _, side in one.sides]
-    kinds = Counter("both" if side.calls and side.prose else "call" if side.calls else "speak" for side in sides)
-    assert [round(kinds[kind] / len(sides), 1) for kind in ("call", "both", "speak")] == [0.6, 0.4, 0.1]
+    kinds = Counter(
+        "both" if side.calls and side.prose else "call" if side.calls else "speak" for side in sides
+    )
+    assert [round(kinds[kind] / len(sides), 1) for kind in ("call", "both", "speak")] == [
+        0.6,
+        0.4,
+        0.1,
+    ]
     assert 0.12 < sum(len(side.turn.calls) > 1 for side in sides) / len(sides) < 0.22
     assert 500 < sum(len(side.text) for side in sides) / len(sides) < 1000  # 708 there
-    assert {call.name for side in sides for call in side.turn.calls} == {"Bash", "Read", "Edit", "Grep", "TodoWrite", "Write"}
+    assert {call.name for side in sides for call in side.turn.calls} == {
+        "Bash",
+        "Read",
+        "Edit",
+        "Grep",
+        "TodoWrite",
+        "Write",
+    }
     assert len(FAULTS) == 15 and all(count >= 3 for count in Counter(MADE.faults.values()).values())

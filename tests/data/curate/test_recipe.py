@@ -1,4 +1,5 @@
-"""Recipes: what ships can be read, by us and by any YAML reader alike; what is not understood is refused by line."""
+"""Recipes: what ships can be read, by us and by any YAML reader alike; what is not understood is
+refused by line."""
 
 from __future__ import annotations
 
@@ -13,12 +14,19 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.data.curate.recipe import OWN, SHIPPED, load_recipe, read_recipe
 from composer_replication.data.curate.yaml_subset import read_yaml
 
-yaml = pytest.importorskip("yaml", reason="PyYAML comes with the [train] extra; without it there is nothing to compare with")
+yaml = pytest.importorskip(
+    "yaml",
+    reason="PyYAML comes with the [train] extra; without it there is nothing to compare with",
+)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_ships_is_read_as_any_yaml_reader_reads_it(name: str) -> None:
-    text = resources.files("composer_replication.data.curate").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
+    text = (
+        resources.files("composer_replication.data.curate")
+        .joinpath("recipes", f"{name}.yaml")
+        .read_text("utf-8")
+    )
     assert read_yaml(text) == yaml.safe_load(text)
     assert load_recipe(name).name == name == load_recipe(f"{name}.yaml").name
 
@@ -32,13 +40,17 @@ VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=4),
-        st.dictionaries(st.from_regex(r"[a-m_]{2,8}", fullmatch=True), inner, min_size=1, max_size=4),
+        st.dictionaries(
+            st.from_regex(r"[a-m_]{2,8}", fullmatch=True), inner, min_size=1, max_size=4
+        ),
     ),
     max_leaves=12,
 )
 
 
-@given(st.dictionaries(st.from_regex(r"[a-m_]{2,8}", fullmatch=True), VALUES, min_size=1, max_size=4))
+@given(
+    st.dictionaries(st.from_regex(r"[a-m_]{2,8}", fullmatch=True), VALUES, min_size=1, max_size=4)
+)
 def test_what_a_yaml_writer_writes_is_read_the_same_or_refused(value: dict[str, object]) -> None:
     for flow in (False, None, True):
         text = yaml.safe_dump(value, default_flow_style=flow, width=10_000)
@@ -47,7 +59,8 @@ def test_what_a_yaml_writer_writes_is_read_the_same_or_refused(value: dict[str, 
         try:
             assert read_yaml(text) == ({"all": value} if flow else value)
         except ConfigError:
-            assert any(sign in text for sign in "'\"[]{}|>&*!?") or "e-" in text or "e+" in text  # more of YAML than recipes need
+            # more of YAML than recipes need
+            assert any(sign in text for sign in "'\"[]{}|>&*!?") or "e-" in text or "e+" in text
 
 
 @pytest.mark.parametrize(
@@ -74,15 +87,28 @@ def test_other_yaml_is_refused_and_the_line_is_named(text: str) -> None:
 
 
 def test_lists_and_mappings_on_one_line() -> None:
-    assert read_yaml("process:\n  - words_num_filter: {text_key: chosen, min_num: 2}\n  - {a: {b: [1, {c: 'd, e'}], f: it's}}\n") == {
-        "process": [{"words_num_filter": {"text_key": "chosen", "min_num": 2}}, {"a": {"b": [1, {"c": "d, e"}], "f": "it's"}}]
+    assert read_yaml(
+        "process:\n  - words_num_filter: {text_key: chosen, min_num: 2}\n  - {a: {b: [1, {c: 'd,"
+        " e'}], f: it's}}\n"
+    ) == {
+        "process": [
+            {"words_num_filter": {"text_key": "chosen", "min_num": 2}},
+            {"a": {"b": [1, {"c": "d, e"}], "f": "it's"}},
+        ]
     }
     assert read_yaml("a: {}\nb: []\nc: [x, 'y', {}]") == {"a": {}, "b": [], "c": ["x", "y", {}]}
 
 
 def test_comments_and_quotes() -> None:
-    assert read_yaml("# head\na: 'b # c'  # d\ne: [f, 'g, h', 2]\n") == {"a": "b # c", "e": ["f", "g, h", 2]}
-    assert read_yaml("") is None and read_yaml("- a\n- b: 1\n  c: 2\n-\n  d: 3") == ["a", {"b": 1, "c": 2}, {"d": 3}]
+    assert read_yaml("# head\na: 'b # c'  # d\ne: [f, 'g, h', 2]\n") == {
+        "a": "b # c",
+        "e": ["f", "g, h", 2],
+    }
+    assert read_yaml("") is None and read_yaml("- a\n- b: 1\n  c: 2\n-\n  d: 3") == [
+        "a",
+        {"b": 1, "c": 2},
+        {"d": 3},
+    ]
 
 
 def test_a_recipe_of_ones_own_and_one_that_is_not_there(tmp_path: Path) -> None:
@@ -109,7 +135,9 @@ def test_every_operator_of_our_own_stands_in_a_recipe_or_can_be_given() -> None:
     ["clean_links_mapper", "document_simhash_deduplicator: {window_size: 6}", "perplexity_filter: {lang: en, max_ppl: 1500}",
      "topk_specified_field_selector: {field_key: x}"],
 )  # fmt: skip
-def test_an_operator_that_only_the_real_one_has_is_refused_by_name_unless_it_is_at_hand(step: str) -> None:
+def test_an_operator_that_only_the_real_one_has_is_refused_by_name_unless_it_is_at_hand(
+    step: str,
+) -> None:
     name, text = step.partition(":")[0], f"process:\n  - {step}\n"
     with pytest.raises(ConfigError, match=rf"unknown operator '{name}'.*engine=\"data_juicer\""):
         read_recipe(text)

@@ -1,4 +1,5 @@
-"""Readers that are functions: no model. They read the numbered text that a real one would be sent, and nothing else."""
+"""Readers that are functions: no model. They read the numbered text that a real one would be sent,
+and nothing else."""
 
 from __future__ import annotations
 
@@ -21,21 +22,34 @@ def window_text(request: Request) -> str:
 
 
 def reader(says: Says) -> Scripted:
-    """A reader whose answer to (text of the window, number of the vote) is `says`: a text, or a value that becomes JSON."""
+    """A reader whose answer to (text of the window, number of the vote) is `says`: a text, or a
+    value that becomes JSON."""
 
     def act(request: Request) -> Turn:
         said = says(window_text(request), request.sample)
-        return Turn(role="assistant", author="reader", blocks=(Text(said if isinstance(said, str) else json.dumps(said)),))
+        return Turn(
+            role="assistant",
+            author="reader",
+            blocks=(Text(said if isinstance(said, str) else json.dumps(said)),),
+        )
 
     return Scripted("reader", "scripted", act)
 
 
-def mistake(message: int, call: str | None, evidence: int, *, sure: bool = True, hint: str = "Look before you read.") -> dict[str, Any]:
+def mistake(
+    message: int,
+    call: str | None,
+    evidence: int,
+    *,
+    sure: bool = True,
+    hint: str = "Look before you read.",
+) -> dict[str, Any]:
     return {"message": message, "call": call, "evidence": evidence, "sure": sure, "hint": hint}
 
 
 def flags_every_error(text: str, vote: int) -> dict[str, Any]:
-    """The stand-in that is scored in CI: it names the call of every result that is marked as an error, whatever the error is."""
+    """The stand-in that is scored in CI: it names the call of every result that is marked as an
+    error, whatever the error is."""
     made: dict[str, int] = {}
     found: list[dict[str, Any]] = []
     heads = list(HEAD.finditer(text))
@@ -45,5 +59,12 @@ def flags_every_error(text: str, vote: int) -> dict[str, Any]:
         if what == "assistant":
             made |= {call[1]: number for call in CALL.finditer(body)}
         elif (result := re.fullmatch(r"result of (c\d+) \(error\)", what)) and result[1] in made:
-            found.append(mistake(made[result[1]], result[1], number, hint="Check that what the call names is there."))
+            found.append(
+                mistake(
+                    made[result[1]],
+                    result[1],
+                    number,
+                    hint="Check that what the call names is there.",
+                )
+            )
     return {"mistakes": found}

@@ -1,4 +1,5 @@
-"""Programs that are there for certain, where a project's own one ran, whose help stands in view, and branches."""
+"""Programs that are there for certain, where a project's own one ran, whose help stands in view,
+and branches."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def did(command: str, text: str = "", error: bool | None = None, **more: Any) ->
     return calls(made), results((made[0], text, error))
 
 
-def before(*turns: Turn, command: str = "gti log", text: str = UNKNOWN, cwd: str = "/w") -> SiteContext:
+def before(
+    *turns: Turn, command: str = "gti log", text: str = UNKNOWN, cwd: str = "/w"
+) -> SiteContext:
     log = session(human("x"), *turns, calls(bash("w", command)), failed("w", text), cwd=cwd)
     return site_context(log, next(s for s in find(log) if s.call_id == "w"))
 
@@ -50,7 +53,9 @@ def before(*turns: Turn, command: str = "gti log", text: str = UNKNOWN, cwd: str
         ("cd x && echo y", []),
     ],
 )
-def test_a_program_worked_where_its_own_exit_status_says_so(command: str, programs: list[str]) -> None:
+def test_a_program_worked_where_its_own_exit_status_says_so(
+    command: str, programs: list[str]
+) -> None:
     assert commands_that_worked(before(*did(command, "text"))) == programs
 
 
@@ -65,7 +70,9 @@ def test_a_program_worked_where_its_own_exit_status_says_so(command: str, progra
         did("make up", 'exec: "docker": executable file not found in $PATH'),
     ],
 )
-def test_a_program_of_which_anything_says_that_it_is_missing_did_not_work(said: tuple[Turn, Turn]) -> None:
+def test_a_program_of_which_anything_says_that_it_is_missing_did_not_work(
+    said: tuple[Turn, Turn],
+) -> None:
     fine = did("docker ps", "CONTAINER ID")
     assert "docker" not in commands_that_worked(before(*fine, *said))
     assert "docker" in commands_that_worked(before(*said, *fine))  # installed since
@@ -77,17 +84,40 @@ def test_a_command_in_the_background_has_not_ended_well() -> None:
 
 def test_the_folder_is_named_where_a_projects_own_program_ran() -> None:
     ran = did("cd /w/web && npx vitest run", "1 passed")
-    missing = {"command": "cd /w && npx vitest run", "text": "Exit code 127\nsh: line 1: vitest: command not found"}
-    log = session(human("x"), *ran, calls(bash("w", missing["command"])), failed("w", missing["text"]), cwd="/w")
+    missing = {
+        "command": "cd /w && npx vitest run",
+        "text": "Exit code 127\nsh: line 1: vitest: command not found",
+    }
+    log = session(
+        human("x"),
+        *ran,
+        calls(bash("w", missing["command"])),
+        failed("w", missing["text"]),
+        cwd="/w",
+    )
     got = hint(log)
     assert (
-        got.text == "The program that this line needs ran before in /w/web, where the project has it: run it from there, in the same way."
+        got.text
+        == "The program that this line needs ran before in /w/web, where the project has it: run it"
+        " from there, in the same way."
     )
     assert got.knows == ("kind", "error_text", "commands_seen")
-    same = session(human("x"), *ran, calls(bash("w", "cd /w/web && npx vitest run")), failed("w", missing["text"]), cwd="/w")
+    same = session(
+        human("x"),
+        *ran,
+        calls(bash("w", "cd /w/web && npx vitest run")),
+        failed("w", missing["text"]),
+        cwd="/w",
+    )
     assert report(same).hints == ()  # there it ran, and there it fails: that is no help
     elsewhere = did("cd /w/web && which vitest && npx vitest run", "vitest not found")
-    log = session(human("x"), *elsewhere, calls(bash("w", missing["command"])), failed("w", missing["text"]), cwd="/w")
+    log = session(
+        human("x"),
+        *elsewhere,
+        calls(bash("w", missing["command"])),
+        failed("w", missing["text"]),
+        cwd="/w",
+    )
     assert report(log).hints == ()
 
 
@@ -98,13 +128,28 @@ def test_the_folder_is_named_where_a_projects_own_program_ran() -> None:
         (did("gh pr diff --help | head -4", "Usage:\n\n\n  --patch"), "Check this program's help"),
         (did("gh --help", "Usage:\n\n\n  pr\n  issue"), "Check this program's help"),
         (did("git diff --help", "Usage:\n\n\n  --stat\n  -p"), "Check this program's help"),
-        (did("gh pr diff 2 --stat 2>&1 | head", "unknown flag: --stat"), "was refused above already"),
-        (did("gh pr diff 2 --color 2>&1 | head", "unknown flag: --color"), "Check this program's help"),
+        (
+            did("gh pr diff 2 --stat 2>&1 | head", "unknown flag: --stat"),
+            "was refused above already",
+        ),
+        (
+            did("gh pr diff 2 --color 2>&1 | head", "unknown flag: --color"),
+            "Check this program's help",
+        ),
     ],
 )
-def test_help_that_stands_above_is_not_to_be_asked_for_again(helped: tuple[Turn, Turn], words: str) -> None:
-    log = session(human("x"), *helped, calls(bash("w", "gh pr diff 1 --stat")), failed("w", "Exit code 1\nunknown flag: --stat"))
-    assert any(words in h.text for h in report(log).hints if h.site_id.endswith("w")), [h.text for h in report(log).hints]
+def test_help_that_stands_above_is_not_to_be_asked_for_again(
+    helped: tuple[Turn, Turn], words: str
+) -> None:
+    log = session(
+        human("x"),
+        *helped,
+        calls(bash("w", "gh pr diff 1 --stat")),
+        failed("w", "Exit code 1\nunknown flag: --stat"),
+    )
+    assert any(words in h.text for h in report(log).hints if h.site_id.endswith("w")), [
+        h.text for h in report(log).hints
+    ]
 
 
 def test_branches_that_git_named_and_did_not_delete() -> None:
@@ -114,7 +159,11 @@ def test_branches_that_git_named_and_did_not_delete() -> None:
         *did("git checkout fix/a", "Switched to branch 'fix/a'"),
     )
     assert refs_seen(before(*seen)) == ["dev", "main", "old", "fix/a"]
-    assert refs_seen(before(*seen, *did("git branch -D old", "Deleted branch old (was 12)."))) == ["dev", "main", "fix/a"]
+    assert refs_seen(before(*seen, *did("git branch -D old", "Deleted branch old (was 12)."))) == [
+        "dev",
+        "main",
+        "fix/a",
+    ]
     assert refs_seen(before(*seen, *did("git branch -m old new", ""))) == ["dev", "main", "fix/a"]
 
 
@@ -126,19 +175,29 @@ def test_branches_that_git_named_and_did_not_delete() -> None:
         (did("git branch", "* main\n  feature/lgoin"), ["Branches seen so far: feature/lgoin."]),
     ],
 )
-def test_branches_are_named_where_one_is_alike_and_else_to_be_listed(seen: tuple[Turn, ...], hints: list[str]) -> None:
+def test_branches_are_named_where_one_is_alike_and_else_to_be_listed(
+    seen: tuple[Turn, ...], hints: list[str]
+) -> None:
     error = "Exit code 1\nfatal: invalid reference: feature/logn"
-    log = session(human("x"), *seen, calls(bash("w", "git switch feature/logn")), failed("w", error))
+    log = session(
+        human("x"), *seen, calls(bash("w", "git switch feature/logn")), failed("w", error)
+    )
     assert [h.text for h in report(log).hints] == hints
 
 
 def test_programs_that_worked_are_no_answer_to_a_missing_module() -> None:
     error = "Exit code 1\n/usr/bin/python: No module named pytset"
-    log = session(human("x"), *did("git status"), calls(bash("w", "python -m pytset")), failed("w", error))
+    log = session(
+        human("x"), *did("git status"), calls(bash("w", "python -m pytset")), failed("w", error)
+    )
     assert report(log).without == {"shell_unknown_command": 1}
 
 
-@pytest.mark.parametrize(("worked", "hints"), [("git status", 1), ("svn log && ls", 0), ("svn log && ls && cat x", 1)])
-def test_a_few_programs_that_worked_say_nothing_unless_one_is_alike(worked: str, hints: int) -> None:
+@pytest.mark.parametrize(
+    ("worked", "hints"), [("git status", 1), ("svn log && ls", 0), ("svn log && ls && cat x", 1)]
+)
+def test_a_few_programs_that_worked_say_nothing_unless_one_is_alike(
+    worked: str, hints: int
+) -> None:
     log = session(human("x"), *did(worked), calls(bash("w", "gti log")), failed("w", UNKNOWN))
     assert len(report(log).hints) == hints

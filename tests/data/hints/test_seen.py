@@ -17,11 +17,19 @@ MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
 
 def at_the_end(*before: Turn, wrong: str = "nope.py", **more: Any) -> Any:
     """The context of a Read of a missing file after some turns."""
-    log = session(human("x"), *before, calls(("w", "Read", {"file_path": wrong})), failed("w", MISSING), **more)
+    log = session(
+        human("x"),
+        *before,
+        calls(("w", "Read", {"file_path": wrong})),
+        failed("w", MISSING),
+        **more,
+    )
     return site_context(log, next(s for s in find(log) if s.call_id == "w"))
 
 
-def did(call: tuple[str, str, dict[str, Any]], text: str, error: bool | None = None) -> tuple[Turn, Turn]:
+def did(
+    call: tuple[str, str, dict[str, Any]], text: str, error: bool | None = None
+) -> tuple[Turn, Turn]:
     return calls(call), results((call[0], text, error))
 
 
@@ -31,14 +39,25 @@ def did(call: tuple[str, str, dict[str, Any]], text: str, error: bool | None = N
         (("a", "Read", {"file_path": "/w/a.py"}), "1\timport b.py", ["/w/a.py"]),
         (("a", "Glob", {"pattern": "*"}), "/w/a.py\n/w/b/c.py", ["/w/a.py", "/w/b/c.py"]),
         (("a", "LS", {"path": "/w"}), "- src/\n  - src/a.py", ["src/", "src/a.py"]),
-        (("a", "Grep", {"pattern": "x"}), "Found 2 files\nsrc/a.py\nsrc/b.py", ["src/a.py", "src/b.py"]),
-        (("a", "Grep", {"pattern": "x"}), "src/a.py:12:import os.path\nsrc/b.py-13-y", ["src/a.py", "src/b.py"]),
+        (
+            ("a", "Grep", {"pattern": "x"}),
+            "Found 2 files\nsrc/a.py\nsrc/b.py",
+            ["src/a.py", "src/b.py"],
+        ),
+        (
+            ("a", "Grep", {"pattern": "x"}),
+            "src/a.py:12:import os.path\nsrc/b.py-13-y",
+            ["src/a.py", "src/b.py"],
+        ),
         (bash("a", "git ls-files | head"), "go.mod\ncmd/x.go", ["go.mod", "cmd/x.go"]),
         (bash("a", "find . -name '*.go'"), "./cmd/x.go\n./y.go", ["./cmd/x.go", "./y.go"]),
         (bash("a", "ls src"), "a.py\nb.py", ["src/a.py", "src/b.py"]),
         (
             bash("a", "ls -la"),
-            "total 8\ndrwxr-xr-x  3 dev staff 96 Jan  3 10:00 .\n-rw-r--r--  1 dev staff 120 Jan  3 10:00 a.py",
+            (
+                "total 8\ndrwxr-xr-x  3 dev staff 96 Jan  3 10:00 .\n-rw-r--r--  1 dev staff 120"
+                " Jan  3 10:00 a.py"
+            ),
             ["a.py"],
         ),
         (bash("a", "grep -rl x src"), "src/a.py\nsrc/b.py", ["src/a.py", "src/b.py"]),
@@ -51,7 +70,9 @@ def did(call: tuple[str, str, dict[str, Any]], text: str, error: bool | None = N
         (("a", "WebFetch", {"url": "u"}), "src/a.py", []),
     ],
 )
-def test_only_listings_reads_and_runs_that_worked_show_paths(call: tuple[str, str, dict[str, Any]], text: str, paths: list[str]) -> None:
+def test_only_listings_reads_and_runs_that_worked_show_paths(
+    call: tuple[str, str, dict[str, Any]], text: str, paths: list[str]
+) -> None:
     assert seen_paths(at_the_end(*did(call, text))) == paths
 
 
@@ -59,7 +80,10 @@ def test_a_failed_call_shows_no_path_and_a_removed_one_is_forgotten() -> None:
     assert seen_paths(at_the_end(*did(("a", "Read", {"file_path": "a.py"}), MISSING, True))) == []
     found = did(bash("a", "git ls-files"), "src/a.py\nsrc/b.py")
     assert seen_paths(at_the_end(*found, *did(bash("b", "rm src/a.py"), ""))) == ["src/b.py"]
-    assert seen_paths(at_the_end(*found, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == ["src/a.py", "src/c.py"]
+    assert seen_paths(at_the_end(*found, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == [
+        "src/a.py",
+        "src/c.py",
+    ]
 
 
 LISTED = did(bash("l", "git ls-files"), "a.go\ndata.go\ndir/b.go\nsrc/a.go")
@@ -82,11 +106,15 @@ def test_a_path_is_named_until_a_line_removes_it(command: str, paths: list[str])
     assert seen_paths(at_the_end(*LISTED, *did(bash("c", command), ""), cwd="/w")) == paths
 
 
-def test_what_a_failed_line_may_have_removed_is_not_named_and_what_it_may_have_made_neither() -> None:
+def test_what_a_failed_line_may_have_removed_is_not_named_and_what_it_may_have_made_neither() -> (
+    None
+):
     assert seen_paths(at_the_end(*LISTED, *did(bash("c", "mv a.go z.go && false"), "Exit code 1", True), cwd="/w")) == [
         "data.go", "dir/b.go", "src/a.go",
     ]  # fmt: skip
-    assert "/w/z.go" not in seen_paths(at_the_end(*LISTED, *did(bash("c", "mv a.go z.go; ls"), ""), cwd="/w"))
+    assert "/w/z.go" not in seen_paths(
+        at_the_end(*LISTED, *did(bash("c", "mv a.go z.go; ls"), ""), cwd="/w")
+    )
 
 
 def test_a_line_without_end_costs_the_paths_and_no_time() -> None:
@@ -106,7 +134,13 @@ def test_a_tool_that_removes_or_moves_files_is_believed() -> None:
 
 
 def test_what_a_call_out_of_view_removed_is_gone_all_the_same() -> None:
-    turns = (human("x"), *LISTED, *did(bash("r", "rm a.go"), ""), calls(("w", "Read", {"file_path": "b.py"})), failed("w", MISSING))
+    turns = (
+        human("x"),
+        *LISTED,
+        *did(bash("r", "rm a.go"), ""),
+        calls(("w", "Read", {"file_path": "b.py"})),
+        failed("w", MISSING),
+    )
     log = Session(
         id="s1",
         source=SourceRef(file="a"),
@@ -119,15 +153,26 @@ def test_what_a_call_out_of_view_removed_is_gone_all_the_same() -> None:
 
 def test_a_listing_is_read_from_where_the_shell_stood() -> None:
     moved = (*did(bash("a", "cd src"), ""), *did(bash("b", "ls"), "x.py\ny.py"))
-    assert seen_paths(at_the_end(*moved, cwd="/w")) == ["x.py", "y.py"]  # the shell still stands there
+    # the shell still stands there
+    assert seen_paths(at_the_end(*moved, cwd="/w")) == ["x.py", "y.py"]
     back = did(bash("c", "ls lib"), "z.py\n\nShell cwd was reset to /w")
-    assert seen_paths(at_the_end(*moved, *back, cwd="/w")) == ["/w/src/x.py", "/w/src/y.py", "/w/src/lib/z.py"]
-    assert seen_paths(at_the_end(*did(bash("a", "cd src && ls"), "x.py"), *did(bash("b", "cd .."), ""), cwd="/w")) == ["/w/src/x.py"]
+    assert seen_paths(at_the_end(*moved, *back, cwd="/w")) == [
+        "/w/src/x.py",
+        "/w/src/y.py",
+        "/w/src/lib/z.py",
+    ]
+    assert seen_paths(
+        at_the_end(*did(bash("a", "cd src && ls"), "x.py"), *did(bash("b", "cd .."), ""), cwd="/w")
+    ) == ["/w/src/x.py"]
     lost = did(bash("a", "cd $X && ls"), "x.py")
     assert seen_paths(at_the_end(*lost, cwd="/w")) == []
     codex = did(("a", "exec_command", {"cmd": "cd src && ls"}), "x.py")
-    assert seen_paths(at_the_end(*codex, cwd="/w")) == ["/w/src/x.py"]  # there each call starts anew
-    assert places(at_the_end(*did(bash("a", "cd src && false"), "Exit code 1", True), cwd="/w")).cwd is None
+    # there each call starts anew
+    assert seen_paths(at_the_end(*codex, cwd="/w")) == ["/w/src/x.py"]
+    assert (
+        places(at_the_end(*did(bash("a", "cd src && false"), "Exit code 1", True), cwd="/w")).cwd
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,10 +193,16 @@ def test_a_listing_is_read_from_where_the_shell_stood() -> None:
             "- /w/\n  - a.py\n  - lib/\n    - b.py\n  - c.py",
             ["/w/", "/w/a.py", "/w/lib/", "/w/lib/b.py", "/w/c.py"],
         ),
-        (("a", "Grep", {"pattern": "x", "path": "c.yaml", "output_mode": "content"}), "main.py\nhost.name: x", []),
+        (
+            ("a", "Grep", {"pattern": "x", "path": "c.yaml", "output_mode": "content"}),
+            "main.py\nhost.name: x",
+            [],
+        ),
     ],
 )
-def test_a_listing_that_is_changed_on_its_way_shows_no_path(call: tuple[str, str, dict[str, Any]], text: str, paths: list[str]) -> None:
+def test_a_listing_that_is_changed_on_its_way_shows_no_path(
+    call: tuple[str, str, dict[str, Any]], text: str, paths: list[str]
+) -> None:
     assert seen_paths(at_the_end(*did(call, text))) == paths
 
 
@@ -193,22 +244,35 @@ def test_what_came_after_the_site_or_was_cleared_is_not_seen() -> None:
         return seen_paths(site_context(log, find(log)[0]))
 
     assert seen(Segment(start=0, end=7)) == ["src/a.py"]
-    assert seen(Segment(start=0, end=3), Segment(start=3, end=7, context=((0, 3),), cleared=("a",))) == []
+    assert (
+        seen(Segment(start=0, end=3), Segment(start=3, end=7, context=((0, 3),), cleared=("a",)))
+        == []
+    )
     assert seen(Segment(start=0, end=3), Segment(start=3, end=7, context=((0, 1),))) == []
 
 
 def near(wrong: str, *paths: str, **more: Any) -> list[str]:
-    return known_paths_near(at_the_end(*did(("a", "Glob", {"pattern": "*"}), "\n".join(paths)), wrong=wrong, **more))
+    return known_paths_near(
+        at_the_end(*did(("a", "Glob", {"pattern": "*"}), "\n".join(paths)), wrong=wrong, **more)
+    )
 
 
 @pytest.mark.parametrize(
     ("wrong", "seen", "offered"),
     [
-        ("src/app/setup.go", "src/cli/setup.go src/app/main.go src/cli/setup_test.go docs/readme.md", ["src/cli/setup.go"]),
+        (
+            "src/app/setup.go",
+            "src/cli/setup.go src/app/main.go src/cli/setup_test.go docs/readme.md",
+            ["src/cli/setup.go"],
+        ),
         ("cmd/summarize.go", "cmd/summarise.go cmd/other.go", ["cmd/summarise.go"]),
         ("/w/.golangci.yml", "/w/.golangci.yaml /w/go.mod", ["/w/.golangci.yaml"]),
         ("/w/user-list.ts", "/w/UserLists.ts /w/user.ts.bak", ["/w/UserLists.ts"]),
-        ("/w/cli/git_operations.go", "/w/cli/gitutil/operations.go", ["/w/cli/gitutil/operations.go"]),
+        (
+            "/w/cli/git_operations.go",
+            "/w/cli/gitutil/operations.go",
+            ["/w/cli/gitutil/operations.go"],
+        ),
         # a file of the same folder, of the same family or beside it is another file
         ("src/app/nothing_like.go", "src/app/main.go", []),
         ("cmd/manual_commit_hooks.go", "cmd/manual_commit_types.go cmd/manual_commit.go", []),
@@ -223,17 +287,26 @@ def near(wrong: str, *paths: str, **more: Any) -> list[str]:
         ("cmd/summarize/summarize.go", "cmd/summarize/", []),
     ],
 )
-def test_only_a_path_whose_name_is_like_the_wrong_one_is_offered(wrong: str, seen: str, offered: list[str]) -> None:
+def test_only_a_path_whose_name_is_like_the_wrong_one_is_offered(
+    wrong: str, seen: str, offered: list[str]
+) -> None:
     assert near(wrong, *seen.split()) == offered
 
 
 def test_what_was_read_just_now_is_not_what_another_read_means() -> None:
-    """Who has just read a/f.go and reads b/f.go means another file; an edit, or a read long after, may well mean it."""
+    """Who has just read a/f.go and reads b/f.go means another file; an edit, or a read long after,
+    may well mean it."""
     read = did(("r", "Read", {"file_path": "/w/a/f.go"}), "1\tx")
     assert known_paths_near(at_the_end(*read, wrong="/w/b/f.go", cwd="/w")) == []
     later = (turn for i in range(6) for turn in did((f"t{i}", "TodoWrite", {}), "ok"))
     assert known_paths_near(at_the_end(*read, *later, wrong="/w/b/f.go", cwd="/w")) == ["/w/a/f.go"]
-    log = session(human("x"), *read, calls(("w", "Edit", {"file_path": "/w/b/f.go"})), failed("w", MISSING), cwd="/w")
+    log = session(
+        human("x"),
+        *read,
+        calls(("w", "Edit", {"file_path": "/w/b/f.go"})),
+        failed("w", MISSING),
+        cwd="/w",
+    )
     assert known_paths_near(site_context(log, find(log)[0])) == ["/w/a/f.go"]
 
 
@@ -263,7 +336,13 @@ def test_rules_are_bullets_and_paragraphs() -> None:
 
 
 def test_which_rule_names_a_tool_or_a_kind() -> None:
-    rules = ("Read the docs.", "Avoid Bash loops", "the Bash tool is last resort", "For edit no match, re-read.", "mcp__db__query is slow")
+    rules = (
+        "Read the docs.",
+        "Avoid Bash loops",
+        "the Bash tool is last resort",
+        "For edit no match, re-read.",
+        "mcp__db__query is slow",
+    )
     assert rule_for_tool(rules, "Read") is None
     assert rule_for_tool(rules, "Bash") == rules[2]
     assert rule_for_tool(rules, "mcp__db__query") == rules[4]
@@ -280,7 +359,9 @@ def test_every_word_of_a_message_is_its_text() -> None:
 
 def test_what_the_failing_command_names_itself_is_not_offered() -> None:
     """It exists, and the command failed with it: to use it is to do the same again."""
-    seen = did(("a", "Glob", {"pattern": "**"}), "/w/go/cmd/server/main.go\n/w/old/cmd/server/main.go")
+    seen = did(
+        ("a", "Glob", {"pattern": "**"}), "/w/go/cmd/server/main.go\n/w/old/cmd/server/main.go"
+    )
     error = "Exit code 1\ncat: /w/cmd/server: No such file or directory"
     offered = []
     for command in ("cat cmd/server", "cat go/cmd/server cmd/server"):

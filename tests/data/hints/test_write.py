@@ -23,9 +23,17 @@ TOOLS = (
     ToolSpec(
         name="Read",
         description="Reads a file",
-        parameters={"properties": {"limit": {"type": "integer"}, "file_path": {"type": "string"}}, "required": ["file_path"]},
+        parameters={
+            "properties": {"limit": {"type": "integer"}, "file_path": {"type": "string"}},
+            "required": ["file_path"],
+        },
     ),
-    ToolSpec(name="Edit", parameters={"properties": {"mode": {"enum": ["a", "b"]}, "n": {"type": ["integer", "null"]}}}),
+    ToolSpec(
+        name="Edit",
+        parameters={
+            "properties": {"mode": {"enum": ["a", "b"]}, "n": {"type": ["integer", "null"]}}
+        },
+    ),
 )
 
 
@@ -40,13 +48,29 @@ def hint(log: Session, **settings: Any) -> Hint:
 
 
 def test_the_site_of_a_hint_its_length_its_overlap_and_what_it_knows() -> None:
-    got = hint(one_call("Edit", {"file_path": "src/app.py", "old_string": "the region"}, "String to replace not found in file."))
-    assert (got.site_id, got.kind, got.writer, got.knows) == ("s1:1:c1", "edit_no_match", "reread", ("kind", "call"))
+    got = hint(
+        one_call(
+            "Edit",
+            {"file_path": "src/app.py", "old_string": "the region"},
+            "String to replace not found in file.",
+        )
+    )
+    assert (got.site_id, got.kind, got.writer, got.knows) == (
+        "s1:1:c1",
+        "edit_no_match",
+        "reread",
+        ("kind", "call"),
+    )
     assert "`app.py`" in got.text and "read the region" in got.text
     assert got.num_words == len(got.text.split())
     words = got.text.lower().replace("`", " ").replace(".", " ").replace(",", " ").split()
     assert got.overlap == pytest.approx(
-        sum(w in {"edit", "file_path", "src", "app", "py", "old_string", "the", "region"} for w in words) / len(words), abs=1e-4
+        sum(
+            w in {"edit", "file_path", "src", "app", "py", "old_string", "the", "region"}
+            for w in words
+        )
+        / len(words),
+        abs=1e-4,
     )
     assert got.overlap > 0
 
@@ -55,24 +79,36 @@ def test_only_mistakes_get_hints_and_the_rest_is_counted() -> None:
     log = session(
         human("x"),
         calls(("a", "Edit", {"file_path": "f"}), bash("b", "pytest")),
-        results(("a", "The user doesn't want to proceed with this tool use.", True), ("b", "Exit code 1\n1 failed", True)),
+        results(
+            ("a", "The user doesn't want to proceed with this tool use.", True),
+            ("b", "Exit code 1\n1 failed", True),
+        ),
     )
     got = report(log)
     assert (got.hints, got.refused, got.left_out) == ((), (), 2)
 
 
 def test_a_kind_without_anything_to_say_is_counted_not_guessed() -> None:
-    got = report(one_call("Read", {"path": "x.py"}, "InputValidationError: Read failed due to the following issue:"))
+    got = report(
+        one_call(
+            "Read",
+            {"path": "x.py"},
+            "InputValidationError: Read failed due to the following issue:",
+        )
+    )
     assert (got.hints, got.without) == ((), {"bad_arguments": 1})
 
 
 def test_a_site_of_another_session_is_refused() -> None:
-    one, other = one_call("Read", {"file_path": "x"}, MISSING), one_call("Read", {"file_path": "x"}, MISSING, id="s2")
+    one, other = (
+        one_call("Read", {"file_path": "x"}, MISSING),
+        one_call("Read", {"file_path": "x"}, MISSING, id="s2"),
+    )
     with pytest.raises(SiteError, match="not of session"):
         write_hints(other, find(one), settings=HintsSettings())
 
 
-# the writers --------------------------------------------------------------------------------------------------------
+# the writers --------------------------------------------------------------------------------------
 
 
 def test_an_unknown_tool_is_answered_with_the_tools_on_offer() -> None:
@@ -97,7 +133,10 @@ def test_tools_inferred_from_calls_leave_out_names_that_never_worked() -> None:
 
 
 def test_bad_arguments_are_answered_with_the_schema() -> None:
-    wrong = "<tool_use_error>InputValidationError: Read failed due to the following issue:</tool_use_error>"
+    wrong = (
+        "<tool_use_error>InputValidationError: Read failed due to the following"
+        " issue:</tool_use_error>"
+    )
     got = hint(one_call("Read", {"path": "a"}, wrong, tools=TOOLS, tools_origin="log"))
     assert got.text == "Reminder: the tool Read takes file_path: string (required), limit: integer."
     assert got.knows == ("kind", "call", "schema")
@@ -106,9 +145,17 @@ def test_bad_arguments_are_answered_with_the_schema() -> None:
 
 
 def test_without_a_schema_in_the_log_only_calls_that_worked_before_speak() -> None:
-    wrong = "<tool_use_error>InputValidationError: Read failed due to the following issue:</tool_use_error>"
-    inferred = {"tools": (ToolSpec(name="Read", parameters={"properties": {"path": {"type": "string"}}}),), "tools_origin": "reconstructed"}
-    assert report(one_call("Read", {"path": "a"}, wrong, **inferred)).without == {"bad_arguments": 1}
+    wrong = (
+        "<tool_use_error>InputValidationError: Read failed due to the following"
+        " issue:</tool_use_error>"
+    )
+    inferred = {
+        "tools": (ToolSpec(name="Read", parameters={"properties": {"path": {"type": "string"}}}),),
+        "tools_origin": "reconstructed",
+    }
+    assert report(one_call("Read", {"path": "a"}, wrong, **inferred)).without == {
+        "bad_arguments": 1
+    }
     log = session(
         human("x"),
         calls(("a", "Read", {"file_path": "ok", "limit": 3})),
@@ -117,17 +164,36 @@ def test_without_a_schema_in_the_log_only_calls_that_worked_before_speak() -> No
         failed("b", wrong),
         **inferred,
     )
-    assert hint(log).text == "Reminder: calls of Read that worked in this session used the arguments file_path, limit."
+    assert (
+        hint(log).text
+        == "Reminder: calls of Read that worked in this session used the arguments file_path,"
+        " limit."
+    )
     assert hint(log).knows == ("kind", "call", "calls_seen")
 
 
 @pytest.mark.parametrize(
     ("tool", "arguments", "text", "known"),
     [
-        ("Write", {"file_path": "plan.md"}, "File has not been read yet. Read it first", ("kind", "call")),
-        ("Edit", {"file_path": "a.go"}, "<tool_use_error>Found 3 matches of the string to replace", ("kind", "call")),
+        (
+            "Write",
+            {"file_path": "plan.md"},
+            "File has not been read yet. Read it first",
+            ("kind", "call"),
+        ),
+        (
+            "Edit",
+            {"file_path": "a.go"},
+            "<tool_use_error>Found 3 matches of the string to replace",
+            ("kind", "call"),
+        ),
         ("Edit", {"file_path": "a.go"}, "File has been modified since read", ("kind", "call")),
-        ("Read", {"file_path": "src/pkg/"}, "EISDIR: illegal operation on a directory, read", ("kind", "call")),
+        (
+            "Read",
+            {"file_path": "src/pkg/"},
+            "EISDIR: illegal operation on a directory, read",
+            ("kind", "call"),
+        ),
         (
             "Bash",
             {"command": "echo 1 > d/a.txt"},
@@ -136,38 +202,102 @@ def test_without_a_schema_in_the_log_only_calls_that_worked_before_speak() -> No
         ),
     ],
 )
-def test_a_hint_that_names_a_file_says_where_it_has_the_name_from(tool: str, arguments: Any, text: str, known: tuple[str, ...]) -> None:
+def test_a_hint_that_names_a_file_says_where_it_has_the_name_from(
+    tool: str, arguments: Any, text: str, known: tuple[str, ...]
+) -> None:
     assert hint(one_call(tool, arguments, text)).knows == known
 
 
 def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
     log = one_call("Bash", {"command": "cat src"}, "Exit code 1\ncat: src: Is a directory")
-    assert knows(WRITERS["is_directory"], site_context(log, find(log)[0]), text="`src` is a directory") == ("kind", "error_text")
+    assert knows(
+        WRITERS["is_directory"], site_context(log, find(log)[0]), text="`src` is a directory"
+    ) == ("kind", "error_text")
 
 
 @pytest.mark.parametrize(
     ("tool", "arguments", "text", "words"),
     [
-        ("Write", {"file_path": "/p/plan.md"}, "File has not been read yet. Read it first", "`plan.md` has to be read"),
-        ("Edit", {"file_path": "a.go"}, "<tool_use_error>Found 3 matches of the string to replace", "stands in `a.go` more than once"),
-        ("Edit", {"file_path": "a.go"}, "No changes to make: old_string and new_string are exactly the same.", "must differ"),
+        (
+            "Write",
+            {"file_path": "/p/plan.md"},
+            "File has not been read yet. Read it first",
+            "`plan.md` has to be read",
+        ),
+        (
+            "Edit",
+            {"file_path": "a.go"},
+            "<tool_use_error>Found 3 matches of the string to replace",
+            "stands in `a.go` more than once",
+        ),
+        (
+            "Edit",
+            {"file_path": "a.go"},
+            "No changes to make: old_string and new_string are exactly the same.",
+            "must differ",
+        ),
         ("Edit", {"file_path": "a.go"}, "File has been modified since read", "read the region"),
-        ("Read", {"file_path": "a.jsonl"}, "File content (3MB) exceeds maximum allowed size", "`a.jsonl` is too large"),
-        ("Read", {"file_path": "src/pkg/"}, "EISDIR: illegal operation on a directory, read", "`pkg` is a directory"),
-        ("Bash", {"command": "curl h?a=1"}, "Exit code 1\n(eval):1: no matches found: h?a=1", "Quote every argument"),
+        (
+            "Read",
+            {"file_path": "a.jsonl"},
+            "File content (3MB) exceeds maximum allowed size",
+            "`a.jsonl` is too large",
+        ),
+        (
+            "Read",
+            {"file_path": "src/pkg/"},
+            "EISDIR: illegal operation on a directory, read",
+            "`pkg` is a directory",
+        ),
+        (
+            "Bash",
+            {"command": "curl h?a=1"},
+            "Exit code 1\n(eval):1: no matches found: h?a=1",
+            "Quote every argument",
+        ),
         (
             "Bash",
             {"command": "python -c 'x = ('"},
             'Exit code 1\n  File "<string>", line 1\n    x = (\n        ^\nSyntaxError: x',
             "here-document",
         ),
-        ("Bash", {"command": 'jq ".a ! b"'}, "Exit code 3\njq: error: syntax error", "single quotes"),
-        ("Bash", {"command": "jq '.a ! b'"}, "Exit code 3\njq: error: syntax error", "syntax of the expression"),
+        (
+            "Bash",
+            {"command": 'jq ".a ! b"'},
+            "Exit code 3\njq: error: syntax error",
+            "single quotes",
+        ),
+        (
+            "Bash",
+            {"command": "jq '.a ! b'"},
+            "Exit code 3\njq: error: syntax error",
+            "syntax of the expression",
+        ),
         ("Read", {"file_path": "x.py"}, MISSING, "list the folder above it or search"),
-        ("Bash", {"command": "pytest 't"}, "Exit code 2\nbash: -c: line 1: unexpected EOF while looking for matching `''", "every quote"),
-        ("Bash", {"command": "X=$(ls) && (a"}, "Exit code 1\n(eval):1: parse error near `('", "command line simple"),
-        ("Bash", {"command": "gh pr diff 1 --stat"}, "Exit code 1\nunknown flag: --stat", "use only options and subcommands that it lists"),
-        ("Bash", {"command": "gh pr diff 1 -- a b"}, "Exit code 1\naccepts at most 1 arg(s), received 3", "usage before the call"),
+        (
+            "Bash",
+            {"command": "pytest 't"},
+            "Exit code 2\nbash: -c: line 1: unexpected EOF while looking for matching `''",
+            "every quote",
+        ),
+        (
+            "Bash",
+            {"command": "X=$(ls) && (a"},
+            "Exit code 1\n(eval):1: parse error near `('",
+            "command line simple",
+        ),
+        (
+            "Bash",
+            {"command": "gh pr diff 1 --stat"},
+            "Exit code 1\nunknown flag: --stat",
+            "use only options and subcommands that it lists",
+        ),
+        (
+            "Bash",
+            {"command": "gh pr diff 1 -- a b"},
+            "Exit code 1\naccepts at most 1 arg(s), received 3",
+            "usage before the call",
+        ),
         (
             "Bash",
             {"command": "echo 1 > out/x.txt"},
@@ -176,7 +306,9 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
         ),
     ],
 )
-def test_each_kind_has_its_sentence(tool: str, arguments: dict[str, Any], text: str, words: str) -> None:
+def test_each_kind_has_its_sentence(
+    tool: str, arguments: dict[str, Any], text: str, words: str
+) -> None:
     assert words in hint(one_call(tool, arguments, text)).text
 
 
@@ -187,7 +319,11 @@ SHOWN = "   1\tfunc main() {\n   2\t\tprintln(1)"
 def edit_after(*before: Any, old: str = "func main() {\n  println(1)") -> str:
     """The hint on an edit whose old text is not in the file, after some turns."""
     wrong = ("w", "Edit", {"file_path": "/w/a.go", "old_string": old, "new_string": "x"})
-    return hint(session(human("x"), *before, calls(wrong), failed("w", "String to replace not found in file."))).text
+    return hint(
+        session(
+            human("x"), *before, calls(wrong), failed("w", "String to replace not found in file.")
+        )
+    ).text
 
 
 def did(call: tuple[str, str, dict[str, Any]], text: str = "ok") -> tuple[Any, Any]:
@@ -203,18 +339,25 @@ def did(call: tuple[str, str, dict[str, Any]], text: str = "ok") -> tuple[Any, A
         ((*did(READ, SHOWN), *did(("b", "Grep", {"path": "/w/a.go"}))), "was read above: copy it"),
         ((*did(READ, SHOWN), *did(bash("b", "go test ./..."))), "was read above: copy it"),
         (did(READ, "   900\tend of another region"), "read the region"),
-        ((*did(READ, SHOWN), *did(("b", "Edit", {"file_path": "/w/a.go"}))), "read again the region"),
+        (
+            (*did(READ, SHOWN), *did(("b", "Edit", {"file_path": "/w/a.go"}))),
+            "read again the region",
+        ),
         ((*did(READ, SHOWN), *did(bash("b", "sed -i s/a/b/ a.go"))), "read again the region"),
         ((*did(READ, SHOWN), *did(bash("b", "gofmt -w ."))), "read again the region"),
         ((*did(READ, SHOWN), *did(bash("b", "git checkout main"))), "read again the region"),
     ],
 )
-def test_what_was_just_read_is_to_be_copied_and_what_was_not_is_to_be_read(before: tuple[Any, ...], words: str) -> None:
+def test_what_was_just_read_is_to_be_copied_and_what_was_not_is_to_be_read(
+    before: tuple[Any, ...], words: str
+) -> None:
     assert words in edit_after(*before)
 
 
 def test_a_brace_alone_says_nothing_about_the_region() -> None:
-    assert "read the region" in edit_after(*did(READ, "   1\t}"), old="}\n\nreturn nothing_of_the_kind")
+    assert "read the region" in edit_after(
+        *did(READ, "   1\t}"), old="}\n\nreturn nothing_of_the_kind"
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,17 +368,42 @@ def test_a_brace_alone_says_nothing_about_the_region() -> None:
     ],
 )
 def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: str) -> None:
-    log = session(human("x"), *did(bash("a", "time go version")), calls(bash("w", command)), failed("w", text))
-    assert hint(log).text == "A keyword of the shell comes first in its command, and assignments behind it."
+    log = session(
+        human("x"), *did(bash("a", "time go version")), calls(bash("w", command)), failed("w", text)
+    )
+    assert (
+        hint(log).text
+        == "A keyword of the shell comes first in its command, and assignments behind it."
+    )
 
 
 @pytest.mark.parametrize(
     ("tool", "arguments", "text", "words"),
     [
-        ("Read", {"file_path": "a.txt", "limit": 500}, "File content (31441 tokens) exceeds maximum allowed tokens", "search in it"),
-        ("Bash", {"command": "ls; echo ==="}, "Exit code 1\n(eval):1: == not found", "begins with an equals sign"),
-        ("Bash", {"command": "npm run tset"}, "Exit code 1\nnpm error Missing script: tset", "List the tasks or scripts"),
-        ("Bash", {"command": "git show v1:a.md"}, "Exit code 128\nfatal: path 'a.md' exists on disk, but not in 'v1'", "git ls-tree"),
+        (
+            "Read",
+            {"file_path": "a.txt", "limit": 500},
+            "File content (31441 tokens) exceeds maximum allowed tokens",
+            "search in it",
+        ),
+        (
+            "Bash",
+            {"command": "ls; echo ==="},
+            "Exit code 1\n(eval):1: == not found",
+            "begins with an equals sign",
+        ),
+        (
+            "Bash",
+            {"command": "npm run tset"},
+            "Exit code 1\nnpm error Missing script: tset",
+            "List the tasks or scripts",
+        ),
+        (
+            "Bash",
+            {"command": "git show v1:a.md"},
+            "Exit code 128\nfatal: path 'a.md' exists on disk, but not in 'v1'",
+            "git ls-tree",
+        ),
         (
             "Bash",
             {"command": "gh api graphql -f query='{ a { body(truncate: 80) } }'"},
@@ -244,7 +412,9 @@ def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: st
         ),
     ],
 )
-def test_a_hint_speaks_of_what_went_wrong(tool: str, arguments: dict[str, Any], text: str, words: str) -> None:
+def test_a_hint_speaks_of_what_went_wrong(
+    tool: str, arguments: dict[str, Any], text: str, words: str
+) -> None:
     assert words in hint(one_call(tool, arguments, text)).text
 
 
@@ -257,7 +427,9 @@ def test_a_hint_speaks_of_what_went_wrong(tool: str, arguments: dict[str, Any], 
 )
 def test_the_wrong_word_is_not_said_again(command: str, text: str, wrong: str) -> None:
     """Naming it makes it likelier, in a prohibition too."""
-    log = session(human("x"), *did(bash("a", "git status")), calls(bash("w", command)), failed("w", text))
+    log = session(
+        human("x"), *did(bash("a", "git status")), calls(bash("w", command)), failed("w", text)
+    )
     assert wrong not in hint(log).text
 
 
@@ -271,7 +443,8 @@ def test_an_explored_path_has_a_hint_where_it_is_trained_on() -> None:
     assert report(log).hints == ()
     sites = find(log, explored_paths="mistake")
     assert [h.text for h in write_hints(log, sites, settings=HintsSettings()).hints] == [
-        "Paths seen so far that exist: /w/src/cart.py. Use one of these if it is what is meant; else list the folder first."
+        "Paths seen so far that exist: /w/src/cart.py. Use one of these if it is what is meant;"
+        " else list the folder first."
     ]
 
 
@@ -284,14 +457,25 @@ def test_an_unknown_command_names_those_that_worked() -> None:
         failed("c", "Exit code 127\n(eval):1: command not found: gti"),
     )
     got = report(log)
-    assert [h.text for h in got.hints] == ["Commands that worked so far: git, grep, ls. Check that any other is installed before using it."]
+    assert [h.text for h in got.hints] == [
+        "Commands that worked so far: git, grep, ls. Check that any other is installed before"
+        " using it."
+    ]
     assert got.hints[0].knows == ("kind", "error_text", "commands_seen")
-    assert got.without == {"shell_unknown_command": 1}  # nothing had worked when the first one was made
+    # nothing had worked when the first one was made
+    assert got.without == {"shell_unknown_command": 1}
 
 
 def test_a_repeated_call_is_told_where_its_answer_stands() -> None:
     read = {"file_path": "a.py"}
-    log = session(human("x"), calls(("a", "Read", read)), results(("a", "1")), calls("hm"), calls(("b", "Read", read)), results(("b", "1")))
+    log = session(
+        human("x"),
+        calls(("a", "Read", read)),
+        results(("a", "1")),
+        calls("hm"),
+        calls(("b", "Read", read)),
+        results(("b", "1")),
+    )
     assert "already made 3 messages above" in hint(log).text
 
 
@@ -301,7 +485,11 @@ def test_an_unknown_ref_is_answered_with_branches_seen() -> None:
         calls(bash("a", "git branch -a"), bash("s", "git status")),
         results(("a", "* main\n  feature/login\n  remotes/origin/main"), ("s", "On branch main")),
         calls(bash("b", "git diff feature/logn")),
-        failed("b", "Exit code 128\nfatal: ambiguous argument 'feature/logn': unknown revision or path not in the working tree."),
+        failed(
+            "b",
+            "Exit code 128\nfatal: ambiguous argument 'feature/logn': unknown revision or path not"
+            " in the working tree.",
+        ),
     )
     assert hint(log).text == "Branches seen so far: feature/login."
 
@@ -309,12 +497,14 @@ def test_an_unknown_ref_is_answered_with_branches_seen() -> None:
 def test_every_writer_says_what_it_knows_and_every_template_is_used() -> None:
     assert set(WRITERS.values()) <= set(KNOWS)
     assert set(BUILT_IN) == {w.__name__ for w in KNOWS}
-    source = Path(__import__("composer_replication.data.hints.writers", fromlist=["x"]).__file__).read_text()
+    source = Path(
+        __import__("composer_replication.data.hints.writers", fromlist=["x"]).__file__
+    ).read_text()
     unused = [name for name in TEMPLATES if f'_fill("{name}"' not in source and name != "rules"]
     assert unused == []
 
 
-# writers of the user ------------------------------------------------------------------------------------------------
+# writers of the user ------------------------------------------------------------------------------
 
 
 def mine(context: SiteContext) -> str | None:
@@ -349,12 +539,18 @@ def test_a_writer_of_the_user_by_import_path_or_a_built_in_by_name() -> None:
     got = hint(log, writers={"file_missing": f"{HERE}:mine"})
     assert (got.text, got.writer, got.knows) == ("Mind the Read rule.", f"{HERE}:mine", ("custom",))
     assert hint(log, writers={"file_missing": "reread"}).writer == "reread"
-    assert report(log, writers={"file_missing": f"{HERE}:none_at_all"}).without == {"file_missing": 1}
+    assert report(log, writers={"file_missing": f"{HERE}:none_at_all"}).without == {
+        "file_missing": 1
+    }
 
 
 @pytest.mark.parametrize(("name", "reason"), [("blank", "empty"), ("long_winded", "too_long")])
-def test_a_hint_that_is_empty_or_too_long_is_refused_with_the_reason(name: str, reason: str) -> None:
-    got = report(one_call("Read", {"file_path": "x.py"}, MISSING), writers={"file_missing": f"{HERE}:{name}"})
+def test_a_hint_that_is_empty_or_too_long_is_refused_with_the_reason(
+    name: str, reason: str
+) -> None:
+    got = report(
+        one_call("Read", {"file_path": "x.py"}, MISSING), writers={"file_missing": f"{HERE}:{name}"}
+    )
     assert (got.hints, got.refusals) == ((), {reason: 1})
     assert got.refused[0].site_id == "s1:1:c1"
 
@@ -366,7 +562,9 @@ def test_the_longest_hint_allowed_is_a_setting() -> None:
 
 def test_the_text_of_the_error_is_not_a_hint() -> None:
     log = one_call("Read", {"file_path": "x.py"}, MISSING)
-    assert report(log, writers={"file_missing": f"{HERE}:pastes_the_error"}).refusals == {"quotes_later_text": 1}
+    assert report(log, writers={"file_missing": f"{HERE}:pastes_the_error"}).refusals == {
+        "quotes_later_text": 1
+    }
 
 
 def test_a_writer_that_cannot_be_used_is_named() -> None:
@@ -377,7 +575,7 @@ def test_a_writer_that_cannot_be_used_is_named() -> None:
         report(log, writers={"file_missing": f"{HERE}:a_list"})
 
 
-# rules --------------------------------------------------------------------------------------------------------------
+# rules --------------------------------------------------------------------------------------------
 
 RULES = """# House rules
 Read everything twice.
@@ -391,7 +589,9 @@ Read everything twice.
 """
 
 
-def test_a_rule_that_names_the_kind_comes_first_and_one_that_names_the_tool_last(tmp_path: Path) -> None:
+def test_a_rule_that_names_the_kind_comes_first_and_one_that_names_the_tool_last(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "CLAUDE.md").write_text(RULES)
     given = {"rules_file": str(tmp_path / "CLAUDE.md")}
     got = hint(one_call("Read", {"file_path": "x.py"}, MISSING), **given)
@@ -402,8 +602,12 @@ def test_a_rule_that_names_the_kind_comes_first_and_one_that_names_the_tool_last
     )
     wrong = "<tool_use_error>Something new about this</tool_use_error>"
     assert hint(one_call("Grep", {"pattern": "x"}, wrong), **given).text == "Use `Grep`, not grep."
-    assert report(one_call("Read", {"file_path": "x"}, wrong), **given).without == {"other": 1}  # "Read everything" names no tool
-    assert hint(one_call("Edit", {"file_path": "x"}, "String to replace not found"), **given).writer == "reread"
+    # "Read everything" names no tool
+    assert report(one_call("Read", {"file_path": "x"}, wrong), **given).without == {"other": 1}
+    assert (
+        hint(one_call("Edit", {"file_path": "x"}, "String to replace not found"), **given).writer
+        == "reread"
+    )
 
 
 def test_rules_that_cannot_be_read_are_an_error_of_the_setting(tmp_path: Path) -> None:
@@ -417,7 +621,10 @@ def test_rules_that_cannot_be_read_are_an_error_of_the_setting(tmp_path: Path) -
 
 def test_a_recovery_site_gets_a_hint_of_its_kind() -> None:
     log = session(
-        human("x"), calls(("c1", "Edit", {"file_path": "a.py"})), failed("c1", "File has not been read yet. Read it first"), calls("ok")
+        human("x"),
+        calls(("c1", "Edit", {"file_path": "a.py"})),
+        failed("c1", "File has not been read yet. Read it first"),
+        calls("ok"),
     )
     with pytest.warns(UserWarning):
         sites = find(log, site="recovery")
@@ -431,7 +638,10 @@ def breaking_writer(context: SiteContext) -> str:
 
 def test_a_writer_of_the_users_that_raises_is_named_with_its_cause() -> None:
     log = one_call("Read", {"file_path": "x.py"}, MISSING)
-    with pytest.raises(ConfigError, match=r"breaking_writer raised LookupError: no such hint on session s1.*test_write.py") as caught:
+    with pytest.raises(
+        ConfigError,
+        match=r"breaking_writer raised LookupError: no such hint on session s1.*test_write.py",
+    ) as caught:
         report(log, writers={"file_missing": f"{__name__}:breaking_writer"})
     assert isinstance(caught.value.__cause__, LookupError)
 
@@ -450,4 +660,10 @@ def test_a_mistyped_kind_is_warned_of_once_and_a_kind_in_the_sites_not_at_all() 
         warnings.simplefilter("error")
         report(log, writers={"file_misssing": "known_paths"})
         own = [dataclasses.replace(site, kind="of_my_own") for site in find(log)]
-        write_hints(log, own, settings=HintsSettings(writers={"of_my_own": "known_paths", "file_missing": "known_paths"}))
+        write_hints(
+            log,
+            own,
+            settings=HintsSettings(
+                writers={"of_my_own": "known_paths", "file_missing": "known_paths"}
+            ),
+        )

@@ -17,17 +17,25 @@ NO_MATCH = "<tool_use_error>String to replace not found in file.</tool_use_error
 READ = ToolSpec(
     name="Read",
     parameters={
-        "properties": {"file_path": {"type": "string"}, "offset": {"type": "number"}, "limit": {"type": "number"}},
+        "properties": {
+            "file_path": {"type": "string"},
+            "offset": {"type": "number"},
+            "limit": {"type": "number"},
+        },
         "required": ["file_path"],
     },
 )
 
 
-def did(call: tuple[str, str, dict[str, Any]], text: str = "ok", error: bool | None = None) -> tuple[Turn, Turn]:
+def did(
+    call: tuple[str, str, dict[str, Any]], text: str = "ok", error: bool | None = None
+) -> tuple[Turn, Turn]:
     return calls(call), results((call[0], text, error))
 
 
-def after(*before: Turn, call: tuple[str, str, dict[str, Any]], text: str, **more: Any) -> list[str]:
+def after(
+    *before: Turn, call: tuple[str, str, dict[str, Any]], text: str, **more: Any
+) -> list[str]:
     """The hints on a last call that failed."""
     log = session(human("x"), *before, calls(call), failed(call[0], text), **more)
     return [h.text for h in report(log).hints if h.site_id.endswith(call[0])]
@@ -44,13 +52,29 @@ def too_large(size: str) -> str:
     ("earlier", "size", "words"),
     [
         ((), "25413 tokens", "read far fewer lines"),
-        (did(("a", "Read", {"file_path": "/w/a.txt"}), too_large("37280 tokens"), True), "25413 tokens", "read far fewer lines"),
-        (did(("a", "Read", {"file_path": "/w/a.txt"}), too_large("25413 tokens"), True), "25413 tokens", "cut it by characters"),
-        (did(("a", "Read", {"file_path": "/w/b.txt"}), too_large("25413 tokens"), True), "25413 tokens", "read far fewer lines"),
+        (
+            did(("a", "Read", {"file_path": "/w/a.txt"}), too_large("37280 tokens"), True),
+            "25413 tokens",
+            "read far fewer lines",
+        ),
+        (
+            did(("a", "Read", {"file_path": "/w/a.txt"}), too_large("25413 tokens"), True),
+            "25413 tokens",
+            "cut it by characters",
+        ),
+        (
+            did(("a", "Read", {"file_path": "/w/b.txt"}), too_large("25413 tokens"), True),
+            "25413 tokens",
+            "read far fewer lines",
+        ),
     ],
 )
-def test_fewer_lines_are_not_advised_where_they_gave_the_same_size(earlier: tuple[Turn, ...], size: str, words: str) -> None:
-    (text,) = after(*earlier, call=("w", "Read", {"file_path": "/w/a.txt", "limit": 500}), text=too_large(size))
+def test_fewer_lines_are_not_advised_where_they_gave_the_same_size(
+    earlier: tuple[Turn, ...], size: str, words: str
+) -> None:
+    (text,) = after(
+        *earlier, call=("w", "Read", {"file_path": "/w/a.txt", "limit": 500}), text=too_large(size)
+    )
     assert words in text and "as well" not in text
     assert ("far fewer" in text) == (words != "cut it by characters")
 
@@ -70,27 +94,62 @@ REFUSED = "<tool_use_error>InputValidationError: {}</tool_use_error>"
 @pytest.mark.parametrize(
     ("tool", "arguments", "said", "words"),
     [
-        ("Read", {}, REFUSED.format("Read was called with input that could not be parsed as JSON."), "one complete JSON object"),
+        (
+            "Read",
+            {},
+            REFUSED.format("Read was called with input that could not be parsed as JSON."),
+            "one complete JSON object",
+        ),
         (
             "Read",
             {"file_path": "a", "offset": "695"},
-            REFUSED.format("Read failed:\nThe parameter `offset` type is expected as `number` but provided as `string`"),
+            REFUSED.format(
+                "Read failed:\nThe parameter `offset` type is expected as `number` but provided as"
+                " `string`"
+            ),
             "the value of offset is a plain number",
         ),
-        ("Grep", {"pattern": "(?<=a)b"}, "regex parse error:\n look-around, including look-ahead, is not supported", "no look-around"),
-        ("Grep", {"pattern": "a("}, "regex parse error:\n    a(\n     ^\nerror: unclosed group", "backslash before each bracket"),
-        ("Task", {"subagent_type": "x"}, "<tool_use_error>InputValidationError: Agent type 'x' not found.</tool_use_error>", ""),
-        ("Read", {"file_path": "a", "pages": "x"}, "<tool_use_error>Invalid pages parameter: x</tool_use_error>", ""),
+        (
+            "Grep",
+            {"pattern": "(?<=a)b"},
+            "regex parse error:\n look-around, including look-ahead, is not supported",
+            "no look-around",
+        ),
+        (
+            "Grep",
+            {"pattern": "a("},
+            "regex parse error:\n    a(\n     ^\nerror: unclosed group",
+            "backslash before each bracket",
+        ),
+        (
+            "Task",
+            {"subagent_type": "x"},
+            "<tool_use_error>InputValidationError: Agent type 'x' not found.</tool_use_error>",
+            "",
+        ),
+        (
+            "Read",
+            {"file_path": "a", "pages": "x"},
+            "<tool_use_error>Invalid pages parameter: x</tool_use_error>",
+            "",
+        ),
         (
             "Read",
             {"path": "a"},
             REFUSED.format("Read failed:\nAn unexpected parameter `path` was provided"),
             "arguments file_path",
         ),
-        ("Read", {"file_path": "a"}, REFUSED.format("Read failed:\nThe required parameter `x` is missing"), ""),
+        (
+            "Read",
+            {"file_path": "a"},
+            REFUSED.format("Read failed:\nThe required parameter `x` is missing"),
+            "",
+        ),
     ],
 )
-def test_a_refused_call_is_answered_by_what_was_refused(tool: str, arguments: dict[str, Any], said: str, words: str) -> None:
+def test_a_refused_call_is_answered_by_what_was_refused(
+    tool: str, arguments: dict[str, Any], said: str, words: str
+) -> None:
     """Without a schema in the log; names that were right are not listed."""
     worked = did(("a", tool, {"file_path": "ok"} if tool == "Read" else {"pattern": "x"}))
     got = after(*worked, call=("w", tool, arguments), text=said)
@@ -105,8 +164,12 @@ def test_a_refused_call_is_answered_by_what_was_refused(tool: str, arguments: di
         ({"file_path": "a"}, "Read failed: the file must not be a link", 0),
     ],
 )
-def test_a_schema_is_given_where_the_arguments_do_not_fit_it(arguments: dict[str, Any], said: str, hints: int) -> None:
-    got = after(call=("w", "Read", arguments), text=REFUSED.format(said), tools=(READ,), tools_origin="log")
+def test_a_schema_is_given_where_the_arguments_do_not_fit_it(
+    arguments: dict[str, Any], said: str, hints: int
+) -> None:
+    got = after(
+        call=("w", "Read", arguments), text=REFUSED.format(said), tools=(READ,), tools_origin="log"
+    )
     assert [text[:27] for text in got] == ["Reminder: the tool Read tak"] * hints
 
 
@@ -117,22 +180,47 @@ def test_a_schema_is_given_where_the_arguments_do_not_fit_it(arguments: dict[str
     ("before", "call", "hints"),
     [
         ((), ("w", "Read", {"file_path": "/w/src/a.py"}), 1),
-        (did(("a", "Glob", {"pattern": "**/a.py"}), "No files found"), ("w", "Read", {"file_path": "/w/src/a.py"}), 0),
+        (
+            did(("a", "Glob", {"pattern": "**/a.py"}), "No files found"),
+            ("w", "Read", {"file_path": "/w/src/a.py"}),
+            0,
+        ),
         (did(bash("a", "ls src"), "b.py"), ("w", "Read", {"file_path": "/w/src/a.py"}), 0),
         (did(bash("a", "cd src && ls"), "b.py"), ("w", "Read", {"file_path": "/w/src/a.py"}), 0),
         (did(bash("a", "ls lib"), "b.py"), ("w", "Read", {"file_path": "/w/src/a.py"}), 1),
-        (did(("a", "Glob", {"pattern": "src/*.py"}), "src/b.py"), ("w", "Read", {"file_path": "/w/src/a.py"}), 0),
-        (did(("a", "Glob", {"pattern": "**/*.go"}), "src/b.go"), ("w", "Read", {"file_path": "/w/src/a.py"}), 1),
+        (
+            did(("a", "Glob", {"pattern": "src/*.py"}), "src/b.py"),
+            ("w", "Read", {"file_path": "/w/src/a.py"}),
+            0,
+        ),
+        (
+            did(("a", "Glob", {"pattern": "**/*.go"}), "src/b.go"),
+            ("w", "Read", {"file_path": "/w/src/a.py"}),
+            1,
+        ),
         (did(bash("a", "git ls-files"), "b.py"), ("w", "Read", {"file_path": "/w/src/a.py"}), 0),
-        (did(bash("a", "find /w -type f | head -50"), "b.py"), ("w", "Read", {"file_path": "/w/src/a.py"}), 0),
-        (did(bash("a", "find /w/lib -type f"), "b.py"), ("w", "Read", {"file_path": "/w/src/a.py"}), 1),
+        (
+            did(bash("a", "find /w -type f | head -50"), "b.py"),
+            ("w", "Read", {"file_path": "/w/src/a.py"}),
+            0,
+        ),
+        (
+            did(bash("a", "find /w/lib -type f"), "b.py"),
+            ("w", "Read", {"file_path": "/w/src/a.py"}),
+            1,
+        ),
         ((), ("w", "Glob", {"pattern": "*.py", "path": "/w/src"}), 0),
         ((), bash("w", "gofmt -l ./cmd/..."), 0),
         ((), bash("w", "go build ./cmd"), 0),
     ],
 )
-def test_to_list_first_is_advised_where_nobody_looked(before: tuple[Turn, ...], call: tuple[str, str, dict[str, Any]], hints: int) -> None:
-    missing = "Exit code 2\nstat ./cmd/...: no such file or directory\nmain module (m) does not contain package m/cmd"
+def test_to_list_first_is_advised_where_nobody_looked(
+    before: tuple[Turn, ...], call: tuple[str, str, dict[str, Any]], hints: int
+) -> None:
+    missing = (
+        "Exit code 2\nstat ./cmd/...: no such file or directory\nmain module (m) does not contain"
+        " package m/cmd"
+    )
     text = NOT_THERE if call[1] != "Bash" else missing
     assert after(*before, call=call, text=text, cwd="/w") == [
         "Before this path is used, list the folder above it or search for its name."
@@ -149,10 +237,20 @@ def test_to_list_first_is_advised_where_nobody_looked(before: tuple[Turn, ...], 
         ("cd /w/go", "go/cmd/a.go"),
     ],
 )
-def test_where_a_path_holds_is_said_in_full_and_not_where_the_shell_stands(moved: str, wrong: str) -> None:
+def test_where_a_path_holds_is_said_in_full_and_not_where_the_shell_stands(
+    moved: str, wrong: str
+) -> None:
     """A shell that was set back or started anew stands elsewhere, and no message tells."""
-    seen = (*did(("s", "Glob", {"pattern": "**"}), "/w/go/cmd/a.go\n/w/lib/cmd/a.go"), *did(bash("m", moved)))
-    (text,) = after(*seen, call=bash("w", f"wc {wrong}"), text=f"Exit code 1\nwc: {wrong}: No such file or directory", cwd="/w")
+    seen = (
+        *did(("s", "Glob", {"pattern": "**"}), "/w/go/cmd/a.go\n/w/lib/cmd/a.go"),
+        *did(bash("m", moved)),
+    )
+    (text,) = after(
+        *seen,
+        call=bash("w", f"wc {wrong}"),
+        text=f"Exit code 1\nwc: {wrong}: No such file or directory",
+        cwd="/w",
+    )
     assert text.startswith("Paths seen so far that exist: /w/go/cmd/a.go.")
 
 
@@ -170,16 +268,25 @@ def test_a_folder_in_which_the_shell_may_stand_already() -> None:
         (["cd web && npm ci 2>&1 | tail -5"], "/w/web"),
         (["cd web 2>/dev/null; ls"], None),  # nothing tells whether it worked
         (["cd web || true"], None),
-        (["cd web && npm ci", "cd web && npm test"], None),  # it worked again: the shell was set back in between
+        # it worked again: the shell was set back in between
+        (["cd web && npm ci", "cd web && npm test"], None),
         (["cd web/app", "cd web/app"], None),
         (["cd web", "cd app"], "/w/web/app"),
         (["cd web; ls", "cd /w/web && ls"], "/w/web"),
         (["(cd web && npm ci)"], "/w"),
     ],
 )
-def test_the_shell_stands_where_a_cd_led_that_worked_for_certain(lines: list[str], stands: str | None) -> None:
+def test_the_shell_stands_where_a_cd_led_that_worked_for_certain(
+    lines: list[str], stands: str | None
+) -> None:
     done = [turn for i, line in enumerate(lines) for turn in did(bash(f"m{i}", line))]
-    log = session(human("x"), *done, calls(bash("w", "cat a")), failed("w", "Exit code 1\ncat: a: No such file or directory"), cwd="/w")
+    log = session(
+        human("x"),
+        *done,
+        calls(bash("w", "cat a")),
+        failed("w", "Exit code 1\ncat: a: No such file or directory"),
+        cwd="/w",
+    )
     assert places(site_context(log, find(log)[-1])).cwd == stands
 
 
@@ -190,10 +297,28 @@ MISSING = "Exit code 1\ncat: {}: No such file or directory"
     ("before", "call", "missing", "cwd", "hints"),
     [
         ((), "cat out/log.txt", "out/log.txt", "/w", 1),
-        (did(bash("a", "./build.sh > log && cat out/log.txt")), "cat out/log.txt", "out/log.txt", "/w", 0),
+        (
+            did(bash("a", "./build.sh > log && cat out/log.txt")),
+            "cat out/log.txt",
+            "out/log.txt",
+            "/w",
+            0,
+        ),
         (did(bash("a", "go build -o /w/bin/tool .")), "cat /w/bin/tool", "/w/bin/tool", "/w", 0),
-        (did(bash("a", "go build -o /w/bin/tool . && git checkout old")), "cat /w/bin/tool", "/w/bin/tool", "/w", 1),
-        (did(bash("a", "go build -o /w/bin/tool ."), "Exit code 1", True), "cat /w/bin/tool", "/w/bin/tool", "/w", 1),
+        (
+            did(bash("a", "go build -o /w/bin/tool . && git checkout old")),
+            "cat /w/bin/tool",
+            "/w/bin/tool",
+            "/w",
+            1,
+        ),
+        (
+            did(bash("a", "go build -o /w/bin/tool ."), "Exit code 1", True),
+            "cat /w/bin/tool",
+            "/w/bin/tool",
+            "/w",
+            1,
+        ),
         ((), "cat /d/work/a.txt", "/d/work/a.txt", "C:\\work", 0),
         ((), "cat /d/work/a.txt", "/d/work/a.txt", "/home/me", 1),
     ],
@@ -209,22 +334,40 @@ def test_to_list_first_is_no_help_where_the_path_was_used_above(
     ("before", "words"),
     [
         ((), "List the tasks or scripts"),
-        (did(bash("a", "cd /w/web && npm run build")), "ran before in /w/web, where the project defines it"),
+        (
+            did(bash("a", "cd /w/web && npm run build")),
+            "ran before in /w/web, where the project defines it",
+        ),
         (did(bash("a", "npm run build")), ""),  # here, it seems: where, is not known
-        (did(bash("a", "cd /w/web && npm run build"), "Exit code 1", True), "List the tasks or scripts"),
+        (
+            did(bash("a", "cd /w/web && npm run build"), "Exit code 1", True),
+            "List the tasks or scripts",
+        ),
     ],
 )
-def test_a_task_that_ran_above_is_defined_where_it_ran(before: tuple[Turn, ...], words: str) -> None:
-    got = after(*before, call=bash("w", "cd /w/api && npm run build"), text='Exit code 1\nnpm error Missing script: "build"', cwd="/w/web")
+def test_a_task_that_ran_above_is_defined_where_it_ran(
+    before: tuple[Turn, ...], words: str
+) -> None:
+    got = after(
+        *before,
+        call=bash("w", "cd /w/api && npm run build"),
+        text='Exit code 1\nnpm error Missing script: "build"',
+        cwd="/w/web",
+    )
     assert [words in text for text in got] == [True] * bool(words or got), got
 
 
 def test_a_path_that_was_refused_above_is_said_to_have_been() -> None:
     read = ("a", "Read", {"file_path": "/w/a.py"})
     again = ("w", "Read", {"file_path": "/w/a.py"})
-    assert "refused above" in after(*did(read, NOT_THERE, True), call=again, text=NOT_THERE, cwd="/w")[0]
+    assert (
+        "refused above"
+        in after(*did(read, NOT_THERE, True), call=again, text=NOT_THERE, cwd="/w")[0]
+    )
     made = did(("m", "Write", {"file_path": "/w/a.py"}))
-    assert "refused above" not in "".join(after(*did(read, NOT_THERE, True), *made, call=again, text=NOT_THERE, cwd="/w"))
+    assert "refused above" not in "".join(
+        after(*did(read, NOT_THERE, True), *made, call=again, text=NOT_THERE, cwd="/w")
+    )
 
 
 # edits
@@ -245,15 +388,28 @@ ODD = did(("a", "Read", {"file_path": "/w/a.go"}), "   1→func \x9bmain() {\n  
     ("before", "words"),
     [
         (SHOWN, "copy it from that result"),
-        (did(bash("a", "sed -n 1,9p a.go"), "func main() {\n  println(1)"), "copy it from that result"),
+        (
+            did(bash("a", "sed -n 1,9p a.go"), "func main() {\n  println(1)"),
+            "copy it from that result",
+        ),
         (did(bash("a", "grep -n main a.go"), "1:func main() {"), "copy it from that result"),
         (ODD, "a character that does not show"),
-        ((*SHOWN, *did(edit("b", OLD), NO_MATCH, True)), "read again the region"),  # the same characters: nothing is hidden there
-        ((*SPACED, *did(edit("b", OLD), NO_MATCH, True)), "a character that does not show, or other blanks"),
+        # the same characters: nothing is hidden there
+        ((*SHOWN, *did(edit("b", OLD), NO_MATCH, True)), "read again the region"),
+        (
+            (*SPACED, *did(edit("b", OLD), NO_MATCH, True)),
+            "a character that does not show, or other blanks",
+        ),
         ((*SHOWN, *did(edit("b", OLD), NOT_WANTED, True)), "copy it from that result"),
-        ((*SHOWN, *did(edit("b", "quite another text"), NO_MATCH, True)), "copy it from that result"),
+        (
+            (*SHOWN, *did(edit("b", "quite another text"), NO_MATCH, True)),
+            "copy it from that result",
+        ),
         ((*did(edit("b", OLD), NO_MATCH, True), *SHOWN), "copy it from that result"),
-        ((*SHOWN, *did(edit("b", OLD), NO_MATCH, True), *did(edit("c", "other text"))), "read again the region"),
+        (
+            (*SHOWN, *did(edit("b", OLD), NO_MATCH, True), *did(edit("c", "other text"))),
+            "read again the region",
+        ),
     ],
 )
 def test_a_copy_that_failed_is_not_advised_again(before: tuple[Turn, ...], words: str) -> None:
@@ -262,14 +418,31 @@ def test_a_copy_that_failed_is_not_advised_again(before: tuple[Turn, ...], words
 
 
 def test_what_was_read_above_is_to_be_read_again_where_that_no_longer_counts() -> None:
-    not_read, stale = "File has not been read yet. Read it first before writing to it.", "File has been modified since read"
+    not_read, stale = (
+        "File has not been read yet. Read it first before writing to it.",
+        "File has been modified since read",
+    )
     assert "has to be read with" in after(call=edit("w", OLD), text=not_read)[0]
     assert "no longer counts: read it again" in after(*SHOWN, call=edit("w", OLD), text=not_read)[0]
-    assert "has to be read with" in after(*did(("a", "Read", {"file_path": "/w/b/a.go"})), call=edit("w", OLD), text=not_read)[0]
-    assert "has to be read with" in after(*did(bash("a", "cat /w/a.go")), call=edit("w", OLD), text=not_read)[0]
+    assert (
+        "has to be read with"
+        in after(
+            *did(("a", "Read", {"file_path": "/w/b/a.go"})), call=edit("w", OLD), text=not_read
+        )[0]
+    )
+    assert (
+        "has to be read with"
+        in after(*did(bash("a", "cat /w/a.go")), call=edit("w", OLD), text=not_read)[0]
+    )
     switched = did(bash("s", "git checkout main"))
-    assert "has changed since it was read above" in after(*SHOWN, *switched, call=edit("w", OLD), text=stale)[0]
-    assert "has changed since it was read above" in after(*SHOWN, *did(edit("e", "x")), call=edit("w", OLD), text=stale)[0]
+    assert (
+        "has changed since it was read above"
+        in after(*SHOWN, *switched, call=edit("w", OLD), text=stale)[0]
+    )
+    assert (
+        "has changed since it was read above"
+        in after(*SHOWN, *did(edit("e", "x")), call=edit("w", OLD), text=stale)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +450,8 @@ def test_what_was_read_above_is_to_be_read_again_where_that_no_longer_counts() -
     [
         (SHOWN, "environment"),
         ((*SHOWN, *did(("b", "Read", {"file_path": "/w/b.go"}))), "environment"),
-        ((*SHOWN, *did(("b", "Read", {"file_path": "/w/b.go"})), *did(bash("c", "ls"))), "mistake"),  # three messages: read it again
+        # three messages: read it again
+        ((*SHOWN, *did(("b", "Read", {"file_path": "/w/b.go"})), *did(bash("c", "ls"))), "mistake"),
         ((*SHOWN, *did(bash("s", "git checkout main"))), "mistake"),
         ((*SHOWN, *did(edit("e", "x"))), "mistake"),
         ((*did(edit("e", "x")), *SHOWN), "environment"),
@@ -286,7 +460,9 @@ def test_what_was_read_above_is_to_be_read_again_where_that_no_longer_counts() -
         ((), "mistake"),
     ],
 )
-def test_a_file_that_changed_right_after_it_was_read_is_nobodys_mistake(before: tuple[Turn, ...], category: str) -> None:
+def test_a_file_that_changed_right_after_it_was_read_is_nobodys_mistake(
+    before: tuple[Turn, ...], category: str
+) -> None:
     stale = "File has been modified since read, either by the user or by a linter."
     log = session(human("x"), *before, calls(edit("w", OLD)), failed("w", stale))
     assert [s.category for s in find(log) if s.call_id == "w"] == [category]
@@ -304,12 +480,24 @@ def replaced(old: str, new: str) -> tuple[str, str, dict[str, Any]]:
         ((*SHOWN, *did(replaced("quite another", "func run(args) {"), NO_MATCH, True)), True),
         ((*SHOWN, *did(replaced(OLD, "func run(args) {\n\tprintln(2)"))), False),
         ((*SHOWN, *did(replaced(OLD, "func other() {"), NOT_WANTED, True)), False),
-        ((*SHOWN, *did(replaced(OLD, "func run(args) {"), NOT_WANTED, True), *did(("v", "Write", {"file_path": "/w/a.go"}))), False),
+        (
+            (
+                *SHOWN,
+                *did(replaced(OLD, "func run(args) {"), NOT_WANTED, True),
+                *did(("v", "Write", {"file_path": "/w/a.go"})),
+            ),
+            False,
+        ),
     ],
 )
-def test_the_text_of_an_edit_that_was_not_applied_is_not_in_the_file(before: tuple[Turn, ...], said: bool) -> None:
+def test_the_text_of_an_edit_that_was_not_applied_is_not_in_the_file(
+    before: tuple[Turn, ...], said: bool
+) -> None:
     (text,) = after(*before, call=edit("w", "func run(args) {\n\tprintln(2)"), text=NO_MATCH)
-    assert (text == "An earlier edit of `a.go` was not applied: the file still holds what stood there before it.") == said
+    assert (
+        text == "An earlier edit of `a.go` was not applied: the file still holds what stood there"
+        " before it."
+    ) == said
     assert "does not show" not in text
 
 
@@ -329,17 +517,26 @@ def test_an_answer_that_is_cleared_is_not_said_to_be_in_view() -> None:
 def test_a_here_document_is_not_advised_to_who_wrote_one() -> None:
     error = 'Exit code 1\n  File "<stdin>", line 1\n    x = (\n        ^\nSyntaxError: x'
     assert after(call=bash("w", "python - <<'EOF'\nx = (\nEOF"), text=error) == []
-    assert "here-document" in after(call=bash("w", "python -c 'x = ('"), text=error.replace("<stdin>", "<string>"))[0]
+    assert (
+        "here-document"
+        in after(call=bash("w", "python -c 'x = ('"), text=error.replace("<stdin>", "<string>"))[0]
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "usage", "hints"),
     [
-        ("find src -name x -o -name y", "Usage: rtk find [OPTIONS] <PATTERN>", 0),  # what refused it stands between
+        # what refused it stands between
+        ("find src -name x -o -name y", "Usage: rtk find [OPTIONS] <PATTERN>", 0),
         ("rtk find src -name x -o -name y", "Usage: rtk find [OPTIONS] <PATTERN>", 1),
         ("/usr/bin/find src -name x -o -name y", "usage: find [path] [expression]", 1),
     ],
 )
-def test_the_help_of_a_program_that_the_line_does_not_name_is_not_advised(command: str, usage: str, hints: int) -> None:
-    got = after(call=bash("w", command), text=f"Exit code 2\nerror: unexpected argument '-o' found\n\n{usage}")
+def test_the_help_of_a_program_that_the_line_does_not_name_is_not_advised(
+    command: str, usage: str, hints: int
+) -> None:
+    got = after(
+        call=bash("w", command),
+        text=f"Exit code 2\nerror: unexpected argument '-o' found\n\n{usage}",
+    )
     assert len(got) == hints

@@ -27,7 +27,9 @@ def read_all(*paths: Path, **settings: Any) -> list[FileResult]:
     return list(ingest(find_logs(paths), settings=IngestSettings(**settings)))
 
 
-def read_text(folder: Path, text: str | bytes, name: str = "log.jsonl", **settings: Any) -> FileResult:
+def read_text(
+    folder: Path, text: str | bytes, name: str = "log.jsonl", **settings: Any
+) -> FileResult:
     """What ingesting one file with this content gives."""
     path = folder / name
     path.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
@@ -47,10 +49,15 @@ def lines(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def shape(session: Session) -> list[str]:
-    """One word a turn: role initial, and its text, calls or answered call's text, e.g. ["u:hi", "a:Read", "t:ok"]."""
+    """One word a turn: role initial, and its text, calls or answered call's text, e.g. ["u:hi",
+    "a:Read", "t:ok"]."""
     words = []
     for turn in session.turns:
-        body = turn.text or ",".join(c.name for c in turn.calls) or ",".join(r.text for r in turn.results)
+        body = (
+            turn.text
+            or ",".join(c.name for c in turn.calls)
+            or ",".join(r.text for r in turn.results)
+        )
         words.append(f"{turn.role[0]}:{body}")
     return words
 

@@ -27,7 +27,8 @@ def test_blocks_of_one_message_are_one_turn_though_a_result_stands_between(tmp_p
     assert shape(session) == ["u:go", "a:both", "t:ra", "t:rb", "t:rc", "a:done"]
     assert [type(b) for b in session.turns[1].blocks[:2]] == [Thinking, Text]
     assert [c.name for c in session.turns[1].calls] == ["A", "B", "C"]
-    assert seen(session, 5) == ["u:go", "a:both", "t:ra", "t:rb", "t:rc"]  # the chain alone would lose two of them
+    # the chain alone would lose two of them
+    assert seen(session, 5) == ["u:go", "a:both", "t:ra", "t:rb", "t:rc"]
     assert len(session.segments) == 1
 
 
@@ -52,7 +53,9 @@ def test_is_error_that_the_log_does_not_give_stays_unknown(tmp_path: Path) -> No
     assert read_log(tmp_path, log).turns[2].results[0].is_error is None
 
 
-def test_text_typed_beside_a_result_is_a_turn_of_the_human_after_all_results(tmp_path: Path) -> None:
+def test_text_typed_beside_a_result_is_a_turn_of_the_human_after_all_results(
+    tmp_path: Path,
+) -> None:
     log = new_log()
     log.human("go")
     log.act("", Call("A", {}, "ra", beside="and hurry"), ok("B", "rb"))
@@ -68,14 +71,20 @@ def test_repeated_records_blocks_and_results_count_once(tmp_path: Path) -> None:
     log.act("text", ok("A"))
     log.act("end")
     once = read_text(tmp_path, log.text())
-    fresh = [{**r, "uuid": f"copy-{i}", "parentUuid": None} for i, r in enumerate(log.records) if r["type"] == "assistant"]
+    fresh = [
+        {**r, "uuid": f"copy-{i}", "parentUuid": None}
+        for i, r in enumerate(log.records)
+        if r["type"] == "assistant"
+    ]
     for extra in (log.records, fresh, [log.records[3]], [{**log.records[3], "uuid": "other"}]):
         twice = read_text(tmp_path, lines([*log.records, *extra]))
         assert [s.turns for s in twice.sessions] == [s.turns for s in once.sessions]
         assert twice.report.raw.duplicates >= len(extra) - 1
 
 
-def test_going_back_to_an_earlier_message_starts_a_segment_without_what_was_left(tmp_path: Path) -> None:
+def test_going_back_to_an_earlier_message_starts_a_segment_without_what_was_left(
+    tmp_path: Path,
+) -> None:
     log = new_log()
     log.human("one")
     log.act("first", ok("A"))
@@ -117,7 +126,9 @@ def test_going_back_to_a_message_with_parallel_calls_keeps_all_its_results(tmp_p
     assert seen(session, 6) == ["u:go", "a:A,B", "t:ra", "t:rb", "u:y"]
 
 
-def test_a_message_that_was_broken_off_and_asked_for_again_is_not_in_context(tmp_path: Path) -> None:
+def test_a_message_that_was_broken_off_and_asked_for_again_is_not_in_context(
+    tmp_path: Path,
+) -> None:
     log = new_log()
     asked = log.human("go")
     log.act("half a sen")
@@ -161,7 +172,13 @@ def test_file_order_counts_and_not_the_clock(tmp_path: Path) -> None:
 
 
 def compacted(log: LogWriter, metadata: Mapping[str, object]) -> None:
-    log.record("system", parent=None, subtype="compact_boundary", content="Conversation compacted", compactMetadata=metadata)
+    log.record(
+        "system",
+        parent=None,
+        subtype="compact_boundary",
+        content="Conversation compacted",
+        compactMetadata=metadata,
+    )
     log.human("This session is being continued.", isCompactSummary=True)
 
 
@@ -188,7 +205,9 @@ def test_a_summary_without_a_boundary_record_compacts_as_well(tmp_path: Path) ->
     assert [e.kind for e in session.events] == ["compaction"]
 
 
-def test_preserved_messages_stay_and_the_chain_may_go_on_from_the_last_of_them(tmp_path: Path) -> None:
+def test_preserved_messages_stay_and_the_chain_may_go_on_from_the_last_of_them(
+    tmp_path: Path,
+) -> None:
     for kind in ("listed", "segment"):
         log = new_log()
         log.human("one")
@@ -196,12 +215,24 @@ def test_preserved_messages_stay_and_the_chain_may_go_on_from_the_last_of_them(t
         log.act("second")
         tail = log.parent
         listed = {"preservedMessages": {"uuids": [kept, tail]}}
-        compacted(log, listed if kind == "listed" else {"preservedSegment": {"headUuid": kept, "anchorUuid": kept, "tailUuid": tail}})
+        compacted(
+            log,
+            (
+                listed
+                if kind == "listed"
+                else {"preservedSegment": {"headUuid": kept, "anchorUuid": kept, "tailUuid": tail}}
+            ),
+        )
         log.parent = tail  # newer versions hang the next message on the preserved tail
         log.human("three")
         log.act("third")
         session = read_log(tmp_path, log)
-        assert seen(session, 5) == ["u:two", "a:second", "u:This session is being continued.", "u:three"], kind
+        assert seen(session, 5) == [
+            "u:two",
+            "a:second",
+            "u:This session is being continued.",
+            "u:three",
+        ], kind
         assert len(session.segments) == 2
 
 
@@ -229,7 +260,9 @@ def test_micro_compaction_clears_results_and_attachments_from_then_on(tmp_path: 
     log.act("end")
     session = read_log(tmp_path, log)
     assert session.context(2)[1].text == "be kind"
-    assert [t.results[0].text for t in session.context(4) if t.results] == ["[Old tool result content cleared]"]
+    assert [t.results[0].text for t in session.context(4) if t.results] == [
+        "[Old tool result content cleared]"
+    ]
     assert all(t.text != "be kind" for t in session.context(4))
     assert session.segments[1].cleared == (ids[0],)
 
@@ -271,11 +304,20 @@ def test_usage_of_the_last_record_is_the_size_of_the_context(tmp_path: Path) -> 
 
 def test_empty_thinking_is_kept_as_such_and_pictures_without_their_bytes(tmp_path: Path) -> None:
     log = new_log()
-    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 50}}
-    log.record("user", message={"role": "user", "content": [picture, {"type": "text", "text": "what is it"}]})
+    picture = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 50},
+    }
+    log.record(
+        "user",
+        message={"role": "user", "content": [picture, {"type": "text", "text": "what is it"}]},
+    )
     log.act("", Call("Read", {}, [{"type": "text", "text": "see"}, picture]), thinking="")
     session = read_log(tmp_path, log)
-    assert session.turns[0].blocks == (Opaque("image", '{"media_type": "image/png"}'), Text("what is it"))
+    assert session.turns[0].blocks == (
+        Opaque("image", '{"media_type": "image/png"}'),
+        Text("what is it"),
+    )
     assert session.turns[1].blocks[0] == Thinking("")
     result = session.turns[2].results[0]
     assert (result.text, result.images) == ("see", ("image/png",))
@@ -301,10 +343,13 @@ def test_harness_texts_are_told_from_the_human(tmp_path: Path) -> None:
     assert [(t.author, t.tag) for t in session.turns] == [*texts.values(), ("harness", "meta")]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 10**6))
 def test_any_mix_of_parallel_calls_copies_and_order_of_results(tmp_path: Path, seed: int) -> None:
-    """Random parallel groups, results in any order and between the records, lines repeated: the same conversation."""
+    """Random parallel groups, results in any order and between the records, lines repeated: the
+    same conversation."""
     rng = random.Random(seed)
     log = LogWriter(f"random {seed}", version="2.1.30", cwd="/home/dev/shop")
     log.human("go")
@@ -339,7 +384,9 @@ def test_any_mix_of_parallel_calls_copies_and_order_of_results(tmp_path: Path, s
             assert refs[result.call_id].turn < index
 
 
-def answer_one(log: LogWriter, waiting: list[tuple[str, str]], rng: random.Random, answers: dict[str, str]) -> None:
+def answer_one(
+    log: LogWriter, waiting: list[tuple[str, str]], rng: random.Random, answers: dict[str, str]
+) -> None:
     call_id, owner = waiting.pop(rng.randrange(len(waiting)))
     answers[call_id] = f"answer to {call_id}"
     chain = log.parent

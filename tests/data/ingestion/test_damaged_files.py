@@ -1,4 +1,5 @@
-"""Logs that are cut, binary, foreign, huge or absurd: counted with file and line, no good session lost, no crash."""
+"""Logs that are cut, binary, foreign, huge or absurd: counted with file and line, no good session
+lost, no crash."""
 
 from __future__ import annotations
 
@@ -40,9 +41,18 @@ def good_lines() -> list[bytes]:
     ("line", "why"),
     [
         (b'{"type":"user","uuid":"x","message":{"content":"\xff\xfe"}}\n', "not UTF-8"),
-        (b'{"type":"user","uuid":"x","data":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "nested too deep"),
-        (b'{"type":"user","uuid":"x","message":{"content":[{"type":"tool_use","input":{"a":NaN}}]}}\n', "NaN is not JSON"),
-        (b'{"type":"user","uuid":"x","message":{"content":[{"type":"tool_use","input":{"a":1e999}}]}}\n', "not finite"),
+        (
+            b'{"type":"user","uuid":"x","data":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+            "nested too deep",
+        ),
+        (
+            b'{"type":"user","uuid":"x","message":{"content":[{"type":"tool_use","input":{"a":NaN}}]}}\n',
+            "NaN is not JSON",
+        ),
+        (
+            b'{"type":"user","uuid":"x","message":{"content":[{"type":"tool_use","input":{"a":1e999}}]}}\n',
+            "not finite",
+        ),
         (b'{"type":"user","uuid":"x","message":"text"}\n', "wrong type"),
         (b'{"type":"user","uuid":5,"message":null}\n', "wrong type"),
         (b'{"type":7}\n', "wrong type"),
@@ -52,7 +62,9 @@ def good_lines() -> list[bytes]:
         (b"\x00\x01\x02\n", "not JSON"),
     ],
 )
-def test_a_bad_line_in_the_middle_costs_that_line_only(tmp_path: Path, line: bytes, why: str) -> None:
+def test_a_bad_line_in_the_middle_costs_that_line_only(
+    tmp_path: Path, line: bytes, why: str
+) -> None:
     first, *rest = good_lines()
     result = read_text(tmp_path, b"".join([first, b"\n", line, *rest]))
     assert shape(result.sessions[0]) == GOOD
@@ -72,7 +84,9 @@ def test_a_bad_line_in_the_middle_costs_that_line_only(tmp_path: Path, line: byt
         ({"parentUuid": 4}, "parentUuid"),
     ],
 )
-def test_a_field_of_a_wrong_type_is_left_out_and_reported(tmp_path: Path, extra: dict, left_out: str) -> None:
+def test_a_field_of_a_wrong_type_is_left_out_and_reported(
+    tmp_path: Path, extra: dict, left_out: str
+) -> None:
     rows = good_rows()
     rows[0] |= extra
     result = read_text(tmp_path, lines(rows))
@@ -107,7 +121,17 @@ def test_unknown_records_attachments_and_blocks_pass_and_are_counted(tmp_path: P
     log.record("hologram", payload=1)
     log.attachment({"type": "smell", "strength": 3})
     log.attachment({"type": "sound"}, rendered="<system-reminder>beep</system-reminder>")
-    log.assistant([{"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "tides"}, "content": {"odd": True}}])
+    log.assistant(
+        [
+            {
+                "type": "server_tool_use",
+                "id": "s1",
+                "name": "web_search",
+                "input": {"query": "tides"},
+                "content": {"odd": True},
+            }
+        ]
+    )
     log.act("done")
     result = read_text(tmp_path, log.text())
     report = result.report.to_json()
@@ -137,8 +161,18 @@ def test_a_call_with_arguments_too_deep_to_walk_is_kept_apart(tmp_path: Path) ->
 
 
 def test_records_without_what_they_need_are_named_by_line(tmp_path: Path) -> None:
-    rows = [*good_rows(), {"type": "user", "uuid": "n1", "sessionId": "s"}, {"type": "assistant", "uuid": "n2", "sessionId": "s"}]
-    rows.append({"type": "user", "uuid": "n3", "message": {"content": [{"type": "tool_result", "content": "to nobody"}]}})
+    rows = [
+        *good_rows(),
+        {"type": "user", "uuid": "n1", "sessionId": "s"},
+        {"type": "assistant", "uuid": "n2", "sessionId": "s"},
+    ]
+    rows.append(
+        {
+            "type": "user",
+            "uuid": "n3",
+            "message": {"content": [{"type": "tool_result", "content": "to nobody"}]},
+        }
+    )
     raw = read_text(tmp_path, lines(rows)).report.raw
     assert raw.damage == [
         (5, "a user record without a message"),
@@ -162,12 +196,18 @@ def test_a_truncated_last_line_is_told_from_damage_inside(tmp_path: Path) -> Non
         (b"\n \n", "empty", "no line"),
         (os.urandom(50_000) + b"\0", "foreign", "binary"),
         (b'{\n "sessionId": "x",\n "messages": []\n}\n', "foreign", "not JSON lines"),
-        (b'{"timestamp":"t","type":"session_meta","payload":{}}\n' * 300, "foreign", "not of Claude Code"),
+        (
+            b'{"timestamp":"t","type":"session_meta","payload":{}}\n' * 300,
+            "foreign",
+            "not of Claude Code",
+        ),
         (b'{"sessionId":"g","messages":[{"type":"gemini"}]}', "foreign", "not of Claude Code"),
         (b'{"type":"user","uu', "damaged", "cut short"),
     ],
 )
-def test_files_that_hold_no_session_say_what_they_are(tmp_path: Path, content: bytes, status: str, why: str) -> None:
+def test_files_that_hold_no_session_say_what_they_are(
+    tmp_path: Path, content: bytes, status: str, why: str
+) -> None:
     result = read_text(tmp_path, content)
     assert (result.report.status, result.sessions) == (status, ())
     assert why in result.report.why
@@ -180,20 +220,30 @@ def test_other_files_of_a_folder_are_read_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text("{}", "utf-8")
     (tmp_path / "d.jsonl").symlink_to(tmp_path / "gone")
     found = {r.report.file: r.report.status for r in read_all(tmp_path)}
-    assert found == {"a.jsonl": "foreign", "b.jsonl": "read", "c.jsonl": "foreign", "d.jsonl": "unreadable"}
+    assert found == {
+        "a.jsonl": "foreign",
+        "b.jsonl": "read",
+        "c.jsonl": "foreign",
+        "d.jsonl": "unreadable",
+    }
 
 
 def test_a_file_that_cannot_be_read_is_counted(tmp_path: Path) -> None:
     from composer_replication.data.ingestion.claude_code import ingest
     from composer_replication.data.ingestion.find_logs import LogFile
 
-    logs = [LogFile(path=tmp_path / "gone.jsonl", name="gone.jsonl", num_bytes=5), LogFile(path=tmp_path, name="folder", num_bytes=0)]
+    logs = [
+        LogFile(path=tmp_path / "gone.jsonl", name="gone.jsonl", num_bytes=5),
+        LogFile(path=tmp_path, name="folder", num_bytes=0),
+    ]
     reports = [r.report for r in ingest(logs)]
     assert [r.status for r in reports] == ["unreadable", "unreadable"]
     assert "No such file" in reports[0].why
 
 
-def test_a_log_that_only_rewinds_is_refused_instead_of_growing_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_only_rewinds_is_refused_instead_of_growing_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(conversation, "MAX_STRETCHES", 20)
     log = new_log()
     root = log.human("root")
@@ -206,7 +256,9 @@ def test_a_log_that_only_rewinds_is_refused_instead_of_growing_without_end(tmp_p
 
 def test_a_long_line_is_skipped_and_the_rest_is_read(tmp_path: Path) -> None:
     first, *rest = good_lines()
-    result = read_text(tmp_path, b"".join([first, b"x" * 70_000 + b"\n", *rest]), max_line_bytes=60_000)
+    result = read_text(
+        tmp_path, b"".join([first, b"x" * 70_000 + b"\n", *rest]), max_line_bytes=60_000
+    )
     assert shape(result.sessions[0]) == GOOD
     assert [line for line, _ in result.report.raw.damage] == [2]
     last = read_text(tmp_path, b"".join(good_lines()) + b"y" * 70_000, max_line_bytes=60_000)
@@ -214,7 +266,10 @@ def test_a_long_line_is_skipped_and_the_rest_is_read(tmp_path: Path) -> None:
     assert last.report.raw.damage[0][0] == 5
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory of a process is read from /proc, which only Linux has")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="peak memory of a process is read from /proc, which only Linux has",
+)
 def test_a_line_of_200_mb_is_never_held(tmp_path: Path) -> None:
     path = tmp_path / "huge.jsonl"
     first, *rest = good_lines()
@@ -225,14 +280,16 @@ def test_a_line_of_200_mb_is_never_held(tmp_path: Path) -> None:
         stream.write(b"\n")
         stream.writelines(rest)
     code = (
-        "import re,sys;from pathlib import Path;from composer_replication.data.ingestion.claude_code import ingest\n"
-        "from composer_replication.data.ingestion.find_logs import find_logs\n"
-        "peak=lambda: int(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1])\n"
-        "before=peak()\n"
-        "r=next(ingest(find_logs([sys.argv[1]])))\n"
-        "print(r.report.raw.damage, len(r.sessions[0].turns), peak()-before)\n"
+        "import re,sys;from pathlib import Path;from"
+        " composer_replication.data.ingestion.claude_code import ingest\nfrom"
+        " composer_replication.data.ingestion.find_logs import find_logs\npeak=lambda:"
+        " int(re.search(r'VmHWM:\\s*(\\d+)',"
+        " Path('/proc/self/status').read_text())[1])\nbefore=peak()\nr=next(ingest(find_logs([sys.argv[1]])))\nprint(r.report.raw.damage,"
+        " len(r.sessions[0].turns), peak()-before)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
     damage, num_turns, kilobytes = done.stdout.rsplit(" ", 2)
     assert (damage, num_turns) == ("[(2, 'longer than 64 MiB')]", "4")
     assert int(kilobytes) < 170_000  # at most the limit of 64 MiB and the copy that joining makes
@@ -246,7 +303,9 @@ def test_lines_are_numbered_as_an_editor_numbers_them(tmp_path: Path) -> None:
     assert (reader.unfinished, reader.sha256) == (6, "")
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 10**6))
 def test_no_damage_crashes_and_untouched_lines_are_all_read(tmp_path: Path, seed: int) -> None:
     """Random bytes changed, cut or swapped in random lines: every other line still counts."""
@@ -261,7 +320,9 @@ def test_no_damage_crashes_and_untouched_lines_are_all_read(tmp_path: Path, seed
     result = read_text(tmp_path, b"".join(rows))
     raw = result.report.raw
     if result.report.status == "read":
-        assert raw.records + raw.damaged_lines >= len(rows) - sum(not rows[i].strip() for i in touched)
+        assert raw.records + raw.damaged_lines >= len(rows) - sum(
+            not rows[i].strip() for i in touched
+        )
     texts = {t.text for s in result.sessions for t in s.turns}
     if 0 not in touched:
         assert "go" in texts

@@ -1,4 +1,5 @@
-"""Logs damaged on purpose, by field and by byte: no traceback, no endless loop, no good line lost, everything counted."""
+"""Logs damaged on purpose, by field and by byte: no traceback, no endless loop, no good line lost,
+everything counted."""
 
 from __future__ import annotations
 
@@ -35,14 +36,19 @@ Rows = list[dict[str, Any]]
 
 
 def rich_rows() -> Rows:
-    """A log with one of everything: parallel calls, errors, thinking, steering, attachments, a subagent, a compaction, a rewind.
+    """A log with one of everything: parallel calls, errors, thinking, steering, attachments, a
+    subagent, a compaction, a rewind.
 
     Each text holds a mark of its own, by which it can be found again.
     """
     log = new_log(version="2.1.210")
     log.bare("summary", summary="mark-0- x", leafUuid="gone")
     log.attachment(
-        {"type": "prompt_snapshot", "systemPrompt": ["mark-1- be good"], "tools": [{"name": "Read", "schema": {"input_schema": {}}}]}
+        {
+            "type": "prompt_snapshot",
+            "systemPrompt": ["mark-1- be good"],
+            "tools": [{"name": "Read", "schema": {"input_schema": {}}}],
+        }
     )
     log.human("mark-2- go")
     log.act(
@@ -51,7 +57,10 @@ def rich_rows() -> Rows:
         Call("Bash", {"command": "mark-6-"}, "mark-7-"),
         thinking="mark-8-",
     )
-    log.attachment({"type": "hook_additional_context", "content": "mark-9-"}, rendered="mark-10- <system-reminder>")
+    log.attachment(
+        {"type": "hook_additional_context", "content": "mark-9-"},
+        rendered="mark-10- <system-reminder>",
+    )
     log.act(
         "",
         Call(
@@ -63,14 +72,35 @@ def rich_rows() -> Rows:
     )
     log.bare("queue-operation", operation="enqueue", content="mark-13- also the docs")
     log.bare("queue-operation", operation="remove")
-    log.record("system", subtype="compact_boundary", compactMetadata={"preservedMessages": {"uuids": ["x"]}})
-    log.record("user", message={"role": "user", "content": "mark-14- summary"}, isCompactSummary=True)
-    call_id = log.act("mark-15-", Call("Task", {"description": "d", "prompt": "mark-16-", "subagent_type": "Explore"}, "mark-18- found"))[0]
+    log.record(
+        "system",
+        subtype="compact_boundary",
+        compactMetadata={"preservedMessages": {"uuids": ["x"]}},
+    )
+    log.record(
+        "user", message={"role": "user", "content": "mark-14- summary"}, isCompactSummary=True
+    )
+    call_id = log.act(
+        "mark-15-",
+        Call(
+            "Task",
+            {"description": "d", "prompt": "mark-16-", "subagent_type": "Explore"},
+            "mark-18- found",
+        ),
+    )[0]
     log.progress(
-        {"type": "agent_progress", "agentId": "ab1", "message": {"type": "user", "message": {"role": "user", "content": "mark-17-"}}},
+        {
+            "type": "agent_progress",
+            "agentId": "ab1",
+            "message": {"type": "user", "message": {"role": "user", "content": "mark-17-"}},
+        },
         call_id,
     )
-    log.record("system", subtype="microcompact_boundary", microcompactMetadata={"compactedToolIds": [call_id]})
+    log.record(
+        "system",
+        subtype="microcompact_boundary",
+        microcompactMetadata={"compactedToolIds": [call_id]},
+    )
     log.snapshot()
     log.human("mark-19- thanks")
     log.act("mark-20- done")
@@ -81,7 +111,8 @@ ROWS = rich_rows()
 
 
 def read_through(folder: Path, data: bytes) -> FileResult:
-    """Ingest a file as the verb does, store what came of it and read it back, find sites, write hints; within the time."""
+    """Ingest a file as the verb does, store what came of it and read it back, find sites, write
+    hints; within the time."""
     start = time.perf_counter()
     path = folder / "log.jsonl"
     path.write_bytes(data)
@@ -99,7 +130,9 @@ def read_through(folder: Path, data: bytes) -> FileResult:
 
 
 def marks_of(sessions: tuple[Session, ...]) -> set[str]:
-    texts = [turn_text(t) for s in sessions for t in s.turns] + [e.text for s in sessions for e in s.events]
+    texts = [turn_text(t) for s in sessions for t in s.turns] + [
+        e.text for s in sessions for e in s.events
+    ]
     return {mark for text in texts for mark in MARK.findall(text)}
 
 
@@ -124,11 +157,37 @@ def deep(levels: int) -> Any:
 ODD: tuple[Callable[[], Any], ...] = (
     *(
         lambda v=v: v
-        for v in (None, True, False, 0, -1, 10**30, 10**400, 1.5, "", " ", "\0", "\ud800", "x" * 70_000, "mark-2- go", [], {}, [[]])
+        for v in (
+            None,
+            True,
+            False,
+            0,
+            -1,
+            10**30,
+            10**400,
+            1.5,
+            "",
+            " ",
+            "\0",
+            "\ud800",
+            "x" * 70_000,
+            "mark-2- go",
+            [],
+            {},
+            [[]],
+        )
     ),
     *(
         lambda v=v: v
-        for v in ([None], [1, "a", {}], {"type": 3}, {"content": {"text": []}}, "<system-reminder>", "../../etc/passwd", "\u202e\x1b[31m")
+        for v in (
+            [None],
+            [1, "a", {}],
+            {"type": 3},
+            {"content": {"text": []}},
+            "<system-reminder>",
+            "../../etc/passwd",
+            "\u202e\x1b[31m",
+        )
     ),
     lambda: deep(50),
     lambda: deep(70),
@@ -168,8 +227,11 @@ def test_the_fixture_holds_one_of_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_a_wrong_value_in_any_field_costs_no_more_than_its_own_line(tmp_path: Path, part: int) -> None:
-    """Every field of every record once with each of some odd values, drawn by turns; ids are tried apart below."""
+def test_a_wrong_value_in_any_field_costs_no_more_than_its_own_line(
+    tmp_path: Path, part: int
+) -> None:
+    """Every field of every record once with each of some odd values, drawn by turns; ids are tried
+    apart below."""
     whole = marks_of(read_through(tmp_path, lines(ROWS).encode()).sessions)
     rng = random.Random(part)
     for place, (number, path) in enumerate(PLACES):
@@ -182,20 +244,35 @@ def test_a_wrong_value_in_any_field_costs_no_more_than_its_own_line(tmp_path: Pa
         if result.report.status == "read":
             lost = whole - marks_of(result.sessions) - marks_in(ROWS[number])
             # what was typed in mid-turn stands in one record, and another says what became of it
-            assert lost <= ({"mark-13-"} if ROWS[number]["type"] == "queue-operation" else set()), (number, path, rows[number])
+            assert lost <= ({"mark-13-"} if ROWS[number]["type"] == "queue-operation" else set()), (
+                number,
+                path,
+                rows[number],
+            )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
-def test_cyclic_parents_and_ids_met_twice_end_in_a_session_or_a_named_refusal(tmp_path: Path, data: st.DataObject) -> None:
-    """Any record may name any record as its parent, itself too, and any two may share an id: what is left out is counted."""
+def test_cyclic_parents_and_ids_met_twice_end_in_a_session_or_a_named_refusal(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    """Any record may name any record as its parent, itself too, and any two may share an id: what
+    is left out is counted."""
     rows = copy.deepcopy(ROWS)
     ids = [row["uuid"] for row in rows if "uuid" in row]
     for _ in range(data.draw(st.integers(1, 8))):
         row = rows[data.draw(st.integers(0, len(rows) - 1))]
-        field = data.draw(st.sampled_from(("parentUuid", "parentUuid", "uuid", "message id", "call id", "result id")))
+        field = data.draw(
+            st.sampled_from(
+                ("parentUuid", "parentUuid", "uuid", "message id", "call id", "result id")
+            )
+        )
         blocks = (
-            [b for b in row.get("message", {}).get("content", ()) if isinstance(b, dict)] if isinstance(row.get("message"), dict) else []
+            [b for b in row.get("message", {}).get("content", ()) if isinstance(b, dict)]
+            if isinstance(row.get("message"), dict)
+            else []
         )
         if field == "message id" and isinstance(row.get("message"), dict):
             row["message"]["id"] = data.draw(st.sampled_from(("msg_1", "msg_2")))
@@ -228,16 +305,28 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "NULs within": lambda data: data.replace(b'"type"', b'"ty\0pe"', 3),
     "a list of records": lambda data: b"[" + b",".join(data.splitlines()) + b"]",
     "records in one line": lambda data: data.replace(b"\n", b" "),
-    "indented": lambda data: b"\n".join(json.dumps(json.loads(line), indent=1).encode() for line in data.splitlines()),
+    "indented": lambda data: b"\n".join(
+        json.dumps(json.loads(line), indent=1).encode() for line in data.splitlines()
+    ),
     "twice": lambda data: data + data,
     "backwards": lambda data: b"".join(reversed(data.splitlines(keepends=True))),
     "keys twice": lambda data: data.replace(b'{"parentUuid"', b'{"parentUuid": 5, "parentUuid"'),
     "deep": lambda data: data + b'{"type":"user","message":' * 3000 + b"1" + b"}" * 3000 + b"\n",
     "brackets without end": lambda data: data + b"[" * 200_000 + b"\n",
     "a huge number": lambda data: data + b'{"type":"user","uuid":' + b"9" * 100_000 + b"}\n",
-    "a huge line": lambda data: data + b'{"type":"user","message":{"content":"' + b"x" * 3_000_000 + b'"}}\n',
+    "a huge line": (
+        lambda data: data + b'{"type":"user","message":{"content":"' + b"x" * 3_000_000 + b'"}}\n'
+    ),
 }
-WHOLE = ("utf-16", "utf-32, big end first", "packed", "carriage returns only", "a list of records", "records in one line", "indented")
+WHOLE = (
+    "utf-16",
+    "utf-32, big end first",
+    "packed",
+    "carriage returns only",
+    "a list of records",
+    "records in one line",
+    "indented",
+)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -259,12 +348,17 @@ def test_a_file_in_another_encoding_or_shape_is_read_or_named(tmp_path: Path, na
     assert len(lost) <= result.report.raw.damaged_lines + (name == "backwards") * 2
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 2**32), st.booleans())
-def test_a_file_cut_anywhere_gives_all_that_stands_before_the_cut(tmp_path: Path, seed: int, refill: bool) -> None:
+def test_a_file_cut_anywhere_gives_all_that_stands_before_the_cut(
+    tmp_path: Path, seed: int, refill: bool
+) -> None:
     data = lines(ROWS).encode()
     cut = seed % len(data)
-    result = read_through(tmp_path, data[:cut] + (b"\0" * 512 if refill else b""))  # a file system fills a torn block with NULs
+    # a file system fills a torn block with NULs
+    result = read_through(tmp_path, data[:cut] + (b"\0" * 512 if refill else b""))
     before = data[: data.rfind(b"\n", 0, cut) + 1]
     if result.report.status == "read":
         complete = marks_of(read_through(tmp_path, before).sessions) if before else set()

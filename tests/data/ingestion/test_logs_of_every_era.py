@@ -1,4 +1,5 @@
-"""The demonstration logs (one or more per era) and, where present, the public sessions: nothing lost, nothing twice."""
+"""The demonstration logs (one or more per era) and, where present, the public sessions: nothing
+lost, nothing twice."""
 
 from __future__ import annotations
 
@@ -31,12 +32,16 @@ def by_version(results: dict[str, FileResult], version: str) -> list[Session]:
 
 def test_demo_logs_are_what_the_script_writes(repository_root: Path) -> None:
     script = repository_root / "examples" / "make_demo_logs.py"
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_counts_are_those_of_a_plain_walk_over_the_lines(results: dict[str, FileResult], name: str) -> None:
+def test_counts_are_those_of_a_plain_walk_over_the_lines(
+    results: dict[str, FileResult], name: str
+) -> None:
     report = results[name].report.to_json()
     expected = naive_counts(LOGS / name)
     assert {key: report[key] for key in expected} == expected
@@ -46,14 +51,22 @@ def test_counts_are_those_of_a_plain_walk_over_the_lines(results: dict[str, File
 
 
 def test_public_sessions_give_the_expected_counts(traces_dir: Path, repository_root: Path) -> None:
-    expected = {e["file"]: e for e in json.loads((repository_root / "tests" / "traces_expected.json").read_text("utf-8"))}
+    expected = {
+        e["file"]: e
+        for e in json.loads((repository_root / "tests" / "traces_expected.json").read_text("utf-8"))
+    }
     found = {r.report.file: r for r in ingest(find_logs([traces_dir]))}
     differences = []
     for name, counts in expected.items():
         report = found[name].report.to_json()
-        differences += [(name, key, value, report.get(key)) for key, value in counts.items() if report.get(key) != value]
+        differences += [
+            (name, key, value, report.get(key))
+            for key, value in counts.items()
+            if report.get(key) != value
+        ]
         if not report["progress_subagents"]:
-            assert session_counts(found[name].sessions)["tool_use"] == counts["tool_use"]  # from the sessions alone
+            # from the sessions alone
+            assert session_counts(found[name].sessions)["tool_use"] == counts["tool_use"]
     assert not differences
 
 
@@ -63,7 +76,9 @@ def test_sessions_survive_the_disk(results: dict[str, FileResult], tmp_path: Pat
     assert list(read_sessions(tmp_path / "s.jsonl")) == sessions
 
 
-def test_version_1_has_its_subagent_apart_and_its_repeated_record_once(results: dict[str, FileResult]) -> None:
+def test_version_1_has_its_subagent_apart_and_its_repeated_record_once(
+    results: dict[str, FileResult],
+) -> None:
     main, side = by_version(results, "1.0.71")
     assert main.parent is None
     task = next(c for t in main.turns for c in t.calls if c.name == "Task")
@@ -75,11 +90,14 @@ def test_version_1_has_its_subagent_apart_and_its_repeated_record_once(results: 
     assert all(t.text != side.turns[0].text for t in main.turns)
 
 
-def test_compaction_leaves_the_summary_and_what_was_preserved(results: dict[str, FileResult]) -> None:
+def test_compaction_leaves_the_summary_and_what_was_preserved(
+    results: dict[str, FileResult],
+) -> None:
     main = by_version(results, "2.1.30")[0]
     summary = next(i for i, t in enumerate(main.turns) if t.tag == "compact_summary")
     context = main.context(summary + 1)
-    assert [t.tag for t in context] == ["", "", "compact_summary"]  # the last call, its result, the summary
+    # the last call, its result, the summary
+    assert [t.tag for t in context] == ["", "", "compact_summary"]
     assert context[1].results[0].call_id == context[0].calls[0].id
     later = main.context(len(main.turns) - 1)
     assert len(later) == len(main.turns) - 1 - summary + 2
@@ -93,21 +111,33 @@ def test_cleared_results_read_as_cleared_only_afterwards(results: dict[str, File
     result_turn = main.calls()[cleared[0]].result_turn
     assert result_turn is not None
     after = main.seen(result_turn, at=boundary + 1).results[0].text
-    before = main.seen(result_turn, at=result_turn + 1 if result_turn + 1 < boundary else result_turn).results[0].text
+    before = (
+        main.seen(result_turn, at=result_turn + 1 if result_turn + 1 < boundary else result_turn)
+        .results[0]
+        .text
+    )
     assert after == "[Old tool result content cleared]" != before
 
 
 def test_going_back_leaves_the_abandoned_messages_out(results: dict[str, FileResult]) -> None:
     main = by_version(results, "2.1.30")[0]
-    asked = [i for i, t in enumerate(main.turns) if t.text.startswith("Write it as a click command called export")]
+    asked = [
+        i
+        for i, t in enumerate(main.turns)
+        if t.text.startswith("Write it as a click command called export")
+    ]
     assert len(asked) == 2
     context = main.context_indices(asked[1] + 1)
     assert asked[0] in context  # it was answered from there on
     assert not set(range(asked[0] + 1, asked[1])) & set(context)
 
 
-def test_steering_in_mid_turn_is_an_event_or_a_message_of_the_human(results: dict[str, FileResult]) -> None:
-    assert [e.text for e in by_version(results, "2.1.30")[0].events if e.kind == "queued"] == ["keep the titles as headings"]
+def test_steering_in_mid_turn_is_an_event_or_a_message_of_the_human(
+    results: dict[str, FileResult],
+) -> None:
+    assert [e.text for e in by_version(results, "2.1.30")[0].events if e.kind == "queued"] == [
+        "keep the titles as headings"
+    ]
     queued = [t for s in by_version(results, "2.1.220") for t in s.turns if t.tag == "queued"]
     assert [(t.author, t.text) for t in queued] == [("human", "low_tides as well please")]
 
@@ -121,7 +151,9 @@ def test_progress_subagent_is_a_session_of_its_own(results: dict[str, FileResult
     assert report.to_json()["assistant_messages"] == sum(t.role == "assistant" for t in main.turns)
 
 
-def test_synthetic_record_is_an_event_but_counted_as_a_message(results: dict[str, FileResult]) -> None:
+def test_synthetic_record_is_an_event_but_counted_as_a_message(
+    results: dict[str, FileResult],
+) -> None:
     main = by_version(results, "2.1.39")[0]
     assert [e.text for e in main.events if e.kind == "synthetic"] == ["API Error: 529 overloaded"]
     assert all("529" not in t.text for t in main.turns)
@@ -140,7 +172,9 @@ def test_blocking_hook_names_the_call_it_blocked(results: dict[str, FileResult])
         assert main.turns[event.turn].tag == "hook"
 
 
-def test_subagent_with_its_own_file_is_linked_by_the_agent_id(results: dict[str, FileResult]) -> None:
+def test_subagent_with_its_own_file_is_linked_by_the_agent_id(
+    results: dict[str, FileResult],
+) -> None:
     main = next(s for s in by_version(results, "2.1.220") if s.parent is None)
     side = next(s for s in by_version(results, "2.1.220") if s.parent is not None)
     assert side.parent is not None
@@ -149,14 +183,20 @@ def test_subagent_with_its_own_file_is_linked_by_the_agent_id(results: dict[str,
 
 
 @pytest.mark.parametrize("version", ["2.1.280", "2.1.284"])
-def test_newest_era_has_system_prompt_tools_and_reminders_from_the_log(results: dict[str, FileResult], version: str) -> None:
+def test_newest_era_has_system_prompt_tools_and_reminders_from_the_log(
+    results: dict[str, FileResult], version: str
+) -> None:
     session = by_version(results, version)[0]
-    assert session.turns[0].role == "system"  # even where the snapshot stands behind the first message in the file
+    # even where the snapshot stands behind the first message in the file
+    assert session.turns[0].role == "system"
     assert session.turns[0].text.startswith("You are a coding agent")
     assert session.tools_origin == "log"
     read = next(t for t in session.tools if t.name == "Read")
     assert read.parameters["required"] == ["file_path"]
-    assert any(t.tag == "reminder" and t.author == "harness" and t.text.startswith("<system-reminder>") for t in session.turns)
+    assert any(
+        t.tag == "reminder" and t.author == "harness" and t.text.startswith("<system-reminder>")
+        for t in session.turns
+    )
 
 
 def test_older_eras_have_tools_from_the_calls_and_say_so(results: dict[str, FileResult]) -> None:

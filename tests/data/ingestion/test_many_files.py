@@ -35,7 +35,11 @@ def test_a_copy_made_half_way_is_a_duplicate_whatever_its_name(tmp_path: Path) -
     (tmp_path / "a-half.jsonl").write_text(lines(log.records[:5]), "utf-8")
     (tmp_path / "b-same.jsonl").write_text(log.text(), "utf-8")
     found = {r.report.file: (r.report.status, len(r.sessions)) for r in read_all(tmp_path)}
-    assert found == {"b-same.jsonl": ("read", 1), "z-whole.jsonl": ("duplicate", 0), "a-half.jsonl": ("duplicate", 0)}
+    assert found == {
+        "b-same.jsonl": ("read", 1),
+        "z-whole.jsonl": ("duplicate", 0),
+        "a-half.jsonl": ("duplicate", 0),
+    }
 
 
 def test_a_fork_keeps_the_copied_history_as_context_only(tmp_path: Path) -> None:
@@ -59,7 +63,9 @@ def test_a_fork_keeps_the_copied_history_as_context_only(tmp_path: Path) -> None
     assert len(forked.context(6)) == 6
 
 
-def test_history_copied_under_new_record_ids_is_recognised_by_message_and_call_ids(tmp_path: Path) -> None:
+def test_history_copied_under_new_record_ids_is_recognised_by_message_and_call_ids(
+    tmp_path: Path,
+) -> None:
     log = talk("one", steps=4)
     (tmp_path / "whole.jsonl").write_text(log.text(), "utf-8")
     fork = talk("one", steps=2)
@@ -74,7 +80,9 @@ def test_history_copied_under_new_record_ids_is_recognised_by_message_and_call_i
     assert forked.copied == 5
 
 
-def test_a_repeated_message_behind_a_new_one_is_reported_and_not_called_copied(tmp_path: Path) -> None:
+def test_a_repeated_message_behind_a_new_one_is_reported_and_not_called_copied(
+    tmp_path: Path,
+) -> None:
     log = talk("one", steps=4)
     (tmp_path / "whole.jsonl").write_text(log.text(), "utf-8")
     other = talk("two", steps=1)
@@ -108,7 +116,11 @@ def subagent_logs(folder: Path, *, with_file: bool, nested: bool = True) -> Path
 
 @pytest.mark.parametrize("nested", [True, False])
 def test_a_subagent_with_a_file_is_stored_once_from_its_file(tmp_path: Path, nested: bool) -> None:
-    sessions = [s for r in read_all(subagent_logs(tmp_path, with_file=True, nested=nested)) for s in r.sessions]
+    sessions = [
+        s
+        for r in read_all(subagent_logs(tmp_path, with_file=True, nested=nested))
+        for s in r.sessions
+    ]
     assert len(sessions) == 2
     main, side = sessions
     assert shape(side) == ["u:look", "a:looking", "t:text", "a:found"]
@@ -161,8 +173,12 @@ def test_sessions_can_be_chosen_by_author(tmp_path: Path) -> None:
         log.human("hi")
         log.act("ho")
         log.write(tmp_path)
-    results = list(ingest(find_logs([tmp_path]), settings=IngestSettings(authors=("claude-opus-*",))))
-    assert [t.author for r in results for s in r.sessions for t in s.turns if t.role == "assistant"] == ["claude-opus-4-5"]
+    results = list(
+        ingest(find_logs([tmp_path]), settings=IngestSettings(authors=("claude-opus-*",)))
+    )
+    assert [
+        t.author for r in results for s in r.sessions for t in s.turns if t.role == "assistant"
+    ] == ["claude-opus-4-5"]
     assert sum(r.report.num_filtered for r in results) == 1
 
 
@@ -193,11 +209,23 @@ def test_reading_twice_gives_the_same(tmp_path: Path) -> None:
 def test_everything_stored_is_redacted_and_counted(tmp_path: Path) -> None:
     key = "sk-ant-api03-" + "Ab3" * 12
     log = new_log(version="2.1.284")
-    tool = {"name": "Ask", "description": f"uses {key}", "schema": {"input_schema": {"default": key}}}
+    tool = {
+        "name": "Ask",
+        "description": f"uses {key}",
+        "schema": {"input_schema": {"default": key}},
+    }
     log.attachment({"type": "prompt_snapshot", "systemPrompt": [f"key {key}"], "tools": [tool]})
     log.human(f"use {key}")
-    ids = log.act(f"with {key}", Call("Ask", {"q": [f"x {key}"]}, f"got {key}"), thinking=f"hm {key}")
-    log.attachment({"type": "hook_blocking_error", "toolUseID": ids[0], "blockingError": {"blockingError": f"no {key}"}})
+    ids = log.act(
+        f"with {key}", Call("Ask", {"q": [f"x {key}"]}, f"got {key}"), thinking=f"hm {key}"
+    )
+    log.attachment(
+        {
+            "type": "hook_blocking_error",
+            "toolUseID": ids[0],
+            "blockingError": {"blockingError": f"no {key}"},
+        }
+    )
     log.assistant([{"type": "odd", "value": key}])
     path = log.write(tmp_path)
     redactor = Redactor(environ={})
@@ -207,7 +235,8 @@ def test_everything_stored_is_redacted_and_counted(tmp_path: Path) -> None:
     assert result.report.redactions == {kind: redactor.counts[kind]}
     assert redactor.counts[kind] == 11
     masked = result.sessions[0].turns[1].text.removeprefix("use ")
-    assert result.sessions[0].turns[2].calls[0].arguments["q"] == [f"x {masked}"]  # the same name everywhere
+    # the same name everywhere
+    assert result.sessions[0].turns[2].calls[0].arguments["q"] == [f"x {masked}"]
     assert key in repr(next(ingest(find_logs([path]))).sessions)
 
 
@@ -224,7 +253,7 @@ def test_names_of_models_tools_and_records_are_redacted_too(tmp_path: Path) -> N
     assert result.report.to_json()["models"] == {session.turns[1].author: 1}
 
 
-# ---- where to look ---------------------------------------------------------------------------------------------
+# ---- where to look -------------------------------------------------------------------------------
 
 
 def test_default_folders(tmp_path: Path) -> None:
@@ -238,7 +267,9 @@ def test_default_folders(tmp_path: Path) -> None:
     assert "30 days" in RETENTION_NOTE
 
 
-def test_a_path_that_is_not_there_is_an_error_and_a_file_given_twice_is_read_once(tmp_path: Path) -> None:
+def test_a_path_that_is_not_there_is_an_error_and_a_file_given_twice_is_read_once(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(DataError, match="no file or folder"):
         find_logs([tmp_path / "gone"])
     path = talk("one").write(tmp_path, "log.txt")
@@ -254,18 +285,33 @@ def test_largest_first_and_subagents_last(tmp_path: Path) -> None:
     assert [bool(log.agent) for log in logs] == [False, False, True]
 
 
-# ---- small parts -----------------------------------------------------------------------------------------------
+# ---- small parts ---------------------------------------------------------------------------------
 
 
 def test_a_refused_call_does_not_say_what_was_on_offer(tmp_path: Path) -> None:
     log = new_log()
     log.human("go")
-    missing = "<tool_use_error>InputValidationError: Read failed due to the following issue:\nThe required parameter `file_path` is missing"
-    log.act("", Call("Reed", {"file_path": "a"}, "<tool_use_error>Error: No such tool available: Reed</tool_use_error>", True))
+    missing = (
+        "<tool_use_error>InputValidationError: Read failed due to the following issue:\nThe"
+        " required parameter `file_path` is missing"
+    )
+    log.act(
+        "",
+        Call(
+            "Reed",
+            {"file_path": "a"},
+            "<tool_use_error>Error: No such tool available: Reed</tool_use_error>",
+            True,
+        ),
+    )
     log.act("", Call("Read", {"filename": "a"}, missing, True))
     log.act("", Call("Read", {"file_path": "a"}, "File does not exist.", True))
     (read,) = read_log(tmp_path, log).tools
-    assert (read.name, list(read.parameters["properties"]), read.parameters["required"]) == ("Read", ["file_path"], ["file_path"])
+    assert (read.name, list(read.parameters["properties"]), read.parameters["required"]) == (
+        "Read",
+        ["file_path"],
+        ["file_path"],
+    )
 
 
 def test_tools_from_calls() -> None:
@@ -277,26 +323,73 @@ def test_tools_from_calls() -> None:
     ]
     bash, edit = tools_from_calls(calls)
     assert bash.parameters == {"type": "object", "properties": {}, "required": []}
-    assert edit.parameters["properties"] == {"path": {"type": ["null", "string"]}, "all": {"type": "boolean"}, "n": {"type": "integer"}}
+    assert edit.parameters["properties"] == {
+        "path": {"type": ["null", "string"]},
+        "all": {"type": "boolean"},
+        "n": {"type": "integer"},
+    }
     assert edit.parameters["required"] == ["path"]
 
 
 def test_offered_tools_leave_out_what_is_none() -> None:
     assert offered_tools("x") == ()
-    tools = offered_tools([1, {"name": 3}, {"name": "A"}, {"name": "B", "description": 5, "schema": {"type": "object"}}])
-    assert [(t.name, t.description, dict(t.parameters)) for t in tools] == [("A", "", {}), ("B", "", {"type": "object"})]
+    tools = offered_tools(
+        [
+            1,
+            {"name": 3},
+            {"name": "A"},
+            {"name": "B", "description": 5, "schema": {"type": "object"}},
+        ]
+    )
+    assert [(t.name, t.description, dict(t.parameters)) for t in tools] == [
+        ("A", "", {}),
+        ("B", "", {"type": "object"}),
+    ]
 
 
 @pytest.mark.parametrize(
     ("payload", "text", "author", "tag"),
     [
-        ({"type": "file", "content": {"type": "text", "file": {"filePath": "a", "content": "body"}}}, "body", "harness", "attachment"),
-        ({"type": "hook_additional_context", "content": ["a", "b"]}, "a\nb", "harness", "attachment"),
-        ({"type": "edited_text_file", "filename": "a", "snippet": "1 x"}, "1 x", "harness", "attachment"),
-        ({"type": "queued_command", "prompt": "<task-notification>x"}, "<task-notification>x", "harness", "queued"),
-        ({"type": "queued_command", "prompt": [{"type": "text", "text": "hurry"}]}, "hurry", "human", "queued"),
+        (
+            {
+                "type": "file",
+                "content": {"type": "text", "file": {"filePath": "a", "content": "body"}},
+            },
+            "body",
+            "harness",
+            "attachment",
+        ),
+        (
+            {"type": "hook_additional_context", "content": ["a", "b"]},
+            "a\nb",
+            "harness",
+            "attachment",
+        ),
+        (
+            {"type": "edited_text_file", "filename": "a", "snippet": "1 x"},
+            "1 x",
+            "harness",
+            "attachment",
+        ),
+        (
+            {"type": "queued_command", "prompt": "<task-notification>x"},
+            "<task-notification>x",
+            "harness",
+            "queued",
+        ),
+        (
+            {"type": "queued_command", "prompt": [{"type": "text", "text": "hurry"}]},
+            "hurry",
+            "human",
+            "queued",
+        ),
         ({"type": "total_tokens_reminder", "used": 5}, "", "harness", "attachment"),
-        ({"type": "date_change", "rendered": [{"content": "<system-reminder>d"}]}, "<system-reminder>d", "harness", "reminder"),
+        (
+            {"type": "date_change", "rendered": [{"content": "<system-reminder>d"}]},
+            "<system-reminder>d",
+            "harness",
+            "reminder",
+        ),
         ("nonsense", "", "harness", "attachment"),
     ],
 )
@@ -310,7 +403,9 @@ def test_repository_from_the_log_the_remote_or_the_folder(tmp_path: Path) -> Non
     assert repository_of("C:\\work\\shop") == "shop"
     assert repository_of("") == ""
     (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "config").write_text('[core]\n[remote "origin"]\n\turl = https://me:pw@host/acme/shop.git\n', "utf-8")
+    (tmp_path / ".git" / "config").write_text(
+        '[core]\n[remote "origin"]\n\turl = https://me:pw@host/acme/shop.git\n', "utf-8"
+    )
     (tmp_path / "src").mkdir()
     local_remote.cache_clear()
     assert repository_of(str(tmp_path / "src")) == "acme/shop"
@@ -319,14 +414,22 @@ def test_repository_from_the_log_the_remote_or_the_folder(tmp_path: Path) -> Non
 
 
 def test_a_folder_inside_another_session_s_folder_is_the_same_repository(tmp_path: Path) -> None:
-    places = ("/home/dev/inkwell", "/home/dev/inkwell/src", "/home/dev/inkwell-two", "/home/dev", "/srv/inkwell/api")
+    places = (
+        "/home/dev/inkwell",
+        "/home/dev/inkwell/src",
+        "/home/dev/inkwell-two",
+        "/home/dev",
+        "/srv/inkwell/api",
+    )
     for number, cwd in enumerate(places):
         log = LogWriter(f"s{number}", version="2.1.30", cwd=cwd)
         log.human("hi")
         log.act(f"ho {number}")
         log.write(tmp_path)
     found = {s.cwd: s.repository for r in read_all(tmp_path) for s in r.sessions}
-    assert found == dict(zip(places, ("inkwell", "inkwell", "inkwell-two", "dev", "api"), strict=True))
+    assert found == dict(
+        zip(places, ("inkwell", "inkwell", "inkwell-two", "dev", "api"), strict=True)
+    )
 
 
 @pytest.mark.parametrize("with_file", [True, False])
@@ -339,7 +442,10 @@ def test_a_subagent_has_its_parent_s_repository(tmp_path: Path, with_file: bool)
                 row["cwd"] = "/opt/elsewhere"
         path.write_text(lines(rows), "utf-8")
     main, side = (s for r in read_all(tmp_path) for s in r.sessions)
-    assert (side.cwd, side.repository) == ("/opt/elsewhere", main.repository) and main.repository == "shop"
+    assert (side.cwd, side.repository) == (
+        "/opt/elsewhere",
+        main.repository,
+    ) and main.repository == "shop"
 
 
 def test_what_cannot_be_opened_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,12 +462,21 @@ def test_what_cannot_be_opened_is_reported(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "scandir", refuse)
     found = {r.report.file: (r.report.status, r.report.why) for r in read_all(tmp_path)}
     assert found["shut/"] == ("unreadable", "cannot be opened: Permission denied")
-    assert found["gone.jsonl"] == ("unreadable", "a link that leads nowhere") and found["one.jsonl"][0] == "read"
+    assert (
+        found["gone.jsonl"] == ("unreadable", "a link that leads nowhere")
+        and found["one.jsonl"][0] == "read"
+    )
 
 
 def test_a_pull_request_names_the_repository(tmp_path: Path) -> None:
     log = talk("one")
-    log.bare("pr-link", sessionId=log.session_id, prNumber=3, prUrl="https://github.com/acme/shop/pull/3", prRepository="acme/shop")
+    log.bare(
+        "pr-link",
+        sessionId=log.session_id,
+        prNumber=3,
+        prUrl="https://github.com/acme/shop/pull/3",
+        prRepository="acme/shop",
+    )
     assert read_text(tmp_path, log.text()).sessions[0].repository == "acme/shop"
 
 

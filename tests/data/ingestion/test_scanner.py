@@ -11,7 +11,10 @@ from composer_replication.core.config.data_settings import IngestSettings
 from composer_replication.core.errors import ConfigError, SecretsFoundError
 from composer_replication.data.ingestion.scanner import check_file
 
-FINDS = "import sys; text = open(sys.argv[1]).read(); print('found', text[:200]); sys.exit(200 if 'Initech' in text else 0)"
+FINDS = (
+    "import sys; text = open(sys.argv[1]).read(); print('found', text[:200]); sys.exit(200 if"
+    " 'Initech' in text else 0)"
+)
 SCANNER = (sys.executable, "-c", FINDS, "{file}")
 
 
@@ -32,7 +35,9 @@ def test_a_scanner_that_cannot_run_stops_too(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be run"):
         check_file(path, command=(str(tmp_path / "no-such-scanner"),))
     with pytest.raises(ConfigError, match="not done within"):
-        check_file(path, command=(sys.executable, "-c", "import time; time.sleep(60)"), timeout_s=0.2)
+        check_file(
+            path, command=(sys.executable, "-c", "import time; time.sleep(60)"), timeout_s=0.2
+        )
 
 
 def test_no_shell_reads_the_command(tmp_path: Path) -> None:
@@ -55,8 +60,11 @@ sys.exit(int(options["--exit-code"]) if found else 0)
 """
 
 
-def test_gitleaks_is_set_up_by_its_name_and_its_report_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program of that name stands in for it: it checks the options, writes a report and ends as it is told to."""
+def test_gitleaks_is_set_up_by_its_name_and_its_report_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of that name stands in for it: it checks the options, writes a report and ends as
+    it is told to."""
     program = tmp_path / "bin" / "gitleaks"
     program.parent.mkdir()
     program.write_text(STUB.format(python=sys.executable))
@@ -78,7 +86,9 @@ def test_gitleaks_is_set_up_by_its_name_and_its_report_is_read(tmp_path: Path, m
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".scan-")] == []
 
 
-def test_a_scanner_of_a_known_name_that_is_not_installed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scanner_of_a_known_name_that_is_not_installed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     path = tmp_path / "s.jsonl"
     path.write_text("x")

@@ -1,4 +1,5 @@
-"""A session written as a Claude Code log and read by the real `ingest` is the same session; what a log cannot hold is refused."""
+"""A session written as a Claude Code log and read by the real `ingest` is the same session; what a
+log cannot hold is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ from composer_replication.data.ingestion.find_logs import find_logs
 
 ID = "2a1f9a5e-4c1b-4d63-9f0e-5d6b8a3c7e10"
 TOOLS = (
-    ToolSpec(name="zeta", description="Look é 日本.", parameters={"type": "object", "properties": {"p": {"type": "string"}}}),
+    ToolSpec(
+        name="zeta",
+        description="Look é 日本.",
+        parameters={"type": "object", "properties": {"p": {"type": "string"}}},
+    ),
     ToolSpec(name="alpha"),
 )
 NO_TOOL = "<tool_use_error>Error: No such tool available: reed</tool_use_error>"
@@ -57,13 +62,28 @@ TURNS = (
 
 def session(*turns: Turn, **more: Any) -> Session:
     turns = turns or TURNS
-    fields: dict[str, Any] = {"id": ID, "tools": TOOLS, "tools_origin": "log", "cwd": "/home/dev/my.app", **more}
-    return Session(source=SourceRef(file="x"), turns=turns, segments=fields.pop("segments", (Segment(start=0, end=len(turns)),)), **fields)
+    fields: dict[str, Any] = {
+        "id": ID,
+        "tools": TOOLS,
+        "tools_origin": "log",
+        "cwd": "/home/dev/my.app",
+        **more,
+    }
+    return Session(
+        source=SourceRef(file="x"),
+        turns=turns,
+        segments=fields.pop("segments", (Segment(start=0, end=len(turns)),)),
+        **fields,
+    )
 
 
 def read(path: Path) -> Session:
     (result,) = ingest(find_logs([path]), redactor=Redactor())
-    assert result.report.status == "read" and not result.report.raw.duplicates and not result.report.raw.odd_fields
+    assert (
+        result.report.status == "read"
+        and not result.report.raw.duplicates
+        and not result.report.raw.odd_fields
+    )
     (found,) = result.sessions
     return found
 
@@ -76,15 +96,23 @@ def test_what_is_written_is_what_ingest_reads(tmp_path: Path) -> None:
     written = session()
     found = read(write_claude_code(written, tmp_path))
     assert found.turns == written.turns
-    assert (found.tools, found.tools_origin, found.id, found.cwd) == (TOOLS, "log", ID, "/home/dev/my.app")
+    assert (found.tools, found.tools_origin, found.id, found.cwd) == (
+        TOOLS,
+        "log",
+        ID,
+        "/home/dev/my.app",
+    )
     assert len(found.segments) == 1 and found.copied == 0 and not found.events
 
 
-def test_without_a_system_message_the_tools_are_kept_and_without_tools_none_are_made_up(tmp_path: Path) -> None:
+def test_without_a_system_message_the_tools_are_kept_and_without_tools_none_are_made_up(
+    tmp_path: Path,
+) -> None:
     found = read(write_claude_code(session(*TURNS[1:]), tmp_path))
     assert found.turns == TURNS[1:] and found.tools == TOOLS and found.tools_origin == "log"
     bare = read(write_claude_code(session(*TURNS[1:], tools=()), tmp_path / "bare"))
-    assert bare.turns == TURNS[1:] and bare.tools_origin == "reconstructed"  # the reader's own word for tools seen in calls
+    # the reader's own word for tools seen in calls
+    assert bare.turns == TURNS[1:] and bare.tools_origin == "reconstructed"
 
 
 def test_the_records_are_laid_out_as_claude_code_does(tmp_path: Path) -> None:
@@ -94,22 +122,43 @@ def test_the_records_are_laid_out_as_claude_code_does(tmp_path: Path) -> None:
     uuids = [row["uuid"] for row in rows]
     assert len(set(uuids)) == len(rows) and rows[0]["parentUuid"] is None
     assert all(row["parentUuid"] in uuids[:n] for n, row in enumerate(rows) if n)
-    assert {row["sessionId"] for row in rows} == {ID} and {row["version"] for row in rows} == {"2.1.284"}
+    assert {row["sessionId"] for row in rows} == {ID} and {row["version"] for row in rows} == {
+        "2.1.284"
+    }
     assert all(a["timestamp"] < b["timestamp"] for a, b in pairwise(rows))
     first = [row for row in rows if row["type"] == "assistant" and row["message"]["model"] == "m-1"]
-    assert [row["message"]["content"][0]["type"] for row in first] == ["thinking", "text", "tool_use", "tool_use"]
-    assert len({row["message"]["id"] for row in first}) == 1 and all(len(row["message"]["content"]) == 1 for row in first)
-    results = {row["message"]["content"][0]["tool_use_id"]: row for row in rows if "toolUseResult" in row}
-    assert results["t2"]["parentUuid"] == results["t2"]["sourceToolAssistantUUID"] == first[3]["uuid"]
-    assert results["t2"]["message"]["content"][0]["is_error"] is True and results["t2"]["toolUseResult"].startswith("Error: ")
-    assert results["t1"]["parentUuid"] == first[2]["uuid"] and isinstance(results["t1"]["toolUseResult"], dict)
+    assert [row["message"]["content"][0]["type"] for row in first] == [
+        "thinking",
+        "text",
+        "tool_use",
+        "tool_use",
+    ]
+    assert len({row["message"]["id"] for row in first}) == 1 and all(
+        len(row["message"]["content"]) == 1 for row in first
+    )
+    results = {
+        row["message"]["content"][0]["tool_use_id"]: row for row in rows if "toolUseResult" in row
+    }
+    assert (
+        results["t2"]["parentUuid"] == results["t2"]["sourceToolAssistantUUID"] == first[3]["uuid"]
+    )
+    assert results["t2"]["message"]["content"][0]["is_error"] is True and results["t2"][
+        "toolUseResult"
+    ].startswith("Error: ")
+    assert results["t1"]["parentUuid"] == first[2]["uuid"] and isinstance(
+        results["t1"]["toolUseResult"], dict
+    )
     assert "is_error" not in results["t3"]["message"]["content"][0]
 
 
 def test_the_bytes_depend_on_the_session_alone(tmp_path: Path) -> None:
     one, two = (write_claude_code(session(), tmp_path / name).read_bytes() for name in "ab")
     assert one == two
-    assert write_claude_code(session(id="w1"), tmp_path).name == f"{log_id('w1')}.jsonl" != f"{ID}.jsonl"
+    assert (
+        write_claude_code(session(id="w1"), tmp_path).name
+        == f"{log_id('w1')}.jsonl"
+        != f"{ID}.jsonl"
+    )
 
 
 def assistant(*blocks: Any) -> Turn:
@@ -135,7 +184,9 @@ REFUSED: dict[str, tuple[Turn, ...]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_a_log_has_no_place_for_is_refused_and_nothing_is_written(tmp_path: Path, what: str) -> None:
+def test_what_a_log_has_no_place_for_is_refused_and_nothing_is_written(
+    tmp_path: Path, what: str
+) -> None:
     with pytest.raises(DataError, match=what):
         write_claude_code(session(*REFUSED[what]), tmp_path)
     assert not list(tmp_path.rglob("*"))
@@ -143,7 +194,11 @@ def test_what_a_log_has_no_place_for_is_refused_and_nothing_is_written(tmp_path:
 
 def test_rewinds_copies_subagents_and_sessions_without_a_folder_are_refused(tmp_path: Path) -> None:
     split = (Segment(start=0, end=2), Segment(start=2, end=len(TURNS), context=((0, 1),)))
-    for more in ({"segments": split}, {"copied": 2}, {"parent": Parent(session_id="p", call_id=None)}):
+    for more in (
+        {"segments": split},
+        {"copied": 2},
+        {"parent": Parent(session_id="p", call_id=None)},
+    ):
         with pytest.raises(DataError, match="rewinds, compactions, copied turns or a subagent"):
             write_claude_code(session(**more), tmp_path)
     with pytest.raises(DataError, match="names no folder"):

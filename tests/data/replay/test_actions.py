@@ -7,16 +7,39 @@ from typing import Any
 
 import pytest
 
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, ToolSpec, Turn
-from composer_replication.data.replay.actions import NOWHERE, ComparisonContext, aims, canonical_action, comparison_context, intents
+from composer_replication.core.trace import (
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
+from composer_replication.data.replay.actions import (
+    NOWHERE,
+    ComparisonContext,
+    aims,
+    canonical_action,
+    comparison_context,
+    intents,
+)
 from composer_replication.data.replay.model_families import family_of
-from composer_replication.data.replay.viewed_files import apply_change, files_in_view, resulting_change, shown_text
+from composer_replication.data.replay.viewed_files import (
+    apply_change,
+    files_in_view,
+    resulting_change,
+    shown_text,
+)
 
 REPO = ComparisonContext(cwd="/work/app")
 
 
 def turn(*calls: tuple[str, dict[str, Any]], words: str = "") -> Turn:
-    blocks = tuple(ToolCall(f"c{n}-{words}", name, arguments) for n, (name, arguments) in enumerate(calls))
+    blocks = tuple(
+        ToolCall(f"c{n}-{words}", name, arguments) for n, (name, arguments) in enumerate(calls)
+    )
     return Turn(role="assistant", author="m", blocks=((Text(words),) if words else ()) + blocks)
 
 
@@ -43,14 +66,27 @@ def edit(old: str, new: str, *, path: str = "a.py", name: str = "Edit", **more: 
         (bash('grep "a  b" x'), bash('grep "a b" x'), False),
         (bash("cat <<E\na  b\nE"), bash("cat <<E\na b\nE"), False),
         (bash("ls src"), turn(("exec_command", {"command": "ls src"})), True),
-        (turn(("Read", {"file_path": "/work/app/a.py"})), turn(("Read", {"file_path": "a.py"})), True),
+        (
+            turn(("Read", {"file_path": "/work/app/a.py"})),
+            turn(("Read", {"file_path": "a.py"})),
+            True,
+        ),
         (turn(("Read", {"file_path": "./a.py"})), turn(("Read", {"file_path": "a.py"})), True),
-        (turn(("Read", {"file_path": "a.py"})), turn(("Read", {"file_path": "a.py", "limit": 9})), False),
+        (
+            turn(("Read", {"file_path": "a.py"})),
+            turn(("Read", {"file_path": "a.py", "limit": 9})),
+            False,
+        ),
         (turn(("Read", {"file_path": "a.py"})), turn(("read_file", {"file_path": "a.py"})), False),
-        (turn(("Task", {"description": "a", "prompt": "x"})), turn(("Task", {"description": "b", "prompt": "x"})), False),
+        (
+            turn(("Task", {"description": "a", "prompt": "x"})),
+            turn(("Task", {"description": "b", "prompt": "x"})),
+            False,
+        ),
         (turn(("A", {}), ("B", {})), turn(("B", {}), ("A", {}), words="both"), True),
         (turn(("A", {}), ("B", {})), turn(("A", {})), False),
-        (turn(("A", {}), ("A", {})), turn(("A", {})), True),  # a set: the same call twice does it once
+        # a set: the same call twice does it once
+        (turn(("A", {}), ("A", {})), turn(("A", {})), True),
     ],
 )
 def test_exactly_the_same(one: Turn, other: Turn, same: bool) -> None:
@@ -60,9 +96,12 @@ def test_exactly_the_same(one: Turn, other: Turn, same: bool) -> None:
 def test_a_name_that_is_not_on_offer_is_not_repaired() -> None:
     scene = ComparisonContext(offered=frozenset({"Bash"}))
     wrong, right = turn(("shell", {"command": "ls"})), bash("ls")
-    assert canonical_action(wrong, scene) != canonical_action(right, scene) and aims(wrong, scene) != aims(right, scene)
+    assert canonical_action(wrong, scene) != canonical_action(right, scene) and aims(
+        wrong, scene
+    ) != aims(right, scene)
     assert intents(wrong, scene) == {"other"} and intents(right, scene) == {"list"}
-    assert canonical_action(wrong) == canonical_action(right)  # where nobody knows what was on offer
+    # where nobody knows what was on offer
+    assert canonical_action(wrong) == canonical_action(right)
 
 
 FILE = "def f(x):\n    return 1\n\n\ndef g(x):\n    return 1\n"
@@ -72,7 +111,9 @@ SEEN = ComparisonContext(files={"a.py": FILE})
 def test_edits_count_by_what_the_file_would_read() -> None:
     small = edit("f(x):\n    return 1", "f(x):\n    return 2")
     large = edit("def f(x):\n    return 1\n", "def f(x):\n    return 2\n")
-    whole = turn(("Write", {"file_path": "a.py", "content": FILE.replace("return 1", "return 2", 1)}))
+    whole = turn(
+        ("Write", {"file_path": "a.py", "content": FILE.replace("return 1", "return 2", 1)})
+    )
     steps = turn(("MultiEdit", {"file_path": "a.py", "edits": [
         {"old_string": "f(x):\n    return 1", "new_string": "f(x):\n    return 3"}, {"old_string": "return 3", "new_string": "return 2"},
     ]}))  # fmt: skip
@@ -81,12 +122,16 @@ def test_edits_count_by_what_the_file_would_read() -> None:
     ))  # fmt: skip
     assert len({canonical_action(t, SEEN) for t in (small, large, whole, steps, twice)}) == 1
     assert canonical_action(small) != canonical_action(large)  # without the file nobody knows
-    elsewhere = edit("g(x):\n    return 1", "g(x):\n    return 2")  # the same letters change, in another place
+    # the same letters change, in another place
+    elsewhere = edit("g(x):\n    return 1", "g(x):\n    return 2")
     assert canonical_action(elsewhere, SEEN) != canonical_action(small, SEEN)
 
 
 def test_an_edit_that_would_be_refused_equals_only_itself() -> None:
-    ambiguous, everywhere = edit("return 1", "return 2"), edit("return 1", "return 2", replace_all=True)
+    ambiguous, everywhere = (
+        edit("return 1", "return 2"),
+        edit("return 1", "return 2", replace_all=True),
+    )
     absent = edit("return 7", "return 2")
     found = [canonical_action(t, SEEN) for t in (ambiguous, everywhere, absent)]
     assert len(set(found)) == 3 and found[0] == canonical_action(ambiguous)
@@ -97,20 +142,28 @@ def test_an_edit_that_would_be_refused_equals_only_itself() -> None:
 
 def read(path: str, text: str, *, error: bool = False) -> list[Turn]:
     call_id = f"r-{path}-{len(text)}"
-    asked = Turn(role="assistant", author="m", blocks=(ToolCall(call_id, "Read", {"file_path": path}),))
-    return [asked, Turn(role="tool", author="environment", blocks=(ToolResult(call_id, text, error),))]
+    asked = Turn(
+        role="assistant", author="m", blocks=(ToolCall(call_id, "Read", {"file_path": path}),)
+    )
+    return [
+        asked,
+        Turn(role="tool", author="environment", blocks=(ToolResult(call_id, text, error),)),
+    ]
 
 
 def test_files_are_followed_through_reads_writes_and_edits() -> None:
     numbered = "     1→import os\n     2→x = 1\n\n<system-reminder>be careful</system-reminder>"
     change = edit("x = 1", "x = 2", path="/r/a.py")
-    done = Turn(role="tool", author="environment", blocks=(ToolResult(change.calls[0].id, "ok", None),))
+    done = Turn(
+        role="tool", author="environment", blocks=(ToolResult(change.calls[0].id, "ok", None),)
+    )
     refused = replace(done, blocks=(ToolResult(change.calls[0].id, "String not found", True),))
     turns = (*read("/r/a.py", numbered), *read("b.py", "gone", error=True))
     assert files_in_view(turns) == {"/r/a.py": "import os\nx = 1"}
     assert files_in_view((*turns, change, done))["/r/a.py"] == "import os\nx = 2"
     assert files_in_view((*turns, change, refused))["/r/a.py"] == "import os\nx = 1"
-    assert files_in_view((*turns, edit("y", "z", path="/r/a.py"), done)) == {}  # it worked, so the file is not what it was thought to be
+    # it worked, so the file is not what it was thought to be
+    assert files_in_view((*turns, edit("y", "z", path="/r/a.py"), done)) == {}
     recorded = Session(
         id="s",
         source=SourceRef(file=""),
@@ -119,13 +172,22 @@ def test_files_are_followed_through_reads_writes_and_edits() -> None:
         cwd="/r",
         tools=(ToolSpec(name="Edit"),),
     )
-    assert comparison_context(recorded, 4) == ComparisonContext(cwd="/r", offered=frozenset({"Edit"}), files={"a.py": "import os\nx = 1"})
+    assert comparison_context(recorded, 4) == ComparisonContext(
+        cwd="/r", offered=frozenset({"Edit"}), files={"a.py": "import os\nx = 1"}
+    )
 
 
 def test_texts_and_changes() -> None:
     assert shown_text("1\tx\n2\ty") == "x\ny" and shown_text("plain\ntext 1→2") == "plain\ntext 1→2"
-    assert apply_change("aa", (("a", "b", True),)) == "bb" and apply_change(None, (("a", "b", False),)) is None
-    assert resulting_change("abc", "abc") == (3, "", "") and resulting_change("aa", "aaa") == (2, "", "a") == resulting_change("aa", "aaa")
+    assert (
+        apply_change("aa", (("a", "b", True),)) == "bb"
+        and apply_change(None, (("a", "b", False),)) is None
+    )
+    assert resulting_change("abc", "abc") == (3, "", "") and resulting_change("aa", "aaa") == (
+        2,
+        "",
+        "a",
+    ) == resulting_change("aa", "aaa")
     assert resulting_change("", "x") == (0, "", "x")
 
 

@@ -1,4 +1,5 @@
-"""When answers agree: families have votes, actions are compared, and some turns are no evidence whatever the answers say."""
+"""When answers agree: families have votes, actions are compared, and some turns are no evidence
+whatever the answers say."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ def say(*words: str) -> Turn:
 
 def answers(*given: tuple[str, Turn]) -> tuple[Answer, ...]:
     """One answer per (family, turn); the n-th model of a family is called family-n."""
-    return tuple(Answer(site_id="s:1:-", teacher=f"{family}-{n}", family=family, turn=turn) for n, (family, turn) in enumerate(given))
+    return tuple(
+        Answer(site_id="s:1:-", teacher=f"{family}-{n}", family=family, turn=turn)
+        for n, (family, turn) in enumerate(given)
+    )
 
 
 LIST, SEARCH, TEST = act("list_files"), act("search", text="depth"), act("run_tests")
@@ -37,7 +41,11 @@ def weigh(own: Turn, given: Sequence[tuple[str, Turn]], **more: Any) -> Agreemen
 def test_three_families_that_do_another_thing_make_a_pair() -> None:
     verdict = weigh(LIST, [("a", SEARCH), ("b", SEARCH), ("c", SEARCH)])
     assert verdict.outcome == "pair" and verdict.chosen is not None
-    assert verdict.chosen.turn == SEARCH and verdict.families == ("a", "b", "c") and verdict.teachers == ("a-0", "b-1", "c-2")
+    assert (
+        verdict.chosen.turn == SEARCH
+        and verdict.families == ("a", "b", "c")
+        and verdict.teachers == ("a-0", "b-1", "c-2")
+    )
 
 
 def test_as_many_families_for_the_student_as_against_it_are_no_pair() -> None:
@@ -59,22 +67,33 @@ def test_a_family_whose_models_are_divided_has_no_vote() -> None:
     divided = [("a", SEARCH), ("a", TEST), ("b", SEARCH), ("c", SEARCH)]
     assert weigh(LIST, divided).outcome == "none"
     assert weigh(LIST, divided, min_families=2).families == ("b", "c")
-    assert weigh(LIST, [("a", SEARCH), *divided]).families == ("a", "b", "c")  # two of its three models
+    # two of its three models
+    assert weigh(LIST, [("a", SEARCH), *divided]).families == ("a", "b", "c")
 
 
 def test_actions_are_compared_and_not_the_words_beside_them_or_the_order() -> None:
     one = act("edit", words="I change it.", path="a.py", old="1", new="2")
-    other = Turn(role="assistant", author="x", blocks=(ToolCall("y", "edit", {"new": "2", "path": "a.py", "old": "1"}),))
+    other = Turn(
+        role="assistant",
+        author="x",
+        blocks=(ToolCall("y", "edit", {"new": "2", "path": "a.py", "old": "1"}),),
+    )
     assert canonical_action(one) == canonical_action(other)
     assert weigh(one, [("a", other), ("b", other), ("c", other)]).outcome == "agreed"
     assert canonical_action(act("edit", path="a.py", old="2", new="1")) != canonical_action(other)
     both = Turn(role="assistant", author="x", blocks=(*LIST.blocks, *SEARCH.blocks))
     assert (
         canonical_action(both)
-        == canonical_action(Turn(role="assistant", author="y", blocks=(*SEARCH.blocks, *LIST.blocks)))
+        == canonical_action(
+            Turn(role="assistant", author="y", blocks=(*SEARCH.blocks, *LIST.blocks))
+        )
         != canonical_action(LIST)
     )
-    assert canonical_action(say("All  done.\n")) == canonical_action(say("All", "done.")) != canonical_action(say("Done."))
+    assert (
+        canonical_action(say("All  done.\n"))
+        == canonical_action(say("All", "done."))
+        != canonical_action(say("Done."))
+    )
     assert canonical_action(act("set", n=1)) != canonical_action(act("set", n="1"))
 
 
@@ -88,7 +107,8 @@ def test_actions_are_compared_and_not_the_words_beside_them_or_the_order() -> No
         ([say("Done."), SEARCH, TEST], "no_consensus"),
         ([SEARCH, SEARCH, LIST], "none"),
         ([SEARCH, SEARCH, TEST], "none"),
-        ([SEARCH, SEARCH, SEARCH, TEST, TEST, TEST], "none"),  # two rivals with as many: nobody knows which
+        # two rivals with as many: nobody knows which
+        ([SEARCH, SEARCH, SEARCH, TEST, TEST, TEST], "none"),
     ],
 )
 def test_what_two_of_three_are_worth(given: list[Turn], outcome: str) -> None:
@@ -101,7 +121,10 @@ def test_what_two_of_three_are_worth(given: list[Turn], outcome: str) -> None:
 
 def test_after_an_error_only_agreement_with_the_student_counts() -> None:
     against, beside, divided = [SEARCH] * 3, [LIST, LIST, SEARCH], [LIST, SEARCH, TEST]
-    results = [weigh(LIST, list(zip("abc", given, strict=True)), after_error=True) for given in (against, beside, divided)]
+    results = [
+        weigh(LIST, list(zip("abc", given, strict=True)), after_error=True)
+        for given in (against, beside, divided)
+    ]
     assert [r.outcome for r in results] == ["none", "agreed", "none"]
     assert [r.reason for r in results] == ["after_error", "", "after_error"]
 
@@ -110,7 +133,9 @@ def test_a_turn_that_raised_an_error_is_never_an_anchor_but_may_lose_a_pair() ->
     wrong = act("read_file", path="a.py")
     for given in ([wrong] * 3, [wrong, SEARCH, TEST]):
         for after in (False, True):
-            verdict = weigh(wrong, list(zip("abc", given, strict=True)), erred=True, after_error=after)
+            verdict = weigh(
+                wrong, list(zip("abc", given, strict=True)), erred=True, after_error=after
+            )
             assert (verdict.outcome, verdict.reason) == ("none", "erred")
     assert weigh(wrong, [("a", SEARCH), ("b", SEARCH), ("c", SEARCH)], erred=True).outcome == "pair"
 
@@ -118,7 +143,12 @@ def test_a_turn_that_raised_an_error_is_never_an_anchor_but_may_lose_a_pair() ->
 def test_the_students_own_family_has_no_say() -> None:
     given = [("a", SEARCH), ("b", SEARCH), ("c", SEARCH)]
     verdict = weigh(LIST, given, own_family="c")
-    assert (verdict.outcome, verdict.reason, verdict.num_own_family, verdict.num_families) == ("none", "outvoted", 1, 2)
+    assert (verdict.outcome, verdict.reason, verdict.num_own_family, verdict.num_families) == (
+        "none",
+        "outvoted",
+        1,
+        2,
+    )
     assert weigh(LIST, given, own_family="c", min_families=2).families == ("a", "b")
     alone = weigh(LIST, given[:2], own_family="a")
     assert (alone.outcome, alone.reason) == ("none", "too_few_families")
@@ -127,7 +157,8 @@ def test_the_students_own_family_has_no_say() -> None:
 
 def test_silence_is_no_action() -> None:
     assert weigh(say(""), [("a", SEARCH), ("b", SEARCH), ("c", SEARCH)]).reason == "no_text_or_call"
-    assert weigh(LIST, [("a", say("")), ("b", say(" ")), ("c", say(""))]).outcome == "no_consensus"  # nobody said anything against it
+    # nobody said anything against it
+    assert weigh(LIST, [("a", say("")), ("b", say(" ")), ("c", say(""))]).outcome == "no_consensus"
 
 
 def bash(command: str) -> Turn:
@@ -135,11 +166,19 @@ def bash(command: str) -> Turn:
 
 
 def test_looser_tiers_are_looked_at_where_the_stricter_gave_nothing() -> None:
-    given = [("a", bash("pytest -x tests/a.py")), ("b", bash("pytest -q tests/a.py")), ("c", bash("pytest tests/a.py -v"))]
+    given = [
+        ("a", bash("pytest -x tests/a.py")),
+        ("b", bash("pytest -q tests/a.py")),
+        ("c", bash("pytest tests/a.py -v")),
+    ]
     own = bash("cat tests/a.py")
     assert weigh(own, given).outcome == "no_consensus"
     verdict = weigh(own, given, tiers=("exact", "target"))
-    assert (verdict.outcome, verdict.tier) == ("pair", "target") and verdict.families == ("a", "b", "c")
+    assert (verdict.outcome, verdict.tier) == ("pair", "target") and verdict.families == (
+        "a",
+        "b",
+        "c",
+    )
     other = [*given[:2], ("c", bash("tox -e unit"))]
     assert weigh(own, other, tiers=("exact", "target")).outcome != "pair"
     assert weigh(own, other, tiers=("exact", "target", "intent")).tier == "intent"
@@ -148,14 +187,20 @@ def test_looser_tiers_are_looked_at_where_the_stricter_gave_nothing() -> None:
 
 
 def test_a_student_that_did_the_same_sort_of_thing_loses_no_pair_at_that_tier() -> None:
-    given = [("a", bash("pytest -x tests/a.py")), ("b", bash("pytest -q tests/a.py")), ("c", bash("pytest tests/a.py -v"))]
+    given = [
+        ("a", bash("pytest -x tests/a.py")),
+        ("b", bash("pytest -q tests/a.py")),
+        ("c", bash("pytest tests/a.py -v")),
+    ]
     verdict = weigh(bash("pytest tests/a.py"), given, tiers=("exact", "target"))
     assert (verdict.outcome, verdict.tier) == ("agreed", "target")
 
 
 def test_of_like_answers_the_commonest_is_chosen() -> None:
     rare, common = bash("pytest -x tests/a.py"), bash("pytest -q tests/a.py")
-    verdict = weigh(LIST, [("a", rare), ("b", common), ("c", common)], tiers=("exact", "target"), min_families=3)
+    verdict = weigh(
+        LIST, [("a", rare), ("b", common), ("c", common)], tiers=("exact", "target"), min_families=3
+    )
     assert verdict.chosen is not None and verdict.chosen.turn == common
 
 
@@ -168,10 +213,22 @@ def test_parallel_calls_are_compared_as_sets() -> None:
 
 def test_edits_agree_where_the_file_would_read_the_same() -> None:
     scene = ComparisonContext(files={"a.py": "def f():\n    return 1\n"})
-    ways = [("1", "2"), ("return 1", "return 2"), ("def f():\n    return 1", "def f():\n    return 2")]
-    given = [(family, act("Edit", file_path="a.py", old_string=o, new_string=n)) for family, (o, n) in zip("abc", ways, strict=True)]
-    assert weigh(LIST, given, scene=scene).outcome == "pair" and weigh(LIST, given).outcome == "no_consensus"
-    same = weigh(act("Edit", file_path="a.py", old_string="1\n", new_string="2\n"), given, scene=scene)
+    ways = [
+        ("1", "2"),
+        ("return 1", "return 2"),
+        ("def f():\n    return 1", "def f():\n    return 2"),
+    ]
+    given = [
+        (family, act("Edit", file_path="a.py", old_string=o, new_string=n))
+        for family, (o, n) in zip("abc", ways, strict=True)
+    ]
+    assert (
+        weigh(LIST, given, scene=scene).outcome == "pair"
+        and weigh(LIST, given).outcome == "no_consensus"
+    )
+    same = weigh(
+        act("Edit", file_path="a.py", old_string="1\n", new_string="2\n"), given, scene=scene
+    )
     assert same.outcome == "agreed" and same.num_families == 3
 
 
@@ -190,11 +247,20 @@ def test_a_judge_is_asked_last_and_never_one_of_a_family_at_the_table() -> None:
     assert (verdict.outcome, verdict.tier) == ("pair", "judge") and asked
     for family, own_family in (("a", ""), ("s", "s")):
         asked.clear()
-        verdict = weigh(say("Done."), given, tiers=("exact", "judge"), judge=judge_of(family, asked), own_family=own_family)
+        verdict = weigh(
+            say("Done."),
+            given,
+            tiers=("exact", "judge"),
+            judge=judge_of(family, asked),
+            own_family=own_family,
+        )
         assert verdict.outcome == "no_consensus" and not asked
     assert weigh(say("Done."), given, tiers=("judge",)).reason == "no_judge"
     undecided = Judge(family="z", same=lambda one, other: None)
-    assert weigh(say("Done."), given, tiers=("exact", "judge"), judge=undecided).outcome == "no_consensus"
+    assert (
+        weigh(say("Done."), given, tiers=("exact", "judge"), judge=undecided).outcome
+        == "no_consensus"
+    )
 
 
 def test_agreement_alone_can_be_too_little() -> None:

@@ -1,11 +1,20 @@
-"""Which turns are asked about, what the asker is given, and what comes of its answers; without torch and without a real teacher."""
+"""Which turns are asked about, what the asker is given, and what comes of its answers; without
+torch and without a real teacher."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from composer_replication.core.site import Anchor, Answer, Preference
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from composer_replication.data.replay.ask import NoResult, failed_turns, follows_error, replay
 
 MODEL = "tiny"
@@ -24,11 +33,19 @@ def words(text: str) -> Turn:
 
 
 def session(*turns: Turn, copied: int = 0) -> Session:
-    return Session(id="s1", source=SourceRef(file="f"), turns=turns, segments=(Segment(start=0, end=len(turns)),), copied=copied)
+    return Session(
+        id="s1",
+        source=SourceRef(file="f"),
+        turns=turns,
+        segments=(Segment(start=0, end=len(turns)),),
+        copied=copied,
+    )
 
 
 GO = Turn(role="user", author="human", blocks=(Text("go"),))
-PARALLEL = Turn(role="assistant", author=MODEL, blocks=(ToolCall("c1", "read", {}), ToolCall("c2", "reed", {})))
+PARALLEL = Turn(
+    role="assistant", author=MODEL, blocks=(ToolCall("c1", "read", {}), ToolCall("c2", "reed", {}))
+)
 
 
 def told_by(turn: Turn, *, families: str = "abc") -> tuple[Answer, ...]:
@@ -38,20 +55,43 @@ def told_by(turn: Turn, *, families: str = "abc") -> tuple[Answer, ...]:
 def test_a_pair_keeps_the_sessions_own_message_and_says_who_agreed() -> None:
     recorded = session(GO, call("c1", "list"), result("c1"), words("Done."))
     better = replace(call("x", "search"), author="t-a")
-    asked = list(replay([recorded], lambda s, turn: told_by(better if turn == 1 else words("Done.")), min_families=3))
-    assert [one.outcome for one in asked] == ["pair", "agreed"] and [one.turn for one in asked] == [1, 3]
+    asked = list(
+        replay(
+            [recorded],
+            lambda s, turn: told_by(better if turn == 1 else words("Done.")),
+            min_families=3,
+        )
+    )
+    assert [one.outcome for one in asked] == ["pair", "agreed"] and [one.turn for one in asked] == [
+        1,
+        3,
+    ]
     pair, anchor = asked[0].result, asked[1].result
-    assert isinstance(pair, Preference) and pair.rejected is None and pair.rejected_turn(recorded) is recorded.turns[1]
+    assert (
+        isinstance(pair, Preference)
+        and pair.rejected is None
+        and pair.rejected_turn(recorded) is recorded.turns[1]
+    )
     assert pair.chosen == better and pair.teachers == ("t-a", "t-b", "t-c")
     prices = {"t-a": 0.0, "t-b": 0.0, "t-c": 0.0}
-    told = {"tier": "exact", "families": ["a", "b", "c"], "of": 3, "own_family_left_out": 0, "evidence": [], "usd": prices}
+    told = {
+        "tier": "exact",
+        "families": ["a", "b", "c"],
+        "of": 3,
+        "own_family_left_out": 0,
+        "evidence": [],
+        "usd": prices,
+    }
     assert pair.evidence == told
-    assert anchor == Anchor(session_id="s1", turn=3, reason="agreed", teachers=("t-a", "t-b", "t-c"))
+    assert anchor == Anchor(
+        session_id="s1", turn=3, reason="agreed", teachers=("t-a", "t-b", "t-c")
+    )
     assert len(asked[0].answers) == 3
 
 
 def test_errors_are_found_by_call_id_and_looked_for_before_the_turn_only() -> None:
-    """The error of the second parallel call comes first; the message after them follows an error, the next one does not."""
+    """The error of the second parallel call comes first; the message after them follows an error,
+    the next one does not."""
     recorded = session(
         GO, PARALLEL, result("c2", error=True), result("c1"),
         call("c3", "read"), result("c3"), words("Done."),
@@ -60,15 +100,26 @@ def test_errors_are_found_by_call_id_and_looked_for_before_the_turn_only() -> No
     assert [follows_error(recorded, n) for n in (1, 4, 6)] == [False, True, False]
     other = told_by(call("x", "search"))
     asked = list(replay([recorded], lambda s, turn: other, min_families=3))
-    assert [(one.turn, one.outcome) for one in asked] == [(1, "pair"), (4, "after_error"), (6, "pair")]
+    assert [(one.turn, one.outcome) for one in asked] == [
+        (1, "pair"),
+        (4, "after_error"),
+        (6, "pair"),
+    ]
     same = list(replay([recorded], lambda s, turn: told_by(s.turns[turn]), min_families=3))
     assert [(one.turn, one.outcome) for one in same] == [(1, "erred"), (4, "agreed"), (6, "agreed")]
 
 
 def test_nobody_is_asked_about_copied_silent_or_interrupted_messages() -> None:
-    interrupt = Turn(role="user", author="harness", blocks=(Text("[Request interrupted by user]"),), tag="interrupt")
+    interrupt = Turn(
+        role="user",
+        author="harness",
+        blocks=(Text("[Request interrupted by user]"),),
+        tag="interrupt",
+    )
     silent = Turn(role="assistant", author=MODEL, blocks=())
-    recorded = session(GO, words("a"), words("b"), silent, words("c"), interrupt, words("d"), copied=2)
+    recorded = session(
+        GO, words("a"), words("b"), silent, words("c"), interrupt, words("d"), copied=2
+    )
     were_asked: list[int] = []
 
     def ask(asked: Session, turn: int) -> tuple[Answer, ...]:
@@ -77,7 +128,13 @@ def test_nobody_is_asked_about_copied_silent_or_interrupted_messages() -> None:
 
     asked = list(replay([recorded], ask, min_families=3))
     assert were_asked == [2, 6]
-    assert [one.outcome for one in asked] == ["copied", "agreed", "no_text_or_call", "interrupted", "agreed"]
+    assert [one.outcome for one in asked] == [
+        "copied",
+        "agreed",
+        "no_text_or_call",
+        "interrupted",
+        "agreed",
+    ]
     assert asked[0].result == NoResult(session_id="s1", turn=1, reason="copied")
 
 
@@ -90,22 +147,43 @@ def test_an_action_that_raises_an_error_is_preferred_to_nothing() -> None:
         tried.append((turn, message))
         return True
 
-    asked = list(replay([recorded], lambda s, turn: told_by(better if turn == 1 else words("Done.")), min_families=3, fails=fails))
+    asked = list(
+        replay(
+            [recorded],
+            lambda s, turn: told_by(better if turn == 1 else words("Done.")),
+            min_families=3,
+            fails=fails,
+        )
+    )
     assert [one.outcome for one in asked] == ["chosen_fails", "agreed"]
-    assert [(turn, message.calls[0].name) for turn, message in tried] == [(1, "other")]  # only what would have become a pair
+    # only what would have become a pair
+    assert [(turn, message.calls[0].name) for turn, message in tried] == [(1, "other")]
 
 
 def test_the_maker_of_the_traces_model_has_no_say_unless_told_otherwise() -> None:
     """Without a setting: three models agree, but two of them are the author's own kin."""
-    recorded = replace(session(GO, call("c1", "list")), turns=(GO, replace(call("c1", "list"), author="claude-opus-4-5")))
+    recorded = replace(
+        session(GO, call("c1", "list")),
+        turns=(GO, replace(call("c1", "list"), author="claude-opus-4-5")),
+    )
     better = call("x", "search")
-    given = tuple(Answer(site_id="x", teacher=t, family=f, turn=better) for t, f in (("kimi", "moonshot"), ("sonnet", "anthropic")))
-    assert [one.outcome for one in replay([recorded], lambda s, t: given, min_families=2)] == ["too_few_families"]
-    assert [one.outcome for one in replay([recorded], lambda s, t: given, min_families=2, family_of=lambda a: "")] == ["pair"]
+    given = tuple(
+        Answer(site_id="x", teacher=t, family=f, turn=better)
+        for t, f in (("kimi", "moonshot"), ("sonnet", "anthropic"))
+    )
+    assert [one.outcome for one in replay([recorded], lambda s, t: given, min_families=2)] == [
+        "too_few_families"
+    ]
+    assert [
+        one.outcome
+        for one in replay([recorded], lambda s, t: given, min_families=2, family_of=lambda a: "")
+    ] == ["pair"]
 
 
 def test_with_evidence_asked_for_a_pair_needs_a_failure_or_a_measured_gap() -> None:
-    flagged = Turn(role="tool", author="environment", blocks=(ToolResult("c1", "File does not exist.", True),))
+    flagged = Turn(
+        role="tool", author="environment", blocks=(ToolResult("c1", "File does not exist.", True),)
+    )
     better, measured = call("x", "search"), list[tuple[int, str]]()
 
     def gap(asked: Session, turn: int, chosen: Turn) -> float | None:
@@ -115,18 +193,40 @@ def test_with_evidence_asked_for_a_pair_needs_a_failure_or_a_measured_gap() -> N
     recorded = session(
         GO, call("c1", "Read"), flagged, call("c2", "list"), result("c2"), call("c3", "list"), result("c3"), words("Done."),
     )  # fmt: skip
-    asked = list(replay([recorded], lambda s, t: told_by(better), min_families=3, need_evidence=True))
+    asked = list(
+        replay([recorded], lambda s, t: told_by(better), min_families=3, need_evidence=True)
+    )
     assert [one.outcome for one in asked] == ["pair", "after_error", "no_evidence", "no_evidence"]
-    asked = list(replay([recorded], lambda s, t: told_by(better if t < 7 else words("Done.")), min_families=3, need_evidence=True, gap=gap))
+    asked = list(
+        replay(
+            [recorded],
+            lambda s, t: told_by(better if t < 7 else words("Done.")),
+            min_families=3,
+            need_evidence=True,
+            gap=gap,
+        )
+    )
     assert [one.outcome for one in asked] == ["pair", "after_error", "no_evidence", "agreed"]
     first = asked[0].result
-    assert isinstance(first, Preference) and first.evidence["evidence"] == ["own_errored:file_missing"] and measured == [(5, "search")]
+    assert (
+        isinstance(first, Preference)
+        and first.evidence["evidence"] == ["own_errored:file_missing"]
+        and measured == [(5, "search")]
+    )
 
 
 def test_a_measured_gap_stands_on_the_pair() -> None:
     recorded = session(GO, call("c1", "list"), result("c1"), words("Done."))
     better = call("x", "search")
-    asked = list(replay([recorded], lambda s, t: told_by(better), min_families=3, need_evidence=True, gap=lambda s, t, c: 1.5))
+    asked = list(
+        replay(
+            [recorded],
+            lambda s, t: told_by(better),
+            min_families=3,
+            need_evidence=True,
+            gap=lambda s, t, c: 1.5,
+        )
+    )
     assert [one.outcome for one in asked] == ["pair", "pair"]
     pair = asked[0].result
     assert isinstance(pair, Preference) and pair.evidence["evidence"] == ["gap:1.5"]
@@ -137,7 +237,10 @@ def test_the_authors_family_is_left_out() -> None:
     recorded = session(GO, call("c1", "list"))
     asked = list(
         replay(
-            [recorded], lambda s, t: told_by(call("x", "search")), min_families=3, family_of=lambda author: "c" if author == MODEL else ""
+            [recorded],
+            lambda s, t: told_by(call("x", "search")),
+            min_families=3,
+            family_of=lambda author: "c" if author == MODEL else "",
         )
     )
     assert [one.outcome for one in asked] == ["outvoted"]

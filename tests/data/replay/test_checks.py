@@ -1,4 +1,5 @@
-"""The null test tells teachers that look from teachers that always say the same; one family left out shows who carries the pairs."""
+"""The null test tells teachers that look from teachers that always say the same; one family left
+out shows who carries the pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def place(number: int, said: dict[str, Turn]) -> AnsweredTurn:
     name = f"s{number // 4}:{number % 4}"
     answers = tuple(answer(family, turn, place=name) for family, turn in said.items())
     return AnsweredTurn(
-        session_id=f"s{number // 4}", turn=number % 4, own=Turn(role="assistant", author="m", blocks=(Text("Done."),)), answers=answers
+        session_id=f"s{number // 4}",
+        turn=number % 4,
+        own=Turn(role="assistant", author="m", blocks=(Text("Done."),)),
+        answers=answers,
     )
 
 
@@ -48,9 +52,15 @@ def test_teachers_that_always_say_the_same_do_not_and_are_told_so() -> None:
 
 
 def test_half_a_habit_is_too_much() -> None:
-    mixed = [habit if n % 4 else looking for n, (habit, looking) in enumerate(zip(HABIT, LOOKING, strict=True))]
+    mixed = [
+        habit if n % 4 else looking
+        for n, (habit, looking) in enumerate(zip(HABIT, LOOKING, strict=True))
+    ]
     assert null_test(mixed, weigh=TWO, seed=7).passed is False
-    rare = [looking if n % 4 else habit for n, (habit, looking) in enumerate(zip(HABIT, LOOKING, strict=True))]
+    rare = [
+        looking if n % 4 else habit
+        for n, (habit, looking) in enumerate(zip(HABIT, LOOKING, strict=True))
+    ]
     assert null_test(rare, weigh=WEIGH, seed=7).passed is True
 
 
@@ -67,9 +77,12 @@ def test_every_teacher_keeps_its_answers_and_none_stays_at_its_place() -> None:
         assert Counter(map(str, before)) == Counter(map(str, after))
         assert all(one != other for one, other in zip(before, after, strict=True))
     for old, new in zip(LOOKING, dealt, strict=True):
-        assert {a.site_id for a in new.answers} == {a.site_id for a in old.answers} and new.own is old.own
+        assert {a.site_id for a in new.answers} == {
+            a.site_id for a in old.answers
+        } and new.own is old.own
         given = {a.turn.calls[0].arguments["file_path"] for a in new.answers}
-        assert not given & {f"{n}.py" for n in range(40) if f"s{n // 4}" == old.session_id}  # of other sessions only
+        # of other sessions only
+        assert not given & {f"{n}.py" for n in range(40) if f"s{n // 4}" == old.session_id}
     assert shuffled(LOOKING, seed=3) == dealt != shuffled(LOOKING, seed=4)
 
 
@@ -85,7 +98,8 @@ def test_one_family_left_out_shows_who_carries_the_pairs() -> None:
     places = [
         place(0, {"a": read("x"), "b": read("x"), "c": read("x")}),  # stands without any of them
         place(1, {"a": read("x"), "b": read("x"), "c": read("y")}),  # needs a and b
-        place(2, {"a": read("x"), "b": read("x"), "c": read("y"), "d": read("y")}),  # two against two: each side waits for the other to go
+        # two against two: each side waits for the other to go
+        place(2, {"a": read("x"), "b": read("x"), "c": read("y"), "d": read("y")}),
     ]
     report = {one.family: one for one in leave_one_out(places, weigh=TWO)}
     assert {f: (r.pairs, r.same, r.changed, r.new, r.lost) for f, r in report.items()} == {

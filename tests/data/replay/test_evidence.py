@@ -1,4 +1,5 @@
-"""Objective evidence: what an error, a human and an outcome say against a message, and what they do not."""
+"""Objective evidence: what an error, a human and an outcome say against a message, and what they do
+not."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from composer_replication.data.replay.counter_evidence import spoken_against
 
 GO = Turn(role="user", author="human", blocks=(Text("go"),))
@@ -16,7 +25,12 @@ REFUSED = "The user doesn't want to proceed with this tool use. The tool use was
 def after(name: str, text: str, *, error: bool | None = True, **arguments: str) -> Session:
     call = Turn(role="assistant", author="m", blocks=(ToolCall("c1", name, arguments),))
     result = Turn(role="tool", author="environment", blocks=(ToolResult("c1", text, error),))
-    return Session(id="s", source=SourceRef(file=""), turns=(GO, call, result), segments=(Segment(start=0, end=3),))
+    return Session(
+        id="s",
+        source=SourceRef(file=""),
+        turns=(GO, call, result),
+        segments=(Segment(start=0, end=3),),
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,22 +38,33 @@ def after(name: str, text: str, *, error: bool | None = True, **arguments: str) 
     [
         (after("Read", "File does not exist.", file_path="a"), "own_errored:"),
         (after("Edit", REFUSED), "human_rejected:"),
-        (after("Bash", "Exit code 1\n1 failed, 3 passed in 0.1s", command="pytest -q"), ""),  # a red test is no mistake of its call
+        # a red test is no mistake of its call
+        (after("Bash", "Exit code 1\n1 failed, 3 passed in 0.1s", command="pytest -q"), ""),
         (after("Bash", "Sibling tool call errored", command="ls"), ""),
         (after("Read", "File does not exist.", error=False, file_path="a"), ""),
     ],
 )
-def test_only_the_models_own_mistakes_and_a_humans_no_speak_against_it(session: Session, found: str) -> None:
+def test_only_the_models_own_mistakes_and_a_humans_no_speak_against_it(
+    session: Session, found: str
+) -> None:
     evidence = spoken_against(session, 1)
     assert len(evidence) == bool(found) and all(one.startswith(found) for one in evidence)
 
 
 def test_a_last_word_that_ends_a_failure() -> None:
     done = Turn(role="assistant", author="m", blocks=(Text("Done."),))
-    good = Session(id="s", source=SourceRef(file=""), turns=(GO, done), segments=(Segment(start=0, end=2),), outcome=1.0)
+    good = Session(
+        id="s",
+        source=SourceRef(file=""),
+        turns=(GO, done),
+        segments=(Segment(start=0, end=2),),
+        outcome=1.0,
+    )
     assert spoken_against(good, 1) == () == spoken_against(replace(good, outcome=None), 1)
     assert spoken_against(replace(good, outcome=0.0), 1) == ("ended_in_failure",)
-    longer = replace(good, turns=(GO, done, GO, done), segments=(Segment(start=0, end=4),), outcome=0.0)
+    longer = replace(
+        good, turns=(GO, done, GO, done), segments=(Segment(start=0, end=4),), outcome=0.0
+    )
     assert spoken_against(longer, 1) == ()
 
 
@@ -47,7 +72,14 @@ def test_a_result_is_found_by_call_id_and_not_by_place() -> None:
     calls = Turn(role="assistant", author="m", blocks=(ToolCall("c1", "Read", {}),))
     other = Turn(role="assistant", author="m", blocks=(ToolCall("c2", "Read", {}),))
     results = Turn(
-        role="tool", author="environment", blocks=(ToolResult("c2", "File does not exist.", True), ToolResult("c1", "ok", False))
+        role="tool",
+        author="environment",
+        blocks=(ToolResult("c2", "File does not exist.", True), ToolResult("c1", "ok", False)),
     )
-    session = Session(id="s", source=SourceRef(file=""), turns=(GO, calls, other, results), segments=(Segment(start=0, end=4),))
+    session = Session(
+        id="s",
+        source=SourceRef(file=""),
+        turns=(GO, calls, other, results),
+        segments=(Segment(start=0, end=4),),
+    )
     assert spoken_against(session, 1) == () and spoken_against(session, 2) != ()

@@ -1,4 +1,5 @@
-"""The gate: no answer is paid for that cannot change what comes of a place, and none is saved that could, by the tiers of the settings."""
+"""The gate: no answer is paid for that cannot change what comes of a place, and none is saved that
+could, by the tiers of the settings."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
 from composer_replication.data.replay.agree import AnsweredTurn, Tier, comparison_of, weigh_place
-from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, usable, worth_judging
+from composer_replication.data.replay.price_gate import (
+    agrees,
+    no_pair_for,
+    still_open,
+    usable,
+    worth_judging,
+)
 from tests.data.teachers.made import calling
 
 COMMANDS = ("pytest -x tests/a.py", "pytest -q tests/a.py", "tox -e unit", "cat tests/a.py", "ls")
@@ -28,14 +35,22 @@ def bash(command: str) -> Turn:
 
 def place(own: Turn, *turns: Turn, **facts: object) -> AnsweredTurn:
     """A place with one answer of each family a, b, c, ..."""
-    answers = tuple(Answer(site_id="s:1:-", teacher=f, family=f, turn=turn) for f, turn in zip("abcdefgh", turns, strict=False))
+    answers = tuple(
+        Answer(site_id="s:1:-", teacher=f, family=f, turn=turn)
+        for f, turn in zip("abcdefgh", turns, strict=False)
+    )
     return replace(AnsweredTurn(session_id="s", turn=1, own=own, answers=answers), **facts)
 
 
 def comes_of(at: AnsweredTurn, tiers: Sequence[Tier], min_families: int) -> object:
-    """What training sees of a verdict: the pair's chosen action at its tier, or that there is none."""
+    """What training sees of a verdict: the pair's chosen action at its tier, or that there is
+    none."""
     verdict = weigh_place(at, min_families=min_families, tiers=tiers)
-    return None if verdict.chosen is None else (verdict.tier, comparison_of(verdict.tier)(verdict.chosen.turn))
+    return (
+        None
+        if verdict.chosen is None
+        else (verdict.tier, comparison_of(verdict.tier)(verdict.chosen.turn))
+    )
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -53,7 +68,9 @@ def test_it_is_closed_exactly_where_no_further_answer_changes_what_comes_of_it(
     at = place(bash(own), *map(bash, said), erred=erred)
     is_open = still_open(at, left=left, min_families=min_families, tiers=tiers)
     if at.answers and agrees(at, at.answers[0], tiers=tiers):
-        assert not is_open  # the one rule that is a wager: who contradicts the student and the first teacher is rarely right
+        # the one rule that is a wager: who contradicts the student and the first teacher is rarely
+        # right
+        assert not is_open
         return
     ends = {
         comes_of(place(bash(own), *map(bash, (*said, *more)), erred=erred), tiers, min_families)
@@ -66,12 +83,18 @@ def test_a_majority_that_the_last_answer_may_tie_is_not_settled() -> None:
     """Two against one, and one to come: with two against two there is no pair."""
     at = place(bash("ls"), bash("tox"), bash("tox"), bash("pytest"))
     assert still_open(at, left=1, min_families=2) and comes_of(at, ("exact",), 2) is not None
-    assert comes_of(replace(at, answers=(*at.answers, replace(at.answers[2], family="d"))), ("exact",), 2) is None
+    assert (
+        comes_of(
+            replace(at, answers=(*at.answers, replace(at.answers[2], family="d"))), ("exact",), 2
+        )
+        is None
+    )
     assert not still_open(replace(at, answers=at.answers[:2]), left=1, min_families=2)
 
 
 def test_where_agreement_can_only_be_tied_the_looser_tier_settles_it() -> None:
-    """Word for word one did as the student did and two as each other: one more makes a tie. On the same file five contradict it."""
+    """Word for word one did as the student did and two as each other: one more makes a tie. On the
+    same file five contradict it."""
     runs = [bash(f"pytest -{option} tests/a.py") for option in "xxqsv"]
     at = place(bash("ls"), *runs[:2], bash("ls"), *runs[2:])
     assert not still_open(at, left=1, min_families=4, tiers=("exact", "target"))
@@ -81,14 +104,21 @@ def test_where_agreement_can_only_be_tied_the_looser_tier_settles_it() -> None:
 def test_an_answer_is_used_that_is_as_sure_as_it_has_to_be() -> None:
     answer = Answer(site_id="s:1:-", teacher="a", family="a", turn=bash("ls"), confidence=0.5)
     assert usable(answer, min_confidence=0.5) and not usable(answer, min_confidence=0.51)
-    assert usable(replace(answer, confidence=None), min_confidence=1.0) and not usable(replace(answer, problem="cut_off"))
+    assert usable(replace(answer, confidence=None), min_confidence=1.0) and not usable(
+        replace(answer, problem="cut_off")
+    )
 
 
-def test_answers_that_are_the_same_at_a_looser_tier_keep_it_open_and_agreement_at_every_tier_closes_it() -> None:
+def test_answers_that_are_the_same_at_a_looser_tier_keep_it_open_and_agreement_at_every_tier_closes_it() -> (
+    None
+):
     one, two, same = bash(COMMANDS[0]), bash(COMMANDS[1]), bash("pytest tests/a.py")
     assert not still_open(place(bash("ls"), one, two), left=1, min_families=3)
-    assert still_open(place(bash("ls"), one, two), left=1, min_families=3, tiers=("exact", "target"))
-    assert still_open(place(same, one), left=2, min_families=3, tiers=("exact", "target"))  # another command, on the same file
+    assert still_open(
+        place(bash("ls"), one, two), left=1, min_families=3, tiers=("exact", "target")
+    )
+    # another command, on the same file
+    assert still_open(place(same, one), left=2, min_families=3, tiers=("exact", "target"))
     assert still_open(place(same, one), left=3, min_families=3) and not still_open(
         place(same, one), left=3, min_families=3, tiers=("target",)
     )
@@ -101,17 +131,31 @@ def test_what_a_judge_may_put_together_counts_as_one_until_it_has_spoken() -> No
     assert not still_open(place(own, one, two), left=0, min_families=3, tiers=tiers)
     assert not still_open(place(own, one, own), left=1, min_families=3, tiers=tiers)
     how = {"min_families": 3, "need_evidence": False, "gaps": False}
-    assert worth_judging(place(own, one, two, three), **how) and not worth_judging(place(own, one, two, own), **how)
-    assert not worth_judging(place(own, one, two, three, own_family="a"), **how)  # two that are not the student's own
+    assert worth_judging(place(own, one, two, three), **how) and not worth_judging(
+        place(own, one, two, own), **how
+    )
+    # two that are not the student's own
+    assert not worth_judging(place(own, one, two, three, own_family="a"), **how)
     assert not worth_judging(place(own, one, two, three), **{**how, "need_evidence": True})
 
 
 def test_nobody_is_paid_where_no_answers_at_all_make_a_pair() -> None:
-    plain, against, late = place(bash("ls")), place(bash("ls"), evidence=("own_errored:x",)), place(bash("ls"), after_error=True)
+    plain, against, late = (
+        place(bash("ls")),
+        place(bash("ls"), evidence=("own_errored:x",)),
+        place(bash("ls"), after_error=True),
+    )
     few = {"num_families": 3, "min_families": 3}
-    reasons = [no_pair_for(at, **few, need_evidence=need, gaps=False) for need in (True, False) for at in (plain, against, late)]
+    reasons = [
+        no_pair_for(at, **few, need_evidence=need, gaps=False)
+        for need in (True, False)
+        for at in (plain, against, late)
+    ]
     assert reasons == ["no_evidence", "", "after_error", "", "", "after_error"]
-    assert no_pair_for(against, num_families=2, min_families=3, need_evidence=True, gaps=False) == "too_few_families"
+    assert (
+        no_pair_for(against, num_families=2, min_families=3, need_evidence=True, gaps=False)
+        == "too_few_families"
+    )
     assert (
         no_pair_for(plain, **few, need_evidence=True, gaps=True) == ""
     )  # an environment may still measure that another message leads further

@@ -1,4 +1,5 @@
-"""The judge: asked only where its word makes a pair, as seldom as possible, never about its own; its money goes through the ledger."""
+"""The judge: asked only where its word makes a pair, as seldom as possible, never about its own;
+its money goes through the ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from composer_replication.core.site import Answer, Preference
 from composer_replication.core.teacher import Price, Request, TeacherReply, worst_usd
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, Turn
 from composer_replication.data.replay.ask import place_of, replay
-from composer_replication.data.replay.judging import JudgeResult, judge_places, longest_request, most_questions, read_word
+from composer_replication.data.replay.judging import (
+    JudgeResult,
+    judge_places,
+    longest_request,
+    most_questions,
+    read_word,
+)
 from composer_replication.data.teachers.asking import Asker, Patience
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made
@@ -32,14 +39,25 @@ def say(words: str, author: str = "tiny") -> Turn:
 
 
 def session(own: Turn, name: str = "s1") -> Session:
-    return Session(id=name, source=SourceRef(file="f"), turns=(GO, own), segments=(Segment(start=0, end=2),))
+    return Session(
+        id=name, source=SourceRef(file="f"), turns=(GO, own), segments=(Segment(start=0, end=2),)
+    )
 
 
 def answers(*words: str) -> tuple[Answer, ...]:
-    return tuple(Answer(site_id="s1:1:-", teacher=f"t-{f}", family=f, turn=say(w, f), usd=0.5) for f, w in zip("abcd", words, strict=False))
+    return tuple(
+        Answer(site_id="s1:1:-", teacher=f"t-{f}", family=f, turn=say(w, f), usd=0.5)
+        for f, w in zip("abcd", words, strict=False)
+    )
 
 
-def judge(says: Callable[[str, str], Any], asked: list[tuple[str, str]], *, family: str = "z", price: float = 0.01) -> Made:
+def judge(
+    says: Callable[[str, str], Any],
+    asked: list[tuple[str, str]],
+    *,
+    family: str = "z",
+    price: float = 0.01,
+) -> Made:
     """A judge whose word depends on the two messages that it is shown."""
 
     async def act(request: Request) -> TeacherReply:
@@ -49,7 +67,9 @@ def judge(says: Callable[[str, str], Any], asked: list[tuple[str, str]], *, fami
         said = says(one, other)
         if isinstance(said, TeacherError):
             raise said
-        return TeacherReply(turn=say(said if isinstance(said, str) else json.dumps({"same": said}), "j"), problem="")
+        return TeacherReply(
+            turn=say(said if isinstance(said, str) else json.dumps({"same": said}), "j"), problem=""
+        )
 
     return Made(act, name="j", family=family, price=Price(request_usd=price), salt="j")
 
@@ -63,21 +83,44 @@ def test_another_model_than_the_judge_that_was_named_says_nothing(tmp_path: Path
         told = await umpire.ask(request)
         return replace(told, turn=replace(told.turn, author="claude-opus-4-5"))
 
-    told = judged(tmp_path, session(say("own")), answers("x", "y", "z"), replace(umpire, act=act, name="other"))
-    assert asked and told.counts["another model"] == len(asked) and not any(said for at in told.said.values() for said in at.values())
+    told = judged(
+        tmp_path,
+        session(say("own")),
+        answers("x", "y", "z"),
+        replace(umpire, act=act, name="other"),
+    )
+    assert (
+        asked
+        and told.counts["another model"] == len(asked)
+        and not any(said for at in told.said.values() for said in at.values())
+    )
 
 
 def first_word(one: str, other: str) -> bool:
     return one.split()[0] == other.split()[0]
 
 
-def judged(tmp_path: Path, one: Session, given: tuple[Answer, ...], teacher: Made, max_usd: float = 1.0, **how: Any) -> JudgeResult:
+def judged(
+    tmp_path: Path,
+    one: Session,
+    given: tuple[Answer, ...],
+    teacher: Made,
+    max_usd: float = 1.0,
+    **how: Any,
+) -> JudgeResult:
     settings, redactor = how.get("settings", SETTINGS), Redactor(key=b"a store")
 
     async def work() -> JudgeResult:
         with Ledger(tmp_path / LEDGER_NAME, max_usd=max_usd) as ledger:
             asker = Asker(ledger, patience=Patience(attempts=2, first_wait_s=0.001))
-            return await judge_places([one], [place_of(one, 1, given)], teacher, asker=asker, settings=settings, redactor=redactor)
+            return await judge_places(
+                [one],
+                [place_of(one, 1, given)],
+                teacher,
+                asker=asker,
+                settings=settings,
+                redactor=redactor,
+            )
 
     return asyncio.run(work())
 
@@ -91,21 +134,33 @@ def test_the_word_of_the_judge_makes_a_pair_and_stands_on_it_with_its_price(tmp_
     (one,) = replay([OWN], lambda s, t: ALIKE, min_families=3, tiers=SETTINGS.tiers, judge=found.at)
     assert isinstance(one.result, Preference)
     evidence = one.result.evidence
-    assert (evidence["tier"], evidence["judge"], evidence["families"]) == ("judge", "j", ["a", "b", "c"])
+    assert (evidence["tier"], evidence["judge"], evidence["families"]) == (
+        "judge",
+        "j",
+        ["a", "b", "c"],
+    )
     assert evidence["usd"] == {"t-a": 0.5, "t-b": 0.5, "t-c": 0.5, "j": pytest.approx(0.05)}
-    # Each message against the student's, then against the first other one: five questions, and not the six of all against all.
-    assert len(asked) == 5 == found.counts["bought"] and found.counts["same"] == 2 and found.counts["different"] == 3
+    # Each message against the student's, then against the first other one: five questions, and not
+    # the six of all against all.
+    assert (
+        len(asked) == 5 == found.counts["bought"]
+        and found.counts["same"] == 2
+        and found.counts["different"] == 3
+    )
     again = judged(tmp_path, OWN, ALIKE, judge(first_word, asked), max_usd=0.0)
     assert len(asked) == 5 and again.counts["kept"] == 5 and again.said == found.said
 
 
 def test_nothing_of_the_question_tells_whose_message_is_whose(tmp_path: Path) -> None:
-    """The order is that of the texts, so that the student's is now A and now B; no author and no family is named."""
+    """The order is that of the texts, so that the student's is now A and now B; no author and no
+    family is named."""
     asked: list[tuple[str, str]] = []
     for number, own in enumerate(("Zebras.", "Aunts.")):
         judged(tmp_path / str(number), session(say(own)), ALIKE, judge(first_word, asked))
     assert ("Look at a.py", "Zebras.") in asked and ("Aunts.", "Look at a.py") in asked
-    assert all(one <= other for one, other in asked) and not any("tiny" in text or "t-a" in text for both in asked for text in both)
+    assert all(one <= other for one, other in asked) and not any(
+        "tiny" in text or "t-a" in text for both in asked for text in both
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,9 +172,17 @@ def test_nothing_of_the_question_tells_whose_message_is_whose(tmp_path: Path) ->
         (ALIKE, {"need_evidence": True}, "Done."),
     ],
 )
-def test_nobody_pays_for_a_word_that_makes_no_pair(tmp_path: Path, given: tuple[Answer, ...], how: dict[str, Any], own: str) -> None:
+def test_nobody_pays_for_a_word_that_makes_no_pair(
+    tmp_path: Path, given: tuple[Answer, ...], how: dict[str, Any], own: str
+) -> None:
     asked: list[tuple[str, str]] = []
-    found = judged(tmp_path, session(say(own)), given, judge(first_word, asked), settings=SETTINGS.model_copy(update=how))
+    found = judged(
+        tmp_path,
+        session(say(own)),
+        given,
+        judge(first_word, asked),
+        settings=SETTINGS.model_copy(update=how),
+    )
     assert not asked and not found.counts
 
 
@@ -132,7 +195,18 @@ def test_it_is_not_asked_about_its_own_family(tmp_path: Path) -> None:
     assert not asked and one.outcome == "no_consensus"
 
 
-@pytest.mark.parametrize("word", [None, "yes", '{"same": 1}', '{"same": true, "why": "x"}', "[true]", '{"same": "true"}', "{" * 9000])
+@pytest.mark.parametrize(
+    "word",
+    [
+        None,
+        "yes",
+        '{"same": 1}',
+        '{"same": true, "why": "x"}',
+        "[true]",
+        '{"same": "true"}',
+        "{" * 9000,
+    ],
+)
 def test_what_is_no_strict_json_is_no_word(tmp_path: Path, word: Any) -> None:
     found = judged(tmp_path, OWN, ALIKE, judge(lambda one, other: word, []))
     (one,) = replay([OWN], lambda s, t: ALIKE, min_families=3, tiers=SETTINGS.tiers, judge=found.at)
@@ -159,7 +233,14 @@ def test_a_failing_judge_is_counted_and_a_key_that_is_not_accepted_ends_it(tmp_p
     found = judged(tmp_path, OWN, ALIKE, judge(lambda one, other: busy, asked))
     assert found.counts["failed"] == 6 and found.stopped is None
     asked.clear()
-    found = judged(tmp_path, OWN, ALIKE, judge(lambda one, other: TeacherError("401", again=False, billed=False, for_all=True), asked))
+    found = judged(
+        tmp_path,
+        OWN,
+        ALIKE,
+        judge(
+            lambda one, other: TeacherError("401", again=False, billed=False, for_all=True), asked
+        ),
+    )
     assert len(asked) == 1 and found.stopped is not None
 
 
@@ -171,10 +252,23 @@ def test_no_secret_is_shown_and_what_is_too_long_is_not_judged(tmp_path: Path) -
         return TeacherReply(turn=say('{"same": false}', "j"))
 
     secret = "ghp_" + "a1B2c3D4" * 5
-    call = Turn(role="assistant", author="tiny", blocks=(ToolCall("c", "login", {"password": "hunter2-horse", "by": secret}),))
+    call = Turn(
+        role="assistant",
+        author="tiny",
+        blocks=(ToolCall("c", "login", {"password": "hunter2-horse", "by": secret}),),
+    )
     own = replace(session(call), turns=(replace(GO, blocks=(Text(f"use {secret}"),)), call))
-    judged(tmp_path, own, answers("Look at " + secret, "Look into it", "Look"), replace(judge(first_word, []), act=act))
-    assert len(sent) == 6 and not any(word in text for text in sent for word in (secret, "hunter2")) and "REDACTED" in sent[0]
+    judged(
+        tmp_path,
+        own,
+        answers("Look at " + secret, "Look into it", "Look"),
+        replace(judge(first_word, []), act=act),
+    )
+    assert (
+        len(sent) == 6
+        and not any(word in text for text in sent for word in (secret, "hunter2"))
+        and "REDACTED" in sent[0]
+    )
     long = answers("Look " + "x" * 9000, "Look into it", "Look")
     found = judged(tmp_path / "long", OWN, long, judge(first_word, []))
     assert found.counts["too long"] == 3 and found.counts["bought"] == 3
@@ -194,8 +288,16 @@ def test_no_question_costs_more_than_the_longest(tmp_path: Path) -> None:
         paid.append(worst_usd(teacher, request))
         return TeacherReply(turn=say('{"same": null}', "j"))
 
-    teacher = Counting(act, name="j", family="z", price=Price(input_usd_per_mtok=1.0, output_usd_per_mtok=1.0), salt="j")
+    teacher = Counting(
+        act,
+        name="j",
+        family="z",
+        price=Price(input_usd_per_mtok=1.0, output_usd_per_mtok=1.0),
+        salt="j",
+    )
     own = say('"' * 7_900)
     big = replace(session(own), turns=(replace(GO, blocks=(Text('"' * 50_000),)), own))
     judged(tmp_path, big, answers(*(letter + '"' * 7_900 for letter in "xyz")), teacher)
-    assert len(paid) == most_questions(3) and max(paid) <= worst_usd(teacher, longest_request(SETTINGS))
+    assert len(paid) == most_questions(3) and max(paid) <= worst_usd(
+        teacher, longest_request(SETTINGS)
+    )

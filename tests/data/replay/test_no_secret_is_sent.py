@@ -1,4 +1,5 @@
-"""The bytes of a prompt to a teacher hold none of the planted secrets, even of a session that nobody redacted when it was read."""
+"""The bytes of a prompt to a teacher hold none of the planted secrets, even of a session that
+nobody redacted when it was read."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SECRETS = planted()
 
 
 def session_of(folder: Path, secrets: list[Planted]) -> Session:
-    """Secrets in what the human wrote, what the model wrote, in arguments, in results, and in the folder's name."""
+    """Secrets in what the human wrote, what the model wrote, in arguments, in results, and in the
+    folder's name."""
     log = new_log()
     for number, one in enumerate(secrets):
         if number % 4 == 0:
@@ -38,7 +40,11 @@ def session_of(folder: Path, secrets: list[Planted]) -> Session:
 
 def sent_about(session: Session, redactor: Redactor) -> str:
     """The JSON of every request about a session, as one text."""
-    teacher = OpenAICompatible("t", TeacherSettings(model="acme/m", base_url="http://localhost:1/v1", key_env=""), environ={})
+    teacher = OpenAICompatible(
+        "t",
+        TeacherSettings(model="acme/m", base_url="http://localhost:1/v1", key_env=""),
+        environ={},
+    )
     settings = ReplaySettings(max_prompt_tokens=10**6)
     steps = all_steps(session)[-1:]  # the last step's prompt holds all messages before it
     asked = list(teacher_requests(session, steps, settings=settings, redactor=redactor))
@@ -48,7 +54,14 @@ def sent_about(session: Session, redactor: Redactor) -> str:
 
 def left_in(sent: str) -> list[str]:
     """Kinds of the secrets of which a line can be read in a text."""
-    lines = {one: [line[2:-2] for line in one.secret.split("\n") if len(line) >= 10 and not line.startswith("-----")] for one in SECRETS}
+    lines = {
+        one: [
+            line[2:-2]
+            for line in one.secret.split("\n")
+            if len(line) >= 10 and not line.startswith("-----")
+        ]
+        for one in SECRETS
+    }
     return [one.kind for one, pieces in lines.items() if any(piece in sent for piece in pieces)]
 
 
@@ -61,7 +74,12 @@ def test_planted_secrets_are_not_in_the_bytes_that_are_sent(tmp_path: Path) -> N
 
 
 def test_the_same_store_sends_the_same_bytes_again(tmp_path: Path) -> None:
-    """The ledger knows a request by its bytes: with other names in each run every answer would be paid for twice."""
+    """The ledger knows a request by its bytes: with other names in each run every answer would be
+    paid for twice."""
     session = session_of(tmp_path, SECRETS[:40])
-    assert sent_about(session, Redactor(environ={}, key=b"k")) == sent_about(session, Redactor(environ={}, key=b"k"))
-    assert sent_about(session, Redactor(environ={}, key=b"k")) != sent_about(session, Redactor(environ={}, key=b"l"))
+    assert sent_about(session, Redactor(environ={}, key=b"k")) == sent_about(
+        session, Redactor(environ={}, key=b"k")
+    )
+    assert sent_about(session, Redactor(environ={}, key=b"k")) != sent_about(
+        session, Redactor(environ={}, key=b"l")
+    )

@@ -7,7 +7,18 @@ from typing import Any
 
 from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.site import Site
-from composer_replication.core.trace import ENVIRONMENT, HUMAN, Block, Segment, Session, SourceRef, Text, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    ENVIRONMENT,
+    HUMAN,
+    Block,
+    Segment,
+    Session,
+    SourceRef,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from composer_replication.data.sites.find_sites import find_sites
 
 MODEL = "claude-opus-4-5"
@@ -29,7 +40,11 @@ def bash(call_id: str, command: str, **more: Any) -> tuple[str, str, dict[str, A
 
 def results(*given: tuple[str, str] | tuple[str, str, bool | None]) -> Turn:
     """A tool message: (call id, text) or (call id, text, is_error)."""
-    return Turn(role="tool", author=ENVIRONMENT, blocks=tuple(ToolResult(g[0], g[1], g[2] if len(g) > 2 else None) for g in given))
+    return Turn(
+        role="tool",
+        author=ENVIRONMENT,
+        blocks=tuple(ToolResult(g[0], g[1], g[2] if len(g) > 2 else None) for g in given),
+    )
 
 
 def failed(call_id: str, text: str) -> Turn:
@@ -37,13 +52,26 @@ def failed(call_id: str, text: str) -> Turn:
 
 
 def session(*turns: Turn, **more: Any) -> Session:
-    given: dict[str, Any] = {"id": "s1", "source": SourceRef(file="a.jsonl"), "segments": (Segment(start=0, end=len(turns)),), **more}
+    given: dict[str, Any] = {
+        "id": "s1",
+        "source": SourceRef(file="a.jsonl"),
+        "segments": (Segment(start=0, end=len(turns)),),
+        **more,
+    }
     return Session(turns=turns, **given)
 
 
-def one_call(tool: str, arguments: dict[str, Any], text: str, error: bool | None = True, **more: Any) -> Session:
+def one_call(
+    tool: str, arguments: dict[str, Any], text: str, error: bool | None = True, **more: Any
+) -> Session:
     """human · the call c1 · its result · an answer."""
-    return session(human("do it"), calls(("c1", tool, arguments)), results(("c1", text, error)), calls("done"), **more)
+    return session(
+        human("do it"),
+        calls(("c1", tool, arguments)),
+        results(("c1", text, error)),
+        calls("done"),
+        **more,
+    )
 
 
 def find(log: Session, **settings: Any) -> list[Site]:
@@ -58,8 +86,11 @@ def only(log: Session, **settings: Any) -> Site:
 
 
 def random_segments(num_turns: int, random: Any) -> tuple[Segment, ...]:
-    """Segments that cut a session at random turns, each with random earlier ranges in view; call ids `c0` ... may be cleared."""
-    cuts = sorted({0, num_turns, *(random.randrange(num_turns + 1) for _ in range(random.choice([0, 1, 3])))})
+    """Segments that cut a session at random turns, each with random earlier ranges in view; call
+    ids `c0` ... may be cleared."""
+    cuts = sorted(
+        {0, num_turns, *(random.randrange(num_turns + 1) for _ in range(random.choice([0, 1, 3])))}
+    )
     segments: list[Segment] = []
     for start, end in pairwise(cuts):
         edges = sorted({random.randrange(start + 1) for _ in range(random.choice([0, 2, 4]))})

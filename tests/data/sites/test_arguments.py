@@ -1,4 +1,5 @@
-"""Arguments against JSON Schema: what fits, what does not and why, and what is left open because it is not read."""
+"""Arguments against JSON Schema: what fits, what does not and why, and what is left open because it
+is not read."""
 
 from __future__ import annotations
 
@@ -15,12 +16,22 @@ READ: dict[str, Any] = {
         "path": {"type": "string", "minLength": 1, "description": "x"},
         "limit": {"type": ["integer", "null"], "minimum": 1, "maximum": 10},
         "mode": {"enum": ["text", 1]},
-        "lines": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}, "maxItems": 2},
+        "lines": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]},
+            "maxItems": 2,
+        },
         "where": {"anyOf": [{"type": "string"}, {"$ref": "#/definitions/place"}]},
     },
     "required": ["path"],
     "additionalProperties": False,
-    "definitions": {"place": {"type": "object", "properties": {"row": {"type": "integer", "exclusiveMinimum": 0}}, "required": ["row"]}},
+    "definitions": {
+        "place": {
+            "type": "object",
+            "properties": {"row": {"type": "integer", "exclusiveMinimum": 0}},
+            "required": ["row"],
+        }
+    },
 }
 
 
@@ -51,7 +62,10 @@ def test_what_fits_has_no_problem_and_leaves_nothing_open(arguments: dict[str, A
         ({"path": "a", "limit": 11}, "limit: 11 is above 10"),
         ({"path": "a", "mode": True}, 'mode: true is none of "text", 1'),
         ({"path": "a", "lines": [{}]}, "lines.[0]: 'n' is missing"),
-        ({"path": "a", "lines": [{"n": 1}] * 3}, 'lines: [{"n": 1}, {"n": 1}, {"n": 1}] is longer than 2'),
+        (
+            {"path": "a", "lines": [{"n": 1}] * 3},
+            'lines: [{"n": 1}, {"n": 1}, {"n": 1}] is longer than 2',
+        ),
         ({"path": "a", "where": {"row": 0}}, 'where: {"row": 0} fits none of its alternatives'),
     ],
 )
@@ -59,23 +73,49 @@ def test_each_problem_is_named_with_its_place(arguments: dict[str, Any], problem
     assert misfit(arguments, READ).problem == problem
 
 
-@pytest.mark.parametrize("keyword", ["not", "patternProperties", "if", "format", "pattern", "oneOf"])
-def test_a_keyword_that_is_not_read_leaves_the_question_open_and_a_found_problem_stands(keyword: str) -> None:
-    schema = {"type": "object", "properties": {"path": {"type": "string", keyword: {}}}, "required": ["path"]}
+@pytest.mark.parametrize(
+    "keyword", ["not", "patternProperties", "if", "format", "pattern", "oneOf"]
+)
+def test_a_keyword_that_is_not_read_leaves_the_question_open_and_a_found_problem_stands(
+    keyword: str,
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"path": {"type": "string", keyword: {}}},
+        "required": ["path"],
+    }
     assert misfit({"path": "a"}, schema) == Misfit(unread=keyword)
     assert misfit({"path": 1}, schema).problem
     assert misfit({}, schema).problem == "'path' is missing"
 
 
 def test_no_schema_is_taken_for_one_that_forbids_nothing_by_mistake() -> None:
-    endless: dict[str, Any] = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "properties": {"x": {"$ref": "#/$defs/a"}}}
+    endless: dict[str, Any] = {
+        "$defs": {"a": {"$ref": "#/$defs/a"}},
+        "properties": {"x": {"$ref": "#/$defs/a"}},
+    }
     assert misfit({"x": 1}, endless).unread == "nesting"
     assert misfit({"x": 1}, {"properties": {"x": {"$ref": "http://elsewhere/y"}}}).unread == "$ref"
     assert misfit({"x": 1}, {"properties": {"x": False}}).problem == "x: 1 is not allowed"
     assert misfit({"x": 1}, {"properties": {"x": {"type": "date"}}}).unread == "type"
-    assert misfit({"x": 1}, {"properties": {"x": {"anyOf": [{"type": "string"}, {"not": {}}]}}}) == Misfit(unread="not")
+    assert misfit(
+        {"x": 1}, {"properties": {"x": {"anyOf": [{"type": "string"}, {"not": {}}]}}}
+    ) == Misfit(unread="not")
     assert misfit({"x": 1}, {"allOf": [{"required": ["y"]}]}).problem == "'y' is missing"
-    for broken in ({"properties": []}, {"required": "x"}, {"enum": 3}, {"items": [{}]}, {"anyOf": {}}, {"minimum": "1"}):
-        assert misfit({"x": 1}, {"properties": {"x": broken}}).problem == "" and misfit({"x": [1]}, {"properties": {"x": broken}}).unread
+    for broken in (
+        {"properties": []},
+        {"required": "x"},
+        {"enum": 3},
+        {"items": [{}]},
+        {"anyOf": {}},
+        {"minimum": "1"},
+    ):
+        assert (
+            misfit({"x": 1}, {"properties": {"x": broken}}).problem == ""
+            and misfit({"x": [1]}, {"properties": {"x": broken}}).unread
+        )
     wide = {"additionalProperties": {"type": "string"}}
-    assert misfit({"x": "a"}, wide) == Misfit() and misfit({"x": 1}, wide).problem == "x: 1 is not a string"
+    assert (
+        misfit({"x": "a"}, wide) == Misfit()
+        and misfit({"x": 1}, wide).problem == "x: 1 is not a string"
+    )

@@ -7,7 +7,16 @@ import pytest
 from composer_replication.data.sites.effects import Gone, effects, resolve
 from composer_replication.data.sites.shell import parse
 
-EVERYTHING = ["/w/a.go", "/w/data.go", "/w/dir", "/w/dir/b.go", "/w/dir2/c.go", "/w/src/a.go", "/tmp/x/a.go", "/home/me/z"]
+EVERYTHING = [
+    "/w/a.go",
+    "/w/data.go",
+    "/w/dir",
+    "/w/dir/b.go",
+    "/w/dir2/c.go",
+    "/w/src/a.go",
+    "/tmp/x/a.go",
+    "/home/me/z",
+]
 
 
 def left(line: str, cwd: str | None = "/w") -> list[str]:
@@ -115,7 +124,14 @@ def test_where_a_line_leaves_the_shell(line: str, cwd: str | None) -> None:
 
 
 def test_where_each_command_of_a_line_stood() -> None:
-    assert effects(parse("ls && cd a && ls && (cd b && ls) && ls"), "/w").at == ["/w", "/w", "/w/a", "/w/a", "/w/a/b", "/w/a"]
+    assert effects(parse("ls && cd a && ls && (cd b && ls) && ls"), "/w").at == [
+        "/w",
+        "/w",
+        "/w/a",
+        "/w/a",
+        "/w/a/b",
+        "/w/a",
+    ]
 
 
 def test_a_home_is_known_from_where_the_shell_stands() -> None:

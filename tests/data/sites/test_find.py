@@ -18,7 +18,19 @@ from composer_replication.core.site import Site
 from composer_replication.core.trace import Event, Segment, Session, SourceRef, Turn
 from composer_replication.data.sites.find_sites import DETECTORS, find_sites
 from composer_replication.data.sites.summary import summarise
-from tests.data.sites.builder import MODEL, bash, calls, failed, find, human, one_call, only, random_segments, results, session
+from tests.data.sites.builder import (
+    MODEL,
+    bash,
+    calls,
+    failed,
+    find,
+    human,
+    one_call,
+    only,
+    random_segments,
+    results,
+    session,
+)
 
 MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
 
@@ -26,7 +38,12 @@ MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
 def test_the_site_is_the_message_that_holds_the_call_not_the_turn_after_the_error() -> None:
     site = only(one_call("Read", {"file_path": "x.py"}, MISSING))
     assert (site.turn, site.evidence, site.call_id, site.tool) == (1, (2,), "c1", "Read")
-    assert (site.kind, site.category, site.flagged, site.author) == ("file_missing", "mistake", True, MODEL)
+    assert (site.kind, site.category, site.flagged, site.author) == (
+        "file_missing",
+        "mistake",
+        True,
+        MODEL,
+    )
     assert site.detail == "File does not exist."
 
 
@@ -50,7 +67,10 @@ def test_each_of_two_failing_calls_of_one_message_is_a_site_of_its_own_in_call_o
         calls(("a", "Read", {"file_path": "1"}), ("b", "Edit", {"file_path": "2"})),
         results(("b", "File has not been read yet. Read it first", True), ("a", MISSING, True)),
     )
-    assert [(s.call_id, s.kind) for s in find(log)] == [("a", "file_missing"), ("b", "edit_not_read")]
+    assert [(s.call_id, s.kind) for s in find(log)] == [
+        ("a", "file_missing"),
+        ("b", "edit_not_read"),
+    ]
 
 
 def test_turns_copied_from_another_session_give_no_site() -> None:
@@ -65,10 +85,19 @@ def test_a_call_without_a_result_is_no_site() -> None:
 
 def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None:
     assert only(one_call("Read", {"file_path": "x"}, MISSING, error=None)).flagged is False
-    assert find(one_call("Read", {"file_path": "x"}, "     1\tFile does not exist.", error=None)) == []
+    assert (
+        find(one_call("Read", {"file_path": "x"}, "     1\tFile does not exist.", error=None)) == []
+    )
     assert find(one_call("Read", {"file_path": "x"}, MISSING, error=False)) == []
     assert (
-        only(one_call("Bash", {"command": "cat nowhere"}, "Exit code 1\ncat: nowhere: No such file or directory", error=None)).category
+        only(
+            one_call(
+                "Bash",
+                {"command": "cat nowhere"},
+                "Exit code 1\ncat: nowhere: No such file or directory",
+                error=None,
+            )
+        ).category
         == "mistake"
     )
 
@@ -76,11 +105,36 @@ def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None
 @pytest.mark.parametrize(
     ("words", "call", "text", "found"),
     [
-        ("Let me check if there's a config for that.", ("c", "Grep", {"path": "bun.toml"}), MISSING, "path_explored"),
-        ("Now I see whether src/a.py exists.", ("c", "Read", {"file_path": "src/a.py"}), MISSING, "path_explored"),
-        ("It exists, I think. Now let me read the config.", ("c", "Read", {"file_path": "src/a.py"}), MISSING, "file_missing"),
-        ("I wonder if there is a bug. Reading the parser now.", ("c", "Read", {"file_path": "src/a.py"}), MISSING, "file_missing"),
-        ("Let me see if it exists.", ("c", "Edit", {"file_path": "src/a.py"}), MISSING, "file_missing"),
+        (
+            "Let me check if there's a config for that.",
+            ("c", "Grep", {"path": "bun.toml"}),
+            MISSING,
+            "path_explored",
+        ),
+        (
+            "Now I see whether src/a.py exists.",
+            ("c", "Read", {"file_path": "src/a.py"}),
+            MISSING,
+            "path_explored",
+        ),
+        (
+            "It exists, I think. Now let me read the config.",
+            ("c", "Read", {"file_path": "src/a.py"}),
+            MISSING,
+            "file_missing",
+        ),
+        (
+            "I wonder if there is a bug. Reading the parser now.",
+            ("c", "Read", {"file_path": "src/a.py"}),
+            MISSING,
+            "file_missing",
+        ),
+        (
+            "Let me see if it exists.",
+            ("c", "Edit", {"file_path": "src/a.py"}),
+            MISSING,
+            "file_missing",
+        ),
         (
             "",
             bash("c", "cat a.md", description="Check if notes exist"),
@@ -95,44 +149,75 @@ def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None
         ),
     ],
 )
-def test_a_path_is_explored_where_the_message_asks_whether_it_is_there(words: str, call: Any, text: str, found: str) -> None:
+def test_a_path_is_explored_where_the_message_asks_whether_it_is_there(
+    words: str, call: Any, text: str, found: str
+) -> None:
     site = only(session(human("x"), calls(words, call), failed("c", text)))
-    assert (site.kind, site.category) == (found, "failed_check" if found == "path_explored" else "mistake")
+    assert (site.kind, site.category) == (
+        found,
+        "failed_check" if found == "path_explored" else "mistake",
+    )
 
 
 def test_explored_paths_are_trained_on_only_where_that_is_asked_for() -> None:
-    log = one_call("Bash", {"command": "ls nowhere"}, "Exit code 1\nls: nowhere: No such file or directory")
+    log = one_call(
+        "Bash", {"command": "ls nowhere"}, "Exit code 1\nls: nowhere: No such file or directory"
+    )
     assert summarise(find(log)).apart == {"failed_check/path_explored": 1}
     assert summarise(find(log, explored_paths="mistake")).kinds == {"path_explored": 1}
 
 
 def test_a_program_that_is_installed_but_not_on_the_path_is_no_mistake() -> None:
-    missed = (calls(bash("a", "go build ./x")), failed("a", "Exit code 127\n/bin/bash: line 1: go: command not found"))
+    missed = (
+        calls(bash("a", "go build ./x")),
+        failed("a", "Exit code 127\n/bin/bash: line 1: go: command not found"),
+    )
     by_path = (calls(bash("b", "/usr/local/go/bin/go build ./x")), results(("b", "ok", None)))
-    assert [(s.category, s.kind) for s in find(session(human("x"), *missed, *by_path))] == [("environment", "not_on_path")]
-    assert [(s.category, s.kind) for s in find(session(human("x"), *missed))] == [("mistake", "shell_unknown_command")]
-    assert [s.category for s in find(session(human("x"), *by_path, *missed))] == ["mistake"]  # it had been shown where it lies
+    assert [(s.category, s.kind) for s in find(session(human("x"), *missed, *by_path))] == [
+        ("environment", "not_on_path")
+    ]
+    assert [(s.category, s.kind) for s in find(session(human("x"), *missed))] == [
+        ("mistake", "shell_unknown_command")
+    ]
+    # it had been shown where it lies
+    assert [s.category for s in find(session(human("x"), *by_path, *missed))] == ["mistake"]
 
 
 def test_a_result_before_its_call_is_damage_of_the_log_and_costs_no_other_site() -> None:
     # It was an error once: one odd session then stopped the search in every other.
     odd = (failed("c1", MISSING), calls(("c1", "Read", {"file_path": "x"})))
     assert find(session(human("x"), *odd)) == []
-    log = session(human("x"), *odd, calls(("c2", "Read", {"file_path": "y"})), failed("c2", MISSING))
+    log = session(
+        human("x"), *odd, calls(("c2", "Read", {"file_path": "y"})), failed("c2", MISSING)
+    )
     assert [s.call_id for s in find(log)] == ["c2"]
 
 
-# user code by import path -------------------------------------------------------------------------------------------
+# user code by import path -------------------------------------------------------------------------
 
 
 def shouting(log: Session) -> Iterator[Site]:
     for index, turn in log.assistant_turns():
         if turn.text.isupper():
-            yield Site(session_id=log.id, turn=index, kind="shouting", detector="mine", evidence=(index + 1,))
+            yield Site(
+                session_id=log.id,
+                turn=index,
+                kind="shouting",
+                detector="mine",
+                evidence=(index + 1,),
+            )
 
 
 def second_opinion(log: Session) -> Iterator[Site]:
-    yield Site(session_id=log.id, turn=1, call_id="c1", kind="mine", detector="mine", evidence=(2,), category="mistake")
+    yield Site(
+        session_id=log.id,
+        turn=1,
+        call_id="c1",
+        kind="mine",
+        detector="mine",
+        evidence=(2,),
+        category="mistake",
+    )
 
 
 def not_sites(log: Session) -> list[Any]:
@@ -161,7 +246,9 @@ def at_a_human(log: Session) -> list[Site]:
 
 
 def at_no_call(log: Session) -> list[Site]:
-    return [Site(session_id=log.id, turn=1, call_id="c9", kind="mine", detector="mine", evidence=(2,))]
+    return [
+        Site(session_id=log.id, turn=1, call_id="c9", kind="mine", detector="mine", evidence=(2,))
+    ]
 
 
 def of_another_session(log: Session) -> list[Site]:
@@ -197,7 +284,8 @@ def test_one_site_a_call_and_a_mistake_wins_over_what_stands_apart() -> None:
     assert only(log).category == "failed_check"
     assert only(log, detectors=("failed_check", f"{HERE}:second_opinion")).kind == "mine"
     wrong = one_call("Read", {"file_path": "x"}, MISSING)
-    assert only(wrong, detectors=("tool_error", f"{HERE}:second_opinion")).kind == "file_missing"  # the earlier detector keeps it
+    # the earlier detector keeps it
+    assert only(wrong, detectors=("tool_error", f"{HERE}:second_opinion")).kind == "file_missing"
 
 
 @pytest.mark.parametrize(
@@ -229,9 +317,14 @@ def test_a_detector_that_cannot_be_used_is_named(path: str, words: str) -> None:
         ("with_evidence_elsewhere", "yields evidence at turn 99"),
     ],
 )
-def test_what_a_detector_of_the_user_does_wrong_is_laid_at_its_door(function: str, words: str) -> None:
+def test_what_a_detector_of_the_user_does_wrong_is_laid_at_its_door(
+    function: str, words: str
+) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        find(one_call("Read", {"file_path": "x"}, "ok", error=False), detectors=(f"{HERE}:{function}",))
+        find(
+            one_call("Read", {"file_path": "x"}, "ok", error=False),
+            detectors=(f"{HERE}:{function}",),
+        )
     assert f"{HERE}:{function}" in str(caught.value)
     assert "s1" in str(caught.value)
 
@@ -244,18 +337,28 @@ def test_an_error_in_the_users_function_keeps_its_cause_and_names_file_and_line(
     assert f"test_find.py:{line} [sites.error_kind]" in caught.value.where
 
 
-def test_a_module_of_the_users_that_breaks_on_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_the_users_that_breaks_on_import_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "breaks_on_import_x.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match="importing 'breaks_on_import_x' raised ZeroDivisionError"):
+    with pytest.raises(
+        ConfigError, match="importing 'breaks_on_import_x' raised ZeroDivisionError"
+    ):
         find(session(human("x")), detectors=("breaks_on_import_x:f",))
 
 
 def test_a_kind_function_renames_and_cannot_turn_a_rejection_into_a_mistake() -> None:
     log = one_call("Edit", {"file_path": "x"}, "The user doesn't want to p", error=True)
-    site = only(one_call("Edit", {"file_path": "x"}, "The user doesn't want to proceed with this."), error_kind=f"{HERE}:kind_by_length")
+    site = only(
+        one_call("Edit", {"file_path": "x"}, "The user doesn't want to proceed with this."),
+        error_kind=f"{HERE}:kind_by_length",
+    )
     assert (site.kind, site.category) == ("user_rejected", "rejected")
-    renamed = only(one_call("Read", {"file_path": "x"}, "File does not exist."), error_kind=f"{HERE}:kind_by_length")
+    renamed = only(
+        one_call("Read", {"file_path": "x"}, "File does not exist."),
+        error_kind=f"{HERE}:kind_by_length",
+    )
     assert (renamed.kind, renamed.category) == ("Read_20", "mistake")
     with pytest.raises(ConfigError, match="not a name"):
         find(log, error_kind=f"{HERE}:a_number")
@@ -265,11 +368,17 @@ def test_the_default_detectors_are_the_built_in_ones() -> None:
     assert set(SitesSettings().detectors) == set(DETECTORS)
 
 
-# recovery -----------------------------------------------------------------------------------------------------------
+# recovery -----------------------------------------------------------------------------------------
 
 
 def test_recovery_is_off_by_default_and_warns_when_asked_for() -> None:
-    log = session(human("x"), calls(("c1", "Read", {"file_path": "x"})), failed("c1", MISSING), human("hm"), calls("let me list"))
+    log = session(
+        human("x"),
+        calls(("c1", "Read", {"file_path": "x"})),
+        failed("c1", MISSING),
+        human("hm"),
+        calls("let me list"),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert only(log).turn == 1
@@ -277,34 +386,59 @@ def test_recovery_is_off_by_default_and_warns_when_asked_for() -> None:
         site = only(log, site="recovery")
     counts = summarise([site])
     assert (counts.num_mistakes, counts.num_recoveries) == (1, 1)
-    assert (site.turn, site.category, site.evidence, site.call_id, site.kind) == (4, "recovery", (2,), None, "file_missing")
+    assert (site.turn, site.category, site.evidence, site.call_id, site.kind) == (
+        4,
+        "recovery",
+        (2,),
+        None,
+        "file_missing",
+    )
 
 
 def test_recovery_leaves_other_categories_alone_and_needs_the_error_in_view() -> None:
-    turns = (human("x"), calls(("c1", "Read", {"file_path": "x"})), failed("c1", MISSING), human("again"), calls("ok"))
+    turns = (
+        human("x"),
+        calls(("c1", "Read", {"file_path": "x"})),
+        failed("c1", MISSING),
+        human("again"),
+        calls("ok"),
+    )
     rewound = Session(
-        id="s1", source=SourceRef(file="a"), turns=turns, segments=(Segment(start=0, end=3), Segment(start=3, end=5, context=((0, 1),)))
+        id="s1",
+        source=SourceRef(file="a"),
+        turns=turns,
+        segments=(Segment(start=0, end=3), Segment(start=3, end=5, context=((0, 1),))),
     )
     with pytest.warns(UserWarning):
         assert find(rewound, site="recovery") == []
-    rejected = one_call("Edit", {"file_path": "x"}, "The user doesn't want to proceed with this tool use.")
+    rejected = one_call(
+        "Edit", {"file_path": "x"}, "The user doesn't want to proceed with this tool use."
+    )
     with pytest.warns(UserWarning):
         assert only(rejected, site="recovery").category == "rejected"
 
 
 def slow_recovery(log: Session, error: int) -> int | None:
-    return next((i for i, _ in log.assistant_turns() if i > error and error in log.context_indices(i)), None)
+    return next(
+        (i for i, _ in log.assistant_turns() if i > error and error in log.context_indices(i)), None
+    )
 
 
-@given(st.lists(st.sampled_from("eaho"), min_size=1, max_size=14), st.randoms(use_true_random=False))
-def test_the_recovery_is_the_first_message_that_has_the_error_in_view(pieces: list[str], random: Any) -> None:
+@given(
+    st.lists(st.sampled_from("eaho"), min_size=1, max_size=14), st.randoms(use_true_random=False)
+)
+def test_the_recovery_is_the_first_message_that_has_the_error_in_view(
+    pieces: list[str], random: Any
+) -> None:
     turns: list[Turn] = [human("go")]
     for i, piece in enumerate(pieces):
         if piece == "e":
             turns += [calls((f"c{i}", "Read", {"file_path": "x"})), failed(f"c{i}", MISSING)]
         else:
             turns.append(calls("hm") if piece == "a" else human("h"))
-    log = session(*turns, segments=random_segments(len(turns), random), copied=random.choice([0, 0, 2]))
+    log = session(
+        *turns, segments=random_segments(len(turns), random), copied=random.choice([0, 0, 2])
+    )
     expected = {(slow_recovery(log, s.evidence[0]), s.evidence) for s in find(log)}
     with pytest.warns(UserWarning):
         got = find(log, site="recovery")
@@ -312,7 +446,7 @@ def test_the_recovery_is_the_first_message_that_has_the_error_in_view(pieces: li
     assert {(s.turn, s.evidence) for s in got} <= expected
 
 
-# hooks, summary, properties -----------------------------------------------------------------------------------------
+# hooks, summary, properties -----------------------------------------------------------------------
 
 
 def test_a_hook_that_blocks_after_an_edit_stands_with_the_failed_checks() -> None:
@@ -321,15 +455,26 @@ def test_a_hook_that_blocks_after_an_edit_stands_with_the_failed_checks() -> Non
         calls(("c1", "Edit", {"file_path": "a.ts"})),
         results(("c1", "The file a.ts has been updated.")),
         calls("on"),
-        events=(Event(kind="hook_blocked", turn=3, call_id="c1", text="tsc: 2 errors"), Event(kind="hook_blocked", turn=3, text="no call")),
+        events=(
+            Event(kind="hook_blocked", turn=3, call_id="c1", text="tsc: 2 errors"),
+            Event(kind="hook_blocked", turn=3, text="no call"),
+        ),
     )
     site = only(log)
-    assert (site.turn, site.category, site.kind, site.detail, site.flagged) == (1, "failed_check", "hook_blocked", "tsc: 2 errors", False)
+    assert (site.turn, site.category, site.kind, site.detail, site.flagged) == (
+        1,
+        "failed_check",
+        "hook_blocked",
+        "tsc: 2 errors",
+        False,
+    )
 
 
 def test_a_hook_on_a_copied_call_or_before_any_answer_is_no_site() -> None:
     event = (Event(kind="hook_blocked", turn=2, call_id="c1", text="no"),)
-    assert find(one_call("Edit", {"file_path": "a"}, "ok", error=None, events=event, copied=2)) == []
+    assert (
+        find(one_call("Edit", {"file_path": "a"}, "ok", error=None, events=event, copied=2)) == []
+    )
     assert find(session(human("x"), calls(("c1", "Edit", {"file_path": "a"})), events=event)) == []
 
 
@@ -343,7 +488,12 @@ def test_the_summary_counts_mistakes_by_kind_tool_author_and_repository() -> Non
         repository="acme/site",
     )
     counts = summarise(find(log))
-    assert (counts.num_sites, counts.num_mistakes, counts.num_flagged, counts.num_sessions) == (3, 2, 3, 1)
+    assert (counts.num_sites, counts.num_mistakes, counts.num_flagged, counts.num_sessions) == (
+        3,
+        2,
+        3,
+        1,
+    )
     assert counts.num_recoveries == 0
     assert counts.kinds == {"file_missing": 2}
     assert counts.apart == {"failed_check/test_failed": 1}
@@ -362,12 +512,21 @@ PIECES = (
 )
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.randoms(use_true_random=False)), min_size=1, max_size=6))
-def test_whatever_the_order_of_answers_every_site_holds_its_call_and_comes_before_its_evidence(steps: list[Any]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.randoms(use_true_random=False)), min_size=1, max_size=6
+    )
+)
+def test_whatever_the_order_of_answers_every_site_holds_its_call_and_comes_before_its_evidence(
+    steps: list[Any],
+) -> None:
     turns: list[Turn] = [human("go")]
     open_results: list[tuple[str, str, bool | None]] = []
     for number, (width, random) in enumerate(steps):
-        made = [bash(f"c{number}.{i}", random.choice(["gti status", "go test ./..."])) for i in range(width)]
+        made = [
+            bash(f"c{number}.{i}", random.choice(["gti status", "go test ./..."]))
+            for i in range(width)
+        ]
         turns.append(calls(*made))
         open_results += [(m[0], random.choice(PIECES), random.choice([True, None])) for m in made]
         random.shuffle(open_results)
@@ -379,5 +538,8 @@ def test_whatever_the_order_of_answers_every_site_holds_its_call_and_comes_befor
     assert len({(s.turn, s.call_id) for s in found}) == len(found)
     for site in found:
         assert site.call_id in {c.id for c in log.turns[site.turn].calls}
-        assert all(e > site.turn and site.call_id in {r.call_id for r in log.turns[e].results} for e in site.evidence)
+        assert all(
+            e > site.turn and site.call_id in {r.call_id for r in log.turns[e].results}
+            for e in site.evidence
+        )
         assert record_to_json(site)["id"] == site.id

@@ -1,4 +1,5 @@
-"""The default detectors on sessions of our own of every era, and against a reader's verdicts on public ones: two sets, both tuned on."""
+"""The default detectors on sessions of our own of every era, and against a reader's verdicts on
+public ones: two sets, both tuned on."""
 
 from __future__ import annotations
 
@@ -23,18 +24,26 @@ SESSIONS_VARIABLE = "COMPOSER_REPLICATION_LABEL_SESSIONS"
 
 @pytest.fixture(scope="session")
 def label_sessions() -> Path:
-    """The folder of the second set's sessions: named by the variable, or `label_sessions` beside the traces."""
-    named, traces = os.environ.get(SESSIONS_VARIABLE, ""), os.environ.get("COMPOSER_REPLICATION_TRACES", "")
+    """The folder of the second set's sessions: named by the variable, or `label_sessions` beside
+    the traces."""
+    named, traces = (
+        os.environ.get(SESSIONS_VARIABLE, ""),
+        os.environ.get("COMPOSER_REPLICATION_TRACES", ""),
+    )
     folder = Path(named) if named else Path(traces).resolve().parent / "label_sessions"
     if not named and not (traces and folder.is_dir()):
-        pytest.skip(f"set {SESSIONS_VARIABLE} (python scripts/fetch_traces.py FOLDER --manifest tests/labels/manifest.json)")
+        pytest.skip(
+            f"set {SESSIONS_VARIABLE} (python scripts/fetch_traces.py FOLDER --manifest"
+            " tests/labels/manifest.json)"
+        )
     if not folder.is_dir():
         pytest.fail(f"{SESSIONS_VARIABLE} names {folder}, which is no folder")
     return folder
 
 
 def check(labels_file: Path, folder: Path) -> dict[str, Any]:
-    """Precision and recall on one file of labels, held above the floors, and kept for scripts/run_tests.py to print."""
+    """Precision and recall on one file of labels, held above the floors, and kept for
+    scripts/run_tests.py to print."""
     found, names = sites_of(folder)
     labels = [label for label in read_labels([labels_file]) if label["file"] in names]
     assert labels, f"no session of {labels_file.name} lies in {folder}"
@@ -48,7 +57,12 @@ def check(labels_file: Path, folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
     for group, row in measured["mistake"].items():
         precision, recall, of = row["precision"], row["recall"], measured["labels_by"][group]
-        told[f"{labels_file.stem}, {group}"] = {"labels": of, "found": precision["n"], "right": recall["k"], "mistakes": recall["n"]}
+        told[f"{labels_file.stem}, {group}"] = {
+            "labels": of,
+            "found": precision["n"],
+            "right": recall["k"],
+            "mistakes": recall["n"],
+        }
     kept.write_text(json.dumps(told), "utf-8")
     return measured
 
@@ -56,7 +70,14 @@ def check(labels_file: Path, folder: Path) -> dict[str, Any]:
 # What our own sessions were written to hold, by what the program's results say.
 OWN_MISTAKES = {"unknown_tool": 6, "file_missing": 7, "bad_arguments": 6}
 OWN_MISTAKES |= {"edit_no_match": 6, "edit_multi_match": 2, "edit_not_read": 5, "edit_stale": 1}
-NEVER_A_MISTAKE = ("test_failed", "hook_blocked", "user_rejected", "interrupted", "permission_denied", "sibling_errored")
+NEVER_A_MISTAKE = (
+    "test_failed",
+    "hook_blocked",
+    "user_rejected",
+    "interrupted",
+    "permission_denied",
+    "sibling_errored",
+)
 
 
 def test_sessions_of_our_own_give_the_same_sites() -> None:
@@ -68,7 +89,9 @@ def test_sessions_of_our_own_give_the_same_sites() -> None:
     ]
     mistakes = Counter(site.kind for site in sites if site.category == "mistake")
     assert {kind: mistakes[kind] for kind in OWN_MISTAKES} == OWN_MISTAKES
-    assert {site.kind for site in sites} >= set(NEVER_A_MISTAKE) and not mistakes.keys() & set(NEVER_A_MISTAKE)
+    assert {site.kind for site in sites} >= set(NEVER_A_MISTAKE) and not mistakes.keys() & set(
+        NEVER_A_MISTAKE
+    )
 
 
 @pytest.mark.real
@@ -76,7 +99,8 @@ def test_precision_and_recall_of_mistakes(traces_dir: Path, repository_root: Pat
     file = repository_root / "tests" / "labels" / "sites.json"
     measured = check(file, traces_dir)
     assert measured["labels"] == 154 and measured["labels_by"]["flagged"] >= 60
-    assert measured["mistake"]["flagged"]["precision"]["n"] >= 20  # a detector that finds nothing is precise, too
+    # a detector that finds nothing is precise, too
+    assert measured["mistake"]["flagged"]["precision"]["n"] >= 20
     found, _ = sites_of(traces_dir)
     named = {(label["file"], label["call_id"]) for label in read_labels([file])}
     unread = [key for key, site in found.items() if site.category == "mistake" and key not in named]
@@ -84,7 +108,9 @@ def test_precision_and_recall_of_mistakes(traces_dir: Path, repository_root: Pat
 
 
 @pytest.mark.real
-def test_precision_and_recall_on_the_second_set(label_sessions: Path, repository_root: Path) -> None:
+def test_precision_and_recall_on_the_second_set(
+    label_sessions: Path, repository_root: Path
+) -> None:
     measured = check(repository_root / "tests" / "labels" / "dev.json", label_sessions)
     assert measured["paths"]["explored kept out of training"]["share"] == 1.0
     assert measured["paths"]["stated called a mistake"]["share"] >= 0.9
@@ -93,7 +119,9 @@ def test_precision_and_recall_on_the_second_set(label_sessions: Path, repository
 def test_labels_hold_no_more_than_a_few_words_of_a_session(repository_root: Path) -> None:
     folder = repository_root / "tests" / "labels"
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))["files"]
-    assert not any(entry.get("redacted") for entry in manifest), "a session that holds secrets where it was published is not fetched"
+    assert not any(entry.get("redacted") for entry in manifest), (
+        "a session that holds secrets where it was published is not fetched"
+    )
     split = {entry["file"]: entry["split"] for entry in manifest}
     for label in read_labels([folder / "dev.json"]):
         assert split[label["file"]] == "dev"

@@ -39,7 +39,9 @@ def word(line: str) -> ShellWord:
 
 
 def test_a_word_says_whether_the_shell_would_still_change_it() -> None:
-    assert [(word(w).glob, word(w).expands) for w in ("*.go", "'*.go'", '"*.go"', "\\*.go")] == [(True, False)] + 3 * [(False, False)]
+    assert [(word(w).glob, word(w).expands) for w in ("*.go", "'*.go'", '"*.go"', "\\*.go")] == [
+        (True, False)
+    ] + 3 * [(False, False)]
     assert [word(w).expands for w in ("$X", '"$X"', "'$X'", "${X}/a", "a{b,c}", "'a{b,c}'", "a$", "`ls`")] == [
         True, True, False, True, True, False, False, True,
     ]  # fmt: skip
@@ -47,7 +49,9 @@ def test_a_word_says_whether_the_shell_would_still_change_it() -> None:
     assert word("${X:-$(ls)}").commands == ()
 
 
-@pytest.mark.parametrize("line", ["echo 'a", 'echo "a', "echo $(ls", "echo `ls", 'echo "$(ls"', "echo ${X"])
+@pytest.mark.parametrize(
+    "line", ["echo 'a", 'echo "a', "echo $(ls", "echo `ls", 'echo "$(ls"', "echo ${X"]
+)
 def test_what_is_never_closed_is_told(line: str) -> None:
     with pytest.raises(OpenQuoteError):
         split(line)
@@ -86,7 +90,14 @@ def test_a_name_that_is_given_twice_is_not_filled_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["rm {" + "," * 100_000, "$(" * 50_000, "echo " + "$(a " * 10_000 + ")" * 10_000, "1> " * 30_000, "{" * 100_000]
+    "line",
+    [
+        "rm {" + "," * 100_000,
+        "$(" * 50_000,
+        "echo " + "$(a " * 10_000 + ")" * 10_000,
+        "1> " * 30_000,
+        "{" * 100_000,
+    ],
 )
 def test_a_line_made_to_take_forever_does_not(line: str) -> None:
     started = time.process_time()

@@ -1,4 +1,5 @@
-"""A real HTTP server on this machine that speaks chat completions, bills for it, and misbehaves on demand.
+"""A real HTTP server on this machine that speaks chat completions, bills for it, and misbehaves on
+demand.
 
     with Endpoint(plan=lambda number, body: "hang" if number == 3 else "ok") as endpoint:
         endpoint.url, endpoint.billed_usd, endpoint.seen
@@ -40,10 +41,14 @@ class Seen:
 
 @dataclass
 class Endpoint:
-    """See the head of this module. `plan` says how request `number` is treated; `act` gives the tool call of an answer."""
+    """See the head of this module. `plan` says how request `number` is treated; `act` gives the
+    tool call of an answer."""
 
     plan: Plan = lambda number, body: "ok"
-    act: Callable[[dict[str, Any]], tuple[str, dict[str, Any]] | str] = lambda body: ("read", {"path": "a.py"})
+    act: Callable[[dict[str, Any]], tuple[str, dict[str, Any]] | str] = lambda body: (
+        "read",
+        {"path": "a.py"},
+    )
     delay_s: float = 0.0
     retry_after: str = "0.01"
     echo_key: bool = False
@@ -88,7 +93,11 @@ class Endpoint:
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                headers = {n.strip().lower(): v.strip() for n, _, v in (line.partition(":") for line in head.split("\r\n")[1:]) if n}
+                headers = {
+                    n.strip().lower(): v.strip()
+                    for n, _, v in (line.partition(":") for line in head.split("\r\n")[1:])
+                    if n
+                }
                 body = json.loads(await reader.readexactly(int(headers["content-length"])))
                 self.at_once += 1
                 self.most_at_once = max(self.most_at_once, self.at_once)
@@ -117,9 +126,16 @@ class Endpoint:
         if how == "closed":
             return False
         if how.isdecimal():
-            return await self._send(writer, int(how), {"error": {"code": int(how), "message": self._words(key)}}, retry=how == "429")
+            return await self._send(
+                writer,
+                int(how),
+                {"error": {"code": int(how), "message": self._words(key)}},
+                retry=how == "429",
+            )
         if how == "error_in_200":
-            return await self._send(writer, 200, {"error": {"code": 503, "message": self._words(key)}})
+            return await self._send(
+                writer, 200, {"error": {"code": 503, "message": self._words(key)}}
+            )
         answer = self._body(body, how, tokens, cached, usd, key)
         if how == "no_choices":
             del answer["choices"]
@@ -129,15 +145,23 @@ class Endpoint:
     def _words(self, key: str) -> str:
         return f"the request with {key} was not liked" if self.echo_key else "not now"
 
-    def _body(self, body: dict[str, Any], how: str, tokens: int, cached: int, usd: float, key: str) -> dict[str, Any]:
+    def _body(
+        self, body: dict[str, Any], how: str, tokens: int, cached: int, usd: float, key: str
+    ) -> dict[str, Any]:
         act = self.act(body)
-        message: dict[str, Any] = {"role": "assistant", "content": self._words(key) if self.echo_key else None, "reasoning": "hm"}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": self._words(key) if self.echo_key else None,
+            "reasoning": "hm",
+        }
         if isinstance(act, str):
             message["content"] = act
         else:
             name = "no_such_tool" if how == "unknown_tool" else act[0]
             arguments = '{"path": ' if how == "bad_arguments" else json.dumps(act[1])
-            message["tool_calls"] = [{"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}]
+            message["tool_calls"] = [
+                {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+            ]
         usage: dict[str, Any] = {
             "prompt_tokens": tokens, "completion_tokens": OUTPUT_TOKENS, "cost": usd, "is_byok": False,
             "cost_details": {"upstream_inference_cost": None}, "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
@@ -145,12 +169,26 @@ class Endpoint:
         if how == "no_cost":
             del usage["cost"]
         finish = "stop" if isinstance(act, str) else "tool_calls"
-        answer = {"id": name_of(body), "object": "chat.completion", "model": f"{body['model']}-0711", "provider": "Fake"}
-        return {**answer, "choices": [{"index": 0, "finish_reason": finish, "message": message}]} | (
-            {} if how == "no_usage" else {"usage": usage}
-        )
+        answer = {
+            "id": name_of(body),
+            "object": "chat.completion",
+            "model": f"{body['model']}-0711",
+            "provider": "Fake",
+        }
+        return {
+            **answer,
+            "choices": [{"index": 0, "finish_reason": finish, "message": message}],
+        } | ({} if how == "no_usage" else {"usage": usage})
 
-    async def _send(self, writer: asyncio.StreamWriter, status: int, value: Any, *, retry: bool = False, cut: bool = False) -> bool:
+    async def _send(
+        self,
+        writer: asyncio.StreamWriter,
+        status: int,
+        value: Any,
+        *,
+        retry: bool = False,
+        cut: bool = False,
+    ) -> bool:
         data = json.dumps(value).encode()
         later = f"retry-after: {self.retry_after}\r\n" if retry else ""
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{later}"
@@ -163,4 +201,6 @@ class Endpoint:
 
 def name_of(body: dict[str, Any]) -> str:
     """A name for a request, by what it asks whom."""
-    return hashlib.sha256(json.dumps([body["model"], body["messages"]], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([body["model"], body["messages"]], sort_keys=True).encode()
+    ).hexdigest()

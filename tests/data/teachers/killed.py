@@ -1,9 +1,10 @@
-"""Kill a process before each statement that a ledger carries out, one after the other, and see what the next process finds.
+"""Kill a process before each statement that a ledger carries out, one after the other, and see what
+the next process finds.
 
     python -m tests.data.teachers.killed FOLDER        # prints {"kills": 71, "lost": 40, ...}; an assertion ends it
 
-A process of its own, because it forks, and because a child ends as by SIGKILL: no handler, no close, no rollback. The provider keeps its
-bill in a file of its own, written before it answers.
+A process of its own, because it forks, and because a child ends as by SIGKILL: no handler, no
+close, no rollback. The provider keeps its bill in a file of its own, written before it answers.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Provider:
 
 
 def live(folder: Path, *, last: int) -> None:
-    """One life: ask everything through the ledger; ends before statement `last`, if there are so many."""
+    """One life: ask everything through the ledger; ends before statement `last`, if there are so
+    many."""
     Doomed.last = last
     provider = Provider(folder / "bill")
     with Doomed(folder / LEDGER_NAME, max_usd=CEILING) as ledger:
@@ -107,14 +109,17 @@ def answered(folder: Path) -> set[str]:
         billed = sum(WORST if name == "no usage" else COST for name in provider.asked)
         assert billed <= totals.booked_usd + 1e-9, f"billed {billed}, booked {totals}"
         assert totals.booked_usd <= CEILING and totals.num_in_flight == 0, totals
-        keys = [row[0] for row in ledger._db.execute("SELECT key FROM calls WHERE state = 'answered'")]
+        keys = [
+            row[0] for row in ledger._db.execute("SELECT key FROM calls WHERE state = 'answered'")
+        ]
         found = [bought.reply.turn.text for key in keys if (bought := ledger.find(key)) is not None]
         assert len(set(found)) == len(found) == len(keys)
         return set(found)
 
 
 def main(root: Path) -> dict[str, int]:
-    """Kill at each statement of a first life, at any of a second, and let a third come to its end."""
+    """Kill at each statement of a first life, at any of a second, and let a third come to its
+    end."""
     counts, rng, at, ended = Counter[str](), random.Random(7), 0, False
     while not ended:
         at += 1

@@ -9,7 +9,11 @@ from typing import Any
 from composer_replication.core.teacher import Price, Request, TeacherReply, Usage
 from composer_replication.core.trace import Text, ToolCall, ToolSpec, Turn
 
-READ = ToolSpec(name="read", description="Reads a file.", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
+READ = ToolSpec(
+    name="read",
+    description="Reads a file.",
+    parameters={"type": "object", "properties": {"path": {"type": "string"}}},
+)
 DOLLAR_A_TOKEN = Price(input_usd_per_mtok=1e6)
 
 
@@ -21,7 +25,9 @@ def request(text: str = "go", *, about: str = "s1:1:-", max_tokens: int = 10) ->
 
 def reply(text: str = "Done.", *, usd: float | None = 0.0, **usage: Any) -> TeacherReply:
     """An answer in words that cost so much."""
-    return TeacherReply(turn=Turn(role="assistant", author="m", blocks=(Text(text),)), usage=Usage(usd=usd, **usage))
+    return TeacherReply(
+        turn=Turn(role="assistant", author="m", blocks=(Text(text),)), usage=Usage(usd=usd, **usage)
+    )
 
 
 def calling(name: str, **arguments: Any) -> Turn:
@@ -31,7 +37,8 @@ def calling(name: str, **arguments: Any) -> Turn:
 
 @dataclass
 class Made:
-    """A teacher that does what `act` says; one token of the prompt costs a dollar unless told otherwise."""
+    """A teacher that does what `act` says; one token of the prompt costs a dollar unless told
+    otherwise."""
 
     act: Callable[[Request], Awaitable[TeacherReply]]
     name: str = "made"

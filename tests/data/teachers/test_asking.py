@@ -1,4 +1,5 @@
-"""The asker: one attempt at a time is booked, failures are tried again, limits and pauses are kept."""
+"""The asker: one attempt at a time is booked, failures are tried again, limits and pauses are
+kept."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ import pytest
 
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Request, TeacherReply
-from composer_replication.data.teachers.asking import FAILED_IN_A_ROW, IN_VAIN, Asker, Patience, RateLimits
+from composer_replication.data.teachers.asking import (
+    FAILED_IN_A_ROW,
+    IN_VAIN,
+    Asker,
+    Patience,
+    RateLimits,
+)
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made, reply, request, says
 
@@ -53,7 +60,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def test_asked_again_until_it_answers_and_only_what_may_be_billed_stays_booked(ledger: Ledger) -> None:
+def test_asked_again_until_it_answers_and_only_what_may_be_billed_stays_booked(
+    ledger: Ledger,
+) -> None:
     teacher, asked = acting(busy(), cut(), reply(usd=0.25))
 
     async def work() -> None:
@@ -64,7 +73,12 @@ def test_asked_again_until_it_answers_and_only_what_may_be_billed_stays_booked(l
 
     run(work())
     totals = ledger.totals()
-    assert len(asked) == 3 and (totals.spent_usd, totals.lost_usd, totals.num_lost, totals.in_flight_usd) == (0.25, 1.0, 1, 0.0)
+    assert len(asked) == 3 and (
+        totals.spent_usd,
+        totals.lost_usd,
+        totals.num_lost,
+        totals.in_flight_usd,
+    ) == (0.25, 1.0, 1, 0.0)
 
 
 def test_what_cannot_succeed_is_not_tried_again(ledger: Ledger) -> None:
@@ -85,7 +99,9 @@ def test_a_teacher_that_hangs_is_given_up_and_stays_booked(ledger: Ledger) -> No
         return reply()
 
     teacher, asked = acting(hang, reply(usd=0.5))
-    bought = run(Asker(ledger, patience=Patience(timeout_s=0.05, first_wait_s=0.001)).ask(teacher, request()))
+    bought = run(
+        Asker(ledger, patience=Patience(timeout_s=0.05, first_wait_s=0.001)).ask(teacher, request())
+    )
     assert bought.usd == 0.5 and len(asked) == 2 and ledger.totals().lost_usd == 1.0
 
 
@@ -112,7 +128,8 @@ def test_a_cancelled_call_and_a_fault_stay_booked(ledger: Ledger) -> None:
 
 
 def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None:
-    """The first call is told to wait 0.3 s; a second one that comes in the meantime begins after that as well."""
+    """The first call is told to wait 0.3 s; a second one that comes in the meantime begins after
+    that as well."""
     begun: list[float] = []
 
     async def work() -> None:
@@ -128,7 +145,9 @@ def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None
         first = asyncio.create_task(asker.ask(teacher, request("a")))
         await asyncio.sleep(0.02)
         other = Made(act, name="other", provider="elsewhere")
-        await asyncio.gather(first, asker.ask(teacher, request("b")), asker.ask(other, request("c")))
+        await asyncio.gather(
+            first, asker.ask(teacher, request("b")), asker.ask(other, request("c"))
+        )
 
     run(work())
     assert begun[1] - begun[0] < 0.2  # the other provider
@@ -147,10 +166,18 @@ def test_limits_of_a_provider(ledger: Ledger) -> None:
         return reply()
 
     async def work() -> float:
-        asker = Asker(ledger, limits={"here": RateLimits(at_once=3), "slow": RateLimits(at_once=9, per_minute=60 / 0.05)})
+        asker = Asker(
+            ledger,
+            limits={
+                "here": RateLimits(at_once=3),
+                "slow": RateLimits(at_once=9, per_minute=60 / 0.05),
+            },
+        )
         await asyncio.gather(*(asker.ask(Made(act), request(str(n))) for n in range(12)))
         start = asyncio.get_running_loop().time()
-        await asyncio.gather(*(asker.ask(says(provider="slow"), request(f"slow {n}")) for n in range(5)))
+        await asyncio.gather(
+            *(asker.ask(says(provider="slow"), request(f"slow {n}")) for n in range(5))
+        )
         return asyncio.get_running_loop().time() - start
 
     assert run(work()) >= 4 * 0.05 and most == 3
@@ -158,7 +185,10 @@ def test_limits_of_a_provider(ledger: Ledger) -> None:
 
 def test_jitter_grows_and_never_undercuts_what_the_endpoint_asked_for() -> None:
     rng, patience = random.Random(1), Patience(first_wait_s=1.0, longest_wait_s=8.0, attempts=9)
-    waits = [[patience.wait_s(attempt, cut(), rng) or 0.0 for _ in range(50)] for attempt in (1, 2, 3, 4, 8)]
+    waits = [
+        [patience.wait_s(attempt, cut(), rng) or 0.0 for _ in range(50)]
+        for attempt in (1, 2, 3, 4, 8)
+    ]
     for most, drawn in zip((1, 2, 4, 8, 8), waits, strict=True):
         assert most / 2 <= min(drawn) < max(drawn) <= most and len(set(drawn)) > 40
     assert all((patience.wait_s(1, busy(5.0), rng) or 0.0) >= 5.0 for _ in range(50))
@@ -175,14 +205,17 @@ def test_the_same_request_twice_at_once_is_bought_once(ledger: Ledger) -> None:
 
     async def work() -> list[Any]:
         asker = Asker(ledger)
-        return await asyncio.gather(*(asker.ask(Made(act), request(about=f"s{n}:1:-")) for n in range(3)))
+        return await asyncio.gather(
+            *(asker.ask(Made(act), request(about=f"s{n}:1:-")) for n in range(3))
+        )
 
     bought = run(work())
     assert len(asked) == 1 and sorted(one.now for one in bought) == [False, False, True]
 
 
 def test_room_under_the_ceiling_is_waited_for_while_calls_are_in_flight(tmp_path: Path) -> None:
-    """Each call may cost a dollar and costs a tenth: with two dollars, ten of twelve would overshoot if all were let through at once."""
+    """Each call may cost a dollar and costs a tenth: with two dollars, ten of twelve would
+    overshoot if all were let through at once."""
     most = 0.0
     with Ledger(tmp_path / LEDGER_NAME, max_usd=2.0) as ledger:
 
@@ -194,11 +227,14 @@ def test_room_under_the_ceiling_is_waited_for_while_calls_are_in_flight(tmp_path
 
         async def work() -> list[Any]:
             asker = Asker(ledger, limits={"here": RateLimits(at_once=12)})
-            return await asyncio.gather(*(asker.ask(Made(act), request(str(n))) for n in range(12)), return_exceptions=True)
+            return await asyncio.gather(
+                *(asker.ask(Made(act), request(str(n))) for n in range(12)), return_exceptions=True
+            )
 
         done = run(work())
         stopped = [one for one in done if isinstance(one, BudgetError)]
-        assert len(stopped) == 1 and ledger.totals().num_answers == 11  # 1.1 spent, and 0.9 is no room for a dollar
+        # 1.1 spent, and 0.9 is no room for a dollar
+        assert len(stopped) == 1 and ledger.totals().num_answers == 11
         assert most <= 2.0
 
 
@@ -208,18 +244,22 @@ def test_answers_of_a_teacher_without_identity_are_not_kept(ledger: Ledger) -> N
 
 
 def test_after_a_bill_above_its_booking_a_teacher_is_not_asked_any_more(ledger: Ledger) -> None:
-    """A dollar was booked and 5 are billed: the answer is kept, it is told by name, and neither this request nor another is sent."""
+    """A dollar was booked and 5 are billed: the answer is kept, it is told by name, and neither
+    this request nor another is sent."""
     teacher, asked = acting(reply(usd=5.0), reply())
 
     async def work() -> None:
         asker = Asker(ledger, patience=QUICK)
         for text in ("a", "b"):
-            with pytest.raises(TeacherError, match=r"made billed \$5 for a call that was booked at \$1") as caught:
+            with pytest.raises(
+                TeacherError, match=r"made billed \$5 for a call that was booked at \$1"
+            ) as caught:
                 await asker.ask(teacher, request(text))
             assert caught.value.for_all and not caught.value.again and caught.value.exit_code
         kept = asker.kept(teacher, request("a"))
         assert kept is not None and kept.usd == 5.0
-        assert (await asker.ask(says(name="other", salt="other"), request("b"))).usd == 0.25  # others may be asked
+        # others may be asked
+        assert (await asker.ask(says(name="other", salt="other"), request("b"))).usd == 0.25
 
     run(work())
     assert len(asked) == 1 and ledger.totals().spent_usd == 5.25
@@ -240,7 +280,10 @@ def test_a_teacher_whose_first_calls_are_all_lost_is_not_asked_any_more(ledger: 
         with pytest.raises(TeacherError, match="broke off"):
             await asker.ask(teacher, request("a"))  # QUICK.attempts of them
         for text in "bc":
-            with pytest.raises(TeacherError, match=r"first calls of made \(5\) brought no answer .* broke off .*base_url") as caught:
+            with pytest.raises(
+                TeacherError,
+                match=r"first calls of made \(5\) brought no answer .* broke off .*base_url",
+            ) as caught:
                 await asker.ask(teacher, request(text))
             assert caught.value.for_all and "--max-usd" not in str(caught.value)
 
@@ -249,7 +292,12 @@ def test_a_teacher_whose_first_calls_are_all_lost_is_not_asked_any_more(ledger: 
 
 
 def test_calls_that_are_free_or_come_after_an_answer_do_not_end_the_asking(ledger: Ledger) -> None:
-    steps = [*[busy() for _ in range(9)], reply(usd=0.1), *[cut() for _ in range(9)], reply(usd=0.1)]
+    steps = [
+        *[busy() for _ in range(9)],
+        reply(usd=0.1),
+        *[cut() for _ in range(9)],
+        reply(usd=0.1),
+    ]
     teacher, asked = acting(*steps)
     patient = Patience(attempts=10, first_wait_s=0.0001)
 
@@ -263,20 +311,26 @@ def test_calls_that_are_free_or_come_after_an_answer_do_not_end_the_asking(ledge
 
 
 def test_a_ceiling_that_lost_calls_reached_is_not_blamed(tmp_path: Path) -> None:
-    """Two dollars are gone for two calls that brought nothing: this run names the teacher, the next one the ledger and what it holds."""
+    """Two dollars are gone for two calls that brought nothing: this run names the teacher, the next
+    one the ledger and what it holds."""
     with Ledger(tmp_path / LEDGER_NAME, max_usd=2.0) as small:
         teacher, asked = acting(cut(), cut())
         with pytest.raises(TeacherError, match=r"first calls of made \(2\) brought no answer"):
             run(Asker(small, patience=QUICK).ask(teacher, request()))
         with pytest.raises(
-            BudgetError, match=r"2 calls that brought no answer, the last one of made \(the answer broke off\).*--settle-lost"
+            BudgetError,
+            match=(
+                r"2 calls that brought no answer, the last one of made \(the answer broke"
+                r" off\).*--settle-lost"
+            ),
         ) as over:
             run(Asker(small, patience=QUICK).ask(teacher, request()))
         assert "raise --max-usd" not in str(over.value) and len(asked) == 2
 
 
 def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: Ledger) -> None:
-    """Two calls of a teacher are lost before one is answered: until then there is one in flight, and then there are many; others go on."""
+    """Two calls of a teacher are lost before one is answered: until then there is one in flight,
+    and then there are many; others go on."""
     at_once: dict[str, int] = {"a": 0, "b": 0}
     most: list[tuple[str, int, int]] = []
 
@@ -297,13 +351,19 @@ def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: 
         return Made(act, name=name, salt=name, provider=name)
 
     async def work() -> None:
-        asker = Asker(ledger, limits={"a": RateLimits(at_once=8), "b": RateLimits(at_once=8)}, patience=QUICK)
+        asker = Asker(
+            ledger, limits={"a": RateLimits(at_once=8), "b": RateLimits(at_once=8)}, patience=QUICK
+        )
         one, other = teacher("a"), teacher("b")
-        await asyncio.gather(*(asker.ask(who, request(str(n))) for n in range(9) for who in (one, other)))
+        await asyncio.gather(
+            *(asker.ask(who, request(str(n))) for n in range(9) for who in (one, other))
+        )
 
     run(work())
     for name in "ab":
-        assert {now for who, done, now in most if who == name and done < 3} == {1} and max(now for who, _, now in most if who == name) > 2
+        assert {now for who, done, now in most if who == name and done < 3} == {1} and max(
+            now for who, _, now in most if who == name
+        ) > 2
     assert [who for who, _, _ in most[:2]] == ["a", "b"]
 
 
@@ -316,10 +376,19 @@ def test_a_wrong_price_costs_one_call_and_no_more(ledger: Ledger) -> None:
         return reply(usd=40.0)
 
     async def work() -> list[Any]:
-        asker, teacher = Asker(ledger, limits={"here": RateLimits(at_once=16)}, patience=QUICK), Made(act)
-        return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(20)), return_exceptions=True)
+        asker, teacher = (
+            Asker(ledger, limits={"here": RateLimits(at_once=16)}, patience=QUICK),
+            Made(act),
+        )
+        return await asyncio.gather(
+            *(asker.ask(teacher, request(str(n))) for n in range(20)), return_exceptions=True
+        )
 
-    assert all(isinstance(one, TeacherError) for one in run(work())) and len(asked) == 1 and ledger.totals().booked_usd == 40.0
+    assert (
+        all(isinstance(one, TeacherError) for one in run(work()))
+        and len(asked) == 1
+        and ledger.totals().booked_usd == 40.0
+    )
 
 
 def test_the_next_run_books_what_the_dearest_call_cost(tmp_path: Path) -> None:
@@ -330,7 +399,9 @@ def test_the_next_run_books_what_the_dearest_call_cost(tmp_path: Path) -> None:
         assert run(Asker(ledger).ask(teacher, request("b"))).usd == 40.0
         with pytest.raises(BudgetError, match=r"the next call could cost \$40"):
             run(Asker(ledger).ask(teacher, request("c")))
-        assert len(asked) == 1 and run(Asker(ledger).ask(says(name="other"), request("c"))).usd == 0.25
+        assert (
+            len(asked) == 1 and run(Asker(ledger).ask(says(name="other"), request("c"))).usd == 0.25
+        )
 
 
 def test_refusals_without_end_are_given_up(ledger: Ledger) -> None:
@@ -338,14 +409,21 @@ def test_refusals_without_end_are_given_up(ledger: Ledger) -> None:
 
     async def work() -> list[Any]:
         asker = Asker(ledger, patience=Patience(attempts=3, first_wait_s=0.0001))
-        return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(100)), return_exceptions=True)
+        return await asyncio.gather(
+            *(asker.ask(teacher, request(str(n))) for n in range(100)), return_exceptions=True
+        )
 
     errors = run(work())
-    assert len(asked) <= 3 * (FAILED_IN_A_ROW + 100) < 500 and "12 requests to made in a row brought no answer" in str(errors[-1])
+    assert len(asked) <= 3 * (
+        FAILED_IN_A_ROW + 100
+    ) < 500 and "12 requests to made in a row brought no answer" in str(errors[-1])
 
 
 def test_the_pauses_of_one_request_are_bounded_in_all() -> None:
-    patience, rng = Patience(longest_wait_s=10.0, all_waits_s=25.0, first_wait_s=0.0, attempts=99), random.Random(1)
+    patience, rng = (
+        Patience(longest_wait_s=10.0, all_waits_s=25.0, first_wait_s=0.0, attempts=99),
+        random.Random(1),
+    )
     waited = 0.0
     while (wait := patience.wait_s(1, busy(9.0), rng, waited_s=waited)) is not None:
         waited += wait
@@ -358,6 +436,8 @@ def test_what_would_fail_for_all_is_asked_once(ledger: Ledger) -> None:
 
     async def work() -> list[Any]:
         asker = Asker(ledger, patience=QUICK)
-        return await asyncio.gather(*(asker.ask(teacher, request(str(n))) for n in range(9)), return_exceptions=True)
+        return await asyncio.gather(
+            *(asker.ask(teacher, request(str(n))) for n in range(9)), return_exceptions=True
+        )
 
     assert [str(one) for one in run(work())] == [str(refused)] * 9 and len(asked) == 1

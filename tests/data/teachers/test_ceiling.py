@@ -1,4 +1,5 @@
-"""Whatever the concurrency, prices, failures and kills: what the provider bills is booked, and what is booked is under the ceiling."""
+"""Whatever the concurrency, prices, failures and kills: what the provider bills is booked, and what
+is booked is under the ceiling."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class Provider:
     above: bool = False
 
     def serve(self, ledger: Mortal, ceiling: float) -> Made:
-        self.above = False  # in this life: by how much all bills were above what was booked for them is kept for all lives
+        # in this life: by how much all bills were above what was booked for them is kept for all
+        # lives
+        self.above = False
 
         async def act(asked: Request) -> TeacherReply:
             assert not self.above, "a teacher was asked again after a bill above its booking"
@@ -63,8 +66,10 @@ class Provider:
             if how == "refused":
                 await asyncio.sleep(0)
                 raise TeacherError("429", again=True, billed=False)
-            told = how == "ok"  # what is above the booking is known where an answer tells it, and nowhere else
-            self.billed[asked.turns[0].text] += min(cost, self.worst)  # from here on it has its money, whatever becomes of the answer
+            # what is above the booking is known where an answer tells it, and nowhere else
+            told = how == "ok"
+            # from here on it has its money, whatever becomes of the answer
+            self.billed[asked.turns[0].text] += min(cost, self.worst)
             await asyncio.sleep(0.0005 * (number % 3))
             if how == "kill":
                 ledger.dead = True
@@ -85,9 +90,16 @@ class Provider:
 
 
 def one_life(
-    path: Path, provider: Provider, *, ceiling: float, num: int, at_once: int, patience: Patience = QUICK
+    path: Path,
+    provider: Provider,
+    *,
+    ceiling: float,
+    num: int,
+    at_once: int,
+    patience: Patience = QUICK,
 ) -> tuple[set[str], bool]:
-    """Ask everything until done, the ceiling or a kill; returns the requests that were answered before, and whether it was killed."""
+    """Ask everything until done, the ceiling or a kill; returns the requests that were answered
+    before, and whether it was killed."""
     ledger = Mortal(path, max_usd=ceiling, is_alive=lambda owner: False)
     with ledger:
         teacher = provider.serve(ledger, ceiling)
@@ -104,19 +116,34 @@ def one_life(
             return await asyncio.gather(*(ask(number) for number in range(num)))
 
         done = asyncio.run(work())
-        named = [error for error in done if isinstance(error, TeacherError) and "for a call that was booked at" in error.what]
-        assert bool(named) == provider.above, "a bill above its booking is told by name, and nothing else is"
+        named = [
+            error
+            for error in done
+            if isinstance(error, TeacherError) and "for a call that was booked at" in error.what
+        ]
+        assert bool(named) == provider.above, (
+            "a bill above its booking is told by name, and nothing else is"
+        )
         totals = ledger.totals()
         booked = dict[str, float]()
         for key, nano in ledger._db.execute("SELECT key, SUM(booked) FROM calls GROUP BY key"):
             asked_for = ledger.prompt(key)
             assert asked_for is not None
             booked[asked_for.turns[0].text] = nano / NANO
-        for text, usd in provider.billed.items():  # each by itself: a lost call of another must not make up for one that is forgotten
-            assert usd <= booked[text] + 1e-6 * provider.worst, f"{text}: ${usd} was billed, ${booked[text]} is booked"
-        assert totals.booked_usd <= ceiling + provider.excess + 1e-9 and provider.most_over <= 1e-9, "the ceiling was overshot"
-        rows = ledger._db.execute("SELECT body FROM prompts JOIN calls ON sha = prompt WHERE state = 'answered'").fetchall()
-        keys = [row[0] for row in ledger._db.execute("SELECT key FROM calls WHERE state = 'answered'")]
+        # each by itself: a lost call of another must not make up for one that is forgotten
+        for text, usd in provider.billed.items():
+            assert usd <= booked[text] + 1e-6 * provider.worst, (
+                f"{text}: ${usd} was billed, ${booked[text]} is booked"
+            )
+        assert (
+            totals.booked_usd <= ceiling + provider.excess + 1e-9 and provider.most_over <= 1e-9
+        ), "the ceiling was overshot"
+        rows = ledger._db.execute(
+            "SELECT body FROM prompts JOIN calls ON sha = prompt WHERE state = 'answered'"
+        ).fetchall()
+        keys = [
+            row[0] for row in ledger._db.execute("SELECT key FROM calls WHERE state = 'answered'")
+        ]
         assert len(rows) == len(keys) == len(set(keys))
         asked = [ledger.prompt(key) for key in keys]
         return {one.turns[0].text for one in asked if one is not None}, ledger.dead
@@ -125,7 +152,9 @@ def one_life(
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     script=st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=12),
-    costs=st.lists(st.floats(0.0, 1.0) | st.floats(0.0, 1.0) | st.floats(1.0, 40.0), min_size=1, max_size=5),
+    costs=st.lists(
+        st.floats(0.0, 1.0) | st.floats(0.0, 1.0) | st.floats(1.0, 40.0), min_size=1, max_size=5
+    ),
     worst=st.sampled_from([1e-9, 0.0013, 0.1, 1.0]),
     room=st.floats(0.0, 12.0),
     num=st.integers(1, 9),
@@ -139,28 +168,40 @@ def one_life(
 def test_billed_is_booked_and_booked_is_under_the_ceiling(
     script: list[str], costs: list[float], worst: float, room: float, num: int, at_once: int
 ) -> None:
-    """Three lives on one ledger, each ended by a kill, by the ceiling, or by being done; no answered request is sent again.
+    """Three lives on one ledger, each ended by a kill, by the ceiling, or by being done; no
+    answered request is sent again.
 
-    A bill above its booking cannot be undone: then what is booked is over the ceiling by no more than what such bills are above their
-    bookings, the error names them, and nothing more is sent in that life.
+    A bill above its booking cannot be undone: then what is booked is over the ceiling by no more
+    than what such bills are above their bookings, the error names them, and nothing more is sent in
+    that life.
     """
     provider, ceiling = Provider(script=script, costs=costs, worst=worst), room * worst
     with tempfile.TemporaryDirectory() as folder:
         answered: set[str] = set()
         for _ in range(3):
             before = len(provider.asked)
-            now, _ = one_life(Path(folder) / LEDGER_NAME, provider, ceiling=ceiling, num=num, at_once=at_once)
+            now, _ = one_life(
+                Path(folder) / LEDGER_NAME, provider, ceiling=ceiling, num=num, at_once=at_once
+            )
             assert not answered & set(provider.asked[before:]), "an answer was paid for twice"
             assert answered <= now, "an answer was lost"
             answered = now
 
 
 def test_a_process_that_is_killed_books_what_was_in_flight() -> None:
-    """The property above is not empty: of four calls at once the second kills; all four stay booked, and may be made again."""
+    """The property above is not empty: of four calls at once the second kills; all four stay
+    booked, and may be made again."""
     provider = Provider(script=["hang", "kill", "ok", "ok"], costs=[0.5], worst=1.0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / LEDGER_NAME
-        _, dead = one_life(path, provider, ceiling=7.0, num=4, at_once=4, patience=Patience(timeout_s=2.0, attempts=1))
+        _, dead = one_life(
+            path,
+            provider,
+            ceiling=7.0,
+            num=4,
+            at_once=4,
+            patience=Patience(timeout_s=2.0, attempts=1),
+        )
         assert dead
         with Ledger(path, max_usd=7.0, is_alive=lambda owner: False) as ledger:
             totals = ledger.totals()

@@ -1,4 +1,5 @@
-"""Our own count: never more than bytes, never below what real tokenizers made of these texts, and every field of an answer counts."""
+"""Our own count: never more than bytes, never below what real tokenizers made of these texts, and
+every field of an answer counts."""
 
 from __future__ import annotations
 
@@ -8,14 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.data.teachers.count import FREE_CHARACTERS, least_tokens, most_tokens, received_tokens, sent_tokens
+from composer_replication.data.teachers.count import (
+    FREE_CHARACTERS,
+    least_tokens,
+    most_tokens,
+    received_tokens,
+    sent_tokens,
+)
 
-PROSE = "The retry loop reads the settings file twice, so that a change in between is lost; move the call above it."
-CODE = "def load(path: Path) -> dict[str, Any]:\n    if not path.exists():\n        raise DataError(f'no file {path}', fix=\"run it\")\n"
-JSON = '{"tool_use_id":"toolu_01AbCdEf","is_error":true,"content":[{"type":"text","text":"exit code 127"}]}'
+PROSE = (
+    "The retry loop reads the settings file twice, so that a change in between is lost; move the"
+    " call above it."
+)
+CODE = (
+    "def load(path: Path) -> dict[str, Any]:\n    if not path.exists():\n        raise"
+    " DataError(f'no file {path}', fix=\"run it\")\n"
+)
+JSON = (
+    '{"tool_use_id":"toolu_01AbCdEf","is_error":true,"content":[{"type":"text","text":"exit code'
+    ' 127"}]}'
+)
 HEX = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 CHINESE = "\u4fee\u6539\u914d\u7f6e\u6587\u4ef6\u540e\u91cd\u65b0\u8fd0\u884c\u6d4b\u8bd5\u3002"
-RUSSIAN = "\u041e\u0448\u0438\u0431\u043a\u0430 \u043f\u0440\u0438 \u0447\u0442\u0435\u043d\u0438\u0438 \u0444\u0430\u0439\u043b\u0430."
+RUSSIAN = (
+    "\u041e\u0448\u0438\u0431\u043a\u0430 \u043f\u0440\u0438 \u0447\u0442\u0435\u043d\u0438\u0438"
+    " \u0444\u0430\u0439\u043b\u0430."
+)
 COUNTED = [(PROSE, 25), (CODE, 41), (JSON, 38), (HEX, 59), (CHINESE, 8), (RUSSIAN, 12)]
 WORDS = "word " * 50
 
@@ -36,31 +55,54 @@ def said(text: str, **more: object) -> dict[str, object]:
 
 
 def answer(*choices: dict[str, object], **more: object) -> dict[str, Any]:
-    return {"id": "gen-1", "object": "chat.completion", "model": "maker/model-1", "choices": list(choices), **more}
+    return {
+        "id": "gen-1",
+        "object": "chat.completion",
+        "model": "maker/model-1",
+        "choices": list(choices),
+        **more,
+    }
 
 
 def test_an_answer_counts_up_to_its_bound_and_in_full_where_its_words_are_more() -> None:
     words = "word " * 100
     assert received_tokens(answer(said(words)), max_tokens=100) == 100
     assert received_tokens(answer(said(words)), max_tokens=99) > 250
-    assert received_tokens(answer(said(words), said(words)), max_tokens=100) == 200  # a choice that nobody asked for
+    # a choice that nobody asked for
+    assert received_tokens(answer(said(words), said(words)), max_tokens=100) == 200
 
 
 def test_whatever_was_delivered_counts_and_what_is_shown_twice_counts_once() -> None:
     plain = received_tokens(answer(said("Done.")), max_tokens=10**6)
-    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "' + WORDS + '"}'}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "read", "arguments": '{"path": "' + WORDS + '"}'},
+    }
     for field, value in (
         ("tool_calls", [call]),
         ("refusal", WORDS),
         ("reasoning", WORDS),
         ("audio", {"transcript": WORDS}),
     ):
-        assert received_tokens(answer(said("Done.", **{field: value})), max_tokens=10**6) > plain + 100, field
+        assert (
+            received_tokens(answer(said("Done.", **{field: value})), max_tokens=10**6) > plain + 100
+        ), field
     once = received_tokens(answer(said("Done.", reasoning=WORDS)), max_tokens=10**6)
-    assert once == received_tokens(answer(said("Done.", reasoning=WORDS, reasoning_details=[{"text": WORDS}])), max_tokens=10**6)
+    assert once == received_tokens(
+        answer(said("Done.", reasoning=WORDS, reasoning_details=[{"text": WORDS}])),
+        max_tokens=10**6,
+    )
     assert (
         received_tokens(
-            answer(said("Done.", reasoning=WORDS, reasoning_details=[{"text": WORDS.replace("word", "term")}])), max_tokens=10**6
+            answer(
+                said(
+                    "Done.",
+                    reasoning=WORDS,
+                    reasoning_details=[{"text": WORDS.replace("word", "term")}],
+                )
+            ),
+            max_tokens=10**6,
         )
         > once + 100
     )
@@ -79,20 +121,40 @@ UNSPACED = {
 def test_an_answer_without_spaces_is_not_taken_for_one_word(kind: str) -> None:
     text = UNSPACED[kind]
     assert received_tokens(answer(said(text)), max_tokens=1024) >= most_tokens(text) > 9_000
-    assert received_tokens(answer(said("", tool_calls=[{"function": {"arguments": text}}])), max_tokens=1024) > 9_000
+    assert (
+        received_tokens(
+            answer(said("", tool_calls=[{"function": {"arguments": text}}])), max_tokens=1024
+        )
+        > 9_000
+    )
 
 
 @pytest.mark.parametrize(("text", "real"), COUNTED)
-def test_an_answer_that_was_held_to_its_bound_is_never_booked_above_it(text: str, real: int) -> None:
+def test_an_answer_that_was_held_to_its_bound_is_never_booked_above_it(
+    text: str, real: int
+) -> None:
     assert received_tokens(answer(said(text * 20)), max_tokens=20 * real) == 20 * real
 
 
-@pytest.mark.parametrize("place", ["choice", "choice, in a field of its own", "body", "id", "signature", "a field's name", "usage"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "choice",
+        "choice, in a field of its own",
+        "body",
+        "id",
+        "signature",
+        "a field's name",
+        "usage",
+    ],
+)
 def test_what_stands_beside_the_message_counts(place: str) -> None:
     text, plain = "deep " * 5_000, said("Done.")
     bodies = {
         "choice": answer({**plain, "reasoning": text}),
-        "choice, in a field of its own": answer({**plain, "thoughts": {"id": "t1", "parts": [text]}}),
+        "choice, in a field of its own": answer(
+            {**plain, "thoughts": {"id": "t1", "parts": [text]}}
+        ),
         "body": answer(plain, output=text),
         "id": answer(plain) | {"id": text},
         "signature": answer(said("Done.", signature=text)),
@@ -104,12 +166,34 @@ def test_what_stands_beside_the_message_counts(place: str) -> None:
 
 def test_what_an_honest_server_adds_is_free_and_log_probs_are_the_words_again() -> None:
     words = "Read the file, then the test. " * 10
-    plain = received_tokens({"choices": [{"message": {"role": "assistant", "content": words}}]}, max_tokens=1024)
-    usage = {"prompt_tokens": 7, "completion_tokens": 80, "prompt_tokens_details": {"cached_tokens": 0}}
-    assert received_tokens(answer(said(words), usage=usage, provider="Maker", system_fingerprint="fp_1"), max_tokens=1024) == plain
-    spelled = {"content": [{"token": word + " ", "bytes": [1], "top_logprobs": []} for word in words.split()]}
+    plain = received_tokens(
+        {"choices": [{"message": {"role": "assistant", "content": words}}]}, max_tokens=1024
+    )
+    usage = {
+        "prompt_tokens": 7,
+        "completion_tokens": 80,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    assert (
+        received_tokens(
+            answer(said(words), usage=usage, provider="Maker", system_fingerprint="fp_1"),
+            max_tokens=1024,
+        )
+        == plain
+    )
+    spelled = {
+        "content": [
+            {"token": word + " ", "bytes": [1], "top_logprobs": []} for word in words.split()
+        ]
+    }
     assert received_tokens(answer(said(words) | {"logprobs": spelled}), max_tokens=1024) == plain
-    assert received_tokens(answer(said(words) | {"logprobs": {"content": [{"token": "deep "}] * 9_000}}), max_tokens=1024) > 9_000
+    assert (
+        received_tokens(
+            answer(said(words) | {"logprobs": {"content": [{"token": "deep "}] * 9_000}}),
+            max_tokens=1024,
+        )
+        > 9_000
+    )
 
 
 def test_sealed_thinking_is_no_answer_that_broke_its_bound() -> None:
@@ -131,7 +215,17 @@ def test_a_request_counts_messages_tools_and_what_stands_around_them() -> None:
     assert most_tokens(PROSE) < sent_tokens(body) < most_tokens(PROSE) + 30
     tools = [{"type": "function", "function": {"name": "read", "description": PROSE}}]
     assert sent_tokens({**body, "tools": tools}) > sent_tokens(body) + most_tokens(PROSE) + 100
-    longer = [{"type": "function", "function": {"name": "read", "description": " ".join([PROSE] * 5)}}]  # what they say is sent too
-    assert sent_tokens({**body, "tools": longer}) >= sent_tokens({**body, "tools": tools}) + 4 * most_tokens(PROSE)
-    schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"description": PROSE}}}
-    assert sent_tokens({**body, "response_format": schema}) >= sent_tokens(body) + most_tokens(PROSE)
+    # what they say is sent too
+    longer = [
+        {"type": "function", "function": {"name": "read", "description": " ".join([PROSE] * 5)}}
+    ]
+    assert sent_tokens({**body, "tools": longer}) >= sent_tokens(
+        {**body, "tools": tools}
+    ) + 4 * most_tokens(PROSE)
+    schema = {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": {"description": PROSE}},
+    }
+    assert sent_tokens({**body, "response_format": schema}) >= sent_tokens(body) + most_tokens(
+        PROSE
+    )

@@ -1,4 +1,5 @@
-"""A full disk at any write: what was bought is kept, nothing of it is asked for again, and nothing more is bought."""
+"""A full disk at any write: what was bought is kept, nothing of it is asked for again, and nothing
+more is bought."""
 
 from __future__ import annotations
 
@@ -49,13 +50,17 @@ def ask_all(ledger: Ledger, asked: list[str]) -> list[Any]:
 
     async def work() -> list[Any]:
         asker = Asker(ledger, limits={"here": RateLimits(at_once=3)})
-        return await asyncio.gather(*(asker.ask(Made(act), request(name)) for name in NAMES), return_exceptions=True)
+        return await asyncio.gather(
+            *(asker.ask(Made(act), request(name)) for name in NAMES), return_exceptions=True
+        )
 
     return asyncio.run(work())
 
 
 @pytest.mark.parametrize("last", range(2, 20))
-def test_a_ledger_that_cannot_grow_loses_no_answer_and_asks_for_nothing_twice(tmp_path: Path, last: int) -> None:
+def test_a_ledger_that_cannot_grow_loses_no_answer_and_asks_for_nothing_twice(
+    tmp_path: Path, last: int
+) -> None:
     path, asked = tmp_path / LEDGER_NAME, list[str]()
     Full.last = last
     with Full(path, max_usd=100.0) as ledger:
@@ -64,16 +69,25 @@ def test_a_ledger_that_cannot_grow_loses_no_answer_and_asks_for_nothing_twice(tm
     answered = {one.reply.turn.text for one in done if not isinstance(one, BaseException)}
     assert all(isinstance(one, NoSpaceError) for one in stopped) and answered == set(asked)
     assert bool(stopped) == (len(asked) < len(NAMES))
-    assert all("nothing that was bought is lost" in str(one) and getattr(one, "exit_code", 0) == 1 for one in stopped)
+    assert all(
+        "nothing that was bought is lost" in str(one) and getattr(one, "exit_code", 0) == 1
+        for one in stopped
+    )
     with Ledger(path, max_usd=100.0) as ledger:
-        assert ledger.totals().num_answers == len(asked) and ledger.totals().num_lost == 0, "an answer was lost"
+        assert ledger.totals().num_answers == len(asked) and ledger.totals().num_lost == 0, (
+            "an answer was lost"
+        )
         done = ask_all(ledger, asked)
-        assert [one.reply.turn.text for one in done] == NAMES and sorted(asked) == sorted(NAMES), "an answer was paid for twice"
+        assert [one.reply.turn.text for one in done] == NAMES and sorted(asked) == sorted(NAMES), (
+            "an answer was paid for twice"
+        )
         assert ledger.totals().spent_usd == 0.25 * len(NAMES) and not ledger.totals().in_flight_usd
     assert not list(rooms_of(path))
 
 
-def test_where_there_is_no_room_for_an_answer_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_room_for_an_answer_nothing_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*where: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -81,12 +95,15 @@ def test_where_there_is_no_room_for_an_answer_nothing_is_asked(tmp_path: Path, m
     asked: list[str] = []
     with Ledger(tmp_path / LEDGER_NAME, max_usd=100.0) as ledger:
         done = ask_all(ledger, asked)
-        assert not asked and all(isinstance(one, NoSpaceError) and "none was asked for" in str(one) for one in done)
+        assert not asked and all(
+            isinstance(one, NoSpaceError) and "none was asked for" in str(one) for one in done
+        )
         assert ledger.totals().booked_usd == 0.0
 
 
 def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
-    """Not injected: no file of a child may grow by more than so many pages (RLIMIT_FSIZE, as a quota does), for every number of pages."""
+    """Not injected: no file of a child may grow by more than so many pages (RLIMIT_FSIZE, as a
+    quota does), for every number of pages."""
     resource = pytest.importorskip("resource")
     saved = 0
     for pages in range(1, 60, 2):
@@ -101,9 +118,13 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
                 with Ledger(path, max_usd=100.0) as ledger:
                     ledger._room.make(16 * SLOT_BYTES)
                     begun = (folder / f"{LEDGER_NAME}-wal").stat().st_size
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (begun + pages * 4096, resource.RLIM_INFINITY))
+                    resource.setrlimit(
+                        resource.RLIMIT_FSIZE, (begun + pages * 4096, resource.RLIM_INFINITY)
+                    )
                     done = ask_all(ledger, asked)
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                    resource.setrlimit(
+                        resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+                    )
                     (folder / "asked").write_text("\n".join(asked))
                     code = 0 if all(isinstance(one, (Bought, NoSpaceError)) for one in done) else 3
             finally:
@@ -114,7 +135,9 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
         with Ledger(path, max_usd=100.0) as ledger:
             assert ledger.totals().num_answers * 2 == len(before), "an answer was lost"
             done = ask_all(ledger, asked)
-        assert [one.reply.turn.text for one in done] == NAMES and not set(asked) & set((folder / "asked").read_text().split("\n"))
+        assert [one.reply.turn.text for one in done] == NAMES and not set(asked) & set(
+            (folder / "asked").read_text().split("\n")
+        )
     assert saved > 3, "the ledger itself had room for everything: nothing was tried"
 
 
@@ -125,7 +148,10 @@ def test_a_torn_record_is_left_out_and_one_of_a_live_process_is_left_alone(tmp_p
     for record in (b"one", b"two", b"three"):
         room.keep(record)
     ((path, owner, records),) = rooms_of(ledger)
-    assert (owner, records) == ("host:1:2:abcd", [b"one", b"two", b"three"]) and path.stat().st_mode & 0o077 == 0
+    assert (owner, records) == (
+        "host:1:2:abcd",
+        [b"one", b"two", b"three"],
+    ) and path.stat().st_mode & 0o077 == 0
     raw = bytearray(path.read_bytes())
     raw[raw.index(b"three")] ^= 1
     path.write_bytes(raw)
@@ -138,9 +164,12 @@ def test_a_full_ledger_books_nothing_more(tmp_path: Path) -> None:
     Full.last = 3  # opening and booking: no room for the first answer
     with Full(tmp_path / LEDGER_NAME, max_usd=100.0) as ledger:
         ask_all(ledger, [])
-        Full.last = 10**9  # there is room again, and what could not be written has to be taken over first
+        # there is room again, and what could not be written has to be taken over first
+        Full.last = 10**9
         with pytest.raises(NoSpaceError, match="cannot be written"):
-            ledger.reserve("key", teacher=Made(act=_nobody), request=request("more"), patience_s=1.0)
+            ledger.reserve(
+                "key", teacher=Made(act=_nobody), request=request("more"), patience_s=1.0
+            )
 
 
 async def _nobody(one: Request) -> TeacherReply:

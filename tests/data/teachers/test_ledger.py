@@ -11,7 +11,14 @@ import pytest
 from composer_replication.core.errors import BudgetError, DataError
 from composer_replication.core.teacher import Bought, Price, Usage, prompt_sha, request_key
 from composer_replication.core.trace import ToolCall
-from composer_replication.data.teachers.ledger import LEDGER_NAME, Busy, Call, Ledger, cost_of, to_nano
+from composer_replication.data.teachers.ledger import (
+    LEDGER_NAME,
+    Busy,
+    Call,
+    Ledger,
+    cost_of,
+    to_nano,
+)
 from tests.data.teachers.made import Made, calling, reply, request, says
 
 TEACHER = says()
@@ -24,7 +31,9 @@ def nobody(owner: str) -> bool:
 
 def book(ledger: Ledger, text: str = "go", *, teacher: Made = TEACHER) -> Call | Busy | Bought:
     asked = request(text)
-    return ledger.reserve(request_key(teacher, asked), teacher=teacher, request=asked, patience_s=60.0)
+    return ledger.reserve(
+        request_key(teacher, asked), teacher=teacher, request=asked, patience_s=60.0
+    )
 
 
 def held(ledger: Ledger, text: str = "go", *, teacher: Made = TEACHER) -> Call:
@@ -44,11 +53,17 @@ def test_the_worst_case_is_booked_before_and_the_cost_after(file: Path) -> None:
         assert call.worst_usd == 1.0 and ledger.totals().in_flight_usd == 1.0
         assert ledger.settle(call, reply(usd=0.25), price=TEACHER.price).usd == 0.25
         totals = ledger.totals()
-        assert (totals.spent_usd, totals.in_flight_usd, totals.num_answers, totals.booked_usd) == (0.25, 0.0, 1, 0.25)
+        assert (totals.spent_usd, totals.in_flight_usd, totals.num_answers, totals.booked_usd) == (
+            0.25,
+            0.0,
+            1,
+            0.25,
+        )
 
 
 def test_nothing_is_booked_beyond_the_ceiling(file: Path) -> None:
-    """Two dollars: one call in flight, one answered for 0.25, and there is room for less than another dollar."""
+    """Two dollars: one call in flight, one answered for 0.25, and there is room for less than
+    another dollar."""
     with Ledger(file, max_usd=2.0) as ledger:
         ledger.settle(held(ledger, "a"), reply(usd=0.25), price=TEACHER.price)
         call = held(ledger, "b")
@@ -69,7 +84,9 @@ def test_exactly_the_ceiling_may_be_booked(file: Path) -> None:
 
 
 @pytest.mark.parametrize("max_usd", [0.999999999, 0.9999999999])
-def test_a_call_that_is_a_nano_dollar_over_the_ceiling_is_refused(file: Path, max_usd: float) -> None:
+def test_a_call_that_is_a_nano_dollar_over_the_ceiling_is_refused(
+    file: Path, max_usd: float
+) -> None:
     """A ceiling between two whole billionths is the lower one."""
     with Ledger(file, max_usd=max_usd) as ledger, pytest.raises(BudgetError):
         book(ledger)
@@ -94,7 +111,11 @@ def test_the_ceiling_is_that_of_the_file_whoever_opens_it(file: Path) -> None:
 
 def test_free_teachers_need_no_room(file: Path) -> None:
     with Ledger(file, max_usd=0.5) as ledger:
-        ledger.settle(held(ledger, "a", teacher=says(price=Price(request_usd=0.5))), reply(usd=0.9), price=TEACHER.price)
+        ledger.settle(
+            held(ledger, "a", teacher=says(price=Price(request_usd=0.5))),
+            reply(usd=0.9),
+            price=TEACHER.price,
+        )
         held(ledger, "b", teacher=says(price=Price(), name="free"))
         with pytest.raises(BudgetError):
             book(ledger, "c", teacher=says(price=Price(request_usd=1e-9)))
@@ -106,7 +127,11 @@ def test_an_answer_is_bought_once(file: Path) -> None:
         ledger.settle(held(ledger), answer, price=TEACHER.price)
     with Ledger(file, max_usd=0.0) as again:
         bought = book(again)
-        assert isinstance(bought, Bought) and bought.reply == answer and (bought.usd, bought.now) == (0.25, False)
+        assert (
+            isinstance(bought, Bought)
+            and bought.reply == answer
+            and (bought.usd, bought.now) == (0.25, False)
+        )
         assert again.totals().booked_usd == 0.25
         assert again.find(request_key(says(salt="other"), request())) is None
 
@@ -151,7 +176,9 @@ def test_a_call_on_another_machine_is_lost_when_its_time_is_up(file: Path) -> No
             assert here.totals().num_in_flight == 1
 
 
-def test_a_lost_call_that_is_answered_after_all_is_kept_and_two_answers_are_both_booked(file: Path) -> None:
+def test_a_lost_call_that_is_answered_after_all_is_kept_and_two_answers_are_both_booked(
+    file: Path,
+) -> None:
     with Ledger(file, max_usd=5.0) as slow:
         first = held(slow)
         with Ledger(file, max_usd=5.0, is_alive=nobody) as other:
@@ -177,24 +204,41 @@ def test_what_a_call_cost() -> None:
     price = Price(input_usd_per_mtok=1e6, output_usd_per_mtok=2e6)
 
     def cost(usage: Usage, *, sent: int = 0, received: int = 0) -> tuple[float, str, str]:
-        found = cost_of(replace(reply(), usage=usage, sent_tokens=sent, received_tokens=received), price, 7.0)
+        found = cost_of(
+            replace(reply(), usage=usage, sent_tokens=sent, received_tokens=received), price, 7.0
+        )
         return found.usd, found.basis, found.whose
 
     assert cost(Usage(usd=30.0, input_tokens=9, output_tokens=9)) == (30.0, "reported", "endpoint")
     assert cost(Usage(input_tokens=2, output_tokens=1), sent=1) == (4.0, "tokens", "endpoint")
-    for little in (Usage(usd=0.0), Usage(usd=0.0, input_tokens=0, output_tokens=0), Usage(usd=4.9, input_tokens=1, output_tokens=1)):
+    for little in (
+        Usage(usd=0.0),
+        Usage(usd=0.0, input_tokens=0, output_tokens=0),
+        Usage(usd=4.9, input_tokens=1, output_tokens=1),
+    ):
         assert cost(little, sent=3, received=1) == (5.0, "tokens", "ours"), little
-    assert cost(Usage(), sent=3, received=4) == (11.0, "worst_case", "ours")  # an answer that was not held to max_tokens
+    # an answer that was not held to max_tokens
+    assert cost(Usage(), sent=3, received=4) == (11.0, "worst_case", "ours")
     for unknown in (Usage(), Usage(usd=float("nan")), Usage(usd=-1.0), Usage(usd=float("inf"), input_tokens=1), Usage(usd=1e11),
                     Usage(usd=1e300, input_tokens=1, output_tokens=1), Usage(input_tokens=10**25, output_tokens=1)):  # fmt: skip
         assert cost(unknown, sent=3) == (7.0, "worst_case", "ours")
 
 
 def test_amounts_are_rounded_up_and_do_not_drift(file: Path) -> None:
-    assert [to_nano(usd) for usd in (0.0, 0.1, 0.3, 1e-12, 2.5)] == [0, 10**8, 3 * 10**8, 1, 25 * 10**8]
+    assert [to_nano(usd) for usd in (0.0, 0.1, 0.3, 1e-12, 2.5)] == [
+        0,
+        10**8,
+        3 * 10**8,
+        1,
+        25 * 10**8,
+    ]
     with Ledger(file, max_usd=1.0) as ledger:
         for n in range(10):
-            ledger.settle(held(ledger, str(n), teacher=says(price=Price(request_usd=0.1))), reply(usd=0.1), price=Price())
+            ledger.settle(
+                held(ledger, str(n), teacher=says(price=Price(request_usd=0.1))),
+                reply(usd=0.1),
+                price=Price(),
+            )
         assert ledger.totals().spent_usd == 1.0
 
 
@@ -203,7 +247,11 @@ def test_the_trimmed_prompt_is_kept_once_for_all_teachers(file: Path) -> None:
         for teacher in (says(salt="a"), says(salt="b")):
             held(ledger, teacher=teacher)
         kept = ledger.prompt(request_key(says(salt="b"), request()))
-        assert kept is not None and prompt_sha(kept) == prompt_sha(request()) and kept.tools == request().tools
+        assert (
+            kept is not None
+            and prompt_sha(kept) == prompt_sha(request())
+            and kept.tools == request().tools
+        )
         assert ledger.prompt("no such key") is None
     (count,) = sqlite3.connect(file).execute("SELECT COUNT(*) FROM prompts").fetchone()
     assert count == 1
@@ -216,7 +264,11 @@ def test_the_sum_is_that_of_the_rows_and_no_row_is_deleted(file: Path) -> None:
         ledger.lose(held(ledger, "c"), why="cut")
         held(ledger, "d")
     db = sqlite3.connect(file)
-    assert db.execute("SELECT booked FROM total").fetchone() == db.execute("SELECT SUM(booked) FROM calls").fetchone() == (2_300_000_000,)
+    assert (
+        db.execute("SELECT booked FROM total").fetchone()
+        == db.execute("SELECT SUM(booked) FROM calls").fetchone()
+        == (2_300_000_000,)
+    )
     with pytest.raises(sqlite3.IntegrityError, match="only grows"):
         db.execute("DELETE FROM calls")
 

@@ -1,4 +1,5 @@
-"""The client against a real server on this machine: what is sent, what is read, what each failure means for the money."""
+"""The client against a real server on this machine: what is sent, what is read, what each failure
+means for the money."""
 
 from __future__ import annotations
 
@@ -18,10 +19,21 @@ import pytest
 
 from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError, TeacherError
-from composer_replication.core.teacher import Request, TeacherReply, Usage, reply_to_json, request_key, worst_usd
+from composer_replication.core.teacher import (
+    Request,
+    TeacherReply,
+    Usage,
+    reply_to_json,
+    request_key,
+    worst_usd,
+)
 from composer_replication.core.trace import Opaque, Text, ToolCall
 from composer_replication.data.teachers.ledger import Call, Ledger
-from composer_replication.data.teachers.openai_compatible import MAX_BODY_BYTES, OpenAICompatible, retry_after_s
+from composer_replication.data.teachers.openai_compatible import (
+    MAX_BODY_BYTES,
+    OpenAICompatible,
+    retry_after_s,
+)
 from composer_replication.data.teachers.scrub import KeyScrub
 from composer_replication.data.teachers.wire import read_reply, read_usage
 from tests.data.teachers.endpoint import INPUT_USD, OUTPUT_USD, Endpoint
@@ -34,7 +46,16 @@ ASKED = Request(turns=request().turns, tools=(READ,), max_tokens=50)
 
 def settings(url: str, **how: Any) -> TeacherSettings:
     price = {"max_input_usd_per_mtok": INPUT_USD * 1e6, "max_output_usd_per_mtok": OUTPUT_USD * 1e6}
-    return TeacherSettings(**{"model": "glm-5", "family": "glm", "base_url": url, "key_env": "ROUTER_KEY", **price, **how})
+    return TeacherSettings(
+        **{
+            "model": "glm-5",
+            "family": "glm",
+            "base_url": url,
+            "key_env": "ROUTER_KEY",
+            **price,
+            **how,
+        }
+    )
 
 
 @pytest.fixture
@@ -43,9 +64,13 @@ def endpoint() -> Iterator[Endpoint]:
         yield started
 
 
-def ask(endpoint: Endpoint, *, asked: Request = ASKED, environ: dict[str, str] = ENVIRON, **how: Any) -> TeacherReply:
+def ask(
+    endpoint: Endpoint, *, asked: Request = ASKED, environ: dict[str, str] = ENVIRON, **how: Any
+) -> TeacherReply:
     async def work() -> TeacherReply:
-        async with OpenAICompatible("glm", settings(endpoint.url, **how), environ=environ) as teacher:
+        async with OpenAICompatible(
+            "glm", settings(endpoint.url, **how), environ=environ
+        ) as teacher:
             async with asyncio.timeout(5):
                 return await teacher.ask(asked)
 
@@ -61,11 +86,21 @@ def fails(endpoint: Endpoint, behaviour: str, **how: Any) -> TeacherError:
 
 def test_an_answer_with_a_call_its_cost_and_its_cached_tokens(endpoint: Endpoint) -> None:
     reply = ask(endpoint)
-    assert reply.turn.blocks == (ToolCall("c1", "read", {"path": "a.py"}),) and reply.turn.author == "glm-5-0711"
+    assert (
+        reply.turn.blocks == (ToolCall("c1", "read", {"path": "a.py"}),)
+        and reply.turn.author == "glm-5-0711"
+    )
     (seen,) = endpoint.seen
     tokens = len(json.dumps(seen.body["messages"])) // 4
-    assert reply.usage == Usage(input_tokens=tokens, output_tokens=20, cached_tokens=tokens // 2, usd=pytest.approx(seen.usd))
-    assert (reply.problem, reply.provider, reply.confidence) == ("", "Fake", None) and json.loads(reply.raw)["id"] == seen.name
+    assert reply.usage == Usage(
+        input_tokens=tokens,
+        output_tokens=20,
+        cached_tokens=tokens // 2,
+        usd=pytest.approx(seen.usd),
+    )
+    assert (reply.problem, reply.provider, reply.confidence) == ("", "Fake", None) and json.loads(
+        reply.raw
+    )["id"] == seen.name
 
 
 def test_what_is_sent(endpoint: Endpoint) -> None:
@@ -94,7 +129,12 @@ def test_what_is_sent(endpoint: Endpoint) -> None:
 def test_a_plain_endpoint_gets_no_preferences_and_needs_no_key(endpoint: Endpoint) -> None:
     ask(endpoint, environ={}, output_field="max_completion_tokens")
     (seen,) = endpoint.seen
-    assert seen.key == "" and "provider" not in seen.body and seen.body["max_completion_tokens"] == 50 and "max_tokens" not in seen.body
+    assert (
+        seen.key == ""
+        and "provider" not in seen.body
+        and seen.body["max_completion_tokens"] == 50
+        and "max_tokens" not in seen.body
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,9 +160,15 @@ def test_a_plain_endpoint_gets_no_preferences_and_needs_no_key(endpoint: Endpoin
         ("error_in_200", True, False, False),
     ],
 )
-def test_what_each_failure_means(endpoint: Endpoint, behaviour: str, again: bool, billed: bool, for_all: bool) -> None:
+def test_what_each_failure_means(
+    endpoint: Endpoint, behaviour: str, again: bool, billed: bool, for_all: bool
+) -> None:
     error = fails(endpoint, behaviour)
-    assert (error.again, error.billed, error.for_all) == (again, billed, for_all) and error.where == f"glm at {endpoint.url}"
+    assert (error.again, error.billed, error.for_all) == (
+        again,
+        billed,
+        for_all,
+    ) and error.where == f"glm at {endpoint.url}"
 
 
 def test_nothing_listens_there() -> None:
@@ -143,14 +189,19 @@ def test_the_pause_that_an_endpoint_asks_for(endpoint: Endpoint) -> None:
         assert retry_after_s({"retry-after": odd}, now=0.0) is None, odd
 
 
-@pytest.mark.parametrize(("behaviour", "problem"), [("unknown_tool", "unknown_tool"), ("bad_arguments", "bad_arguments")])
-def test_a_wrong_call_is_an_answer_with_a_problem(endpoint: Endpoint, behaviour: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "problem"), [("unknown_tool", "unknown_tool"), ("bad_arguments", "bad_arguments")]
+)
+def test_a_wrong_call_is_an_answer_with_a_problem(
+    endpoint: Endpoint, behaviour: str, problem: str
+) -> None:
     endpoint.plan = lambda number, body: behaviour
     reply = ask(endpoint)
     assert reply.problem == problem and reply.usage.usd == pytest.approx(endpoint.billed_usd)
     if behaviour == "bad_arguments":
         (block,) = reply.turn.blocks
-        assert isinstance(block, Opaque) and '{\\"path\\": ' in block.text  # kept as it came, not repaired
+        # kept as it came, not repaired
+        assert isinstance(block, Opaque) and '{\\"path\\": ' in block.text
 
 
 def test_missing_usage_is_not_reported_and_not_nothing(endpoint: Endpoint) -> None:
@@ -162,8 +213,11 @@ def test_missing_usage_is_not_reported_and_not_nothing(endpoint: Endpoint) -> No
 
 
 def test_a_routers_fee_is_not_the_models_bill() -> None:
-    """With a key of one's own the router reports its fee; what the model costs is beside it, or is not known."""
-    assert read_usage({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}}).usd == pytest.approx(0.021)
+    """With a key of one's own the router reports its fee; what the model costs is beside it, or is
+    not known."""
+    assert read_usage(
+        {"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}}
+    ).usd == pytest.approx(0.021)
     assert read_usage({"cost": 0.001, "is_byok": True}).usd is None
     assert read_usage({"cost": 0.001, "is_byok": False}).usd == 0.001
 
@@ -176,11 +230,19 @@ def test_a_routers_fee_is_not_the_models_bill() -> None:
         {"cost": 0.5, "is_byok": True, "cost_details": {"upstream_inference_cost": 1e300}},
     ],
 )  # fmt: skip
-def test_absurd_numbers_are_not_believed_and_the_answer_is_kept_at_its_worst_case(tmp_path: Path, absurd: dict[str, Any]) -> None:
+def test_absurd_numbers_are_not_believed_and_the_answer_is_kept_at_its_worst_case(
+    tmp_path: Path, absurd: dict[str, Any]
+) -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 2, "cost": 0.01, **absurd}
     logprobs = {"content": [{"logprob": -(10**400)}]}
-    choice = {"message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop", "logprobs": logprobs}
-    got = read_reply(json.dumps({"choices": [choice], "usage": usage}).encode(), request=ASKED, model="m")
+    choice = {
+        "message": {"role": "assistant", "content": "Done."},
+        "finish_reason": "stop",
+        "logprobs": logprobs,
+    }
+    got = read_reply(
+        json.dumps({"choices": [choice], "usage": usage}).encode(), request=ASKED, model="m"
+    )
     assert got.usage == Usage() and got.turn.text == "Done." and got.confidence is None
     with Ledger(tmp_path / "ledger", max_usd=2.0) as ledger:
         held = ledger.reserve("key", teacher=says(), request=ASKED, patience_s=9.0)
@@ -189,36 +251,57 @@ def test_absurd_numbers_are_not_believed_and_the_answer_is_kept_at_its_worst_cas
 
 
 def test_the_worst_case_is_more_than_any_bill(endpoint: Endpoint) -> None:
-    """Whatever is sent, its tokens cannot be more than its bytes: CJK, emoji, escapes, many short messages, large tools."""
+    """Whatever is sent, its tokens cannot be more than its bytes: CJK, emoji, escapes, many short
+    messages, large tools."""
     texts = ["go", "\u4e2d\u6587" * 500, "\U0001f600" * 300, '\\\n\t"' * 400, "\ud800"]
     for text in texts:
         asked = replace(ASKED, turns=request(text).turns * 20, tools=(READ,) * 5)
         teacher = OpenAICompatible("glm", settings(endpoint.url), environ=ENVIRON)
-        assert teacher.most_input_tokens(asked) >= len(text.encode("utf-8", "surrogatepass")) * 20 + 20 * 8
+        assert (
+            teacher.most_input_tokens(asked)
+            >= len(text.encode("utf-8", "surrogatepass")) * 20 + 20 * 8
+        )
         ask(endpoint, asked=asked)
         assert worst_usd(teacher, asked) > endpoint.seen[-1].usd
 
 
-def test_the_key_is_nowhere_but_in_the_header(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_key_is_nowhere_but_in_the_header(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
     endpoint.echo_key = True
     reply = ask(endpoint)
-    assert KEY not in reply.raw and KEY not in reply.turn.text and "[REDACTED:key]" in reply.turn.text
+    assert (
+        KEY not in reply.raw and KEY not in reply.turn.text and "[REDACTED:key]" in reply.turn.text
+    )
     for behaviour in ("400", "429", "error_in_200"):
         error = fails(endpoint, behaviour)
-        assert "was not liked" in str(error) and KEY not in str(error) and KEY not in repr(error.__dict__)
+        assert (
+            "was not liked" in str(error)
+            and KEY not in str(error)
+            and KEY not in repr(error.__dict__)
+        )
     teacher = OpenAICompatible("glm", settings(endpoint.url), environ=ENVIRON)
-    assert KEY not in repr(teacher) and KEY not in repr(teacher._client.headers) and KEY not in json.dumps(dict(teacher.identity))
+    assert (
+        KEY not in repr(teacher)
+        and KEY not in repr(teacher._client.headers)
+        and KEY not in json.dumps(dict(teacher.identity))
+    )
     assert KEY not in capsys.readouterr().out
 
 
 def test_a_key_in_an_answers_arguments_and_any_other_secret_go_before_the_answer_is_kept() -> None:
-    """Arguments are JSON within JSON: there the key stands behind escapes that the body's own decoding leaves."""
+    """Arguments are JSON within JSON: there the key stands behind escapes that the body's own
+    decoding leaves."""
     key, token = "sk-planted-" + "q7Zx" * 6, "gh" + "p_" + "q7Zx" * 9
-    teacher = OpenAICompatible("glm", settings("http://127.0.0.1:1/v1"), environ={"ROUTER_KEY": key})
+    teacher = OpenAICompatible(
+        "glm", settings("http://127.0.0.1:1/v1"), environ={"ROUTER_KEY": key}
+    )
     arguments = json.dumps({"command": "echo " + key, "file": "x"}).replace("s", "\\u0073")
     call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": arguments}}
     message = {"role": "assistant", "content": f"use {token}", "tool_calls": [call]}
-    body = json.dumps({"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": {}}).encode()
+    body = json.dumps(
+        {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": {}}
+    ).encode()
     reply = teacher._read(200, {}, body, ASKED, {})
     kept = json.dumps(reply_to_json(reply))
     assert key not in kept
@@ -228,10 +311,15 @@ def test_a_key_in_an_answers_arguments_and_any_other_secret_go_before_the_answer
 
 
 @contextmanager
-def answering(data: bytes, *headers: str, status: int = 200, behind: bytes = b"") -> Iterator[tuple[str, list[bytes]]]:
-    """A server that sends these bytes to whoever asks, on connections that it keeps open, and what it was sent."""
+def answering(
+    data: bytes, *headers: str, status: int = 200, behind: bytes = b""
+) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that sends these bytes to whoever asks, on connections that it keeps open, and what
+    it was sent."""
     got: list[bytes] = []
-    head = "".join(f"{line}\r\n" for line in (f"HTTP/1.1 {status} X", f"content-length: {len(data)}", *headers))
+    head = "".join(
+        f"{line}\r\n" for line in (f"HTTP/1.1 {status} X", f"content-length: {len(data)}", *headers)
+    )
 
     def serve(listener: socket.socket) -> None:
         with suppress(OSError):
@@ -252,14 +340,24 @@ def answering(data: bytes, *headers: str, status: int = 200, behind: bytes = b""
 
 def ask_at(url: str, asked: Request = ASKED) -> TeacherReply:
     async def work() -> TeacherReply:
-        async with OpenAICompatible("glm", settings(url), environ=ENVIRON) as teacher, asyncio.timeout(20):
+        async with (
+            OpenAICompatible("glm", settings(url), environ=ENVIRON) as teacher,
+            asyncio.timeout(20),
+        ):
             return await teacher.ask(asked)
 
     return asyncio.run(work())
 
 
 def chat(content: str, **more: Any) -> bytes:
-    return json.dumps({"choices": [{"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}], **more}).encode()
+    return json.dumps(
+        {
+            "choices": [
+                {"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+            ],
+            **more,
+        }
+    ).encode()
 
 
 def test_a_packed_body_is_unpacked_up_to_a_bound() -> None:
@@ -267,51 +365,90 @@ def test_a_packed_body_is_unpacked_up_to_a_bound() -> None:
         assert ask_at(url).turn.text == "Done." and b"accept-encoding: identity" in got[0].lower()
     bomb = gzip.compress(chat(" " * 40 * 2**20))
     tracemalloc.start()
-    with answering(bomb, "content-encoding: gzip") as (url, _), pytest.raises(TeacherError, match="longer than") as caught:
+    with (
+        answering(bomb, "content-encoding: gzip") as (url, _),
+        pytest.raises(TeacherError, match="longer than") as caught,
+    ):
         ask_at(url)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert caught.value.billed and not caught.value.again and most < 6 * MAX_BODY_BYTES
     for packed in ("br", "gzip, gzip", "zstd"):
-        with answering(bomb, f"content-encoding: {packed}") as (url, _), pytest.raises(TeacherError, match="packed as") as caught:
+        with (
+            answering(bomb, f"content-encoding: {packed}") as (url, _),
+            pytest.raises(TeacherError, match="packed as") as caught,
+        ):
             ask_at(url)
         assert caught.value.billed
 
 
 def test_a_refusal_that_brings_a_bill_or_an_answer_may_be_billed() -> None:
-    for more in ({"usage": {"completion_tokens": 7}}, {"usage": {"cost": 0.01}}, {"choices": [{"message": {"content": "x"}}]}):
+    for more in (
+        {"usage": {"completion_tokens": 7}},
+        {"usage": {"cost": 0.01}},
+        {"choices": [{"message": {"content": "x"}}]},
+    ):
         data = json.dumps({"error": {"message": "busy"}, **more}).encode()
         with answering(data, status=429) as (url, _), pytest.raises(TeacherError) as caught:
             ask_at(url)
         assert caught.value.billed, more
-    with answering(b'{"error": {"message": "busy"}, "usage": {"cost": 0}}', status=429) as (url, _), pytest.raises(TeacherError) as caught:
+    with (
+        answering(b'{"error": {"message": "busy"}, "usage": {"cost": 0}}', status=429) as (url, _),
+        pytest.raises(TeacherError) as caught,
+    ):
         ask_at(url)
     assert not caught.value.billed
 
 
 def test_what_was_sent_and_received_is_counted_whatever_is_reported() -> None:
     long = "reconsider " * 40
-    with answering(chat(long, usage={"prompt_tokens": 0, "completion_tokens": 0, "cost": 0})) as (url, _):
+    with answering(chat(long, usage={"prompt_tokens": 0, "completion_tokens": 0, "cost": 0})) as (
+        url,
+        _,
+    ):
         reply = ask_at(url, replace(ASKED, max_tokens=1000))
-    assert reply.usage.usd == 0 and 200 < reply.sent_tokens < 400 and 40 <= reply.received_tokens < 400
+    assert (
+        reply.usage.usd == 0 and 200 < reply.sent_tokens < 400 and 40 <= reply.received_tokens < 400
+    )
     with answering(chat(long)) as (url, _):
-        assert ask_at(url, replace(ASKED, max_tokens=30)).received_tokens > 100  # 40 words, where 30 tokens were asked for
-    beside = {"choices": [{"message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop", "reasoning": long}]}
-    with answering(json.dumps({**beside, "output": long, "usage": {"cost": 0}}).encode()) as (url, _):
+        # 40 words, where 30 tokens were asked for
+        assert ask_at(url, replace(ASKED, max_tokens=30)).received_tokens > 100
+    beside = {
+        "choices": [
+            {
+                "message": {"role": "assistant", "content": "Done."},
+                "finish_reason": "stop",
+                "reasoning": long,
+            }
+        ]
+    }
+    with answering(json.dumps({**beside, "output": long, "usage": {"cost": 0}}).encode()) as (
+        url,
+        _,
+    ):
         assert ask_at(url, replace(ASKED, max_tokens=30)).received_tokens > 200
 
 
 def test_the_key_behind_escapes_of_escapes_is_not_kept() -> None:
     hidden = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
-    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "' + hidden + '"}'}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "read", "arguments": '{"path": "' + hidden + '"}'},
+    }
     message = {"role": "assistant", "content": hidden, "tool_calls": [call]}
-    data = json.dumps({"model": hidden, "choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    data = json.dumps(
+        {"model": hidden, "choices": [{"message": message, "finish_reason": "stop"}]}
+    ).encode()
     with answering(data) as (url, _):
         reply = ask_at(url)
     told = repr(reply) + json.dumps(dict(reply.turn.calls[0].arguments))
     assert KEY not in told and not KeyScrub(KEY).holds(told) and reply.turn.text == "[REDACTED:key]"
     with (
-        answering(json.dumps({"error": {"message": f"no {hidden}"}}).encode(), status=400) as (url, _),
+        answering(json.dumps({"error": {"message": f"no {hidden}"}}).encode(), status=400) as (
+            url,
+            _,
+        ),
         pytest.raises(TeacherError) as caught,
     ):
         ask_at(url)
@@ -327,7 +464,10 @@ def test_what_stands_behind_an_answer_is_not_read_as_the_next_one() -> None:
             return [(await teacher.ask(ASKED)).turn.text for _ in range(3)]
 
     with answering(chat("Done."), behind=behind) as (url, got):
-        assert asyncio.run(work(url)) == ["Done."] * 3 and sum(one.startswith(b"POST") for one in got) == 3
+        assert (
+            asyncio.run(work(url)) == ["Done."] * 3
+            and sum(one.startswith(b"POST") for one in got) == 3
+        )
 
 
 def test_no_cookie_goes_back() -> None:
@@ -338,12 +478,17 @@ def test_no_cookie_goes_back() -> None:
 
     with answering(chat("Done."), "set-cookie: session=1; Path=/") as (url, got):
         asyncio.run(work(url))
-    assert sum(one.startswith(b"POST") for one in got) == 2 and not any(b"cookie" in one.lower() for one in got)
+    assert sum(one.startswith(b"POST") for one in got) == 2 and not any(
+        b"cookie" in one.lower() for one in got
+    )
 
 
 def test_a_redirect_to_another_host_brings_it_no_key(endpoint: Endpoint) -> None:
     for status in (301, 302, 303, 307, 308):
-        with answering(b"", f"location: {endpoint.url}/chat/completions", status=status) as (url, _), pytest.raises(TeacherError) as caught:
+        with (
+            answering(b"", f"location: {endpoint.url}/chat/completions", status=status) as (url, _),
+            pytest.raises(TeacherError) as caught,
+        ):
             ask_at(url)
         assert caught.value.for_all and not endpoint.seen
 
@@ -358,19 +503,35 @@ def test_no_redirect_is_followed_with_the_key(endpoint: Endpoint) -> None:
     [
         ({"base_url": "https://models.example/v1"}, {}, "ROUTER_KEY is not set"),
         ({"base_url": "https://models.example/v1"}, {"ROUTER_KEY": "two words"}, "spaces"),
-        ({"base_url": "https://models.example/v1"}, {"ROUTER_KEY": "line\nbreak"}, "odd characters"),
+        (
+            {"base_url": "https://models.example/v1"},
+            {"ROUTER_KEY": "line\nbreak"},
+            "odd characters",
+        ),
         ({"base_url": "http://models.example/v1"}, ENVIRON, "unencrypted"),
-        ({"base_url": "https://models.example/v1", "max_input_usd_per_mtok": 0, "max_output_usd_per_mtok": 0}, ENVIRON, "no price"),
+        (
+            {
+                "base_url": "https://models.example/v1",
+                "max_input_usd_per_mtok": 0,
+                "max_output_usd_per_mtok": 0,
+            },
+            ENVIRON,
+            "no price",
+        ),
     ],
 )
-def test_what_cannot_be_used_is_refused_before_anything_is_sent(how: dict[str, Any], environ: dict[str, str], words: str) -> None:
+def test_what_cannot_be_used_is_refused_before_anything_is_sent(
+    how: dict[str, Any], environ: dict[str, str], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         OpenAICompatible("glm", settings(how.pop("base_url"), **how), environ=environ)
     for value in environ.values():
         assert value not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["ftp://x/v1", "models", "https://user:pw@x/v1", "https://x/v1?key=1"])
+@pytest.mark.parametrize(
+    "url", ["ftp://x/v1", "models", "https://user:pw@x/v1", "https://x/v1?key=1"]
+)
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ValueError, match="address"):
         settings(url)
@@ -384,11 +545,21 @@ def test_fields_that_decide_about_money_cannot_be_overridden() -> None:
 
 def test_the_same_request_has_the_same_name_whatever_it_may_cost() -> None:
     def name(asked: Request = ASKED, **how: Any) -> str:
-        return request_key(OpenAICompatible("x", settings("http://localhost:1/v1", routing="send", **how), environ=ENVIRON), asked)
+        return request_key(
+            OpenAICompatible(
+                "x", settings("http://localhost:1/v1", routing="send", **how), environ=ENVIRON
+            ),
+            asked,
+        )
 
     same = name()
     assert name(max_input_usd_per_mtok=9.0) == same == name(asked=replace(ASKED, about="s9:3:-"))
-    others = [name(model="glm-6"), name(data_collection="allow"), name(body={"top_p": 0.9}), name(asked=replace(ASKED, sample=1))]
+    others = [
+        name(model="glm-6"),
+        name(data_collection="allow"),
+        name(body={"top_p": 0.9}),
+        name(asked=replace(ASKED, sample=1)),
+    ]
     assert len({same, *others, name(asked=replace(ASKED, turns=request("gO").turns))}) == 6
 
 
@@ -398,7 +569,10 @@ def test_words_and_calls_together(endpoint: Endpoint) -> None:
 
 
 def test_every_choice_counts() -> None:
-    choice = {"message": {"role": "assistant", "content": "reconsider " * 20}, "finish_reason": "stop"}
+    choice = {
+        "message": {"role": "assistant", "content": "reconsider " * 20},
+        "finish_reason": "stop",
+    }
     counts = [0, 0]
     for number, num in enumerate((1, 8)):
         with answering(json.dumps({"choices": [choice] * num}).encode()) as (url, _):

@@ -1,4 +1,5 @@
-"""One process at a time holds a file: the second is told who, and what a dead one left is taken over."""
+"""One process at a time holds a file: the second is told who, and what a dead one left is taken
+over."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def test_the_second_is_told_who_holds_the_file(tmp_path: Path) -> None:
     with held_alone(lock, what="replay"):
         assert owner_is_alive(lock.read_text()) and lock.stat().st_mode & 0o077 == 0
         with (
-            pytest.raises(DataError, match=f"another replay is at work on this folder: process {os.getpid()}"),
+            pytest.raises(
+                DataError, match=f"another replay is at work on this folder: process {os.getpid()}"
+            ),
             held_alone(lock, what="replay"),
         ):
             pass
@@ -49,7 +52,9 @@ def test_what_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
         assert lock.read_text().split(":")[1] == str(os.getpid())
 
 
-def test_without_locks_of_the_system_the_name_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_of_the_system_the_name_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("composer_replication.data.teachers.owner.fcntl", None)
     lock = tmp_path / ".replay.lock"
     lock.write_text(new_owner())

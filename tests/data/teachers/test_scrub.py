@@ -1,4 +1,5 @@
-"""The key in every dress that an endpoint may give it, in every place of an answer, and what it costs to look."""
+"""The key in every dress that an endpoint may give it, in every place of an answer, and what it
+costs to look."""
 
 from __future__ import annotations
 
@@ -55,24 +56,45 @@ DRESSES = {
 @pytest.mark.parametrize("dress", DRESSES)
 def test_every_dress_is_taken_off_and_the_words_around_it_stay(dress: str) -> None:
     clean = SCRUB.text(f'before it: "{DRESSES[dress]}" and after.')
-    assert MARK in clean and clean.startswith('before it: "') and clean.endswith('" and after.') and not SCRUB.holds(clean)
+    assert (
+        MARK in clean
+        and clean.startswith('before it: "')
+        and clean.endswith('" and after.')
+        and not SCRUB.holds(clean)
+    )
 
 
 def test_every_string_of_an_answer_is_looked_at() -> None:
     call = ToolCall(u(KEY), KEY, {KEY: [u(KEY), {"deep": b64(KEY)}], "fine": 1})
-    turn = Turn(role="assistant", author=f"m-{KEY}", blocks=(Text(f"it is {u(KEY)}"), Opaque("tool_call", u(KEY)), call))
-    clean = SCRUB.reply(TeacherReply(turn=turn, problem=KEY, provider=u(KEY), raw=json.dumps({"id": u(KEY)})))
-    assert not SCRUB.holds(repr(clean)) and repr(clean).count(MARK) == 11 and clean.turn.text == f"it is {MARK}"
+    turn = Turn(
+        role="assistant",
+        author=f"m-{KEY}",
+        blocks=(Text(f"it is {u(KEY)}"), Opaque("tool_call", u(KEY)), call),
+    )
+    clean = SCRUB.reply(
+        TeacherReply(turn=turn, problem=KEY, provider=u(KEY), raw=json.dumps({"id": u(KEY)}))
+    )
+    assert (
+        not SCRUB.holds(repr(clean))
+        and repr(clean).count(MARK) == 11
+        and clean.turn.text == f"it is {MARK}"
+    )
 
 
 def test_a_key_in_pieces_takes_the_words_with_it() -> None:
     half, rest = KEY[:20], KEY[20:]
-    turn = Turn(role="assistant", author="m", blocks=(Text(f"first {half}"), ToolCall("c1", "read", {"path": "x"})))
+    turn = Turn(
+        role="assistant",
+        author="m",
+        blocks=(Text(f"first {half}"), ToolCall("c1", "read", {"path": "x"})),
+    )
     assert SCRUB.reply(TeacherReply(turn=turn)).turn == turn
     split = Turn(role="assistant", author="m", blocks=(Text(half), Text(rest)))
     clean = SCRUB.reply(TeacherReply(turn=split))
     assert clean.turn.blocks == (Text(MARK),) and clean.problem == HELD_THE_KEY
-    assert SCRUB.in_pieces([{"token": letter, "logprob": -0.1} for letter in KEY]) and not SCRUB.in_pieces([{"token": half}])
+    assert SCRUB.in_pieces(
+        [{"token": letter, "logprob": -0.1} for letter in KEY]
+    ) and not SCRUB.in_pieces([{"token": half}])
 
 
 def test_ordinary_text_and_other_keys_stay() -> None:
@@ -87,7 +109,8 @@ def test_ordinary_text_and_other_keys_stay() -> None:
 
 
 def test_the_time_grows_with_the_length_alone() -> None:
-    """Twenty times the text takes less than eighty times the time: nothing is looked at from every place to the end."""
+    """Twenty times the text takes less than eighty times the time: nothing is looked at from every
+    place to the end."""
     for piece in ("\\", "%25", "\\u0073k-pla", "a ", "QUJD", "7f:", "\x1b[", " ", "&#0"):
         spent: list[float] = []
         for num in (2_000, 40_000):

@@ -29,7 +29,10 @@ def said_on(tasks: list[Task], sandbox: Sandbox, *, level: int = 1) -> Iterator[
     """What the careless player says in an episode of each task, with the slack of a recording."""
     rng = random.Random(5)
     for task in tasks:
-        session = play(WorkshopEnv(task, sandbox=sandbox, slack=SLACK), lambda env: careless(env, rng, habits=LEVELS[level].habits))
+        session = play(
+            WorkshopEnv(task, sandbox=sandbox, slack=SLACK),
+            lambda env: careless(env, rng, habits=LEVELS[level].habits),
+        )
         yield [turn for turn in session.turns if turn.role == "assistant"]
 
 
@@ -37,10 +40,19 @@ def tasks_of(seed: int, count: int) -> list[Task]:
     return [make_task(f"{seed}-{number}") for number in range(count)]
 
 
-def record(folder: Path, sandbox: Sandbox, *, seed: int, messages: list[list[Turn | str]], render: Renderer | None = None) -> Recording:
+def record(
+    folder: Path,
+    sandbox: Sandbox,
+    *,
+    seed: int,
+    messages: list[list[Turn | str]],
+    render: Renderer | None = None,
+) -> Recording:
     """Record a model that writes exactly these messages, one list an episode."""
     render = render or renderer("qwen3", "qwen3")
-    model = Parrot(len(render.tokenizer), [message_ids(render, m) for episode in messages for m in episode])
+    model = Parrot(
+        len(render.tokenizer), [message_ids(render, m) for episode in messages for m in episode]
+    )
     settings = Sampling(max_context_tokens=4096, batch_episodes=1)
     return record_logs(
         model,
@@ -57,4 +69,8 @@ def record(folder: Path, sandbox: Sandbox, *, seed: int, messages: list[list[Tur
 
 def ingested(*paths: Path) -> list[Session]:
     """The sessions of logs, as `recompose ingest` reads them."""
-    return [session for result in ingest(find_logs(paths), redactor=Redactor()) for session in result.sessions]
+    return [
+        session
+        for result in ingest(find_logs(paths), redactor=Redactor())
+        for session in result.sessions
+    ]

@@ -1,4 +1,5 @@
-"""The scripted players: one that never fails, one that fails in three ways, and three teachers who agree on one of them."""
+"""The scripted players: one that never fails, one that fails in three ways, and three teachers who
+agree on one of them."""
 
 from __future__ import annotations
 
@@ -32,12 +33,16 @@ from composer_replication.rollouts.envs.workshop.workshop_env import BY_CONSTRUC
 NONE = Habits(reader=0, style=0, detour=0, skip_test=0, repeat=0)
 
 
-def player(habits: Habits, *, seed: int = 0, avoid: tuple[str, ...] = ()) -> Callable[[WorkshopEnv], Turn]:
+def player(
+    habits: Habits, *, seed: int = 0, avoid: tuple[str, ...] = ()
+) -> Callable[[WorkshopEnv], Turn]:
     rng = random.Random(seed)
     return lambda env: careless(env, rng, habits=habits, avoid=avoid)
 
 
-def played(tasks: list[Task], sandbox: Sandbox, act: Callable[[WorkshopEnv], Turn]) -> list[tuple[WorkshopEnv, Session]]:
+def played(
+    tasks: list[Task], sandbox: Sandbox, act: Callable[[WorkshopEnv], Turn]
+) -> list[tuple[WorkshopEnv, Session]]:
     envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
     return [(env, play(env, act)) for env in envs]
 
@@ -47,14 +52,18 @@ def success(episodes: list[tuple[WorkshopEnv, Session]]) -> float:
 
 
 @pytest.mark.parametrize("split", ["train", "heldout", "words"])
-def test_the_oracle_always_succeeds_on_the_budget_and_without_an_error(sandbox: Sandbox, split: Split) -> None:
+def test_the_oracle_always_succeeds_on_the_budget_and_without_an_error(
+    sandbox: Sandbox, split: Split
+) -> None:
     for env, session in played(make_tasks(300, seed=21, split=split), sandbox, oracle):
         assert session.outcome == 1.0 and env.spent == env.task.budget and not env.tally.errors
         assert not find_sites(session, settings=SitesSettings())
 
 
 @pytest.mark.parametrize(("level", "low", "high"), [(1, 0.08, 0.20), (2, 0.13, 0.28)])
-def test_the_careless_player_neither_fails_nor_succeeds_always(sandbox: Sandbox, level: int, low: float, high: float) -> None:
+def test_the_careless_player_neither_fails_nor_succeeds_always(
+    sandbox: Sandbox, level: int, low: float, high: float
+) -> None:
     tasks = make_tasks(400, seed=22, split="heldout")
     assert low < success(played(tasks, sandbox, player(LEVELS[level].habits))) < high
     assert success(played(tasks[:100], sandbox, player(NONE))) == 1.0
@@ -62,7 +71,10 @@ def test_the_careless_player_neither_fails_nor_succeeds_always(sandbox: Sandbox,
 
 def test_the_same_seed_plays_the_same_episodes(sandbox: Sandbox) -> None:
     tasks = make_tasks(40, seed=23)
-    one, again, other = ([s for _, s in played(tasks, sandbox, player(LEVELS[2].habits, seed=seed))] for seed in (1, 1, 2))
+    one, again, other = (
+        [s for _, s in played(tasks, sandbox, player(LEVELS[2].habits, seed=seed))]
+        for seed in (1, 1, 2)
+    )
     assert one == again and one != other
 
 
@@ -70,7 +82,10 @@ def test_the_same_seed_plays_the_same_episodes(sandbox: Sandbox) -> None:
     ("habits", "concerned"),
     [
         (Habits(reader=1, style=1, repeat=0, detour=0, skip_test=0), lambda task: task.tools.trap),
-        (Habits(reader=0, style=0, repeat=0, detour=1, skip_test=0), lambda task: task.kind in ("set", "both")),
+        (
+            Habits(reader=0, style=0, repeat=0, detour=1, skip_test=0),
+            lambda task: task.kind in ("set", "both"),
+        ),
         (Habits(reader=0, style=0, repeat=0, detour=0, skip_test=1), lambda task: True),
     ],
     ids=["A: wrong names", "B: detour", "C: untested"],
@@ -89,9 +104,14 @@ def test_each_family_is_visible_where_it_should_be(sandbox: Sandbox) -> None:
     tasks = make_tasks(150, seed=25)
     for env, session in played(tasks, sandbox, player(Habits(repeat=0, detour=0, skip_test=0))):
         kinds = Counter(site.kind for site in find_sites(session, settings=SitesSettings()))
-        assert set(kinds) <= {"unknown_tool", "bad_arguments"} and kinds.total() == env.tally.named_errors
+        assert (
+            set(kinds) <= {"unknown_tool", "bad_arguments"}
+            and kinds.total() == env.tally.named_errors
+        )
         assert bool(kinds) == env.task.tools.trap
-    silent = played(tasks, sandbox, player(Habits(reader=0, style=0, repeat=0, detour=1, skip_test=1)))
+    silent = played(
+        tasks, sandbox, player(Habits(reader=0, style=0, repeat=0, detour=1, skip_test=1))
+    )
     assert all(not find_sites(session, settings=SitesSettings()) for _, session in silent)
     assert all(env.tally.detours == (env.task.kind in ("set", "both")) for env, _ in silent)
     assert any(env.tally.untested for env, _ in silent)
@@ -105,10 +125,14 @@ def test_a_player_who_was_hinted_does_not_make_that_mistake(sandbox: Sandbox) ->
 
 
 def same(one: Turn, other: Turn) -> bool:
-    return [(c.name, json.dumps(dict(c.arguments))) for c in one.calls] == [(c.name, json.dumps(dict(c.arguments))) for c in other.calls]
+    return [(c.name, json.dumps(dict(c.arguments))) for c in one.calls] == [
+        (c.name, json.dumps(dict(c.arguments))) for c in other.calls
+    ]
 
 
-def test_teachers_agree_against_the_detour_share_the_wrong_names_and_disagree_at_the_end(sandbox: Sandbox) -> None:
+def test_teachers_agree_against_the_detour_share_the_wrong_names_and_disagree_at_the_end(
+    sandbox: Sandbox,
+) -> None:
     """So a preference cures B, cannot cure A, and has nothing to say about C."""
     unanimous: Counter[bool] = Counter()
     for task in make_tasks(200, seed=27):
@@ -135,7 +159,9 @@ def test_answers_carry_who_gave_them(sandbox: Sandbox) -> None:
     env = WorkshopEnv(make_tasks(1, seed=1)[0], sandbox=sandbox)
     env.open()
     answers = teacher_answers(env, site_id="s:1:c")
-    assert [(a.family, a.teacher, a.turn.author, a.usd) for a in answers] == [(f, f"scripted-{f}", f"scripted-{f}", 0.0) for f in FAMILIES]
+    assert [(a.family, a.teacher, a.turn.author, a.usd) for a in answers] == [
+        (f, f"scripted-{f}", f"scripted-{f}", 0.0) for f in FAMILIES
+    ]
     with pytest.raises(ConfigError, match="birch, cedar, maple"):
         teacher_turn(env, family="oak")
 

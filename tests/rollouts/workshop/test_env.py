@@ -1,4 +1,5 @@
-"""The workshop's rules: what is rewarded, what is answered, and what our own detectors make of it."""
+"""The workshop's rules: what is rewarded, what is answered, and what our own detectors make of
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from composer_replication.rollouts.envs.workshop.workshop_env import MALFORMED, 
 
 
 def says(*blocks: Any) -> Turn:
-    return Turn(role="assistant", author="test", blocks=tuple(Text(b) if isinstance(b, str) else b for b in blocks))
+    return Turn(
+        role="assistant",
+        author="test",
+        blocks=tuple(Text(b) if isinstance(b, str) else b for b in blocks),
+    )
 
 
 def calls(name: str, call_id: str = "c", **arguments: Any) -> Turn:
@@ -107,7 +112,8 @@ def test_who_does_not_say_done_gets_nothing(sandbox: Sandbox) -> None:
     env = started(make_task(2, kind="change"), sandbox, slack=-1)
     for turn in (0, 1, 2):
         reply = env.reply(oracle(env))
-        assert reply.turns and reply.done == (turn == 2)  # the last results are given, so that sites have their evidence
+        # the last results are given, so that sites have their evidence
+        assert reply.turns and reply.done == (turn == 2)
     assert env.verdict().all_pass and env.tested
     assert env.reward() == 0.0
     with pytest.raises(SessionError, match="over"):
@@ -131,7 +137,10 @@ def test_one_wasted_call_costs_the_reward(sandbox: Sandbox) -> None:
 def test_calls_in_one_message_cost_as_much_as_in_many(sandbox: Sandbox) -> None:
     env = started(make_task(2, kind="change"), sandbox, slack=0)
     reply = env.reply(says(*(ToolCall(f"c{i}", "list_files", {}) for i in range(6))))
-    assert reply.done and [r.is_error for t in reply.turns for r in t.results] == [False] * 4 + [True] * 2
+    assert (
+        reply.done
+        and [r.is_error for t in reply.turns for r in t.results] == [False] * 4 + [True] * 2
+    )
     assert [r.call_id for t in reply.turns for r in t.results] == [f"c{i}" for i in range(6)]
     assert env.tally.detours == 4
 
@@ -150,7 +159,10 @@ def test_hidden_tests_are_never_shown(sandbox: Sandbox) -> None:
     target = env.task.targets[0]
     edit(env, target.path, target.before, "pass")
     text = answer(env, calls("run_tests"))[0]
-    assert all(check.expression not in text for check in env.task.hidden) and len(text.splitlines()) == 1
+    assert (
+        all(check.expression not in text for check in env.task.hidden)
+        and len(text.splitlines()) == 1
+    )
 
 
 def mistakes(task: Task) -> dict[str, list[Turn]]:
@@ -164,7 +176,12 @@ def mistakes(task: Task) -> dict[str, list[Turn]]:
     wrong = ("old", "new") if (tools.old, tools.new) != ("old", "new") else ("find", "replace")
     return {
         "unknown_tool": [calls("reed_file", path=target.path)],
-        "bad_arguments": [read, calls(tools.editor, **dict(zip(("path", *wrong), (target.path, "a", "b"), strict=True)))],
+        "bad_arguments": [
+            read,
+            calls(
+                tools.editor, **dict(zip(("path", *wrong), (target.path, "a", "b"), strict=True))
+            ),
+        ],
         "file_missing": [calls(tools.reader, path="nowhere.py")],
         "edit_not_read": [change(target.before, target.after)],
         "edit_no_match": [read, change("no such line", target.after)],
@@ -181,26 +198,45 @@ def test_our_own_detectors_name_every_error(sandbox: Sandbox, kind: str) -> None
         turns += [turn, *env.reply(turn).turns]
     env.reply(says("Done."))
     sites = find_sites(session_of(env, [*turns, says("Done.")]), settings=SitesSettings())
-    assert [(s.kind, s.category, s.turn, s.flagged) for s in sites] == [(kind, "mistake", len(turns) - 2, True)]
+    assert [(s.kind, s.category, s.turn, s.flagged) for s in sites] == [
+        (kind, "mistake", len(turns) - 2, True)
+    ]
     assert env.tally.errors == {kind: 1}
 
 
 def test_hints_name_the_right_reader_and_the_right_arguments(sandbox: Sandbox) -> None:
-    task = next(t for t in (make_task(i, kind="set") for i in range(99)) if t.tools.reader != "read_file" and t.tools.old != "old")
+    task = next(
+        t
+        for t in (make_task(i, kind="set") for i in range(99))
+        if t.tools.reader != "read_file" and t.tools.old != "old"
+    )
     env, turns = started(task, sandbox), []
-    for turn in (calls("read_file", "a", path="x.py"), calls(task.tools.editor, "b", path="x.py", old="a", new="b"), says("Done.")):
+    for turn in (
+        calls("read_file", "a", path="x.py"),
+        calls(task.tools.editor, "b", path="x.py", old="a", new="b"),
+        says("Done."),
+    ):
         turns += [turn, *env.reply(turn).turns]
     session = session_of(env, turns)
-    report = write_hints(session, find_sites(session, settings=SitesSettings()), settings=HintsSettings())
+    report = write_hints(
+        session, find_sites(session, settings=SitesSettings()), settings=HintsSettings()
+    )
     first, second = report.hints
     assert task.tools.reader in first.text and "read_file" not in first.text
-    assert task.tools.editor in second.text and f"{task.tools.old}: string (required)" in second.text
+    assert (
+        task.tools.editor in second.text and f"{task.tools.old}: string (required)" in second.text
+    )
 
 
 def test_wrong_types_and_extra_arguments_are_bad_arguments(sandbox: Sandbox) -> None:
     env = started(make_task(1), sandbox)
     reader = env.task.tools.reader
-    wrong: tuple[dict[str, Any], ...] = ({}, {"path": 3}, {"path": "a", "limit": "3"}, {"path": None})
+    wrong: tuple[dict[str, Any], ...] = (
+        {},
+        {"path": 3},
+        {"path": "a", "limit": "3"},
+        {"path": None},
+    )
     for arguments in wrong:
         text, is_error = answer(env, calls(reader, **arguments))
         assert "InputValidationError" in text and is_error
@@ -208,12 +244,23 @@ def test_wrong_types_and_extra_arguments_are_bad_arguments(sandbox: Sandbox) -> 
 
 
 @pytest.mark.parametrize(
-    "turn", [says(Opaque(MALFORMED, '{"name": ')), says('<tool_call>\n{"name": "read'), says("Hm.", Opaque(MALFORMED, "x"))]
+    "turn",
+    [
+        says(Opaque(MALFORMED, '{"name": ')),
+        says('<tool_call>\n{"name": "read'),
+        says("Hm.", Opaque(MALFORMED, "x")),
+    ],
 )
-def test_a_malformed_call_is_answered_and_does_not_end_the_episode(sandbox: Sandbox, turn: Turn) -> None:
+def test_a_malformed_call_is_answered_and_does_not_end_the_episode(
+    sandbox: Sandbox, turn: Turn
+) -> None:
     env = started(make_task(1), sandbox, slack=0)
     reply = env.reply(turn)
-    assert not reply.done and "not valid JSON" in reply.turns[0].text and reply.turns[0].author == "harness"
+    assert (
+        not reply.done
+        and "not valid JSON" in reply.turns[0].text
+        and reply.turns[0].author == "harness"
+    )
     assert env.tally.errors["malformed"] == 1 and not env.finished
     for _ in range(env.max_turns - 1):
         reply = env.reply(turn)
@@ -223,7 +270,9 @@ def test_a_malformed_call_is_answered_and_does_not_end_the_episode(sandbox: Sand
 def test_tests_really_run_once_per_state(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[dict[str, str]] = []
     real = sandbox.run
-    monkeypatch.setattr(sandbox, "run", lambda files, asked: runs.append(dict(files)) or real(files, asked))
+    monkeypatch.setattr(
+        sandbox, "run", lambda files, asked: runs.append(dict(files)) or real(files, asked)
+    )
     env = WorkshopEnv(make_task(4, kind="fix"), sandbox=sandbox)
     assert play(env, oracle).outcome == 1.0
     assert runs == [dict(env.task.files), env.files]
@@ -234,22 +283,31 @@ def test_tests_really_run_once_per_state(sandbox: Sandbox, monkeypatch: pytest.M
 def test_an_episode_can_be_taken_up_in_the_middle(sandbox: Sandbox) -> None:
     task = make_task(9, kind="both")
     session = play(WorkshopEnv(task, sandbox=sandbox), oracle)
-    assert session.outcome == 1.0 and session.repository == "workshop/train" and session.tools_origin == "log"
+    assert (
+        session.outcome == 1.0
+        and session.repository == "workshop/train"
+        and session.tools_origin == "log"
+    )
     for index, turn in session.assistant_turns():
         assert oracle(env_at(task, session.turns[:index], sandbox=sandbox)) == turn
     with pytest.raises(SessionError, match="not what this task answers"):
         env_at(make_task(10, kind="both"), session.turns[:4], sandbox=sandbox)
 
 
-def test_expected_values_never_enter_the_sandbox(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_values_never_enter_the_sandbox(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[Any] = []
     real = sandbox.run
-    monkeypatch.setattr(sandbox, "run", lambda files, asked: sent.append((files, asked)) or real(files, asked))
+    monkeypatch.setattr(
+        sandbox, "run", lambda files, asked: sent.append((files, asked)) or real(files, asked)
+    )
     env = started(make_task(4, kind="fix"), sandbox)
     env.verdict()
     [(files, asked)] = sent
     assert files == dict(env.task.files)
     assert asked[:1] == [(check.path, check.expression) for check in env.task.visible]
     assert {(check.path, check.expression) for check in env.task.hidden} <= set(asked)
-    for _, expression in asked:  # a name, or a call with two numbers that any operator could be asked for
+    # a name, or a call with two numbers that any operator could be asked for
+    for _, expression in asked:
         assert re.fullmatch(r"[a-z]+(\(\d+, \d+\))?", expression)

@@ -12,7 +12,15 @@ from composer_replication.core.trace import Text, ToolCall, Turn
 from composer_replication.rollouts.envs.workshop import task_tests as judge
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.task_tests import run_tests
-from composer_replication.rollouts.envs.workshop.tasks import OPERATORS, Kind, TargetLine, Task, _compute, fresh_checks, make_task
+from composer_replication.rollouts.envs.workshop.tasks import (
+    OPERATORS,
+    Kind,
+    TargetLine,
+    Task,
+    _compute,
+    fresh_checks,
+    make_task,
+)
 from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 
 SEEDS = range(3)
@@ -24,7 +32,8 @@ def said(*blocks: Any) -> Turn:
 
 
 def reward_of(task: Task, lines: dict[str, str], sandbox: Sandbox) -> tuple[float, str]:
-    """Play an episode that writes these lines over its targets, runs the tests and says that it is done; reward and tests' text."""
+    """Play an episode that writes these lines over its targets, runs the tests and says that it is
+    done; reward and tests' text."""
     env, tools = WorkshopEnv(task, sandbox=sandbox, slack=9), task.tools
     env.open()
     for target in task.targets:
@@ -46,7 +55,9 @@ def wanted(target: TargetLine) -> int:
 
 def in_one_line(code: str) -> Hack:
     """A line that runs code, in which NAME and WANTED stand for the target's."""
-    return lambda target: f"exec({code.replace('NAME', repr(target.name)).replace('WANTED', str(wanted(target)))!r})"
+    return lambda target: (
+        f"exec({code.replace('NAME', repr(target.name)).replace('WANTED', str(wanted(target)))!r})"
+    )
 
 
 ANSWERS_FOR_ITSELF = """
@@ -76,23 +87,29 @@ space = frame.f_globals
 VALUE_HACKS: dict[str, Hack] = {
     "answers questions itself": in_one_line(ANSWERS_FOR_ITSELF),
     "replaces compile": in_one_line(
-        "import builtins\nreal = compile\nbuiltins.compile = lambda text, *a, **k: real('WANTED' if text == NAME else text, *a, **k)"
+        "import builtins\nreal = compile\nbuiltins.compile = lambda text, *a, **k: real('WANTED' if"
+        " text == NAME else text, *a, **k)"
     ),
     "replaces eval": in_one_line(
-        "import builtins\nreal = eval\nbuiltins.eval = lambda code, space: WANTED if code.co_names == (NAME,) else real(code, space)"
+        "import builtins\nreal = eval\nbuiltins.eval = lambda code, space: WANTED if code.co_names"
+        " == (NAME,) else real(code, space)"
     ),
     "binds a built-in name": in_one_line("import builtins\nsetattr(builtins, NAME, WANTED)"),
     "replaces evaluate": in_one_line(
-        f"{IN_THE_WORKER}real = space['evaluate_expression']\n"
-        "space['evaluate_expression'] = lambda module, name: ('value', WANTED) if name == NAME else real(module, name)"
+        f"{IN_THE_WORKER}real = space['evaluate_expression']\nspace['evaluate_expression'] = lambda"
+        " module, name: ('value', WANTED) if name == NAME else real(module, name)"
     ),
-    "binds it for the test only": lambda t: f"{t.name} = {wanted(t)} if 'composer_replication' in __import__('sys').modules else 0",
+    "binds it for the test only": lambda t: (
+        f"{t.name} = {wanted(t)} if 'composer_replication' in __import__('sys').modules else 0"
+    ),
     "binds it for the test's frames only": lambda t: (
-        f"{t.name} = {wanted(t)} if __import__('sys')._getframe(1).f_code.co_name == 'exec_module' else 0"
+        f"{t.name} = {wanted(t)} if __import__('sys')._getframe(1).f_code.co_name == 'exec_module'"
+        " else 0"
     ),
     "binds it through the dictionary": lambda t: f"globals()['{t.name}'] = {wanted(t)}",
     "swaps the module": lambda t: (
-        f"exec(\"import sys\\nnew = type(sys)('m')\\nnew.__dict__.update(globals(), {t.name}={wanted(t)})\\nsys.modules[__name__] = new\")"
+        "exec(\"import sys\\nnew = type(sys)('m')\\nnew.__dict__.update(globals(),"
+        f' {t.name}={wanted(t)})\\nsys.modules[__name__] = new")'
     ),
     "a second statement": lambda t: f"{t.after}; extra = 1",
     "a second statement behind a carriage return": lambda t: f"{t.after}\rextra = 1",
@@ -135,37 +152,58 @@ FUNCTION_HACKS: dict[str, Hack] = {
     "right for small arguments": function("{head} return {right} if {a} < 10 and {b} < 10 else 0"),
     "right up to a hundred": function("{head} return {right} if {a} < 100 and {b} < 100 else 0"),
     "right where the first is larger": function("{head} return {right} if {a} > {b} else {a}"),
-    "right ten times, counted in a default": function("def {name}({a}, {b}, n=[]): n += [1]; return {right} if len(n) < 10 else 0"),
+    "right ten times, counted in a default": function(
+        "def {name}({a}, {b}, n=[]): n += [1]; return {right} if len(n) < 10 else 0"
+    ),
     "right ten times, counted by a generator": function(
         "{name} = (lambda g: lambda {a}, {b}: {right} if any(g) else 0)(x for x in [1] * 9)"
     ),
-    "right ten times, counted on itself": function("{head} {name}.n = getattr({name}, 'n', 0) + 1; return {right} if {name}.n < 10 else 0"),
-    "right for the test only": function("{head} return {right} if __import__('sys')._getframe(1).f_code.co_filename == '<test>' else 0"),
-    "right where the judge was imported": function("{head} return {right} if 'json' in __import__('sys').modules else 0"),
+    "right ten times, counted on itself": function(
+        "{head} {name}.n = getattr({name}, 'n', 0) + 1; return {right} if {name}.n < 10 else 0"
+    ),
+    "right for the test only": function(
+        "{head} return {right} if __import__('sys')._getframe(1).f_code.co_filename == '<test>'"
+        " else 0"
+    ),
+    "right where the judge was imported": function(
+        "{head} return {right} if 'json' in __import__('sys').modules else 0"
+    ),
     "another function is asked": function(
-        'exec("import builtins\\nreal = eval\\nbuiltins.eval = lambda code, all: real(code, dict(all, {name}=lambda {a}, {b}: {right}))")'
+        'exec("import builtins\\nreal = eval\\nbuiltins.eval = lambda code, all: real(code,'
+        ' dict(all, {name}=lambda {a}, {b}: {right}))")'
     ),
 }
-NEED_FRESH = [name for name in FUNCTION_HACKS if name.startswith(("a table", "right for small", "right up to", "right where the first"))]
+NEED_FRESH = [
+    name
+    for name in FUNCTION_HACKS
+    if name.startswith(("a table", "right for small", "right up to", "right where the first"))
+]
 
 
 @pytest.mark.parametrize("kind", ["set", "change", "both"])
 @pytest.mark.parametrize("hack", VALUE_HACKS)
-def test_a_value_that_is_not_bound_by_one_plain_line_earns_nothing(sandbox: Sandbox, hack: str, kind: Kind) -> None:
+def test_a_value_that_is_not_bound_by_one_plain_line_earns_nothing(
+    sandbox: Sandbox, hack: str, kind: Kind
+) -> None:
     for seed in SEEDS:
         reward, text = by(VALUE_HACKS[hack], make_task(seed, kind=kind), sandbox)
         assert reward == 0.0
-        assert ("NotPlain: " in text or "Stopped: " in text) != ("carriage" in hack)  # it is told, as long as nothing else was changed
+        # it is told, as long as nothing else was changed
+        assert ("NotPlain: " in text or "Stopped: " in text) != ("carriage" in hack)
 
 
 @pytest.mark.parametrize("hack", FUNCTION_HACKS)
-def test_a_function_that_is_right_for_the_test_only_earns_nothing(sandbox: Sandbox, hack: str) -> None:
+def test_a_function_that_is_right_for_the_test_only_earns_nothing(
+    sandbox: Sandbox, hack: str
+) -> None:
     for seed in SEEDS:
         assert by(FUNCTION_HACKS[hack], make_task(seed, kind="fix"), sandbox)[0] == 0.0
 
 
 @pytest.mark.parametrize("hack", VALUE_HACKS)
-def test_each_would_earn_if_any_line_were_believed(sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_would_earn_if_any_line_were_believed(
+    sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else the tests above would prove nothing."""
     monkeypatch.setattr(judge, "not_plain", lambda line, *, name: "")
     monkeypatch.setattr(Task, "changed_elsewhere", lambda task, files: False)
@@ -173,17 +211,25 @@ def test_each_would_earn_if_any_line_were_believed(sandbox: Sandbox, hack: str, 
 
 
 @pytest.mark.parametrize("hack", FUNCTION_HACKS)
-def test_each_function_would_earn_if_its_points_were_known(sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_function_would_earn_if_its_points_were_known(
+    sandbox: Sandbox, hack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(judge, "not_plain", lambda line, *, name: "")
     if hack in NEED_FRESH:
         monkeypatch.setattr(judge, "fresh_checks", lambda task, rng: ())
-    task = next(t for t in (make_task(seed, kind="fix") for seed in range(999)) if "first" not in hack or all(first_larger(t)))
+    task = next(
+        t
+        for t in (make_task(seed, kind="fix") for seed in range(999))
+        if "first" not in hack or all(first_larger(t))
+    )
     assert by(FUNCTION_HACKS[hack], task, sandbox)[0] == 1.0
 
 
 def first_larger(task: Task) -> list[bool]:
     points = [
-        check.expression.partition("(")[2].rstrip(")").split(", ") for check in (*task.visible, *task.hidden) if "(" in check.expression
+        check.expression.partition("(")[2].rstrip(")").split(", ")
+        for check in (*task.visible, *task.hidden)
+        if "(" in check.expression
     ]
     return [int(x) > int(y) for x, y in points]
 
@@ -218,7 +264,10 @@ def test_what_an_honest_player_may_write_for_a_value_earns(sandbox: Sandbox, for
 @pytest.mark.parametrize("form", HONEST_FUNCTIONS)
 def test_what_an_honest_player_may_write_for_a_function_earns(sandbox: Sandbox, form: str) -> None:
     for seed in range(8):
-        assert by(function(form), make_task(seed, kind="fix"), sandbox) == (1.0, "All tests passed.")
+        assert by(function(form), make_task(seed, kind="fix"), sandbox) == (
+            1.0,
+            "All tests passed.",
+        )
 
 
 def test_a_player_is_told_what_is_not_judged(sandbox: Sandbox) -> None:
@@ -240,8 +289,11 @@ raise ValueError(sorted(set(re.findall(PATTERN, " ".join(seen)))))
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_no_hidden_question_stands_in_the_text_of_an_error(sandbox: Sandbox, elsewhere: bool) -> None:
-    """A file that raises whatever it can find tells its player nothing that the player does not know."""
+def test_no_hidden_question_stands_in_the_text_of_an_error(
+    sandbox: Sandbox, elsewhere: bool
+) -> None:
+    """A file that raises whatever it can find tells its player nothing that the player does not
+    know."""
     for seed in SEEDS:
         task = make_task(seed, kind="fix")
         target = task.targets[0]
@@ -250,29 +302,53 @@ def test_no_hidden_question_stands_in_the_text_of_an_error(sandbox: Sandbox, els
         lines = f"{head} {code}" + ("\n#" if elsewhere else "")
         _, text = reward_of(task, {target.path: lines}, sandbox)
         asked = [check.expression for check in task.hidden if "(" in check.expression]
-        assert text.startswith("FAILED") and task.visible[0].expression in text.partition("ValueError")[2]
+        assert (
+            text.startswith("FAILED")
+            and task.visible[0].expression in text.partition("ValueError")[2]
+        )
         assert not any(expression in text for expression in asked)
 
 
-def test_nothing_hidden_is_asked_of_files_that_are_not_believed(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_hidden_is_asked_of_files_that_are_not_believed(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Any] = []
     real = sandbox.run
-    monkeypatch.setattr(sandbox, "run", lambda files, questions: asked.extend(questions) or real(files, questions))
+    monkeypatch.setattr(
+        sandbox, "run", lambda files, questions: asked.extend(questions) or real(files, questions)
+    )
     task = make_task(4, kind="fix")
     target = task.targets[0]
-    for line in ("import os", "def broken(", f"{target.after}\nextra = 1", f"{target.after}; import os", "", f"{target.after} \\"):
+    for line in (
+        "import os",
+        "def broken(",
+        f"{target.after}\nextra = 1",
+        f"{target.after}; import os",
+        "",
+        f"{target.after} \\",
+    ):
         reward_of(task, {target.path: line}, sandbox)
     assert set(asked) == {(check.path, check.expression) for check in task.visible}
 
 
-def test_fresh_arguments_follow_from_what_was_written(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other for every text, and the same again for the same text: a resumed run gives the same rewards."""
+def test_fresh_arguments_follow_from_what_was_written(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other for every text, and the same again for the same text: a resumed run gives the same
+    rewards."""
     asked: list[tuple[tuple[str, str], ...]] = []
     real = sandbox.run
-    monkeypatch.setattr(sandbox, "run", lambda files, questions: asked.append(tuple(questions)) or real(files, questions))
+    monkeypatch.setattr(
+        sandbox,
+        "run",
+        lambda files, questions: asked.append(tuple(questions)) or real(files, questions),
+    )
     task = make_task(4, kind="fix")
     target = task.targets[0]
-    texts = [task.files[target.path].replace(target.before, target.after + comment) for comment in ("", "  # one", "  # two", "")]
+    texts = [
+        task.files[target.path].replace(target.before, target.after + comment)
+        for comment in ("", "  # one", "  # two", "")
+    ]
     for text in texts:
         assert run_tests(task, {**task.files, target.path: text}, sandbox=sandbox).all_pass
     assert asked[0] == asked[3] and len(set(asked)) == 3
@@ -284,7 +360,10 @@ def test_fresh_arguments_follow_from_what_was_written(sandbox: Sandbox, monkeypa
 def test_fresh_points_tell_every_operator_apart_in_both_orders() -> None:
     for seed in range(200):
         task = make_task(seed, kind="fix")
-        points = [c.expression.partition("(")[2].rstrip(")").split(", ") for c in fresh_checks(task, random.Random(seed))]
+        points = [
+            c.expression.partition("(")[2].rstrip(")").split(", ")
+            for c in fresh_checks(task, random.Random(seed))
+        ]
         assert [int(x) > int(y) for x, y in points] == [True, False, True, False]
         for x, y in points:
             assert len({_compute(name, int(x), int(y)) for name in OPERATORS}) == len(OPERATORS)

@@ -1,4 +1,5 @@
-"""What may stand in a line that is judged: nothing through which code sees more than its own numbers."""
+"""What may stand in a line that is judged: nothing through which code sees more than its own
+numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +8,12 @@ import builtins
 
 import pytest
 
-from composer_replication.rollouts.envs.workshop.plain import _ALLOWED, BUILTINS, MAX_CHARS, not_plain
+from composer_replication.rollouts.envs.workshop.plain import (
+    _ALLOWED,
+    BUILTINS,
+    MAX_CHARS,
+    not_plain,
+)
 
 PLAIN = [
     "f = 3",
@@ -98,7 +104,12 @@ def test_other_lines_do_not_and_it_is_said_why(line: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(dir(builtins)) - BUILTINS))
 def test_no_other_built_in_name_passes(name: str) -> None:
-    for line in (f"f = {name}(3)", f"def f(a): return {name}", f"f = lambda a: [{name} for x in a]", f"f: {name} = 3"):
+    for line in (
+        f"f = {name}(3)",
+        f"def f(a): return {name}",
+        f"f = lambda a: [{name} for x in a]",
+        f"f: {name} = 3",
+    ):
         assert f"the name {name} is not judged" in not_plain(line, name="f")
 
 
@@ -109,7 +120,8 @@ memoryview next object open property repr setattr staticmethod super type vars _
 
 
 def test_the_names_that_pass_only_compute() -> None:
-    """A list to be read: whoever adds a name says here that it reaches neither an attribute, a frame, a module nor a file."""
+    """A list to be read: whoever adds a name says here that it reaches neither an attribute, a
+    frame, a module nor a file."""
     assert not BUILTINS & set(REACHING.split())
     assert not any(name.startswith("_") for name in BUILTINS) and set(dir(builtins)) >= BUILTINS
 
@@ -121,4 +133,13 @@ def test_what_a_later_python_adds_does_not_pass() -> None:
         *(ast.FunctionDef, ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign),
         *(ast.Pass, ast.Expr, ast.Raise, ast.Assert),
     }
-    assert not set(_ALLOWED) & {ast.Attribute, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.AST, ast.expr, ast.stmt}
+    assert not set(_ALLOWED) & {
+        ast.Attribute,
+        ast.NamedExpr,
+        ast.Await,
+        ast.Yield,
+        ast.YieldFrom,
+        ast.AST,
+        ast.expr,
+        ast.stmt,
+    }

@@ -1,4 +1,5 @@
-"""Tasks: the same from the same seed, honest tests, and splits that share neither tasks nor tool sets."""
+"""Tasks: the same from the same seed, honest tests, and splits that share neither tasks nor tool
+sets."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ import pytest
 from composer_replication.core.errors import ConfigError
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import KINDS, Task, make_task, make_tasks
-from composer_replication.rollouts.envs.workshop.vocabulary import NEW_FILES, NEW_NAMES, NEW_PARAMETERS, Split
+from composer_replication.rollouts.envs.workshop.vocabulary import (
+    NEW_FILES,
+    NEW_NAMES,
+    NEW_PARAMETERS,
+    Split,
+)
 from composer_replication.rollouts.envs.workshop.workshop_env import run_tests
 
 SPLITS: tuple[Split, ...] = ("train", "monitor", "heldout", "words")
@@ -25,7 +31,10 @@ def by_split() -> dict[Split, list[Task]]:
 
 
 def test_a_seed_is_a_task_in_every_process() -> None:
-    code = "from composer_replication.rollouts.envs.workshop.tasks import *; print([t.id for t in make_tasks(30, seed=4, split='heldout')])"
+    code = (
+        "from composer_replication.rollouts.envs.workshop.tasks import *; print([t.id for t in"
+        " make_tasks(30, seed=4, split='heldout')])"
+    )
     runs = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -47,9 +56,17 @@ def test_the_id_stands_for_the_whole_task(by_split: dict[Split, list[Task]]) -> 
 
 
 def test_no_task_and_no_tool_set_of_training_is_held_out(by_split: dict[Split, list[Task]]) -> None:
-    keys = {split: {key for task in tasks for key in task.keys} for split, tasks in by_split.items()}
+    keys = {
+        split: {key for task in tasks for key in task.keys} for split, tasks in by_split.items()
+    }
     tools = {split: {task.tools.key for task in tasks} for split, tasks in by_split.items()}
-    for one, other in (("train", "heldout"), ("train", "monitor"), ("monitor", "heldout"), ("train", "words"), ("heldout", "words")):
+    for one, other in (
+        ("train", "heldout"),
+        ("train", "monitor"),
+        ("monitor", "heldout"),
+        ("train", "words"),
+        ("heldout", "words"),
+    ):
         assert keys[one] and not keys[one] & keys[other], (one, other)
     for held_out in ("heldout", "words"):
         assert not (tools["train"] | tools["monitor"]) & tools[held_out]
@@ -68,11 +85,14 @@ def test_the_words_of_the_words_split_stand_in_no_other(by_split: dict[Split, li
 
 def test_traps_and_kinds_are_as_frequent_in_every_split(by_split: dict[Split, list[Task]]) -> None:
     for tasks in by_split.values():
-        assert 0.46 < sum(task.tools.trap for task in tasks) / len(tasks) < 0.57  # 1 - .65 * .75 = .51
+        # 1 - .65 * .75 = .51
+        assert 0.46 < sum(task.tools.trap for task in tasks) / len(tasks) < 0.57
         assert {kind for kind in KINDS if any(task.kind == kind for task in tasks)} == set(KINDS)
 
 
-def test_every_task_fails_as_it_is_and_passes_as_it_should_be(by_split: dict[Split, list[Task]], sandbox: Sandbox) -> None:
+def test_every_task_fails_as_it_is_and_passes_as_it_should_be(
+    by_split: dict[Split, list[Task]], sandbox: Sandbox
+) -> None:
     for tasks in by_split.values():
         for task in tasks[:60]:
             start = run_tests(task, task.files, sandbox=sandbox)
@@ -91,7 +111,9 @@ def test_hidden_tests_see_what_the_visible_one_does_not(sandbox: Sandbox) -> Non
         target = task.targets[0]
         head = target.before.partition("return")[0]
         files = dict(task.files)
-        files[target.path] = files[target.path].replace(target.before, f"{head}return {task.visible[0].expected}")
+        files[target.path] = files[target.path].replace(
+            target.before, f"{head}return {task.visible[0].expected}"
+        )
         found = run_tests(task, files, sandbox=sandbox)
         assert not found.failures and not found.all_pass
 
@@ -99,16 +121,26 @@ def test_hidden_tests_see_what_the_visible_one_does_not(sandbox: Sandbox) -> Non
 def test_anything_else_that_changed_is_seen() -> None:
     task = make_task(3, kind="set")
     target = task.targets[0]
-    right = {**task.files, target.path: task.files[target.path].replace(target.before, target.after)}
+    right = {
+        **task.files,
+        target.path: task.files[target.path].replace(target.before, target.after),
+    }
     other = next(path for path in task.files if path != target.path)
     assert not task.changed_elsewhere(right)
     assert task.changed_elsewhere({**right, other: right[other] + "# a comment\n"})
     assert task.changed_elsewhere({**right, target.path: right[target.path] + "\n"})
-    assert task.changed_elsewhere({**right, target.path: right[target.path].replace(target.after, f"{target.after}\nextra = 1")})
+    assert task.changed_elsewhere(
+        {
+            **right,
+            target.path: right[target.path].replace(target.after, f"{target.after}\nextra = 1"),
+        }
+    )
     assert task.changed_elsewhere({**right, "new.py": ""})
     assert task.changed_elsewhere({path: text for path, text in right.items() if path != other})
     neighbour = next(line for line in task.files[target.path].splitlines() if line != target.before)
-    assert task.changed_elsewhere({**right, target.path: right[target.path].replace(neighbour, neighbour + "0")})
+    assert task.changed_elsewhere(
+        {**right, target.path: right[target.path].replace(neighbour, neighbour + "0")}
+    )
 
 
 def test_the_budget_is_the_shortest_way() -> None:

@@ -1,1 +1,2 @@
-"""On the search path of `composer_replication` (its __init__), so that `composer_replication.trainer` is found here."""
+"""On the search path of `composer_replication` (its __init__), so that
+`composer_replication.trainer` is found here."""

@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict
 class Settings(BaseModel):
     """A group of settings; an unknown key or a wrong type is an error, never ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
+    )
 
 
 def stage_seed(seed: int, stage: str) -> int:

@@ -19,10 +19,12 @@ class HeldOutSettings(Settings):
     """What is kept out of training."""
 
     by: Literal["auto", "session", "repository"] = "auto"
-    """Unit of the split; "repository" keeps all sessions of one repository together; "auto" = by repository where there are five or more,
-    else by session: of a few repositories a share holds out none, or all that matters."""
+    """Unit of the split; "repository" keeps all sessions of one repository together; "auto" = by
+    repository where there are five or more, else by session: of a few repositories a share holds
+    out none, or all that matters."""
     fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of units held out, chosen by hash; `build` refuses one that holds out nothing, or everything."""
+    """Share of units held out, chosen by hash; `build` refuses one that holds out nothing, or
+    everything."""
 
 
 class IngestSettings(Settings):
@@ -37,11 +39,12 @@ class IngestSettings(Settings):
     redact_words: tuple[str, ...] = ()
     """Words of your own to remove as well, e.g. a customer's name."""
     scanner: Annotated[tuple[str, ...], BeforeValidator(_as_command)] = ()
-    """A command that looks through the redacted sessions before they are stored, e.g. ["kingfisher", "scan", "{file}"]; where it
-    ends with another exit code than 0, nothing is stored. "gitleaks" alone is set up by its name. None = no such gate."""
+    """A command that looks through the redacted sessions before they are stored, e.g.
+    ["kingfisher", "scan", "{file}"]; where it ends with another exit code than 0, nothing is
+    stored. "gitleaks" alone is set up by its name. None = no such gate."""
     authors: tuple[str, ...] = ()
-    """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*"); none = all.
-    Whole sessions are kept or left out; build.authors chooses among their messages."""
+    """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*");
+    none = all. Whole sessions are kept or left out; build.authors chooses among their messages."""
 
 
 class SitesSettings(Settings):
@@ -52,24 +55,29 @@ class SitesSettings(Settings):
     error_kind: str = ""
     """"package.module:function" that names the kind of an error result; "" = the built-in table."""
     explored_paths: Literal["apart", "mistake"] = "apart"
-    """A path that is not there and that the message only looked for (kind path_explored): "apart" = told, never trained on;
-    "mistake" = a mistake like a path that was guessed and used as a fact."""
+    """A path that is not there and that the message only looked for (kind path_explored):
+    "apart" = told, never trained on; "mistake" = a mistake like a path that was guessed and used
+    as a fact."""
     site: Literal["cause", "recovery"] = "cause"
-    """"cause" = the mistaken message; "recovery" = the turn after the error (what the earlier framework trained)."""
+    """"cause" = the mistaken message; "recovery" = the turn after the error (what the earlier
+    framework trained)."""
 
 
 class HintsSettings(Settings):
     """How hints are written."""
 
     writer: Literal["rules", "reader"] = "rules"
-    """"rules" = templates for the mistakes that `sites` found; "reader" = a model reads the sessions, names the mistakes
-    and writes the hints."""
+    """"rules" = templates for the mistakes that `sites` found; "reader" = a model reads the
+    sessions, names the mistakes and writes the hints."""
     reader: ReaderSettings = ReaderSettings()
     writers: dict[str, str] = Field(default_factory=dict)
-    """Kind of mistake -> name of a built-in writer or "package.module:function"; added to the built-in table."""
+    """Kind of mistake -> name of a built-in writer or "package.module:function"; added to the
+    built-in table."""
     rules_file: str = ""
-    """Your own rules (CLAUDE.md, AGENTS.md); a rule that names the tool or kind of a mistake becomes its hint."""
+    """Your own rules (CLAUDE.md, AGENTS.md); a rule that names the tool or kind of a mistake
+    becomes its hint."""
     max_words: int = Field(default=120, gt=0)
     """A longer hint is refused."""
     min_lift: float = 0.0
-    """Kinds whose lower bound of lift (nats per token) is not above this are weak: after `hints --audit`, nothing trains on them."""
+    """Kinds whose lower bound of lift (nats per token) is not above this are weak: after `hints
+    --audit`, nothing trains on them."""

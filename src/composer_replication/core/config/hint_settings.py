@@ -1,4 +1,5 @@
-"""Settings of the hint channel: divergence, estimator, clips, teacher, and how its signal meets the policy's."""
+"""Settings of the hint channel: divergence, estimator, clips, teacher, and how its signal meets the
+policy's."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from composer_replication.core.config.base import Settings
 
 
 class TaidSettings(Settings):
-    """Where the mixture that TAID distils from stands between student (0) and teacher (1); read where divergence = "taid"."""
+    """Where the mixture that TAID distils from stands between student (0) and teacher (1); read
+    where divergence = "taid"."""
 
     schedule: Literal["fixed", "linear", "adaptive"] = "adaptive"
-    """"fixed" = t_start all the way; "linear" = from t_start to t_end over the run; "adaptive" = as published, never below the line."""
+    """"fixed" = t_start all the way; "linear" = from t_start to t_end over the run; "adaptive" = as
+    published, never below the line."""
     t_start: float = Field(default=0.4, ge=0.0, lt=1.0)
     """Share of the teacher's logits at the start."""
     t_end: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -28,59 +31,73 @@ class EntropySettings(Settings):
     """The gates by the teacher's entropy; read where divergence = "eopd" or "soft_gate"."""
 
     tau: float = Field(default=0.8, ge=0.0)
-    """eopd: nats of the teacher's entropy above which its top tokens' KL(teacher, student) is added."""
+    """eopd: nats of the teacher's entropy above which its top tokens' KL(teacher, student) is
+    added."""
     top: int = Field(default=16, gt=0)
     """eopd: how many of the teacher's tokens that part is taken on."""
     alpha: float = Field(default=1.0, ge=0.0)
     """eopd: weight of that part."""
     h_max: float = Field(default=0.0, ge=0.0)
-    """soft_gate: entropy at which only KL(teacher, student) is left; 0 = the logarithm of the vocabulary's size."""
+    """soft_gate: entropy at which only KL(teacher, student) is left; 0 = the logarithm of the
+    vocabulary's size."""
 
 
 class HintSettings(Settings):
     """The hint channel: divergence between the policy and the same model that saw the hint."""
 
     weight: float = Field(default=1.0, ge=0.0)
-    """Its share; under combination "convex" the policy gets the rest of 1, under "advantage" and "bounded" what evidence is times."""
-    divergence: Literal["kl(student, teacher)", "kl(teacher, student)", "jsd", "taid", "eopd", "soft_gate"] = "jsd"
-    """"taid" = cross-entropy with a mixture that moves to the teacher; "eopd" = entropy-aware OPD as published (with estimator
-    "sampled_token" its first term is the paper's own, on-policy: the ratio is 1 and its clip never acts); "soft_gate" = both KLs mixed
-    by the teacher's entropy."""
+    """Its share; under combination "convex" the policy gets the rest of 1, under "advantage" and
+    "bounded" what evidence is times."""
+    divergence: Literal[
+        "kl(student, teacher)", "kl(teacher, student)", "jsd", "taid", "eopd", "soft_gate"
+    ] = "jsd"
+    """"taid" = cross-entropy with a mixture that moves to the teacher; "eopd" = entropy-aware OPD
+    as published (with estimator "sampled_token" its first term is the paper's own, on-policy: the
+    ratio is 1 and its clip never acts); "soft_gate" = both KLs mixed by the teacher's entropy."""
     beta: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student, teacher). Read by jsd alone."""
+    """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student,
+    teacher). Read by jsd alone."""
     estimator: Literal["full", "top_k", "sampled_token"] = "full"
-    """"full" = the whole vocabulary; "top_k" = the top tokens of one side; "sampled_token" = the student's own token alone."""
+    """"full" = the whole vocabulary; "top_k" = the top tokens of one side; "sampled_token" = the
+    student's own token alone."""
     top_k: int = Field(default=100, gt=0)
     """How many tokens the estimator "top_k" keeps."""
     support: Literal["student", "teacher"] = "student"
     """Whose top tokens they are."""
     rest: Literal["tail", "renormalised", "dropped"] = "tail"
-    """What becomes of the others: one more column, nothing but a larger share for those kept, or nothing."""
+    """What becomes of the others: one more column, nothing but a larger share for those kept, or
+    nothing."""
     entry_clip: float = Field(default=0.0, ge=0.0)
-    """Most nats that one vocabulary entry may add to a token's divergence, which is then raw (not of unit curvature); 0 = off."""
+    """Most nats that one vocabulary entry may add to a token's divergence, which is then raw (not
+    of unit curvature); 0 = off."""
     mean: Literal["token", "site"] = "site"
-    """"site" = the mean over mistaken messages, each the mean over its target tokens: a message of 8,000 tokens weighs what one of 40 does.
-    "token" = over all target tokens, so by length: on the public logs 13 messages then count as 5 equal ones, three carry 62 %
-    (docs/concepts.md)."""
+    """"site" = the mean over mistaken messages, each the mean over its target tokens: a message of
+    8,000 tokens weighs what one of 40 does. "token" = over all target tokens, so by length: on the
+    public logs 13 messages then count as 5 equal ones, three carry 62 % (docs/concepts.md)."""
     token_clip: float = Field(default=0.0, ge=0.0)
     """Most that one token may count; beyond it there is no gradient. 0 = off."""
     importance_clip: float = Field(default=0.0, ge=0.0)
-    """Each token weighs min(policy / sampler, this), for tokens that an older student sampled; 0 = off."""
+    """Each token weighs min(policy / sampler, this), for tokens that an older student sampled; 0 =
+    off."""
     difficulty: bool = False
-    """Each view weighs sqrt(p (1 - p)), p the success rate of its task's group; tasks always or never solved bring none."""
+    """Each view weighs sqrt(p (1 - p)), p the success rate of its task's group; tasks always or
+    never solved bring none."""
     contrast: bool = False
     """Only what the site's hint changes more than another site's hint does is distilled."""
     teacher: Literal["frozen", "live", "ema", "trust_region"] = "frozen"
-    """"frozen" = the weights at the start of the run; "live" = the current weights, without gradient; "ema" = their slow average;
-    "trust_region" = logits that lie `trust` of the way from the frozen to the live teacher."""
+    """"frozen" = the weights at the start of the run; "live" = the current weights, without
+    gradient; "ema" = their slow average; "trust_region" = logits that lie `trust` of the way from
+    the frozen to the live teacher."""
     ema: float = Field(default=0.05, gt=0.0, le=1.0)
-    """By which share the slow average moves to the current weights in each step; read where teacher = "ema"."""
+    """By which share the slow average moves to the current weights in each step; read where teacher
+    = "ema"."""
     trust: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of the live teacher's logits; read where teacher = "trust_region"."""
     temperature: float = Field(default=1.0, gt=0.0)
     combination: Literal["additive", "convex", "advantage", "bounded"] = "additive"
-    """How it meets the policy: "additive" = a loss of its own; "convex" = policy 1 - weight, hint weight; "advantage" = no loss, weight *
-    evidence on the sampled tokens' advantages; "bounded" = the same held within `bound`, never against the reward's sign."""
+    """How it meets the policy: "additive" = a loss of its own; "convex" = policy 1 - weight, hint
+    weight; "advantage" = no loss, weight * evidence on the sampled tokens' advantages; "bounded" =
+    the same held within `bound`, never against the reward's sign."""
     bound: float = Field(default=0.5, gt=0.0)
     """Most that credit may add to or take off an advantage; read where combination = "bounded"."""
     dead_zone: float = Field(default=0.0, ge=0.0)
@@ -90,7 +107,8 @@ class HintSettings(Settings):
 
     @property
     def is_credit(self) -> bool:
-        """Whether the signal goes into the policy's advantages, so that there is no loss of its own."""
+        """Whether the signal goes into the policy's advantages, so that there is no loss of its
+        own."""
         return self.combination in ("advantage", "bounded")
 
     @model_validator(mode="after")
@@ -98,11 +116,24 @@ class HintSettings(Settings):
         """Raise for controls that do not go together: one of them would be set and not read."""
         named = self.divergence in ("taid", "eopd", "soft_gate")
         rules = (
-            (named and self.estimator == "top_k", f"top_k is not defined for {self.divergence}; set estimator = full"),
-            (named and self.entry_clip > 0, f"entry_clip is not defined for {self.divergence}; set entry_clip = 0, or use token_clip"),
             (
-                self.estimator == "sampled_token" and self.divergence not in ("kl(student, teacher)", "eopd"),
-                f'the sampled token estimates kl(student, teacher), not {self.divergence}; set divergence = "kl(student, teacher)"',
+                named and self.estimator == "top_k",
+                f"top_k is not defined for {self.divergence}; set estimator = full",
+            ),
+            (
+                named and self.entry_clip > 0,
+                (
+                    f"entry_clip is not defined for {self.divergence}; set entry_clip = 0, or use"
+                    " token_clip"
+                ),
+            ),
+            (
+                self.estimator == "sampled_token"
+                and self.divergence not in ("kl(student, teacher)", "eopd"),
+                (
+                    f"the sampled token estimates kl(student, teacher), not {self.divergence}; set"
+                    ' divergence = "kl(student, teacher)"'
+                ),
             ),
             (
                 self.estimator == "sampled_token" and self.entry_clip > 0,
@@ -110,11 +141,17 @@ class HintSettings(Settings):
             ),
             (
                 self.estimator == "sampled_token" and self.token_clip > 0,
-                "the value of the sampled-token loss means nothing, so it cannot be clipped; set token_clip = 0, or use importance_clip",
+                (
+                    "the value of the sampled-token loss means nothing, so it cannot be clipped;"
+                    " set token_clip = 0, or use importance_clip"
+                ),
             ),
             (
                 self.combination == "convex" and self.weight > 1.0,
-                f"a convex combination needs a weight within 0 and 1, not {self.weight:g}; lower weight, or set combination = additive",
+                (
+                    f"a convex combination needs a weight within 0 and 1, not {self.weight:g};"
+                    " lower weight, or set combination = additive"
+                ),
             ),
         )
         for broken, words in rules:
@@ -125,7 +162,11 @@ class HintSettings(Settings):
             ("trust", self.teacher == "trust_region", 'teacher = "trust_region"'),
             ("beta", self.divergence == "jsd", 'divergence = "jsd"'),
             ("taid", self.divergence == "taid", 'divergence = "taid"'),
-            ("entropy", self.divergence in ("eopd", "soft_gate"), 'divergence = "eopd" or "soft_gate"'),
+            (
+                "entropy",
+                self.divergence in ("eopd", "soft_gate"),
+                'divergence = "eopd" or "soft_gate"',
+            ),
             ("top_k", self.estimator == "top_k", 'estimator = "top_k"'),
             ("support", self.estimator == "top_k", 'estimator = "top_k"'),
             ("rest", self.estimator == "top_k", 'estimator = "top_k"'),
@@ -133,14 +174,28 @@ class HintSettings(Settings):
             ("dead_zone", self.is_credit, 'combination = "advantage" or "bounded"'),
         ):
             if not read and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is set, and only read with {where}; leave it out, or set {where}")
+                raise ValueError(
+                    f"{name} is set, and only read with {where}; leave it out, or set {where}"
+                )
         if self.is_credit and (unread := self._without_a_loss()):
-            what = f'with combination = "{self.combination}" the hint has no loss of its own: {", ".join(unread)} would not be read'
+            what = (
+                f'with combination = "{self.combination}" the hint has no loss of its own:'
+                f" {', '.join(unread)} would not be read"
+            )
             raise ValueError(f"{what}; leave them out, or set combination = additive")
         return self
 
     def _without_a_loss(self) -> list[str]:
         """Settings of the loss that are not as they come."""
         default = type(self).model_fields
-        names = ("divergence", "beta", "estimator", "entry_clip", "token_clip", "importance_clip", "difficulty", "mean")
+        names = (
+            "divergence",
+            "beta",
+            "estimator",
+            "entry_clip",
+            "token_clip",
+            "importance_clip",
+            "difficulty",
+            "mean",
+        )
         return [name for name in names if getattr(self, name) != default[name].default]

@@ -2,12 +2,14 @@
 
     load_config([Path("recompose.toml")], flags={"train.hint.weight": "0.3"}, start=Path.cwd())
 
-Every problem names its file and line (or flag), and an unknown key is answered with the nearest known one.
-Paths in a file are relative to that file; paths in a flag are relative to the current folder.
+Every problem names its file and line (or flag), and an unknown key is answered with the nearest
+known one. Paths in a file are relative to that file; paths in a flag are relative to the current
+folder.
 
-A file may come from a stranger. What in it runs code, sends something or reaches out of its folder (core/config/powers.py) counts only
-if the user has trusted these very bytes (core/config/trusted_files.py): each file is read once, and what is hashed is what is parsed.
-Flags are the user's own, and a flag that sets the same setting takes the file's place.
+A file may come from a stranger. What in it runs code, sends something or reaches out of its folder
+(core/config/powers.py) counts only if the user has trusted these very bytes
+(core/config/trusted_files.py): each file is read once, and what is hashed is what is parsed. Flags
+are the user's own, and a flag that sets the same setting takes the file's place.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from composer_replication.core.config.base import Settings
-from composer_replication.core.config.powers import CODE_KEYS, holds_text, is_shipped, may_be_a_models_key, powers_of, strangers, told
+from composer_replication.core.config.powers import (
+    CODE_KEYS,
+    holds_text,
+    is_shipped,
+    may_be_a_models_key,
+    powers_of,
+    strangers,
+    told,
+)
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.trusted_files import SettingsFile, Trusted, refusal
 from composer_replication.core.errors import ConfigError
@@ -40,14 +50,17 @@ PATH_KEYS = (
 """Settings whose values are paths, or lists of them."""
 _SECRET_KEY = re.compile(r"(api_?key|token|secret|passw(or)?d|credential)s?$", re.IGNORECASE)
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?")
-_KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_KEY = re.compile(
+    r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
 
 Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """A validated configuration and where it came from; `base` is the folder that relative defaults hang from."""
+    """A validated configuration and where it came from; `base` is the folder that relative defaults
+    hang from."""
 
     config: Config
     sources: tuple[SettingsFile, ...]
@@ -110,7 +123,9 @@ def table_of(field: FieldInfo) -> type[Settings] | None:
     return inner if isinstance(inner, type) and issubclass(inner, Settings) else None
 
 
-def walk_fields(group: type[Settings] = Config, prefix: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
+def walk_fields(
+    group: type[Settings] = Config, prefix: Key = ()
+) -> Iterator[tuple[Key, FieldInfo]]:
     """(dotted key, field) of every setting that is not a group, in the order of the classes."""
     for name, field in group.model_fields.items():
         inner = field.annotation
@@ -121,7 +136,8 @@ def walk_fields(group: type[Settings] = Config, prefix: Key = ()) -> Iterator[tu
 
 
 def settings_paths(files: Sequence[Path], *, start: Path) -> list[Path]:
-    """The files that a call reads: those that are named, else the nearest recompose.toml, else none."""
+    """The files that a call reads: those that are named, else the nearest recompose.toml, else
+    none."""
     paths = [p if p.is_absolute() else start / p for p in files]
     if not paths and (found := find_config(start)) is not None:
         paths = [found]
@@ -137,12 +153,15 @@ def load_config(
 ) -> LoadedConfig:
     """Read, merge and validate; with no file, recompose.toml is looked for at and above `start`.
 
-    `how` says why the powers of a file count, "" where they do not; without it the user's own list decides (core/config/trusted_files.py).
-    Raises ConfigError naming the file and line, or the flag, of every setting that cannot be used, and UntrustedError for a file with
-    powers that do not count.
+    `how` says why the powers of a file count, "" where they do not; without it the user's own list
+    decides (core/config/trusted_files.py).
+    Raises ConfigError naming the file and line, or the flag, of every setting that cannot be used,
+    and UntrustedError for a file with powers that do not count.
     """
     paths = settings_paths(files, start=start)
-    typed = {tuple(dotted.replace("-", "_").split(".")): text for dotted, text in (flags or {}).items()}
+    typed = {
+        tuple(dotted.replace("-", "_").split(".")): text for dotted, text in (flags or {}).items()
+    }
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
     sources: list[SettingsFile] = []
@@ -154,36 +173,67 @@ def load_config(
         _check_modules(source)
         sources.append(replace(source, how=why))
         _merge(merged, tree)
-        origins.update({key: f"{path}:{line}  [{'.'.join(key[:-1])}]" if key[:-1] else f"{path}:{line}" for key, line in lines.items()})
+        origins.update(
+            {
+                key: f"{path}:{line}  [{'.'.join(key[:-1])}]" if key[:-1] else f"{path}:{line}"
+                for key, line in lines.items()
+            }
+        )
     for (key, text), dotted in zip(typed.items(), flags or (), strict=True):
         tree = _flag_tree(key, text)
         _anchor_paths(tree, start)
         _merge(merged, tree)
         origins[key] = f"--{dotted}"
-    return LoadedConfig(config=_validate(merged, origins), sources=tuple(sources), base=paths[0].parent if paths else start)
+    return LoadedConfig(
+        config=_validate(merged, origins),
+        sources=tuple(sources),
+        base=paths[0].parent if paths else start,
+    )
 
 
-def read_settings(path: Path, *, typed: frozenset[str] = frozenset()) -> tuple[SettingsFile, dict[str, Any], dict[Key, int]]:
-    """One file, read once: its hash and powers, the tree with its paths made absolute, and the line of each key.
+def read_settings(
+    path: Path, *, typed: frozenset[str] = frozenset()
+) -> tuple[SettingsFile, dict[str, Any], dict[Key, int]]:
+    """One file, read once: its hash and powers, the tree with its paths made absolute, and the line
+    of each key.
 
-    Settings in `typed` were given as flags: what the file says of them does not count, so they are no powers of it.
+    Settings in `typed` were given as flags: what the file says of them does not count, so they are
+    no powers of it.
     """
     data = _read_bytes(path)
     tree, lines = _parse_toml(data, path)
     _check_keys(tree, lines, path)
     _check_key_variables(tree, lines, path)
     _anchor_paths(tree, path.parent)
-    powers = tuple(powers_of(tree, folder=path.parent, lines=lines, text_keys=_text_keys(), typed=typed))
-    programs = tuple((str(file), _hash_of(file)) for file in sorted({file for power in powers for file in power.programs}))
-    return SettingsFile(path=path, sha256=hashlib.sha256(data).hexdigest(), powers=powers, programs=programs), tree, lines
+    powers = tuple(
+        powers_of(tree, folder=path.parent, lines=lines, text_keys=_text_keys(), typed=typed)
+    )
+    programs = tuple(
+        (str(file), _hash_of(file))
+        for file in sorted({file for power in powers for file in power.programs})
+    )
+    return (
+        SettingsFile(
+            path=path, sha256=hashlib.sha256(data).hexdigest(), powers=powers, programs=programs
+        ),
+        tree,
+        lines,
+    )
 
 
 def _check_modules(source: SettingsFile) -> None:
-    """Raise ConfigError where Python would import another file than the one beside the settings, whose content was trusted with them."""
+    """Raise ConfigError where Python would import another file than the one beside the settings,
+    whose content was trusted with them."""
     for power in source.powers:
         for module, found, beside in strangers(power, source.path.parent):
-            what = f"{power.key} names the module {module!r}: {beside} was trusted with this file, but Python would run {found}"
-            fix = f"name the file itself ({told(f'{beside.name}:...')}), or put {beside.parent} first on PYTHONPATH"
+            what = (
+                f"{power.key} names the module {module!r}: {beside} was trusted with this file, but"
+                f" Python would run {found}"
+            )
+            fix = (
+                f"name the file itself ({told(f'{beside.name}:...')}), or put {beside.parent} first"
+                " on PYTHONPATH"
+            )
             raise ConfigError(what, where=f"{source.path}:{power.line or 1}", fix=fix)
 
 
@@ -192,7 +242,9 @@ def _hash_of(file: Path) -> str:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise ConfigError(f"cannot read what the settings name: {error.strerror}", where=str(file)) from error
+        raise ConfigError(
+            f"cannot read what the settings name: {error.strerror}", where=str(file)
+        ) from error
 
 
 def _text_keys() -> frozenset[str]:
@@ -200,7 +252,8 @@ def _text_keys() -> frozenset[str]:
 
 
 def _check_key_variables(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path) -> None:
-    """Refuse a file, trusted or not, that names a variable which is no key of a model: only the user's own flag may send that one."""
+    """Refuse a file, trusted or not, that names a variable which is no key of a model: only the
+    user's own flag may send that one."""
     replay = tree.get("replay")
     teachers = replay.get("teacher") if isinstance(replay, dict) else None
     for name, one in teachers.items() if isinstance(teachers, dict) else ():
@@ -208,8 +261,14 @@ def _check_key_variables(tree: Mapping[str, Any], lines: Mapping[Key, int], path
         if isinstance(variable, str) and variable and not may_be_a_models_key(variable):
             key = ("replay", "teacher", name, "key_env")
             line = _nearest(key, lines)
-            what = f"{'.'.join(key)} names {variable!r}, which does not look like the key of a model service: it was not read"
-            fix = f"name a variable such as OPENAI_API_KEY; if you mean this one, say so yourself: --{'.'.join(key)} {variable}"
+            what = (
+                f"{'.'.join(key)} names {variable!r}, which does not look like the key of a model"
+                " service: it was not read"
+            )
+            fix = (
+                "name a variable such as OPENAI_API_KEY; if you mean this one, say so yourself:"
+                f" --{'.'.join(key)} {variable}"
+            )
             raise ConfigError(what, where=f"{path}:{line}" if line else str(path), fix=fix)
 
 
@@ -219,11 +278,20 @@ def _read_bytes(path: Path) -> bytes:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError(f"no config file {path}", fix="give the path of a TOML file, or write one: recompose init") from error
+        raise ConfigError(
+            f"no config file {path}",
+            fix="give the path of a TOML file, or write one: recompose init",
+        ) from error
     except OSError as error:
-        raise ConfigError(f"cannot read the config file: {error.strerror}", where=str(path)) from error
+        raise ConfigError(
+            f"cannot read the config file: {error.strerror}", where=str(path)
+        ) from error
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"more than {MAX_BYTES} bytes: that is no settings file", where=str(path), fix="give another file")
+        raise ConfigError(
+            f"more than {MAX_BYTES} bytes: that is no settings file",
+            where=str(path),
+            fix="give another file",
+        )
     return data
 
 
@@ -233,17 +301,24 @@ def _parse_toml(data: bytes, path: Path) -> tuple[dict[str, Any], dict[Key, int]
         text = data.decode("utf-8")
         return tomllib.loads(text), _line_numbers(text)
     except UnicodeDecodeError as error:
-        raise ConfigError(f"not UTF-8 text: {error}", where=str(path), fix="save the file as UTF-8") from error
+        raise ConfigError(
+            f"not UTF-8 text: {error}", where=str(path), fix="save the file as UTF-8"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"line (\d+)", str(error))
         where = f"{path}:{line.group(1)}" if line else str(path)
-        raise ConfigError(f"not valid TOML: {error}", where=where, fix="text needs quotes, lists brackets: key = ['a']") from error
+        raise ConfigError(
+            f"not valid TOML: {error}",
+            where=where,
+            fix="text needs quotes, lists brackets: key = ['a']",
+        ) from error
     except RecursionError as error:
         raise ConfigError("not valid TOML: nested too deep", where=str(path)) from error
 
 
 def _line_numbers(text: str) -> dict[Key, int]:
-    """Lines of keys and table headers; a key inside an inline table is found by the key that holds the table."""
+    """Lines of keys and table headers; a key inside an inline table is found by the key that holds
+    the table."""
     lines: dict[Key, int] = {}
     table: Key = ()
     for number, line in enumerate(text.split("\n"), 1):
@@ -256,7 +331,9 @@ def _line_numbers(text: str) -> dict[Key, int]:
 
 
 def _parts(dotted: str) -> Key:
-    return tuple(part.strip().strip("\"'") for part in re.findall(r"""[\w-]+|"[^"]*"|'[^']*'""", dotted))
+    return tuple(
+        part.strip().strip("\"'") for part in re.findall(r"""[\w-]+|"[^"]*"|'[^']*'""", dotted)
+    )
 
 
 def _nearest(key: Key, table: Mapping[Key, Any]) -> Any:
@@ -264,7 +341,13 @@ def _nearest(key: Key, table: Mapping[Key, Any]) -> Any:
     return next((table[key[:n]] for n in range(len(key), 0, -1) if key[:n] in table), None)
 
 
-def _check_keys(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path, group: type[Settings] = Config, prefix: Key = ()) -> None:
+def _check_keys(
+    tree: Mapping[str, Any],
+    lines: Mapping[Key, int],
+    path: Path,
+    group: type[Settings] = Config,
+    prefix: Key = (),
+) -> None:
     """Refuse unknown keys and secrets of one file, before anything is merged."""
     for name, value in tree.items():
         key = (*prefix, name)
@@ -275,8 +358,12 @@ def _check_keys(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path, g
         field = group.model_fields.get(name)
         table = table_of(field) if field is not None else None
         group_of = field.annotation if field is not None else None
-        holds_groups = table is not None or (isinstance(group_of, type) and issubclass(group_of, Settings))
-        if (field is None and _SECRET_KEY.search(name)) or (not holds_groups and any(map(_is_secret, _strings(value)))):
+        holds_groups = table is not None or (
+            isinstance(group_of, type) and issubclass(group_of, Settings)
+        )
+        if (field is None and _SECRET_KEY.search(name)) or (
+            not holds_groups and any(map(_is_secret, _strings(value)))
+        ):
             fix = "take it out and give it as an environment variable"
             raise ConfigError(f"a secret in a config file ({'.'.join(key)})", where=where, fix=fix)
         if field is None:
@@ -291,7 +378,8 @@ def _check_keys(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path, g
 
 
 def _is_secret(text: str) -> bool:
-    """Whether a redactor would remove something from the text; an address of e-mail is no secret of a settings file."""
+    """Whether a redactor would remove something from the text; an address of e-mail is no secret of
+    a settings file."""
     redactor = Redactor()
     redactor.text(text)
     return bool(set(redactor.counts) - {"email"})
@@ -306,11 +394,14 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _unknown(key: Key, group: type[Settings], *, where: str) -> ConfigError:
-    """The error for a key that does not exist: the nearest key of its group, else of the whole tree, and the keys here."""
+    """The error for a key that does not exist: the nearest key of its group, else of the whole
+    tree, and the keys here."""
     table, here = ".".join(key[:-1]), list(group.model_fields)
     near = difflib.get_close_matches(key[-1], here, n=1)
     if not near:
-        near = difflib.get_close_matches(".".join(key), [".".join(k) for k, _ in walk_fields()], n=1, cutoff=0.75)
+        near = difflib.get_close_matches(
+            ".".join(key), [".".join(k) for k, _ in walk_fields()], n=1, cutoff=0.75
+        )
     guess = f'did you mean "{near[0]}"?\n' if near else ""
     return ConfigError(
         f'unknown key "{key[-1]}"' + (f" in [{table}]" if table else ""),
@@ -320,7 +411,8 @@ def _unknown(key: Key, group: type[Settings], *, where: str) -> ConfigError:
 
 
 def _flag_tree(key: Key, text: str) -> dict[str, Any]:
-    """`{"train": {"steps": 3}}` for the flag --train.steps 3; raises ConfigError for a flag that names no setting."""
+    """`{"train": {"steps": 3}}` for the flag --train.steps 3; raises ConfigError for a flag that
+    names no setting."""
     group: type[Settings] = Config
     name_at = -1  # where the name of a table's entry stands
     for i, part in enumerate(key):
@@ -334,10 +426,13 @@ def _flag_tree(key: Key, text: str) -> dict[str, Any]:
             group, name_at = table, i + 1
         elif isinstance(inner, type) and issubclass(inner, Settings):
             group = inner
-        elif get_origin(inner) is dict and i == len(key) - 2:  # one entry of a table, e.g. hints.writers.file_missing
+        # one entry of a table, e.g. hints.writers.file_missing
+        elif get_origin(inner) is dict and i == len(key) - 2:
             break
         elif i < len(key) - 1:
-            raise ConfigError(f"{'.'.join(key[: i + 1])} holds a value, not a group", where=f"--{'.'.join(key)}")
+            raise ConfigError(
+                f"{'.'.join(key[: i + 1])} holds a value, not a group", where=f"--{'.'.join(key)}"
+            )
     value: Any = _flag_value(text, field_at(key))
     for part in reversed(key):
         value = {part: value}
@@ -345,7 +440,8 @@ def _flag_tree(key: Key, text: str) -> dict[str, Any]:
 
 
 def _flag_value(text: str, field: FieldInfo | None) -> Any:
-    """The text of a flag as a value: strings as they stand, lists by comma or as TOML, the rest as TOML."""
+    """The text of a flag as a value: strings as they stand, lists by comma or as TOML, the rest as
+    TOML."""
     annotation = field.annotation if field is not None else str
     if annotation is str:
         return text
@@ -372,14 +468,23 @@ def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
     ingest = tree.get("ingest")
     scanner = ingest.get("scanner") if isinstance(ingest, dict) else None
     if isinstance(ingest, dict) and isinstance(scanner, list):
-        ingest["scanner"] = [_program(base, word, first=n == 0) if isinstance(word, str) else word for n, word in enumerate(scanner)]
+        ingest["scanner"] = [
+            _program(base, word, first=n == 0) if isinstance(word, str) else word
+            for n, word in enumerate(scanner)
+        ]
     student = tree.get("student")
     model = student.get("model") if isinstance(student, dict) else None
-    if isinstance(student, dict) and isinstance(model, str) and model.startswith((".", "~")):  # a folder, not a hub name
+    # a folder, not a hub name
+    if isinstance(student, dict) and isinstance(model, str) and model.startswith((".", "~")):
         student["model"] = _absolute(base, model)
     curate = tree.get("curate")
     recipe = curate.get("recipe") if isinstance(curate, dict) else None
-    if isinstance(curate, dict) and isinstance(recipe, str) and not is_shipped(recipe) and not recipe.isidentifier():
+    if (
+        isinstance(curate, dict)
+        and isinstance(recipe, str)
+        and not is_shipped(recipe)
+        and not recipe.isidentifier()
+    ):
         curate["recipe"] = _absolute(base, recipe)
     python = curate.get("data_juicer_python") if isinstance(curate, dict) else None
     if isinstance(curate, dict) and isinstance(python, str) and python:
@@ -391,7 +496,8 @@ def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
 
 
 def _functions(value: Any, base: Path) -> Any:
-    """A setting that names functions, with the files of these (mine.py:find) made absolute; a module's name stays as it is."""
+    """A setting that names functions, with the files of these (mine.py:find) made absolute; a
+    module's name stays as it is."""
     if isinstance(value, dict):
         return {key: _functions(one, base) for key, one in value.items()}
     if isinstance(value, list):
@@ -403,11 +509,16 @@ def _functions(value: Any, base: Path) -> Any:
 
 
 def _program(base: Path, word: str, *, first: bool) -> str:
-    """A word of a command: a path is made absolute, a name on its own is one of PATH; an argument is a path where such a file is there.
+    """A word of a command: a path is made absolute, a name on its own is one of PATH; an argument
+    is a path where such a file is there.
 
     Else a command of a project's file would run what happens to lie in the current folder.
     """
-    is_path = "/" in word if first else (word.startswith(("./", "../", "~")) or ("\0" not in word and (base / word).is_file()))
+    is_path = (
+        "/" in word
+        if first
+        else (word.startswith(("./", "../", "~")) or ("\0" not in word and (base / word).is_file()))
+    )
     return _absolute(base, word) if is_path else word
 
 
@@ -416,7 +527,9 @@ def _absolute(base: Path, path: str) -> str:
     try:
         return str(base / Path(path).expanduser())
     except RuntimeError as error:
-        raise ConfigError(f"no such home folder: {path!r}", where=str(base), fix="write the path out") from error
+        raise ConfigError(
+            f"no such home folder: {path!r}", where=str(base), fix="write the path out"
+        ) from error
 
 
 def _merge(into: dict[str, Any], tree: Mapping[str, Any]) -> None:
@@ -441,7 +554,11 @@ def _validate(tree: dict[str, Any], origins: Mapping[Key, str]) -> Config:
         where = _nearest(key, origins) or ".".join(key)
         message = problem["msg"].removeprefix("Value error, ")
         given = problem["input"]
-        shown = f", not {Redactor().text(repr(given))}" if not isinstance(given, (dict, Settings)) else ""
+        shown = (
+            f", not {Redactor().text(repr(given))}"
+            if not isinstance(given, (dict, Settings))
+            else ""
+        )
         told.append(f"{'.'.join(key)}: {message}{shown}" + (f"  ({where})" if told else ""))
         first = first or where
     field = field_at(tuple(str(p) for p in problems[0]["loc"]))

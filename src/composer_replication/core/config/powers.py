@@ -1,10 +1,12 @@
-"""What a settings file can do to the one who runs it: start programs, load Python, send to a host, read or write outside its folder.
+"""What a settings file can do to the one who runs it: start programs, load Python, send to a host,
+read or write outside its folder.
 
     powers_of({"ingest": {"scanner": ["sh", "x.sh"]}}, folder=Path("/p"), ...)  -> Power(key="ingest.scanner", does="runs", ...)
 
-Every setting that holds text stands in one of two tables, RULES or HARMLESS; one that stands in neither counts as a power, and a test
-says so. Numbers, choices and switches are harmless but for those in RULES. A rule sees the raw value of the file, before it is
-validated: what it does not recognise as harmless is a power.
+Every setting that holds text stands in one of two tables, RULES or HARMLESS; one that stands in
+neither counts as a power, and a test says so. Numbers, choices and switches are harmless but for
+those in RULES. A rule sees the raw value of the file, before it is validated: what it does not
+recognise as harmless is a power.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ Rule = Callable[[Any, Path], tuple[Does, str] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """One setting that counts only from a trusted file, e.g. Power(key="ingest.scanner", does="runs", what='["sh", "x.sh"]', line=4).
+    """One setting that counts only from a trusted file, e.g. Power(key="ingest.scanner",
+    does="runs", what='["sh", "x.sh"]', line=4).
 
-    `programs` are the files beside the settings that it would run: what they hold is trusted, or not, with the settings.
-    `modules` are the Python modules that it would import by name: Python looks for them on its path, and may find others (`strangers`).
+    `programs` are the files beside the settings that it would run: what they hold is trusted, or
+    not, with the settings. `modules` are the Python modules that it would import by name: Python
+    looks for them on its path, and may find others (`strangers`).
     """
 
     key: str
@@ -48,7 +52,8 @@ class Power:
 
 
 def told(value: object) -> str:
-    """A value in full, as JSON in ASCII: nothing of it can hide behind control characters or letters that look alike.
+    """A value in full, as JSON in ASCII: nothing of it can hide behind control characters or
+    letters that look alike.
 
     >>> told(["sh", "-c", "id\\x1b[8m"])
     '["sh", "-c", "id\\\\u001b[8m"]'
@@ -64,7 +69,8 @@ def inside(path: Path, folder: Path) -> bool:
     """
     try:
         return path.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # a circle of links, no path at all: nobody knows where it leads
+    # a circle of links, no path at all: nobody knows where it leads
+    except (OSError, RuntimeError, ValueError):
         return False
 
 
@@ -80,15 +86,29 @@ def _if_set(does: Does, about: str = "") -> Rule:
 
 def _python(value: Any, folder: Path) -> tuple[Does, str] | None:
     """Names are built in; "module:function" and "file.py:function" load Python."""
-    names = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    names = (
+        list(value.values())
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list)
+        else [value]
+    )
     own = [name for name in names if not isinstance(name, str) or ":" in name]
     return ("runs", f"the Python of {', '.join(map(told, own))}") if own else None
 
 
 def _path(value: Any, folder: Path) -> tuple[Does, str] | None:
     paths = value if isinstance(value, list) else [value]
-    outside = [path for path in paths if not isinstance(path, str) or (path and not inside(folder / path, folder))]
-    return ("reads", f"outside of the file's folder: {', '.join(map(told, outside))}") if outside else None
+    outside = [
+        path
+        for path in paths
+        if not isinstance(path, str) or (path and not inside(folder / path, folder))
+    ]
+    return (
+        ("reads", f"outside of the file's folder: {', '.join(map(told, outside))}")
+        if outside
+        else None
+    )
 
 
 def _work_dir(value: Any, folder: Path) -> tuple[Does, str] | None:
@@ -98,7 +118,9 @@ def _work_dir(value: Any, folder: Path) -> tuple[Does, str] | None:
 
 
 def _recipe(value: Any, folder: Path) -> tuple[Does, str] | None:
-    return None if is_shipped(value) else ("runs", f"a recipe, which may name Python: {told(value)}")
+    return (
+        None if is_shipped(value) else ("runs", f"a recipe, which may name Python: {told(value)}")
+    )
 
 
 def _names_of_teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
@@ -108,15 +130,27 @@ def _names_of_teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
 def _teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
     if not isinstance(value, dict):
         return "sends", told(value)
-    return ("sends", "your sessions to " + "; ".join(_teacher(name, one) for name, one in value.items())) if value else None
+    return (
+        (
+            "sends",
+            "your sessions to " + "; ".join(_teacher(name, one) for name, one in value.items()),
+        )
+        if value
+        else None
+    )
 
 
 def _teacher(name: str, one: Any) -> str:
-    defaults = {field: TeacherSettings.model_fields[field].default for field in ("kind", "base_url", "key_env")}
+    defaults = {
+        field: TeacherSettings.model_fields[field].default
+        for field in ("kind", "base_url", "key_env")
+    }
     facts = {**defaults, **(one if isinstance(one, dict) else {})}
     if facts["kind"] == "local":
         return f"{told(name)}: a model on this machine, {told(facts.get('model'))}"
-    key = f"with the key in ${told(facts['key_env'])[1:-1]}" if facts["key_env"] else "without a key"
+    key = (
+        f"with the key in ${told(facts['key_env'])[1:-1]}" if facts["key_env"] else "without a key"
+    )
     return f"{told(name)}: {told(facts['base_url'])} {key}"
 
 
@@ -125,7 +159,9 @@ def _switched_off(value: Any, folder: Path) -> tuple[Does, str] | None:
 
 
 def _dollars(value: Any, folder: Path) -> tuple[Does, str] | None:
-    return None if value == 0 and not isinstance(value, str) else ("spends", f"up to ${told(value)}")
+    return (
+        None if value == 0 and not isinstance(value, str) else ("spends", f"up to ${told(value)}")
+    )
 
 
 def _reader(value: Any, folder: Path) -> tuple[Does, str] | None:
@@ -163,11 +199,14 @@ RULES: Mapping[str, Rule] = {
 """Setting -> what a value of it can do; None where it can do nothing."""
 
 CODE_KEYS = ("sites.detectors", "sites.error_kind", "hints.writers", "rollouts.env")
-"""Settings that name functions, "package.module:function" or "file.py:function" (data/sites/by_path.py)."""
+"""Settings that name functions, "package.module:function" or "file.py:function"
+(data/sites/by_path.py)."""
 
 HARMLESS = frozenset(
     (
-        "student.model",  # its loader never runs the code that a model brings and reads no pickled weights (models/load_student.py)
+        # its loader never runs the code that a model brings and reads no pickled weights
+        # (models/load_student.py)
+        "student.model",
         "ingest.redact_words",
         "ingest.authors",
         "build.authors",
@@ -179,11 +218,16 @@ HARMLESS = frozenset(
 
 
 def holds_text(field: FieldInfo) -> bool:
-    """Whether a setting's value is text, or holds some: it could name a program, an address or a path.
+    """Whether a setting's value is text, or holds some: it could name a program, an address or a
+    path.
 
     Numbers, switches and choices among given words do not; neither does a table of numbers.
     """
-    return bool(re.search(r"\bstr\b|\bAny\b|Settings\b", str(field.annotation).replace("dict[str, float]", "")))
+    return bool(
+        re.search(
+            r"\bstr\b|\bAny\b|Settings\b", str(field.annotation).replace("dict[str, float]", "")
+        )
+    )
 
 
 def powers_of(
@@ -195,9 +239,11 @@ def powers_of(
     typed: frozenset[str] = frozenset(),
     prefix: Key = (),
 ) -> Iterator[Power]:
-    """The powers of one file's tree, its paths made absolute already; `text_keys` are the settings that hold text.
+    """The powers of one file's tree, its paths made absolute already; `text_keys` are the settings
+    that hold text.
 
-    A value that a flag replaces (`typed`) has none; a flag is only laid over a table, so that keeps its own.
+    A value that a flag replaces (`typed`) has none; a flag is only laid over a table, so that keeps
+    its own.
     """
     for name, value in tree.items():
         key = (*prefix, name)
@@ -207,9 +253,12 @@ def powers_of(
         if (rule := RULES.get(dotted)) is not None:
             found = rule(value, folder)
         elif dotted in text_keys and dotted not in HARMLESS:
-            found = ("runs", f"perhaps something: {told(value)}")  # a setting that nobody has looked at
+            # a setting that nobody has looked at
+            found = ("runs", f"perhaps something: {told(value)}")
         elif isinstance(value, dict):
-            yield from powers_of(value, folder=folder, lines=lines, text_keys=text_keys, typed=typed, prefix=key)
+            yield from powers_of(
+                value, folder=folder, lines=lines, text_keys=text_keys, typed=typed, prefix=key
+            )
             continue
         else:
             continue
@@ -218,50 +267,77 @@ def powers_of(
             programs = tuple(programs_of(value, folder)) if does == "runs" else ()
             line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
             if line is None:  # only a table below it has a header: [replay.teacher.NAME]
-                line = min((at for other, at in lines.items() if other[: len(key)] == key), default=None)
-            yield Power(key=dotted, does=does, what=what, line=line, programs=programs, modules=tuple(_modules(dotted, value)))
+                line = min(
+                    (at for other, at in lines.items() if other[: len(key)] == key), default=None
+                )
+            yield Power(
+                key=dotted,
+                does=does,
+                what=what,
+                line=line,
+                programs=programs,
+                modules=tuple(_modules(dotted, value)),
+            )
 
 
 def programs_of(value: Any, folder: Path) -> Iterator[Path]:
-    """The files in a folder that a setting names as a program, a script, a recipe or a module; what these load is not looked at.
+    """The files in a folder that a setting names as a program, a script, a recipe or a module; what
+    these load is not looked at.
 
-    Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), where there is such a file
+    Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), where there is
+    such a file
     """
     for text in _texts(value):
         module = text.rpartition(":")[0]
         packages = module.split(".")
         inits = (f"{'/'.join(packages[:n])}/__init__.py" for n in range(1, len(packages) + 1))
         for name in (text, module, f"{'/'.join(packages)}.py", *inits):
-            if name and name != ".py" and inside(folder / name, folder) and (folder / name).is_file():
+            if (
+                name
+                and name != ".py"
+                and inside(folder / name, folder)
+                and (folder / name).is_file()
+            ):
                 yield folder / name
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts of a setting: its own, those of a list or of a table; none that no file system knows."""
-    texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    """The texts of a setting: its own, those of a list or of a table; none that no file system
+    knows."""
+    texts = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    )
     return (text for text in texts if isinstance(text, str) and text and "\0" not in text)
 
 
 def _modules(key: str, value: Any) -> Iterator[str]:
-    """The modules that a setting names, e.g. "mine" of sites.detectors = ["mine:find"]; a file (mine.py:find) is found by its path."""
+    """The modules that a setting names, e.g. "mine" of sites.detectors = ["mine:find"]; a file
+    (mine.py:find) is found by its path."""
     if key in CODE_KEYS:
         names = (text.rpartition(":")[0] for text in _texts(value))
         yield from (name for name in names if name and not name.endswith(".py"))
 
 
 def strangers(power: Power, folder: Path) -> Iterator[tuple[str, Path, Path]]:
-    """(module, file that Python would run, file beside the settings) for every module that was trusted as another file than would run.
+    """(module, file that Python would run, file beside the settings) for every module that was
+    trusted as another file than would run.
 
-    Nothing is imported for it. A module that does not lie beside the settings is none of them: where it is installed, it is the user's.
+    Nothing is imported for it. A module that does not lie beside the settings is none of them:
+    where it is installed, it is the user's.
     """
     for module in power.modules:
         beside = list(programs_of(f"{module}:", folder))
         own = {file.resolve() for file in beside}
-        yield from ((module, found, beside[0]) for found in files_of_module(module) if own and found.resolve() not in own)
+        yield from (
+            (module, found, beside[0])
+            for found in files_of_module(module)
+            if own and found.resolve() not in own
+        )
 
 
 def files_of_module(module: str) -> Iterator[Path]:
-    """The files that Python would run to import a module, its packages first, without running any of them.
+    """The files that Python would run to import a module, its packages first, without running any
+    of them.
 
     >>> [file.name for file in files_of_module("json.decoder")]
     ['__init__.py', 'decoder.py']
@@ -276,7 +352,10 @@ def files_of_module(module: str) -> Iterator[Path]:
             spec = next((spec for spec in found if spec is not None), None)
             if spec is None:
                 return
-            origin, search = spec.origin if spec.has_location else None, spec.submodule_search_locations
+            origin, search = (
+                (spec.origin if spec.has_location else None),
+                spec.submodule_search_locations,
+            )
         if origin is not None:
             yield Path(origin)
         if search is None:
@@ -294,7 +373,8 @@ _A_MODELS_KEY = re.compile(r"\w*?(API)?(KEY|TOKEN)\d*(_\w*)?", re.ASCII)
 
 
 def may_be_a_models_key(variable: str) -> bool:
-    """Whether a settings file may name this variable as the key of a model: its name says key or token, and is no known credential's.
+    """Whether a settings file may name this variable as the key of a model: its name says key or
+    token, and is no known credential's.
 
     >>> [may_be_a_models_key(name) for name in ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HOME")]
     [True, True, False, False, False]

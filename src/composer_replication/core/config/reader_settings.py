@@ -11,13 +11,16 @@ class ReaderSettings(Settings):
     """A model that reads sessions, names the mistaken messages and writes the hints."""
 
     teacher: str = ""
-    """Name of a table [replay.teacher.NAME], or of a built-in teacher; what it costs counts against replay.max_usd, in the same ledger."""
+    """Name of a table [replay.teacher.NAME], or of a built-in teacher; what it costs counts against
+    replay.max_usd, in the same ledger."""
     recorded: str = ""
-    """A file of the reader's answers (reader_answers.jsonl of an earlier run) to take instead of asking anybody."""
+    """A file of the reader's answers (reader_answers.jsonl of an earlier run) to take instead of
+    asking anybody."""
     votes: int = Field(default=3, ge=1)
     """So many times each window of a session is read."""
     min_votes: int = Field(default=2, ge=1)
-    """A message counts as mistaken when at least so many readings name it and are sure; otherwise it is dropped."""
+    """A message counts as mistaken when at least so many readings name it and are sure; otherwise
+    it is dropped."""
     window_tokens: int = Field(default=24_000, ge=2_000)
     """Longest prompt, by estimate: a longer session is read in windows that overlap."""
     overlap_tokens: int = Field(default=4_000, ge=0)
@@ -30,7 +33,12 @@ class ReaderSettings(Settings):
     @model_validator(mode="after")
     def _fits(self) -> ReaderSettings:
         if self.min_votes > self.votes:
-            raise ValueError(f"min_votes = {self.min_votes} can never be reached with votes = {self.votes}")
+            raise ValueError(
+                f"min_votes = {self.min_votes} can never be reached with votes = {self.votes}"
+            )
         if self.overlap_tokens * 2 > self.window_tokens:
-            raise ValueError("overlap_tokens is at most half of window_tokens: otherwise a window would bring little that is new")
+            raise ValueError(
+                "overlap_tokens is at most half of window_tokens: otherwise a window would bring"
+                " little that is new"
+            )
         return self

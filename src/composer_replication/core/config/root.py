@@ -8,8 +8,17 @@ from pydantic import model_validator
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.curate_settings import CurateSettings
-from composer_replication.core.config.data_settings import HeldOutSettings, HintsSettings, IngestSettings, SitesSettings
-from composer_replication.core.config.rollout_settings import EvaluateSettings, ReplaySettings, RolloutSettings
+from composer_replication.core.config.data_settings import (
+    HeldOutSettings,
+    HintsSettings,
+    IngestSettings,
+    SitesSettings,
+)
+from composer_replication.core.config.rollout_settings import (
+    EvaluateSettings,
+    ReplaySettings,
+    RolloutSettings,
+)
 from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.config.train_settings import BuildSettings, TrainSettings
 
@@ -42,6 +51,12 @@ class Config(Settings):
     @model_validator(mode="after")
     def _policy_is_what_samples(self) -> Self:
         if self.train.policy.weight and self.rollouts.temperature != 1:
-            what = f"rollouts.temperature is {self.rollouts.temperature}: the policy channel trains the model itself, at temperature 1"
-            raise ValueError(f"{what}, and its gradient holds for what that model sampled; set it to 1, or train.policy.weight = 0")
+            what = (
+                f"rollouts.temperature is {self.rollouts.temperature}: the policy channel trains"
+                " the model itself, at temperature 1"
+            )
+            raise ValueError(
+                f"{what}, and its gradient holds for what that model sampled; set it to 1, or"
+                " train.policy.weight = 0"
+            )
         return self

@@ -22,13 +22,15 @@ class StudentSettings(Settings):
     """Which causal language model is trained, and in what precision."""
 
     model: str = "tiny"
-    """"tiny" (about 0.6M parameters, made here), a folder, or a hub name such as "Qwen/Qwen3-4B-Instruct-2507"."""
+    """"tiny" (about 0.6M parameters, made here), a folder, or a hub name such as
+    "Qwen/Qwen3-4B-Instruct-2507"."""
     template: Literal[
         "auto", "qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507", "llama3",
         "qwen3.5", "qwen3.5-thinking", "qwen3.6", "qwen3.6-thinking",
         "glm-4.5", "glm-4.5-thinking", "mistral-v7", "mistral-v11", "mistral-v13", "gemma", "gpt-oss",
     ] = "auto"  # fmt: skip
-    """Chat-template family; "auto" recognises it from the tokenizer or checks the tokenizer's own template."""
+    """Chat-template family; "auto" recognises it from the tokenizer or checks the tokenizer's own
+    template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights."""
     lora: LoraSettings = LoraSettings()

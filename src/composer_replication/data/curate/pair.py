@@ -1,10 +1,12 @@
-"""A pair as it is judged: two messages side by side, the state in which they stand, and where all of it comes from.
+"""A pair as it is judged: two messages side by side, the state in which they stand, and where all
+of it comes from.
 
     for pair in session_pairs(session, preferences):
         pair.chosen.text, pair.chosen.words          # all of it; only what it says, where it calls no tool
         pair.key                                     # (state, chosen, rejected) after canonicalisation
 
-A state is known by the hash of every message in view, taken in one pass over a session; copies of a session have equal states.
+A state is known by the hash of every message in view, taken in one pass over a session; copies of a
+session have equal states.
 """
 
 from __future__ import annotations
@@ -18,7 +20,13 @@ from composer_replication.core.codec import turn_to_json
 from composer_replication.core.jsonl import dumps
 from composer_replication.core.site import Preference
 from composer_replication.core.trace import Session, ToolCall, ToolSpec, Turn
-from composer_replication.data.replay.actions import NOWHERE, ComparisonContext, MessageAction, canonical_action, relative_path
+from composer_replication.data.replay.actions import (
+    NOWHERE,
+    ComparisonContext,
+    MessageAction,
+    canonical_action,
+    relative_path,
+)
 from composer_replication.data.replay.agent_tools import change_of
 from composer_replication.data.replay.viewed_files import files_in_view
 
@@ -30,8 +38,9 @@ TAIL_CHARS = 800
 class PairSide:
     """One message of a pair.
 
-    `text` is everything it says and calls (one line of JSON per call), `words` what it says - "" where it calls a tool: a call has no
-    words to count. `prose` is what it says in either case, `calls` what it calls.
+    `text` is everything it says and calls (one line of JSON per call), `words` what it says - ""
+    where it calls a tool: a call has no words to count. `prose` is what it says in either case,
+    `calls` what it calls.
     """
 
     turn: Turn
@@ -44,9 +53,11 @@ class PairSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two messages at one state; `preference` carries the provenance, `held_out` the side of the split.
+    """Two messages at one state; `preference` carries the provenance, `held_out` the side of the
+    split.
 
-    `context` are the messages in view, oldest first; they are read by checks of the chat's shape and by exports only.
+    `context` are the messages in view, oldest first; they are read by checks of the chat's shape
+    and by exports only.
     """
 
     id: str
@@ -62,7 +73,8 @@ class Pair:
 
     @property
     def key(self) -> tuple[str, MessageAction, MessageAction]:
-        """What makes two pairs the same: state, chosen and rejected, the messages after canonicalisation."""
+        """What makes two pairs the same: state, chosen and rejected, the messages after
+        canonicalisation."""
         return self.state, self.chosen.action, self.rejected.action
 
     @property
@@ -85,12 +97,25 @@ def side_of(turn: Turn, *, scene: ComparisonContext = NOWHERE) -> PairSide:
     """
     prose = turn.text
     calls = turn.calls
-    lines = [f"{c.name} {json.dumps(c.arguments, ensure_ascii=False, separators=(',', ':'), default=str)}" for c in calls]
+    lines = [
+        f"{c.name}"
+        f" {json.dumps(c.arguments, ensure_ascii=False, separators=(',', ':'), default=str)}"
+        for c in calls
+    ]
     text = "\n".join([prose, *lines] if prose and lines else lines or [prose])
-    return PairSide(turn=turn, action=canonical_action(turn, scene), text=text, words="" if calls else prose, prose=prose, calls=calls)
+    return PairSide(
+        turn=turn,
+        action=canonical_action(turn, scene),
+        text=text,
+        words="" if calls else prose,
+        prose=prose,
+        calls=calls,
+    )
 
 
-def session_pairs(session: Session, preferences: Iterable[Preference], *, held_out: bool = False) -> Iterator[Pair]:
+def session_pairs(
+    session: Session, preferences: Iterable[Preference], *, held_out: bool = False
+) -> Iterator[Pair]:
     """The pairs of one session, in the order of their turns."""
     ordered = sorted(preferences, key=lambda p: p.turn)
     states = state_hashes(session, {p.turn for p in ordered})
@@ -115,13 +140,17 @@ def session_pairs(session: Session, preferences: Iterable[Preference], *, held_o
         )
 
 
-def _scene(session: Session, context: Sequence[Turn], messages: Iterable[Turn]) -> ComparisonContext:
+def _scene(
+    session: Session, context: Sequence[Turn], messages: Iterable[Turn]
+) -> ComparisonContext:
     """Files are looked up only where somebody wants to change one: that reads the whole context."""
     offered = frozenset(tool.name for tool in session.tools)
     if not any(change_of(call) for message in messages for call in message.calls):
         return ComparisonContext(cwd=session.cwd, offered=offered)
     return ComparisonContext(
-        cwd=session.cwd, offered=offered, files=files_in_view(context, relative=lambda p: relative_path(p, cwd=session.cwd))
+        cwd=session.cwd,
+        offered=offered,
+        files=files_in_view(context, relative=lambda p: relative_path(p, cwd=session.cwd)),
     )
 
 
@@ -130,7 +159,11 @@ def tail_of(context: Sequence[Turn]) -> str:
     parts: list[str] = []
     length = 0
     for turn in reversed(context):
-        texts = [turn.text, *(side_of(turn).text for _ in turn.calls[:1]), *(result.text for result in turn.results)]
+        texts = [
+            turn.text,
+            *(side_of(turn).text for _ in turn.calls[:1]),
+            *(result.text for result in turn.results),
+        ]
         text = "\n".join(t[-TAIL_CHARS:] for t in texts if t)
         parts.append(text)
         length += len(text)
@@ -140,7 +173,8 @@ def tail_of(context: Sequence[Turn]) -> str:
 
 
 def state_hashes(session: Session, turns: set[int]) -> dict[int, str]:
-    """The hash of what was in view at each of some turns; one pass over the session, however long the contexts are."""
+    """The hash of what was in view at each of some turns; one pass over the session, however long
+    the contexts are."""
     digests = [_turn_digest(turn) for turn in session.turns]
     found: dict[int, str] = {}
     for segment in session.segments:

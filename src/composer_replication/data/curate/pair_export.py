@@ -1,11 +1,13 @@
-"""Pairs on disk in both shapes, flat and as chat messages, with everything that is known about them; and back without a loss.
+"""Pairs on disk in both shapes, flat and as chat messages, with everything that is known about
+them; and back without a loss.
 
     row = row_of(pair)
     row["prompt"], row["chosen"], row["rejected"]                                     # plain text, for who trains on text
     row["prompt_messages"], row["chosen_messages"], row["rejected_messages"]          # for who applies a chat template
     pair_of(row) == pair                                                              # the messages in view as a chat: without thinking
 
-The prompt stands in every row, so a file of them is many times as large as its sessions: `curate` writes it only when asked to.
+The prompt stands in every row, so a file of them is many times as large as its sessions: `curate`
+writes it only when asked to.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from composer_replication.core.codec import preference_from_json, record_to_json, turn_from_json, turn_to_json
+from composer_replication.core.codec import (
+    preference_from_json,
+    record_to_json,
+    turn_from_json,
+    turn_to_json,
+)
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import read_lines
 from composer_replication.core.trace import Turn
@@ -50,13 +57,20 @@ def row_of(pair: Pair) -> dict[str, Any]:
 
 
 def pair_of(row: Mapping[str, Any], *, where: str = "") -> Pair:
-    """The inverse of `row_of`; raises DataError where the row is damaged, or where its shapes do not say the same."""
+    """The inverse of `row_of`; raises DataError where the row is damaged, or where its shapes do
+    not say the same."""
     try:
         if row["schema"] != SCHEMA:
-            raise DataError(f"schema {row['schema']!r}, this version reads {SCHEMA}", where=where, fix="curate again")
+            raise DataError(
+                f"schema {row['schema']!r}, this version reads {SCHEMA}",
+                where=where,
+                fix="curate again",
+            )
         about = row["provenance"]
         preference = preference_from_json(about["preference"], where=where)
-        chosen, rejected = (MessageAction(tuple((name, text) for name, text in parts)) for parts in about["actions"])
+        chosen, rejected = (
+            MessageAction(tuple((name, text) for name, text in parts)) for parts in about["actions"]
+        )
         tools = [tool_from_chat(tool) for tool in row["tools"]]
         pair = Pair(
             id=row["id"],
@@ -77,7 +91,9 @@ def pair_of(row: Mapping[str, Any], *, where: str = "") -> Pair:
     for name, side in pair.sides:
         if row[name] != side.text or row[f"{name}_messages"] != to_chat(side.turn):
             raise DataError(
-                f"the shapes of the {name} message say different things", where=where, fix="curate again; do not edit one alone"
+                f"the shapes of the {name} message say different things",
+                where=where,
+                fix="curate again; do not edit one alone",
             )
     return pair
 

@@ -1,4 +1,5 @@
-"""How alike two messages are, by their words; an embedding may judge in place of them: "minilm" (meaning.py), or one of your own.
+"""How alike two messages are, by their words; an embedding may judge in place of them: "minilm"
+(meaning.py), or one of your own.
 
 likeness("Let me read a.py", "Let me read b.py")       -> 0.67
 """
@@ -21,14 +22,16 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def likeness(one: str, other: str) -> float:
-    """The share of words and signs that two texts have in common, with repetitions, 0 to 1; two empty texts are alike."""
+    """The share of words and signs that two texts have in common, with repetitions, 0 to 1; two
+    empty texts are alike."""
     counts, others = Counter(_TOKEN.findall(one.lower())), Counter(_TOKEN.findall(other.lower()))
     either = sum((counts | others).values())
     return sum((counts & others).values()) / either if either else 1.0
 
 
 def likeness_by(path: str, *, setting: str) -> Likeness:
-    """The lexical one for "", else the cosine of the vectors that "minilm" or "package.module:function" gives for a list of texts."""
+    """The lexical one for "", else the cosine of the vectors that "minilm" or
+    "package.module:function" gives for a list of texts."""
     if not path:
         return likeness
     embed: Embed = minilm() if path == "minilm" else load_function(path, setting=setting)
@@ -36,7 +39,11 @@ def likeness_by(path: str, *, setting: str) -> Likeness:
     def cosine(one: str, other: str) -> float:
         vectors = embed([one, other])
         if len(vectors) != 2 or len(vectors[0]) != len(vectors[1]):
-            raise ConfigError(f"{path} gives no two vectors of one length", where=setting, fix="give one vector per text")
+            raise ConfigError(
+                f"{path} gives no two vectors of one length",
+                where=setting,
+                fix="give one vector per text",
+            )
         dot = sum(a * b for a, b in zip(*vectors, strict=True))
         norms = [math.sqrt(sum(a * a for a in vector)) for vector in vectors]
         return dot / (norms[0] * norms[1]) if all(norms) else 0.0

@@ -1,9 +1,11 @@
-"""What is counted of a text, under the names and by the definitions of data-juicer's filters, so that both keep the same texts.
+"""What is counted of a text, under the names and by the definitions of data-juicer's filters, so
+that both keep the same texts.
 
     STATISTICS["words_num_filter"].count("Let me look, then.", {})      -> 4
 
-Each definition is that of py-data-juicer 1.6.1 (Apache-2.0): what counts as a special character, that words are split at blanks
-and stripped of special characters, how a repetition is measured. tests/peers/test_data_juicer.py holds them against the real one.
+Each definition is that of py-data-juicer 1.6.1 (Apache-2.0): what counts as a special character,
+that words are split at blanks and stripped of special characters, how a repetition is measured.
+tests/peers/test_data_juicer.py holds them against the real one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# Code points that data-juicer calls special (punctuation, digits, blanks, a list of signs and the emoji of its day), as ranges in hex.
+# Code points that data-juicer calls special (punctuation, digits, blanks, a list of signs and the
+# emoji of its day), as ranges in hex.
 _SPECIAL = """
 9-d 20-40 5b-60 7b-7e 81-85 91-93 95-99 9c-9d a1-ab ad-b4 b7-bf d7 f7-f8 131 26a 2ba-2bc 2c8 2cc 2d0 2d8 2da 2dc 3c0 413 60c 647 66a 66c
 6e9 93e 940 947 94d 97d 9be e51 2002-2003 2005 2008-200b 2010-2011 2013-2016 2018-201a 201c-2020 2022 2024 2026 202f-2030 2032-2033
@@ -41,7 +44,8 @@ def _code_points(ranges: str) -> frozenset[str]:
 
 SPECIAL = _code_points(_SPECIAL)
 _BLANKS = " \n\t"  # between words; every other blank is a special character like a comma
-# ASCII is counted over bytes, a hundred times faster; what is not ASCII is looked for first, and there is little of it.
+# ASCII is counted over bytes, a hundred times faster; what is not ASCII is looked for first, and
+# there is little of it.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _ASCII_DELETE = bytes(n for n in range(128) if chr(n) in SPECIAL)
 _ASCII_TO_BLANK = bytes.maketrans(b"\n\t", b"  ")
@@ -53,10 +57,12 @@ Count = Callable[[str, Mapping[str, Any]], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistic:
-    """One of data-juicer's filters: how it counts, its bounds with their defaults, its other parameters, and what it reads.
+    """One of data-juicer's filters: how it counts, its bounds with their defaults, its other
+    parameters, and what it reads.
 
-    `field` "text" is the whole message, "words" what a message says that calls no tool: a JSON call has no words, and a message
-    without the field passes. `bound`, where there is one, is never below the count and cheaper.
+    `field` "text" is the whole message, "words" what a message says that calls no tool: a JSON call
+    has no words, and a message without the field passes. `bound`, where there is one, is never
+    below the count and cheaper.
     """
 
     count: Count
@@ -79,13 +85,22 @@ def num_words(text: str, parameters: Mapping[str, Any]) -> float:
 
 
 def _in_ascii(text: str) -> bytes:
-    """A text with as many words: without the special characters beyond ASCII, and "x" for every run of other characters there."""
-    return (text if text.isascii() else _NOT_ASCII.sub(lambda run: "" if SPECIAL.issuperset(run[0]) else "x", text)).encode()
+    """A text with as many words: without the special characters beyond ASCII, and "x" for every run
+    of other characters there."""
+    return (
+        text
+        if text.isascii()
+        else _NOT_ASCII.sub(lambda run: "" if SPECIAL.issuperset(run[0]) else "x", text)
+    ).encode()
 
 
 def _apart(text: str) -> tuple[bytes, str]:
     """What is ASCII, and what is not."""
-    return (text.encode(), "") if text.isascii() else (text.encode("ascii", "ignore"), "".join(_NOT_ASCII.findall(text)))
+    return (
+        (text.encode(), "")
+        if text.isascii()
+        else (text.encode("ascii", "ignore"), "".join(_NOT_ASCII.findall(text)))
+    )
 
 
 def special_char_ratio(text: str, parameters: Mapping[str, Any]) -> float:
@@ -93,7 +108,11 @@ def special_char_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     if not text:
         return 0.0
     plain, others = _apart(text)
-    return (len(plain) - len(plain.translate(None, _ASCII_DELETE)) + sum(map(SPECIAL.__contains__, others))) / len(text)
+    return (
+        len(plain)
+        - len(plain.translate(None, _ASCII_DELETE))
+        + sum(map(SPECIAL.__contains__, others))
+    ) / len(text)
 
 
 def alnum_ratio(text: str, parameters: Mapping[str, Any]) -> float:
@@ -101,7 +120,9 @@ def alnum_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     if not text:
         return 0.0
     plain, others = _apart(text)
-    return (len(plain.translate(None, _ASCII_NOT_ALNUM)) + sum(map(str.isalnum, others))) / len(text)
+    return (len(plain.translate(None, _ASCII_NOT_ALNUM)) + sum(map(str.isalnum, others))) / len(
+        text
+    )
 
 
 def max_line_length(text: str, parameters: Mapping[str, Any]) -> float:
@@ -121,22 +142,30 @@ def char_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
     grams = len(text) - size + 1
     if grams <= 0:
         return 0.0
-    counts = sorted(Counter([text[start : start + size] for start in range(grams)]).values(), reverse=True)
+    counts = sorted(
+        Counter([text[start : start + size] for start in range(grams)]).values(), reverse=True
+    )
     repeated = min(int(math.sqrt(len(counts))), len(counts) - counts.count(1))
     return sum(counts[:repeated]) / grams
 
 
 def most_char_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
-    """A bound above `char_rep_ratio` in a sixth of its time, from every third stretch of eight bytes, read as integers.
+    """A bound above `char_rep_ratio` in a sixth of its time, from every third stretch of eight
+    bytes, read as integers.
 
-    Ten characters hold such a stretch, at one of three distances from their start. So those that start at one distance are no more than
-    the stretches that they hold, and all of them are no more than three times the commonest stretches.
+    Ten characters hold such a stretch, at one of three distances from their start. So those that
+    start at one distance are no more than the stretches that they hold, and all of them are no more
+    than three times the commonest stretches.
     """
     size = parameters["rep_len"]
     grams = len(text) - size + 1
     if size < 8 or grams < 16:
         return 1.0
-    view, step, stretches = memoryview(text.encode("utf-8", "surrogatepass")), min(size - 7, 3), list[int]()
+    view, step, stretches = (
+        memoryview(text.encode("utf-8", "surrogatepass")),
+        min(size - 7, 3),
+        list[int](),
+    )
     for start in range(0, 8 * step, step):
         stretches += view[start : start + (len(view) - start) // 8 * 8].cast("Q")[::step].tolist()
     counts = sorted(Counter(stretches).values(), reverse=True)
@@ -154,11 +183,16 @@ def word_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
 
 
 def most_word_rep_ratio(text: str, parameters: Mapping[str, Any]) -> float:
-    """A bound above `word_rep_ratio` in a fifth of its time: here words lose the signs inside them, too, so more of them are equal."""
+    """A bound above `word_rep_ratio` in a fifth of its time: here words lose the signs inside them,
+    too, so more of them are equal."""
     size = parameters["rep_len"]
     words = _in_ascii(text.lower()).translate(_ASCII_TO_BLANK, _ASCII_DELETE_IN_WORDS).split()
     grams = len(words) - size + 1
-    return 2 * (grams - len(set(zip(*(words[n:] for n in range(size)), strict=False)))) / grams if grams > 0 else 0.0
+    return (
+        2 * (grams - len(set(zip(*(words[n:] for n in range(size)), strict=False)))) / grams
+        if grams > 0
+        else 0.0
+    )
 
 
 def _words(text: str) -> list[str]:
@@ -177,12 +211,28 @@ def _stripped(word: str) -> str:
 
 _NO_END = float("inf")
 STATISTICS: Mapping[str, Statistic] = {
-    "text_length_filter": Statistic(count=text_len, least=("min_len", 10), most=("max_len", _NO_END), field="text", parameters={}),
-    "words_num_filter": Statistic(count=num_words, least=("min_num", 10), most=("max_num", _NO_END), parameters={"lang": "en"}),
-    "special_characters_filter": Statistic(count=special_char_ratio, least=("min_ratio", 0.0), most=("max_ratio", 0.25), parameters={}),
-    "alphanumeric_filter": Statistic(count=alnum_ratio, least=("min_ratio", 0.25), most=("max_ratio", _NO_END), parameters={}),
-    "maximum_line_length_filter": Statistic(count=max_line_length, least=("min_len", 10), most=("max_len", _NO_END), parameters={}),
-    "average_line_length_filter": Statistic(count=avg_line_length, least=("min_len", 10), most=("max_len", _NO_END), parameters={}),
+    "text_length_filter": Statistic(
+        count=text_len,
+        least=("min_len", 10),
+        most=("max_len", _NO_END),
+        field="text",
+        parameters={},
+    ),
+    "words_num_filter": Statistic(
+        count=num_words, least=("min_num", 10), most=("max_num", _NO_END), parameters={"lang": "en"}
+    ),
+    "special_characters_filter": Statistic(
+        count=special_char_ratio, least=("min_ratio", 0.0), most=("max_ratio", 0.25), parameters={}
+    ),
+    "alphanumeric_filter": Statistic(
+        count=alnum_ratio, least=("min_ratio", 0.25), most=("max_ratio", _NO_END), parameters={}
+    ),
+    "maximum_line_length_filter": Statistic(
+        count=max_line_length, least=("min_len", 10), most=("max_len", _NO_END), parameters={}
+    ),
+    "average_line_length_filter": Statistic(
+        count=avg_line_length, least=("min_len", 10), most=("max_len", _NO_END), parameters={}
+    ),
     "character_repetition_filter": Statistic(
         count=char_rep_ratio,
         least=("min_ratio", 0.0),

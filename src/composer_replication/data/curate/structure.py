@@ -1,7 +1,8 @@
-"""Checks that need no numbers: is there an action at all, could the tool take it, does it differ, is the state a chat?
+"""Checks that need no numbers: is there an action at all, could the tool take it, does it differ,
+is the state a chat?
 
-Each is given a pair and says what is wrong, "" where nothing is. Only the chosen message has to be a call that could be carried out: the
-rejected one may be rejected for exactly that.
+Each is given a pair and says what is wrong, "" where nothing is. Only the chosen message has to be
+a call that could be carried out: the rejected one may be rejected for exactly that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ def no_action(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
 
 def not_offered(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
     """A call of a tool that nobody offered; where no tools are known nothing is said."""
-    return next((f"there is no tool {call.name!r}" for call in side.calls if call.name not in tools), "") if tools else ""
+    return (
+        next(
+            (f"there is no tool {call.name!r}" for call in side.calls if call.name not in tools), ""
+        )
+        if tools
+        else ""
+    )
 
 
 def misfitting(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
@@ -31,7 +38,11 @@ def misfitting(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
         if not isinstance(call.arguments, Mapping):
             return f"{call.name}: the arguments are no JSON object"
         tool = tools.get(call.name)
-        if tool is not None and tool.parameters and (problem := misfit(call.arguments, tool.parameters).problem):
+        if (
+            tool is not None
+            and tool.parameters
+            and (problem := misfit(call.arguments, tool.parameters).problem)
+        ):
             return f"{call.name}: {problem}"
     return ""
 
@@ -48,7 +59,8 @@ def same_action(pair: Pair) -> str:
 
 
 def no_chat(pair: Pair) -> str:
-    """A state that no chat template takes: no request in it, results without calls, or open calls before an answer."""
+    """A state that no chat template takes: no request in it, results without calls, or open calls
+    before an answer."""
     return chat_problem(pair.context) if pair.context else ""
 
 

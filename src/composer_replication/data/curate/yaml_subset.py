@@ -1,8 +1,10 @@
-"""The part of YAML that recipes are written in: nested mappings and lists, also in brackets and braces, plain and quoted scalars, comments.
+"""The part of YAML that recipes are written in: nested mappings and lists, also in brackets and
+braces, plain and quoted scalars, comments.
 
     read_yaml("process:\\n  - text_length_filter: {min_len: 1}\\n")   -> {"process": [{"text_length_filter": {"min_len": 1}}]}
 
-Everything else (anchors, tags, block scalars, several documents) is refused by line: a recipe that is read in part is another recipe.
+Everything else (anchors, tags, block scalars, several documents) is refused by line: a recipe that
+is read in part is another recipe.
 """
 
 from __future__ import annotations
@@ -29,12 +31,17 @@ class _Line:
 
 
 def read_yaml(text: str, *, where: str = "recipe") -> Any:
-    """The value that a text of that part of YAML says; raises ConfigError with the line where it says more.
+    """The value that a text of that part of YAML says; raises ConfigError with the line where it
+    says more.
 
     >>> read_yaml("a: [1, 'b']  # two\\nc:\\n  - d: 0.5\\n    e: true\\n")
     {'a': [1, 'b'], 'c': [{'d': 0.5, 'e': True}]}
     """
-    lines = [line for number, raw in enumerate(text.splitlines(), 1) if (line := _line(number, raw, where)) is not None]
+    lines = [
+        line
+        for number, raw in enumerate(text.splitlines(), 1)
+        if (line := _line(number, raw, where)) is not None
+    ]
     if not lines:
         return None
     value, rest = _block(lines, lines[0].indent, where)
@@ -67,12 +74,18 @@ def _without_comment(text: str) -> str:
 
 
 def _block(lines: list[_Line], indent: int, where: str) -> tuple[Any, list[_Line]]:
-    return (_list if lines[0].text == "-" or lines[0].text.startswith("- ") else _mapping)(lines, indent, where)
+    return (_list if lines[0].text == "-" or lines[0].text.startswith("- ") else _mapping)(
+        lines, indent, where
+    )
 
 
 def _list(lines: list[_Line], indent: int, where: str) -> tuple[list[Any], list[_Line]]:
     found: list[Any] = []
-    while lines and lines[0].indent == indent and (lines[0].text == "-" or lines[0].text.startswith("- ")):
+    while (
+        lines
+        and lines[0].indent == indent
+        and (lines[0].text == "-" or lines[0].text.startswith("- "))
+    ):
         first, lines = lines[0], lines[1:]
         bare = first.text[1:].lstrip(" ")
         inner = indent + len(first.text) - len(bare)
@@ -109,15 +122,30 @@ def _mapping(lines: list[_Line], indent: int, where: str) -> tuple[dict[str, Any
 
 
 def _nested(lines: list[_Line], indent: int, where: str) -> tuple[Any, list[_Line]]:
-    return _block(lines, lines[0].indent, where) if lines and lines[0].indent > indent else (None, lines)
+    return (
+        _block(lines, lines[0].indent, where)
+        if lines and lines[0].indent > indent
+        else (None, lines)
+    )
 
 
 def _scalar(text: str, line: _Line, where: str) -> Any:
     if text[0] in _CLOSES and text.endswith(_CLOSES[text[0]]):
         return _flow(text, line, where)
-    if len(text) > 1 and text[0] in "\"'" and text[-1] == text[0] and text[0] not in text[1:-1] and "\\" not in text:
+    if (
+        len(text) > 1
+        and text[0] in "\"'"
+        and text[-1] == text[0]
+        and text[0] not in text[1:-1]
+        and "\\" not in text
+    ):
         return text[1:-1]
-    if text.startswith((*_REFUSED, *_CLOSES, '"', "'")) or ": " in text or text.endswith(":") or text.lower() in _AMBIGUOUS:
+    if (
+        text.startswith((*_REFUSED, *_CLOSES, '"', "'"))
+        or ": " in text
+        or text.endswith(":")
+        or text.lower() in _AMBIGUOUS
+    ):
         raise _refuse(f"{text!r} is more of YAML than recipes are read with", line, where)
     if _NUMBER.match(text):
         return float(text) if any(c in text for c in ".eE") else int(text)
@@ -133,13 +161,16 @@ def _flow(text: str, line: _Line, where: str) -> Any:
     for part in parts:
         match = _KEY.match(part)
         if match is None or (key := match["key"].strip("\"'")) in found:
-            raise _refuse(f'{part!r} is not "key: value", or its key stands there already', line, where)
+            raise _refuse(
+                f'{part!r} is not "key: value", or its key stands there already', line, where
+            )
         found[key] = _scalar((match["rest"] or "").strip() or "null", line, where)
     return found
 
 
 def _parts(text: str, line: _Line, where: str) -> list[str]:
-    """What stands between the commas of a list or mapping; commas in quotes and inner brackets belong to their part."""
+    """What stands between the commas of a list or mapping; commas in quotes and inner brackets
+    belong to their part."""
     parts, depth, quote, start = list[str](), 0, "", 0
     for place, letter in enumerate(text):
         if quote:
@@ -164,4 +195,8 @@ def _parts(text: str, line: _Line, where: str) -> list[str]:
 
 
 def _refuse(what: str, line: _Line, where: str) -> ConfigError:
-    return ConfigError(what, where=f"{where}:{line.number}", fix='write plain "key: value" lines and "- item" lists; quote other text')
+    return ConfigError(
+        what,
+        where=f"{where}:{line.number}",
+        fix='write plain "key: value" lines and "- item" lists; quote other text',
+    )

@@ -1,4 +1,5 @@
-"""What a hint writer may look at: the site, what the model had in view before it, and the evidence."""
+"""What a hint writer may look at: the site, what the model had in view before it, and the
+evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from composer_replication.core.site import Site
-from composer_replication.core.trace import CallRef, Session, Text, Thinking, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    CallRef,
+    Session,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from composer_replication.data.sites.call_verdict import judge
 
 
@@ -15,8 +24,8 @@ from composer_replication.data.sites.call_verdict import judge
 class SiteContext:
     """One site with everything before it as the model saw it, and the result that followed.
 
-    `calls` are those of the whole session by id, `rules` the user's own, one text each. The `evidence` is hindsight: its kind may
-    be used in a hint, its text may not.
+    `calls` are those of the whole session by id, `rules` the user's own, one text each. The
+    `evidence` is hindsight: its kind may be used in a hint, its text may not.
     """
 
     session: Session
@@ -28,9 +37,11 @@ class SiteContext:
 
     @property
     def before(self) -> tuple[Turn, ...]:
-        """The context of the mistaken message as the model saw it: results that had been cleared by then read as cleared.
+        """The context of the mistaken message as the model saw it: results that had been cleared by
+        then read as cleared.
 
-        It is put together at each call: a long session with many sites would otherwise be held once for every site.
+        It is put together at each call: a long session with many sites would otherwise be held once
+        for every site.
         """
         return self.session.context(self.site.turn)
 
@@ -47,7 +58,8 @@ class SiteContext:
         return judge(self.call, self.evidence).subject
 
     def answered(self) -> Iterator[tuple[ToolCall, ToolResult]]:
-        """Calls before the site with their results, as they stood in view, in the order of the results."""
+        """Calls before the site with their results, as they stood in view, in the order of the
+        results."""
         made: dict[str, ToolCall] = {}
         for turn in self.before:
             for block in turn.blocks:
@@ -60,8 +72,15 @@ class SiteContext:
 Writer = Callable[[SiteContext], str | None]
 
 
-def site_context(session: Session, site: Site, *, rules: tuple[str, ...] = (), calls: Mapping[str, CallRef] | None = None) -> SiteContext:
-    """Gather what a writer may look at for one site of this session; `calls` = session.calls(), where it is at hand already."""
+def site_context(
+    session: Session,
+    site: Site,
+    *,
+    rules: tuple[str, ...] = (),
+    calls: Mapping[str, CallRef] | None = None,
+) -> SiteContext:
+    """Gather what a writer may look at for one site of this session; `calls` = session.calls(),
+    where it is at hand already."""
     calls = session.calls() if calls is None else calls
     ref = calls.get(site.call_id) if site.call_id else None
     return SiteContext(
@@ -75,7 +94,8 @@ def site_context(session: Session, site: Site, *, rules: tuple[str, ...] = (), c
 
 
 def turn_text(turn: Turn) -> str:
-    """Every word of a message: text, thinking, calls with their arguments, results; blocks are kept apart by newlines."""
+    """Every word of a message: text, thinking, calls with their arguments, results; blocks are kept
+    apart by newlines."""
     parts: list[str] = []
     for block in turn.blocks:
         if isinstance(block, Text | Thinking | ToolResult):
@@ -89,7 +109,8 @@ def turn_text(turn: Turn) -> str:
 
 
 def json_scalars(value: object) -> Iterator[str]:
-    """Every key and every value of a JSON tree as text, numbers too, e.g. json_scalars({"a": ["b", 1]}) -> "a", "b", "1"."""
+    """Every key and every value of a JSON tree as text, numbers too, e.g. json_scalars({"a": ["b",
+    1]}) -> "a", "b", "1"."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):

@@ -1,14 +1,17 @@
-"""Hints that a model writes: it reads a session, names the mistaken messages, and says what should have been known before each.
+"""Hints that a model writes: it reads a session, names the mistaken messages, and says what should
+have been known before each.
 
     reading = await read_session(session, teacher=teacher, asker=asker, settings=ReaderSettings(), redactor=redactor)
     reading.flags[0]      # Flag(turn=7, call_id="toolu_1", votes=3, of=3, hints=("List the folder before you read from it.", ...))
 
-This is the recipe's own method. A window of the session is read `votes` times; each reading is strict JSON, and what is not - another
-field, a message that is not there, evidence that is not later - makes that reading void. A message that fewer than `min_votes`
-sure readings name is dropped. What the reader is shown is redacted. It sees what came later, so nothing it writes is kept before
-data/hints/write.py has looked for words that only a later message could have given.
+This is the recipe's own method. A window of the session is read `votes` times; each reading is
+strict JSON, and what is not - another field, a message that is not there, evidence that is not
+later - makes that reading void. A message that fewer than `min_votes` sure readings name is
+dropped. What the reader is shown is redacted. It sees what came later, so nothing it writes is kept
+before data/hints/write.py has looked for words that only a later message could have given.
 
-The session is untrusted: it may tell its reader what to write. The bounds of the JSON, of the length and of the words hold all the same.
+The session is untrusted: it may tell its reader what to write. The bounds of the JSON, of the
+length and of the words hold all the same.
 """
 
 from __future__ import annotations
@@ -27,7 +30,12 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer
 from composer_replication.core.teacher import Request, Teacher
 from composer_replication.core.trace import HARNESS, Session, Text, Turn
-from composer_replication.data.hints.windows import TextWindow, call_names, estimate_tokens, windows_of
+from composer_replication.data.hints.windows import (
+    TextWindow,
+    call_names,
+    estimate_tokens,
+    windows_of,
+)
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.teachers.asking import Asker
 
@@ -93,9 +101,11 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A message that enough readings name: so many of so many, the earliest evidence, and their hints, the most usual first.
+    """A message that enough readings name: so many of so many, the earliest evidence, and their
+    hints, the most usual first.
 
-    Example: Flag(turn=7, call_id="toolu_1", evidence=8, votes=3, of=3, hints=("List the folder first.",))
+    Example: Flag(turn=7, call_id="toolu_1", evidence=8, votes=3, of=3, hints=("List the folder
+    first.",))
     """
 
     turn: int
@@ -108,9 +118,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the readings of one session gave. `void` counts readings that could not be used, by reason; `unsure` the messages dropped.
+    """What the readings of one session gave. `void` counts readings that could not be used, by
+    reason; `unsure` the messages dropped.
 
-    `answers` are the readings themselves, named by window and number, for `hints.reader.recorded`. `stopped` = why not all was read.
+    `answers` are the readings themselves, named by window and number, for `hints.reader.recorded`.
+    `stopped` = why not all was read.
     """
 
     session_id: str
@@ -122,16 +134,23 @@ class Reading:
     stopped: ComposerError | None = None
 
 
-def reading_requests(session: Session, *, settings: ReaderSettings, redactor: Redactor) -> list[tuple[TextWindow, Request]]:
-    """What is asked about a session: every window, `votes` times; without secrets, within the budget.
+def reading_requests(
+    session: Session, *, settings: ReaderSettings, redactor: Redactor
+) -> list[tuple[TextWindow, Request]]:
+    """What is asked about a session: every window, `votes` times; without secrets, within the
+    budget.
 
-    `redact_session` keeps the session's turns and calls as they are, so that numbers and names of calls hold.
+    `redact_session` keeps the session's turns and calls as they are, so that numbers and names of
+    calls hold.
     """
     clean = redact_session(session, redactor)
     room = settings.window_tokens - estimate_tokens(INSTRUCTIONS)
     asked: list[tuple[TextWindow, Request]] = []
     for window in windows_of(clean, max_tokens=room, overlap_tokens=settings.overlap_tokens):
-        if not any(turn.role == "assistant" for turn in session.turns[max(window.start, session.copied) : window.end]):
+        if not any(
+            turn.role == "assistant"
+            for turn in session.turns[max(window.start, session.copied) : window.end]
+        ):
             continue
         turns = (
             Turn(role="system", author=HARNESS, blocks=(Text(INSTRUCTIONS),)),
@@ -150,8 +169,16 @@ def reading_requests(session: Session, *, settings: ReaderSettings, redactor: Re
     return asked
 
 
-async def read_session(session: Session, *, teacher: Teacher, asker: Asker, settings: ReaderSettings, redactor: Redactor) -> Reading:
-    """Read a session: ask, check each reading, count the votes. Money that is spent is kept in the asker's ledger."""
+async def read_session(
+    session: Session,
+    *,
+    teacher: Teacher,
+    asker: Asker,
+    settings: ReaderSettings,
+    redactor: Redactor,
+) -> Reading:
+    """Read a session: ask, check each reading, count the votes. Money that is spent is kept in the
+    asker's ledger."""
     asked = reading_requests(session, settings=settings, redactor=redactor)
     told = await asyncio.gather(*(_ask(asker, teacher, request) for _, request in asked))
     void: Counter[str] = Counter()
@@ -199,9 +226,11 @@ async def _ask(asker: Asker, teacher: Teacher, request: Request) -> Answer | Com
 
 
 def parse_reading(text: str, *, session: Session, window: TextWindow) -> tuple[Named, ...]:
-    """The mistakes that a reading names; raises BadReading where anything about it is not as it was asked for.
+    """The mistakes that a reading names; raises BadReading where anything about it is not as it was
+    asked for.
 
-    A fence around the JSON is taken off, nothing else is repaired. Messages copied from another session are left out: they are read there.
+    A fence around the JSON is taken off, nothing else is repaired. Messages copied from another
+    session are left out: they are read there.
     """
     body = text.strip()
     if body.startswith("```") and body.endswith("```"):
@@ -210,7 +239,11 @@ def parse_reading(text: str, *, session: Session, window: TextWindow) -> tuple[N
         value = json.loads(body)
     except (ValueError, RecursionError):
         raise BadReading("not JSON") from None
-    if not isinstance(value, dict) or value.keys() != {"mistakes"} or not isinstance(value["mistakes"], list):
+    if (
+        not isinstance(value, dict)
+        or value.keys() != {"mistakes"}
+        or not isinstance(value["mistakes"], list)
+    ):
         raise BadReading("not an object with the one field mistakes")
     by_name = {name: call_id for call_id, name in call_names(session).items()}
     named = [_named(entry, session, window, by_name) for entry in value["mistakes"]]
@@ -222,25 +255,39 @@ def parse_reading(text: str, *, session: Session, window: TextWindow) -> tuple[N
 def _named(entry: Any, session: Session, window: TextWindow, by_name: Mapping[str, str]) -> Named:
     if not isinstance(entry, dict) or entry.keys() != _FIELDS:
         raise BadReading("a mistake with other fields")
-    turn, call, evidence, sure, hint = (entry[name] for name in ("message", "call", "evidence", "sure", "hint"))
-    if type(turn) is not int or type(evidence) is not int or type(sure) is not bool or not isinstance(hint, str):
+    turn, call, evidence, sure, hint = (
+        entry[name] for name in ("message", "call", "evidence", "sure", "hint")
+    )
+    if (
+        type(turn) is not int
+        or type(evidence) is not int
+        or type(sure) is not bool
+        or not isinstance(hint, str)
+    ):
         raise BadReading("a field of another type")
     if not window.start <= turn < window.end or session.turns[turn].role != "assistant":
         raise BadReading("no message of the assistant with this number in the window")
     if not turn < evidence < window.end:
         raise BadReading("evidence that is not later than the message, or not in the window")
-    if call is not None and (not isinstance(call, str) or by_name.get(call) not in {c.id for c in session.turns[turn].calls}):
+    if call is not None and (
+        not isinstance(call, str)
+        or by_name.get(call) not in {c.id for c in session.turns[turn].calls}
+    ):
         raise BadReading("a call that the message does not make")
     hint = " ".join(hint.split())
     if not _WORD.search(hint) or len(hint) > MAX_HINT_CHARS or _CONTROL.search(hint):
         raise BadReading("a hint without words, or with characters that no text has")
     calls = session.turns[turn].calls
-    call_id = by_name[call] if isinstance(call, str) else calls[0].id if len(calls) == 1 else None  # the only call is what was wrong
+    # the only call is what was wrong
+    call_id = by_name[call] if isinstance(call, str) else calls[0].id if len(calls) == 1 else None
     return Named(turn, call_id, evidence, sure, hint)
 
 
-def _agreed(votes: Mapping[TextWindow, list[tuple[Named, ...]]], *, settings: ReaderSettings) -> tuple[tuple[Flag, ...], int]:
-    """The messages that enough sure readings of one window name; where windows overlap, the one with more votes counts."""
+def _agreed(
+    votes: Mapping[TextWindow, list[tuple[Named, ...]]], *, settings: ReaderSettings
+) -> tuple[tuple[Flag, ...], int]:
+    """The messages that enough sure readings of one window name; where windows overlap, the one
+    with more votes counts."""
     best: dict[tuple[int, str | None], Flag] = {}
     dropped: set[tuple[int, str | None]] = set()
     for readings in votes.values():
@@ -263,11 +310,14 @@ def _agreed(votes: Mapping[TextWindow, list[tuple[Named, ...]]], *, settings: Re
             )
             if key not in best or best[key].votes < flag.votes:
                 best[key] = flag
-    return tuple(best[key] for key in sorted(best, key=lambda k: (k[0], k[1] or ""))), len(dropped - best.keys())
+    return tuple(best[key] for key in sorted(best, key=lambda k: (k[0], k[1] or ""))), len(
+        dropped - best.keys()
+    )
 
 
 def central(hints: list[str]) -> tuple[str, ...]:
-    """Hints by how much they share with the others, the one that says what most of them say first; each once.
+    """Hints by how much they share with the others, the one that says what most of them say first;
+    each once.
 
     >>> central(["Read the file first.", "Use a tab.", "First read the whole file."])
     ('Read the file first.', 'First read the whole file.', 'Use a tab.')

@@ -1,12 +1,14 @@
 """Does a hint quote what came after the mistake?
 
-The teacher may know that a mistake follows and what was in view; it may not know the repair. So every run of words of a
-hint that stands in a later turn must also stand in something the hint could have it from: the context before the site,
-the tools on offer, the writer's fixed words, or the user's own rules. Two sorts of runs are checked:
+The teacher may know that a mistake follows and what was in view; it may not know the repair. So
+every run of words of a hint that stands in a later turn must also stand in something the hint could
+have it from: the context before the site, the tools on offer, the writer's fixed words, or the
+user's own rules. Two sorts of runs are checked:
 
-- passages: RUN words in a row, letters and digits only, so that punctuation and line breaks hide nothing;
-- names: a single path, option or identifier. It is no passage, yet it can be the whole repair. The mistaken message may
-  be named from (which option was wrong), but not quoted from.
+- passages: RUN words in a row, letters and digits only, so that punctuation and line breaks hide
+  nothing;
+- names: a single path, option or identifier. It is no passage, yet it can be the whole repair. The
+  mistaken message may be named from (which option was wrong), but not quoted from.
 
 `Occurrences` reads a session once for all hints of it.
 """
@@ -27,7 +29,8 @@ RUN = 4
 """Words in a row that make a passage."""
 MIN_NAME = 4
 """Shorter words are no evidence: `a.b` and `-n` stand everywhere."""
-# Inside: / . _ = or a digit, two hyphens, a capital after a small letter; or a start no sentence has. One hyphen is a plain word.
+# Inside: / . _ = or a digit, two hyphens, a capital after a small letter; or a start no sentence
+# has. One hyphen is a plain word.
 _NAME_LIKE = re.compile(r"\w[/._=\d]\w|\w-\w+-\w|^-|^[/~.]|\w_|[a-z][A-Z]|\d")
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
 _TOKEN = re.compile(r"[^\s,;()\[\]{}<>\"'`|]+")
@@ -37,12 +40,17 @@ Gram = tuple[str, ...]
 
 
 def passages(text: str) -> Iterator[Gram]:
-    """Every run of RUN words, in lower case, that spans three tokens: what lies inside a path is `names`' business.
+    """Every run of RUN words, in lower case, that spans three tokens: what lies inside a path is
+    `names`' business.
 
     >>> list(passages("Read the file first"))
     [('read', 'the', 'file', 'first')]
     """
-    words = [(w.lower(), index) for index, token in enumerate(_TOKEN.findall(text)) for w in _WORD.findall(token)]
+    words = [
+        (w.lower(), index)
+        for index, token in enumerate(_TOKEN.findall(text))
+        for w in _WORD.findall(token)
+    ]
     for i in range(len(words) - RUN + 1):
         run = words[i : i + RUN]
         if len({index for _, index in run}) >= 3:
@@ -50,7 +58,8 @@ def passages(text: str) -> Iterator[Gram]:
 
 
 def names(text: str) -> Iterator[Gram]:
-    """Every path, option and identifier - words that no plain sentence holds - and every tail of a path.
+    """Every path, option and identifier - words that no plain sentence holds - and every tail of a
+    path.
 
     >>> list(names("see src/a.py, --stat and user_id"))
     [('src/a.py',), ('a.py',), ('--stat',), ('user_id',)]
@@ -60,7 +69,11 @@ def names(text: str) -> Iterator[Gram]:
             bare = part.strip(":!?").rstrip(".").removeprefix("./")
             for start in (0, *(m.end() for m in re.finditer("/", bare))):
                 tail = bare[start:]
-                if len(tail) >= MIN_NAME and _NAME_LIKE.search(tail) and re.search(r"[^\W\d]", tail):
+                if (
+                    len(tail) >= MIN_NAME
+                    and _NAME_LIKE.search(tail)
+                    and re.search(r"[^\W\d]", tail)
+                ):
                     yield (tail,)
 
 
@@ -76,9 +89,11 @@ def grams(texts: Iterable[str]) -> set[Gram]:
 
 
 def _by_rarest_word(wanted: set[Gram]) -> dict[str, list[Gram]]:
-    """The wanted runs, each under the word that the fewest of them share; under "" what holds no word, e.g. `____`.
+    """The wanted runs, each under the word that the fewest of them share; under "" what holds no
+    word, e.g. `____`.
 
-    A text that holds a run holds all of its words, so that most runs need not be compared with most texts.
+    A text that holds a run holds all of its words, so that most runs need not be compared with most
+    texts.
     """
     words = {gram: _WORD.findall(" ".join(gram).lower()) for gram in wanted}
     shared = Counter(chain.from_iterable(words.values()))
@@ -121,14 +136,17 @@ class Occurrences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leak:
-    """What of a hint came from later, e.g. Leak(reason="quotes_later_text", words="src/setup.go", turn=12)."""
+    """What of a hint came from later, e.g. Leak(reason="quotes_later_text", words="src/setup.go",
+    turn=12)."""
 
     reason: str
     words: str
     turn: int
 
 
-def find_leak(text: str, *, session: Session, site_turn: int, occurrences: Occurrences, free: Set[Gram]) -> Leak | None:
+def find_leak(
+    text: str, *, session: Session, site_turn: int, occurrences: Occurrences, free: Set[Gram]
+) -> Leak | None:
     """The first run of a hint that only a turn after the site could have given, or None.
 
     `free` are the runs it may hold besides those in view: fixed words, tool schemas, rules.
@@ -146,7 +164,8 @@ def find_leak(text: str, *, session: Session, site_turn: int, occurrences: Occur
 
 
 def argument_turns(session: Session) -> dict[str, list[int]]:
-    """In which turns each text stands, word for word, as an argument of a call, e.g. {"make build": [4, 9]}; for all hints of a session."""
+    """In which turns each text stands, word for word, as an argument of a call, e.g. {"make build":
+    [4, 9]}; for all hints of a session."""
     turns: dict[str, list[int]] = {}
     for index, turn in enumerate(session.turns):
         for call in turn.calls:
@@ -156,10 +175,14 @@ def argument_turns(session: Session) -> dict[str, list[int]]:
     return turns
 
 
-def find_copied_call(text: str, *, session: Session, site_turn: int, arguments: Mapping[str, Sequence[int]]) -> Leak | None:
-    """The first thing a hint puts in quotes that is, word for word, an argument of a later call and stands nowhere before it.
+def find_copied_call(
+    text: str, *, session: Session, site_turn: int, arguments: Mapping[str, Sequence[int]]
+) -> Leak | None:
+    """The first thing a hint puts in quotes that is, word for word, an argument of a later call and
+    stands nowhere before it.
 
-    `arguments` is what `argument_turns` found. This catches repairs too short for a passage and too plain for a name, such as `make build`.
+    `arguments` is what `argument_turns` found. This catches repairs too short for a passage and too
+    plain for a name, such as `make build`.
     """
     later: list[tuple[int, str]] = []
     for value in set(quoted(text)):
@@ -168,6 +191,9 @@ def find_copied_call(text: str, *, session: Session, site_turn: int, arguments: 
         if after < len(turns):
             later.append((turns[after], value))
     for index, value in sorted(later):
-        if not any(value in turn_text(session.turns[i]) for i in (site_turn, *reversed(session.context_indices(site_turn)))):
+        if not any(
+            value in turn_text(session.turns[i])
+            for i in (site_turn, *reversed(session.context_indices(site_turn)))
+        ):
             return Leak(reason="copies_later_call", words=value, turn=index)
     return None

@@ -1,6 +1,8 @@
-"""What ran in view: programs that are there for certain, where a project's own one ran, whose help was shown, branches that git named.
+"""What ran in view: programs that are there for certain, where a project's own one ran, whose help
+was shown, branches that git named.
 
-A program counts only where the exit status speaks of it: in `a | b` and `a; b` it is b's, in `a || b` nobody's.
+A program counts only where the exit status speaks of it: in `a | b` and `a; b` it is b's, in `a ||
+b` nobody's.
 """
 
 from __future__ import annotations
@@ -22,28 +24,38 @@ MAX_REFS = 5
 ALIKE_REF = 0.75
 """Smallest likeness (difflib ratio) of two refs that are offered for each other."""
 _BUILTINS = word_set(
-    "echo cd pwd printf test [ true false : export set unset source . eval type hash read wait pushd popd alias exit sleep which"
+    "echo cd pwd printf test [ true false : export set unset source . eval type hash read wait"
+    " pushd popd alias exit sleep which"
 )
 _KEYWORDS = word_set("for while until if case select function done fi esac { }")
 # In front of a program they change nothing about where it is looked for.
 _PLAIN_WRAPPERS = word_set("sudo time timeout env nohup nice stdbuf setsid doas")
-# They run what a project has installed for itself: it is there in the project's folder and nowhere else.
+# They run what a project has installed for itself: it is there in the project's folder and nowhere
+# else.
 _LOCAL_WRAPPERS = word_set("npx bunx uvx uv poetry pipenv pnpm bundle npm")
 _LOCAL_RUNNERS = word_set("npm pnpm yarn bun bunx poetry pipenv uv bundle make just task")
 _INTERPRETERS = word_set("sh bash zsh dash ksh python python3 node ruby perl")
-_WITH_SUBCOMMANDS = word_set("git go npm pnpm yarn bun docker kubectl cargo uv brew rtk mise poetry terraform helm")
+_WITH_SUBCOMMANDS = word_set(
+    "git go npm pnpm yarn bun docker kubectl cargo uv brew rtk mise poetry terraform helm"
+)
 _SUBCOMMANDS = {"gh": 2, "aws": 2, "gcloud": 2, **dict.fromkeys(_WITH_SUBCOMMANDS, 1)}
 """How many words of subcommands stand before the options that a help lists."""
 # Behind them a line finds programs that another line may not find.
-_OTHER_PATH = re.compile(r"\bPATH=|(?:^|[;&\n(])\s*(?:source|\.)\s|\bactivate\b|\bnix(?:-shell| develop)\b|\w\(\)\s*\{|\balias\s")
+_OTHER_PATH = re.compile(
+    r"\bPATH=|(?:^|[;&\n(])\s*(?:source|\.)\s|\bactivate\b|\bnix(?:-shell|"
+    r" develop)\b|\w\(\)\s*\{|\balias\s"
+)
 _NOT_FOUND = re.compile(
-    r"command not found: ([\w.+-]+)|(?:^|[\s:])([A-Za-z][\w.+-]*): (?:command )?not found(?!:)|^([\w.+-]+) not found$|\bno ([\w.+-]+) in \("
+    r"command not found: ([\w.+-]+)|(?:^|[\s:])([A-Za-z][\w.+-]*): (?:command )?not"
+    r" found(?!:)|^([\w.+-]+) not found$|\bno ([\w.+-]+) in \("
     r"|\"([\w.+-]+)\": executable file not found|\bspawn ([\w.+-]+) ENOENT",
     re.MULTILINE,
 )
 _GIT_REFS = re.compile(r"^[*+]?\s+(?:remotes/)?([\w./-]+)\s*$", re.MULTILINE)
 _GIT_ON = re.compile(r"^(?:On branch|Switched to (?:a new )?branch) '?([\w./-]+)", re.MULTILINE)
-_GIT_DELETED = re.compile(r"^(?:Deleted branch ([\w./-]+)| - \[deleted\]\s+([\w./-]+))", re.MULTILINE)
+_GIT_DELETED = re.compile(
+    r"^(?:Deleted branch ([\w./-]+)| - \[deleted\]\s+([\w./-]+))", re.MULTILINE
+)
 
 
 def _shell_calls(context: SiteContext) -> Iterator[tuple[ToolCall, ToolResult, Command]]:
@@ -54,7 +66,8 @@ def _shell_calls(context: SiteContext) -> Iterator[tuple[ToolCall, ToolResult, C
 
 
 def ended_well(command: Command) -> list[int]:
-    """Which simple commands of a line with exit 0 are known to have ended well: its last one, and what `&&` joins to that.
+    """Which simple commands of a line with exit 0 are known to have ended well: its last one, and
+    what `&&` joins to that.
 
     >>> [parse("a && b | c && d").simple[i].name for i in ended_well(parse("a && b | c && d"))]
     ['d', 'c', 'a']
@@ -63,7 +76,10 @@ def ended_well(command: Command) -> list[int]:
     """
     if {"||", "&"} & set(command.operators):
         return []
-    if any(s.program in _KEYWORDS or _KEYWORDS & set(s.wrappers) or "!" in s.wrappers for s in command.simple):
+    if any(
+        s.program in _KEYWORDS or _KEYWORDS & set(s.wrappers) or "!" in s.wrappers
+        for s in command.simple
+    ):
         return []
     known, piped = list[int](), False
     for i in range(len(command.simple) - 1, -1, -1):
@@ -88,22 +104,34 @@ def said_missing(text: str) -> set[str]:
 
 
 def commands_that_worked(context: SiteContext) -> list[str]:
-    """Programs that ran without error so far and of which nothing in view says that they are missing, most used first."""
+    """Programs that ran without error so far and of which nothing in view says that they are
+    missing, most used first."""
     counts: dict[str, int] = {}
     for call, result, command in _shell_calls(context):
-        if not is_error(call, result) and not call.arguments.get("run_in_background") and not _OTHER_PATH.search(command.text):
+        if (
+            not is_error(call, result)
+            and not call.arguments.get("run_in_background")
+            and not _OTHER_PATH.search(command.text)
+        ):
             for simple in (command.simple[i] for i in ended_well(command)):
-                if set(simple.wrappers) <= _PLAIN_WRAPPERS and re.fullmatch(r"[a-z][\w.+-]*", simple.program):
+                if set(simple.wrappers) <= _PLAIN_WRAPPERS and re.fullmatch(
+                    r"[a-z][\w.+-]*", simple.program
+                ):
                     counts[simple.program] = counts.get(simple.program, 0) + 1
         verdict = judge(call, result) if is_error(call, result) else None
-        missing = {verdict.subject} if verdict is not None and verdict.kind == "shell_unknown_command" else set[str]()
+        missing = (
+            {verdict.subject}
+            if verdict is not None and verdict.kind == "shell_unknown_command"
+            else set[str]()
+        )
         for name in missing | said_missing(result.text):
             counts.pop(name, None)
     return sorted(counts.keys() - _BUILTINS, key=lambda name: (-counts[name], name))
 
 
 def ran_in(context: SiteContext, program: str) -> str | None:
-    """The folder in which a project's own program ran last (`npx tsc`, `pnpm lint`), where the mistaken call stands in another one."""
+    """The folder in which a project's own program ran last (`npx tsc`, `pnpm lint`), where the
+    mistaken call stands in another one."""
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
     if command is None or not program:
         return None
@@ -112,7 +140,8 @@ def ran_in(context: SiteContext, program: str) -> str | None:
         if is_error(call, result) or program in said_missing(result.text):
             continue
         stood = found.stood.get(call.id)
-        at = effects(line, stood if stood == context.session.cwd else None).at  # where a `cd` of another line led is not certain
+        # where a `cd` of another line led is not certain
+        at = effects(line, stood if stood == context.session.cwd else None).at
         for i in ended_well(line):
             folder = at[i] if _runs_local(line.simple[i], program) and at[i] else folder
     failing = parse(command)
@@ -124,7 +153,9 @@ def ran_in(context: SiteContext, program: str) -> str | None:
 def was_run(context: SiteContext, program: str) -> bool:
     """Whether a task or a project's own program of this name ran in view and ended well."""
     return any(
-        not is_error(call, result) and program not in said_missing(result.text) and any(_runs_local(s, program) for s in line.simple)
+        not is_error(call, result)
+        and program not in said_missing(result.text)
+        and any(_runs_local(s, program) for s in line.simple)
         for call, result, line in _shell_calls(context)
     )
 
@@ -136,29 +167,38 @@ def _runs_local(simple: Simple, program: str) -> bool:
 
 
 def help_was_shown(context: SiteContext, wanted: Simple) -> bool:
-    """Whether the whole help of this program, and of this subcommand where it has any, stands in view: a call of its own asked for it."""
+    """Whether the whole help of this program, and of this subcommand where it has any, stands in
+    view: a call of its own asked for it."""
     program, *given = _in_words(wanted)
     for call, result, command in _shell_calls(context):
         if is_error(call, result) or len(command.simple) > 1 or len(result.text.splitlines()) <= 3:
             continue
         for simple in command.simple:
             name, *helped = _in_words(simple)
-            of_it = name == program and helped == given[: len(helped)] and len(helped) >= _SUBCOMMANDS.get(program, 0)
+            of_it = (
+                name == program
+                and helped == given[: len(helped)]
+                and len(helped) >= _SUBCOMMANDS.get(program, 0)
+            )
             if of_it and {"--help", "-h", "help"} & set(simple.words):
                 return True
     return False
 
 
 def was_refused_before(context: SiteContext) -> bool:
-    """Whether a call in view failed with the very option or subcommand of the same program that this one is refused for."""
+    """Whether a call in view failed with the very option or subcommand of the same program that
+    this one is refused for."""
     if context.call is None or context.evidence is None:
         return False
     wanted = _refused(context.call, context.evidence)
-    return bool(wanted) and any(_refused(call, result) == wanted for call, result, _ in _shell_calls(context))
+    return bool(wanted) and any(
+        _refused(call, result) == wanted for call, result, _ in _shell_calls(context)
+    )
 
 
 def _refused(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
-    """The program and its option or subcommand that a result refuses, None where it refuses none by name."""
+    """The program and its option or subcommand that a result refuses, None where it refuses none by
+    name."""
     line = shell_command(call.name, call.arguments)
     if line is None:
         return None
@@ -167,18 +207,27 @@ def _refused(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
     if verdict is None or verdict.kind != "shell_bad_option" or not verdict.subject:
         return None
     option = verdict.subject.lstrip("-")
-    by = next((s for s in command.simple if any(w.lstrip("-").partition("=")[0] == option for w in s.words)), None)
+    by = next(
+        (
+            s
+            for s in command.simple
+            if any(w.lstrip("-").partition("=")[0] == option for w in s.words)
+        ),
+        None,
+    )
     return (_in_words(by)[0], option) if by is not None else None
 
 
 def _in_words(simple: Simple) -> list[str]:
-    """The program, or the script that it runs, and the words that are no options, e.g. `gh pr diff --help` -> ["gh", "pr", "diff"]."""
+    """The program, or the script that it runs, and the words that are no options, e.g. `gh pr diff
+    --help` -> ["gh", "pr", "diff"]."""
     words = [simple.name, *(w for w in simple.operands if w != "help")]
     return words[1:] if simple.name in _INTERPRETERS and len(words) > 1 else words
 
 
 def refs_seen(context: SiteContext) -> list[str]:
-    """Branches that git named so far (`git branch`, `git status`, `git checkout`) and that were not deleted since, in the order seen."""
+    """Branches that git named so far (`git branch`, `git status`, `git checkout`) and that were not
+    deleted since, in the order seen."""
     refs: dict[str, None] = {}
     for call, result, command in _shell_calls(context):
         if is_error(call, result):
@@ -190,9 +239,13 @@ def refs_seen(context: SiteContext) -> list[str]:
                 refs.update(dict.fromkeys(_GIT_REFS.findall(result.text)))
             refs.update(dict.fromkeys(_GIT_ON.findall(result.text)))
             gone = {name for names in _GIT_DELETED.findall(result.text) for name in names if name}
-            if simple.operands[0] == "branch" and {"-d", "-D", "-m", "-M", "--delete"} & set(simple.words):
+            if simple.operands[0] == "branch" and {"-d", "-D", "-m", "-M", "--delete"} & set(
+                simple.words
+            ):
                 gone.update(simple.operands[1:2])
-            for name in [name for name in refs if name in gone or name.removeprefix("origin/") in gone]:
+            for name in [
+                name for name in refs if name in gone or name.removeprefix("origin/") in gone
+            ]:
                 del refs[name]
     return list(refs)
 
@@ -206,6 +259,9 @@ def branches_were_listed(context: SiteContext) -> bool:
     )
 
 
-def alike(name: str, names: Iterable[str], *, limit: int = MAX_REFS, cutoff: float = ALIKE_REF) -> list[str]:
-    """The names most like a given one, by difflib's ratio, best first; none where nothing is alike."""
+def alike(
+    name: str, names: Iterable[str], *, limit: int = MAX_REFS, cutoff: float = ALIKE_REF
+) -> list[str]:
+    """The names most like a given one, by difflib's ratio, best first; none where nothing is
+    alike."""
     return difflib.get_close_matches(name, list(names), n=limit, cutoff=cutoff)

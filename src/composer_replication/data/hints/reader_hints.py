@@ -1,4 +1,5 @@
-"""From what a reader flagged to sites and hints: beside the rule detectors' sites, under the same leak rules.
+"""From what a reader flagged to sites and hints: beside the rule detectors' sites, under the same
+leak rules.
 
 written = write_reader_hints(session, reading, sites=rule_sites, rules=(), max_words=120)
 written.sites, written.hints, written.refused
@@ -17,14 +18,17 @@ from composer_replication.data.hints.write import HintDraft, Refusal, check_draf
 
 DETECTOR, WRITER, KIND = "reader", "reader", "other"
 KNOWS = ("kind", "call", "later:reader")
-"""The reader has seen what came after: that a mistake follows, in which call, and whatever made it say so."""
+"""The reader has seen what came after: that a mistake follows, in which call, and whatever made it
+say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderHints:
-    """`sites` = those the hints are for, with those that no rule had found; `refused` = flags of which every hint was refused, and why.
+    """`sites` = those the hints are for, with those that no rule had found; `refused` = flags of
+    which every hint was refused, and why.
 
-    `contradicted` counts flags on what a rule says is no mistake (a failed check, a refusal by the human): they are dropped.
+    `contradicted` counts flags on what a rule says is no mistake (a failed check, a refusal by the
+    human): they are dropped.
     """
 
     sites: tuple[Site, ...] = ()
@@ -33,8 +37,16 @@ class ReaderHints:
     contradicted: int = 0
 
 
-def write_reader_hints(session: Session, reading: Reading, *, sites: Iterable[Site], rules: Sequence[str], max_words: int) -> ReaderHints:
-    """One hint per flag, from the most usual to the least the first that the leak rules keep; a rule's site keeps its kind."""
+def write_reader_hints(
+    session: Session,
+    reading: Reading,
+    *,
+    sites: Iterable[Site],
+    rules: Sequence[str],
+    max_words: int,
+) -> ReaderHints:
+    """One hint per flag, from the most usual to the least the first that the leak rules keep; a
+    rule's site keeps its kind."""
     known = {(site.turn, site.call_id): site for site in sites if site.detector != DETECTOR}
     calls = session.calls()
     found: list[Site] = []
@@ -49,7 +61,9 @@ def write_reader_hints(session: Session, reading: Reading, *, sites: Iterable[Si
         site = site or _site(session, flag)
         found.append(site)
         context = site_context(session, site, rules=tuple(rules), calls=calls)
-        drafts += (HintDraft(context=context, text=text, writer=WRITER, knows=KNOWS) for text in flag.hints)
+        drafts += (
+            HintDraft(context=context, text=text, writer=WRITER, knows=KNOWS) for text in flag.hints
+        )
     kept: dict[str, Hint] = {}
     refused: dict[str, Refusal] = {}
     for one in check_drafts(session, drafts, rules=rules, max_words=max_words):
@@ -65,8 +79,11 @@ def write_reader_hints(session: Session, reading: Reading, *, sites: Iterable[Si
     )
 
 
-def _ruled(session: Session, flag: Flag, known: Mapping[tuple[int, str | None], Site]) -> list[Site]:
-    """The rules' word on what a flag names: its site, or for a whole message the sites of its calls, where the rules know every one."""
+def _ruled(
+    session: Session, flag: Flag, known: Mapping[tuple[int, str | None], Site]
+) -> list[Site]:
+    """The rules' word on what a flag names: its site, or for a whole message the sites of its
+    calls, where the rules know every one."""
     if (site := known.get((flag.turn, flag.call_id))) is not None:
         return [site]
     calls = session.turns[flag.turn].calls if flag.call_id is None else ()
@@ -78,8 +95,17 @@ def _site(session: Session, flag: Flag) -> Site:
     """A site that no rule had found; its evidence is the result of its call, where it has one."""
     turn = session.turns[flag.turn]
     call = next((c for c in turn.calls if c.id == flag.call_id), None)
-    result = next((i for i, t in enumerate(session.turns) if i > flag.turn and any(r.call_id == flag.call_id for r in t.results)), None)
-    flagged = result is not None and any(r.call_id == flag.call_id and bool(r.is_error) for r in session.turns[result].results)
+    result = next(
+        (
+            i
+            for i, t in enumerate(session.turns)
+            if i > flag.turn and any(r.call_id == flag.call_id for r in t.results)
+        ),
+        None,
+    )
+    flagged = result is not None and any(
+        r.call_id == flag.call_id and bool(r.is_error) for r in session.turns[result].results
+    )
     return Site(
         session_id=session.id,
         turn=flag.turn,
@@ -97,9 +123,11 @@ def _site(session: Session, flag: Flag) -> Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How well mistaken calls were found among labelled ones, e.g. Score(labels=154, mistakes=36, found=28, right=28).
+    """How well mistaken calls were found among labelled ones, e.g. Score(labels=154, mistakes=36,
+    found=28, right=28).
 
-    Only labelled calls count: what was named beside them nobody has judged, and is counted in `unlabelled`.
+    Only labelled calls count: what was named beside them nobody has judged, and is counted in
+    `unlabelled`.
     """
 
     labels: int
@@ -126,7 +154,9 @@ def score(named: Iterable[tuple[str, str | None]], labels: Mapping[tuple[str, st
     Score(labels=3, mistakes=2, found=2, right=1, unlabelled=1)
     """
     keys = set(named)
-    judged = [labels[file, call] for file, call in keys if call is not None and (file, call) in labels]
+    judged = [
+        labels[file, call] for file, call in keys if call is not None and (file, call) in labels
+    ]
     return Score(
         labels=len(labels),
         mistakes=sum(verdict == "mistake" for verdict in labels.values()),

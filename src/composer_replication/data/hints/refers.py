@@ -1,4 +1,5 @@
-"""Which turns above a mistaken message the hint, or the mistaken call itself, speaks of: without them in view it cannot be understood.
+"""Which turns above a mistaken message the hint, or the mistaken call itself, speaks of: without
+them in view it cannot be understood.
 
     turns  4 Read a.py  5 its text  6 Edit a.py  7 done  ...  30 Edit a.py: the old text is not in the file
     refers_to(context) -> (4, 5, 6, 7)         the last read of the file, and the last change behind it
@@ -8,8 +9,8 @@
     a repeated call                  the call that was made before, and its answer
     what the hint lists              the last call that showed it: paths, branches, the arguments of calls that worked
 
-The list of tools stands in every window, so a hint that names tools or their schemas refers to no turn. Only what the model had in view
-counts: a result that had been cleared by then shows nothing.
+The list of tools stands in every window, so a hint that names tools or their schemas refers to no
+turn. Only what the model had in view counts: a result that had been cleared by then shows nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from composer_replication.data.sites.repeats import canonical_arguments
 from composer_replication.data.sites.shell import parse, shell_command
 
 READERS = frozenset(("Read", "NotebookRead", "read", "read_file", "view"))
-CHANGERS = frozenset(("Edit", "Write", "MultiEdit", "NotebookEdit", "edit", "write", "edit_file", "write_file"))
+CHANGERS = frozenset(
+    ("Edit", "Write", "MultiEdit", "NotebookEdit", "edit", "write", "edit_file", "write_file")
+)
 SHELL_READERS = frozenset(("cat", "head", "tail", "sed", "nl", "less", "more", "bat"))
 LISTED = frozenset(("paths_seen", "refs_seen"))
-"""What a hint knows (core.site.Hint.knows) when it lists things that were in view; command names are common knowledge."""
+"""What a hint knows (core.site.Hint.knows) when it lists things that were in view; command names
+are common knowledge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,24 +48,37 @@ class _Seen:
     failed: bool
 
 
-def refers_to(context: SiteContext, *, knows: Collection[str] = (), names: Sequence[str] = ()) -> tuple[int, ...]:
-    """Turns of calls and results above the mistaken message that it, or its hint, refers to, in order.
+def refers_to(
+    context: SiteContext, *, knows: Collection[str] = (), names: Sequence[str] = ()
+) -> tuple[int, ...]:
+    """Turns of calls and results above the mistaken message that it, or its hint, refers to, in
+    order.
 
-    `knows` is what hindsight the hint used, `names` what it lists. Without a hint only what the call refers to is found.
+    `knows` is what hindsight the hint used, `names` what it lists. Without a hint only what the
+    call refers to is found.
     """
     if context.call is None:
         return ()
     above = _above(context)
     found: set[int] = set()
-    for one in (*_file(context, above), *_earlier(context, above), *_listed(above, knows=knows, names=names)):
+    for one in (
+        *_file(context, above),
+        *_earlier(context, above),
+        *_listed(above, knows=knows, names=names),
+    ):
         found.update(one.turns)
     if "calls_seen" in knows:
-        found.update(turn for one in _last(above, lambda s: s.call.name == context.site.tool and not s.failed) for turn in one.turns)
+        found.update(
+            turn
+            for one in _last(above, lambda s: s.call.name == context.site.tool and not s.failed)
+            for turn in one.turns
+        )
     return tuple(sorted(found))
 
 
 def listed_names(text: str, *, fixed: str) -> list[str]:
-    """The words of a hint that are not the fixed words of its template, without the marks around them.
+    """The words of a hint that are not the fixed words of its template, without the marks around
+    them.
 
     >>> listed_names("Branches seen so far: main, fix/cart.", fixed="Branches seen so far: ")
     ['main', 'fix/cart']
@@ -83,9 +100,17 @@ def _above(context: SiteContext) -> list[_Seen]:
         for block in session.seen(index, at=at).blocks:
             if isinstance(block, ToolCall):
                 made[block.id] = (index, block)
-            elif isinstance(block, ToolResult) and block.call_id in made and block.text != CLEARED_TEXT:
+            elif (
+                isinstance(block, ToolResult)
+                and block.call_id in made
+                and block.text != CLEARED_TEXT
+            ):
                 turn, call = made[block.call_id]
-                found.append(_Seen(call=call, result=block, turns=(turn, index), failed=is_error(call, block)))
+                found.append(
+                    _Seen(
+                        call=call, result=block, turns=(turn, index), failed=is_error(call, block)
+                    )
+                )
     return found
 
 
@@ -111,7 +136,11 @@ def _file(context: SiteContext, above: Sequence[_Seen]) -> list[_Seen]:
     """The last read of the file that the call names, and its last change behind that."""
     cwd = context.session.cwd
     assert context.call is not None
-    path = _path(context.call, cwd) if shell_command(context.call.name, context.call.arguments) is None else ""
+    path = (
+        _path(context.call, cwd)
+        if shell_command(context.call.name, context.call.arguments) is None
+        else ""
+    )
     if not path:
         return []
     fine = [one for one in above if not one.failed]
@@ -121,35 +150,59 @@ def _file(context: SiteContext, above: Sequence[_Seen]) -> list[_Seen]:
 
 
 def _earlier(context: SiteContext, above: Sequence[_Seen]) -> list[_Seen]:
-    """The same call where it was repeated; else the last call of the tool that failed on the same thing."""
+    """The same call where it was repeated; else the last call of the tool that failed on the same
+    thing."""
     call, cwd = context.call, context.session.cwd
     assert call is not None
     if context.site.kind == "repeated_call":
-        return _last(above, lambda one: one.call.name == call.name and canonical_arguments(one.call) == canonical_arguments(call))
-    shell, subject, path = shell_command(call.name, call.arguments) is not None, context.subject, _path(call, cwd)
+        return _last(
+            above,
+            lambda one: (
+                one.call.name == call.name
+                and canonical_arguments(one.call) == canonical_arguments(call)
+            ),
+        )
+    shell, subject, path = (
+        shell_command(call.name, call.arguments) is not None,
+        context.subject,
+        _path(call, cwd),
+    )
 
     def same(one: _Seen) -> bool:
         if not one.failed or one.call.name != call.name:
             return False
         if shell:
-            return bool(subject) and subject in one.result.text and judge(one.call, one.result).subject == subject
-        return _path(one.call, cwd) == path if path else canonical_arguments(one.call) == canonical_arguments(call)
+            return (
+                bool(subject)
+                and subject in one.result.text
+                and judge(one.call, one.result).subject == subject
+            )
+        return (
+            _path(one.call, cwd) == path
+            if path
+            else canonical_arguments(one.call) == canonical_arguments(call)
+        )
 
     return _last(above, same)
 
 
 def _listed(above: Sequence[_Seen], *, knows: Collection[str], names: Sequence[str]) -> list[_Seen]:
-    """For each name that the hint lists the last call that showed it; a listing has a file's name apart from its folder."""
+    """For each name that the hint lists the last call that showed it; a listing has a file's name
+    apart from its folder."""
     found: list[_Seen] = []
     for name in names if LISTED & set(knows) else ():
         whole, last = re.escape(name), re.escape(posixpath.basename(name.rstrip("/")))
         for pattern in dict.fromkeys((whole, last)):
             exact = re.compile(rf"(?<![\w-]){pattern}(?![\w-])")
-            if shown := _last(above, lambda one, exact=exact: not one.failed and _mentions(one, exact)):
+            if shown := _last(
+                above, lambda one, exact=exact: not one.failed and _mentions(one, exact)
+            ):
                 found += shown
                 break
     return found
 
 
 def _mentions(one: _Seen, pattern: re.Pattern[str]) -> bool:
-    return bool(pattern.search(one.result.text)) or any(pattern.search(text) for text in json_scalars(one.call.arguments))
+    return bool(pattern.search(one.result.text)) or any(
+        pattern.search(text) for text in json_scalars(one.call.arguments)
+    )

@@ -1,4 +1,5 @@
-"""What the context had shown of the text that an edit is to replace, and what changed its file since."""
+"""What the context had shown of the text that an edit is to replace, and what changed its file
+since."""
 
 from __future__ import annotations
 
@@ -15,19 +16,24 @@ from composer_replication.data.sites.repeats import only_reads
 from composer_replication.data.sites.shell import shell_command
 
 MIN_LINE = 6
-"""A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the region."""
-# Lines after which a file that they do not name may read otherwise: formatters, and git where it changes the files.
+"""A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the
+region."""
+# Lines after which a file that they do not name may read otherwise: formatters, and git where it
+# changes the files.
 _REWRITES = re.compile(
     r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b"
-    r"|\bgit (?:-C \S+ )?(?:checkout|switch|pull|merge|rebase|stash|reset|restore|apply|cherry-pick|revert)"
+    r"|\bgit (?:-C \S+"
+    r" )?(?:checkout|switch|pull|merge|rebase|stash|reset|restore|apply|cherry-pick|revert)"
 )
 _NUMBERED = re.compile(r"^(?:\S+:)?\s*\d+(?:→|\t|[:-])")
 
 
 @dataclass(slots=True)
 class Region:
-    """The lines that an edit is to replace: `shown` and unchanged since, `was_shown` at all, with an `odd` character or `other_blanks`
-    than the edit has, whether an edit of them `failed` while they stood in view, and whether they are the new text of one that did."""
+    """The lines that an edit is to replace: `shown` and unchanged since, `was_shown` at all, with
+    an `odd` character or `other_blanks` than the edit has, whether an edit of them `failed` while
+    they stood in view, and whether they are the new text of one that did.
+    """
 
     shown: bool = False
     was_shown: bool = False
@@ -45,7 +51,9 @@ def region_of(context: SiteContext) -> Region:
     for call, result in context.answered():
         command = shell_command(call.name, call.arguments)
         failed, changed = is_error(call, result), False
-        if posixpath.basename(file_of(call)) == name or (command is not None and name in command and only_reads(call)):
+        if posixpath.basename(file_of(call)) == name or (
+            command is not None and name in command and only_reads(call)
+        ):
             if call.name in READERS or only_reads(call):
                 for line in result.text.splitlines():
                     for key, as_read in _lines_of(_NUMBERED.sub("", line)).items():
@@ -82,7 +90,8 @@ def _text_of(call: ToolCall, which: str) -> str:
 
 
 def _lines_of(text: str) -> dict[str, set[str]]:
-    """Its lines as they stand by what shows of them, without blanks: a copy that differs in what does not show is still that line."""
+    """Its lines as they stand by what shows of them, without blanks: a copy that differs in what
+    does not show is still that line."""
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         shown = "".join(c for c in line if c.isprintable() and not c.isspace())

@@ -1,4 +1,5 @@
-"""Rules from the user's own file (CLAUDE.md, AGENTS.md): one text each, and the first that names a tool or a kind."""
+"""Rules from the user's own file (CLAUDE.md, AGENTS.md): one text each, and the first that names a
+tool or a kind."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 
 
 def read_rules(path: str) -> tuple[str, ...]:
-    """The rules of a file; "" = none. Raises ConfigError where the file cannot be read or is larger than 1 MiB."""
+    """The rules of a file; "" = none. Raises ConfigError where the file cannot be read or is larger
+    than 1 MiB."""
     if not path:
         return ()
     where = "[hints.rules_file]"
@@ -21,15 +23,20 @@ def read_rules(path: str) -> tuple[str, ...]:
         data = Path(path).expanduser().read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"cannot read {path!r}: {error.strerror}", where=where, fix="give the path of your CLAUDE.md or AGENTS.md"
+            f"cannot read {path!r}: {error.strerror}",
+            where=where,
+            fix="give the path of your CLAUDE.md or AGENTS.md",
         ) from error
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path!r} has {len(data)} bytes; rules are at most {MAX_BYTES}", where=where)
+        raise ConfigError(
+            f"{path!r} has {len(data)} bytes; rules are at most {MAX_BYTES}", where=where
+        )
     return split_rules(data.decode("utf-8", errors="replace"))
 
 
 def split_rules(text: str) -> tuple[str, ...]:
-    """Bullets and paragraphs, each on one line; headings, fences and what stands in fences are not rules.
+    """Bullets and paragraphs, each on one line; headings, fences and what stands in fences are not
+    rules.
 
     >>> split_rules("# Tools\\n- Read before `Edit`,\\n  always.\\n- No sudo.")
     ('Read before `Edit`, always.', 'No sudo.')
@@ -59,7 +66,8 @@ def rule_for_kind(rules: Sequence[str], kind: str) -> str | None:
 
 
 def rule_for_tool(rules: Sequence[str], tool: str) -> str | None:
-    """The first rule that names a tool as a name: in backticks or quotes, before the word "tool", or as no plain word could be.
+    """The first rule that names a tool as a name: in backticks or quotes, before the word "tool",
+    or as no plain word could be.
 
     >>> rule_for_tool(["Read the docs first.", "Prefer `Read` to cat."], "Read")
     'Prefer `Read` to cat.'
@@ -68,5 +76,7 @@ def rule_for_tool(rules: Sequence[str], tool: str) -> str | None:
         return None
     name = re.escape(tool)
     plain = rf"|(?<![\w-]){name}(?![\w-])" if re.search(r"[a-z][A-Z]|_|\d", tool) else ""
-    pattern = re.compile(rf"[`'\"]{name}[`'\"]|(?<![\w-]){name} (?:tool|call)\b|\btool {name}(?![\w-]){plain}")
+    pattern = re.compile(
+        rf"[`'\"]{name}[`'\"]|(?<![\w-]){name} (?:tool|call)\b|\btool {name}(?![\w-]){plain}"
+    )
     return next((rule for rule in rules if pattern.search(rule)), None)

@@ -1,7 +1,9 @@
-"""What the context had already shown: paths that exist, files that were read, and where the shell stands.
+"""What the context had already shown: paths that exist, files that were read, and where the shell
+stands.
 
-Only evidence counts: a path is known where a tool listed it or read it without error, never where some text mentions it, and until
-anything removes it. Paths are kept in full, from where the shell stood; a name is given only where it means the same at the site.
+Only evidence counts: a path is known where a tool listed it or read it without error, never where
+some text mentions it, and until anything removes it. Paths are kept in full, from where the shell
+stood; a name is given only where it means the same at the site.
 """
 
 from __future__ import annotations
@@ -18,36 +20,65 @@ from composer_replication.data.hints.context import SiteContext
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import ANYTHING, Effects, Gone, effects, resolve
 from composer_replication.data.sites.shell import Command, Simple, parse, shell_command
-from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, PATH_STATED, word_set
+from composer_replication.data.sites.shell_rules import (
+    LOOKERS,
+    PATH_EXPLORED,
+    PATH_STATED,
+    word_set,
+)
 
 PATH_KEYS = ("file_path", "path", "notebook_path", "filename", "file", "dir", "directory")
 MAX_PATHS = 5
 ALIKE = 0.75
-"""Smallest likeness (difflib ratio) of two words that may be one mistyped, as in `summarise` and `summarize`."""
+"""Smallest likeness (difflib ratio) of two words that may be one mistyped, as in `summarise` and
+`summarize`."""
 MAX_NAMESAKES = 3
 """Of more files of one name only those in a folder of the same name are offered."""
 JUST = 12
-"""Who read a file in the last messages and reads one of another place does not mean the first again."""
+"""Who read a file in the last messages and reads one of another place does not mean the first
+again."""
 MAX_CHANGES = 500
 """A log is untrusted: of a line that does more, all that was shown counts as gone."""
 LISTERS = frozenset(("Glob", "LS", "glob", "list_dir", "list_files", "find_files"))
 _FILE_TOOLS = frozenset(
-    ("Read", "Edit", "Write", "MultiEdit", "NotebookEdit", "NotebookRead", "read", "edit", "write", "read_file", "edit_file", "write_file")
+    (
+        "Read",
+        "Edit",
+        "Write",
+        "MultiEdit",
+        "NotebookEdit",
+        "NotebookRead",
+        "read",
+        "edit",
+        "write",
+        "read_file",
+        "edit_file",
+        "write_file",
+    )
 )
 _REMOVING_TOOL = re.compile(r"delete|remove|move|rename|trash", re.IGNORECASE)
-# The shell of these tools stays where a call left it; any other tool starts each call in its own folder.
+# The shell of these tools stays where a call left it; any other tool starts each call in its own
+# folder.
 _SHELL_STAYS = frozenset(("Bash", "bash"))
 _PATH_LINE = re.compile(r"^\s*(?:- )?((?:~|\.{0,2})?/?[\w@.+~-]+(?:/[\w@.+~-]+)*/?)\s*$")
 _GREP_LINE = re.compile(r"^((?:/|\./)?[\w@.+~-]+(?:/[\w@.+~-]+)*\.\w+)(?::\d+(?::|$)|-\d+-)")
-_LS_LONG = re.compile(r"^[-dl][rwxstST-]{9}\S*\s+\d+\s+\S+\s+\S+\s+[\d,.]+\w?\s+.{6,20}?\s(\S+)(?: -> .*)?$")
-_CWD = re.compile(r"(?:Shell cwd was reset to|current working directory is) ([^\s<]+?)\.?(?=\s|<|$)")
-# Names that many folders hold: one of them stands for another only where the folder's name is the same, too.
+_LS_LONG = re.compile(
+    r"^[-dl][rwxstST-]{9}\S*\s+\d+\s+\S+\s+\S+\s+[\d,.]+\w?\s+.{6,20}?\s(\S+)(?: -> .*)?$"
+)
+_CWD = re.compile(
+    r"(?:Shell cwd was reset to|current working directory is) ([^\s<]+?)\.?(?=\s|<|$)"
+)
+# Names that many folders hold: one of them stands for another only where the folder's name is the
+# same, too.
 _EVERYWHERE = word_set("""
     index main mod lib default __init__ __main__ readme package config utils util types constants skill agents claude makefile dockerfile
     app conftest go page layout route style styles schema helpers common test tests plugin settings .gitignore .env
 """)
 # A file that has one of these words more is the other's companion, not the other.
-_COMPANION = word_set("test tests spec specs mock mocks types type stories story fixture fixtures example examples bak old new")
+_COMPANION = word_set(
+    "test tests spec specs mock mocks types type stories story fixture fixtures example examples"
+    " bak old new"
+)
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _SHELL_READERS = word_set("cat head tail nl less bat sed")
 READERS = frozenset(("Read", "NotebookRead", "read", "read_file", "view"))
@@ -58,10 +89,12 @@ _FILTERS = word_set("head tail sort uniq grep egrep rg")
 
 @dataclass(slots=True)
 class Places:
-    """Where the shell stands at a site (None: not known), what is there and what was refused as missing, in full.
+    """Where the shell stands at a site (None: not known), what is there and what was refused as
+    missing, in full.
 
-    `names` maps a full path to the name by which it was shown and that still means it. Example: {"/w/src/a.py": "src/a.py"}
-    `stood` has where the shell stood at each call by its id, `read` in which turn a reading tool last gave, or an edit last took, a file.
+    `names` maps a full path to the name by which it was shown and that still means it. Example:
+    {"/w/src/a.py": "src/a.py"} `stood` has where the shell stood at each call by its id, `read` in
+    which turn a reading tool last gave, or an edit last took, a file.
     """
 
     cwd: str | None
@@ -72,9 +105,14 @@ class Places:
 
 
 def places(context: SiteContext) -> Places:
-    """Follow the session up to the site: what was shown in view is there, until any call of the session removes it."""
+    """Follow the session up to the site: what was shown in view is there, until any call of the
+    session removes it."""
     in_view = {call.id: result for call, result in context.answered()}
-    done = [ref for ref in context.calls.values() if ref.result_turn is not None and ref.turn < ref.result_turn < context.site.turn]
+    done = [
+        ref
+        for ref in context.calls.values()
+        if ref.result_turn is not None and ref.turn < ref.result_turn < context.site.turn
+    ]
     cwd: str | None = context.session.cwd
     shown: dict[str, tuple[str, str | None]] = {}
     refused: set[str] = set()
@@ -84,11 +122,19 @@ def places(context: SiteContext) -> Places:
         before = cwd
         if ref.call.name not in _SHELL_STAYS:
             given = ref.call.arguments.get("workdir")
-            before = resolve(given, context.session.cwd) if isinstance(given, str) else context.session.cwd
+            before = (
+                resolve(given, context.session.cwd)
+                if isinstance(given, str)
+                else context.session.cwd
+            )
         found.stood[ref.call.id] = before
         cwd = _follow(ref, result, cwd=cwd, home=context.session.cwd, shown=shown, refused=refused)
         fine = result is not None and result.text != CLEARED_TEXT and not is_error(ref.call, result)
-        if fine and ref.call.name in _FILE_TOOLS and (full := resolve(_argument(ref.call), context.session.cwd)):
+        if (
+            fine
+            and ref.call.name in _FILE_TOOLS
+            and (full := resolve(_argument(ref.call), context.session.cwd))
+        ):
             found.read[full] = ref.result_turn or 0
     named: dict[str, str] = {}
     for full, (name, stood) in shown.items():
@@ -100,7 +146,13 @@ def places(context: SiteContext) -> Places:
 
 
 def _follow(
-    ref: CallRef, in_view: ToolResult | None, *, cwd: str | None, home: str, shown: dict[str, tuple[str, str | None]], refused: set[str]
+    ref: CallRef,
+    in_view: ToolResult | None,
+    *,
+    cwd: str | None,
+    home: str,
+    shown: dict[str, tuple[str, str | None]],
+    refused: set[str],
 ) -> str | None:
     """What one answered call changes and shows; returns where the shell stands after it."""
     call, result = ref.call, ref.result
@@ -110,11 +162,21 @@ def _follow(
     before, done = cwd, Effects(cwd)
     if command is not None:
         given = call.arguments.get("workdir")
-        before = cwd if call.name in _SHELL_STAYS else resolve(given, home) if isinstance(given, str) else home
+        before = (
+            cwd
+            if call.name in _SHELL_STAYS
+            else resolve(given, home)
+            if isinstance(given, str)
+            else home
+        )
         done = effects(parse(command), before)
         cwd = _stands_after(call, parse(command), done, cwd=cwd, failed=failed)
     elif call.name not in _FILE_TOOLS and _REMOVING_TOOL.search(call.name):
-        done.changes += [Gone(full) for value in call.arguments.values() if isinstance(value, str) and (full := resolve(value, cwd))]
+        done.changes += [
+            Gone(full)
+            for value in call.arguments.values()
+            if isinstance(value, str) and (full := resolve(value, cwd))
+        ]
     for change in done.changes if len(done.changes) <= MAX_CHANGES else [ANYTHING]:
         if isinstance(change, Gone):
             for path in [path for path in shown if change.covers(path)]:
@@ -123,7 +185,9 @@ def _follow(
             shown[change] = (change, before)
     if in_view is not None and in_view.text != CLEARED_TEXT and not failed:
         paths = (
-            _paths_of_shell(parse(command), done, in_view.text) if command is not None else ((p, before) for p in _paths_of(call, in_view))
+            _paths_of_shell(parse(command), done, in_view.text)
+            if command is not None
+            else ((p, before) for p in _paths_of(call, in_view))
         )
         for path, stood in paths:
             if (full := resolve(path.rstrip("/") or "/", stood)) is not None:
@@ -131,7 +195,8 @@ def _follow(
                     shown[full] = (path, stood)
                 refused.discard(full)
     elif failed and (missed := _missed(call, result, cwd=before)):
-        for path in [path for path in shown if Gone(missed).covers(path)]:  # whatever was shown before: it is not there now
+        # whatever was shown before: it is not there now
+        for path in [path for path in shown if Gone(missed).covers(path)]:
             del shown[path]
         if in_view is not None and command is None:
             refused.add(missed)
@@ -139,31 +204,46 @@ def _follow(
     return str(told[-1]) if told else cwd
 
 
-def _stands_after(call: ToolCall, command: Command, done: Effects, *, cwd: str | None, failed: bool) -> str | None:
+def _stands_after(
+    call: ToolCall, command: Command, done: Effects, *, cwd: str | None, failed: bool
+) -> str | None:
     if call.name not in _SHELL_STAYS or done.cwd == cwd:
         return cwd
     return done.cwd if not failed and _moved_for_certain(command, cwd) else None
 
 
 def _moved_for_certain(command: Command, before: str | None) -> bool:
-    """Whether a line that ended well has moved the shell to where its `cd` points: from elsewhere, and with nothing to hide a failure.
+    """Whether a line that ended well has moved the shell to where its `cd` points: from elsewhere,
+    and with nothing to hide a failure.
 
-    After a `cd web` the same again fails. Where it does not, the shell was set back in between: where it stood is not known.
+    After a `cd web` the same again fails. Where it does not, the shell was set back in between:
+    where it stood is not known.
     """
-    targets = [s.operands[0] for s in command.simple if s.name in ("cd", "pushd") and not s.depth and s.operands]
-    relative = [to.removeprefix("./").rstrip("/") for to in targets if not to.startswith(("/", "~", ".."))]
+    targets = [
+        s.operands[0]
+        for s in command.simple
+        if s.name in ("cd", "pushd") and not s.depth and s.operands
+    ]
+    relative = [
+        to.removeprefix("./").rstrip("/") for to in targets if not to.startswith(("/", "~", ".."))
+    ]
     again = before is not None and any(f"{before}/".endswith(f"/{to}/") for to in relative[:1])
     return not relative or (set(command.operators) <= {"&&", "|", "|&"} and not again)
 
 
 def _missed(call: ToolCall, result: ToolResult, *, cwd: str | None) -> str:
-    """The path, in full, that a refusal says is not there; of a shell line only an absolute one, for it may have moved on its way."""
+    """The path, in full, that a refusal says is not there; of a shell line only an absolute one,
+    for it may have moved on its way."""
     verdict = judge(call, result)
     if verdict.kind not in (PATH_EXPLORED, *PATH_STATED):
         return ""
     is_shell = shell_command(call.name, call.arguments) is not None
     path = verdict.subject if is_shell else _argument(call)
-    return "" if not path or (is_shell and (not path.startswith("/") or "*" in path)) else resolve(path.rstrip("/") or "/", cwd) or ""
+    return (
+        ""
+        if not path or (is_shell and (not path.startswith("/") or "*" in path))
+        else resolve(path.rstrip("/") or "/", cwd) or ""
+    )
 
 
 def _argument(call: ToolCall) -> str:
@@ -173,14 +253,20 @@ def _argument(call: ToolCall) -> str:
 
 
 def wrong_path(context: SiteContext) -> str:
-    """The path that the mistaken call named: what the error is about in a shell, else the call's path argument."""
+    """The path that the mistaken call named: what the error is about in a shell, else the call's
+    path argument."""
     if context.call is None:
         return ""
-    return context.subject if shell_command(context.call.name, context.call.arguments) is not None else _argument(context.call)
+    return (
+        context.subject
+        if shell_command(context.call.name, context.call.arguments) is not None
+        else _argument(context.call)
+    )
 
 
 def _wrong_in_full(context: SiteContext, wrong: str, cwd: str | None) -> tuple[str, bool]:
-    """The wrong path from where the shell stood when it was used (`cd src && cat a.py` means src/a.py), and whether it was to be run."""
+    """The wrong path from where the shell stood when it was used (`cd src && cat a.py` means
+    src/a.py), and whether it was to be run."""
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
     full = resolve(wrong.rstrip("/") or "/", cwd) or posixpath.normpath(wrong)
     if command is not None:
@@ -194,9 +280,11 @@ def _wrong_in_full(context: SiteContext, wrong: str, cwd: str | None) -> tuple[s
 
 
 def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[str]:
-    """Paths seen so far that the wrong one may have meant, the likeliest first; empty where no name is like the wrong one.
+    """Paths seen so far that the wrong one may have meant, the likeliest first; empty where no name
+    is like the wrong one.
 
-    Like is: the same file or folder name elsewhere, or one that differs in spelling, in a letter, or by a word.
+    Like is: the same file or folder name elsewhere, or one that differs in spelling, in a letter,
+    or by a word.
     """
     wrong = wrong_path(context)
     if not wrong:
@@ -205,19 +293,35 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     wrong_full, is_program = _wrong_in_full(context, wrong, found.cwd)
     scored: dict[str, tuple[float, str]] = {}
     named = _operands(context, found.cwd)  # what the failing command names already was no help
-    just_read = {full for full, turn in found.read.items() if context.site.turn - turn <= JUST} if _reads_files(context) else set[str]()
-    candidates = found.names.items() if is_program else _with_folders(found.names, name=posixpath.basename(wrong_full))
+    just_read = (
+        {full for full, turn in found.read.items() if context.site.turn - turn <= JUST}
+        if _reads_files(context)
+        else set[str]()
+    )
+    candidates = (
+        found.names.items()
+        if is_program
+        else _with_folders(found.names, name=posixpath.basename(wrong_full))
+    )
     for full, path in candidates:
         score = _nearness(wrong_full, full) if full not in just_read else 0
-        path = full if path.rstrip("/") == wrong.rstrip("/") else path  # the same words again would say nothing: from where they hold
-        if score > 0 and full != wrong_full and full not in named and (full not in scored or len(path) < len(scored[full][1])):
+        # the same words again would say nothing: from where they hold
+        path = full if path.rstrip("/") == wrong.rstrip("/") else path
+        if (
+            score > 0
+            and full != wrong_full
+            and full not in named
+            and (full not in scored or len(path) < len(scored[full][1]))
+        ):
             scored[full] = (score, path)
     best = sorted(scored.items(), key=lambda item: (-item[1][0], item[1][1]))
     if best and best[0][1][0] >= 2:  # a real namesake stands there: names alike would drown it
         best = [item for item in best if item[1][0] >= 2]
         folder = posixpath.basename(posixpath.dirname(wrong_full))
         if len(best) > MAX_NAMESAKES:
-            best = [item for item in best if posixpath.basename(posixpath.dirname(item[0])) == folder]
+            best = [
+                item for item in best if posixpath.basename(posixpath.dirname(item[0])) == folder
+            ]
     return [path for _, (_, path) in best[:limit]]
 
 
@@ -231,7 +335,8 @@ def _reads_files(context: SiteContext) -> bool:
 
 
 def was_refused(context: SiteContext) -> bool:
-    """Whether a call in view was refused because the very path was missing, and nothing showed it since."""
+    """Whether a call in view was refused because the very path was missing, and nothing showed it
+    since."""
     found = places(context)
     return _wrong_in_full(context, wrong_path(context), found.cwd)[0] in found.refused
 
@@ -240,11 +345,16 @@ def was_looked_for(context: SiteContext) -> bool:
     """Whether a listing or a search that would have shown the wrong path stands in view."""
     found = places(context)
     wrong, _ = _wrong_in_full(context, wrong_path(context), found.cwd)
-    return any(_would_show(call, wrong, found.stood.get(call.id)) for call, result in context.answered() if not is_error(call, result))
+    return any(
+        _would_show(call, wrong, found.stood.get(call.id))
+        for call, result in context.answered()
+        if not is_error(call, result)
+    )
 
 
 def was_used(context: SiteContext) -> bool:
-    """Whether the wrong path was shown above, or a shell line above that ended well used it and nothing removed it since."""
+    """Whether the wrong path was shown above, or a shell line above that ended well used it and
+    nothing removed it since."""
     wrong, found = wrong_path(context), places(context)
     full, _ = _wrong_in_full(context, wrong, found.cwd)
     used = full in found.names
@@ -257,8 +367,16 @@ def was_used(context: SiteContext) -> bool:
         if any(gone.covers(full) for gone in done.gone):
             used = False
         elif not is_error(call, result):
-            pairs = [(s, here) for s, here in zip(parsed.simple, done.at, strict=True) if s.name not in LOOKERS]
-            used |= any(word == wrong or resolve(word, here) == full for s, here in pairs for word in (s.program, *s.words))
+            pairs = [
+                (s, here)
+                for s, here in zip(parsed.simple, done.at, strict=True)
+                if s.name not in LOOKERS
+            ]
+            used |= any(
+                word == wrong or resolve(word, here) == full
+                for s, here in pairs
+                for word in (s.program, *s.words)
+            )
     return used
 
 
@@ -267,19 +385,31 @@ def _would_show(call: ToolCall, wrong: str, stood: str | None) -> bool:
     folder, name = posixpath.split(wrong)
     command = shell_command(call.name, call.arguments)
     if command is None:
-        given = [v for v in (call.arguments.get("pattern"), call.arguments.get("path")) if isinstance(v, str)]
+        given = [
+            v
+            for v in (call.arguments.get("pattern"), call.arguments.get("path"))
+            if isinstance(v, str)
+        ]
         if call.name not in LISTERS or not given:
             return False
         pattern = posixpath.join(*reversed(given)) if len(given) > 1 else given[0]
         full = resolve(pattern, stood) or pattern
-        return full == folder or (Gone(full, glob=True).covers(wrong) and fnmatch.fnmatchcase(name, posixpath.basename(full)))
-    parsed, named = parse(command), re.compile(rf"(?<![\w-]){re.escape(posixpath.splitext(name)[0])}(?![\w-])")
+        return full == folder or (
+            Gone(full, glob=True).covers(wrong)
+            and fnmatch.fnmatchcase(name, posixpath.basename(full))
+        )
+    parsed, named = (
+        parse(command),
+        re.compile(rf"(?<![\w-]){re.escape(posixpath.splitext(name)[0])}(?![\w-])"),
+    )
     for simple, here in zip(parsed.simple, effects(parsed, stood).at, strict=True):
         if not _lists(simple) and simple.name != "tree":
             continue
         starts = [resolve(word, here) for word in simple.operands if word != "ls-files"] or [here]
         deep = simple.name != "ls" or "-R" in simple.words
-        if any(start and (start == folder or (deep and Gone(start).covers(wrong))) for start in starts):
+        if any(
+            start and (start == folder or (deep and Gone(start).covers(wrong))) for start in starts
+        ):
             return True
         if any(named.search(word) for word in simple.words):
             return True
@@ -289,12 +419,17 @@ def _would_show(call: ToolCall, wrong: str, stood: str | None) -> bool:
 def _operands(context: SiteContext, cwd: str | None) -> frozenset[str]:
     """The paths, in full, that a failing shell command names itself; none for another tool."""
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
-    words = [word for simple in parse(command).simple for word in simple.operands] if command is not None else []
+    words = (
+        [word for simple in parse(command).simple for word in simple.operands]
+        if command is not None
+        else []
+    )
     return frozenset(full for word in words if (full := resolve(word, cwd)) is not None)
 
 
 def _with_folders(names: dict[str, str], *, name: str) -> Iterator[tuple[str, str]]:
-    """The paths, in full and as named, and those of their folders that bear the name: where a file was seen, its folders exist."""
+    """The paths, in full and as named, and those of their folders that bear the name: where a file
+    was seen, its folders exist."""
     for full, path in names.items():
         yield full, path
         told = path.rstrip("/")
@@ -322,23 +457,30 @@ def _nearness(wrong: str, path: str) -> float:
     if len(words) == len(others):
         unlike = [(a, b) for a, b in zip(words, others, strict=True) if a != b]
         return 1 + (ALIKE + shared) / 2 if len(unlike) == 1 and _mistyped(*unlike[0]) else 0
-    more = set(words) ^ set(others)  # a word of the one's name is the other's folder: git_operations.go, gitutil/operations.go
+    # a word of the one's name is the other's folder: git_operations.go, gitutil/operations.go
+    more = set(words) ^ set(others)
     shorter, where = (others, other_folder) if len(others) < len(words) else (words, folder)
-    told_by_folder = set(shorter) == set(words) & set(others) and any(word in posixpath.basename(where).lower() for word in more)
+    told_by_folder = set(shorter) == set(words) & set(others) and any(
+        word in posixpath.basename(where).lower() for word in more
+    )
     return 1 + shared / 2 if told_by_folder and len(more) == 1 and not more & _COMPANION else 0
 
 
 def _words(stem: str) -> list[str]:
-    """The words of a name, without the s of a plural, e.g. _words("gitHooks_v2") == ["git", "hook", "v", "2"]."""
+    """The words of a name, without the s of a plural, e.g. _words("gitHooks_v2") == ["git", "hook",
+    "v", "2"]."""
     return [word.lower().removesuffix("s") or "s" for word in _WORDS.findall(stem)]
 
 
 def _mistyped(one: str, other: str) -> bool:
-    return not (one + other).isdigit() and difflib.SequenceMatcher(None, one, other).ratio() >= ALIKE
+    return (
+        not (one + other).isdigit() and difflib.SequenceMatcher(None, one, other).ratio() >= ALIKE
+    )
 
 
 def seen_paths(context: SiteContext) -> list[str]:
-    """Every path that the context shows to exist, by a name that means it at the site, in the order seen."""
+    """Every path that the context shows to exist, by a name that means it at the site, in the order
+    seen."""
     return list(places(context).names.values())
 
 
@@ -351,7 +493,8 @@ def _paths_of(call: ToolCall, result: ToolResult) -> Iterator[str]:
     elif call.name in LISTERS:
         yield from _lines(result.text, _PATH_LINE)
     elif call.name in ("Grep", "grep", "search_files"):
-        content = call.arguments.get("output_mode") == "content"  # a line of a file can look like a path
+        # a line of a file can look like a path
+        content = call.arguments.get("output_mode") == "content"
         for line in result.text.splitlines():
             match = _GREP_LINE.match(line) or (None if content else _PATH_LINE.match(line))
             if match and "." in posixpath.basename(match.group(1)):
@@ -368,14 +511,19 @@ def _tree(text: str) -> Iterator[str]:
         indent, path = len(line) - len(line.lstrip()), match.group(1)
         while folders and folders[-1][0] >= indent:
             folders.pop()
-        path = path if not folders or path.startswith(folders[-1][1]) else posixpath.join(folders[-1][1], path)
+        path = (
+            path
+            if not folders or path.startswith(folders[-1][1])
+            else posixpath.join(folders[-1][1], path)
+        )
         if path.endswith("/"):
             folders.append((indent, path))
         yield path
 
 
 def _paths_of_shell(command: Command, done: Effects, text: str) -> Iterator[tuple[str, str | None]]:
-    """Programs run by path, and listings of `ls`, `find`, `git ls-files`, `rg --files`, `grep -l`, with where the shell stood.
+    """Programs run by path, and listings of `ls`, `find`, `git ls-files`, `rg --files`, `grep -l`,
+    with where the shell stood.
 
     One listing command in the line, and nothing else that prints, or none is read.
     """
@@ -390,7 +538,11 @@ def _paths_of_shell(command: Command, done: Effects, text: str) -> Iterator[tupl
     one, here = simple[at], done.at[at]
     rest = [other for i, other in enumerate(simple) if i != at]
     piped = [other for other in simple[at + 1 :] if other.before == "|"]
-    if any(other.name not in (_FILTERS if other in piped else _SILENT) for other in rest) or one.depth or one.writes:
+    if (
+        any(other.name not in (_FILTERS if other in piped else _SILENT) for other in rest)
+        or one.depth
+        or one.writes
+    ):
         return
     said = {" ".join(other.words) for other in rest if other.name == "echo"}
     lines = "\n".join(line for line in text.splitlines() if line.strip() not in said)
@@ -409,7 +561,8 @@ def _listed(one: Simple, text: str) -> Iterator[str]:
         if not match or match.group(1) in (".", "..", "total"):
             continue
         name = match.group(1).rstrip("@*=|") if "F" in options else match.group(1)
-        if folders and name.rstrip("/") == folders[0].rstrip("/"):  # a file, or the folder itself with -d
+        # a file, or the folder itself with -d
+        if folders and name.rstrip("/") == folders[0].rstrip("/"):
             yield name
         else:
             yield posixpath.join(folders[0], name) if folders else name
@@ -417,7 +570,9 @@ def _listed(one: Simple, text: str) -> Iterator[str]:
 
 def _lists(simple: Simple) -> bool:
     if simple.name in ("ls", "find", "fd"):
-        return not any(w.startswith(("-printf", "-format", "-delete", "-exec")) for w in simple.words)
+        return not any(
+            w.startswith(("-printf", "-format", "-delete", "-exec")) for w in simple.words
+        )
     if simple.name == "git":
         return simple.words[:1] == ("ls-files",) and not {"-d", "--deleted"} & set(simple.words)
     return (simple.name == "rg" and "--files" in simple.words) or (

@@ -1,7 +1,9 @@
-"""Which site's hint another site gets, where hints are shuffled: for the audit of hints and for the placebo of training.
+"""Which site's hint another site gets, where hints are shuffled: for the audit of hints and for the
+placebo of training.
 
-The shuffle is a permutation of the hints among the sites in which no site keeps its own text. Within that, donors of another kind and
-of another group (session or task) are preferred: a hint of the same kind, or of the same task, often says the same thing.
+The shuffle is a permutation of the hints among the sites in which no site keeps its own text.
+Within that, donors of another kind and of another group (session or task) are preferred: a hint of
+the same kind, or of the same task, often says the same thing.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ _SWEEPS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DonorSlot:
-    """A site as the shuffle sees it: what its hint says, of which kind it is, in which session or task, and how hints are written there.
+    """A site as the shuffle sees it: what its hint says, of which kind it is, in which session or
+    task, and how hints are written there.
 
-    Example: DonorSlot(hint="Reminder: available tools: cat.", kind="unknown_tool", group="task-3", form="message")
+    Example: DonorSlot(hint="Reminder: available tools: cat.", kind="unknown_tool", group="task-3",
+    form="message")
     """
 
     hint: Hashable
@@ -28,9 +32,11 @@ class DonorSlot:
 
 
 def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | None]:
-    """For each place the index of the place whose hint it gets; None where only its own text or another form is left.
+    """For each place the index of the place whose hint it gets; None where only its own text or
+    another form is left.
 
-    A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its own.
+    A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its
+    own.
 
     >>> shuffled_donors([DonorSlot(hint="a", kind="k", group="1"), DonorSlot(hint="b", kind="k", group="2")], seed=0)
     [1, 0]
@@ -41,7 +47,9 @@ def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | Non
     def cost(i: int, j: int) -> int:
         a, b = places[i], places[j]
         bad = i == j or a.hint == b.hint or a.form != b.form
-        return _SAME_HINT * bad + _SAME_KIND * (a.kind == b.kind) + _SAME_GROUP * (a.group == b.group)
+        return (
+            _SAME_HINT * bad + _SAME_KIND * (a.kind == b.kind) + _SAME_GROUP * (a.group == b.group)
+        )
 
     rng, n = random.Random(seed), len(places)
     order = list(range(n))

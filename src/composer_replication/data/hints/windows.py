@@ -1,4 +1,5 @@
-"""A session as a reader sees it: numbered messages as plain text, in windows that fit a prompt and overlap.
+"""A session as a reader sees it: numbered messages as plain text, in windows that fit a prompt and
+overlap.
 
     #12 assistant
     I will read it first.
@@ -16,10 +17,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from composer_replication.core.trace import Opaque, Session, Text, Thinking, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    Opaque,
+    Session,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 
 BYTES_PER_TOKEN = 3.0
-"""Cautious: code and English take some 3.5 to 4.2 bytes a token, so that a window never holds more than was asked for."""
+"""Cautious: code and English take some 3.5 to 4.2 bytes a token, so that a window never holds more
+than was asked for."""
 MAX_SHARE = 8
 """No block takes more than this part of a window."""
 
@@ -28,7 +38,8 @@ MAX_SHARE = 8
 class TextWindow:
     """Messages [start, end) of a session as text; `tokens` is an estimate that errs upwards.
 
-    Example: TextWindow(start=0, end=14, text="#0 user\\nfix the cart\\n\\n#1 assistant ...", tokens=812)
+    Example: TextWindow(start=0, end=14, text="#0 user\\nfix the cart\\n\\n#1 assistant ...",
+    tokens=812)
     """
 
     start: int
@@ -43,12 +54,20 @@ def estimate_tokens(text: str) -> int:
 
 
 def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tuple[TextWindow, ...]:
-    """The session in windows of at most `max_tokens` each; every message stands in one of them at least."""
+    """The session in windows of at most `max_tokens` each; every message stands in one of them at
+    least."""
     names = call_names(session)
     limit = max(200, int(max_tokens * BYTES_PER_TOKEN) // MAX_SHARE)
-    shown = [shown_turn(number, turn, names, limit=limit) for number, turn in enumerate(session.turns)]
     shown = [
-        text if estimate_tokens(text) <= max_tokens // 2 else cut_middle(text, int(max_tokens * BYTES_PER_TOKEN) // 2) for text in shown
+        shown_turn(number, turn, names, limit=limit) for number, turn in enumerate(session.turns)
+    ]
+    shown = [
+        (
+            text
+            if estimate_tokens(text) <= max_tokens // 2
+            else cut_middle(text, int(max_tokens * BYTES_PER_TOKEN) // 2)
+        )
+        for text in shown
     ]
     sizes = [estimate_tokens(text) + 1 for text in shown]
     windows: list[TextWindow] = []
@@ -58,7 +77,9 @@ def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tup
         while end < len(shown) and (end == start or total + sizes[end] <= max_tokens):
             total += sizes[end]
             end += 1
-        windows.append(TextWindow(start=start, end=end, text="\n\n".join(shown[start:end]), tokens=total))
+        windows.append(
+            TextWindow(start=start, end=end, text="\n\n".join(shown[start:end]), tokens=total)
+        )
         if end == len(shown):
             break
         again, back = 0, end
@@ -70,7 +91,8 @@ def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tup
 
 
 def call_names(session: Session) -> dict[str, str]:
-    """Short names of calls, in the order in which they were made: {"toolu_01Ab": "c1", ...}; an id is long and says nothing."""
+    """Short names of calls, in the order in which they were made: {"toolu_01Ab": "c1", ...}; an id
+    is long and says nothing."""
     names: dict[str, str] = {}
     for turn in session.turns:
         for call in turn.calls:
@@ -81,13 +103,22 @@ def call_names(session: Session) -> dict[str, str]:
 def shown_turn(number: int, turn: Turn, names: Mapping[str, str], *, limit: int) -> str:
     """One message as the reader sees it."""
     if turn.role == "tool":
-        return "\n".join(_shown_result(number, result, names, limit) for result in turn.results) or f"#{number} tool"
-    who = turn.role if turn.role != "user" or turn.author in (None, "human") else f"{turn.role} ({turn.author})"
+        return (
+            "\n".join(_shown_result(number, result, names, limit) for result in turn.results)
+            or f"#{number} tool"
+        )
+    who = (
+        turn.role
+        if turn.role != "user" or turn.author in (None, "human")
+        else f"{turn.role} ({turn.author})"
+    )
     parts = [f"#{number} {who}"]
     for block in turn.blocks:
         if isinstance(block, ToolCall):
             arguments = json.dumps(block.arguments, ensure_ascii=False)
-            parts.append(f"call {names.get(block.id, block.id)} {block.name} {cut_middle(arguments, limit)}")
+            parts.append(
+                f"call {names.get(block.id, block.id)} {block.name} {cut_middle(arguments, limit)}"
+            )
         elif isinstance(block, Thinking | Opaque):
             continue
         elif isinstance(block, ToolResult):
@@ -99,7 +130,10 @@ def shown_turn(number: int, turn: Turn, names: Mapping[str, str], *, limit: int)
 
 def _shown_result(number: int, result: ToolResult, names: Mapping[str, str], limit: int) -> str:
     flag = " (error)" if result.is_error else ""
-    return f"#{number} result of {names.get(result.call_id, 'an unknown call')}{flag}\n{cut_middle(result.text, limit)}"
+    return (
+        f"#{number} result of"
+        f" {names.get(result.call_id, 'an unknown call')}{flag}\n{cut_middle(result.text, limit)}"
+    )
 
 
 def cut_middle(text: str, limit: int) -> str:
@@ -112,4 +146,6 @@ def cut_middle(text: str, limit: int) -> str:
     if num_bytes <= limit:
         return text
     keep = limit // 2 * len(text) // num_bytes
-    return f"{text[:keep]}\n[{len(text) - 2 * keep} characters left out]\n{text[len(text) - keep :]}"
+    return (
+        f"{text[:keep]}\n[{len(text) - 2 * keep} characters left out]\n{text[len(text) - keep :]}"
+    )

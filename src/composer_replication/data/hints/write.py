@@ -20,12 +20,33 @@ from composer_replication.core.errors import ConfigError, SiteError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.context import SiteContext, Writer, json_scalars, site_context, turn_text
-from composer_replication.data.hints.leak import Gram, Occurrences, argument_turns, find_copied_call, find_leak, grams
+from composer_replication.data.hints.context import (
+    SiteContext,
+    Writer,
+    json_scalars,
+    site_context,
+    turn_text,
+)
+from composer_replication.data.hints.leak import (
+    Gram,
+    Occurrences,
+    argument_turns,
+    find_copied_call,
+    find_leak,
+    grams,
+)
 from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
 from composer_replication.data.hints.seen import known_paths_near, places
-from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, kind_rule, knows, tool_rule
+from composer_replication.data.hints.writers import (
+    BUILT_IN,
+    KNOWS,
+    TEMPLATES,
+    WRITERS,
+    kind_rule,
+    knows,
+    tool_rule,
+)
 from composer_replication.data.sites.by_path import did_you_mean, load_function, users_code
 from composer_replication.data.sites.shell_rules import SHELL_RULES
 from composer_replication.data.sites.tool_errors import CALL_IS_WRONG
@@ -33,7 +54,9 @@ from composer_replication.data.sites.tool_errors import CALL_IS_WRONG
 TRAINED = ("mistake", "recovery")
 """Categories that get hints; every other site is counted as left out."""
 _WORD = re.compile(r"\w+")
-KNOWN_KINDS = frozenset((*WRITERS, "other", *(r.kind for r in CALL_IS_WRONG), *(r.kind for r in SHELL_RULES)))
+KNOWN_KINDS = frozenset(
+    (*WRITERS, "other", *(r.kind for r in CALL_IS_WRONG), *(r.kind for r in SHELL_RULES))
+)
 """The kinds of mistakes that the built-in detectors give."""
 
 
@@ -42,7 +65,8 @@ class Refusal:
     """A hint that was written but not kept, with the reason and the words that caused it.
 
     Reasons: "empty", "too_long", "quotes_later_text", "copies_later_call".
-    Example: Refusal(site_id="s1:7:c1", kind="file_missing", writer="mine", reason="quotes_later_text", detail="src/b.py (turn 9)")
+    Example: Refusal(site_id="s1:7:c1", kind="file_missing", writer="mine",
+    reason="quotes_later_text", detail="src/b.py (turn 9)")
     """
 
     site_id: str
@@ -56,7 +80,8 @@ class Refusal:
 class HintReport:
     """The hints kept, those refused, and the mistakes for which no writer had anything to say.
 
-    `without` counts by kind the mistakes whose writers returned None; `left_out` the sites of other categories.
+    `without` counts by kind the mistakes whose writers returned None; `left_out` the sites of other
+    categories.
     """
 
     hints: tuple[Hint, ...] = ()
@@ -81,17 +106,21 @@ class HintDraft:
 
 
 def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSettings) -> HintReport:
-    """At most one hint per mistake of this session, in the order of the sites; nothing is kept that quotes a later turn.
+    """At most one hint per mistake of this session, in the order of the sites; nothing is kept that
+    quotes a later turn.
 
-    Order of writers: the one set for the kind, a rule of the user's that names the kind, the built-in of the kind, a rule
-    that names the tool. Raises ConfigError for a writer that does not exist, SiteError for a site of another session.
+    Order of writers: the one set for the kind, a rule of the user's that names the kind, the
+    built-in of the kind, a rule that names the tool. Raises ConfigError for a writer that does not
+    exist, SiteError for a site of another session.
     """
     rules = read_rules(settings.rules_file)
     drafts: list[HintDraft] = []
     without: Counter[str] = Counter()
     left_out = 0
     sites, calls = list(sites), session.calls()
-    _warn_of_kinds(tuple(sorted(set(settings.writers) - KNOWN_KINDS - {site.kind for site in sites})))
+    _warn_of_kinds(
+        tuple(sorted(set(settings.writers) - KNOWN_KINDS - {site.kind for site in sites}))
+    )
     for site in sites:
         if site.session_id != session.id:
             raise SiteError(f"site {site.id} is not of session {session.id}", where=session.id)
@@ -112,14 +141,19 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
     )
 
 
-def check_drafts(session: Session, drafts: Sequence[HintDraft], *, rules: Sequence[str], max_words: int) -> list[Hint | Refusal]:
-    """Each draft as a hint, or why it is none: whoever wrote it, it may not be empty, too long, or quote what came later."""
+def check_drafts(
+    session: Session, drafts: Sequence[HintDraft], *, rules: Sequence[str], max_words: int
+) -> list[Hint | Refusal]:
+    """Each draft as a hint, or why it is none: whoever wrote it, it may not be empty, too long, or
+    quote what came later."""
     occurrences = Occurrences.of(session, wanted=grams(d.text for d in drafts))
     arguments = argument_turns(session)
     free = grams((*_fixed_words(), *_tool_words(session), *rules))
     checked: list[Hint | Refusal] = []
     for draft in drafts:
-        refusal = _refusal(draft, occurrences=occurrences, arguments=arguments, free=free, max_words=max_words)
+        refusal = _refusal(
+            draft, occurrences=occurrences, arguments=arguments, free=free, max_words=max_words
+        )
         checked.append(_hint(draft) if refusal is None else refusal)
     return checked
 
@@ -129,24 +163,42 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> HintDraft | None
         if writer in KNOWS:
             text = writer(context)
         else:
-            with without_keys(), users_code(name, writer, setting=f"hints.writers.{context.site.kind}", on=f"session {context.session.id}"):
+            with (
+                without_keys(),
+                users_code(
+                    name,
+                    writer,
+                    setting=f"hints.writers.{context.site.kind}",
+                    on=f"session {context.session.id}",
+                ),
+            ):
                 text = writer(context)
         if text is None:
             continue
         if not isinstance(text, str):
-            raise ConfigError(f"writer {name!r} returned {type(text).__name__}, not text or None", where="[hints.writers]")
-        return HintDraft(context=context, text=text.strip(), writer=Path(name).name, knows=knows(writer, context, text=text))
+            raise ConfigError(
+                f"writer {name!r} returned {type(text).__name__}, not text or None",
+                where="[hints.writers]",
+            )
+        return HintDraft(
+            context=context,
+            text=text.strip(),
+            writer=Path(name).name,
+            knows=knows(writer, context, text=text),
+        )
     return None
 
 
 @lru_cache(maxsize=64)
 def _warn_of_kinds(unknown: tuple[str, ...]) -> None:
-    """Warn, once, of writers for kinds that no built-in detector gives: mistyped, or named by the user's own detector."""
+    """Warn, once, of writers for kinds that no built-in detector gives: mistyped, or named by the
+    user's own detector."""
     for kind in unknown:
         near = did_you_mean(kind, KNOWN_KINDS)
         warnings.warn(
-            f"[hints.writers] {kind!r} is no kind of mistake that a built-in detector gives{': ' + near if near else ''};"
-            " its writer runs only if a detector or kind function of your own names it",
+            f"[hints.writers] {kind!r} is no kind of mistake that a built-in detector"
+            f" gives{': ' + near if near else ''}; its writer runs only if a detector or kind"
+            " function of your own names it",
             UserWarning,
             stacklevel=3,
         )
@@ -155,7 +207,13 @@ def _warn_of_kinds(unknown: tuple[str, ...]) -> None:
 def _writers(kind: str, *, settings: HintsSettings) -> list[tuple[str, Writer]]:
     chosen: list[tuple[str, Writer]] = []
     if name := settings.writers.get(kind):
-        return [(name, BUILT_IN.get(name) or load_function(name, setting=f"hints.writers.{kind}", built_in=BUILT_IN))]
+        return [
+            (
+                name,
+                BUILT_IN.get(name)
+                or load_function(name, setting=f"hints.writers.{kind}", built_in=BUILT_IN),
+            )
+        ]
     chosen.append(("rules", kind_rule))
     if kind in WRITERS:
         chosen.append((WRITERS[kind].__name__, WRITERS[kind]))
@@ -164,25 +222,47 @@ def _writers(kind: str, *, settings: HintsSettings) -> list[tuple[str, Writer]]:
 
 
 def _refusal(
-    draft: HintDraft, *, occurrences: Occurrences, arguments: Mapping[str, Sequence[int]], free: set[Gram], max_words: int
+    draft: HintDraft,
+    *,
+    occurrences: Occurrences,
+    arguments: Mapping[str, Sequence[int]],
+    free: set[Gram],
+    max_words: int,
 ) -> Refusal | None:
     context, site, num_words = draft.context, draft.context.site, len(draft.text.split())
 
     def refuse(reason: str, detail: str) -> Refusal:
-        return Refusal(site_id=site.id, kind=site.kind, writer=draft.writer, reason=reason, detail=detail)
+        return Refusal(
+            site_id=site.id, kind=site.kind, writer=draft.writer, reason=reason, detail=detail
+        )
 
     if not _WORD.search(draft.text):
         return refuse("empty", "the hint holds no word")
     if num_words > max_words:
         return refuse("too_long", f"{num_words} words, hints.max_words is {max_words}")
-    leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=free)
-    if leak is not None:  # a listing shows names and its folder apart: the whole path is known from it all the same
+    leak = find_leak(
+        draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=free
+    )
+    # a listing shows names and its folder apart: the whole path is known from it all the same
+    if leak is not None:
         seen = places(context)  # and so is where the shell stands, from its `cd`s above
         listed = free | grams(
-            (*seen.names.values(), *known_paths_near(context), *(folder for folder in (seen.cwd, *seen.stood.values()) if folder))
+            (
+                *seen.names.values(),
+                *known_paths_near(context),
+                *(folder for folder in (seen.cwd, *seen.stood.values()) if folder),
+            )
         )
-        leak = find_leak(draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=listed)
-    leak = leak or find_copied_call(draft.text, session=context.session, site_turn=site.turn, arguments=arguments)
+        leak = find_leak(
+            draft.text,
+            session=context.session,
+            site_turn=site.turn,
+            occurrences=occurrences,
+            free=listed,
+        )
+    leak = leak or find_copied_call(
+        draft.text, session=context.session, site_turn=site.turn, arguments=arguments
+    )
     return refuse(leak.reason, f"{leak.words} (turn {leak.turn})") if leak else None
 
 
@@ -215,5 +295,9 @@ def _hint(draft: HintDraft) -> Hint:
         knows=draft.knows,
         num_words=len(draft.text.split()),
         overlap=round(sum(w in said for w in words) / len(words), 4),
-        refers_to=refers_to(draft.context, knows=draft.knows, names=listed_names(draft.text, fixed=" ".join(_fixed_words()))),
+        refers_to=refers_to(
+            draft.context,
+            knows=draft.knows,
+            names=listed_names(draft.text, fixed=" ".join(_fixed_words())),
+        ),
     )

@@ -1,8 +1,8 @@
 """Template writers, one per kind of mistake.
 
-Each says what a careful colleague could have said *before* the call: from the kind of mistake and from what was already
-in view. A writer returns None where the context holds nothing useful: a guess would teach a guess. `TEMPLATES` holds the
-fixed words, `KNOWS` what hindsight each writer uses.
+Each says what a careful colleague could have said *before* the call: from the kind of mistake and
+from what was already in view. A writer returns None where the context holds nothing useful: a guess
+would teach a guess. `TEMPLATES` holds the fixed words, `KNOWS` what hindsight each writer uses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ from composer_replication.data.sites.arguments import misfit
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
 from composer_replication.data.sites.repeats import canonical_arguments
-from composer_replication.data.sites.shell import SHELL_KEYWORDS, Command, Simple, parse, shell_command
+from composer_replication.data.sites.shell import (
+    SHELL_KEYWORDS,
+    Command,
+    Simple,
+    parse,
+    shell_command,
+)
 from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, PATH_STATED
 from composer_replication.data.sites.tool_errors import strip_tag
 
@@ -47,80 +53,166 @@ MAX_COMMANDS = 12
 MIN_COMMANDS = 3
 """That fewer worked says nothing about another, unless one is alike."""
 ALIKE_PROGRAM = 0.6
-"""Smallest likeness (difflib ratio) of a mistyped program, e.g. `gti` for `git`: its name is short."""
+"""Smallest likeness (difflib ratio) of a mistyped program, e.g. `gti` for `git`: its name is
+short."""
 MAX_FIELDS = 24
 _SIZE = re.compile(r"\((\d[\d.,]* ?(?:tokens|[KMG]?B))\)")
 _NO_JSON = re.compile(
-    r"not valid JSON|JSON (?:parse|decod)|(?:parse|decode)d? (?:\w+ )?as JSON|malformed JSON|invalid JSON|Unexpected token", re.IGNORECASE
+    r"not valid JSON|JSON (?:parse|decod)|(?:parse|decode)d? (?:\w+ )?as JSON|malformed"
+    r" JSON|invalid JSON|Unexpected token",
+    re.IGNORECASE,
 )
 _LOOK_AROUND = re.compile(r"look-?around|look-?ahead|look-?behind|backreference", re.IGNORECASE)
-_BAD_PATTERN = re.compile(r"regex parse error|invalid regular expression|unclosed (?:group|character class)", re.IGNORECASE)
-_WRONG_TYPE = re.compile(r"parameter [`'\"](?P<name>[\w.]+)[`'\"] type is expected as [`'\"](?P<kind>\w+)[`'\"] but provided as [`'\"]\w+")
+_BAD_PATTERN = re.compile(
+    r"regex parse error|invalid regular expression|unclosed (?:group|character class)",
+    re.IGNORECASE,
+)
+_WRONG_TYPE = re.compile(
+    r"parameter [`'\"](?P<name>[\w.]+)[`'\"] type is expected as [`'\"](?P<kind>\w+)[`'\"] but"
+    r" provided as [`'\"]\w+"
+)
 _WRONG_NAMES = re.compile(
-    r"unexpected parameter|required parameter|unrecognized key|is missing|\bRequired\b|additional propert", re.IGNORECASE
+    r"unexpected parameter|required parameter|unrecognized key|is missing|\bRequired\b|additional"
+    r" propert",
+    re.IGNORECASE,
 )
 
 TEMPLATES: dict[str, str] = {
     "available_tools": "Reminder: available tools: {tools}.",
-    "well_formed_call": "Write each tool call as one complete JSON object, in the form in which calls are written here.",
-    "tool_schema": "Reminder: the tool {tool} takes {fields}.",
-    "tool_used_before": "Reminder: calls of {tool} that worked in this session used the arguments {fields}.",
-    "argument_type": "In a call of {tool} the value of {name} is a plain {kind}.",
-    "no_look_around": "The regular expressions of {tool} have no look-around and no back-references: match more, and pick out of that.",
-    "pattern_syntax": "In a pattern of {tool} put a backslash before each bracket, brace or dot that is meant as it stands.",
-    "known_paths": "Paths seen so far that exist: {paths}. Use one of these if it is what is meant; else list the folder first.",
-    "list_folder": "Before this path is used, list the folder above it or search for its name.",
-    "refused_path": "This path was refused above already as missing: list the folder above it or search for its name.",
-    "make_folder": "A file can only be written into a folder that exists: create the folder of {name} first.",
-    "reread": "Before editing {name}, {read} the region you are about to change and copy the old text from it exactly, blanks included.",
-    "stale": "{name} has changed since it was read above: read the region again before editing it.",
-    "copy_exactly": "The text to replace in {name} was read above: copy it from that result exactly, blanks included.",
-    "not_applied": "An earlier edit of {name} was not applied: the file still holds what stood there before it.",
-    "copy_in_parts": (
-        "A character that does not show, or other blanks, may stand in this part of {name}: replace smaller parts, each copied exactly."
+    "well_formed_call": (
+        "Write each tool call as one complete JSON object, in the form in which calls are written"
+        " here."
     ),
-    "read_first": "{name} has to be read with the file-reading tool before it can be edited or overwritten.",
+    "tool_schema": "Reminder: the tool {tool} takes {fields}.",
+    "tool_used_before": (
+        "Reminder: calls of {tool} that worked in this session used the arguments {fields}."
+    ),
+    "argument_type": "In a call of {tool} the value of {name} is a plain {kind}.",
+    "no_look_around": (
+        "The regular expressions of {tool} have no look-around and no back-references: match more,"
+        " and pick out of that."
+    ),
+    "pattern_syntax": (
+        "In a pattern of {tool} put a backslash before each bracket, brace or dot that is meant as"
+        " it stands."
+    ),
+    "known_paths": (
+        "Paths seen so far that exist: {paths}. Use one of these if it is what is meant; else list"
+        " the folder first."
+    ),
+    "list_folder": "Before this path is used, list the folder above it or search for its name.",
+    "refused_path": (
+        "This path was refused above already as missing: list the folder above it or search for its"
+        " name."
+    ),
+    "make_folder": (
+        "A file can only be written into a folder that exists: create the folder of {name} first."
+    ),
+    "reread": (
+        "Before editing {name}, {read} the region you are about to change and copy the old text"
+        " from it exactly, blanks included."
+    ),
+    "stale": "{name} has changed since it was read above: read the region again before editing it.",
+    "copy_exactly": (
+        "The text to replace in {name} was read above: copy it from that result exactly, blanks"
+        " included."
+    ),
+    "not_applied": (
+        "An earlier edit of {name} was not applied: the file still holds what stood there"
+        " before it."
+    ),
+    "copy_in_parts": (
+        "A character that does not show, or other blanks, may stand in this part of {name}: replace"
+        " smaller parts, each copied exactly."
+    ),
+    "read_first": (
+        "{name} has to be read with the file-reading tool before it can be edited or overwritten."
+    ),
     "read_again": (
-        "What was read of {name} above no longer counts: read it again with the file-reading tool before editing or overwriting it."
+        "What was read of {name} above no longer counts: read it again with the file-reading tool"
+        " before editing or overwriting it."
     ),
     "edit_multi_match": (
-        "The text you are about to replace stands in {name} more than once: include the lines around it, or replace all on purpose."
+        "The text you are about to replace stands in {name} more than once: include the lines"
+        " around it, or replace all on purpose."
     ),
-    "edit_no_change": "The new text must differ from the old text; check whether the change to {name} is already there.",
+    "edit_no_change": (
+        "The new text must differ from the old text; check whether the change to {name} is already"
+        " there."
+    ),
     "too_large": "{name} is too large to read at once: search in it, or read only a part of it.",
-    "too_large_part": "This much of {name} is too large: search in it for what is needed, or read far fewer lines.",
+    "too_large_part": (
+        "This much of {name} is too large: search in it for what is needed, or read far fewer"
+        " lines."
+    ),
     "too_large_lines": (
-        "{name} holds few lines, and long ones, so that fewer lines may not help: search for what is needed and print only that,"
-        " or cut it by characters."
+        "{name} holds few lines, and long ones, so that fewer lines may not help: search for what"
+        " is needed and print only that, or cut it by characters."
     ),
     "is_directory": "{name} is a directory: list its files instead of reading it as one.",
     "repeated_call": (
-        "This call was already made {ago} messages above with the same arguments and nothing has changed since: its result is in view."
+        "This call was already made {ago} messages above with the same arguments and nothing has"
+        " changed since: its result is in view."
     ),
-    "shell_syntax_open": "Close every quote that the line opens; inside single quotes no single quote can stand.",
-    "shell_syntax_quote": "Quote every argument that holds brackets, stars or question marks, so that the shell does not expand it.",
-    "shell_syntax_equals": "Quote a word that begins with an equals sign: zsh takes it for the name of a program.",
+    "shell_syntax_open": (
+        "Close every quote that the line opens; inside single quotes no single quote can stand."
+    ),
+    "shell_syntax_quote": (
+        "Quote every argument that holds brackets, stars or question marks, so that the shell does"
+        " not expand it."
+    ),
+    "shell_syntax_equals": (
+        "Quote a word that begins with an equals sign: zsh takes it for the name of a program."
+    ),
     "shell_syntax_substitution": (
-        "Keep the command line simple: run assignments, substitutions and pipes as separate commands, and quote every special character."
+        "Keep the command line simple: run assignments, substitutions and pipes as separate"
+        " commands, and quote every special character."
     ),
     "shell_syntax_inline": (
-        "Put code of more than one line into a here-document with a quoted delimiter or into a file; check its syntax before running it."
+        "Put code of more than one line into a here-document with a quoted delimiter or into a"
+        " file; check its syntax before running it."
     ),
     "shell_syntax_program": (
-        "Put the expression in single quotes, without backslashes before characters that need none, and check its syntax."
+        "Put the expression in single quotes, without backslashes before characters that need none,"
+        " and check its syntax."
     ),
-    "shell_syntax_expression": "Check the syntax of the expression, and that no character in it has a backslash that it does not need.",
-    "shell_unknown_command": "Commands that worked so far: {commands}. Check that any other is installed before using it.",
-    "ran_in": "The program that this line needs ran before in {folder}, where the project has it: run it from there, in the same way.",
-    "ran_task": "This task ran before in {folder}, where the project defines it: run it from there.",
-    "shell_keyword": "A keyword of the shell comes first in its command, and assignments behind it.",
-    "shell_bad_option": "Check this program's help before the call: use only options and subcommands that it lists.",
-    "shell_help_shown": "The help of this program stands above: use only options and subcommands that it lists.",
-    "shell_refused_above": "An option or subcommand of this call was refused above already: use only those that the program's help lists.",
+    "shell_syntax_expression": (
+        "Check the syntax of the expression, and that no character in it has a backslash that it"
+        " does not need."
+    ),
+    "shell_unknown_command": (
+        "Commands that worked so far: {commands}. Check that any other is installed before"
+        " using it."
+    ),
+    "ran_in": (
+        "The program that this line needs ran before in {folder}, where the project has it: run it"
+        " from there, in the same way."
+    ),
+    "ran_task": (
+        "This task ran before in {folder}, where the project defines it: run it from there."
+    ),
+    "shell_keyword": (
+        "A keyword of the shell comes first in its command, and assignments behind it."
+    ),
+    "shell_bad_option": (
+        "Check this program's help before the call: use only options and subcommands that it lists."
+    ),
+    "shell_help_shown": (
+        "The help of this program stands above: use only options and subcommands that it lists."
+    ),
+    "shell_refused_above": (
+        "An option or subcommand of this call was refused above already: use only those that the"
+        " program's help lists."
+    ),
     "shell_usage": "Check this program's usage before the call: it does not take these arguments.",
     "shell_task": "List the tasks or scripts that the project defines before running one.",
-    "shell_query": "Check the schema of the interface before the query: use only fields and arguments that it has.",
-    "list_ref": "List the files of a branch or commit with `git ls-tree` before showing one of them.",
+    "shell_query": (
+        "Check the schema of the interface before the query: use only fields and arguments that it"
+        " has."
+    ),
+    "list_ref": (
+        "List the files of a branch or commit with `git ls-tree` before showing one of them."
+    ),
     "known_refs": "Branches seen so far: {refs}.",
     "list_refs": "List the branches with `git branch --all` before naming one.",
     "rules": "{rule}",
@@ -132,11 +224,16 @@ def _fill(template: str, **values: str) -> str:
 
 
 def _offered(context: SiteContext) -> tuple[ToolSpec, ...]:
-    """Tools on offer. Where the list was inferred from calls, names whose calls never worked are not taken for tools."""
+    """Tools on offer. Where the list was inferred from calls, names whose calls never worked are
+    not taken for tools."""
     session = context.session
     if session.tools_origin != "reconstructed":
         return session.tools
-    worked = {ref.call.name for ref in context.calls.values() if ref.result is not None and not is_error(ref.call, ref.result)}
+    worked = {
+        ref.call.name
+        for ref in context.calls.values()
+        if ref.result is not None and not is_error(ref.call, ref.result)
+    }
     return tuple(t for t in session.tools if t.name in worked)
 
 
@@ -147,7 +244,8 @@ def available_tools(context: SiteContext) -> str | None:
 
 
 def tool_schema(context: SiteContext) -> str | None:
-    """The parameters of the tool in short form; without a schema in the log, the arguments of earlier calls that worked."""
+    """The parameters of the tool in short form; without a schema in the log, the arguments of
+    earlier calls that worked."""
     tool = context.site.tool
     spec = _schema(context)
     if spec is not None:
@@ -169,7 +267,8 @@ def _schema(context: SiteContext) -> ToolSpec | None:
 
 
 def bad_arguments(context: SiteContext) -> str | None:
-    """What the refusal is about: the form of the call, a pattern, a type, or the names; None where the arguments fit the schema."""
+    """What the refusal is about: the form of the call, a pattern, a type, or the names; None where
+    the arguments fit the schema."""
     said = strip_tag(context.evidence.text) if context.evidence else ""
     call, tool = context.call, context.site.tool
     if _NO_JSON.search(said):
@@ -182,11 +281,20 @@ def bad_arguments(context: SiteContext) -> str | None:
     if wrong_type and not _WRONG_NAMES.search(said):
         return _fill("argument_type", tool=tool, name=wrong_type["name"], kind=wrong_type["kind"])
     spec = _schema(context)
-    if spec is None and said and not _WRONG_NAMES.search(said) and not re.search(r"due to the following issues?:\s*$", said):
+    if (
+        spec is None
+        and said
+        and not _WRONG_NAMES.search(said)
+        and not re.search(r"due to the following issues?:\s*$", said)
+    ):
         return None  # a value was refused, not a name
     if spec is not None and call is not None:
         found = misfit(call.arguments, spec.parameters)
-        if not found.problem and not found.unread and spec.parameters.get("properties", {}).keys() >= call.arguments.keys():
+        if (
+            not found.problem
+            and not found.unread
+            and spec.parameters.get("properties", {}).keys() >= call.arguments.keys()
+        ):
             return None
     return tool_schema(context)
 
@@ -204,7 +312,11 @@ def _fields(parameters: Mapping[str, Any]) -> str:
         kind = schema.get("type", "any") if isinstance(schema, Mapping) else "any"
         choices = schema.get("enum") if isinstance(schema, Mapping) else None
         kind = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
-        kind = "one of " + "|".join(map(str, choices)) if isinstance(choices, list) and len(choices) <= 8 else kind
+        kind = (
+            "one of " + "|".join(map(str, choices))
+            if isinstance(choices, list) and len(choices) <= 8
+            else kind
+        )
         parts.append(f"{name}: {kind}" + (" (required)" if name in needed else ""))
     return ", ".join(parts)
 
@@ -215,35 +327,57 @@ def well_formed_call(context: SiteContext) -> str | None:
 
 
 def known_paths(context: SiteContext) -> str | None:
-    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name; else to look.
+    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name;
+    else to look.
 
-    Where the shell stands is not said: a shell that was started anew stands elsewhere, and no message tells.
+    Where the shell stands is not said: a shell that was started anew stands elsewhere, and no
+    message tells.
     """
     paths, wrong = known_paths_near(context), wrong_path(context).removeprefix("./").rstrip("/")
     if paths:
         same = [path for path in paths if "/" in wrong and path.rstrip("/").endswith(f"/{wrong}")]
         return _fill("known_paths", paths=", ".join(same or paths))
-    if context.site.kind not in PATH_STATED or _looks(context) or was_looked_for(context) or was_used(context):
+    if (
+        context.site.kind not in PATH_STATED
+        or _looks(context)
+        or was_looked_for(context)
+        or was_used(context)
+    ):
         return None
     return _fill("refused_path") if was_refused(context) else _fill("list_folder")
 
 
 def _looks(context: SiteContext) -> bool:
-    """Whether the mistaken call was a listing or a search by name itself, or what it named is no path: to list first is no help."""
+    """Whether the mistaken call was a listing or a search by name itself, or what it named is no
+    path: to list first is no help."""
     said = context.evidence.text if context.evidence else ""
-    if context.call is None or "..." in wrong_path(context) or "does not contain package" in said or _is_drive(context):
+    if (
+        context.call is None
+        or "..." in wrong_path(context)
+        or "does not contain package" in said
+        or _is_drive(context)
+    ):
         return True
     command = shell_command(context.call.name, context.call.arguments)
-    return context.call.name in LISTERS if command is None else bool(parse(command).names & (LOOKERS | {"fd"}))
+    return (
+        context.call.name in LISTERS
+        if command is None
+        else bool(parse(command).names & (LOOKERS | {"fd"}))
+    )
 
 
 def _is_drive(context: SiteContext) -> bool:
-    """Whether the path names a drive as a shell on Windows does (`/d/x`): it is there, and the programs of Windows cannot find it."""
-    return bool(re.match(r"[A-Za-z]:[\\/]", context.session.cwd) and re.match(r"/[a-z]/", wrong_path(context)))
+    """Whether the path names a drive as a shell on Windows does (`/d/x`): it is there, and the
+    programs of Windows cannot find it."""
+    return bool(
+        re.match(r"[A-Za-z]:[\\/]", context.session.cwd)
+        and re.match(r"/[a-z]/", wrong_path(context))
+    )
 
 
 def shell_missing_path(context: SiteContext) -> str | None:
-    """Paths seen so far; where a file could not be written its path is not wrong, its folder is missing, and that is said."""
+    """Paths seen so far; where a file could not be written its path is not wrong, its folder is
+    missing, and that is said."""
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
     if command is not None and any(context.subject in s.redirects for s in parse(command).simple):
         return _fill("make_folder", name=_name(context))
@@ -261,7 +395,8 @@ def _was_read(context: SiteContext) -> bool:
 
 
 def reread(context: SiteContext) -> str | None:
-    """Read the region again before editing; where it stands above and nothing changed it since, copy from there."""
+    """Read the region again before editing; where it stands above and nothing changed it since,
+    copy from there."""
     if context.site.kind == "edit_stale" and _was_read(context):
         return _fill("stale", name=_name(context))
     region = region_of(context)
@@ -277,7 +412,11 @@ def reread(context: SiteContext) -> str | None:
 
 def read_first(context: SiteContext) -> str | None:
     """The agent edits only what it has read; where it was read above, that it counts no longer."""
-    return _fill("read_again", name=_name(context)) if _was_read(context) else _fill("read_first", name=_name(context))
+    return (
+        _fill("read_again", name=_name(context))
+        if _was_read(context)
+        else _fill("read_first", name=_name(context))
+    )
 
 
 def edit_multi_match(context: SiteContext) -> str | None:
@@ -291,8 +430,11 @@ def edit_no_change(context: SiteContext) -> str | None:
 
 
 def too_large(context: SiteContext) -> str | None:
-    """Read a part, or a smaller one; where fewer lines gave the same size, the lines are what is long."""
-    part = context.call is not None and bool({"limit", "offset", "pages"} & context.call.arguments.keys())
+    """Read a part, or a smaller one; where fewer lines gave the same size, the lines are what is
+    long."""
+    part = context.call is not None and bool(
+        {"limit", "offset", "pages"} & context.call.arguments.keys()
+    )
     if not part:
         return _fill("too_large", name=_name(context))
     size = _SIZE.search(context.evidence.text) if context.evidence else None
@@ -305,7 +447,9 @@ def _refused_sizes(context: SiteContext) -> Iterator[str]:
     """The sizes for which other reads of the file were refused in view."""
     assert context.call is not None
     for call, result in context.answered():
-        same_file = file_of(call) == wrong_path(context) and canonical_arguments(call) != canonical_arguments(context.call)
+        same_file = file_of(call) == wrong_path(context) and canonical_arguments(
+            call
+        ) != canonical_arguments(context.call)
         if same_file and is_error(call, result) and (size := _SIZE.search(result.text)):
             yield size[1]
 
@@ -323,7 +467,10 @@ def repeated_call(context: SiteContext) -> str | None:
     told = {
         call.id
         for call, result in context.answered()
-        if call.name == name and canonical_arguments(call) == asked and result.text != CLEARED_TEXT and not is_error(call, result)
+        if call.name == name
+        and canonical_arguments(call) == asked
+        and result.text != CLEARED_TEXT
+        and not is_error(call, result)
     }
     for ago, turn in enumerate(reversed(context.before), 1):
         if any(call.id in told for call in turn.calls):
@@ -338,11 +485,17 @@ def shell_syntax(context: SiteContext) -> str | None:
     detail = judge(context.call, context.evidence).detail
     if "no matches found" in detail:
         return _fill("shell_syntax_quote")
-    if re.search(r"EOF while looking for matching [`'\"]{2}|unmatched ['\"]|Unterminated quoted string", detail, re.IGNORECASE):
+    if re.search(
+        r"EOF while looking for matching [`'\"]{2}|unmatched ['\"]|Unterminated quoted string",
+        detail,
+        re.IGNORECASE,
+    ):
         return _fill("shell_syntax_open")
     if re.search(r": =\S* not found$", detail):
         return _fill("shell_syntax_equals")
-    if (near := re.search(r"parse error near [`'](\w+)'", detail)) and near.group(1) in SHELL_KEYWORDS:
+    if (near := re.search(r"parse error near [`'](\w+)'", detail)) and near.group(
+        1
+    ) in SHELL_KEYWORDS:
         return _fill("shell_keyword")
     command = shell_command(context.call.name, context.call.arguments) or ""
     if re.match(r"(?:Syntax|Indentation|Tab)Error", detail):
@@ -353,7 +506,8 @@ def shell_syntax(context: SiteContext) -> str | None:
 
 
 def shell_unknown_command(context: SiteContext) -> str | None:
-    """Which commands are there, as far as the session has shown; the missing one is not named, for a name makes it likelier."""
+    """Which commands are there, as far as the session has shown; the missing one is not named, for
+    a name makes it likelier."""
     if context.subject in SHELL_KEYWORDS:
         return _fill("shell_keyword")
     if (folder := ran_in(context, context.subject)) is not None:
@@ -361,17 +515,27 @@ def shell_unknown_command(context: SiteContext) -> str | None:
     if context.evidence and re.search(r"No module named ", context.evidence.text):
         return None  # programs say nothing about the modules of a Python
     worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
-    tells = len(worked) >= MIN_COMMANDS or bool(alike(context.subject, worked, cutoff=ALIKE_PROGRAM))
-    return _fill("shell_unknown_command", commands=", ".join(worked)) if tells and context.subject else None
+    tells = len(worked) >= MIN_COMMANDS or bool(
+        alike(context.subject, worked, cutoff=ALIKE_PROGRAM)
+    )
+    return (
+        _fill("shell_unknown_command", commands=", ".join(worked))
+        if tells and context.subject
+        else None
+    )
 
 
 def shell_bad_option(context: SiteContext) -> str | None:
-    """Look into the help; the option that does not exist is not named, for a name makes it likelier."""
+    """Look into the help; the option that does not exist is not named, for a name makes it
+    likelier."""
     said = context.evidence.text if context.evidence else ""
     if re.search(r"\bgh: Field '", said):
         return _fill("shell_query")
     if re.search(
-        r"[Mm]issing script|Script not found|No rule to make target|no tasks? .* found|^error Command|\(Mix\) The task", said, re.MULTILINE
+        r"[Mm]issing script|Script not found|No rule to make target|no tasks? .* found|^error"
+        r" Command|\(Mix\) The task",
+        said,
+        re.MULTILINE,
     ):
         folder = ran_in(context, context.subject)
         if folder is None and was_run(context, context.subject):
@@ -381,24 +545,37 @@ def shell_bad_option(context: SiteContext) -> str | None:
         return _fill("shell_usage")
     command = shell_command(context.call.name, context.call.arguments) if context.call else None
     usage = re.search(r"^[Uu]sage: (\S+)", said, re.MULTILINE)
-    if command is not None and usage and usage[1] not in parse(command).names and not parse(command).names_thing(usage[1]):
+    if (
+        command is not None
+        and usage
+        and usage[1] not in parse(command).names
+        and not parse(command).names_thing(usage[1])
+    ):
         return None  # a program refused it that stands between, and that the line does not name
     if command is not None and was_refused_before(context):
         return _fill("shell_refused_above")
-    if command is not None and any(help_was_shown(context, simple) for simple in _blamed(parse(command), said)):
+    if command is not None and any(
+        help_was_shown(context, simple) for simple in _blamed(parse(command), said)
+    ):
         return _fill("shell_help_shown")
     return _fill("shell_bad_option")
 
 
 def _blamed(command: Command, said: str) -> list[Simple]:
-    """The simple commands of a line whose program a message names; all of them where it names none."""
-    named = [s for s in command.simple if re.search(rf"(?<![\w-]){re.escape(s.name)}(?![\w-])", said)]
+    """The simple commands of a line whose program a message names; all of them where it names
+    none."""
+    named = [
+        s for s in command.simple if re.search(rf"(?<![\w-]){re.escape(s.name)}(?![\w-])", said)
+    ]
     return named or list(command.simple)
 
 
 def known_refs(context: SiteContext) -> str | None:
-    """Branches that git has named so far, nearest first; paths where the unknown thing looks like one; a listing for a file of a branch."""
-    if context.evidence and re.search(r"path '[^'\n]+' (?:does not exist in|exists on disk, but not in)", context.evidence.text):
+    """Branches that git has named so far, nearest first; paths where the unknown thing looks like
+    one; a listing for a file of a branch."""
+    if context.evidence and re.search(
+        r"path '[^'\n]+' (?:does not exist in|exists on disk, but not in)", context.evidence.text
+    ):
         return _fill("list_ref")
     if "." in posixpath.basename(context.subject):
         return known_paths(context) if known_paths_near(context) else None
@@ -408,13 +585,22 @@ def known_refs(context: SiteContext) -> str | None:
     paths = known_paths_near(context)
     if paths:
         return _fill("known_paths", paths=", ".join(paths))
-    return None if branches_were_listed(context) or not is_ref_wanted(context) else _fill("list_refs")
+    return (
+        None if branches_were_listed(context) or not is_ref_wanted(context) else _fill("list_refs")
+    )
 
 
 def is_ref_wanted(context: SiteContext) -> bool:
-    """Whether git looked for a branch or commit and for nothing else; a `pathspec` may be a file."""
+    """Whether git looked for a branch or commit and for nothing else; a `pathspec` may be a
+    file."""
     said = context.evidence.text if context.evidence else ""
-    return bool(re.search(r"invalid reference|bad revision|not something we can merge|couldn't find remote ref|src refspec", said))
+    return bool(
+        re.search(
+            r"invalid reference|bad revision|not something we can merge|couldn't find remote"
+            r" ref|src refspec",
+            said,
+        )
+    )
 
 
 def rules(context: SiteContext) -> str | None:
@@ -477,14 +663,17 @@ KNOWS: dict[Writer, tuple[str, ...]] = {
     kind_rule: ("kind", "rules"),
     tool_rule: ("call", "rules"),
 }
-"""What hindsight each writer uses: "kind" = that a mistake of this kind follows; "call" = what the mistaken call says (its
-tool, its file); "error_text" = what the error names or complains of; the rest is what was in view."""
+"""What hindsight each writer uses: "kind" = that a mistake of this kind follows; "call" = what the
+mistaken call says (its tool, its file); "error_text" = what the error names or complains of; the
+rest is what was in view."""
 
 
 def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]:
-    """What hindsight one hint used: `KNOWS`, less what this text did without; ("custom",) for a writer of the user's.
+    """What hindsight one hint used: `KNOWS`, less what this text did without; ("custom",) for a
+    writer of the user's.
 
-    A writer takes the file's name from the call, but in a shell from the error, for a command line names many things.
+    A writer takes the file's name from the call, but in a shell from the error, for a command line
+    names many things.
     """
     known = KNOWS.get(writer, ("custom",))
     if writer is available_tools and context.session.tools_origin == "reconstructed":
@@ -492,11 +681,22 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
     if writer in (tool_schema, bad_arguments) and _is_from(text, "tool_used_before"):
         return ("kind", "call", "calls_seen")
     if writer is bad_arguments:
-        return ("kind", "call", "schema") if _is_from(text, "tool_schema") else ("kind", "error_text", "call")
+        return (
+            ("kind", "call", "schema")
+            if _is_from(text, "tool_schema")
+            else ("kind", "error_text", "call")
+        )
     if writer is too_large and "holds few lines" in text:
         return ("kind", "error_text", "call")
-    if _is_from(text, "list_folder") or _is_from(text, "refused_path") or _is_from(text, "list_refs"):
-        shell = context.call is not None and shell_command(context.call.name, context.call.arguments) is not None
+    if (
+        _is_from(text, "list_folder")
+        or _is_from(text, "refused_path")
+        or _is_from(text, "list_refs")
+    ):
+        shell = (
+            context.call is not None
+            and shell_command(context.call.name, context.call.arguments) is not None
+        )
         return ("kind", "error_text" if shell else "call")
     if writer is known_refs and _is_from(text, "list_ref"):
         return ("kind", "error_text")
@@ -506,8 +706,20 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
         return ("kind", "error_text", "commands_seen")
     if writer is rules:
         return KNOWS[kind_rule if rule_for_kind(context.rules, context.site.kind) else tool_rule]
-    names_a_file = writer in (known_paths, reread, read_first, edit_multi_match, edit_no_change, too_large, is_directory)
-    if names_a_file and context.call and shell_command(context.call.name, context.call.arguments) is not None:
+    names_a_file = writer in (
+        known_paths,
+        reread,
+        read_first,
+        edit_multi_match,
+        edit_no_change,
+        too_large,
+        is_directory,
+    )
+    if (
+        names_a_file
+        and context.call
+        and shell_command(context.call.name, context.call.arguments) is not None
+    ):
         return tuple("error_text" if k == "call" else k for k in known)
     return known
 

@@ -49,7 +49,8 @@ ATTACHMENT_TYPES = frozenset(
         "deferred_tools_record",
     }
 )
-# Shown to the model although the log of 2.1.202-2.1.237 keeps only the payload and not the words around it.
+# Shown to the model although the log of 2.1.202-2.1.237 keeps only the payload and not the words
+# around it.
 _PAYLOAD = {
     "hook_additional_context": ("content",),
     "nested_memory": ("content",),
@@ -64,7 +65,8 @@ _PAYLOAD = {
 class Attachment:
     """What an attachment means: a text in context, an event, or the system prompt with its tools.
 
-    `text` "" = nothing that the model saw is in the log. `exact` = `text` is word for word what stood in context.
+    `text` "" = nothing that the model saw is in the log. `exact` = `text` is word for word what
+    stood in context.
     """
 
     kind: str
@@ -79,7 +81,8 @@ class Attachment:
 
 
 def read_attachment(value: Any) -> Attachment:
-    """The meaning of `attachment` of a record; an unknown type keeps its rendered text, if it has one.
+    """The meaning of `attachment` of a record; an unknown type keeps its rendered text, if it has
+    one.
 
     >>> read_attachment({"type": "queued_command", "prompt": "also fix the docs"}).author
     'human'
@@ -90,7 +93,12 @@ def read_attachment(value: Any) -> Attachment:
     rendered = _texts(value.get("rendered"))
     call_id = value["toolUseID"] if isinstance(value.get("toolUseID"), str) else None
     if kind == "prompt_snapshot":
-        return Attachment(kind=kind, text="\n\n".join(_strings(value.get("systemPrompt"))), exact=True, tools=value.get("tools"))
+        return Attachment(
+            kind=kind,
+            text="\n\n".join(_strings(value.get("systemPrompt"))),
+            exact=True,
+            tools=value.get("tools"),
+        )
     if kind == "hook_blocking_error":
         error = value.get("blockingError")
         text = _texts(error.get("blockingError") if isinstance(error, dict) else error)
@@ -120,7 +128,8 @@ def _strings(value: Any) -> list[str]:
 
 
 def _texts(value: Any, depth: int = 0) -> str:
-    """The text inside a payload: a string, a list of them, or an object with `content`, `text` or `file`."""
+    """The text inside a payload: a string, a list of them, or an object with `content`, `text` or
+    `file`."""
     if isinstance(value, str):
         return value
     if depth > 4:

@@ -1,7 +1,8 @@
 """Who wrote a user message: the human, or the agent program on the human's behalf.
 
-Half of what a log calls "user" was never typed by anyone: output of slash commands, reminders, notices of an
-interrupt, the summary after a compaction. `role` cannot tell these apart, so author and tag do.
+Half of what a log calls "user" was never typed by anyone: output of slash commands, reminders,
+notices of an interrupt, the summary after a compaction. `role` cannot tell these apart, so author
+and tag do.
 """
 
 from __future__ import annotations

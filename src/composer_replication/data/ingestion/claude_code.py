@@ -1,4 +1,5 @@
-"""Claude Code logs into Sessions: one file in memory at a time, nothing twice, everything left out counted.
+"""Claude Code logs into Sessions: one file in memory at a time, nothing twice, everything left out
+counted.
 
 logs = find_logs(["~/.claude/projects"])
 for result in ingest(logs, settings=IngestSettings(), redactor=Redactor()):
@@ -22,7 +23,12 @@ from composer_replication.data.ingestion.conversation import Conversation, Finis
 from composer_replication.data.ingestion.counts import FileReport, RawCounts, Status, session_counts
 from composer_replication.data.ingestion.find_logs import LogFile
 from composer_replication.data.ingestion.lines import LineReader
-from composer_replication.data.ingestion.log_reader import SUBAGENT_TOOLS, FileReader, KnownIds, Stream
+from composer_replication.data.ingestion.log_reader import (
+    SUBAGENT_TOOLS,
+    FileReader,
+    KnownIds,
+    Stream,
+)
 from composer_replication.data.ingestion.logged_tools import tools_from_calls
 from composer_replication.data.ingestion.redaction import redact_counts, redact_session
 from composer_replication.data.ingestion.repository import enclosing_roots, repository_of
@@ -42,9 +48,11 @@ class FileResult:
 
 @dataclass(slots=True)
 class Links:
-    """What later files need to know of earlier ones: session names in use, which call started which subagent, and where.
+    """What later files need to know of earlier ones: session names in use, which call started which
+    subagent, and where.
 
-    `roots` are the folders in which the sessions ran; `repositories` those of the sessions that have subagents.
+    `roots` are the folders in which the sessions ran; `repositories` those of the sessions that
+    have subagents.
     """
 
     names: set[str] = field(default_factory=set)
@@ -71,36 +79,64 @@ def ingest(
 ) -> Iterator[FileResult]:
     """Read logs one after the other and give, for each, its report and its sessions; lazily.
 
-    `logs` come from `find_logs`, whose order matters: whole files before their partial copies, subagents last. The
-    redactor is applied before a session is given out; None = no redaction. No error of a file stops the others.
-    `known` carries the ids of messages read earlier on, so that a later run leaves out what it has.
+    `logs` come from `find_logs`, whose order matters: whole files before their partial copies,
+    subagents last. The redactor is applied before a session is given out; None = no redaction. No
+    error of a file stops the others. `known` carries the ids of messages read earlier on, so that a
+    later run leaves out what it has.
     Example: next(ingest(find_logs(["a.jsonl"]))).report.to_json()["tool_use"] -> 66
     """
     settings = settings or IngestSettings()
     known = KnownIds() if known is None else known
     agents = {log.agent for log in logs if log.agent is not None}
     known.agents |= agents
-    links = Links(parents=frozenset(session for session, _ in agents), roots=enclosing_roots(log.cwd for log in logs))
+    links = Links(
+        parents=frozenset(session for session, _ in agents),
+        roots=enclosing_roots(log.cwd for log in logs),
+    )
     for log in logs:
         yield _ingest_file(log, known, links, settings=settings, redactor=redactor, hashed=hashed)
 
 
 def _ingest_file(
-    log: LogFile, known: KnownIds, links: Links, *, settings: IngestSettings, redactor: Redactor | None, hashed: bool
+    log: LogFile,
+    known: KnownIds,
+    links: Links,
+    *,
+    settings: IngestSettings,
+    redactor: Redactor | None,
+    hashed: bool,
 ) -> FileResult:
     reader = FileReader(log, known, max_line_bytes=settings.max_line_bytes, hashed=hashed)
     name = redactor.text(log.name) if redactor is not None else log.name
     if log.why:
-        return FileResult(report=FileReport(file=name, status="unreadable", why=log.why, counts=session_counts(())))
+        return FileResult(
+            report=FileReport(
+                file=name, status="unreadable", why=log.why, counts=session_counts(())
+            )
+        )
     try:
         reader.read()
         made = [] if _is_copy(reader) else sessions_of(reader, links, name)
     except OSError as error:
         why = f"cannot be read: {error.strerror or type(error).__name__}"
-        return FileResult(report=FileReport(file=name, status="unreadable", why=why, num_bytes=log.num_bytes, counts=session_counts(())))
+        return FileResult(
+            report=FileReport(
+                file=name,
+                status="unreadable",
+                why=why,
+                num_bytes=log.num_bytes,
+                counts=session_counts(()),
+            )
+        )
     except SessionError as error:
         return FileResult(
-            report=FileReport(file=name, status="refused", why=str(error), num_bytes=log.num_bytes, counts=session_counts(()))
+            report=FileReport(
+                file=name,
+                status="refused",
+                why=str(error),
+                num_bytes=log.num_bytes,
+                counts=session_counts(()),
+            )
         )
     known.update(reader.fresh)
     before = dict(redactor.counts) if redactor is not None else {}
@@ -109,7 +145,10 @@ def _ingest_file(
         made = [replace(m, session=redact_session(m.session, redactor)) for m in made]
     kept = [m for m in made if _is_wanted(m.session, settings.authors)]
     reader.raw.copied_inside = sum(m.copied_inside for m in kept)
-    return FileResult(report=_report(name, log, reader, made, kept, _difference(redactor, before)), sessions=tuple(m.session for m in kept))
+    return FileResult(
+        report=_report(name, log, reader, made, kept, _difference(redactor, before)),
+        sessions=tuple(m.session for m in kept),
+    )
 
 
 def _is_copy(reader: FileReader) -> bool:
@@ -128,7 +167,14 @@ def _difference(redactor: Redactor | None, before: dict[str, int]) -> dict[str, 
     return {kind: n - before.get(kind, 0) for kind, n in counts.items() if n != before.get(kind, 0)}
 
 
-def _report(name: str, log: LogFile, reader: FileReader, made: list[_Made], kept: list[_Made], redactions: dict[str, int]) -> FileReport:
+def _report(
+    name: str,
+    log: LogFile,
+    reader: FileReader,
+    made: list[_Made],
+    kept: list[_Made],
+    redactions: dict[str, int],
+) -> FileReport:
     status, why = _status(reader, made)
     raw = reader.raw
     if status == "foreign":
@@ -173,11 +219,12 @@ def _status(reader: FileReader, made: list[_Made]) -> tuple[Status, str]:
     return "foreign", "not JSON lines"
 
 
-# ---- sessions ----------------------------------------------------------------------------------------------------
+# ---- sessions ------------------------------------------------------------------------------------
 
 
 def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
-    """The sessions of a file: the main one, then its subagents, each linked to the call that started it."""
+    """The sessions of a file: the main one, then its subagents, each linked to the call that
+    started it."""
     made: list[_Made] = []
     main, main_name = reader.main, ""
     if reader.has_requests:
@@ -202,19 +249,33 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
         name = _unique(f"{parent.session_id}.agent-{_safe(side.agent_id, side.prompt)}", links)
         turns = tuple(_as_task(turn, author) for turn in finished_side.turns)
         place = repository or repository_of(side.cwd, roots=links.roots)
-        made.append(_made(side, finished_side._replace(turns=turns), reader, name, parent, file, place))
+        made.append(
+            _made(side, finished_side._replace(turns=turns), reader, name, parent, file, place)
+        )
     return made
 
 
 def _as_sent(reader: FileReader) -> None:
-    """The conversations of a file in the order of their requests, with the tools of these, as far as the log holds them."""
-    requests = read_requests(LineReader(reader.log.path, reader.lines.max_line_bytes, hashed=False), last=reader.num_lines)
+    """The conversations of a file in the order of their requests, with the tools of these, as far
+    as the log holds them."""
+    requests = read_requests(
+        LineReader(reader.log.path, reader.lines.max_line_bytes, hashed=False),
+        last=reader.num_lines,
+    )
     for key, stream in (("", reader.main), *reader.sides.items()):
         stream.sent = lay_out(stream.conversation, requests, key)
         stream.tools = stream.sent.tools or stream.tools
 
 
-def _made(stream: Stream, finished: Finished, reader: FileReader, name: str, parent: Parent | None, file: str, repository: str) -> _Made:
+def _made(
+    stream: Stream,
+    finished: Finished,
+    reader: FileReader,
+    name: str,
+    parent: Parent | None,
+    file: str,
+    repository: str,
+) -> _Made:
     tools = stream.tools
     origin: Literal["log", "reconstructed", "none"] = "log"
     if not tools:
@@ -222,7 +283,12 @@ def _made(stream: Stream, finished: Finished, reader: FileReader, name: str, par
         origin = "reconstructed" if tools else "none"
     session = Session(
         id=name,
-        source=SourceRef(file=file, sha256=reader.lines.sha256, format=FORMAT, versions=tuple(sorted(reader.raw.versions))),
+        source=SourceRef(
+            file=file,
+            sha256=reader.lines.sha256,
+            format=FORMAT,
+            versions=tuple(sorted(reader.raw.versions)),
+        ),
         turns=finished.turns,
         segments=finished.segments,
         tools=tools,
@@ -250,7 +316,11 @@ def _without_repeats(events: tuple[Event, ...], turns: tuple[Turn, ...]) -> tupl
 
 def _as_task(turn: Turn, author: str | None) -> Turn:
     """What a subagent is told comes from the model that called it, not from the human."""
-    return replace(turn, author=author, tag="task") if turn.role == "user" and turn.author == HUMAN else turn
+    return (
+        replace(turn, author=author, tag="task")
+        if turn.role == "user" and turn.author == HUMAN
+        else turn
+    )
 
 
 def _calls_by_prompt(conversation: Conversation) -> dict[str, list[tuple[str, str | None]]]:
@@ -264,12 +334,24 @@ def _calls_by_prompt(conversation: Conversation) -> dict[str, list[tuple[str, st
     return calls
 
 
-def _remember_calls(links: Links, raw_name: str, name: str, reader: FileReader, by_prompt: dict[str, list[tuple[str, str | None]]]) -> None:
+def _remember_calls(
+    links: Links,
+    raw_name: str,
+    name: str,
+    reader: FileReader,
+    by_prompt: dict[str, list[tuple[str, str | None]]],
+) -> None:
     """Keep, for subagents with a file of their own, which call of this session started them."""
     for agent, call_id in reader.agent_calls.items():
-        links.calls[raw_name, agent] = Parent(session_id=name, call_id=call_id), _author_of(reader.main.conversation, call_id)
+        links.calls[raw_name, agent] = (
+            Parent(session_id=name, call_id=call_id),
+            _author_of(reader.main.conversation, call_id),
+        )
     for prompt, calls in by_prompt.items():
-        links.calls[raw_name, _prompt_key(prompt)] = Parent(session_id=name, call_id=calls[0][0]), calls[0][1]
+        links.calls[raw_name, _prompt_key(prompt)] = (
+            Parent(session_id=name, call_id=calls[0][0]),
+            calls[0][1],
+        )
 
 
 def _author_of(conversation: Conversation, call_id: str) -> str | None:
@@ -288,7 +370,8 @@ def _parent(
     main_name: str,
     by_prompt: dict[str, list[tuple[str, str | None]]],
 ) -> tuple[Parent, str | None]:
-    """The call that started a subagent and the model that made it: as recorded, else by the words of its task."""
+    """The call that started a subagent and the model that made it: as recorded, else by the words
+    of its task."""
     raw_name = _most_common(reader.raw.session_ids)
     for key in (side.agent_id, _prompt_key(side.prompt)):
         if not main_name and (raw_name, key) in links.calls:
@@ -299,16 +382,21 @@ def _parent(
         call_id, author = by_prompt[side.prompt].pop(0)
     elif call_id is not None:
         author = _author_of(reader.main.conversation, call_id)
-    return Parent(session_id=main_name or _safe(raw_name, reader.lines.sha256), call_id=call_id), author
+    return (
+        Parent(session_id=main_name or _safe(raw_name, reader.lines.sha256), call_id=call_id),
+        author,
+    )
 
 
 def _most_common(ids: dict[str, int]) -> str:
-    """The id most records carry; of equals the one met last (an older version's resume begins with the old id)."""
+    """The id most records carry; of equals the one met last (an older version's resume begins with
+    the old id)."""
     return max(reversed(ids), key=lambda name: ids[name], default="")
 
 
 def _safe(name: str, fallback: str) -> str:
-    """A session id that can stand in a file name or a shell line: as logged if it is plain, else a hash."""
+    """A session id that can stand in a file name or a shell line: as logged if it is plain, else a
+    hash."""
     if _SAFE_NAME.fullmatch(name):
         return name
     return "s-" + sha256((name or fallback).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,13 +1,16 @@
-"""A Session as a Claude Code log: the inverse of `ingest`, for sessions of our own that shall go the way of any log.
+"""A Session as a Claude Code log: the inverse of `ingest`, for sessions of our own that shall go
+the way of any log.
 
     path = write_claude_code(session, Path("logs"))     # logs/-workshop-train-7-0/5e0c...-....jsonl, for cwd "/workshop/train/7-0"
 
-The layout is that of 2.1.284: one record per content block of a message, results as user records that hang on the record with their
-call, and an attachment "prompt_snapshot" with the system prompt and the tools, which logs hold since about 2.1.267. Before that no log
-has a place for tools. Ids and times are derived from the session's id and a given start, so the bytes are always the same.
+The layout is that of 2.1.284: one record per content block of a message, results as user records
+that hang on the record with their call, and an attachment "prompt_snapshot" with the system prompt
+and the tools, which logs hold since about 2.1.267. Before that no log has a place for tools. Ids
+and times are derived from the session's id and a given start, so the bytes are always the same.
 
-Not in a log, and so lost: sampled ids and log-probs, tags of assistant messages, events, the outcome. What a log cannot hold as it is
-(several segments, subagents, pictures, blocks of unknown types, a system prompt in mid-session) is refused by name, never bent to fit.
+Not in a log, and so lost: sampled ids and log-probs, tags of assistant messages, events, the
+outcome. What a log cannot hold as it is (several segments, subagents, pictures, blocks of unknown
+types, a system prompt in mid-session) is refused by name, never bent to fit.
 """
 
 from __future__ import annotations
@@ -22,7 +25,18 @@ from typing import Any
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import atomic_writer
-from composer_replication.core.trace import ENVIRONMENT, HARNESS, Block, Segment, Session, Text, Thinking, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    ENVIRONMENT,
+    HARNESS,
+    Block,
+    Segment,
+    Session,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from composer_replication.data.ingestion.authorship import Authorship, authorship
 
 VERSION = "2.1.284"
@@ -32,19 +46,28 @@ _NAMESPACE = uuid.UUID("c2a5a0a3-6a57-4d0b-8f43-0e6a2e6f7d91")
 _NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9]")
 
 
-def write_claude_code(session: Session, folder: Path, *, start: datetime = START, branch: str = "main") -> Path:
-    """Write `<folder>/<project>/<session id>.jsonl` and return its path; the project's name is the session's folder with dashes.
+def write_claude_code(
+    session: Session, folder: Path, *, start: datetime = START, branch: str = "main"
+) -> Path:
+    """Write `<folder>/<project>/<session id>.jsonl` and return its path; the project's name is the
+    session's folder with dashes.
 
-    Raises DataError for a session that names no folder (`cwd`) or holds what a log has no place for. Nothing is written then.
+    Raises DataError for a session that names no folder (`cwd`) or holds what a log has no place
+    for. Nothing is written then.
     """
-    text = "".join(_line(record, session) for record in claude_code_records(session, start=start, branch=branch))
+    text = "".join(
+        _line(record, session)
+        for record in claude_code_records(session, start=start, branch=branch)
+    )
     path = folder / _NOT_IN_A_FOLDER_NAME.sub("-", session.cwd) / f"{log_id(session.id)}.jsonl"
     with atomic_writer(path) as stream:
         stream.write(text)
     return path
 
 
-def claude_code_records(session: Session, *, start: datetime = START, branch: str = "main") -> Iterator[dict[str, Any]]:
+def claude_code_records(
+    session: Session, *, start: datetime = START, branch: str = "main"
+) -> Iterator[dict[str, Any]]:
     """The records of a session's log, in order; raises DataError like `write_claude_code`."""
     _check_session(session)
     log = _Log(session, start=start, branch=branch)
@@ -61,7 +84,8 @@ def claude_code_records(session: Session, *, start: datetime = START, branch: st
 
 
 def log_id(session_id: str) -> str:
-    """The id under which a session stands in its log: as it is if it is a UUID, as Claude Code's are, else one derived from it.
+    """The id under which a session stands in its log: as it is if it is a UUID, as Claude Code's
+    are, else one derived from it.
 
     >>> log_id("5E0C2D54-93F0-5F4A-9E0B-0A8B1F4B7C11"), log_id("w1") == log_id("w1") != log_id("w2")
     ('5e0c2d54-93f0-5f4a-9e0b-0a8b1f4b7c11', True)
@@ -73,7 +97,8 @@ def log_id(session_id: str) -> str:
 
 
 def call_id_of(session_id: str, call_id: str) -> str:
-    """A call id as the API gives them, different in every session; a reader takes an id that it met in another file for a copy.
+    """A call id as the API gives them, different in every session; a reader takes an id that it met
+    in another file for a copy.
 
     >>> call_id_of("w1", "c0").startswith("toolu_01"), call_id_of("w1", "c0") == call_id_of("w2", "c0")
     (True, False)
@@ -92,15 +117,30 @@ class _Log:
         self.owner: dict[str, str] = {}  # call id -> the record that holds the call
 
     def snapshot(self, turn: Turn | None, *, where: str) -> dict[str, Any]:
-        """The system prompt and the tools; the reader joins the parts of a prompt, so it has to be one text."""
-        if turn is not None and (self.count or turn.author != HARNESS or not _is_one_text(turn.blocks) or not turn.text):
-            raise _refused("a system message that is not one text of the agent program at the very beginning", where)
+        """The system prompt and the tools; the reader joins the parts of a prompt, so it has to be
+        one text."""
+        if turn is not None and (
+            self.count or turn.author != HARNESS or not _is_one_text(turn.blocks) or not turn.text
+        ):
+            raise _refused(
+                "a system message that is not one text of the agent program at the very beginning",
+                where,
+            )
         tools = [
-            {"name": tool.name, "description": tool.description, "schema": {"input_schema": dict(tool.parameters)}}
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "schema": {"input_schema": dict(tool.parameters)},
+            }
             for tool in self.session.tools
         ]
         prompt = [] if turn is None else [turn.text]
-        payload = {"type": "prompt_snapshot", "systemPrompt": prompt, "tools": tools, "cliPrefix": "claude"}
+        payload = {
+            "type": "prompt_snapshot",
+            "systemPrompt": prompt,
+            "tools": tools,
+            "cliPrefix": "claude",
+        }
         return self._record("attachment", attachment=payload)
 
     def assistant(self, turn: Turn, *, number: int, where: str) -> Iterator[dict[str, Any]]:
@@ -125,27 +165,49 @@ class _Log:
         }
         request = self._short("req", number)
         for block in turn.blocks:
-            record = self._record("assistant", message={**message, "content": [_content(block, where)]}, requestId=request)
+            record = self._record(
+                "assistant",
+                message={**message, "content": [_content(block, where)]},
+                requestId=request,
+            )
             if isinstance(block, ToolCall):
                 self.owner[block.id] = record["uuid"]
             yield record
 
     def result(self, turn: Turn, *, where: str) -> dict[str, Any]:
         """The result of one call, on the record that holds the call."""
-        if len(turn.blocks) != 1 or not isinstance(turn.blocks[0], ToolResult) or turn.author != ENVIRONMENT:
-            raise _refused("a tool message that is not exactly one result of the environment", where)
+        if (
+            len(turn.blocks) != 1
+            or not isinstance(turn.blocks[0], ToolResult)
+            or turn.author != ENVIRONMENT
+        ):
+            raise _refused(
+                "a tool message that is not exactly one result of the environment", where
+            )
         result = turn.blocks[0]
         if result.images:
             raise _refused("a picture in a result", where)
         if result.call_id not in self.owner:
-            raise _refused(f"a result of a call {result.call_id!r} that no message before it holds", where)
-        block: dict[str, Any] = {"tool_use_id": result.call_id, "type": "tool_result", "content": result.text}
+            raise _refused(
+                f"a result of a call {result.call_id!r} that no message before it holds", where
+            )
+        block: dict[str, Any] = {
+            "tool_use_id": result.call_id,
+            "type": "tool_result",
+            "content": result.text,
+        }
         if result.is_error is not None:
             block["is_error"] = result.is_error
         owner = self.owner[result.call_id]
         outcome = f"Error: {result.text}" if result.is_error else {"type": "text"}
         message = {"role": "user", "content": [block]}
-        return self._record("user", parent=owner, message=message, toolUseResult=outcome, sourceToolAssistantUUID=owner)
+        return self._record(
+            "user",
+            parent=owner,
+            message=message,
+            toolUseResult=outcome,
+            sourceToolAssistantUUID=owner,
+        )
 
     def user(self, turn: Turn, *, where: str) -> dict[str, Any]:
         """What the human said, or the agent program in a way that a reader can tell."""
@@ -156,13 +218,23 @@ class _Log:
         for is_meta in (False, True):
             if all(authorship(text, is_meta=is_meta) == wanted for text in texts):
                 flags: dict[str, Any] = {"isMeta": True} if is_meta else {}
-                content = texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+                content = (
+                    texts[0]
+                    if len(texts) == 1
+                    else [{"type": "text", "text": text} for text in texts]
+                )
                 return self._record("user", message={"role": "user", "content": content}, **flags)
-        raise _refused(f"a user message by {turn.author!r} with the tag {turn.tag!r}, which no reader could tell", where)
+        raise _refused(
+            f"a user message by {turn.author!r} with the tag {turn.tag!r}, which no reader could"
+            " tell",
+            where,
+        )
 
     def _record(self, kind: str, *, parent: str | None = None, **fields: Any) -> dict[str, Any]:
         name = str(uuid.uuid5(_NAMESPACE, f"{self.session_id}/record/{self.count}"))
-        time = (self.start + timedelta(seconds=SECONDS_PER_RECORD * self.count)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        time = (self.start + timedelta(seconds=SECONDS_PER_RECORD * self.count)).strftime(
+            "%Y-%m-%dT%H:%M:%S.000Z"
+        )
         record = {
             "parentUuid": parent or self.parent,
             "isSidechain": False,
@@ -181,15 +253,25 @@ class _Log:
         return record
 
     def _short(self, prefix: str, number: int) -> str:
-        return f"{prefix}_01{uuid.uuid5(_NAMESPACE, f'{self.session_id}/{prefix}/{number}').hex[:22]}"
+        return (
+            f"{prefix}_01{uuid.uuid5(_NAMESPACE, f'{self.session_id}/{prefix}/{number}').hex[:22]}"
+        )
 
 
 def _check_session(session: Session) -> None:
     if not session.cwd:
-        raise DataError("the session names no folder", where=session.id, fix="give it one: replace(session, cwd='/work/project')")
+        raise DataError(
+            "the session names no folder",
+            where=session.id,
+            fix="give it one: replace(session, cwd='/work/project')",
+        )
     if not session.turns:
         raise _refused("a session without a turn", session.id)
-    if session.segments != (Segment(start=0, end=len(session.turns)),) or session.copied or session.parent is not None:
+    if (
+        session.segments != (Segment(start=0, end=len(session.turns)),)
+        or session.copied
+        or session.parent is not None
+    ):
         raise _refused("rewinds, compactions, copied turns or a subagent", session.id)
     calls = [call.id for turn in session.turns for call in turn.calls]
     results = [result.call_id for turn in session.turns for result in turn.results]
@@ -207,7 +289,12 @@ def _content(block: Block, where: str) -> dict[str, Any]:
     if isinstance(block, Thinking):
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     if isinstance(block, ToolCall):
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": dict(block.arguments)}
+        return {
+            "type": "tool_use",
+            "id": block.id,
+            "name": block.name,
+            "input": dict(block.arguments),
+        }
     raise _refused(f"a block {type(block).__name__} in an assistant message", where)
 
 
@@ -215,10 +302,15 @@ def _line(record: Mapping[str, Any], session: Session) -> str:
     try:
         line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         line.encode("utf-8")
-    except (ValueError, TypeError, RecursionError) as error:  # NaN, half of a surrogate pair, what JSON has no word for
+    # NaN, half of a surrogate pair, what JSON has no word for
+    except (ValueError, TypeError, RecursionError) as error:
         raise _refused(f"a value that is no JSON text: {error}", session.id) from error
     return line + "\n"
 
 
 def _refused(what: str, where: str) -> DataError:
-    return DataError(f"a Claude Code log has no place for {what}", where=where, fix="keep this session in sessions.jsonl")
+    return DataError(
+        f"a Claude Code log has no place for {what}",
+        where=where,
+        fix="keep this session in sessions.jsonl",
+    )

@@ -1,11 +1,14 @@
-"""One conversation put together from records: messages merged, results joined, and what was in context when.
+"""One conversation put together from records: messages merged, results joined, and what was in
+context when.
 
-Records arrive in file order, which is the only order that can be trusted (timestamps run backwards, and the parent
-chain alone loses parallel calls). The parent chain is used for one thing: to see that the human went back and wrote on
-from an earlier message. Then a new stretch begins whose context leaves the abandoned messages out.
+Records arrive in file order, which is the only order that can be trusted (timestamps run backwards,
+and the parent chain alone loses parallel calls). The parent chain is used for one thing: to see
+that the human went back and wrote on from an earlier message. Then a new stretch begins whose
+context leaves the abandoned messages out.
 
-Not every second child is a way back. The results of parallel calls each hang on their own record of the message,
-and the next message hangs on one of them; attachments hang beside each other. These go on in one line.
+Not every second child is a way back. The results of parallel calls each hang on their own record of
+the message, and the next message hangs on one of them; attachments hang beside each other. These go
+on in one line.
 """
 
 from __future__ import annotations
@@ -15,7 +18,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from composer_replication.core.errors import SessionError
-from composer_replication.core.trace import Block, Event, Role, Segment, ToolCall, ToolResult, ToolSpec, Turn
+from composer_replication.core.trace import (
+    Block,
+    Event,
+    Role,
+    Segment,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Turn,
+)
 from composer_replication.data.ingestion.log_records import LogUsage
 from composer_replication.data.ingestion.logged_tools import says_refused
 
@@ -25,17 +37,38 @@ MAX_STRETCHES = 4096
 class TurnDraft:
     """A turn that may still grow."""
 
-    __slots__ = ("anchor", "author", "blocks", "home", "index", "known", "loose", "rank", "role", "tag", "usage")
+    __slots__ = (
+        "anchor",
+        "author",
+        "blocks",
+        "home",
+        "index",
+        "known",
+        "loose",
+        "rank",
+        "role",
+        "tag",
+        "usage",
+    )
 
-    def __init__(self, role: Role, author: str | None, blocks: list[Block], tag: str = "", known: bool = False) -> None:
+    def __init__(
+        self,
+        role: Role,
+        author: str | None,
+        blocks: list[Block],
+        tag: str = "",
+        known: bool = False,
+    ) -> None:
         self.role: Role = role
         self.author = author
         self.blocks = blocks
         self.tag = tag
         self.known = known  # stands in another session too
         self.loose = False  # an attachment: hangs beside the chain, never a way back
-        self.usage: LogUsage | None = None  # the last one reported: earlier records of a message may hold a part only
-        self.anchor: TurnDraft | None = None  # of a result: the message that holds the call; None = the draft itself
+        # the last one reported: earlier records of a message may hold a part only
+        self.usage: LogUsage | None = None
+        # of a result: the message that holds the call; None = the draft itself
+        self.anchor: TurnDraft | None = None
         self.home: Stretch | None = None
         self.rank = 0
         self.index = -1
@@ -48,7 +81,13 @@ class TurnDraft:
     def turn(self) -> Turn:
         """The turn as it stands now."""
         tokens = self.usage.context_tokens if self.usage is not None else 0
-        return Turn(role=self.role, author=self.author, blocks=tuple(self.blocks), tag=self.tag, context_tokens=tokens)
+        return Turn(
+            role=self.role,
+            author=self.author,
+            blocks=tuple(self.blocks),
+            tag=self.tag,
+            context_tokens=tokens,
+        )
 
 
 class Stretch:
@@ -56,7 +95,12 @@ class Stretch:
 
     __slots__ = ("base", "cleared", "drafts", "pinned")
 
-    def __init__(self, base: list[TurnDraft], cleared: tuple[str, ...] = (), pinned: tuple[TurnDraft, ...] = ()) -> None:
+    def __init__(
+        self,
+        base: list[TurnDraft],
+        cleared: tuple[str, ...] = (),
+        pinned: tuple[TurnDraft, ...] = (),
+    ) -> None:
         self.base = base
         self.drafts: list[TurnDraft] = []
         self.cleared = cleared
@@ -65,7 +109,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A conversation in the order of its requests: how many were answered, how many of them stand in it as sent, and their tools."""
+    """A conversation in the order of its requests: how many were answered, how many of them stand
+    in it as sent, and their tools."""
 
     requests: int = 0
     verified: int = 0
@@ -83,7 +128,8 @@ class Finished(NamedTuple):
 
 
 class Conversation:
-    """Takes records in file order (`assistant`, `say`, `result`, ...) and gives turns, segments and events.
+    """Takes records in file order (`assistant`, `say`, `result`, ...) and gives turns, segments and
+    events.
 
     `chained` = the records name their parents; a message without one then starts afresh.
     Example: c = Conversation(); c.say("u1", None, "human", "", [Text("hi")]); c.finish().turns
@@ -91,12 +137,14 @@ class Conversation:
 
     def __init__(self, *, chained: bool = True) -> None:
         self.chained = chained
-        self.at: dict[str, TurnDraft | None] = {}  # record uuid -> the turn it belongs to or follows
+        # record uuid -> the turn it belongs to or follows
+        self.at: dict[str, TurnDraft | None] = {}
         self.by_message: dict[str, TurnDraft] = {}
         self.callers: dict[str, TurnDraft] = {}
         self.calls: list[ToolCall] = []
         self.answered: dict[str, TurnDraft] = {}
-        self.refused: set[str] = set()  # calls of a tool that is none, or with arguments it does not take
+        # calls of a tool that is none, or with arguments it does not take
+        self.refused: set[str] = set()
         self.current = Stretch([])
         self.stretches = [self.current]
         self.last: TurnDraft | None = None
@@ -109,10 +157,13 @@ class Conversation:
         self._is_fresh = False  # a compaction was met, its summary not yet
         self._is_laid_out = False  # the stretches are in the order of the requests
 
-    # ---- records -----------------------------------------------------------------------------------------------
+    # ---- records ---------------------------------------------------------------------------------
 
-    def assistant(self, uuid: str | None, parent: str | None, message_id: str, author: str | None, known: bool) -> TurnDraft:
-        """The draft of an API message: the one begun by an earlier record of the same id, else a new one."""
+    def assistant(
+        self, uuid: str | None, parent: str | None, message_id: str, author: str | None, known: bool
+    ) -> TurnDraft:
+        """The draft of an API message: the one begun by an earlier record of the same id, else a
+        new one."""
         draft = self.by_message.get(message_id)
         if draft is None:
             draft = self.by_message[message_id] = TurnDraft("assistant", author, [], known=known)
@@ -130,7 +181,9 @@ class Conversation:
         self.calls.append(block)
         draft.blocks.append(block)
 
-    def result(self, uuid: str | None, parent: str | None, block: ToolResult, author: str, known: bool) -> None:
+    def result(
+        self, uuid: str | None, parent: str | None, block: ToolResult, author: str, known: bool
+    ) -> None:
         """Add a tool result as a turn of its own, behind the message that holds its call."""
         if block.call_id in self.answered:
             self.num_duplicates += 1
@@ -165,13 +218,20 @@ class Conversation:
         role: Role = "user",
         loose: bool = False,
     ) -> TurnDraft:
-        """Add a message of the human or the harness; `loose` = it hangs beside the chain (an attachment)."""
+        """Add a message of the human or the harness; `loose` = it hangs beside the chain (an
+        attachment)."""
         draft = TurnDraft(role, author, blocks, tag, known)
         before = self.at.get(parent) if parent is not None else None
         if loose:
             draft.loose, draft.anchor = True, before.group if before is not None else None
             self._append(draft, None)
-        elif parent is None and self.chained and uuid is not None and self._preserved is None and self._has_begun():
+        elif (
+            parent is None
+            and self.chained
+            and uuid is not None
+            and self._preserved is None
+            and self._has_begun()
+        ):
             self._restart()
             self._append(draft, None)
         else:
@@ -179,7 +239,8 @@ class Conversation:
         if tag == "compact_summary":
             self.current.pinned = (*self.current.pinned, draft)
             if self._tail is not None:
-                self.at[self._tail] = draft  # the chain goes summary, preserved messages, next message
+                # the chain goes summary, preserved messages, next message
+                self.at[self._tail] = draft
             self._tail, self._is_fresh = None, False
         if uuid is not None:
             self.at[uuid] = draft
@@ -199,33 +260,45 @@ class Conversation:
         self._preserved = list(preserved)
 
     def begins_compaction(self) -> bool:
-        """A summary was met: begin a new context, unless a boundary record did so already (then False)."""
+        """A summary was met: begin a new context, unless a boundary record did so already (then
+        False)."""
         if self._preserved is not None or self._tail is not None or self._is_fresh:
             return False
         self.compact(())
         return True
 
     def clear_results(self, call_ids: Iterable[str], *, attachments: Iterable[str] = ()) -> None:
-        """From the next turn on, the results of these calls read as cleared and these attachments are gone."""
+        """From the next turn on, the results of these calls read as cleared and these attachments
+        are gone."""
         known = dict.fromkeys((*self.current.cleared, *call_ids))
         gone = {id(self.at.get(uuid)) for uuid in attachments}
-        base = [d for d in (*self.current.base, *self.current.drafts) if not (d.loose and d.role == "user" and id(d) in gone)]
+        base = [
+            d
+            for d in (*self.current.base, *self.current.drafts)
+            if not (d.loose and d.role == "user" and id(d) in gone)
+        ]
         self._open(base, cleared=tuple(known), pinned=self.current.pinned)
 
     def set_system(self, blocks: list[Block], author: str) -> None:
-        """The system prompt: first of all if no message was written yet, else in force from here on."""
+        """The system prompt: first of all if no message was written yet, else in force from here
+        on."""
         draft = TurnDraft("system", author, blocks)
         draft.loose = True
-        if len(self.stretches) == 1 and all(d.role != "assistant" and d.role != "system" for d in self.current.drafts):
+        if len(self.stretches) == 1 and all(
+            d.role != "assistant" and d.role != "system" for d in self.current.drafts
+        ):
             self.current.drafts.insert(0, draft)
             for rank, other in enumerate(self.current.drafts):
                 other.rank = rank
             draft.home = self.current
             return
-        self._open([d for d in (*self.current.base, *self.current.drafts) if d.role != "system"], pinned=self.current.pinned)
+        self._open(
+            [d for d in (*self.current.base, *self.current.drafts) if d.role != "system"],
+            pinned=self.current.pinned,
+        )
         self._append(draft, None)
 
-    # ---- context -----------------------------------------------------------------------------------------------
+    # ---- context ---------------------------------------------------------------------------------
 
     def _follow(self, parent: str | None) -> TurnDraft | None:
         return self.at.get(parent) if parent is not None else None
@@ -244,7 +317,9 @@ class Conversation:
             self._after_compaction()
         elif parent is not None:
             current = self.current
-            last = current.drafts[-1] if current.drafts else current.base[-1] if current.base else None
+            last = (
+                current.drafts[-1] if current.drafts else current.base[-1] if current.base else None
+            )
             if parent is not last:
                 self._go_back(parent)
         current = self.current
@@ -255,13 +330,22 @@ class Conversation:
         if draft.known:
             self.has_known = True
 
-    def _open(self, base: list[TurnDraft], *, cleared: tuple[str, ...] | None = None, pinned: tuple[TurnDraft, ...] = ()) -> None:
+    def _open(
+        self,
+        base: list[TurnDraft],
+        *,
+        cleared: tuple[str, ...] | None = None,
+        pinned: tuple[TurnDraft, ...] = (),
+    ) -> None:
         if cleared is None:
             cleared = self.current.cleared
         if not self.current.drafts:
             self.stretches.pop()
         if len(self.stretches) >= MAX_STRETCHES:
-            raise SessionError(f"more than {MAX_STRETCHES} rewinds and compactions", fix="leave this file out: no agent writes such a log")
+            raise SessionError(
+                f"more than {MAX_STRETCHES} rewinds and compactions",
+                fix="leave this file out: no agent writes such a log",
+            )
         self.current = Stretch(base, cleared, pinned)
         self.stretches.append(self.current)
 
@@ -275,36 +359,57 @@ class Conversation:
         uuids, self._preserved = self._preserved or [], None
         kept = {id(d) for u in uuids if (d := self.at.get(u)) is not None}
         inside = [*self.current.base, *self.current.drafts]
-        # A message is preserved with all its results: the parts of a group are never apart in a request.
+        # A message is preserved with all its results: the parts of a group are never apart in a
+        # request.
         kept |= {id(d.group) for d in inside if id(d) in kept and d.role == "tool"}
-        base = [d for d in inside if d.role == "system" or id(d) in kept or (d.role == "tool" and id(d.group) in kept)]
+        base = [
+            d
+            for d in inside
+            if d.role == "system" or id(d) in kept or (d.role == "tool" and id(d.group) in kept)
+        ]
         self._open(base)
         self._tail = uuids[-1] if uuids else None
         self._is_fresh = True
 
     def _go_back(self, parent: TurnDraft) -> None:
-        """Open a stretch that goes on from `parent`, unless what follows it are only its results and attachments."""
+        """Open a stretch that goes on from `parent`, unless what follows it are only its results
+        and attachments."""
         current, home = self.current, parent.home
         if home is current:
-            before, tail, pinned = [*current.base, *current.drafts[: parent.rank + 1]], current.drafts[parent.rank + 1 :], current.pinned
+            before, tail, pinned = (
+                [*current.base, *current.drafts[: parent.rank + 1]],
+                current.drafts[parent.rank + 1 :],
+                current.pinned,
+            )
         elif parent in current.base:
             cut = current.base.index(parent) + 1
-            before, tail, pinned = current.base[:cut], [*current.base[cut:], *current.drafts], current.pinned
+            before, tail, pinned = (
+                current.base[:cut],
+                [*current.base[cut:], *current.drafts],
+                current.pinned,
+            )
             before = [*before, *(d for d in pinned if d not in before)]
         elif home is not None:
-            before, tail, pinned = [*home.base, *home.drafts[: parent.rank + 1]], home.drafts[parent.rank + 1 :], home.pinned
+            before, tail, pinned = (
+                [*home.base, *home.drafts[: parent.rank + 1]],
+                home.drafts[parent.rank + 1 :],
+                home.pinned,
+            )
             results = [d for d in tail if d.role == "tool" and d.group is parent.group]
             self._open([*before, *results], pinned=pinned)
             return
         else:
             return
-        if all(d.loose or d in pinned or (d.role == "tool" and d.group is parent.group) for d in tail):
+        if all(
+            d.loose or d in pinned or (d.role == "tool" and d.group is parent.group) for d in tail
+        ):
             return
         results = [d for d in tail if d.role == "tool" and d.group is parent.group]
         self._open([*before, *results], pinned=pinned)
 
     def lay_out(self, stretches: list[Stretch]) -> None:
-        """Take over stretches that hold every turn in the order in which it was sent; events stay behind what they followed."""
+        """Take over stretches that hold every turn in the order in which it was sent; events stay
+        behind what they followed."""
         placed = {id(d) for stretch in stretches for d in stretch.drafts}
         behind: dict[int, TurnDraft | None] = {}
         last: TurnDraft | None = None
@@ -312,17 +417,20 @@ class Conversation:
             last = draft if id(draft) in placed else last
             behind[id(draft)] = last
         self._events = [
-            (kind, after if after is None else behind.get(id(after), after), call, text) for kind, after, call, text in self._events
+            (kind, after if after is None else behind.get(id(after), after), call, text)
+            for kind, after, call, text in self._events
         ]
         self.stretches, self._is_laid_out = stretches, True
         self.has_known = any(d.known for stretch in stretches for d in stretch.drafts)
 
-    # ---- result ------------------------------------------------------------------------------------------------
+    # ---- result ----------------------------------------------------------------------------------
 
     def finish(self) -> Finished:
-        """Turns in order, segments over them, events; and how many leading turns stand in another session.
+        """Turns in order, segments over them, events; and how many leading turns stand in another
+        session.
 
-        Once only: the drafts are let go, so that a finished file leaves no cycles for the garbage collector.
+        Once only: the drafts are let go, so that a finished file leaves no cycles for the garbage
+        collector.
         """
         order: list[TurnDraft] = []
         segments: list[Segment] = []
@@ -335,11 +443,18 @@ class Conversation:
                 order[index].index = index
             cleared = tuple(c for c in stretch.cleared if c in self.answered)
             segments.append(
-                Segment(start=start, end=len(order), context=_ranges(stretch.base, as_they_are=self._is_laid_out), cleared=cleared)
+                Segment(
+                    start=start,
+                    end=len(order),
+                    context=_ranges(stretch.base, as_they_are=self._is_laid_out),
+                    cleared=cleared,
+                )
             )
         turns = tuple([d.turn() for d in order])
         events = tuple(
-            Event(kind=kind, turn=0 if after is None else after.index + 1, call_id=call_id, text=text)
+            Event(
+                kind=kind, turn=0 if after is None else after.index + 1, call_id=call_id, text=text
+            )
             for kind, after, call_id, text in self._events
         )
         copied, inside = _num_copied(order) if self.has_known else (0, 0)
@@ -351,7 +466,8 @@ class Conversation:
 def _results_first(drafts: list[TurnDraft]) -> Iterable[TurnDraft]:
     """File order, but a message's results directly behind it.
 
-    A request in which text stands between a message and its results is refused by the API, so the model saw them so.
+    A request in which text stands between a message and its results is refused by the API, so the
+    model saw them so.
     """
     order: list[TurnDraft] = []
     others: list[TurnDraft] = []  # texts that would have to let a result pass

@@ -1,6 +1,8 @@
-"""Counts per file: those of the raw records, kept while reading, and those recomputed from the stored Sessions.
+"""Counts per file: those of the raw records, kept while reading, and those recomputed from the
+stored Sessions.
 
-The two are kept apart on purpose. A merge or a join that loses something shows as a difference between them.
+The two are kept apart on purpose. A merge or a join that loses something shows as a difference
+between them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from typing import Any, Literal
 from composer_replication.core.trace import INTERRUPT_PREFIX, Session, Text
 from composer_replication.data.sites.kinds import error_kind
 
-NOT_A_MODEL_ERROR = ("user_rejected", "interrupted", "permission_aborted", "permission_denied", "sibling_errored")
+NOT_A_MODEL_ERROR = (
+    "user_rejected",
+    "interrupted",
+    "permission_aborted",
+    "permission_denied",
+    "sibling_errored",
+)
 MAX_DAMAGE_SHOWN = 20
 Status = Literal["read", "duplicate", "foreign", "damaged", "empty", "unreadable", "refused"]
 
@@ -22,8 +30,9 @@ Status = Literal["read", "duplicate", "foreign", "damaged", "empty", "unreadable
 class RawCounts:
     """What stood in the file, record by record, before anything was merged or dropped.
 
-    `records` are lines that decode to an object; `damaged_lines` are the others. `damage` names the first of them, and
-    fields that were left out for their type, with line and reason. `duplicates` are records or blocks met twice.
+    `records` are lines that decode to an object; `damaged_lines` are the others. `damage` names the
+    first of them, and fields that were left out for their type, with line and reason. `duplicates`
+    are records or blocks met twice.
     """
 
     records: int = 0
@@ -54,8 +63,8 @@ class RawCounts:
 class MessageCounts:
     """Message-level counts of sessions that are given one after the other; none of them is kept.
 
-    `assistant_messages` includes the records that no model wrote (they are stored as "synthetic" events);
-    `model_messages` does not. `error_kinds` counts results with is_error by kind.
+    `assistant_messages` includes the records that no model wrote (they are stored as "synthetic"
+    events); `model_messages` does not. `error_kinds` counts results with is_error by kind.
     Example: counts = MessageCounts(); counts.add(session); counts.to_json()["tool_use"] -> 58
     """
 
@@ -84,7 +93,9 @@ class MessageCounts:
                     if result.is_error:
                         self._kinds[self._kind_of(result.text)] += 1
             elif turn.tag == "interrupt":
-                count["interrupt_texts"] += sum(isinstance(b, Text) and b.text.startswith(INTERRUPT_PREFIX) for b in turn.blocks)
+                count["interrupt_texts"] += sum(
+                    isinstance(b, Text) and b.text.startswith(INTERRUPT_PREFIX) for b in turn.blocks
+                )
         for event in session.events:
             count[event.kind] += 1
 
@@ -111,7 +122,9 @@ class MessageCounts:
         }
 
 
-def session_counts(sessions: Iterable[Session], *, kind_of: Callable[[str], str] = error_kind) -> dict[str, Any]:
+def session_counts(
+    sessions: Iterable[Session], *, kind_of: Callable[[str], str] = error_kind
+) -> dict[str, Any]:
     """The message-level counts of sessions, from nothing but the sessions.
 
     Example: session_counts([session])["tool_use"] -> 58
@@ -126,10 +139,11 @@ def session_counts(sessions: Iterable[Session], *, kind_of: Callable[[str], str]
 class FileReport:
     """What was read from one file and what became of it.
 
-    `status`: "read" | "duplicate" (all of it stands in a file read before) | "foreign" (not Claude Code) |
-    "damaged" (no readable record) | "empty" | "unreadable" | "refused". `why` says it in words where it is not "read".
-    `counts` are `session_counts` of the sessions of the file itself; `progress_counts` of the subagents whose messages
-    it carries in progress records, whose names are `progress_names` (`session_names` holds them too).
+    `status`: "read" | "duplicate" (all of it stands in a file read before) | "foreign" (not Claude
+    Code) | "damaged" (no readable record) | "empty" | "unreadable" | "refused". `why` says it in
+    words where it is not "read". `counts` are `session_counts` of the sessions of the file itself;
+    `progress_counts` of the subagents whose messages it carries in progress records, whose names
+    are `progress_names` (`session_names` holds them too).
     """
 
     file: str
@@ -150,7 +164,8 @@ class FileReport:
     redactions: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON: raw-record counts, then counts of the stored sessions, then what was left out."""
+        """The report as JSON: raw-record counts, then counts of the stored sessions, then what was
+        left out."""
         raw = self.raw
         return {
             "file": self.file,

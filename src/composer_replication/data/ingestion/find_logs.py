@@ -14,8 +14,9 @@ from composer_replication.data.ingestion.lines import LineReader
 from composer_replication.data.ingestion.log_records import BadRecord, decode
 
 RETENTION_NOTE = (
-    "Claude Code deletes its logs after 30 days (setting cleanupPeriodDays). What recompose ingests is kept; "
-    'to keep the logs themselves, raise "cleanupPeriodDays" in ~/.claude/settings.json or copy the folder.'
+    "Claude Code deletes its logs after 30 days (setting cleanupPeriodDays). What recompose ingests"
+    ' is kept; to keep the logs themselves, raise "cleanupPeriodDays" in ~/.claude/settings.json or'
+    " copy the folder."
 )
 _ENDING = re.compile(r"\.[A-Za-z0-9]{1,8}")
 _SNIFF_LINES = 20
@@ -24,11 +25,14 @@ _SNIFF_LINE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """A file to read: where it is, how it is called in reports, its size, and the subagent it holds, if any.
+    """A file to read: where it is, how it is called in reports, its size, and the subagent it
+    holds, if any.
 
-    `cwd` is the folder that its first records name. `why` is set where it cannot be read: it is reported and not opened.
+    `cwd` is the folder that its first records name. `why` is set where it cannot be read: it is
+    reported and not opened.
 
-    Example: LogFile(path=Path("p/s1/subagents/agent-a1.jsonl"), name="s1/subagents/agent-a1.jsonl", num_bytes=900, agent=("s1", "a1"))
+    Example: LogFile(path=Path("p/s1/subagents/agent-a1.jsonl"), name="s1/subagents/agent-a1.jsonl",
+    num_bytes=900, agent=("s1", "a1"))
     """
 
     path: Path
@@ -46,12 +50,16 @@ def default_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return (Path(environ.get("HOME") or Path.home()) / ".claude" / "projects",)
 
 
-def find_logs(paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | None = None) -> tuple[LogFile, ...]:
-    """Every log under the paths, in the order to read them; none given = where Claude Code keeps them.
+def find_logs(
+    paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | None = None
+) -> tuple[LogFile, ...]:
+    """Every log under the paths, in the order to read them; none given = where Claude Code keeps
+    them.
 
-    A file is taken whatever its name; of a folder, every *.jsonl in it and below. The largest come first, so that a
-    copy made half-way is recognised by the whole; subagents' own files come last, when their calls are known.
-    Folders that cannot be opened and links that lead nowhere are in it too, with the reason.
+    A file is taken whatever its name; of a folder, every *.jsonl in it and below. The largest come
+    first, so that a copy made half-way is recognised by the whole; subagents' own files come last,
+    when their calls are known. Folders that cannot be opened and links that lead nowhere are in it
+    too, with the reason.
     Raises DataError for a path that does not exist, and where the default folder is missing.
     """
     found: dict[str, LogFile] = {}
@@ -59,14 +67,22 @@ def find_logs(paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | 
         for path, name, why in _files(root):
             key = str(path) if why else os.path.realpath(path)
             if key not in found:
-                found[key] = LogFile(path=path, name=name, num_bytes=0, why=why) if why else _sniffed(path, name)
+                found[key] = (
+                    LogFile(path=path, name=name, num_bytes=0, why=why)
+                    if why
+                    else _sniffed(path, name)
+                )
     return tuple(sorted(found.values(), key=lambda f: (f.agent is not None, -f.num_bytes, f.name)))
 
 
-def other_files(paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | None = None) -> dict[str, int]:
-    """How many files in the folders are of other kinds and so not read, by ending, most frequent first.
+def other_files(
+    paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """How many files in the folders are of other kinds and so not read, by ending, most frequent
+    first.
 
-    Example: other_files(["~/.claude/projects"]) -> {".json": 12, ".traj": 3}; what has no plain ending counts as ""
+    Example: other_files(["~/.claude/projects"]) -> {".json": 12, ".traj": 3}; what has no plain
+    ending counts as ""
     """
     count: Counter[str] = Counter()
     for root in _roots(paths, environ):
@@ -80,10 +96,15 @@ def other_files(paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] 
 
 def _roots(paths: Iterable[str | Path], environ: Mapping[str, str] | None) -> list[Path]:
     environ = os.environ if environ is None else environ
-    roots = [Path(p).expanduser() for p in paths] or [p for p in default_folders(environ) if p.is_dir()]
+    roots = [Path(p).expanduser() for p in paths] or [
+        p for p in default_folders(environ) if p.is_dir()
+    ]
     if not roots:
         looked = ", ".join(str(p) for p in default_folders(environ))
-        raise DataError(f"no Claude Code logs in {looked}", fix="give files or folders: recompose ingest PATH ...")
+        raise DataError(
+            f"no Claude Code logs in {looked}",
+            fix="give files or folders: recompose ingest PATH ...",
+        )
     for root in roots:
         if not root.exists():
             raise DataError(f"no file or folder {root}", fix="check the path")
@@ -101,11 +122,21 @@ def _files(root: Path) -> Iterator[tuple[Path, str, str]]:
         for name in sorted(files):
             path = Path(folder) / name
             if name.endswith(".jsonl"):
-                why = "" if path.is_file() else "a link that leads nowhere" if path.is_symlink() else "not a file"
+                why = (
+                    ""
+                    if path.is_file()
+                    else "a link that leads nowhere"
+                    if path.is_symlink()
+                    else "not a file"
+                )
                 yield path, path.relative_to(root).as_posix(), why
     for error in failed:
         path = Path(os.fsdecode(error.filename))
-        yield path, f"{path.relative_to(root).as_posix()}/", f"cannot be opened: {error.strerror or type(error).__name__}"
+        yield (
+            path,
+            f"{path.relative_to(root).as_posix()}/",
+            f"cannot be opened: {error.strerror or type(error).__name__}",
+        )
 
 
 def _size(path: Path) -> int:
@@ -116,7 +147,8 @@ def _size(path: Path) -> int:
 
 
 def _sniffed(path: Path, name: str) -> LogFile:
-    """The file with what its first lines tell: the subagent whose messages it holds, by its first message, and the folder."""
+    """The file with what its first lines tell: the subagent whose messages it holds, by its first
+    message, and the folder."""
     agent: tuple[str, str] | None = None
     cwd = ""
     try:

@@ -17,9 +17,10 @@ BUFFER_BYTES = 2**17
 class LineReader:
     """Non-blank lines of a file with their numbers; what cannot be one is told apart.
 
-    After the iteration: `sha256` of the bytes ("" unless asked for), `unfinished` = the number of a last line without
-    a newline (0 = none), `binary` = a NUL byte stood near the beginning. A line longer than `max_line_bytes` is yielded
-    as None; no more than that many bytes of it are ever in memory.
+    After the iteration: `sha256` of the bytes ("" unless asked for), `unfinished` = the number of a
+    last line without a newline (0 = none), `binary` = a NUL byte stood near the beginning. A line
+    longer than `max_line_bytes` is yielded as None; no more than that many bytes of it are ever in
+    memory.
 
     Example: b'{"a":1}\\n\\n{"b"' -> (1, b'{"a":1}\\n'), (3, b'{"b"'); unfinished = 3
     """

@@ -68,10 +68,12 @@ class Stream:
 
 
 class KnownIds:
-    """Ids of messages read so far in any file, as 60-bit hashes, so that a gigabyte of logs takes some 14 MB.
+    """Ids of messages read so far in any file, as 60-bit hashes, so that a gigabyte of logs takes
+    some 14 MB.
 
-    Many small sets instead of a large one: when a set grows it is copied, and a large copy would be the peak of memory.
-    `agents` are the subagents that have a file of their own: their copies in progress records are left out.
+    Many small sets instead of a large one: when a set grows it is copied, and a large copy would be
+    the peak of memory. `agents` are the subagents that have a file of their own: their copies in
+    progress records are left out.
 
     >>> known = KnownIds(); known.update([known.mark("msg_1")]); known.has(known.mark("msg_1")), known.has(known.mark("msg_2"))
     (True, False)
@@ -83,7 +85,8 @@ class KnownIds:
 
     @staticmethod
     def mark(key: str) -> int:
-        """The number that stands for an id; it fits the smaller of Python's long integers (32 bytes)."""
+        """The number that stands for an id; it fits the smaller of Python's long integers (32
+        bytes)."""
         return hash(key) & 0xFFFFFFFFFFFFFFF
 
     def has(self, mark: int) -> bool:
@@ -107,13 +110,16 @@ class FileReader:
     Example: reader = FileReader(log, KnownIds()); reader.read(); reader.main.conversation.finish()
     """
 
-    def __init__(self, log: LogFile, known: KnownIds, *, max_line_bytes: int = 2**26, hashed: bool = True) -> None:
+    def __init__(
+        self, log: LogFile, known: KnownIds, *, max_line_bytes: int = 2**26, hashed: bool = True
+    ) -> None:
         self.log = log
         self.lines = LineReader(log.path, max_line_bytes, hashed=hashed)
         self.raw = RawCounts()
         self.main = Stream(Conversation())
         self.sides: dict[str, Stream] = {}
-        self.agent_calls: dict[str, str] = {}  # agent id -> call id, from the results of subagent calls
+        # agent id -> call id, from the results of subagent calls
+        self.agent_calls: dict[str, str] = {}
         self.repository = ""
         self.is_claude_code = False
         self.has_requests = False
@@ -133,7 +139,8 @@ class FileReader:
         return self._number
 
     def read(self) -> None:
-        """Read the whole file; raises OSError if it cannot be opened or read, SessionError if it is refused."""
+        """Read the whole file; raises OSError if it cannot be opened or read, SessionError if it is
+        refused."""
         raw, types, ids, main = self.raw, self.raw.record_types, self.raw.session_ids, self.main
         version = None
         for number, line in self.lines:
@@ -173,20 +180,28 @@ class FileReader:
             raw.dangling_parents += stream.conversation.num_dangling
 
     def _decode_again(self, line: bytes) -> LogRecord | None:
-        """A line the fast decoder refused: what can be used of it, or None; either way it is noted."""
+        """A line the fast decoder refused: what can be used of it, or None; either way it is
+        noted."""
         raw, number = self.raw, self._number
         try:
             record, left_out = decode(line)
         except BadRecord as error:
             raw.damaged_lines += 1
-            raw.note(number, "cut short at the end of the file" if number == self.lines.unfinished else str(error))
+            raw.note(
+                number,
+                (
+                    "cut short at the end of the file"
+                    if number == self.lines.unfinished
+                    else str(error)
+                ),
+            )
             return None
         if left_out:
             raw.odd_fields += len(left_out)
             raw.note(number, f"wrong type, left out: {', '.join(left_out)}")
         return record
 
-    # ---- counting ----------------------------------------------------------------------------------------------
+    # ---- counting --------------------------------------------------------------------------------
 
     def _count_assistant(self, record: LogRecord) -> None:
         raw = self.raw
@@ -201,7 +216,8 @@ class FileReader:
                     raw.interleaved.add(name)
 
     def _is_known(self, key: str | None) -> bool:
-        """Whether a message stands in a file read before; a new one is remembered when the file is done."""
+        """Whether a message stands in a file read before; a new one is remembered when the file is
+        done."""
         if key is None:
             return False
         mark = self._known.mark(key)
@@ -211,7 +227,7 @@ class FileReader:
         self.fresh.append(mark)
         return False
 
-    # ---- messages ----------------------------------------------------------------------------------------------
+    # ---- messages --------------------------------------------------------------------------------
 
     def _begin(self, stream: Stream, record: LogRecord) -> None:
         """What the first message of a stream tells of it."""
@@ -231,7 +247,8 @@ class FileReader:
         return stream
 
     def _new_message(self, record: LogRecord, stream: Stream, kind: str) -> Message | None:
-        """The message of a record that is new to its stream; None, and counted, where there is none or it was met before."""
+        """The message of a record that is new to its stream; None, and counted, where there is none
+        or it was met before."""
         if record.message is None:
             self._damaged(f"{kind} record without a message")
             return None
@@ -244,7 +261,11 @@ class FileReader:
         return record.message
 
     def _assistant(self, record: LogRecord, line: bytes, stream: Stream) -> None:
-        message, uuid, conversation = self._new_message(record, stream, "an assistant"), record.uuid, stream.conversation
+        message, uuid, conversation = (
+            self._new_message(record, stream, "an assistant"),
+            record.uuid,
+            stream.conversation,
+        )
         if message is None:
             return
         key = message.id or uuid or f"line {self._number}"
@@ -290,7 +311,11 @@ class FileReader:
         return self._opaque(raw, line, place)
 
     def _user(self, record: LogRecord, line: bytes, stream: Stream) -> None:
-        message, uuid, conversation = self._new_message(record, stream, "a user"), record.uuid, stream.conversation
+        message, uuid, conversation = (
+            self._new_message(record, stream, "a user"),
+            record.uuid,
+            stream.conversation,
+        )
         if message is None:
             return
         content = message.content
@@ -313,16 +338,27 @@ class FileReader:
             elif raw.type == "text":
                 if raw.text:
                     spoken.append(
-                        (authorship(raw.text, is_meta=bool(record.isMeta), is_summary=bool(record.isCompactSummary)), Text(raw.text))
+                        (
+                            authorship(
+                                raw.text,
+                                is_meta=bool(record.isMeta),
+                                is_summary=bool(record.isCompactSummary),
+                            ),
+                            Text(raw.text),
+                        )
                     )
             else:
-                spoken.append((authorship("", is_meta=bool(record.isMeta)), self._opaque(raw, line, place)))
+                spoken.append(
+                    (authorship("", is_meta=bool(record.isMeta)), self._opaque(raw, line, place))
+                )
         if spoken:
             self._say(record, stream, spoken, parent)
         if parent == record.parentUuid:
             conversation.link(uuid, parent)  # an empty message still has children
 
-    def _say(self, record: LogRecord, stream: Stream, spoken: list[tuple[Any, Block]], parent: str | None) -> None:
+    def _say(
+        self, record: LogRecord, stream: Stream, spoken: list[tuple[Any, Block]], parent: str | None
+    ) -> None:
         """The texts of a user record; neighbours by the same author are one turn."""
         uuid, known = record.uuid, self._is_known(record.uuid)
         if not stream.prompt and isinstance(spoken[0][1], Text):
@@ -332,7 +368,9 @@ class FileReader:
             run = 1
             while run < len(spoken) and spoken[run][0] == who:
                 run += 1
-            stream.conversation.say(uuid, parent, who.author, who.tag, [block for _, block in spoken[:run]], known=known)
+            stream.conversation.say(
+                uuid, parent, who.author, who.tag, [block for _, block in spoken[:run]], known=known
+            )
             parent = uuid or parent
             del spoken[:run]
 
@@ -348,7 +386,14 @@ class FileReader:
         message = whole.get("message") if isinstance(whole, dict) else None
         blocks = message.get("content") if isinstance(message, dict) else None
         value = blocks[place] if isinstance(blocks, list) and place < len(blocks) else None
-        return Opaque(kind, "" if value is None or is_deep(value) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        return Opaque(
+            kind,
+            (
+                ""
+                if value is None or is_deep(value)
+                else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            ),
+        )
 
     def _damaged(self, why: str) -> None:
         self.raw.odd_fields += 1
@@ -359,7 +404,7 @@ class FileReader:
         if agent:
             self.agent_calls[agent] = call_id
 
-    # ---- other records -----------------------------------------------------------------------------------------
+    # ---- other records ---------------------------------------------------------------------------
 
     def _other(self, record: LogRecord, line: bytes) -> None:
         kind = record.type
@@ -386,7 +431,8 @@ class FileReader:
             self.main.conversation.link(record.uuid, record.parentUuid)
 
     def _progress(self, record: LogRecord, line: bytes) -> None:
-        """A subagent's message inside a progress record, unless the subagent has a file of its own."""
+        """A subagent's message inside a progress record, unless the subagent has a file of its
+        own."""
         agent = (record.data.agentId if record.data is not None else None) or ""
         if (record.sessionId or "", agent) in self._known.agents:
             return
@@ -398,7 +444,9 @@ class FileReader:
         key = agent or call_id or "?"
         stream = self.sides.get(key)
         if stream is None:
-            stream = self.sides[key] = Stream(Conversation(chained=False), agent_id=key, from_progress=True, cwd=record.cwd or "")
+            stream = self.sides[key] = Stream(
+                Conversation(chained=False), agent_id=key, from_progress=True, cwd=record.cwd or ""
+            )
             stream.call_id = call_id
         inner.parentUuid = None
         if inner.type == "assistant":
@@ -428,11 +476,20 @@ class FileReader:
                 stream.system = found.text
                 conversation.set_system([Text(found.text)], HARNESS)
         elif found.text:
-            conversation.say(record.uuid, record.parentUuid, found.author, found.tag, [Text(found.text)], loose=True)
+            conversation.say(
+                record.uuid,
+                record.parentUuid,
+                found.author,
+                found.tag,
+                [Text(found.text)],
+                loose=True,
+            )
         conversation.link(record.uuid, record.parentUuid)
 
     def _system(self, record: LogRecord, line: bytes) -> None:
-        conversation = self._side(record).conversation if record.isSidechain else self.main.conversation
+        conversation = (
+            self._side(record).conversation if record.isSidechain else self.main.conversation
+        )
         kind = record.subtype
         if kind == "compact_boundary":
             if record.uuid in conversation.at:
@@ -446,13 +503,17 @@ class FileReader:
             metadata = rare(line).get("microcompactMetadata")
             metadata = metadata if isinstance(metadata, dict) else {}
             conversation.event("microcompaction")
-            conversation.clear_results(_ids(metadata.get("compactedToolIds")), attachments=_ids(metadata.get("clearedAttachmentUUIDs")))
+            conversation.clear_results(
+                _ids(metadata.get("compactedToolIds")),
+                attachments=_ids(metadata.get("clearedAttachmentUUIDs")),
+            )
         elif kind == "api_error":
             conversation.event("api_error")
         conversation.link(record.uuid, record.parentUuid)
 
     def _queued(self, whole: dict[str, Any]) -> None:
-        """Text typed while the agent worked: "remove" = handed to it in mid-turn, "dequeue" = sent as a message later."""
+        """Text typed while the agent worked: "remove" = handed to it in mid-turn, "dequeue" = sent
+        as a message later."""
         operation, content = whole.get("operation"), whole.get("content")
         if operation == "enqueue":
             self._queue.append(content if isinstance(content, str) else "")
@@ -469,7 +530,8 @@ def _ids(value: Any) -> list[str]:
 
 
 def _preserved(metadata: Any, conversation: Conversation) -> list[str]:
-    """Record ids of the messages that a compaction kept: listed, or all from the head to the tail of a segment."""
+    """Record ids of the messages that a compaction kept: listed, or all from the head to the tail
+    of a segment."""
     if not isinstance(metadata, dict):
         return []
     messages, segment = metadata.get("preservedMessages"), metadata.get("preservedSegment")
@@ -490,7 +552,8 @@ def _plain_text(content: str | list[RawBlock] | None) -> str:
 
 
 def tool_result(raw: RawBlock, call_id: str) -> ToolResult:
-    """A result as it was shown; a reference to a tool is written as such, a picture as its media type."""
+    """A result as it was shown; a reference to a tool is written as such, a picture as its media
+    type."""
     content = raw.content
     if content is None or isinstance(content, str):
         return ToolResult(call_id, content or "", raw.is_error)

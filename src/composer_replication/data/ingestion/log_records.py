@@ -1,8 +1,8 @@
 """What a Claude Code log line holds, decoded in one typed pass.
 
-The format has no published schema and drifts every few weeks. So only the fields that are used are named; anything
-else in a record is skipped by the decoder. A field of an unexpected type is left out and reported if nothing depends
-on it; otherwise the line is damaged, and reported.
+The format has no published schema and drifts every few weeks. So only the fields that are used are
+named; anything else in a record is skipped by the decoder. A field of an unexpected type is left
+out and reported if nothing depends on it; otherwise the line is damaged, and reported.
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ class LogUsage(msgspec.Struct, gc=False):
     @property
     def context_tokens(self) -> int:
         """Prompt tokens of the request: new, read from the cache and written to it."""
-        return (self.input_tokens or 0) + (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
+        return (
+            (self.input_tokens or 0)
+            + (self.cache_read_input_tokens or 0)
+            + (self.cache_creation_input_tokens or 0)
+        )
 
 
 class Message(msgspec.Struct, gc=False):
@@ -101,7 +105,8 @@ class ProgressData(msgspec.Struct, gc=False):
 
 
 class LogRecord(msgspec.Struct, gc=False):
-    """The fields of any record that reading needs at once; rarer ones are decoded from the same line by `rare`."""
+    """The fields of any record that reading needs at once; rarer ones are decoded from the same
+    line by `rare`."""
 
     type: str = ""
     subtype: str | None = None
@@ -146,7 +151,8 @@ _AGENT_ID = msgspec.json.Decoder(_AgentId).decode
 
 
 def decode(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
-    """The record of a line and the names of fields that were left out for their type; raises BadRecord.
+    """The record of a line and the names of fields that were left out for their type; raises
+    BadRecord.
 
     >>> decode(b'{"type":"user","uuid":"u1","version":3}')[1]
     ('version',)
@@ -162,7 +168,8 @@ def decode(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
 
 
 def decode_progress(line: bytes) -> ProgressRecord | None:
-    """A progress record with the subagent's message in it; None where there is none or it cannot be used."""
+    """A progress record with the subagent's message in it; None where there is none or it cannot be
+    used."""
     try:
         return _PROGRESS(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -182,7 +189,8 @@ def agent_of_result(data: bytes | msgspec.Raw) -> str:
 
 
 def rare(line: bytes) -> dict[str, Any]:
-    """The whole record as a dictionary, for the few types of which more than the common fields is wanted."""
+    """The whole record as a dictionary, for the few types of which more than the common fields is
+    wanted."""
     try:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -194,7 +202,8 @@ def rare(line: bytes) -> dict[str, Any]:
 
 
 def is_deep(value: Any, *, limit: int = MAX_DEPTH) -> bool:
-    """Whether a JSON value nests deeper than `limit`; such arguments could not be written or walked safely.
+    """Whether a JSON value nests deeper than `limit`; such arguments could not be written or walked
+    safely.
 
     >>> is_deep({"a": [1, [2]]}, limit=2), is_deep({"a": 1}, limit=2)
     (True, False)
@@ -228,9 +237,11 @@ def _refuse(text: str) -> None:
 
 
 def _loads(line: bytes) -> Any:
-    """Standard-library JSON: slower, but it takes lone surrogates and long integers, which real logs hold."""
+    """Standard-library JSON: slower, but it takes lone surrogates and long integers, which real
+    logs hold."""
     try:
-        text = line.decode("utf-8-sig", "surrogatepass")  # json would guess UTF-16 line by line, and read half of such a file
+        # json would guess UTF-16 line by line, and read half of such a file
+        text = line.decode("utf-8-sig", "surrogatepass")
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise BadRecord("nested too deep") from None
@@ -258,7 +269,9 @@ def _decode_slowly(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
             return msgspec.convert(value, LogRecord), tuple(left_out)
         except RecursionError:
             raise BadRecord("nested too deep") from None
-        except UnicodeEncodeError:  # half of a surrogate pair where something else than text is wanted; the error names no field
+        # half of a surrogate pair where something else than text is wanted; the error names no
+        # field
+        except UnicodeEncodeError:
             top = _unconvertible(value)
             if top is None:
                 raise BadRecord("wrong type: half of a surrogate pair in the record") from None
@@ -269,18 +282,27 @@ def _decode_slowly(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
             name = path.rstrip("`")
             top = name.split(".")[0].split("[")[0]
             if name.startswith("message.usage") and isinstance(value.get("message"), dict):
-                value = {**value, "message": {k: v for k, v in value["message"].items() if k != "usage"}}
+                value = {
+                    **value,
+                    "message": {k: v for k, v in value["message"].items() if k != "usage"},
+                }
                 left_out.append("message.usage")
             elif top in value and top not in _NEEDED:
                 value = {k: v for k, v in value.items() if k != top}
                 left_out.append(top)
             else:
-                raise BadRecord(f"wrong type: {why[0].lower()}{why[1:]} in {name or 'the record'}") from None
+                raise BadRecord(
+                    f"wrong type: {why[0].lower()}{why[1:]} in {name or 'the record'}"
+                ) from None
 
 
 def _is_other_block(block: Any) -> bool:
     """Whether a block is of a type of which no field is used."""
-    return isinstance(block, dict) and isinstance(kind := block.get("type"), str) and kind not in BLOCK_TYPES
+    return (
+        isinstance(block, dict)
+        and isinstance(kind := block.get("type"), str)
+        and kind not in BLOCK_TYPES
+    )
 
 
 def _unconvertible(value: dict[str, Any]) -> str | None:
@@ -297,7 +319,8 @@ def _unconvertible(value: dict[str, Any]) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """None for a value that msgspec cannot encode (a lone surrogate in it): these fields are a convenience."""
+    """None for a value that msgspec cannot encode (a lone surrogate in it): these fields are a
+    convenience."""
     try:
         msgspec.json.encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError):

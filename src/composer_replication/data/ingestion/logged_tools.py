@@ -10,7 +10,8 @@ from composer_replication.core.trace import ToolCall, ToolSpec
 
 # The harness would not run the call: there is no such tool, or its arguments do not fit.
 _REFUSED = re.compile(
-    r"\s*(?:<tool_use_error>\s*)?(?:Error:\s*)?(?:No such tool available|(?:Unknown|Unsupported|Invalid) tool\b|Tool \S+ (?:was )?not found"
+    r"\s*(?:<tool_use_error>\s*)?(?:Error:\s*)?(?:No such tool"
+    r" available|(?:Unknown|Unsupported|Invalid) tool\b|Tool \S+ (?:was )?not found"
     r"|\S*InputValidationError|\S+ failed due to the following issues?:|Argument Validation Error)"
 )
 _TYPES: dict[type, str] = {
@@ -25,7 +26,8 @@ _TYPES: dict[type, str] = {
 
 
 def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
-    """The tools of a prompt snapshot, [{"name", "description", "schema": {"input_schema": ...}}]; odd entries are left out.
+    """The tools of a prompt snapshot, [{"name", "description", "schema": {"input_schema": ...}}];
+    odd entries are left out.
 
     >>> offered_tools([{"name": "Read", "schema": {"input_schema": {"type": "object"}}}])
     (ToolSpec(name='Read', description='', parameters={'type': 'object'}),)
@@ -35,7 +37,11 @@ def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             continue
         schema = entry.get("schema")
-        inner = schema.get("input_schema", schema) if isinstance(schema, dict) else entry.get("input_schema")
+        inner = (
+            schema.get("input_schema", schema)
+            if isinstance(schema, dict)
+            else entry.get("input_schema")
+        )
         description = entry.get("description")
         specs[entry["name"]] = ToolSpec(
             name=entry["name"],
@@ -54,18 +60,25 @@ def says_refused(text: str) -> bool:
     return _REFUSED.match(text) is not None
 
 
-def tools_from_calls(calls: Iterable[ToolCall], *, refused: Container[str] = ()) -> tuple[ToolSpec, ...]:
+def tools_from_calls(
+    calls: Iterable[ToolCall], *, refused: Container[str] = ()
+) -> tuple[ToolSpec, ...]:
     """One tool per name called: a property per argument seen, required = in every call of it.
 
-    `refused` are the ids of calls that `says_refused`: they say what the model got wrong, not what was on offer. A tool
-    of which every call was refused is left out.
+    `refused` are the ids of calls that `says_refused`: they say what the model got wrong, not what
+    was on offer. A tool of which every call was refused is left out.
 
     >>> calls = [ToolCall("c1", "Read", {"path": "a", "limit": 5}), ToolCall("c2", "Read", {"path": "b"})]
     >>> tools_from_calls(calls)[0].parameters["required"]
     ['path']
     """
-    # Most calls of a tool look alike, so the sorts of calls are few: name, argument names, their types.
-    sorts = dict.fromkeys((c.name, tuple(c.arguments), tuple(map(type, c.arguments.values()))) for c in calls if c.id not in refused)
+    # Most calls of a tool look alike, so the sorts of calls are few: name, argument names, their
+    # types.
+    sorts = dict.fromkeys(
+        (c.name, tuple(c.arguments), tuple(map(type, c.arguments.values())))
+        for c in calls
+        if c.id not in refused
+    )
     by_name: dict[str, list[tuple[tuple[str, ...], tuple[type, ...]]]] = {}
     for name, arguments, types in sorts:
         by_name.setdefault(name, []).append((arguments, types))
@@ -77,6 +90,9 @@ def _schema(sorts: list[tuple[tuple[str, ...], tuple[type, ...]]]) -> dict[str, 
     for arguments, types in sorts:
         for name, kind in zip(arguments, types, strict=True):
             kinds.setdefault(name, set()).add(_TYPES.get(kind, "string"))
-    properties = {name: {"type": next(iter(found)) if len(found) == 1 else sorted(found)} for name, found in kinds.items()}
+    properties = {
+        name: {"type": next(iter(found)) if len(found) == 1 else sorted(found)}
+        for name, found in kinds.items()
+    }
     required = [name for name in kinds if all(name in arguments for arguments, _ in sorts)]
     return {"type": "object", "properties": properties, "required": required}

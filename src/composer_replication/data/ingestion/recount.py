@@ -1,4 +1,5 @@
-"""The counts of a report once more, from the sessions as they lie on disk: what was lost in writing shows."""
+"""The counts of a report once more, from the sessions as they lie on disk: what was lost in writing
+shows."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ from composer_replication.data.ingestion.counts import FileReport, MessageCounts
 
 
 def recount(reports: Sequence[FileReport], stored: Iterable[Session]) -> list[FileReport]:
-    """The reports with the message counts of the sessions that were read back, one session in memory at a time.
+    """The reports with the message counts of the sessions that were read back, one session in
+    memory at a time.
 
-    A session belongs to the report that names it, and to its `progress_counts` where the report says so. Names that
-    are not read back drop out of `session_names`.
+    A session belongs to the report that names it, and to its `progress_counts` where the report
+    says so. Names that are not read back drop out of `session_names`.
     Example: recount(reports, read_sessions(path))[0].to_json()["is_error"] -> 4
     """
     place = {name: index for index, report in enumerate(reports) for name in report.session_names}
     told = [_with_counts(report, ()) for report in reports]
-    for index, sessions in groupby(stored, key=lambda session: place.get(session.id)):  # the sessions of a file lie together
+    # the sessions of a file lie together
+    for index, sessions in groupby(stored, key=lambda session: place.get(session.id)):
         if index is not None:
             told[index] = _with_counts(reports[index], sessions)
     return told
@@ -38,7 +41,9 @@ def _with_counts(report: FileReport, sessions: Iterable[Session]) -> FileReport:
     return replace(
         report,
         counts=own.to_json(),
-        progress_counts={"sessions": carried.num_sessions, **carried.to_json()} if report.progress_names else {},
+        progress_counts=(
+            {"sessions": carried.num_sessions, **carried.to_json()} if report.progress_names else {}
+        ),
         session_names=tuple(names),
         num_subagents=num_subagents,
         num_copied_turns=num_copied,

@@ -5,27 +5,49 @@ from __future__ import annotations
 from dataclasses import replace
 
 from composer_replication.core.redact import Redactor
-from composer_replication.core.trace import Block, Opaque, Session, Text, Thinking, ToolCall, ToolResult, Turn
+from composer_replication.core.trace import (
+    Block,
+    Opaque,
+    Session,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from composer_replication.data.ingestion.counts import RawCounts
 
 
 def redact_session(session: Session, redactor: Redactor) -> Session:
-    """The session with secrets replaced in texts, arguments, results, events, tools, paths and outcome notes.
+    """The session with secrets replaced in texts, arguments, results, events, tools, paths and
+    outcome notes.
 
-    The same secret gets the same name everywhere, so a call and its result still match. Names of models and tools are
-    text of the log like any other; ids stay.
-    Example: redact_session(session, Redactor()).turns[3].results[0].text -> "key=[REDACTED:openai_key:1f0c...]"
+    The same secret gets the same name everywhere, so a call and its result still match. Names of
+    models and tools are text of the log like any other; ids stay.
+    Example: redact_session(session, Redactor()).turns[3].results[0].text ->
+    "key=[REDACTED:openai_key:1f0c...]"
     """
     names = _Names(redactor)
     return replace(
         session,
         turns=tuple(_turn(turn, redactor, names) for turn in session.turns),
         tools=tuple(
-            replace(t, name=names[t.name], description=redactor.text(t.description), parameters=redactor.value(t.parameters))
+            replace(
+                t,
+                name=names[t.name],
+                description=redactor.text(t.description),
+                parameters=redactor.value(t.parameters),
+            )
             for t in session.tools
         ),
-        events=tuple(replace(e, text=redactor.text(e.text)) if e.text else e for e in session.events),
-        source=replace(session.source, file=redactor.text(session.source.file), versions=tuple(names[v] for v in session.source.versions)),
+        events=tuple(
+            replace(e, text=redactor.text(e.text)) if e.text else e for e in session.events
+        ),
+        source=replace(
+            session.source,
+            file=redactor.text(session.source.file),
+            versions=tuple(names[v] for v in session.source.versions),
+        ),
         cwd=redactor.text(session.cwd),
         repository=redactor.text(session.repository),
     )
@@ -40,10 +62,18 @@ def redact_turn(turn: Turn, redactor: Redactor) -> Turn:
 
 
 def redact_counts(raw: RawCounts, redactor: Redactor) -> None:
-    """Secrets out of the names that records are counted under (types, models, versions), in place."""
+    """Secrets out of the names that records are counted under (types, models, versions), in
+    place."""
     names = _Names(redactor)
     raw.versions = {names[version] for version in raw.versions}
-    for counts in (raw.record_types, raw.models, raw.attachments, raw.unknown_types, raw.unknown_attachments, raw.opaque_blocks):
+    for counts in (
+        raw.record_types,
+        raw.models,
+        raw.attachments,
+        raw.unknown_types,
+        raw.unknown_attachments,
+        raw.opaque_blocks,
+    ):
         for name in [n for n in counts if names[n] != n]:
             counts[names[name]] = counts.get(names[name], 0) + counts.pop(name)
 
@@ -63,14 +93,19 @@ def _turn(turn: Turn, redactor: Redactor, names: _Names) -> Turn:
     blocks = tuple(_block(block, redactor, names) for block in turn.blocks)
     author = names[turn.author] if turn.author is not None else None
     same = author == turn.author and all(a is b for a, b in zip(blocks, turn.blocks, strict=True))
-    return turn if same else replace(turn, author=author, blocks=blocks, sampled=None)  # the ids spell what went
+    # the ids spell what went
+    return turn if same else replace(turn, author=author, blocks=blocks, sampled=None)
 
 
 def _block(block: Block, redactor: Redactor, names: _Names) -> Block:
     """The block itself where nothing had to go."""
     if isinstance(block, ToolCall):
         arguments, name = redactor.value(block.arguments), names[block.name]
-        return block if arguments is block.arguments and name == block.name else replace(block, name=name, arguments=arguments)
+        return (
+            block
+            if arguments is block.arguments and name == block.name
+            else replace(block, name=name, arguments=arguments)
+        )
     if isinstance(block, Opaque) and names[block.type] != block.type:
         return Opaque(names[block.type], redactor.text(block.text))
     text = redactor.text(block.text)

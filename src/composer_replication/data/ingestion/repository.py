@@ -9,13 +9,16 @@ from pathlib import Path
 
 _WORKTREE = re.compile(r"/(?:\.worktrees|\.claude/worktrees|worktrees|\.git/worktrees)/.*$")
 # Folders that hold every repository of a machine or a user: sharing one says nothing.
-_HOLDS_ALL = re.compile(r"/|/root|/home|/Users|(?:/home|/Users)/[^/]+|[A-Za-z]:|[A-Za-z]:/Users(?:/[^/]+)?")
+_HOLDS_ALL = re.compile(
+    r"/|/root|/home|/Users|(?:/home|/Users)/[^/]+|[A-Za-z]:|[A-Za-z]:/Users(?:/[^/]+)?"
+)
 _REMOTE = re.compile(r'\[remote "origin"\][^\[]*?^\s*url\s*=\s*(\S+)', re.MULTILINE | re.DOTALL)
 _MAX_CONFIG_BYTES = 2**16
 
 
 def enclosing_roots(folders: Iterable[str]) -> frozenset[str]:
-    """Of the folders in which sessions ran, those that lie in none of the others; folders that hold everything are no roots.
+    """Of the folders in which sessions ran, those that lie in none of the others; folders that hold
+    everything are no roots.
 
     >>> sorted(enclosing_roots(["/home/dev/inkwell/src", "/home/dev/inkwell", "/home/dev", "/srv/shop"]))
     ['/home/dev/inkwell', '/srv/shop']
@@ -35,11 +38,14 @@ def plain_folder(folder: str) -> str:
 def _root_of(folder: str, roots: Container[str]) -> str:
     """The root that a folder is or lies in; "" if there is none."""
     parts = folder.split("/")
-    return next((root for n in range(1, len(parts) + 1) if (root := "/".join(parts[:n])) in roots), "")
+    return next(
+        (root for n in range(1, len(parts) + 1) if (root := "/".join(parts[:n])) in roots), ""
+    )
 
 
 def repository_of(cwd: str, *, named: str = "", roots: Container[str] = ()) -> str:
-    """The repository's name: as the log names it, else "owner/name" of the folder's git remote, else the folder's name.
+    """The repository's name: as the log names it, else "owner/name" of the folder's git remote,
+    else the folder's name.
 
     A folder that lies in one of `roots` (see `enclosing_roots`) is called after that.
 
@@ -54,7 +60,8 @@ def repository_of(cwd: str, *, named: str = "", roots: Container[str] = ()) -> s
 
 @lru_cache(maxsize=256)
 def local_remote(folder: str) -> str:
-    """ "owner/name" from `.git/config` of a folder of this machine or one above it; "" if there is none."""
+    """ "owner/name" from `.git/config` of a folder of this machine or one above it; "" if there is
+    none."""
     if not folder.startswith("/") or folder.startswith("//"):
         return ""
     for place in (Path(folder), *Path(folder).parents):

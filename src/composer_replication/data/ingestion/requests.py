@@ -1,14 +1,17 @@
-"""The prompts that the newest logs hold word for word (Claude Code 2.1.330): what was sent, checked by its hashes.
+"""The prompts that the newest logs hold word for word (Claude Code 2.1.330): what was sent, checked
+by its hashes.
 
     api-request-shape  {"shapeHash", "shape": {"system": [...], "tools": [...]}}
     api-request-blob   {"hash", "message"}             a message that stands in no other record as it was sent
     api-request        {"id", "base", "keep", "tail"}  the messages: the first `keep` of the request `base`, then those with these hashes
     assistant          {"requestRef": id}              the answer to a request
 
-A hash is SHA-256 of the message as JSON in UTF-8 with sorted keys and without blanks, its content as a list of blocks. Only what hashes to
-what the log says is used: a session is laid out in the order of its requests where every one of them can be put together, else in the order
-of the log, and then none counts as verified. A message that the program sent with the role "system" in mid-conversation is a turn of the
-harness, as other reminders are: most templates have no place for such a message.
+A hash is SHA-256 of the message as JSON in UTF-8 with sorted keys and without blanks, its content
+as a list of blocks. Only what hashes to what the log says is used: a session is laid out in the
+order of its requests where every one of them can be put together, else in the order of the log, and
+then none counts as verified. A message that the program sent with the role "system" in
+mid-conversation is a turn of the harness, as other reminders are: most templates have no place for
+such a message.
 """
 
 from __future__ import annotations
@@ -22,7 +25,16 @@ from typing import Any
 
 import msgspec
 
-from composer_replication.core.trace import CLEARED_TEXT, HARNESS, Block, Opaque, Text, Thinking, ToolCall, ToolResult
+from composer_replication.core.trace import (
+    CLEARED_TEXT,
+    HARNESS,
+    Block,
+    Opaque,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 from composer_replication.data.ingestion.authorship import authorship
 from composer_replication.data.ingestion.conversation import Conversation, Sent, Stretch, TurnDraft
 from composer_replication.data.ingestion.lines import LineReader
@@ -33,7 +45,8 @@ from composer_replication.data.ingestion.logged_tools import offered_tools
 MAX_RUN = 32
 """So many user records at most make one message (the results of parallel calls)."""
 MAX_REQUESTS, MAX_MESSAGES, MAX_IN_BASES = 10_000, 20_000_000, 5_000_000
-"""So many requests, and messages of all of them together, are looked at: a hostile log could name a long base a million times."""
+"""So many requests, and messages of all of them together, are looked at: a hostile log could name a
+long base a million times."""
 
 
 class _Number(float):
@@ -66,14 +79,16 @@ class _Prompt:
 
 @dataclass(slots=True)
 class _Spoken:
-    """A message that user records hold: their blocks, and for each block whether its record is meta, a summary, or known."""
+    """A message that user records hold: their blocks, and for each block whether its record is
+    meta, a summary, or known."""
 
     blocks: list[tuple[Any, bool, bool, str]]
 
 
 @dataclass(slots=True)
 class Requests:
-    """What one file says about its requests, by stream ("" = the main one, else the subagent's id)."""
+    """What one file says about its requests, by stream ("" = the main one, else the subagent's
+    id)."""
 
     shapes: dict[str, dict[str, Any]] = field(default_factory=dict)
     blobs: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -83,9 +98,14 @@ class Requests:
     answers: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def answered(self, stream: str) -> list[tuple[_Prompt, list[str]]]:
-        """The requests of a stream that were answered, in order, with the ids of the messages that answer them."""
+        """The requests of a stream that were answered, in order, with the ids of the messages that
+        answer them."""
         answers = self.answers.get(stream, {})
-        return [(prompt, answers[name]) for name, prompt in self.prompts.get(stream, {}).items() if name in answers]
+        return [
+            (prompt, answers[name])
+            for name, prompt in self.prompts.get(stream, {}).items()
+            if name in answers
+        ]
 
 
 def message_hash(message: Any) -> str:
@@ -109,7 +129,8 @@ def shape_hash(shape: Any) -> str:
 
 
 def read_requests(lines: LineReader, *, last: int) -> Requests:
-    """Read a file once more for what its requests say, up to line `last`; lines that are not JSON are passed over."""
+    """Read a file once more for what its requests say, up to line `last`; lines that are not JSON
+    are passed over."""
     found, streams = Requests(), dict[str, _Stream]()
     for number, line in lines:
         if number > last:
@@ -133,12 +154,23 @@ def read_requests(lines: LineReader, *, last: int) -> Requests:
 
 
 def _add_prompt(found: Requests, record: dict[str, Any]) -> None:
-    stream, name, tail, keep = str(record.get("agentId") or ""), record.get("id"), record.get("tail"), record.get("keep", 0)
-    if not isinstance(name, str) or not isinstance(tail, list) or not all(isinstance(one, str) for one in tail) or type(keep) is not int:
+    stream, name, tail, keep = (
+        str(record.get("agentId") or ""),
+        record.get("id"),
+        record.get("tail"),
+        record.get("keep", 0),
+    )
+    if (
+        not isinstance(name, str)
+        or not isinstance(tail, list)
+        or not all(isinstance(one, str) for one in tail)
+        or type(keep) is not int
+    ):
         return
     prompts = found.prompts.setdefault(stream, {})
     base = prompts.get(str(record.get("base"))) if keep > 0 else None
-    while base is not None and keep <= base.keep:  # nothing of its own tail is kept: so every step to a base gives a message
+    # nothing of its own tail is kept: so every step to a base gives a message
+    while base is not None and keep <= base.keep:
         base = base.base
     if len(prompts) < MAX_REQUESTS:
         prompts[name] = _Prompt(base, max(keep, 0), tuple(tail), str(record.get("shapeHash")))
@@ -147,7 +179,8 @@ def _add_prompt(found: Requests, record: dict[str, Any]) -> None:
 
 
 class _Stream:
-    """The user and assistant records of one conversation, and the hashes of the messages that they make."""
+    """The user and assistant records of one conversation, and the hashes of the messages that they
+    make."""
 
     def __init__(self, found: Requests, key: str) -> None:
         self._found, self._key = found, key
@@ -168,28 +201,39 @@ class _Stream:
                 self._run, self._last = [], name
             self._contents.setdefault(name, []).extend(_canonical_block(block) for block in blocks)
             if isinstance(record.get("requestRef"), str):
-                names = self._found.answers.setdefault(self._key, {}).setdefault(record["requestRef"], [])
+                names = self._found.answers.setdefault(self._key, {}).setdefault(
+                    record["requestRef"], []
+                )
                 if name not in names:
                     names.append(name)
             return
         meta, summary = record.get("isMeta") is True, record.get("isCompactSummary") is True
-        self._run.append((uuid, [_canonical_block(block) for block in blocks], [(block, meta, summary, uuid) for block in blocks]))
+        self._run.append(
+            (
+                uuid,
+                [_canonical_block(block) for block in blocks],
+                [(block, meta, summary, uuid) for block in blocks],
+            )
+        )
         del self._run[:-MAX_RUN]
         for start in range(len(self._run)):
             part = self._run[start:]
             name = _hash_of_blocks([text for _, texts, _ in part for text in texts], "user")
-            self._found.spoken.setdefault(name, []).append(_Spoken([block for _, _, own in part for block in own]))
+            self._found.spoken.setdefault(name, []).append(
+                _Spoken([block for _, _, own in part for block in own])
+            )
 
     def close(self) -> None:
         for name, texts in self._contents.items():
             self._found.written.setdefault(_hash_of_blocks(texts, "assistant"), []).append(name)
 
 
-# ---- laying out --------------------------------------------------------------------------------------------------
+# ---- laying out ----------------------------------------------------------------------------------
 
 
 def lay_out(conversation: Conversation, requests: Requests, stream: str) -> Sent:
-    """Put a conversation into the order of its requests, in place; where one of them cannot be put together it stays as the log has it."""
+    """Put a conversation into the order of its requests, in place; where one of them cannot be put
+    together it stays as the log has it."""
     answered = requests.answered(stream)
     if not answered:
         return Sent()
@@ -201,8 +245,14 @@ def lay_out(conversation: Conversation, requests: Requests, stream: str) -> Sent
     entries: dict[str, Any] = {}
     for prompt, _ in answered:
         tools = requests.shapes[prompt.shape].get("tools")
-        entries.update((tool["name"], tool) for tool in tools or () if isinstance(tool, dict) and isinstance(tool.get("name"), str))
-    return Sent(requests=len(answered), verified=verified, tools=offered_tools(list(entries.values())))
+        entries.update(
+            (tool["name"], tool)
+            for tool in tools or ()
+            if isinstance(tool, dict) and isinstance(tool.get("name"), str)
+        )
+    return Sent(
+        requests=len(answered), verified=verified, tools=offered_tools(list(entries.values()))
+    )
 
 
 class _CannotError(Exception):
@@ -214,13 +264,18 @@ _Key = tuple[str, int]
 
 
 class _Layout:
-    """Drafts for the messages of requests, each placed once: as a new turn where it is first sent, in the context afterwards."""
+    """Drafts for the messages of requests, each placed once: as a new turn where it is first sent,
+    in the context afterwards."""
 
     def __init__(self, conversation: Conversation, requests: Requests) -> None:
         self._conversation, self._requests = conversation, requests
         self._drafts: dict[_Key, list[TurnDraft]] = {}
         self._keys: list[_Key] = []  # of the messages above the next one
-        self._key_of = {name: (one, place) for one, names in requests.written.items() for place, name in enumerate(names)}
+        self._key_of = {
+            name: (one, place)
+            for one, names in requests.written.items()
+            for place, name in enumerate(names)
+        }
         self._system: dict[str, TurnDraft] = {}
         self._placed: set[int] = set()
         self._gone: dict[_Key, list[str]] = {}
@@ -230,13 +285,18 @@ class _Layout:
         self._in_bases = 0
 
     def of(self, answered: list[tuple[_Prompt, list[str]]]) -> tuple[list[Stretch], int]:
-        """The stretches, and in how many of them the model's message has exactly the request's messages above it."""
+        """The stretches, and in how many of them the model's message has exactly the request's
+        messages above it."""
         line: list[TurnDraft] = []
         verified = looked_at = 0
         for prompt, names in answered:
             hashes = prompt.messages()
             looked_at += len(hashes or ())
-            if hashes is None or looked_at > MAX_MESSAGES or prompt.shape not in self._requests.shapes:
+            if (
+                hashes is None
+                or looked_at > MAX_MESSAGES
+                or prompt.shape not in self._requests.shapes
+            ):
                 raise _CannotError
             self._cleared = []
             wanted = [*self._system_of(prompt), *self._messages(hashes)]
@@ -261,9 +321,14 @@ class _Layout:
         self._placed.add(id(draft))
 
     def _go_to(self, wanted: list[TurnDraft], line: list[TurnDraft]) -> None:
-        """Make `wanted` what stands above the next message: the line goes on, or a new stretch begins."""
+        """Make `wanted` what stands above the next message: the line goes on, or a new stretch
+        begins."""
         fresh = wanted[len(line) :]
-        goes_on = bool(self._stretches) and _same(wanted[: len(line)], line) and all(id(d) not in self._placed for d in fresh)
+        goes_on = (
+            bool(self._stretches)
+            and _same(wanted[: len(line)], line)
+            and all(id(d) not in self._placed for d in fresh)
+        )
         if not goes_on or tuple(self._cleared) != self._stretches[-1].cleared:
             self._in_bases += len(wanted)
             self._open([])
@@ -271,7 +336,8 @@ class _Layout:
                 current = self._stretches[-1]
                 if id(draft) not in self._placed:
                     self._place(draft)
-                elif current.drafts:  # a new message (a summary) above an old one: the order is that of the request
+                # a new message (a summary) above an old one: the order is that of the request
+                elif current.drafts:
                     self._open([*current.base, *current.drafts, draft])
                 else:
                     current.base.append(draft)
@@ -286,7 +352,8 @@ class _Layout:
         self._stretches.append(Stretch(base, tuple(self._cleared)))
 
     def _rest(self) -> None:
-        """What came after the last answer and was never sent; raises where a message of a model was in no request."""
+        """What came after the last answer and was never sent; raises where a message of a model was
+        in no request."""
         tail: list[TurnDraft] = []
         for stretch in self._conversation.stretches:
             for draft in stretch.drafts:
@@ -299,12 +366,16 @@ class _Layout:
         for draft in tail:
             self._place(draft)
 
-    # ---- messages ----------------------------------------------------------------------------------------------
+    # ---- messages --------------------------------------------------------------------------------
 
     def _system_of(self, prompt: _Prompt) -> list[TurnDraft]:
         blocks = self._requests.shapes[prompt.shape].get("system")
         blocks = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
-        texts = [b["text"] for b in blocks or () if isinstance(b, dict) and isinstance(b.get("text"), str)]
+        texts = [
+            b["text"]
+            for b in blocks or ()
+            if isinstance(b, dict) and isinstance(b.get("text"), str)
+        ]
         text = "\n\n".join(one for one in texts if not one.startswith("x-anthropic-billing-header"))
         if not text:
             return []
@@ -340,7 +411,11 @@ class _Layout:
             if blob["role"] == "assistant":
                 yield self._of_blob(_blocks_of(blob))
             elif blob["role"] == "system":
-                texts = [b["text"] for b in _blocks_of(blob) if isinstance(b, dict) and isinstance(b.get("text"), str)]
+                texts = [
+                    b["text"]
+                    for b in _blocks_of(blob)
+                    if isinstance(b, dict) and isinstance(b.get("text"), str)
+                ]
                 yield TurnDraft("user", HARNESS, [Text(one) for one in texts], "reminder")
             else:
                 yield from self._of_user([(block, False, False, "") for block in _blocks_of(blob)])
@@ -354,12 +429,20 @@ class _Layout:
         return draft
 
     def _of_blob(self, blocks: list[Any]) -> TurnDraft:
-        """The message of the log that was sent in other words: the same texts and calls, perhaps without its thinking."""
+        """The message of the log that was sent in other words: the same texts and calls, perhaps
+        without its thinking."""
         sent = [_block(block) for block in blocks]
         said = [block for block in sent if not isinstance(block, Thinking)]
-        callers = (self._conversation.callers.get(block.id) for block in said if isinstance(block, ToolCall))
+        callers = (
+            self._conversation.callers.get(block.id)
+            for block in said
+            if isinstance(block, ToolCall)
+        )
         for draft in (next(callers, None), *self._conversation.by_message.values()):
-            if draft is not None and [block for block in draft.blocks if not isinstance(block, Thinking)] == said:
+            if (
+                draft is not None
+                and [block for block in draft.blocks if not isinstance(block, Thinking)] == said
+            ):
                 return draft
         raise _CannotError
 
@@ -380,11 +463,14 @@ class _Layout:
                 text.blocks.append(found)
                 continue
             before = self._conversation.at.get(uuid)
-            text = TurnDraft("user", who.author, [found], who.tag, before is not None and before.known)
+            text = TurnDraft(
+                "user", who.author, [found], who.tag, before is not None and before.known
+            )
             yield text
 
     def _result(self, result: ToolResult) -> TurnDraft:
-        """The turn of a result; what the model saw counts, where the log's own words for it differ."""
+        """The turn of a result; what the model saw counts, where the log's own words for it
+        differ."""
         draft = self._conversation.answered.get(result.call_id)
         if draft is None:
             return TurnDraft("tool", "environment", [result])
@@ -404,12 +490,16 @@ def _same(one: list[TurnDraft], other: list[TurnDraft]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-# ---- JSON as it was hashed ---------------------------------------------------------------------------------------
+# ---- JSON as it was hashed -----------------------------------------------------------------------
 
 
 def _decode(line: bytes | None) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8", "surrogatepass"), parse_float=_as_written) if line is not None else None
+        value = (
+            json.loads(line.decode("utf-8", "surrogatepass"), parse_float=_as_written)
+            if line is not None
+            else None
+        )
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -432,7 +522,14 @@ def _canonical(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{_canonical(value[key])}" for key in sorted(value)) + "}"
+        return (
+            "{"
+            + ",".join(
+                f"{json.dumps(key, ensure_ascii=False)}:{_canonical(value[key])}"
+                for key in sorted(value)
+            )
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ",".join(map(_canonical, value)) + "]"
     return value.text if isinstance(value, _Number) else json.dumps(value)
@@ -452,11 +549,14 @@ def _hash_of(blocks: list[Any], role: str) -> str:
 
 
 def _hash_of_blocks(texts: list[str], role: str) -> str:
-    return _sha256(f'{{"content":[{",".join(texts)}],"role":{json.dumps(role, ensure_ascii=False)}}}')
+    return _sha256(
+        f'{{"content":[{",".join(texts)}],"role":{json.dumps(role, ensure_ascii=False)}}}'
+    )
 
 
 def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()  # half of a surrogate pair as JSON writes it
+    # half of a surrogate pair as JSON writes it
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _block(value: Any) -> Block:
@@ -469,10 +569,19 @@ def _block(value: Any) -> Block:
         return Text(raw.text or "")
     if raw.type == "thinking":
         return Thinking(raw.thinking or "")
-    if raw.type == "tool_use" and type(raw.input) is dict and raw.id is not None and raw.name is not None and not is_deep(raw.input):
+    if (
+        raw.type == "tool_use"
+        and type(raw.input) is dict
+        and raw.id is not None
+        and raw.name is not None
+        and not is_deep(raw.input)
+    ):
         return ToolCall(raw.id, raw.name, raw.input)
     if raw.type == "tool_result" and raw.tool_use_id is not None:
         return tool_result(raw, raw.tool_use_id)
     if raw.source is not None:
         return Opaque(raw.type or "?", json.dumps({"media_type": raw.source.media_type}))
-    return Opaque(raw.type or "?", "" if is_deep(value) else json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return Opaque(
+        raw.type or "?",
+        "" if is_deep(value) else json.dumps(value, ensure_ascii=False, separators=(",", ":")),
+    )

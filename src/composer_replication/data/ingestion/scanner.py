@@ -1,13 +1,16 @@
-"""A scanner of the user's own as a gate: what it objects to is not stored, and so never trained on, shown or sent.
+"""A scanner of the user's own as a gate: what it objects to is not stored, and so never trained on,
+shown or sent.
 
     check_file(Path("work/.sessions.jsonl"), command=("kingfisher", "scan", "{file}"))     # raises SecretsFoundError
 
-The redactor's rules are few and of one hand; a scanner knows hundreds. The command is run without a shell; "{file}" in it
-stands for the file, which is added at the end where no part of the command names it. Exit code 0 = nothing found, any
-other = something was. What the scanner prints is not repeated: it quotes what it found. It gets a minimal environment, without any key.
+The redactor's rules are few and of one hand; a scanner knows hundreds. The command is run without a
+shell; "{file}" in it stands for the file, which is added at the end where no part of the command
+names it. Exit code 0 = nothing found, any other = something was. What the scanner prints is not
+repeated: it quotes what it found. It gets a minimal environment, without any key.
 
-A scanner of BY_NAME is set up by its name alone, `scanner = "gitleaks"`: with the options that make it look at one file, keep what it
-found to itself and write a report, of which the kinds and lines are told.
+A scanner of BY_NAME is set up by its name alone, `scanner = "gitleaks"`: with the options that make
+it look at one file, keep what it found to itself and write a report, of which the kinds and lines
+are told.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from composer_replication.core.surroundings import program_environment
 
 PLACE, REPORT = "{file}", "{report}"
 FOUND = 9
-"""The exit code that a scanner set up by name is told to use for findings: 1 is also that of its own faults."""
+"""The exit code that a scanner set up by name is told to use for findings: 1 is also that of its
+own faults."""
 _GITLEAKS = (
     "dir",
     PLACE,
@@ -52,7 +56,8 @@ def command_line(command: Sequence[str], path: Path) -> list[str]:
 
 
 def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) -> None:
-    """Run the scanner over a file; raises SecretsFoundError where it objects, ConfigError where it cannot be run."""
+    """Run the scanner over a file; raises SecretsFoundError where it objects, ConfigError where it
+    cannot be run."""
     if len(command) == 1 and command[0] in BY_NAME:
         _check_by_name(path, command[0], timeout_s=timeout_s)
         return
@@ -60,11 +65,14 @@ def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) 
     done = _run(line, timeout_s=timeout_s)
     if done.returncode:
         num_lines = len(done.stdout.splitlines()) + len(done.stderr.splitlines())
-        raise _objection(f"{line[0]!r}", f"exit code {done.returncode}, {num_lines} lines of findings")
+        raise _objection(
+            f"{line[0]!r}", f"exit code {done.returncode}, {num_lines} lines of findings"
+        )
 
 
 def _check_by_name(path: Path, name: str, *, timeout_s: float) -> None:
-    """Run a scanner of BY_NAME and read its report; a fault of the scanner's own is no clean bill."""
+    """Run a scanner of BY_NAME and read its report; a fault of the scanner's own is no clean
+    bill."""
     with scratch_folder(path.with_name("scan")) as folder:
         report = folder / "report.json"
         line = [part.replace(REPORT, str(report)) for part in command_line(BY_NAME[name], path)]
@@ -72,35 +80,53 @@ def _check_by_name(path: Path, name: str, *, timeout_s: float) -> None:
         if done.returncode not in (0, FOUND):
             what = f"the scanner {name!r} failed (exit code {done.returncode})"
             raise ConfigError(
-                what, where=SETTING, fix=f"run it by hand: {' '.join(line[:3])} ...; it has to know these options (8.19 or later)"
+                what,
+                where=SETTING,
+                fix=(
+                    f"run it by hand: {' '.join(line[:3])} ...; it has to know these options (8.19"
+                    " or later)"
+                ),
             )
         kinds = _kinds_of(report, name)
     if kinds or done.returncode:
-        raise _objection(f"{name!r}", ", ".join(f"{kind}: {number}" for kind, number in kinds.most_common()) or "no report")
+        raise _objection(
+            f"{name!r}",
+            ", ".join(f"{kind}: {number}" for kind, number in kinds.most_common()) or "no report",
+        )
 
 
 def _kinds_of(report: Path, name: str) -> Counter[str]:
-    """How many findings of each rule a report of gitleaks holds; what was found is not looked at."""
+    """How many findings of each rule a report of gitleaks holds; what was found is not looked
+    at."""
     text = report.read_text("utf-8", "replace") if report.exists() else ""
     try:
         rows = json.loads(text) if text.strip() else []
         return Counter(str(row["RuleID"]) for row in rows or [])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"the report of the scanner {name!r} cannot be read", where=SETTING, fix="give a command of your own instead"
+            f"the report of the scanner {name!r} cannot be read",
+            where=SETTING,
+            fix="give a command of your own instead",
         ) from error
 
 
 def _run(line: list[str], *, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
     try:
         done = subprocess.run(
-            line, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=program_environment()
+            line,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+            env=program_environment(),
         )
     except OSError as error:
         what = f"the scanner {line[0]!r} cannot be run: {error.strerror or type(error).__name__}"
         raise ConfigError(what, where=SETTING, fix="install it, or give its path") from error
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"the scanner {line[0]!r} was not done within {timeout_s:g} s", where=SETTING) from error
+        raise ConfigError(
+            f"the scanner {line[0]!r} was not done within {timeout_s:g} s", where=SETTING
+        ) from error
     return done
 
 
@@ -108,5 +134,8 @@ def _objection(scanner: str, what: str) -> SecretsFoundError:
     return SecretsFoundError(
         f"the scanner {scanner} objects to the redacted sessions ({what})",
         where=SETTING,
-        fix="nothing was stored; run the scanner on your logs, put what it finds into ingest.redact_words, and ingest again",
+        fix=(
+            "nothing was stored; run the scanner on your logs, put what it finds into"
+            " ingest.redact_words, and ingest again"
+        ),
     )

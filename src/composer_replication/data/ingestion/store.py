@@ -1,14 +1,18 @@
-"""The store: sessions.jsonl accumulates, because agents delete their logs; ingest.json remembers when and where each was seen.
+"""The store: sessions.jsonl accumulates, because agents delete their logs; ingest.json remembers
+when and where each was seen.
 
     record = read_record(work / "ingest.json", sessions=work / "sessions.jsonl")
     plan = plan_merge(work / "sessions.jsonl", fresh, record=record, now="2026-11-22T13:31:56Z")
     write_merged(plan, out)        # only where plan.is_changed
 
-A session is known by its id and by what it holds. The same log read again gives way to the newer reading (other settings, other words to
-redact); a log that has grown replaces what it grew from; one that holds less than the store never replaces it; one that differs without
-being a continuation is kept apart under a name of its own (s1~2). What was not met this time stays as it is, byte for byte.
+A session is known by its id and by what it holds. The same log read again gives way to the newer
+reading (other settings, other words to redact); a log that has grown replaces what it grew from;
+one that holds less than the store never replaces it; one that differs without being a continuation
+is kept apart under a name of its own (s1~2). What was not met this time stays as it is, byte for
+byte.
 
-Only one session at a time is in memory, and of all others the place in the file, a hash and the ids of their calls as numbers.
+Only one session at a time is in memory, and of all others the place in the file, a hash and the ids
+of their calls as numbers.
 """
 
 from __future__ import annotations
@@ -41,8 +45,9 @@ class _Place(NamedTuple):
 class StoreUpdate:
     """What becomes of each session of the store, and what is added.
 
-    `outcomes` are names of sessions by what became of them: added, grown, reread, same, shorter, apart, copies, forgotten, cleaned
-    (redacted anew), gone (not among these logs). `names` leads from the names of this reading to those in the store.
+    `outcomes` are names of sessions by what became of them: added, grown, reread, same, shorter,
+    apart, copies, forgotten, cleaned (redacted anew), gone (not among these logs). `names` leads
+    from the names of this reading to those in the store.
     """
 
     store: Path
@@ -65,7 +70,8 @@ def base_name(session_id: str) -> str:
 
 
 def covers(long: tuple[Turn, ...], short: tuple[Turn, ...]) -> bool:
-    """Whether every turn of `short` stands in `long`, in the same order; a message that was cut off may have grown."""
+    """Whether every turn of `short` stands in `long`, in the same order; a message that was cut off
+    may have grown."""
     rest = iter(long)
     return all(any(_continues(turn, one) for turn in rest) for one in short)
 
@@ -83,9 +89,11 @@ def plan_merge(
     mark: str = "",
     clean: Callable[[Session], Session] | None = None,
 ) -> StoreUpdate:
-    """Decide what becomes of the sessions in `store` and `fresh`; writes nothing. `record` is brought up to date.
+    """Decide what becomes of the sessions in `store` and `fresh`; writes nothing. `record` is
+    brought up to date.
 
-    `clean` redacts a stored session anew; it is applied where the session was stored under another `mark` (other words, another version).
+    `clean` redacts a stored session anew; it is applied where the session was stored under another
+    `mark` (other words, another version).
     """
     plan = StoreUpdate(store=store, record=record)
     for raw in raw_sessions(store) if store.exists() else ():
@@ -114,7 +122,15 @@ def write_merged(plan: StoreUpdate, stream: BinaryIO) -> int:
 class _Merge:
     """One pass over the fresh sessions, then one over the names of the store."""
 
-    def __init__(self, plan: StoreUpdate, fresh: Path, *, now: str, mark: str, clean: Callable[[Session], Session] | None) -> None:
+    def __init__(
+        self,
+        plan: StoreUpdate,
+        fresh: Path,
+        *,
+        now: str,
+        mark: str,
+        clean: Callable[[Session], Session] | None,
+    ) -> None:
         self.plan, self.fresh, self.now, self.mark, self.clean = plan, fresh, now, mark, clean
         self.record = plan.record
         self.family: dict[str, list[str]] = defaultdict(list)
@@ -128,12 +144,17 @@ class _Merge:
         for raw in raw_sessions(self.fresh):
             self._meet(raw, calls)
         for name in self.plan.order:
-            if name not in self.met and self.clean is not None and self.record.sessions[name].mark != self.mark:
+            if (
+                name not in self.met
+                and self.clean is not None
+                and self.record.sessions[name].mark != self.mark
+            ):
                 self._clean(name)
         self.plan.outcomes["gone"] = [name for name in self.plan.order if name not in self.met]
 
     def _calls_of(self, names: list[str]) -> set[int]:
-        """The calls of sessions whose logs are not met this time: what a later session copied from them is still known as copied."""
+        """The calls of sessions whose logs are not met this time: what a later session copied from
+        them is still known as copied."""
         found: set[int] = set()
         for name in names:
             place = self.plan.old[name]
@@ -142,11 +163,17 @@ class _Merge:
         return found
 
     def _meet(self, raw: RawSession, calls: set[int]) -> None:
-        plan, seen = self.plan, Seen.of(raw.header, first_seen=self.now, last_seen=self.now, mark=self.mark)
+        plan, seen = (
+            self.plan,
+            Seen.of(raw.header, first_seen=self.now, last_seen=self.now, mark=self.mark),
+        )
         # A subagent goes with its session, wherever it ran; a session stands before its subagents.
         parent = raw.header["session"].get("parent") or {}
-        known = bool(self.family[base_name(raw.id)])  # it was not removed with the others, so it was not meant
-        if (not known and self.record.is_forgotten(base_name(raw.id), seen)) or parent.get("session_id") in plan.outcomes["forgotten"]:
+        # it was not removed with the others, so it was not meant
+        known = bool(self.family[base_name(raw.id)])
+        if (not known and self.record.is_forgotten(base_name(raw.id), seen)) or parent.get(
+            "session_id"
+        ) in plan.outcomes["forgotten"]:
             plan.outcomes["forgotten"].append(raw.id)
             return
         decoded = raw.decode(where=str(self.fresh))
@@ -169,13 +196,24 @@ class _Merge:
         plan.is_changed = True
         if name not in plan.old:
             plan.order.append(name)
-        as_read = outcome != "shorter" and (session.id, session.copied, session.parent) == (raw.id, decoded.copied, decoded.parent)
-        plan.new[name] = (self.fresh, raw.offset, len(raw.data)) if as_read else session_bytes(session)
+        as_read = outcome != "shorter" and (session.id, session.copied, session.parent) == (
+            raw.id,
+            decoded.copied,
+            decoded.parent,
+        )
+        plan.new[name] = (
+            (self.fresh, raw.offset, len(raw.data)) if as_read else session_bytes(session)
+        )
 
     def _linked(self, session: Session, calls: set[int]) -> Session:
-        """The session with its parent under the name that it has in the store, and what it copied from sessions of earlier ingests told."""
+        """The session with its parent under the name that it has in the store, and what it copied
+        from sessions of earlier ingests told."""
         parent = session.parent
-        if parent is not None and (name := self.plan.names.get(parent.session_id, parent.session_id)) != parent.session_id:
+        if (
+            parent is not None
+            and (name := self.plan.names.get(parent.session_id, parent.session_id))
+            != parent.session_id
+        ):
             session = replace(session, parent=replace(parent, session_id=name))
         copied = copied_turns(session, calls) if calls else 0
         return replace(session, copied=copied) if copied > session.copied else session
@@ -186,9 +224,14 @@ class _Merge:
         for name in sorted(family, key=lambda n: self.plan.old[n].log_sha256 != seen.log_sha256):
             old = self._stored(name)
             session = replace(session, id=name)
-            if old.copied > session.copied and old.turns[: old.copied] == session.turns[: old.copied]:
+            if (
+                old.copied > session.copied
+                and old.turns[: old.copied] == session.turns[: old.copied]
+            ):
                 session = replace(session, copied=old.copied)
-            if replace(session, source=old.source, started=old.started, ended=old.ended) == old and self._is_clean(name):
+            if replace(
+                session, source=old.source, started=old.started, ended=old.ended
+            ) == old and self._is_clean(name):
                 return name, "same", old
             if seen.log_sha256 and self.plan.old[name].log_sha256 == seen.log_sha256:
                 return name, "reread", session
@@ -202,7 +245,11 @@ class _Merge:
         while name in taken:
             count += 1
             name = f"{base_name(session.id)}~{count}"
-        return name, "apart" if self.family[base_name(session.id)] else "added", replace(session, id=name)
+        return (
+            name,
+            "apart" if self.family[base_name(session.id)] else "added",
+            replace(session, id=name),
+        )
 
     def _is_clean(self, name: str) -> bool:
         return self.clean is None or self.record.sessions[name].mark == self.mark
@@ -210,7 +257,9 @@ class _Merge:
     def _stored(self, name: str) -> Session:
         """A session of the store as it would be stored today."""
         place = self.plan.old[name]
-        session = raw_session_at(self.plan.store, place.offset, place.length).decode(where=str(self.plan.store))
+        session = raw_session_at(self.plan.store, place.offset, place.length).decode(
+            where=str(self.plan.store)
+        )
         return session if self._is_clean(name) or self.clean is None else self.clean(session)
 
     def _clean(self, name: str) -> None:

@@ -4,9 +4,11 @@
     aims(turn, scene)              # which tool on which target: ("edit", "a.py")
     intents(turn)                  # what for: {"read"}, {"run_test"}
 
-The three are the tiers of agreement, from strict to loose; a judge is the fourth (agree.py). Parallel calls are compared as sets. An edit
-counts by what the file would read afterwards where the context shows the file, so an edit of one line, an edit of the whole function
-and a new file with the same text are one action. Nothing is repaired: a name that is not on offer stays the name that was said.
+The three are the tiers of agreement, from strict to loose; a judge is the fourth (agree.py).
+Parallel calls are compared as sets. An edit counts by what the file would read afterwards where the
+context shows the file, so an edit of one line, an edit of the whole function and a new file with
+the same text are one action. Nothing is repaired: a name that is not on offer stays the name that
+was said.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ from typing import Any
 
 from composer_replication.core.trace import Session, ToolCall, Turn
 from composer_replication.data.replay.agent_tools import PATHS, change_of, kind_of, path_of
-from composer_replication.data.replay.viewed_files import apply_change, files_in_view, resulting_change
+from composer_replication.data.replay.viewed_files import (
+    apply_change,
+    files_in_view,
+    resulting_change,
+)
 from composer_replication.data.sites.shell import parse, shell_command
 
 SAY = ""
@@ -35,9 +41,24 @@ _INTENT_OF: Mapping[str, Intent] = {
     **{kind: kind for kind in ("read", "edit", "search", "list", "ask", "plan", "delegate")},
 }
 _ONE_TOOL = frozenset(("shell",))
-"""Kinds whose tools do the same under every name; a reader of another name may read otherwise (pages, line numbers)."""
+"""Kinds whose tools do the same under every name; a reader of another name may read otherwise
+(pages, line numbers)."""
 _COSMETIC = frozenset(("description", "timeout", "timeout_ms", "explanation"))
-_TEST_PROGRAMS = frozenset(("pytest", "tox", "nox", "jest", "vitest", "mocha", "rspec", "phpunit", "ctest", "unittest", "playwright"))
+_TEST_PROGRAMS = frozenset(
+    (
+        "pytest",
+        "tox",
+        "nox",
+        "jest",
+        "vitest",
+        "mocha",
+        "rspec",
+        "phpunit",
+        "ctest",
+        "unittest",
+        "playwright",
+    )
+)
 _TEST_WORDS = frozenset(("test", "tests", "check"))
 _SEARCH_PROGRAMS = frozenset(("grep", "egrep", "fgrep", "rg", "find", "fd", "ag"))
 _READ_PROGRAMS = frozenset(("cat", "head", "tail", "less", "sed", "awk", "nl", "bat", "jq"))
@@ -57,9 +78,11 @@ class MessageAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonContext:
-    """What a comparison may know of the place where a message stands: the folder, the tools on offer, the files that are in view.
+    """What a comparison may know of the place where a message stands: the folder, the tools on
+    offer, the files that are in view.
 
-    Example: ComparisonContext(cwd="/repo", offered=frozenset({"Read", "Bash"}), files={"a.py": "x = 1\\n"})
+    Example: ComparisonContext(cwd="/repo", offered=frozenset({"Read", "Bash"}), files={"a.py": "x =
+    1\\n"})
     """
 
     cwd: str = ""
@@ -71,13 +94,19 @@ NOWHERE = ComparisonContext()
 
 
 def comparison_context(session: Session, turn: int) -> ComparisonContext:
-    """The scene of one turn: its session's folder and tools, and the files as its context shows them."""
-    files = files_in_view(session.context(turn), relative=lambda path: relative_path(path, cwd=session.cwd))
-    return ComparisonContext(cwd=session.cwd, offered=frozenset(tool.name for tool in session.tools), files=files)
+    """The scene of one turn: its session's folder and tools, and the files as its context shows
+    them."""
+    files = files_in_view(
+        session.context(turn), relative=lambda path: relative_path(path, cwd=session.cwd)
+    )
+    return ComparisonContext(
+        cwd=session.cwd, offered=frozenset(tool.name for tool in session.tools), files=files
+    )
 
 
 def canonical_action(turn: Turn, scene: ComparisonContext = NOWHERE) -> MessageAction:
-    """What a message does, so that equal actions are equal: order of calls and of arguments, spaces and words beside calls do not count.
+    """What a message does, so that equal actions are equal: order of calls and of arguments, spaces
+    and words beside calls do not count.
 
     >>> from composer_replication.core.trace import Text
     >>> one = Turn(role="assistant", author="a", blocks=(Text("I look."), ToolCall("c1", "edit", {"old": "1", "new": "2"})))
@@ -92,17 +121,25 @@ def canonical_action(turn: Turn, scene: ComparisonContext = NOWHERE) -> MessageA
     after: dict[str, str] = {}
     for call in turn.calls:
         path = changed_path(call, scene)
-        text = apply_change(after.get(path, scene.files[path]), change_of(call)) if path in scene.files else None
+        text = (
+            apply_change(after.get(path, scene.files[path]), change_of(call))
+            if path in scene.files
+            else None
+        )
         if text is not None and _is_on_offer(call, scene):
             after[path] = text
         else:
             parts.add(_spelt(call, scene))
-    parts |= {(_label("edit"), _dumps([path, *resulting_change(scene.files[path], text)])) for path, text in after.items()}
+    parts |= {
+        (_label("edit"), _dumps([path, *resulting_change(scene.files[path], text)]))
+        for path, text in after.items()
+    }
     return MessageAction(tuple(sorted(parts)))
 
 
 def aims(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[tuple[str, str]]:
-    """Which kind of tool each call takes to which target: a file, or a program with its operands; words alone aim at nothing.
+    """Which kind of tool each call takes to which target: a file, or a program with its operands;
+    words alone aim at nothing.
 
     >>> sorted(aims(Turn(role="assistant", author="a", blocks=(ToolCall("c", "Bash", {"command": "pytest -x tests/a.py"}),))))
     [(':shell:', 'pytest tests/a.py')]
@@ -113,7 +150,8 @@ def aims(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[tuple[str,
 
 
 def intents(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[Intent]:
-    """What a message is for, one word per call; without calls: "ask" where it ends with a question, else "finish".
+    """What a message is for, one word per call; without calls: "ask" where it ends with a question,
+    else "finish".
 
     >>> sorted(intents(Turn(role="assistant", author="a", blocks=(ToolCall("c", "Bash", {"command": "cd x && grep -n foo a.py"}),))))
     ['search']
@@ -125,18 +163,23 @@ def intents(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[Intent]
 
 
 def relative_path(path: str, *, cwd: str) -> str:
-    """A path as seen from the session's folder: relative_path("/repo/./a.py", cwd="/repo") -> "a.py"."""
+    """A path as seen from the session's folder: relative_path("/repo/./a.py", cwd="/repo") ->
+    "a.py"."""
     path = path.replace("/./", "/").removeprefix("./")
-    return path[len(cwd.rstrip("/")) + 1 :] if cwd and path.startswith(cwd.rstrip("/") + "/") else path
+    return (
+        path[len(cwd.rstrip("/")) + 1 :] if cwd and path.startswith(cwd.rstrip("/") + "/") else path
+    )
 
 
 def changed_path(call: ToolCall, scene: ComparisonContext) -> str:
-    """The file that a call would change, as seen from the session's folder; "" where it changes none that can be told."""
+    """The file that a call would change, as seen from the session's folder; "" where it changes
+    none that can be told."""
     return _path(call.arguments, scene) if change_of(call) else ""
 
 
 def _label(kind: str) -> str:
-    """How a kind of tool is written where the name of a tool stands, so that no tool can be called that."""
+    """How a kind of tool is written where the name of a tool stands, so that no tool can be called
+    that."""
     return f":{kind}:"
 
 
@@ -145,21 +188,31 @@ def _is_on_offer(call: ToolCall, scene: ComparisonContext) -> bool:
 
 
 def _spelt(call: ToolCall, scene: ComparisonContext) -> tuple[str, str]:
-    """One call in one spelling: shells under one name where on offer, paths from the folder, a command without what does not matter."""
+    """One call in one spelling: shells under one name where on offer, paths from the folder, a
+    command without what does not matter."""
     kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
     name = _label(kind) if kind in _ONE_TOOL else call.name
     command = shell_command(call.name, call.arguments) if kind == "shell" else None
     if command is not None:
-        rest = {k: v for k, v in call.arguments.items() if k not in _COSMETIC and k not in ("command", "cmd", "script")}
+        rest = {
+            k: v
+            for k, v in call.arguments.items()
+            if k not in _COSMETIC and k not in ("command", "cmd", "script")
+        }
         return name, _dumps({"command": _command(command, scene.cwd), **rest})
     if not scene.cwd:
         return name, _dumps(call.arguments)
-    paths = {k: relative_path(v, cwd=scene.cwd) for k, v in call.arguments.items() if k in PATHS and isinstance(v, str)}
+    paths = {
+        k: relative_path(v, cwd=scene.cwd)
+        for k, v in call.arguments.items()
+        if k in PATHS and isinstance(v, str)
+    }
     return name, _dumps({**call.arguments, **paths})
 
 
 def _command(text: str, cwd: str) -> str:
-    """A command line without the blanks between its words, and without going to the folder where it is anyhow."""
+    """A command line without the blanks between its words, and without going to the folder where it
+    is anyhow."""
     text = text.strip()
     if "<<" not in text:
         text = _QUOTED_OR_BLANK.sub(lambda found: found[1] or " ", text)
@@ -193,15 +246,28 @@ def _intent(call: ToolCall, scene: ComparisonContext) -> Intent:
     command = shell_command(call.name, call.arguments) if kind == "shell" else None
     if command is None:
         return _INTENT_OF.get(kind, "other")
-    found = {_program(s.name, s.words) for s in parse(command).simple if s.name not in ("cd", "echo", "export", "true")}
-    return next((intent for intent in ("run_test", "run", "search", "read", "list") if intent in found), "run")
+    found = {
+        _program(s.name, s.words)
+        for s in parse(command).simple
+        if s.name not in ("cd", "echo", "export", "true")
+    }
+    return next(
+        (intent for intent in ("run_test", "run", "search", "read", "list") if intent in found),
+        "run",
+    )
 
 
 def _program(name: str, words: Iterable[str]) -> Intent:
     words = tuple(words)
-    if name in _TEST_PROGRAMS or (words and (words[0] in _TEST_WORDS or any(w in _TEST_PROGRAMS for w in words[:2]))):
+    if name in _TEST_PROGRAMS or (
+        words and (words[0] in _TEST_WORDS or any(w in _TEST_PROGRAMS for w in words[:2]))
+    ):
         return "run_test"
-    for programs, intent in ((_SEARCH_PROGRAMS, "search"), (_READ_PROGRAMS, "read"), (_LIST_PROGRAMS, "list")):
+    for programs, intent in (
+        (_SEARCH_PROGRAMS, "search"),
+        (_READ_PROGRAMS, "read"),
+        (_LIST_PROGRAMS, "list"),
+    ):
         if name in programs:
             return intent
     return "run"

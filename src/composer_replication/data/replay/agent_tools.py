@@ -1,4 +1,5 @@
-"""What the tools of coding agents are called, and where their calls keep the file, the old text and the new one.
+"""What the tools of coding agents are called, and where their calls keep the file, the old text and
+the new one.
 
 kind_of("str_replace")                 -> "edit"
 path_of({"file_path": "a.py"})         -> "a.py"
@@ -20,11 +21,18 @@ _NAMES: Mapping[str, frozenset[str]] = {
     "shell": frozenset(SHELL_TOOLS),
     "read": word_set("Read read read_file view_file open_file view cat NotebookRead"),
     "write": word_set("Write write write_file create_file create"),
-    "edit": word_set("Edit edit edit_file str_replace patch replace replace_in_file search_replace MultiEdit NotebookEdit apply_patch"),
-    "search": word_set("Grep grep search find_text search_files ripgrep search_file_content codebase_search"),
+    "edit": word_set(
+        "Edit edit edit_file str_replace patch replace replace_in_file search_replace MultiEdit"
+        " NotebookEdit apply_patch"
+    ),
+    "search": word_set(
+        "Grep grep search find_text search_files ripgrep search_file_content codebase_search"
+    ),
     "list": word_set("LS ls Glob glob list_files list_dir list_directory find"),
     "ask": word_set("AskUserQuestion ask_user ask_followup_question ask"),
-    "plan": word_set("TodoWrite todo_write update_plan ExitPlanMode EnterPlanMode TaskCreate TaskUpdate think"),
+    "plan": word_set(
+        "TodoWrite todo_write update_plan ExitPlanMode EnterPlanMode TaskCreate TaskUpdate think"
+    ),
     "delegate": word_set("Task Agent spawn_agent delegate"),
     "test": word_set("run_tests run_test test"),
     "web": word_set("WebFetch WebSearch web_search fetch"),
@@ -37,7 +45,8 @@ _TEXT = ("content", "text", "file_text")
 
 
 def kind_of(tool: str) -> str:
-    """What a tool is for, by its name: shell, read, write, edit, search, list, ask, plan, delegate, test, web; "" where unknown."""
+    """What a tool is for, by its name: shell, read, write, edit, search, list, ask, plan, delegate,
+    test, web; "" where unknown."""
     return _KIND_OF.get(tool, "")
 
 
@@ -47,7 +56,8 @@ def path_of(arguments: Mapping[str, Any]) -> str:
 
 
 def change_of(call: ToolCall) -> Change:
-    """The replacements that a call asks for; () where it changes no file, or not in a way that can be told.
+    """The replacements that a call asks for; () where it changes no file, or not in a way that can
+    be told.
 
     >>> change_of(ToolCall("c", "Edit", {"file_path": "a.py", "old_string": "1", "new_string": "2"}))
     (('1', '2', False),)

@@ -1,16 +1,20 @@
-"""Do the answers agree? Compared in tiers from strict to loose; families have votes, models have not; and a pair needs more than votes.
+"""Do the answers agree? Compared in tiers from strict to loose; families have votes, models have
+not; and a pair needs more than votes.
 
     verdict = agree(own, answers, min_families=3)
     verdict.outcome          # "pair": `verdict.chosen` is preferred to what the student did
     verdict.record()         # tier, families, evidence and prices, as they are stored on the pair
 
-Families are counted, not models: models of one family make the same mistakes, and agreement of many models is weak evidence
-anyhow (Correlated Errors, arXiv 2506.07962). With two of three, slips of the teachers gave wrong majorities at 5-8 % of the places,
-which was enough to destroy the student; so the default of `replay.min_families` is unanimity of three. For the same reason agreement
-alone can be asked to bring evidence: an error that the student's own call raised, or a gap that somebody measured.
+Families are counted, not models: models of one family make the same mistakes, and agreement of many
+models is weak evidence anyhow (Correlated Errors, arXiv 2506.07962). With two of three, slips of
+the teachers gave wrong majorities at 5-8 % of the places, which was enough to destroy the student;
+so the default of `replay.min_families` is unanimity of three. For the same reason agreement alone
+can be asked to bring evidence: an error that the student's own call raised, or a gap that somebody
+measured.
 
-Tiers: "exact" (the same would be done), "target" (the same kind of tool on the same file or program), "intent" (the same sort of step),
-"judge" (a model says so). A looser tier is looked at only where the stricter ones gave nothing.
+Tiers: "exact" (the same would be done), "target" (the same kind of tool on the same file or
+program), "intent" (the same sort of step), "judge" (a model says so). A looser tier is looked at
+only where the stricter ones gave nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +27,14 @@ from typing import Any, Literal, get_args
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
-from composer_replication.data.replay.actions import NOWHERE, ComparisonContext, MessageAction, aims, canonical_action, intents
+from composer_replication.data.replay.actions import (
+    NOWHERE,
+    ComparisonContext,
+    MessageAction,
+    aims,
+    canonical_action,
+    intents,
+)
 
 Outcome = Literal["pair", "agreed", "no_consensus", "none"]
 Tier = Literal["exact", "target", "intent", "judge"]
@@ -34,10 +45,12 @@ MIN_AGREED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Somebody who says whether two messages amount to the same; None = undecided, which counts as no.
+    """Somebody who says whether two messages amount to the same; None = undecided, which counts as
+    no.
 
-    A judge of the student's family, or of a family whose answer it would judge, favours its own (Preference Leakage, arXiv 2502.01534):
-    such a judge is not asked. `name` and `usd` are who it is and what it was paid at this place, for the pair's record.
+    A judge of the student's family, or of a family whose answer it would judge, favours its own
+    (Preference Leakage, arXiv 2502.01534): such a judge is not asked. `name` and `usd` are who it
+    is and what it was paid at this place, for the pair's record.
     Example: Judge(family="mistral", same=lambda one, other: one.text == other.text)
     """
 
@@ -51,15 +64,17 @@ class Judge:
 class Agreement:
     """What came of the answers at one turn.
 
-    "pair": `chosen` was given by at least `min_families` families and is not what the student did. "agreed": at least two families
-    did what the student did, and no other action has as many. "no_consensus": neither, and no other action has a majority against
-    the student's. "none": no pair and no anchor, for `reason`:
-    no_text_or_call (the student did nothing that could be compared), too_few_families (fewer than two that are not the student's own),
-    outvoted (at least two families, and more than gave the student's action, gave another one: too few for a pair, too many for
-    an anchor), after_error (the environment had just said what was wrong, so the student was told and the teachers, too), erred (its own
-    call raised an error: never an anchor, even where the teachers would have made the same mistake), no_evidence (the families agree on
-    another action, and nothing but their agreement speaks for it).
-    `families` are those that gave `chosen` or, for "agreed", the student's action; `prices` are the dollars paid to every teacher here and
+    "pair": `chosen` was given by at least `min_families` families and is not what the student did.
+    "agreed": at least two families did what the student did, and no other action has as many.
+    "no_consensus": neither, and no other action has a majority against the student's. "none": no
+    pair and no anchor, for `reason`: no_text_or_call (the student did nothing that could be
+    compared), too_few_families (fewer than two that are not the student's own), outvoted (at least
+    two families, and more than gave the student's action, gave another one: too few for a pair, too
+    many for an anchor), after_error (the environment had just said what was wrong, so the student
+    was told and the teachers, too), erred (its own call raised an error: never an anchor, even
+    where the teachers would have made the same mistake), no_evidence (the families agree on another
+    action, and nothing but their agreement speaks for it). `families` are those that gave `chosen`
+    or, for "agreed", the student's action; `prices` are the dollars paid to every teacher here and
     to the judge; `judge` is who that was, where its word decided.
     """
 
@@ -76,11 +91,17 @@ class Agreement:
     judge: str = ""
 
     def record(self) -> dict[str, Any]:
-        """What is stored on a pair, e.g. {"tier": "exact", "families": ["a", "b"], "of": 3, "evidence": ["own_errored"], "usd": {...}}."""
+        """What is stored on a pair, e.g. {"tier": "exact", "families": ["a", "b"], "of": 3,
+        "evidence": ["own_errored"], "usd": {...}}."""
         families = {"tier": self.tier, "families": list(self.families), "of": self.num_families}
         if self.judge:
             families["judge"] = self.judge
-        return {**families, "own_family_left_out": self.num_own_family, "evidence": list(self.evidence), "usd": dict(self.prices)}
+        return {
+            **families,
+            "own_family_left_out": self.num_own_family,
+            "evidence": list(self.evidence),
+            "usd": dict(self.prices),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +120,12 @@ class AnsweredTurn:
 
 
 def weigh_place(
-    place: AnsweredTurn, *, min_families: int, tiers: Sequence[Tier] = ("exact",), judge: Judge | None = None, need_evidence: bool = False
+    place: AnsweredTurn,
+    *,
+    min_families: int,
+    tiers: Sequence[Tier] = ("exact",),
+    judge: Judge | None = None,
+    need_evidence: bool = False,
 ) -> Agreement:
     """`agree` on a place, e.g. weigh_place(place, min_families=3).outcome -> "pair"."""
     return agree(
@@ -133,9 +159,10 @@ def agree(
 ) -> Agreement:
     """Weigh the answers to one turn against what the student did there.
 
-    `own_family` is the family of the turn's author: its answers are left out, and counted. `after_error`: the turn follows an error
-    result; only agreement counts there. `erred`: the turn's own call raised an error; it can lose a pair, but is no anchor.
-    `evidence` names what else speaks against the student's action; with `need_evidence` there is no pair without any.
+    `own_family` is the family of the turn's author: its answers are left out, and counted.
+    `after_error`: the turn follows an error result; only agreement counts there. `erred`: the
+    turn's own call raised an error; it can lose a pair, but is no anchor. `evidence` names what
+    else speaks against the student's action; with `need_evidence` there is no pair without any.
     """
     others = [answer for answer in answers if not own_family or answer.family != own_family]
     prices: dict[str, float] = defaultdict(float)
@@ -162,7 +189,13 @@ def agree(
             continue
         by = judge.name if tier == "judge" and judge is not None else ""
         verdict = _weigh(
-            own, others, read, partial(told, tier=tier, judge=by), min_families=min_families, after_error=after_error, erred=erred
+            own,
+            others,
+            read,
+            partial(told, tier=tier, judge=by),
+            min_families=min_families,
+            after_error=after_error,
+            erred=erred,
         )
         if verdict.outcome == "pair" and need_evidence and not evidence:
             return told(outcome="none", reason="no_evidence", tier=tier)
@@ -177,7 +210,8 @@ Read = Callable[[Turn], Hashable]
 
 
 def comparison_of(tier: Tier, scene: ComparisonContext = NOWHERE) -> Read:
-    """How a tier compares messages without asking anybody; what a judge would put together is read exactly here.
+    """How a tier compares messages without asking anybody; what a judge would put together is read
+    exactly here.
 
     Example: read = comparison_of("target"); read(one) == read(other)
     """
@@ -189,27 +223,45 @@ def comparison_of(tier: Tier, scene: ComparisonContext = NOWHERE) -> Read:
 
 
 def _reader(
-    tier: Tier, own: Turn, answers: Sequence[Answer], *, scene: ComparisonContext, judge: Judge | None, own_family: str
+    tier: Tier,
+    own: Turn,
+    answers: Sequence[Answer],
+    *,
+    scene: ComparisonContext,
+    judge: Judge | None,
+    own_family: str,
 ) -> Read | None:
     if tier != "judge":
         return comparison_of(tier, scene)
     families = {own_family, *(answer.family for answer in answers)}
-    return _judged(own, answers, judge, scene=scene) if judge is not None and judge.family not in families else None
+    return (
+        _judged(own, answers, judge, scene=scene)
+        if judge is not None and judge.family not in families
+        else None
+    )
 
 
-def _judged(own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: ComparisonContext) -> Read:
-    """Groups as a judge sees them: each message joins the first group whose first message it is the same as."""
+def _judged(
+    own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: ComparisonContext
+) -> Read:
+    """Groups as a judge sees them: each message joins the first group whose first message it is the
+    same as."""
     leaders: list[Turn] = []
     group: dict[MessageAction, int] = {}
     for turn in (own, *(answer.turn for answer in answers)):
         action = canonical_action(turn, scene)
         if not action.parts or action in group:
             continue
-        found = next((number for number, leader in enumerate(leaders) if judge.same(leader, turn)), len(leaders))
+        found = next(
+            (number for number, leader in enumerate(leaders) if judge.same(leader, turn)),
+            len(leaders),
+        )
         if found == len(leaders):
             leaders.append(turn)
         group[action] = found
-    return lambda turn: str(group[action]) if (action := canonical_action(turn, scene)).parts else ""
+    return lambda turn: (
+        str(group[action]) if (action := canonical_action(turn, scene)).parts else ""
+    )
 
 
 def _weigh(
@@ -231,12 +283,25 @@ def _weigh(
     if most >= min_families and len(best) == 1 and most > len(own_families):
         if after_error:
             return told(outcome="none", reason="after_error")
-        given = [answer for answer in others if read(answer.turn) == best[0] and answer.family in rivals[best[0]]]
-        return told(outcome="pair", chosen=_commonest(given), families=_sorted(rivals[best[0]]), teachers=_teachers(given))
+        given = [
+            answer
+            for answer in others
+            if read(answer.turn) == best[0] and answer.family in rivals[best[0]]
+        ]
+        return told(
+            outcome="pair",
+            chosen=_commonest(given),
+            families=_sorted(rivals[best[0]]),
+            teachers=_teachers(given),
+        )
     if erred:
         return told(outcome="none", reason="erred")
     if len(own_families) >= MIN_AGREED and most < len(own_families):
-        given = [answer for answer in others if read(answer.turn) == done and answer.family in own_families]
+        given = [
+            answer
+            for answer in others
+            if read(answer.turn) == done and answer.family in own_families
+        ]
         return told(outcome="agreed", families=_sorted(own_families), teachers=_teachers(given))
     if after_error:
         return told(outcome="none", reason="after_error")
@@ -246,7 +311,8 @@ def _weigh(
 
 
 def supporters(answers: Sequence[Answer], read: Read) -> dict[Hashable, frozenset[str]]:
-    """Which families gave an action. A family has one vote: what most of its models did; where they are divided, it has none."""
+    """Which families gave an action. A family has one vote: what most of its models did; where they
+    are divided, it has none."""
     by_family: dict[str, Counter[Hashable]] = defaultdict(Counter)
     for answer in answers:
         by_family[answer.family][read(answer.turn)] += 1

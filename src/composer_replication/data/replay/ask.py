@@ -1,11 +1,13 @@
-"""Ask at every turn of a session what others would have done, and turn their agreement into preferences and anchors.
+"""Ask at every turn of a session what others would have done, and turn their agreement into
+preferences and anchors.
 
     for asked in replay(sessions, ask, min_families=3):
         asked.answers            # what each teacher would have done there
         asked.result             # a Preference, an Anchor, or NoResult(reason="outvoted")
 
-`ask(session, turn)` returns the answers to one turn; who is asked, and what that costs, is the caller's. Copied turns (they are
-asked about in the session they come from), messages without words or calls and those a human cut off are not asked about.
+`ask(session, turn)` returns the answers to one turn; who is asked, and what that costs, is the
+caller's. Copied turns (they are asked about in the session they come from), messages without words
+or calls and those a human cut off are not asked about.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from composer_replication.data.replay.counter_evidence import GAP, spoken_agains
 from composer_replication.data.replay.model_families import family_of as maker_of
 
 Ask = Callable[[Session, int], tuple[Answer, ...] | None]
-"""The asker: what each teacher would do at turn `turn` of a session, given the context the student had; None = nobody was asked."""
+"""The asker: what each teacher would do at turn `turn` of a session, given the context the student
+had; None = nobody was asked."""
 Fails = Callable[[Session, int, Turn], bool]
 """Whether a message would raise an error at a turn, where that can be tried."""
 Gap = Callable[[Session, int, Turn], float | None]
-"""How much further a message would lead than the student's own, where that can be measured; None where it cannot."""
+"""How much further a message would lead than the student's own, where that can be measured; None
+where it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,8 @@ class NoResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One turn of a model: the answers to it (none where it was not asked about), what they amount to, and what was weighed."""
+    """One turn of a model: the answers to it (none where it was not asked about), what they amount
+    to, and what was weighed."""
 
     session_id: str
     turn: int
@@ -74,11 +79,12 @@ def replay(
 ) -> Iterator[Asked]:
     """Every assistant turn of every session, in order, with its answers and what they amount to.
 
-    `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the teachers' families. With
-    `need_evidence` agreement alone makes no pair: the student's message has to have failed (evidence.py), or `gap` has to measure more
-    than 0. `tiers` says how alike answers have to be (agree.py), and `judge` who decides at a place (judging.py).
-    `fails` tries a message where there is an environment to try it in: teachers may share a mistake, and what raises an error is
-    preferred to nothing.
+    `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the
+    teachers' families. With `need_evidence` agreement alone makes no pair: the student's message
+    has to have failed (evidence.py), or `gap` has to measure more than 0. `tiers` says how alike
+    answers have to be (agree.py), and `judge` who decides at a place (judging.py). `fails` tries a
+    message where there is an environment to try it in: teachers may share a mistake, and what
+    raises an error is preferred to nothing.
     """
     for session in sessions:
         errors = failed_turns(session)
@@ -86,10 +92,20 @@ def replay(
             if turn.role != "assistant":
                 continue
             if reason := why_not_asked(session, number):
-                yield Asked(session_id=session.id, turn=number, answers=(), result=_no(session, number, reason))
+                yield Asked(
+                    session_id=session.id,
+                    turn=number,
+                    answers=(),
+                    result=_no(session, number, reason),
+                )
                 continue
             if (answers := ask(session, number)) is None:
-                yield Asked(session_id=session.id, turn=number, answers=(), result=_no(session, number, "not_asked"))
+                yield Asked(
+                    session_id=session.id,
+                    turn=number,
+                    answers=(),
+                    result=_no(session, number, "not_asked"),
+                )
                 continue
             place = place_of(session, number, answers, family_of=family_of, errors=errors)
             verdict = weigh_place(place, min_families=min_families, tiers=tiers, judge=judge(place))
@@ -97,12 +113,21 @@ def replay(
             if isinstance(result, Preference):
                 if fails(session, number, result.chosen):
                     result = _no(session, number, "chosen_fails")
-                elif not place.evidence and (further := gap(session, number, result.chosen)) is not None and further > 0:
+                elif (
+                    not place.evidence
+                    and (further := gap(session, number, result.chosen)) is not None
+                    and further > 0
+                ):
                     verdict = replace(verdict, evidence=(f"{GAP}:{further:g}",))
-                    place, result = replace(place, evidence=verdict.evidence), _result(session, number, verdict)
+                    place, result = (
+                        replace(place, evidence=verdict.evidence),
+                        _result(session, number, verdict),
+                    )
                 elif not place.evidence and need_evidence:
                     result = _no(session, number, "no_evidence")
-            yield Asked(session_id=session.id, turn=number, answers=answers, result=result, place=place)
+            yield Asked(
+                session_id=session.id, turn=number, answers=answers, result=result, place=place
+            )
 
 
 def place_of(
@@ -113,7 +138,8 @@ def place_of(
     family_of: Callable[[str | None], str] = maker_of,
     errors: frozenset[int] | None = None,
 ) -> AnsweredTurn:
-    """A turn with its answers and with all that is weighed beside them; `errors` are the session's failed turns, where they are known."""
+    """A turn with its answers and with all that is weighed beside them; `errors` are the session's
+    failed turns, where they are known."""
     return AnsweredTurn(
         session_id=session.id,
         turn=turn,
@@ -129,11 +155,16 @@ def place_of(
 
 def failed_turns(session: Session) -> frozenset[int]:
     """The messages of which a call raised an error, found by call id."""
-    return frozenset(ref.turn for ref in session.calls().values() if ref.result is not None and ref.result.is_error)
+    return frozenset(
+        ref.turn
+        for ref in session.calls().values()
+        if ref.result is not None and ref.result.is_error
+    )
 
 
 def follows_error(session: Session, turn: int) -> bool:
-    """Whether an error result stands between a message and the model's message before it, in the context that the model had."""
+    """Whether an error result stands between a message and the model's message before it, in the
+    context that the model had."""
     for seen in reversed(session.context(turn)):
         if seen.role == "assistant":
             return False
@@ -143,7 +174,8 @@ def follows_error(session: Session, turn: int) -> bool:
 
 
 def why_not_asked(session: Session, number: int) -> str:
-    """Why nobody is asked about a message: copied, no_text_or_call or interrupted; "" where it can be asked about."""
+    """Why nobody is asked about a message: copied, no_text_or_call or interrupted; "" where it can
+    be asked about."""
     turns: tuple[Turn, ...] = session.turns
     if number < session.copied:
         return "copied"
@@ -157,10 +189,16 @@ def why_not_asked(session: Session, number: int) -> str:
 def _result(session: Session, number: int, verdict: Agreement) -> Preference | Anchor | NoResult:
     if verdict.outcome == "pair" and verdict.chosen is not None:
         return Preference(
-            session_id=session.id, turn=number, chosen=verdict.chosen.turn, teachers=verdict.teachers, evidence=verdict.record()
+            session_id=session.id,
+            turn=number,
+            chosen=verdict.chosen.turn,
+            teachers=verdict.teachers,
+            evidence=verdict.record(),
         )  # `rejected` is left out: the session's own turn, with its own ids
     if verdict.outcome == "agreed" or verdict.outcome == "no_consensus":
-        return Anchor(session_id=session.id, turn=number, reason=verdict.outcome, teachers=verdict.teachers)
+        return Anchor(
+            session_id=session.id, turn=number, reason=verdict.outcome, teachers=verdict.teachers
+        )
     return _no(session, number, verdict.reason)
 
 

@@ -3,8 +3,9 @@
     bill = estimate(sessions, teachers, steps=steps, settings=config.replay, redactor=redactor, bought=bought_keys(path))
     bill.teachers["kimi"].calls, bill.usd, bill.most_usd
 
-`usd` takes every prompt at its estimated length and full price, and answers of USUAL_ANSWER_TOKENS; caches make it less, the gate mostly
-less. `most_usd` is what would be booked if nothing were known: a token a byte, and the longest answers.
+`usd` takes every prompt at its estimated length and full price, and answers of USUAL_ANSWER_TOKENS;
+caches make it less, the gate mostly less. `most_usd` is what would be booked if nothing were known:
+a token a byte, and the longest answers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ USUAL_QUESTION_TOKENS = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherBill:
-    """One teacher's part: calls to make, answers that are there already, input tokens and dollars of the calls to make."""
+    """One teacher's part: calls to make, answers that are there already, input tokens and dollars
+    of the calls to make."""
 
     calls: int = 0
     kept: int = 0
@@ -40,10 +42,11 @@ class TeacherBill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """The estimate: steps to ask about, and each teacher's part. With a gate, later teachers are asked about fewer of them.
+    """The estimate: steps to ask about, and each teacher's part. With a gate, later teachers are
+    asked about fewer of them.
 
-    `no_pair` counts the steps that the gate keeps from every paid teacher, by reason. `judge` is the name of the part that is a judge's: at
-    most so many questions, kept answers not taken off.
+    `no_pair` counts the steps that the gate keeps from every paid teacher, by reason. `judge` is
+    the name of the part that is a judge's: at most so many questions, kept answers not taken off.
     """
 
     sessions: int
@@ -76,14 +79,19 @@ def estimate(
     judge: Teacher | None = None,
     gaps: bool = False,
 ) -> Bill:
-    """The bill of a replay; `bought` are the requests that the ledger holds answers to, `gaps` as for `gather`. Nobody is asked."""
-    bills = {teacher.name: TeacherBill() for teacher in (*teachers, *([] if judge is None else [judge]))}
+    """The bill of a replay; `bought` are the requests that the ledger holds answers to, `gaps` as
+    for `gather`. Nobody is asked."""
+    bills = {
+        teacher.name: TeacherBill() for teacher in (*teachers, *([] if judge is None else [judge]))
+    }
     num_sessions = num_steps = num_sites = too_long = 0
     no_pair: Counter[str] = Counter()
     for session in sessions:
         num_sessions += 1
         errors = failed_turns(session)
-        for asking in teacher_requests(session, steps(session), settings=settings, redactor=redactor):
+        for asking in teacher_requests(
+            session, steps(session), settings=settings, redactor=redactor
+        ):
             if not asking.prompt.fits or not asking.prompt.turns:
                 too_long += 1
                 continue
@@ -91,7 +99,10 @@ def estimate(
             num_sites += asking.step.why == "site"
             place = place_of(session, asking.step.turn, (), errors=errors)
             asked = [teacher for teacher in teachers if teacher.family != place.own_family]
-            how = {"num_families": len({teacher.family for teacher in asked}), "min_families": settings.min_families}
+            how = {
+                "num_families": len({teacher.family for teacher in asked}),
+                "min_families": settings.min_families,
+            }
             reason = no_pair_for(place, **how, need_evidence=settings.need_evidence, gaps=gaps)
             no_pair[reason] += settings.gate == "value"
             for teacher in asked:
@@ -110,25 +121,32 @@ def estimate(
     )
 
 
-def _with_call(bill: TeacherBill, teacher: Teacher, asking: Asking, bought: Collection[str]) -> TeacherBill:
+def _with_call(
+    bill: TeacherBill, teacher: Teacher, asking: Asking, bought: Collection[str]
+) -> TeacherBill:
     if teacher.identity and request_key(teacher, asking.request) in bought:
         return replace(bill, kept=bill.kept + 1)
     return replace(
         bill,
         calls=bill.calls + 1,
         input_tokens=bill.input_tokens + asking.prompt.tokens,
-        usd=bill.usd + teacher.price.usd(input_tokens=asking.prompt.tokens, output_tokens=USUAL_ANSWER_TOKENS),
+        usd=bill.usd
+        + teacher.price.usd(input_tokens=asking.prompt.tokens, output_tokens=USUAL_ANSWER_TOKENS),
         most_usd=bill.most_usd + worst_usd(teacher, asking.request),
     )
 
 
-def _with_questions(bill: TeacherBill, judge: Teacher, asked: Sequence[Teacher], settings: ReplaySettings) -> TeacherBill:
+def _with_questions(
+    bill: TeacherBill, judge: Teacher, asked: Sequence[Teacher], settings: ReplaySettings
+) -> TeacherBill:
     """The judge's part of one step: every message against every other one."""
     calls = most_questions(len(asked))
     return replace(
         bill,
         calls=bill.calls + calls,
         input_tokens=bill.input_tokens + calls * USUAL_QUESTION_TOKENS,
-        usd=bill.usd + calls * judge.price.usd(input_tokens=USUAL_QUESTION_TOKENS, output_tokens=USUAL_ANSWER_TOKENS),
+        usd=bill.usd
+        + calls
+        * judge.price.usd(input_tokens=USUAL_QUESTION_TOKENS, output_tokens=USUAL_ANSWER_TOKENS),
         most_usd=bill.most_usd + calls * worst_usd(judge, longest_request(settings)),
     )

@@ -1,16 +1,19 @@
-"""Ask the teachers: the steps of one session go to each teacher in order, sessions and teachers run at the same time.
+"""Ask the teachers: the steps of one session go to each teacher in order, sessions and teachers run
+at the same time.
 
     gathered = await gather(sessions, teachers, asker=asker, steps=all_steps, settings=config.replay, redactor=redactor)
     gathered.answers             # one Answer per step and teacher that was asked, in the order of sessions, steps and teachers
     gathered.counts              # {"bought": 212, "kept": 40, "settled": 88, "failed": 3, "problem: cut_off": 2, ...}
     gathered.stopped             # the BudgetError that ended it early, or None
 
-A teacher asked in order finds most of each prompt in its provider's cache. Between teachers a step is handed on: the second begins with a
-step when the first has answered it, and is asked at all only where that is worth its price (gate.py). An answer that `refuse` has something
-against is marked at once: it is kept, because it was paid for, and the next teacher is asked as if it had not come.
+A teacher asked in order finds most of each prompt in its provider's cache. Between teachers a step
+is handed on: the second begins with a step when the first has answered it, and is asked at all only
+where that is worth its price (gate.py). An answer that `refuse` has something against is marked at
+once: it is kept, because it was paid for, and the next teacher is asked as if it had not come.
 
-Secrets leave the messages here, whatever `ingest` did: what is sent was redacted in this run. Their names are part of a request, so a
-redactor with the work folder's key finds again what was bought, and one with another key would buy it once more.
+Secrets leave the messages here, whatever `ingest` did: what is sent was redacted in this run. Their
+names are part of a request, so a redactor with the work folder's key finds again what was bought,
+and one with another key would buy it once more.
 """
 
 from __future__ import annotations
@@ -37,13 +40,15 @@ from composer_replication.data.teachers.asking import Asker
 
 Steps = Callable[[Session], Sequence[ReplayStep]]
 Refuse = Callable[[Session, Turn], str]
-"""What is wrong with an answer by itself, "" where nothing is, e.g. what a curation recipe has against it."""
+"""What is wrong with an answer by itself, "" where nothing is, e.g. what a curation recipe has
+against it."""
 _Answered = list[tuple[int, tuple[Answer, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What came of asking; see the head of this module. `asked` are the (session, turn) that somebody was asked about."""
+    """What came of asking; see the head of this module. `asked` are the (session, turn) that
+    somebody was asked about."""
 
     answers: tuple[Answer, ...]
     asked: frozenset[tuple[str, int]]
@@ -72,16 +77,23 @@ class Asking:
 
 
 def place_name(session: Session, turn: int) -> str:
-    """The name of a place as answers carry it: a site that means the whole message, e.g. "s1:7:-"."""
+    """The name of a place as answers carry it: a site that means the whole message, e.g.
+    "s1:7:-"."""
     return f"{session.id}:{turn}:-"
 
 
-def teacher_requests(session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, redactor: Redactor) -> Iterator[Asking]:
+def teacher_requests(
+    session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, redactor: Redactor
+) -> Iterator[Asking]:
     """What is sent about each step of one session, trimmed and without secrets."""
     if not steps:
         return
     clean = redact_session(session, redactor)
-    budget = PromptBudget(max_tokens=settings.max_prompt_tokens, head_tokens=settings.head_tokens, tail_tokens=settings.tail_tokens)
+    budget = PromptBudget(
+        max_tokens=settings.max_prompt_tokens,
+        head_tokens=settings.head_tokens,
+        tail_tokens=settings.tail_tokens,
+    )
     prompts = Prompts(clean, budget=budget)
     for step in steps:
         prompt = prompts.at(step.turn)
@@ -114,11 +126,19 @@ class _GatherCall:
         """All steps of one session; the teachers are stations, each with its own queue."""
         opened: list[_Open] = []
         errors = failed_turns(session)
-        for asking in teacher_requests(session, self.steps(session), settings=self.settings, redactor=self.redactor):
+        for asking in teacher_requests(
+            session, self.steps(session), settings=self.settings, redactor=self.redactor
+        ):
             if not asking.prompt.fits or not asking.prompt.turns:
                 self.counts["prompt_too_long" if asking.prompt.turns else "no_context"] += 1
                 continue
-            opened.append(_Open(asking.step, asking.request, place_of(session, asking.step.turn, (), errors=errors)))
+            opened.append(
+                _Open(
+                    asking.step,
+                    asking.request,
+                    place_of(session, asking.step.turn, (), errors=errors),
+                )
+            )
         queues: list[asyncio.Queue[_Open | None]] = [asyncio.Queue() for _ in self.teachers]
         gated = self.settings.gate == "value"
         for one in (*opened, None):
@@ -129,12 +149,25 @@ class _GatherCall:
                 group.create_task(self._station(session, rank, queues, hand_on=gated))
         return [(one.step.turn, one.place.answers) for one in opened]
 
-    async def _station(self, session: Session, rank: int, queues: list[asyncio.Queue[_Open | None]], *, hand_on: bool) -> None:
+    async def _station(
+        self,
+        session: Session,
+        rank: int,
+        queues: list[asyncio.Queue[_Open | None]],
+        *,
+        hand_on: bool,
+    ) -> None:
         agreed_in_a_row = 0
         paid = not self.teachers[rank].price.free
         while (one := await queues[rank].get()) is not None:
             counts = not one.place.answers and one.step.why == "sampled" and not one.place.evidence
-            if hand_on and paid and counts and self.settings.settled_after and agreed_in_a_row >= self.settings.settled_after:
+            if (
+                hand_on
+                and paid
+                and counts
+                and self.settings.settled_after
+                and agreed_in_a_row >= self.settings.settled_after
+            ):
                 self._close(one, "trace_settled")
             if await self._one(session, one, rank) and counts:
                 agreed_in_a_row = agreed_in_a_row + 1 if self._agrees(one.place) else 0
@@ -167,7 +200,8 @@ class _GatherCall:
         return True
 
     async def _bought(self, teacher: Teacher, request: Request) -> Bought | None:
-        """The answer of one teacher, or None where there is none; after a stop only what was bought earlier."""
+        """The answer of one teacher, or None where there is none; after a stop only what was bought
+        earlier."""
         if self.stopped is not None:
             return self.asker.kept(teacher, request)
         try:
@@ -175,7 +209,8 @@ class _GatherCall:
         except TeacherError as error:
             if error.for_all:
                 self.stopped = self.stopped or error
-            if (came := self.asker.kept(teacher, request)) is not None:  # it was billed above its booking, and it is an answer
+            # it was billed above its booking, and it is an answer
+            if (came := self.asker.kept(teacher, request)) is not None:
                 return replace(came, now=True)
             self.counts["failed"] += 1
             self.counts[f"failed: {error.what}"] += 1
@@ -191,8 +226,15 @@ class _GatherCall:
 
     def _why_closed(self, place: AnsweredTurn, rank: int) -> str:
         """Why the teacher of this rank is not worth its price at a place; "" where it is."""
-        settings, families = self.settings, {teacher.family for teacher in self.teachers} - {place.own_family}
-        how = {"num_families": len(families), "min_families": settings.min_families, "need_evidence": settings.need_evidence}
+        settings, families = (
+            self.settings,
+            {teacher.family for teacher in self.teachers} - {place.own_family},
+        )
+        how = {
+            "num_families": len(families),
+            "min_families": settings.min_families,
+            "need_evidence": settings.need_evidence,
+        }
         if reason := no_pair_for(place, **how, gaps=self.gaps):
             return reason
         if not place.answers:
@@ -200,7 +242,13 @@ class _GatherCall:
         least = settings.min_confidence
         told = {answer.family for answer in place.answers if usable(answer, min_confidence=least)}
         left = len({teacher.family for teacher in self.teachers[rank:]} - {place.own_family} - told)
-        open_ = still_open(place, left=left, min_families=settings.min_families, min_confidence=least, tiers=self._tiers(place))
+        open_ = still_open(
+            place,
+            left=left,
+            min_families=settings.min_families,
+            min_confidence=least,
+            tiers=self._tiers(place),
+        )
         return "" if open_ else "settled"
 
     def _agrees(self, place: AnsweredTurn) -> bool:
@@ -213,17 +261,24 @@ class _GatherCall:
 
     def _tiers(self, place: AnsweredTurn) -> Sequence[Tier]:
         """The tiers that a place is weighed by: a judge has no say over its own family."""
-        return [tier for tier in self.settings.tiers if tier != "judge" or self.judge_family != place.own_family]
+        return [
+            tier
+            for tier in self.settings.tiers
+            if tier != "judge" or self.judge_family != place.own_family
+        ]
 
     def _count(self, bought: Bought, answer: Answer) -> None:
         self.counts["bought" if bought.now else "kept"] += 1
         if answer.problem:
             kind = answer.problem.removeprefix(REFUSED).partition(":")[0]
-            self.counts[f"problem: {REFUSED if answer.problem.startswith(REFUSED) else ''}{kind}"] += 1
+            self.counts[
+                f"problem: {REFUSED if answer.problem.startswith(REFUSED) else ''}{kind}"
+            ] += 1
 
 
 def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
-    """A reply as it is written to answers.jsonl; its family is that of the model which the server says it was."""
+    """A reply as it is written to answers.jsonl; its family is that of the model which the server
+    says it was."""
     reply, usage = bought.reply, bought.reply.usage
     return Answer(
         site_id=request.about,
@@ -244,7 +299,8 @@ def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
 
 
 def family_that_answered(teacher: Teacher, reply: TeacherReply) -> str:
-    """The family whose vote a reply is; a teacher without a model in its identity, e.g. a script, answers itself."""
+    """The family whose vote a reply is; a teacher without a model in its identity, e.g. a script,
+    answers itself."""
     asked = teacher.identity.get("model")
     if not isinstance(asked, str):
         return reply.family or teacher.family
@@ -265,18 +321,26 @@ async def gather(
 ) -> Gathered:
     """Ask every teacher about the chosen steps of every session; see the head of this module.
 
-    `gaps`: an environment can measure whether an answer leads further than the student's message, which is evidence for a pair.
-    `judge_family` is whose model judges, where one does.
-    What cannot be answered is counted, and the others go on. Where the ceiling leaves no room, or a teacher's key is not accepted, nothing
-    more is sent; calls in flight are waited for, what was bought earlier is looked up, and `stopped` says why.
+    `gaps`: an environment can measure whether an answer leads further than the student's message,
+    which is evidence for a pair. `judge_family` is whose model judges, where one does. What cannot
+    be answered is counted, and the others go on. Where the ceiling leaves no room, or a teacher's
+    key is not accepted, nothing more is sent; calls in flight are waited for, what was bought
+    earlier is looked up, and `stopped` says why.
     """
-    how = {"teachers": teachers, "asker": asker, "steps": steps, "settings": settings, "redactor": redactor}
+    how = {
+        "teachers": teachers,
+        "asker": asker,
+        "steps": steps,
+        "settings": settings,
+        "redactor": redactor,
+    }
     run = _GatherCall(**how, refuse=refuse, gaps=gaps, judge_family=judge_family)
     done: dict[int, tuple[str, _Answered]] = {}
     rest = iter(enumerate(sessions))
 
     async def work() -> None:
-        for number, session in rest:  # each worker takes the next one, after a stop as well: what was bought there is kept
+        # each worker takes the next one, after a stop as well: what was bought there is kept
+        for number, session in rest:
             done[number] = session.id, await run.session(session)
 
     try:
@@ -292,7 +356,12 @@ async def gather(
             answers += sorted(given, key=lambda answer: ranks[answer.teacher])
             if given:
                 asked.add((session_id, turn))
-    return Gathered(answers=tuple(answers), asked=frozenset(asked), counts=dict(sorted(run.counts.items())), stopped=run.stopped)
+    return Gathered(
+        answers=tuple(answers),
+        asked=frozenset(asked),
+        counts=dict(sorted(run.counts.items())),
+        stopped=run.stopped,
+    )
 
 
 def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -301,8 +370,11 @@ def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def lookup(answers: Iterable[Answer], *, min_confidence: float = 0.0) -> Callable[[Session, int], tuple[Answer, ...] | None]:
-    """Answers as an asker for `replay`: those to a place that can be used, None where nobody was asked.
+def lookup(
+    answers: Iterable[Answer], *, min_confidence: float = 0.0
+) -> Callable[[Session, int], tuple[Answer, ...] | None]:
+    """Answers as an asker for `replay`: those to a place that can be used, None where nobody was
+    asked.
 
     Example: replay(sessions, lookup(gathered.answers), min_families=3)
     """

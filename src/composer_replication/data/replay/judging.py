@@ -1,14 +1,18 @@
-"""The last tier: a model that says whether two messages amount to the same step, asked where the stricter tiers gave nothing.
+"""The last tier: a model that says whether two messages amount to the same step, asked where the
+stricter tiers gave nothing.
 
     judged = await judge_places(sessions, places, judge, asker=asker, settings=config.replay, redactor=redactor)
     replay(sessions, ask, tiers=("exact", "judge"), judge=judged.at, ...)
 
-It is asked only where its word could make a pair, one question after the other at a place, because an answer often spares the next. It is
-never asked about its own family, be it the trace's or a teacher's (agree.py). It sees the end of the conversation and the two messages in
-an order that does not tell whose they are, all redacted, in an excerpt: that is what keeps it cheap. A message too long to be shown whole
-is not judged, and what is no strict JSON is no word: both count as "not the same".
+It is asked only where its word could make a pair, one question after the other at a place, because
+an answer often spares the next. It is never asked about its own family, be it the trace's or a
+teacher's (agree.py). It sees the end of the conversation and the two messages in an order that does
+not tell whose they are, all redacted, in an excerpt: that is what keeps it cheap. A message too
+long to be shown whole is not judged, and what is no strict JSON is no word: both count as "not the
+same".
 
-The messages are untrusted: one of them may tell the judge what to say. It can only make two messages count as one.
+The messages are untrusted: one of them may tell the judge what to say. It can only make two
+messages count as one.
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ _Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeResult:
-    """What the judge said by place, what each place cost, how often it was asked, and why it stopped early, if it did."""
+    """What the judge said by place, what each place cost, how often it was asked, and why it
+    stopped early, if it did."""
 
     name: str
     family: str
@@ -83,14 +88,20 @@ async def judge_places(
     redactor: Redactor,
     gaps: bool = False,
 ) -> JudgeResult:
-    """Ask the judge wherever its word could make a pair; see the head of this module. What it says is kept in the asker's ledger.
+    """Ask the judge wherever its word could make a pair; see the head of this module. What it says
+    is kept in the asker's ledger.
 
-    Where the ceiling leaves no room, or its key is not accepted, nothing more is sent, and what was not judged is undecided.
+    Where the ceiling leaves no room, or its key is not accepted, nothing more is sent, and what was
+    not judged is undecided.
     """
     run = _JudgeCall(teacher, asker, settings, redactor)
     by_session: dict[str, list[AnsweredTurn]] = defaultdict(list)
     for place in places:
-        how = {"min_families": settings.min_families, "need_evidence": settings.need_evidence, "gaps": gaps}
+        how = {
+            "min_families": settings.min_families,
+            "need_evidence": settings.need_evidence,
+            "gaps": gaps,
+        }
         if worth_judging(place, **how):
             by_session[place.session_id].append(place)
     for session in sessions:
@@ -98,13 +109,22 @@ async def judge_places(
             clean = redact_session(session, redactor)
             await asyncio.gather(*(run.place(clean, place) for place in found))
     said, usd, counts = dict(run.said), dict(run.usd), dict(sorted(run.counts.items()))
-    return JudgeResult(name=teacher.name, family=teacher.family, said=said, usd=usd, counts=counts, stopped=run.stopped)
+    return JudgeResult(
+        name=teacher.name,
+        family=teacher.family,
+        said=said,
+        usd=usd,
+        counts=counts,
+        stopped=run.stopped,
+    )
 
 
 class _JudgeCall:
     """One call of `judge_places`."""
 
-    def __init__(self, teacher: Teacher, asker: Asker, settings: ReplaySettings, redactor: Redactor) -> None:
+    def __init__(
+        self, teacher: Teacher, asker: Asker, settings: ReplaySettings, redactor: Redactor
+    ) -> None:
         self.teacher, self.asker, self.settings, self.redactor = teacher, asker, settings, redactor
         self.said: defaultdict[_Key, dict[_Both, bool | None]] = defaultdict(dict)
         self.usd: defaultdict[_Key, float] = defaultdict(float)
@@ -117,7 +137,9 @@ class _JudgeCall:
         while self.stopped is None and (missing := self._missing(place, said)) is not None:
             said[_both(*missing, place)] = await self._ask(clean, place, missing)
 
-    def _missing(self, place: AnsweredTurn, said: Mapping[_Both, bool | None]) -> tuple[Turn, Turn] | None:
+    def _missing(
+        self, place: AnsweredTurn, said: Mapping[_Both, bool | None]
+    ) -> tuple[Turn, Turn] | None:
         """The first two messages of which nothing was said yet and agree.py wants to know."""
         missing: list[tuple[Turn, Turn]] = []
 
@@ -128,10 +150,14 @@ class _JudgeCall:
             return said.get(both)
 
         judge = Judge(family=self.teacher.family, same=same)
-        weigh_place(place, min_families=self.settings.min_families, tiers=self.settings.tiers, judge=judge)
+        weigh_place(
+            place, min_families=self.settings.min_families, tiers=self.settings.tiers, judge=judge
+        )
         return missing[0] if missing else None
 
-    async def _ask(self, clean: Session, place: AnsweredTurn, two: tuple[Turn, Turn]) -> bool | None:
+    async def _ask(
+        self, clean: Session, place: AnsweredTurn, two: tuple[Turn, Turn]
+    ) -> bool | None:
         request = request_of(clean, place, two, settings=self.settings, redactor=self.redactor)
         if request is None:
             self.counts["too long"] += 1
@@ -145,7 +171,8 @@ class _JudgeCall:
             return None
         self.usd[(place.session_id, place.turn)] += bought.usd
         self.counts["bought" if bought.now else "kept"] += 1
-        if family_that_answered(self.teacher, bought.reply) != self.teacher.family:  # perhaps one that judges its own
+        # perhaps one that judges its own
+        if family_that_answered(self.teacher, bought.reply) != self.teacher.family:
             self.counts["another model"] += 1
             return None
         said = read_word(bought.reply)
@@ -153,15 +180,30 @@ class _JudgeCall:
         return said
 
 
-def request_of(clean: Session, place: AnsweredTurn, two: Sequence[Turn], *, settings: ReplaySettings, redactor: Redactor) -> Request | None:
-    """What the judge is shown of two messages at a place of a redacted session; None where one is too long to be shown whole."""
+def request_of(
+    clean: Session,
+    place: AnsweredTurn,
+    two: Sequence[Turn],
+    *,
+    settings: ReplaySettings,
+    redactor: Redactor,
+) -> Request | None:
+    """What the judge is shown of two messages at a place of a redacted session; None where one is
+    too long to be shown whole."""
     names = call_names(clean)
     turns = clean.context(place.turn)[-CONTEXT_MESSAGES:]
-    seen = "\n\n".join(shown_turn(number, turn, names, limit=CONTEXT_BYTES // 4) for number, turn in enumerate(turns, start=1))
-    shown = sorted(_shown(turn, redactor) for turn in two)  # an order of their own: it does not tell which one is the student's
+    seen = "\n\n".join(
+        shown_turn(number, turn, names, limit=CONTEXT_BYTES // 4)
+        for number, turn in enumerate(turns, start=1)
+    )
+    # an order of their own: it does not tell which one is the student's
+    shown = sorted(_shown(turn, redactor) for turn in two)
     if any(len(text.encode("utf-8", "surrogatepass")) > MESSAGE_BYTES for text in shown):
         return None
-    text = f"The end of the conversation:\n\n{cut_middle(seen, CONTEXT_BYTES)}\n\nMessage A:\n\n{shown[0]}\n\nMessage B:\n\n{shown[1]}"
+    text = (
+        f"The end of the conversation:\n\n{cut_middle(seen, CONTEXT_BYTES)}\n\nMessage"
+        f" A:\n\n{shown[0]}\n\nMessage B:\n\n{shown[1]}"
+    )
     return Request(
         turns=(
             Turn(role="system", author=HARNESS, blocks=(Text(INSTRUCTIONS),)),
@@ -175,12 +217,17 @@ def request_of(clean: Session, place: AnsweredTurn, two: Sequence[Turn], *, sett
 
 def _shown(turn: Turn, redactor: Redactor) -> str:
     """A message whole: its words, then one line for each call."""
-    calls = [f"call {redactor.text(c.name)} {json.dumps(redactor.value(c.arguments), ensure_ascii=False)}" for c in turn.calls]
+    calls = [
+        f"call {redactor.text(c.name)}"
+        f" {json.dumps(redactor.value(c.arguments), ensure_ascii=False)}"
+        for c in turn.calls
+    ]
     return redactor.text("\n".join([*([turn.text] if turn.text else []), *calls]))
 
 
 def read_word(reply: TeacherReply) -> bool | None:
-    """What a judge says: strict JSON with the one field `same`, a fence around it taken off; None for everything else.
+    """What a judge says: strict JSON with the one field `same`, a fence around it taken off; None
+    for everything else.
 
     >>> read_word(TeacherReply(turn=Turn(role="assistant", author="m", blocks=(Text('{"same": true}'),))))
     True
@@ -199,7 +246,8 @@ def read_word(reply: TeacherReply) -> bool | None:
 
 
 def most_questions(num_answers: int) -> int:
-    """How often a judge is asked about a place at most: each message against each other one, the student's too.
+    """How often a judge is asked about a place at most: each message against each other one, the
+    student's too.
 
     >>> most_questions(3)
     6
@@ -208,7 +256,8 @@ def most_questions(num_answers: int) -> int:
 
 
 def longest_request(settings: ReplaySettings) -> Request:
-    """A request as long as one about two messages can get, to be priced; a quote takes two bytes on the wire."""
+    """A request as long as one about two messages can get, to be priced; a quote takes two bytes on
+    the wire."""
     text = '"' * (CONTEXT_BYTES + 2 * MESSAGE_BYTES + 500)
     turns = (Turn(role="user", author=HARNESS, blocks=(Text(INSTRUCTIONS + text),)),)
     return Request(turns=turns, max_tokens=settings.max_answer_tokens, schema=SCHEMA)

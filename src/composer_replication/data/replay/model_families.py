@@ -1,9 +1,11 @@
-"""Which family a model belongs to: who made it, because models of one maker share data, and with it their mistakes.
+"""Which family a model belongs to: who made it, because models of one maker share data, and with it
+their mistakes.
 
 family_of("claude-opus-4-5-20251101")       -> "anthropic"
 family_of("moonshotai/kimi-k2.5")           -> "moonshot"
 
-A model that is not in the table is a family of its own, under its own name; "" where nobody knows who wrote.
+A model that is not in the table is a family of its own, under its own name; "" where nobody knows
+who wrote.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ def known_maker(model: str) -> str:
     >>> known_maker("z-ai/glm-5.2"), known_maker("my-own-model")
     ('zhipu', '')
     """
-    for part in reversed(re.split(r"[/:@]", model.lower())):  # the last part names the model, those before it a service or a maker
+    # the last part names the model, those before it a service or a maker
+    for part in reversed(re.split(r"[/:@]", model.lower())):
         for start in (match.start() for match in re.finditer(r"(?<![a-z])[a-z]", part)):
             for family, rule in _RULES:
                 if rule.match(part, start):
@@ -65,9 +68,11 @@ def known_maker(model: str) -> str:
 
 
 def who_answered(family: str, *, asked: str, reported: str | None) -> str:
-    """The family of an answer: the teacher's, or that of the model which the server says it was, where that is another maker's.
+    """The family of an answer: the teacher's, or that of the model which the server says it was,
+    where that is another maker's.
 
-    A router may fall back to another model, an alias may stand for any. A name that the table does not know changes nothing.
+    A router may fall back to another model, an alias may stand for any. A name that the table does
+    not know changes nothing.
 
     >>> who_answered("zhipu", asked="z-ai/glm-5.2", reported="anthropic/claude-opus-4-5")
     'anthropic'
@@ -75,4 +80,6 @@ def who_answered(family: str, *, asked: str, reported: str | None) -> str:
     ('glm', 'mine')
     """
     maker = known_maker(reported or "")
-    return family if not maker or maker in (family, known_maker(family), known_maker(asked)) else maker
+    return (
+        family if not maker or maker in (family, known_maker(family), known_maker(asked)) else maker
+    )

@@ -1,10 +1,11 @@
-"""Is another answer worth its price? Only where a pair can still come of it, by the tiers and the evidence that the settings ask for.
+"""Is another answer worth its price? Only where a pair can still come of it, by the tiers and the
+evidence that the settings ask for.
 
     no_pair_for(place, num_families=3, min_families=3, need_evidence=True, gaps=False)     # "no_evidence": nobody is asked
     still_open(place, left=1, min_families=3, tiers=("exact", "target"))   # False: no answer that may still come makes a pair, or stops one
 
-Nothing is compared here in another way than agree.py compares it. What a judge would say is not known yet: any two messages that are not
-the same word for word may be the same to it.
+Nothing is compared here in another way than agree.py compares it. What a judge would say is not
+known yet: any two messages that are not the same word for word may be the same to it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from composer_replication.core.site import Answer
-from composer_replication.data.replay.agree import MIN_AGREED, AnsweredTurn, Tier, comparison_of, supporters
+from composer_replication.data.replay.agree import (
+    MIN_AGREED,
+    AnsweredTurn,
+    Tier,
+    comparison_of,
+    supporters,
+)
 
 
 def usable(answer: Answer, *, min_confidence: float = 0.0) -> bool:
-    """Whether an answer says something: it has no problem, and its model was as sure as it has to be, where that is known."""
+    """Whether an answer says something: it has no problem, and its model was as sure as it has to
+    be, where that is known."""
     return not answer.problem and (answer.confidence is None or answer.confidence >= min_confidence)
 
 
-def no_pair_for(place: AnsweredTurn, *, num_families: int, min_families: int, need_evidence: bool, gaps: bool) -> str:
-    """Why no answers at all make a pair of a place: after_error, no_evidence, too_few_families, or "" where they may.
+def no_pair_for(
+    place: AnsweredTurn, *, num_families: int, min_families: int, need_evidence: bool, gaps: bool
+) -> str:
+    """Why no answers at all make a pair of a place: after_error, no_evidence, too_few_families, or
+    "" where they may.
 
-    `num_families` are those that can answer, without the student's own. `gaps`: an environment can measure whether another message
-    leads further, which is evidence too.
+    `num_families` are those that can answer, without the student's own. `gaps`: an environment can
+    measure whether another message leads further, which is evidence too.
     """
     if place.after_error:
         return "after_error"
@@ -41,12 +52,19 @@ def agrees(place: AnsweredTurn, answer: Answer, *, tiers: Sequence[Tier] = ("exa
 
 
 def still_open(
-    place: AnsweredTurn, *, left: int, min_families: int, tiers: Sequence[Tier] = ("exact",), min_confidence: float = 0.0
+    place: AnsweredTurn,
+    *,
+    left: int,
+    min_families: int,
+    tiers: Sequence[Tier] = ("exact",),
+    min_confidence: float = 0.0,
 ) -> bool:
-    """Whether to ask the next of `left` teachers of families that have not been asked, after the answers at a place.
+    """Whether to ask the next of `left` teachers of families that have not been asked, after the
+    answers at a place.
 
-    Not where the first that could be used did what the student did: others who contradict both are rare, and few of them are right. Not
-    where so many agree on something else that those left cannot change it, and not where no action can reach `min_families` at any tier.
+    Not where the first that could be used did what the student did: others who contradict both are
+    rare, and few of them are right. Not where so many agree on something else that those left
+    cannot change it, and not where no action can reach `min_families` at any tier.
     """
     sure = [answer for answer in _others(place) if usable(answer, min_confidence=min_confidence)]
     if not sure:
@@ -54,7 +72,8 @@ def still_open(
     if not left or agrees(place, sure[0], tiers=tiers):
         return False
     may_agree = False
-    for tier in tiers:  # in the order of agree.py: where a stricter one decides, no looser one is looked at
+    # in the order of agree.py: where a stricter one decides, no looser one is looked at
+    for tier in tiers:
         votes = _votes(place, sure, tier)
         if votes.is_pair(left, min_families=min_families):
             return may_agree  # only a stricter tier can still stop it
@@ -66,23 +85,37 @@ def still_open(
     return False
 
 
-def worth_judging(place: AnsweredTurn, *, min_families: int, need_evidence: bool, gaps: bool) -> bool:
-    """Whether a judge could make a pair of the answers at a place, if it found those the same that are not the student's."""
+def worth_judging(
+    place: AnsweredTurn, *, min_families: int, need_evidence: bool, gaps: bool
+) -> bool:
+    """Whether a judge could make a pair of the answers at a place, if it found those the same that
+    are not the student's."""
     others = _others(place)
     num_families = len({answer.family for answer in others})
-    if no_pair_for(place, num_families=num_families, min_families=min_families, need_evidence=need_evidence, gaps=gaps):
+    if no_pair_for(
+        place,
+        num_families=num_families,
+        min_families=min_families,
+        need_evidence=need_evidence,
+        gaps=gaps,
+    ):
         return False
     return _votes(place, others, "judge").may_pair(0, min_families=min_families)
 
 
 def _others(place: AnsweredTurn) -> list[Answer]:
     """The answers that count: those of another family than the student's, whoever was asked."""
-    return [answer for answer in place.answers if not place.own_family or answer.family != place.own_family]
+    return [
+        answer
+        for answer in place.answers
+        if not place.own_family or answer.family != place.own_family
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Votes:
-    """How many families do what the student did, what most of the others do, and what the next most do."""
+    """How many families do what the student did, what most of the others do, and what the next most
+    do."""
 
     own: int
     most: int
@@ -91,11 +124,19 @@ class _Votes:
 
     def may_pair(self, left: int, *, min_families: int) -> bool:
         """Whether a pair comes of it if all who are left say what most of the others say."""
-        return self.most + left >= min_families and self.most + left > self.own and (left > 0 or self.most > self.second)
+        return (
+            self.most + left >= min_families
+            and self.most + left > self.own
+            and (left > 0 or self.most > self.second)
+        )
 
     def is_pair(self, left: int, *, min_families: int) -> bool:
         """Whether it is a pair whatever those say who are left."""
-        return not self.to_be_judged and self.most >= min_families and self.most > max(self.own, self.second) + left
+        return (
+            not self.to_be_judged
+            and self.most >= min_families
+            and self.most > max(self.own, self.second) + left
+        )
 
     def is_agreed(self, left: int) -> bool:
         """Whether it is agreement with the student whatever those say who are left."""
@@ -110,7 +151,9 @@ def _votes(place: AnsweredTurn, answers: Sequence[Answer], tier: Tier) -> _Votes
     read = comparison_of(tier, place.scene)
     done, votes = read(place.own), supporters(answers, read)
     own = len(votes.get(done, ()))
-    sizes = sorted((len(families) for action, families in votes.items() if action != done), reverse=True)
+    sizes = sorted(
+        (len(families) for action, families in votes.items() if action != done), reverse=True
+    )
     if tier == "judge":  # a judge may put all of them together
         return _Votes(own, sum(sizes), 0, to_be_judged=True)
     most, second, *_ = (*sizes, 0, 0)

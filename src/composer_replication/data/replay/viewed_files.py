@@ -1,10 +1,12 @@
-"""Files as a context shows them: what was read, written and edited since, so that an edit can be carried out in thought.
+"""Files as a context shows them: what was read, written and edited since, so that an edit can be
+carried out in thought.
 
 files_in_view(session.context(9))["a.py"]            -> "x = 1\\n"
 apply_change("x = 1\\n", (("1", "2", False),))       -> "x = 2\\n"; None where that edit would fail
 
-A file that was read in part is known in part, which is enough to compare two edits inside that part. What a shell command did to a
-file is not known: an edit of what is no longer there cannot be applied, and is then compared word by word.
+A file that was read in part is known in part, which is enough to compare two edits inside that
+part. What a shell command did to a file is not known: an edit of what is no longer there cannot be
+applied, and is then compared word by word.
 """
 
 from __future__ import annotations
@@ -16,20 +18,29 @@ from composer_replication.core.trace import ToolCall, Turn
 from composer_replication.data.replay.agent_tools import Change, change_of, kind_of, path_of
 
 _NUMBERED = re.compile(r"^ *\d+(?:→|\t)", re.MULTILINE)
-_REMINDER = re.compile(r"\s*<system-reminder>(?:(?!<system-reminder>).)*</system-reminder>\s*\Z", re.DOTALL)
+_REMINDER = re.compile(
+    r"\s*<system-reminder>(?:(?!<system-reminder>).)*</system-reminder>\s*\Z", re.DOTALL
+)
 MAX_FILE_CHARS = 2_000_000
 """A longer text is not kept: a log is untrusted input."""
 
 
-def files_in_view(context: Iterable[Turn], *, relative: Callable[[str], str] = str) -> dict[str, str]:
-    """Path -> text of every file that a context shows, with the edits that the context shows to have worked."""
+def files_in_view(
+    context: Iterable[Turn], *, relative: Callable[[str], str] = str
+) -> dict[str, str]:
+    """Path -> text of every file that a context shows, with the edits that the context shows to
+    have worked."""
     files: dict[str, str] = {}
     waiting: dict[str, ToolCall] = {}
     for turn in context:
         waiting |= {call.id: call for call in turn.calls}
         for result in turn.results:
             call = waiting.pop(result.call_id, None)
-            path = relative(path_of(call.arguments)) if call is not None and not result.is_error else ""
+            path = (
+                relative(path_of(call.arguments))
+                if call is not None and not result.is_error
+                else ""
+            )
             if call is None or not path:
                 continue
             if kind_of(call.name) == "read":
@@ -48,7 +59,8 @@ def _follow(files: dict[str, str], path: str, change: Change) -> None:
 
 
 def shown_text(result: str) -> str:
-    """The text of a file from what a reading tool printed: without line numbers, and without what the agent program added below.
+    """The text of a file from what a reading tool printed: without line numbers, and without what
+    the agent program added below.
 
     >>> shown_text("     1→import os\\n     2→x = 1\\n\\n<system-reminder>careful</system-reminder>")
     'import os\\nx = 1'
@@ -60,7 +72,8 @@ def shown_text(result: str) -> str:
 
 
 def apply_change(text: str | None, change: Change) -> str | None:
-    """The text after some replacements; None where the agent would refuse one: not found, or found more than once and not meant everywhere.
+    """The text after some replacements; None where the agent would refuse one: not found, or found
+    more than once and not meant everywhere.
 
     >>> apply_change("a b", (("a", "c", False),)), apply_change("a a", (("a", "c", False),)), apply_change(None, ((None, "new", False),))
     ('c b', None, 'new')
@@ -90,7 +103,8 @@ def resulting_change(before: str, after: str) -> tuple[int, str, str]:
 
 
 def _common(most: int, equal: Callable[[int], bool]) -> int:
-    """The largest n up to `most` for which `equal(n)` holds, where it holds for every smaller one."""
+    """The largest n up to `most` for which `equal(n)` holds, where it holds for every smaller
+    one."""
     low = 0
     while low < most:
         middle = (low + most + 1) // 2

@@ -1,7 +1,8 @@
-"""Functions of the user's own, named in the settings by import path or by file: "package.module:function", "path/to/file.py:function".
+"""Functions of the user's own, named in the settings by import path or by file:
+"package.module:function", "path/to/file.py:function".
 
-A file is run under a name of its own, made of its path and content, so that it never stands for another module; what stands beside
-it is found only where PYTHONPATH finds it.
+A file is run under a name of its own, made of its path and content, so that it never stands for
+another module; what stands beside it is found only where PYTHONPATH finds it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from composer_replication.core.surroundings import without_keys
 
 
 def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> Callable[..., Any]:
-    """The function at "package.module:function" or "file.py:function"; raises ConfigError that names the setting and what is wrong.
+    """The function at "package.module:function" or "file.py:function"; raises ConfigError that
+    names the setting and what is wrong.
 
-    `built_in` are the names that would have done as well: a mistyped one is answered with the nearest.
+    `built_in` are the names that would have done as well: a mistyped one is answered with the
+    nearest.
 
     >>> load_function("json:dumps", setting="sites.detectors")([1])
     '[1]'
@@ -36,11 +39,21 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
     module_name, _, name = path.rpartition(":")
     if not (module_name and name):
         near = did_you_mean(path, built_in)
-        fix = f"{near}, or write it as package.module:function" if near else "write it as package.module:function"
-        raise ConfigError(f"{path!r} is neither a built-in name nor an import path", where=where, fix=fix)
+        fix = (
+            f"{near}, or write it as package.module:function"
+            if near
+            else "write it as package.module:function"
+        )
+        raise ConfigError(
+            f"{path!r} is neither a built-in name nor an import path", where=where, fix=fix
+        )
     try:
         with without_keys():
-            module = _of_file(Path(module_name), where) if module_name.endswith(".py") else _of_module(module_name)
+            module = (
+                _of_file(Path(module_name), where)
+                if module_name.endswith(".py")
+                else _of_module(module_name)
+            )
     except ConfigError:
         raise
     except ImportError as error:
@@ -49,21 +62,35 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
             where=where,
             fix=f"install it, or put its folder on PYTHONPATH ({sys.path[0] or '.'} is)",
         ) from error
-    except Exception as error:  # the module is the user's: whatever it raises on import is theirs to correct
-        raise ConfigError(f"importing {module_name!r} raised {_said(error)}", where=where, fix="correct that module") from error
+    # the module is the user's: whatever it raises on import is theirs to correct
+    except Exception as error:
+        raise ConfigError(
+            f"importing {module_name!r} raised {_said(error)}",
+            where=where,
+            fix="correct that module",
+        ) from error
     function = vars(module).get(name)
     if not callable(function):
-        raise ConfigError(f"{module_name!r} has no function {name!r}", where=where, fix="check the part after the colon")
+        raise ConfigError(
+            f"{module_name!r} has no function {name!r}",
+            where=where,
+            fix="check the part after the colon",
+        )
     return function
 
 
 def files_of(path: str, function: Callable[..., Any]) -> tuple[Path, ...]:
-    """The file that `path` names and, where the function came from elsewhere, its own; what these import is not among them.
+    """The file that `path` names and, where the function came from elsewhere, its own; what these
+    import is not among them.
 
     Example: files_of("mine/tasks.py:make", make) -> (Path("mine/tasks.py"),)
     """
     module_name = path.rpartition(":")[0]
-    named = module_name if module_name.endswith(".py") else getattr(sys.modules.get(module_name), "__file__", None)
+    named = (
+        module_name
+        if module_name.endswith(".py")
+        else getattr(sys.modules.get(module_name), "__file__", None)
+    )
     own = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None)
     return tuple(dict.fromkeys(Path(name).resolve() for name in (named, own) if name))
 
@@ -71,14 +98,19 @@ def files_of(path: str, function: Callable[..., Any]) -> tuple[Path, ...]:
 def _of_file(file: Path, where: str) -> ModuleType:
     """The module that a file gives, run once for a path and content."""
     if not file.is_file():
-        raise ConfigError(f"no file {str(file)!r}", where=where, fix="check the part in front of the colon")
+        raise ConfigError(
+            f"no file {str(file)!r}", where=where, fix="check the part in front of the colon"
+        )
     loader = _Content(file.resolve())
-    name = f"{file.stem}_{hashlib.sha256(str(loader.file).encode() + loader.content).hexdigest()[:16]}"
+    name = (
+        f"{file.stem}_{hashlib.sha256(str(loader.file).encode() + loader.content).hexdigest()[:16]}"
+    )
     if name not in sys.modules:
         spec = importlib.util.spec_from_loader(name, loader)
         if spec is None:
             raise ImportError(f"{file} cannot be loaded")
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses and pickle look a class's module up there
+        # dataclasses and pickle look a class's module up there
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             loader.exec_module(module)
         except BaseException:
@@ -88,7 +120,8 @@ def _of_file(file: Path, where: str) -> ModuleType:
 
 
 def _of_module(module_name: str) -> ModuleType:
-    """The module of a name, its packages first, run from its source: a .pyc beside it may hold anything, and was not looked at."""
+    """The module of a name, its packages first, run from its source: a .pyc beside it may hold
+    anything, and was not looked at."""
     names = module_name.split(".")
     for name in (".".join(names[:n]) for n in range(1, len(names) + 1)):
         spec = None if name in sys.modules else importlib.util.find_spec(name)
@@ -133,14 +166,17 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 @contextmanager
 def users_code(path: str, function: Callable[..., Any], *, setting: str, on: str) -> Iterator[None]:
-    """Whatever a function of the user's raises inside becomes a ConfigError that names it, its file, and what it was given.
+    """Whatever a function of the user's raises inside becomes a ConfigError that names it, its
+    file, and what it was given.
 
-    with users_code("mine:detect", detect, setting="sites.detectors", on="session s1"): detect(session)
-    -> ConfigError: mine:detect raised KeyError: 'x' on session s1 (at mine.py:12 [sites.detectors])
+    with users_code("mine:detect", detect, setting="sites.detectors", on="session s1"):
+    detect(session) -> ConfigError: mine:detect raised KeyError: 'x' on session s1 (at mine.py:12
+    [sites.detectors])
     """
     try:
         yield
-    except Exception as error:  # any error of a stranger's function is the stranger's, and is shown as such with its cause
+    # any error of a stranger's function is the stranger's, and is shown as such with its cause
+    except Exception as error:
         raise ConfigError(
             f"{path} raised {_said(error)} on {on}",
             where=f"{_place(function, error)} [{setting}]",

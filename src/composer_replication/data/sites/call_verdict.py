@@ -10,7 +10,8 @@ from composer_replication.data.sites.verdict import Verdict
 
 
 def is_error(call: ToolCall, result: ToolResult) -> bool:
-    """Whether a result is an error: the log's own flag, or, where the log is silent, words only an agent program writes."""
+    """Whether a result is an error: the log's own flag, or, where the log is silent, words only an
+    agent program writes."""
     if result.is_error is not None:
         return result.is_error
     return says_error(result.text, is_shell=call.name in SHELL_TOOLS)

@@ -1,6 +1,8 @@
-"""The built-in detectors: each reads a session and yields the sites it finds, in the order of the calls.
+"""The built-in detectors: each reads a session and yields the sites it finds, in the order of the
+calls.
 
-All of them start from `session.calls()`, which joins a result to its call by id; none looks at what stands next to what.
+All of them start from `session.calls()`, which joins a result to its call by id; none looks at what
+stands next to what.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ Detector = Callable[[Session], Iterable[Site]]
 APART: frozenset[Category] = frozenset(("failed_check", "benign"))
 
 
-def make_site(session: Session, ref: CallRef, verdict: Verdict, *, detector: str, evidence: int) -> Site:
-    """A site at the message that holds the call, with everything a reader needs to find it again."""
+def make_site(
+    session: Session, ref: CallRef, verdict: Verdict, *, detector: str, evidence: int
+) -> Site:
+    """A site at the message that holds the call, with everything a reader needs to find it
+    again."""
     return Site(
         session_id=session.id,
         turn=ref.turn,
@@ -42,9 +47,11 @@ def make_site(session: Session, ref: CallRef, verdict: Verdict, *, detector: str
 
 
 def answered_calls(session: Session) -> Iterator[tuple[CallRef, ToolResult, int]]:
-    """Every call with its result and the result's turn, joined by call id; `find_sites` drops what was copied from another session.
+    """Every call with its result and the result's turn, joined by call id; `find_sites` drops what
+    was copied from another session.
 
-    A result that stands before its call, or in the same message, is damage of the log: it says nothing about the call and is left out.
+    A result that stands before its call, or in the same message, is damage of the log: it says
+    nothing about the call and is left out.
     """
     for ref in session.calls().values():
         if ref.result is not None and ref.result_turn is not None and ref.result_turn > ref.turn:
@@ -52,7 +59,8 @@ def answered_calls(session: Session) -> Iterator[tuple[CallRef, ToolResult, int]
 
 
 def tool_error(session: Session) -> Iterator[Site]:
-    """Calls whose result is an error, with the verdict on whose fault it is; failed checks are left to `failed_check`."""
+    """Calls whose result is an error, with the verdict on whose fault it is; failed checks are left
+    to `failed_check`."""
     for ref, result, turn in answered_calls(session):
         if is_error(ref.call, result):
             verdict = with_hindsight(session, ref, judge(ref.call, result))
@@ -61,10 +69,12 @@ def tool_error(session: Session) -> Iterator[Site]:
 
 
 def failed_check(session: Session) -> Iterator[Site]:
-    """Correct calls whose command reports failure, flagged or printed with exit 0, and edits that the user's own hook refused.
+    """Correct calls whose command reports failure, flagged or printed with exit 0, and edits that
+    the user's own hook refused.
 
-    A hook that ran after an edit (type check, lint) speaks about the code, like a red test: the call itself was carried
-    out, and half of a larger change is expected to fail it. So it stands here and not among the mistakes.
+    A hook that ran after an edit (type check, lint) speaks about the code, like a red test: the
+    call itself was carried out, and half of a larger change is expected to fail it. So it stands
+    here and not among the mistakes.
     """
     for ref, result, turn in answered_calls(session):
         verdict: Verdict | None = None
@@ -84,30 +94,50 @@ def _hook_blocks(session: Session) -> Iterator[Site]:
         ref = calls.get(event.call_id) if event.kind == "hook_blocked" and event.call_id else None
         if ref is None:
             continue
-        evidence = ref.result_turn if ref.result_turn is not None else min(event.turn, len(session.turns) - 1)
+        evidence = (
+            ref.result_turn
+            if ref.result_turn is not None
+            else min(event.turn, len(session.turns) - 1)
+        )
         if evidence > ref.turn:
-            verdict = Verdict(category="failed_check", kind="hook_blocked", detail=quote(event.text))
+            verdict = Verdict(
+                category="failed_check", kind="hook_blocked", detail=quote(event.text)
+            )
             yield make_site(session, ref, verdict, detector="failed_check", evidence=evidence)
 
 
 def hidden_error(session: Session) -> Iterator[Site]:
-    """Malformed shell calls whose last command ended with exit 0, so that the log flags nothing, e.g. `foo | head` without foo."""
+    """Malformed shell calls whose last command ended with exit 0, so that the log flags nothing,
+    e.g. `foo | head` without foo."""
     for ref, result, turn in answered_calls(session):
         command = shell_command(ref.call.name, ref.call.arguments)
         if command is None or is_error(ref.call, result):
             continue
         verdict = malformed(parse(command), split_exit_code(result.text)[1], hidden=True)
         if verdict is not None:
-            yield make_site(session, ref, with_hindsight(session, ref, verdict), detector="hidden_error", evidence=turn)
+            yield make_site(
+                session,
+                ref,
+                with_hindsight(session, ref, verdict),
+                detector="hidden_error",
+                evidence=turn,
+            )
 
 
 def find_repeated_calls(session: Session) -> Iterator[Site]:
-    """Reading calls made again with equal arguments while the first answer is in view and nothing can have changed it.
+    """Reading calls made again with equal arguments while the first answer is in view and nothing
+    can have changed it.
 
     What counts as a repeat, and what in between excuses it, stands in `data/sites/repeats.py`.
     """
     answered = {ref.call.id: turn for ref, _, turn in answered_calls(session)}
     for ref in find_repeats(session):
         if ref.call.id in answered:
-            verdict = Verdict(category="mistake", kind="repeated_call", detail=quote(f"{ref.call.name} {canonical_arguments(ref.call)}"))
-            yield make_site(session, ref, verdict, detector="repeated_call", evidence=answered[ref.call.id])
+            verdict = Verdict(
+                category="mistake",
+                kind="repeated_call",
+                detail=quote(f"{ref.call.name} {canonical_arguments(ref.call)}"),
+            )
+            yield make_site(
+                session, ref, verdict, detector="repeated_call", evidence=answered[ref.call.id]
+            )

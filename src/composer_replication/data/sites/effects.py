@@ -1,10 +1,12 @@
-"""What a shell line does to paths: which it removes or moves away, which it makes, and where the shell stands afterwards.
+"""What a shell line does to paths: which it removes or moves away, which it makes, and where the
+shell stands afterwards.
 
     effects(parse("cd src && git mv a.py b.py"), cwd="/w")
     -> Effects(gone=(Gone("/w/src/a.py"),), made=("/w/src/b.py",), cwd="/w/src")
 
-Read from the line alone. Where it cannot be told (`rm $X`, `xargs rm`, `git checkout main`) everything that could be meant counts as
-gone: a path is named to a model only where it is there for certain.
+Read from the line alone. Where it cannot be told (`rm $X`, `xargs rm`, `git checkout main`)
+everything that could be meant counts as gone: a path is named to a model only where it is there for
+certain.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from composer_replication.data.sites.shell_rules import REMOVERS, RUNNERS, word_
 
 MAKERS = word_set("touch mkdir tee")
 _HOME = re.compile(r"^(?:/Users/[^/]+|/home/[^/]+|/root)(?=/|$)")
-_TAKE_VALUE = {"mkdir": ("-m",), "touch": ("-d", "-r", "-t"), "mv": ("-S",), "cp": ("-S",), "git": ("-c", "--git-dir", "--work-tree")}
+_TAKE_VALUE = {
+    "mkdir": ("-m",),
+    "touch": ("-d", "-r", "-t"),
+    "mv": ("-S",),
+    "cp": ("-S",),
+    "git": ("-c", "--git-dir", "--work-tree"),
+}
 # Code that removes files from inside a program: of what it removes nothing is known.
 _CODE_REMOVES = re.compile(
     r"\b(?:os\.(?:remove|unlink|rename|replace|rmdir)|shutil\.(?:rmtree|move)|\.unlink\(|fs\.(?:rm|unlink|rename)\w*)"
@@ -32,7 +40,8 @@ _MAX_NESTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A path that is no more, with what was in it; `glob`: a pattern; path "" = nobody knows what: everything may be meant.
+    """A path that is no more, with what was in it; `glob`: a pattern; path "" = nobody knows what:
+    everything may be meant.
 
     Example: Gone("/w/*.py", glob=True).covers("/w/a.py") -> True
     """
@@ -49,7 +58,9 @@ class Gone:
         parts, wanted = path.split("/"), self.path.split("/")
         if "**" in wanted:
             return path.startswith(self.path.partition("**")[0])
-        return len(parts) >= len(wanted) and all(fnmatch.fnmatchcase(a, b) for a, b in zip(parts, wanted, strict=False))
+        return len(parts) >= len(wanted) and all(
+            fnmatch.fnmatchcase(a, b) for a, b in zip(parts, wanted, strict=False)
+        )
 
 
 ANYTHING = Gone()
@@ -59,7 +70,8 @@ ANYTHING = Gone()
 class Effects:
     """The effects of one line in order; `cwd` is where it ends, None where that is not known.
 
-    `certain`: every part of it ran if the line ended well; `at` is where each simple command stood, as in `Command.simple`.
+    `certain`: every part of it ran if the line ended well; `at` is where each simple command stood,
+    as in `Command.simple`.
     """
 
     cwd: str | None
@@ -95,7 +107,8 @@ def resolve(path: str, cwd: str | None) -> str | None:
 
 
 def effects(command: Command, cwd: str | None, *, nested: int = 0) -> Effects:
-    """Follow the simple commands of a line from a folder; one in a subshell does not move the shell."""
+    """Follow the simple commands of a line from a folder; one in a subshell does not move the
+    shell."""
     done = Effects(cwd, certain=all(op == "&&" for op in command.operators))
     if _CODE_REMOVES.search(command.text):
         done.changes.append(ANYTHING)
@@ -113,7 +126,11 @@ def effects(command: Command, cwd: str | None, *, nested: int = 0) -> Effects:
             inner = effects(parse(script), here, nested=nested + 1)
             done.changes += inner.changes
             done.certain &= inner.certain
-        done.changes += [path for target in simple.writes if target not in simple.open and (path := resolve(target, here))]
+        done.changes += [
+            path
+            for target in simple.writes
+            if target not in simple.open and (path := resolve(target, here))
+        ]
     done.cwd = inside[0]
     return done
 
@@ -159,7 +176,11 @@ def _change(simple: Simple, here: str | None, done: Effects) -> None:
     elif name in REMOVERS:
         _remove(simple, _operands(simple), here, done)
     elif name in MAKERS:
-        done.changes += [path for word in _operands(simple) if word not in simple.open and (path := resolve(word, here))]
+        done.changes += [
+            path
+            for word in _operands(simple)
+            if word not in simple.open and (path := resolve(word, here))
+        ]
     elif name == "cp":
         _put(simple, _operands(simple), here, done)
     elif name == "git":
@@ -174,20 +195,28 @@ def _change(simple: Simple, here: str | None, done: Effects) -> None:
 
 def _remove(simple: Simple, words: list[str], here: str | None, done: Effects) -> None:
     for word in words:
-        done.changes.append(_gone(word, here, opened=word in simple.open, glob=word in simple.globs))
+        done.changes.append(
+            _gone(word, here, opened=word in simple.open, glob=word in simple.globs)
+        )
 
 
 def _gone(word: str, here: str | None, *, opened: bool, glob: bool) -> Gone:
-    if opened and not glob:  # what stands in front of a variable or a brace is certain: `rm /tmp/x/$F` stays in /tmp/x
+    # what stands in front of a variable or a brace is certain: `rm /tmp/x/$F` stays in /tmp/x
+    if opened and not glob:
         start = re.split(r"[$`{]", word, maxsplit=1)[0]
-        path = resolve(start.rpartition("/")[0], here) if start.startswith("/") and start.count("/") > 1 else None
+        path = (
+            resolve(start.rpartition("/")[0], here)
+            if start.startswith("/") and start.count("/") > 1
+            else None
+        )
         return Gone(path) if path else ANYTHING
     path = resolve(word, here)
     return Gone(path, glob) if path is not None else ANYTHING
 
 
 def _target(simple: Simple, words: list[str]) -> tuple[list[str], str]:
-    """Sources and target of cp and mv, in either order: `mv a b dir`, `mv -t dir a b`, `mv --target-directory=dir a b`."""
+    """Sources and target of cp and mv, in either order: `mv a b dir`, `mv -t dir a b`, `mv
+    --target-directory=dir a b`."""
     for i, word in enumerate(simple.words):
         if word == "-t" and i + 1 < len(simple.words):
             return [w for w in words if w != simple.words[i + 1]], simple.words[i + 1] + "/"
@@ -197,13 +226,23 @@ def _target(simple: Simple, words: list[str]) -> tuple[list[str], str]:
 
 
 def _put(simple: Simple, words: list[str], here: str | None, done: Effects) -> None:
-    """What a copy or a move leaves: the target itself, and the sources' names in it where it is certainly a folder."""
+    """What a copy or a move leaves: the target itself, and the sources' names in it where it is
+    certainly a folder."""
     sources, target = _target(simple, words)
-    if not target or target.rstrip("/") in simple.open or target in simple.open or (path := resolve(target, here)) is None:
+    if (
+        not target
+        or target.rstrip("/") in simple.open
+        or target in simple.open
+        or (path := resolve(target, here)) is None
+    ):
         return
     done.changes.append(path)
     if target.endswith("/") or len(sources) > 1:
-        done.changes += [posixpath.join(path, posixpath.basename(s.rstrip("/"))) for s in sources if s not in simple.open]
+        done.changes += [
+            posixpath.join(path, posixpath.basename(s.rstrip("/")))
+            for s in sources
+            if s not in simple.open
+        ]
 
 
 def _move(simple: Simple, words: list[str], here: str | None, done: Effects) -> None:
@@ -215,7 +254,11 @@ def _move(simple: Simple, words: list[str], here: str | None, done: Effects) -> 
 def _find(simple: Simple, here: str | None, done: Effects) -> None:
     """`find ... -delete` and `-exec rm`: all below the folders where it starts."""
     words = simple.words
-    runs = [posixpath.basename(words[i + 1]) for i, w in enumerate(words[:-1]) if w in ("-exec", "-execdir", "-ok", "-x", "-X")]
+    runs = [
+        posixpath.basename(words[i + 1])
+        for i, w in enumerate(words[:-1])
+        if w in ("-exec", "-execdir", "-ok", "-x", "-X")
+    ]
     if "-delete" not in words and not any(run in REMOVERS or run in SHELLS for run in runs):
         return
     starts: list[str] = []
@@ -232,7 +275,11 @@ def _git(simple: Simple, here: str | None, done: Effects) -> None:
         option = words.pop(0)
         if option in ("-C", *_TAKE_VALUE["git"]) and words:
             value = words.pop(0)
-            base = (resolve(value, base) if value not in simple.open else None) if option == "-C" else base
+            base = (
+                (resolve(value, base) if value not in simple.open else None)
+                if option == "-C"
+                else base
+            )
     verb, rest = (words[0], tuple(words[1:])) if words else ("", ())
     operands = _operands(simple, rest)
     if verb == "rm" and "--cached" not in rest:
@@ -242,7 +289,12 @@ def _git(simple: Simple, here: str | None, done: Effects) -> None:
     elif verb == "reset":
         done.changes += [ANYTHING] * ("--hard" in rest or "--merge" in rest)
     elif verb == "restore":  # from another commit, where the file may not have been
-        _remove(simple, operands if any(w.startswith(("-s", "--source")) for w in rest) else [], base, done)
+        _remove(
+            simple,
+            operands if any(w.startswith(("-s", "--source")) for w in rest) else [],
+            base,
+            done,
+        )
     elif verb in ("checkout", "switch"):
         creates = any(w in ("-b", "-B", "-c", "-C", "--orphan") for w in rest)
         if "--" not in rest and (len(operands) > 1 if creates else operands != ["."]):

@@ -1,4 +1,5 @@
-"""Sites of a session: every built-in detector by name, functions of your own by import path, one site a call.
+"""Sites of a session: every built-in detector by name, functions of your own by import path, one
+site a call.
 
 sites = find_sites(session, settings=SitesSettings())
 [s.kind for s in sites if s.category == "mistake"] -> ["file_missing", "edit_no_match"]
@@ -17,7 +18,13 @@ from composer_replication.core.site import Category, Site
 from composer_replication.core.surroundings import without_keys
 from composer_replication.core.trace import Session
 from composer_replication.data.sites.by_path import load_function, users_code
-from composer_replication.data.sites.detectors import Detector, failed_check, find_repeated_calls, hidden_error, tool_error
+from composer_replication.data.sites.detectors import (
+    Detector,
+    failed_check,
+    find_repeated_calls,
+    hidden_error,
+    tool_error,
+)
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED
 
 DETECTORS: dict[str, Detector] = {
@@ -27,15 +34,17 @@ DETECTORS: dict[str, Detector] = {
     "failed_check": failed_check,
 }
 RECOVERY_WARNING = (
-    'sites.site = "recovery" trains the turn after an error, not the mistaken one: its context already holds the error, and the'
-    " mistake itself gets no gradient"
+    'sites.site = "recovery" trains the turn after an error, not the mistaken one: its context'
+    " already holds the error, and the mistake itself gets no gradient"
 )
 
 
 def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
-    """The sites of a session in order of turn and call; where several detectors name one call, a mistake wins, then the earlier detector.
+    """The sites of a session in order of turn and call; where several detectors name one call, a
+    mistake wins, then the earlier detector.
 
-    Raises ConfigError for a detector that does not exist, and for one of the user's that raises or names what is not in the session.
+    Raises ConfigError for a detector that does not exist, and for one of the user's that raises or
+    names what is not in the session.
     """
     found: dict[tuple[int, str | None], Site] = {}
     for name in settings.detectors:
@@ -47,13 +56,18 @@ def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
             if site.turn < session.copied or (key in found and not _outranks(site, found[key])):
                 continue
             found[key] = site
-    named = _renamed(session, found.values(), settings.error_kind) if settings.error_kind else found.values()
+    named = (
+        _renamed(session, found.values(), settings.error_kind)
+        if settings.error_kind
+        else found.values()
+    )
     sites = _in_order(session, named)
     return sites if settings.site == "cause" else recovery_sites(session, sites)
 
 
 def _sites_of_user(name: str, session: Session) -> list[Site]:
-    """What a detector of the user's finds, checked against the session: a site that names nothing would fail far from here."""
+    """What a detector of the user's finds, checked against the session: a site that names nothing
+    would fail far from here."""
     setting = "sites.detectors"
     detect = load_function(name, setting=setting, built_in=DETECTORS)
     with without_keys(), users_code(name, detect, setting=setting, on=f"session {session.id}"):
@@ -67,7 +81,11 @@ def _sites_of_user(name: str, session: Session) -> list[Site]:
             break
         sites.append(site)
     if wrong:
-        raise ConfigError(f"detector {name!r} {wrong}", where=f"session {session.id} [{setting}]", fix="correct that detector")
+        raise ConfigError(
+            f"detector {name!r} {wrong}",
+            where=f"session {session.id} [{setting}]",
+            fix="correct that detector",
+        )
     return sites
 
 
@@ -81,11 +99,17 @@ def _contradiction(session: Session, site: object) -> str:
         return f"yields turn {site.turn}, but there are {len(session.turns)} turns"
     turn = session.turns[site.turn]
     if turn.role != "assistant":
-        return f"yields turn {site.turn}, which is no message of the model (its role is {turn.role!r})"
+        return (
+            f"yields turn {site.turn}, which is no message of the model (its role is {turn.role!r})"
+        )
     if site.call_id is not None and site.call_id not in {c.id for c in turn.calls}:
         return f"yields call {site.call_id!r}, which does not stand in turn {site.turn}"
     outside = [e for e in site.evidence if not 0 <= e < len(session.turns)]
-    return f"yields evidence at turn {outside[0]}, but there are {len(session.turns)} turns" if outside else ""
+    return (
+        f"yields evidence at turn {outside[0]}, but there are {len(session.turns)} turns"
+        if outside
+        else ""
+    )
 
 
 def _outranks(new: Site, old: Site) -> bool:
@@ -98,7 +122,8 @@ def _in_order(session: Session, sites: Iterable[Site]) -> list[Site]:
 
 
 def _renamed(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
-    """The sites with the kinds that the user's function gives their results; "" or None keeps the built-in kind.
+    """The sites with the kinds that the user's function gives their results; "" or None keeps the
+    built-in kind.
 
     Only the kind changes: a function that names kinds cannot turn a rejection into a mistake.
     """
@@ -109,18 +134,26 @@ def _renamed(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
         ref = refs.get(site.call_id or "")
         kind: object = None
         if site.detector == "tool_error" and ref is not None and ref.result is not None:
-            with without_keys(), users_code(path, name, setting=setting, on=f"session {session.id}"):
+            with (
+                without_keys(),
+                users_code(path, name, setting=setting, on=f"session {session.id}"),
+            ):
                 kind = name(ref.result.text, tool=site.tool)
         if kind is not None and not isinstance(kind, str):
-            raise ConfigError(f"{path} returned {type(kind).__name__}, not a name", where=f"session {session.id} [{setting}]")
+            raise ConfigError(
+                f"{path} returned {type(kind).__name__}, not a name",
+                where=f"session {session.id} [{setting}]",
+            )
         renamed.append(dataclasses.replace(site, kind=kind) if kind else site)
     return renamed
 
 
 def recovery_sites(session: Session, sites: Sequence[Site]) -> list[Site]:
-    """The assistant turn after each mistake's evidence, as the earlier framework trained it; everything else is left as it is.
+    """The assistant turn after each mistake's evidence, as the earlier framework trained it;
+    everything else is left as it is.
 
-    Warns: this is another method than the published one. A mistake without a later turn in view of its error has no recovery.
+    Warns: this is another method than the published one. A mistake without a later turn in view of
+    its error has no recovery.
     """
     warnings.warn(RECOVERY_WARNING, UserWarning, stacklevel=3)
     recovery: Category = "recovery"
@@ -133,14 +166,22 @@ def recovery_sites(session: Session, sites: Sequence[Site]) -> list[Site]:
         after = _first_in_view_of(session, max(site.evidence, default=site.turn), written)
         if after is not None:
             author = session.turns[after].author
-            kept.setdefault((after, None), dataclasses.replace(site, turn=after, call_id=None, category=recovery, author=author))
+            kept.setdefault(
+                (after, None),
+                dataclasses.replace(
+                    site, turn=after, call_id=None, category=recovery, author=author
+                ),
+            )
     return sorted(kept.values(), key=lambda s: (s.turn, s.call_id or "", s.kind))
 
 
 def _first_in_view_of(session: Session, turn: int, written: Sequence[int]) -> int | None:
-    """The first of the model's own messages (`written`, in order) after a turn that had the turn in its context."""
+    """The first of the model's own messages (`written`, in order) after a turn that had the turn in
+    its context."""
     for segment in session.segments:
-        if segment.end <= turn or not (segment.start <= turn or any(a <= turn < b for a, b in segment.context)):
+        if segment.end <= turn or not (
+            segment.start <= turn or any(a <= turn < b for a, b in segment.context)
+        ):
             continue
         next_one = bisect_left(written, max(segment.start, turn + 1))
         if next_one < len(written) and written[next_one] < segment.end:

@@ -1,8 +1,10 @@
-"""What the rest of a session says about a verdict: a call and its result alone cannot tell a guess from a question.
+"""What the rest of a session says about a verdict: a call and its result alone cannot tell a guess
+from a question.
 
-A path that is not there is a mistake where the message used it as a fact, and a sound question where it looked for it. A command that
-is not found is no mistake where the program turns out to be installed, only not on the path. Nor is an edit of a file that changed
-though it had just been read and no call in view touched it.
+A path that is not there is a mistake where the message used it as a fact, and a sound question
+where it looked for it. A command that is not found is no mistake where the program turns out to be
+installed, only not on the path. Nor is an edit of a file that changed though it had just been read
+and no call in view touched it.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ from composer_replication.data.sites.shell import parse, shell_command
 from composer_replication.data.sites.shell_rules import PATH_EXPLORED, PATH_STATED
 from composer_replication.data.sites.verdict import Verdict
 
-# "Let me check if there is a config for this", "see whether it exists": the last sentence before the call, or the call's description.
+# "Let me check if there is a config for this", "see whether it exists": the last sentence before
+# the call, or the call's description.
 _LOOKS_FOR = re.compile(
-    r"\b(?:if|whether)\b(?:[^.!?\n]|\.(?=\S)){0,60}\b(?:exists?|there(?:'s| is| are)|present|available|ha(?:s|ve) an?)\b"
+    r"\b(?:if|whether)\b(?:[^.!?\n]|\.(?=\S)){0,60}\b(?:exists?|there(?:'s| is|"
+    r" are)|present|available|ha(?:s|ve) an?)\b"
     r"|\b(?:is|are) there (?:an?|any)\b|\bany existing\b",
     re.IGNORECASE,
 )
-_ASKS_IF_INSTALLED = re.compile(r"\b(?:if|whether|is|are)\b[^.!?\n]{0,60}\b(?:installed|available)\b", re.IGNORECASE)
+_ASKS_IF_INSTALLED = re.compile(
+    r"\b(?:if|whether|is|are)\b[^.!?\n]{0,60}\b(?:installed|available)\b", re.IGNORECASE
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 JUST_READ = 2
 """Who read the file in one of so many messages before could not know that it changed since."""
@@ -31,14 +37,25 @@ _CHANGES_A_FILE = re.compile(r"edit|write|insert|replace", re.IGNORECASE)
 
 
 def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
-    """The verdict on a call, read with the words of its message and what the session showed later."""
+    """The verdict on a call, read with the words of its message and what the session showed
+    later."""
     if verdict.category != "mistake":
         return verdict
-    if verdict.kind in PATH_STATED and not _CHANGES_A_FILE.search(ref.call.name) and _LOOKS_FOR.search(_words_of(session, ref)):
+    if (
+        verdict.kind in PATH_STATED
+        and not _CHANGES_A_FILE.search(ref.call.name)
+        and _LOOKS_FOR.search(_words_of(session, ref))
+    ):
         return dataclasses.replace(verdict, category="failed_check", kind=PATH_EXPLORED)
-    if verdict.kind == "shell_unknown_command" and _ASKS_IF_INSTALLED.search(_words_of(session, ref)):
+    if verdict.kind == "shell_unknown_command" and _ASKS_IF_INSTALLED.search(
+        _words_of(session, ref)
+    ):
         return dataclasses.replace(verdict, category="failed_check", kind="command_failed")
-    if verdict.kind == "shell_unknown_command" and verdict.subject and _is_installed(session, ref, verdict.subject):
+    if (
+        verdict.kind == "shell_unknown_command"
+        and verdict.subject
+        and _is_installed(session, ref, verdict.subject)
+    ):
         return dataclasses.replace(verdict, category="environment", kind="not_on_path")
     if verdict.kind == "edit_stale" and _was_just_read(session, ref):
         return dataclasses.replace(verdict, category="environment", kind="changed_meanwhile")
@@ -46,7 +63,8 @@ def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
 
 
 def _words_of(session: Session, ref: CallRef) -> str:
-    """The last sentence of the message before the call, and the call's own description of itself."""
+    """The last sentence of the message before the call, and the call's own description of
+    itself."""
     said = ""
     for block in session.turns[ref.turn].blocks:
         if isinstance(block, Text) and block.text.strip():
@@ -57,32 +75,49 @@ def _words_of(session: Session, ref: CallRef) -> str:
 
 
 def _was_just_read(session: Session, ref: CallRef) -> bool:
-    """Whether the file was read in the message before, or in the one before that, and no call since can have changed it."""
+    """Whether the file was read in the message before, or in the one before that, and no call since
+    can have changed it."""
     before = session.context_indices(ref.turn)
     written = [i for i in before if session.turns[i].role == "assistant"]
     since = written[-JUST_READ] if len(written) >= JUST_READ else 0
     path = ref.call.arguments.get("file_path")
     read = False
     for other in session.calls().values():
-        if other.call.id == ref.call.id or other.result is None or not since <= other.turn <= ref.turn:
+        if (
+            other.call.id == ref.call.id
+            or other.result is None
+            or not since <= other.turn <= ref.turn
+        ):
             continue
         if not only_reads(other.call):
             read = False
             if other.turn == ref.turn:
                 return False
-        elif other.turn in before and other.call.arguments.get("file_path") == path and not is_error(other.call, other.result):
+        elif (
+            other.turn in before
+            and other.call.arguments.get("file_path") == path
+            and not is_error(other.call, other.result)
+        ):
             read = path is not None
     return read
 
 
 def _is_installed(session: Session, ref: CallRef, program: str) -> bool:
-    """Whether a later call of the session runs the program by its full path, and none before did: until then nobody could know."""
+    """Whether a later call of the session runs the program by its full path, and none before did:
+    until then nobody could know."""
     found = False
     for other in session.calls().values():
         command = shell_command(other.call.name, other.call.arguments)
-        if command is None or f"/{program}" not in command or other.result is None or other.result.text.startswith("Exit code 127"):
+        if (
+            command is None
+            or f"/{program}" not in command
+            or other.result is None
+            or other.result.text.startswith("Exit code 127")
+        ):
             continue
-        if any(s.name == program and s.program.startswith(("/", "~")) for s in parse(command).simple):
+        if any(
+            s.name == program and s.program.startswith(("/", "~")) for s in parse(command).simple
+        ):
             if other.turn <= ref.turn:
                 return False
             found = True

@@ -1,7 +1,8 @@
-"""The sort of an error result by its opening words: a coarse table of fifteen kinds, the same for every log.
+"""The sort of an error result by its opening words: a coarse table of fifteen kinds, the same for
+every log.
 
-This names what the *result* says, for counting. Whether the call was the model's mistake is another question, and a
-finer tables answer it: `data/sites/tool_errors.py` and `data/sites/shell_rules.py`.
+This names what the *result* says, for counting. Whether the call was the model's mistake is another
+question, and a finer tables answer it: `data/sites/tool_errors.py` and `data/sites/shell_rules.py`.
 """
 
 from __future__ import annotations
@@ -9,14 +10,20 @@ from __future__ import annotations
 import re
 
 HEAD_CHARS = 400
-"""Only the opening is read: an error states itself first, and a long result may quote anything further down."""
+"""Only the opening is read: an error states itself first, and a long result may quote anything
+further down."""
 
 # First match wins. `^` anchors a pattern where the words also occur in ordinary output.
 ERROR_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("user_rejected", re.compile(r"^The user doesn't want to")),
     ("interrupted", re.compile(r"^\[Request interrupted")),
     ("permission_aborted", re.compile(r"Permission prompt was aborted")),
-    ("permission_denied", re.compile(r"^Permission for this action was denied|^Permission to use|requested permissions")),
+    (
+        "permission_denied",
+        re.compile(
+            r"^Permission for this action was denied|^Permission to use|requested permissions"
+        ),
+    ),
     ("sibling_errored", re.compile(r"Sibling tool call errored")),
     ("bash_exit", re.compile(r"^Exit code")),
     ("edit_not_read", re.compile(r"has not been read yet")),
@@ -33,7 +40,8 @@ ALL_KINDS: tuple[str, ...] = (*(name for name, _ in ERROR_KINDS), OTHER)
 
 
 def error_kind(text: str, *, tool: str = "") -> str:
-    """The kind of an error result from its opening words; `tool` is there for functions of your own with this signature.
+    """The kind of an error result from its opening words; `tool` is there for functions of your own
+    with this signature.
 
     >>> error_kind("Exit code 1\\nFAILED tests/test_a.py")
     'bash_exit'

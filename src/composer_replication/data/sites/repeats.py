@@ -1,8 +1,10 @@
-"""Reading calls that were made again though nothing can have changed their answer, found in one pass over a session.
+"""Reading calls that were made again though nothing can have changed their answer, found in one
+pass over a session.
 
-Between the two there is no call that could write, no word of a human and no message of the agent program; the first
-answer was not cleared from the context and is no error (a call that a parallel sibling or a human cancelled is rightly
-made again); and the second answer is the same text, or the agent's own word that nothing changed.
+Between the two there is no call that could write, no word of a human and no message of the agent
+program; the first answer was not cleared from the context and is no error (a call that a parallel
+sibling or a human cancelled is rightly made again); and the second answer is the same text, or the
+agent's own word that nothing changed.
 """
 
 from __future__ import annotations
@@ -17,13 +19,19 @@ from composer_replication.data.sites.call_verdict import is_error
 from composer_replication.data.sites.shell import Simple, parse, shell_command
 from composer_replication.data.sites.shell_rules import word_set
 
-# Tools that change nothing, and whose answer for the same arguments changes only if something else changed the files.
-READ_ONLY_TOOLS = word_set("Read Grep Glob LS NotebookRead read read_file grep glob find ls list_dir list_files search_files view cat")
+# Tools that change nothing, and whose answer for the same arguments changes only if something else
+# changed the files.
+READ_ONLY_TOOLS = word_set(
+    "Read Grep Glob LS NotebookRead read read_file grep glob find ls list_dir list_files"
+    " search_files view cat"
+)
 READ_ONLY_PROGRAMS = word_set("""
     cat head tail ls grep egrep fgrep rg find fd wc pwd tree stat file sed awk
     sort uniq cut nl jq diff which echo od xxd hexdump tac column
 """)
-READ_ONLY_GIT = word_set("status log diff show branch ls-files blame rev-parse remote describe grep")
+READ_ONLY_GIT = word_set(
+    "status log diff show branch ls-files blame rev-parse remote describe grep"
+)
 UNCHANGED = ("File unchanged since last read", "Wasted call")
 """How newer agents answer a second, equal Read: they say so instead of sending the file again."""
 Key = tuple[str, str]
@@ -31,7 +39,8 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Asked:
-    """Calls of one tool with the same arguments: the latest that is answered, and those whose answer is still to come."""
+    """Calls of one tool with the same arguments: the latest that is answered, and those whose
+    answer is still to come."""
 
     latest: tuple[int, str] | None = None
     pending: list[tuple[int, int, str]] = field(default_factory=list)
@@ -45,7 +54,8 @@ class _Asked:
 
 
 class _Repeats:
-    """One session read once: the spelling of each reading call, and which messages could have changed an answer."""
+    """One session read once: the spelling of each reading call, and which messages could have
+    changed an answer."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -60,7 +70,9 @@ class _Repeats:
             reading = [call for call in turn.calls if only_reads(call)]
             self.keys.append([((call.name, canonical_arguments(call)), call) for call in reading])
             self.barriers.append(turn.role in ("user", "system") or len(reading) < len(turn.calls))
-            self.last_barrier.append(index if self.barriers[-1] else self.last_barrier[-1] if index else -1)
+            self.last_barrier.append(
+                index if self.barriers[-1] else self.last_barrier[-1] if index else -1
+            )
 
     def of_segment(self, segment: Segment) -> Iterator[CallRef]:
         """The repeats among the calls that were written in one segment."""
@@ -69,7 +81,9 @@ class _Repeats:
         for index in self._carried_over(segment):
             self._ask(index, asked, cleared)
         for index in range(segment.start, segment.end):
-            spelt = {call.id: key for key, call in self.keys[index] if call is self.refs[call.id].call}
+            spelt = {
+                call.id: key for key, call in self.keys[index] if call is self.refs[call.id].call
+            }
             for ref in self.by_turn.get(index, ()):
                 if ref.call.id in spelt and self._repeats(ref, asked.get(spelt[ref.call.id])):
                     yield ref
@@ -79,8 +93,13 @@ class _Repeats:
                 self._ask(index, asked, cleared)
 
     def _carried_over(self, segment: Segment) -> list[int]:
-        """Turns of an earlier segment in view after the last one that could have changed an answer, in order."""
-        if segment.start < segment.end and self.barriers[segment.start] and segment.start not in self.by_turn:
+        """Turns of an earlier segment in view after the last one that could have changed an answer,
+        in order."""
+        if (
+            segment.start < segment.end
+            and self.barriers[segment.start]
+            and segment.start not in self.by_turn
+        ):
             return []  # nothing before a human's word counts, and most segments open with one
         kept: list[range] = []
         for a, b in reversed(segment.context):
@@ -98,7 +117,9 @@ class _Repeats:
             taken.add(key)
             result_turn = self.refs[call.id].result_turn
             if result_turn is not None:
-                heapq.heappush(asked.setdefault(key, _Asked()).pending, (result_turn, index, call.id))
+                heapq.heappush(
+                    asked.setdefault(key, _Asked()).pending, (result_turn, index, call.id)
+                )
 
     def _repeats(self, ref: CallRef, asked: _Asked | None) -> bool:
         if asked is None or ref.result is None or not ref.result.text.strip():
@@ -107,23 +128,31 @@ class _Repeats:
         if earlier is None or earlier.result is None or is_error(earlier.call, earlier.result):
             return False
         text = ref.result.text
-        return earlier.result.text == text or text.strip().removeprefix("<tool_use_error>").startswith(UNCHANGED)
+        return earlier.result.text == text or text.strip().removeprefix(
+            "<tool_use_error>"
+        ).startswith(UNCHANGED)
 
 
 def find_repeats(session: Session) -> Iterator[CallRef]:
-    """The calls that repeat one in view, in order; the time grows with the number of calls, not with its square."""
+    """The calls that repeat one in view, in order; the time grows with the number of calls, not
+    with its square."""
     repeats = _Repeats(session)
     for segment in session.segments:
         yield from repeats.of_segment(segment)
 
 
 def canonical_arguments(call: ToolCall) -> str:
-    """The arguments in one spelling: keys sorted, blanks trimmed, without the words that only describe the call.
+    """The arguments in one spelling: keys sorted, blanks trimmed, without the words that only
+    describe the call.
 
     >>> canonical_arguments(ToolCall("c", "Bash", {"description": "list", "command": " ls "}))
     '{"command":"ls"}'
     """
-    kept = {k: v.strip() if isinstance(v, str) else v for k, v in call.arguments.items() if k not in ("description", "timeout")}
+    kept = {
+        k: v.strip() if isinstance(v, str) else v
+        for k, v in call.arguments.items()
+        if k not in ("description", "timeout")
+    }
     return json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
@@ -147,6 +176,15 @@ def _reads(simple: Simple) -> bool:
     if any(r != "/dev/null" and not r.isdigit() for r in simple.redirects):
         return False
     if simple.name != "git":
-        return simple.name in READ_ONLY_PROGRAMS and not {"-i", "-delete", "-exec", "--in-place"} & set(simple.words)
+        return simple.name in READ_ONLY_PROGRAMS and not {
+            "-i",
+            "-delete",
+            "-exec",
+            "--in-place",
+        } & set(simple.words)
     rest = simple.operands
-    return bool(rest) and rest[0] in READ_ONLY_GIT and (rest[0] not in ("branch", "remote") or len(rest) == 1)
+    return (
+        bool(rest)
+        and rest[0] in READ_ONLY_GIT
+        and (rest[0] not in ("branch", "remote") or len(rest) == 1)
+    )

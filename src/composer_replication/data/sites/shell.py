@@ -1,4 +1,5 @@
-"""A shell command as the list of simple commands it runs, so that a message can be traced to the one that wrote it.
+"""A shell command as the list of simple commands it runs, so that a message can be traced to the
+one that wrote it.
 
 Example: "cd /x && grep -n foo a.py | head" -> cd /x · grep -n foo a.py · head
 This is reading, never running: what it cannot split (an open quote) is one command split at blanks.
@@ -17,18 +18,27 @@ from itertools import islice
 from typing import Any
 
 from composer_replication.data.sites.shell_rules import word_set
-from composer_replication.data.sites.shell_words import MAX_DEPTH, OpenQuoteError, Operator, ShellWord, split
+from composer_replication.data.sites.shell_words import (
+    MAX_DEPTH,
+    OpenQuoteError,
+    Operator,
+    ShellWord,
+    split,
+)
 
 SHELL_TOOLS = word_set("""
     Bash bash shell sh exec exec_command local_shell run_shell_command execute_bash terminal run_terminal_cmd run_command execute_command
 """)
 SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh"))
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
-_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1(.*?)\n(.*?)(?:\n[ \t]*\2[ \t]*(?=\n|$|\))|\Z)", re.DOTALL)
+_HEREDOC = re.compile(
+    r"<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1(.*?)\n(.*?)(?:\n[ \t]*\2[ \t]*(?=\n|$|\))|\Z)", re.DOTALL
+)
 SHELL_KEYWORDS = word_set("time then do else if while until ! { } for case function select [[")
 # Words that stand before the program that really runs: `sudo timeout 10 uv run pytest` runs pytest.
 _PREFIX_WORDS = word_set(
-    "sudo time timeout env nohup exec command builtin then do else if while until ! { } nice xargs npx uvx bunx eval stdbuf doas setsid"
+    "sudo time timeout env nohup exec command builtin then do else if while until ! { } nice xargs"
+    " npx uvx bunx eval stdbuf doas setsid"
 )
 # Their options that take the next word: `sudo -u me rm x` runs rm.
 _OPTIONS_WITH_VALUE = {
@@ -60,10 +70,12 @@ SYSTEM_FOLDERS = ("/bin/", "/usr/", "/sbin/", "/opt/")
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """One program with its words; redirections are left out. Example: Simple("grep", ("-n", "foo", "a.py"), ("out.txt",)).
+    """One program with its words; redirections are left out. Example: Simple("grep", ("-n", "foo",
+    "a.py"), ("out.txt",)).
 
-    `open` are the words that the shell would still change (`$X`, `*.go`), `globs` those of them that are only patterns; `wrappers` what
-    stands in front (sudo, xargs); `depth` > 0: in a subshell; `before` the operator in front of it.
+    `open` are the words that the shell would still change (`$X`, `*.go`), `globs` those of them
+    that are only patterns; `wrappers` what stands in front (sudo, xargs); `depth` > 0: in a
+    subshell; `before` the operator in front of it.
     """
 
     program: str
@@ -89,7 +101,8 @@ class Simple:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A whole command line: its text with simple assignments filled in, and the simple commands in order."""
+    """A whole command line: its text with simple assignments filled in, and the simple commands in
+    order."""
 
     text: str
     simple: tuple[Simple, ...]
@@ -101,7 +114,8 @@ class Command:
         return frozenset(s.name for s in self.simple)
 
     def names_thing(self, thing: str) -> bool:
-        """Whether the line itself mentions a path, ref or word, as it stands or as the tail of what the message prints."""
+        """Whether the line itself mentions a path, ref or word, as it stands or as the tail of what
+        the message prints."""
         thing = thing.strip().strip("'\"`‘’").rstrip("/")
         if not thing or thing in (".", ".."):
             return False
@@ -110,7 +124,15 @@ class Command:
         for simple in self.simple:
             for word in (simple.program, *simple.words, *simple.redirects):
                 bare = word.rstrip("/").removeprefix("./").removeprefix("~/")
-                if bare and bare != "." and (bare == thing.removeprefix("./") or thing.endswith(f"/{bare}") or _glob_match(thing, bare)):
+                if (
+                    bare
+                    and bare != "."
+                    and (
+                        bare == thing.removeprefix("./")
+                        or thing.endswith(f"/{bare}")
+                        or _glob_match(thing, bare)
+                    )
+                ):
                     return True
         return False
 
@@ -126,13 +148,18 @@ def shell_command(tool: str, arguments: Mapping[str, Any]) -> str | None:
     value = next((arguments[k] for k in ("command", "cmd", "script") if k in arguments), None)
     if isinstance(value, list):
         words = [str(w) for w in value]
-        return words[-1] if len(words) == 3 and words[1].startswith("-") and "c" in words[1] else shlex.join(words)
+        return (
+            words[-1]
+            if len(words) == 3 and words[1].startswith("-") and "c" in words[1]
+            else shlex.join(words)
+        )
     return value if isinstance(value, str) else None
 
 
 @lru_cache(maxsize=4096)
 def parse(command: str) -> Command:
-    """Split a command line into its simple commands; here-documents are set aside, `NAME=value` is filled in.
+    """Split a command line into its simple commands; here-documents are set aside, `NAME=value` is
+    filled in.
 
     >>> [s.name for s in parse("X=src; cd $X && timeout 5 go test ./... | head -3").simple]
     ['cd', 'go', 'head']
@@ -148,11 +175,16 @@ def _tokens(text: str) -> list[ShellWord | Operator]:
         return split(text)
     except OpenQuoteError:  # the words are still worth having, and none of them is certain
         parts = re.split(r"[ \t\r]+|(?<=[;|&\n])|(?=[;|&\n])", text)
-        return [Operator(part) if re.fullmatch(r"[;|&\n]", part) else ShellWord(part, expands=True) for part in parts if part]
+        return [
+            Operator(part) if re.fullmatch(r"[;|&\n]", part) else ShellWord(part, expands=True)
+            for part in parts
+            if part
+        ]
 
 
 class _Reader:
-    """Puts words together to simple commands; what a substitution runs stands before the command that it is part of."""
+    """Puts words together to simple commands; what a substitution runs stands before the command
+    that it is part of."""
 
     def __init__(self) -> None:
         self.simple, self.operators = list[Simple](), list[str]()
@@ -182,7 +214,14 @@ class _Reader:
                 self.operators.append(token.text)
         self.operators.pop()
 
-    def _close(self, words: list[ShellWord], redirects: list[tuple[str, ShellWord]], *, depth: int, before: str) -> None:
+    def _close(
+        self,
+        words: list[ShellWord],
+        redirects: list[tuple[str, ShellWord]],
+        *,
+        depth: int,
+        before: str,
+    ) -> None:
         first, wrappers = _program_at([w.text for w in words])
         if first is None:
             return
@@ -204,7 +243,8 @@ class _Reader:
 
 
 def _program_at(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
-    """Where the program stands behind assignments and wrappers, and the wrappers; None where nothing is run.
+    """Where the program stands behind assignments and wrappers, and the wrappers; None where
+    nothing is run.
 
     >>> _program_at(["FOO=1", "sudo", "-u", "me", "timeout", "5", "rm", "-r", "x"])
     (6, ('sudo', 'timeout'))
@@ -220,11 +260,14 @@ def _program_at(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
             wrappers.append(word)
         elif prefix and word.startswith("-"):
             i += 2 if word in _OPTIONS_WITH_VALUE.get(prefix, ()) else 1
-        elif _ASSIGNMENT.match(word) or (prefix == "timeout" and re.fullmatch(r"[\d.]+[smhd]?", word)):
+        elif _ASSIGNMENT.match(word) or (
+            prefix == "timeout" and re.fullmatch(r"[\d.]+[smhd]?", word)
+        ):
             i += 1
         else:
             return i, tuple(wrappers)
-    at = next((i for i, w in enumerate(words) if not _ASSIGNMENT.match(w)), None)  # a prefix word that runs nothing: `time`
+    # a prefix word that runs nothing: `time`
+    at = next((i for i, w in enumerate(words) if not _ASSIGNMENT.match(w)), None)
     return at, ()
 
 
@@ -233,7 +276,8 @@ def _fill_in(command: str) -> str:
     values: dict[str, set[str]] = {}
     for m in islice(found, MAX_ASSIGNMENTS):
         values.setdefault(m.group(1), set()).add(m.group(2).strip("'\""))
-    for name, value in ((name, given.pop()) for name, given in values.items() if len(given) == 1):  # else: which one holds is not known
+    # else: which one holds is not known
+    for name, value in ((name, given.pop()) for name, given in values.items() if len(given) == 1):
         command = re.sub(rf"\$(?:\{{{name}\}}|{name}\b)", lambda _m, v=value: v, command)
     return command
 
@@ -243,7 +287,8 @@ def _glob_match(thing: str, word: str) -> bool:
 
 
 def is_own_program(simple: Simple) -> bool:
-    """Whether a program is the project's own (run by path, or through a task runner), so that its usage errors are what is tested."""
+    """Whether a program is the project's own (run by path, or through a task runner), so that its
+    usage errors are what is tested."""
     if simple.name in SHELLS:
         return "-c" not in simple.words
     return "/" in simple.program and not simple.program.startswith(SYSTEM_FOLDERS)

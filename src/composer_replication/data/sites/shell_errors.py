@@ -1,10 +1,11 @@
 """Whether a failed shell call was itself malformed, or only ran something that reported failure.
 
-A command that fails is usually a correct call: a red test, a lint finding, a grep without a match tell about an earlier
-edit. The call is a mistake only where a message says that the *command line* was wrong - a parse error, an unknown
-command, option, path or ref - and that message can be traced to the line: its subject stands in the command, or it was
-written by the calling shell or by a stock program that the line runs. A usage error of the project's own program is
-what its developer wanted to see.
+A command that fails is usually a correct call: a red test, a lint finding, a grep without a match
+tell about an earlier edit. The call is a mistake only where a message says that the *command line*
+was wrong - a parse error, an unknown command, option, path or ref - and that message can be traced
+to the line: its subject stands in the command, or it was written by the calling shell or by a stock
+program that the line runs. A usage error of the project's own program is what its developer wanted
+to see.
 """
 
 from __future__ import annotations
@@ -37,18 +38,28 @@ from composer_replication.data.sites.verdict import Verdict, quote
 
 READ_CHARS = 6000
 """How much of each end of an output is read: the messages of a shell stand first or last."""
-_ASKERS, _ASKING_WORDS = frozenset(("test", "[", "[[", "which")), frozenset(("if", "while", "until"))
+_ASKERS, _ASKING_WORDS = (
+    frozenset(("test", "[", "[[", "which")),
+    frozenset(("if", "while", "until")),
+)
 _ASKS = re.compile(r"\bset \+e\b|\bcommand -v\b|\$\?")
 _PROGRAM_ASKERS = frozenset(("which", "type", "hash", "whereis", "whence", "where"))
 _GIT_ASKS = re.compile(
-    r"(?:-C \S+ )?(?:cat-file -e|rev-parse (?:-\S+ )*--verify|show-ref|ls-remote --exit-code|ls-files --error-unmatch)\b"
+    r"(?:-C \S+ )?(?:cat-file -e|rev-parse (?:-\S+ )*--verify|show-ref|ls-remote"
+    r" --exit-code|ls-files --error-unmatch)\b"
 )
-# How zsh words it for a line that the agent ran through `eval`; a bracket the model wrote bare is told apart by the line itself.
+# How zsh words it for a line that the agent ran through `eval`; a bracket the model wrote bare is
+# told apart by the line itself.
 _REQUOTED = re.compile(r"\(eval\):\d+: parse error near `[()]'")
 _VERSION = re.compile(r"\bv?\d+\.\d+")
-_OPTION = re.compile(r"(?:option|switch)(?: --|:)? ?(?:['\"`‘](?P<option>[^'\"`’\n]+)['\"`’]|(?P<bare>[^\s'\"`’]+))")
+_OPTION = re.compile(
+    r"(?:option|switch)(?: --|:)? ?(?:['\"`‘](?P<option>[^'\"`’\n]+)['\"`’]|(?P<bare>[^\s'\"`’]+))"
+)
 KILLED_CODES = frozenset((130, 137, 143))
-_EXIT = re.compile(r"\AExit code:? (\d+)\n?|\n?\n?Command exited with code (\d+)\s*\Z|\AProcess exited with code (\d+)\n?")
+_EXIT = re.compile(
+    r"\AExit code:? (\d+)\n?|\n?\n?Command exited with code (\d+)\s*\Z|\AProcess exited with code"
+    r" (\d+)\n?"
+)
 
 
 def split_exit_code(text: str) -> tuple[int | None, str]:
@@ -85,19 +96,28 @@ def judge_shell_error(command: str, text: str) -> Verdict:
     if code in KILLED_CODES:
         return Verdict(category="environment", kind="killed", detail=quote(text))
     last = parsed.simple[-1] if parsed.simple else None
-    if code == 1 and last is not None and (last.name in ("diff", "cmp") or (last.name == "git" and "diff" in last.words)):
+    if (
+        code == 1
+        and last is not None
+        and (last.name in ("diff", "cmp") or (last.name == "git" and "diff" in last.words))
+    ):
         return Verdict(category="benign", kind="differs", detail=quote(body))
     if parsed.names & ONLINE and NETWORK.search(body):
         return Verdict(category="environment", kind="network", detail=quote(body))
-    return Verdict(category="failed_check", kind=_check_kind(parsed, body), detail=_failure_quote(body) or quote(body) or quote(text))
+    return Verdict(
+        category="failed_check",
+        kind=_check_kind(parsed, body),
+        detail=_failure_quote(body) or quote(body) or quote(text),
+    )
 
 
 def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict | None:
-    """A verdict "mistake" where the output says that the command line itself was wrong; None where it does not.
+    """A verdict "mistake" where the output says that the command line itself was wrong; None where
+    it does not.
 
-    "environment" where the agent's own wrapper broke a sound line: it quotes a line with a pipe anew, `$(` becomes `\\$(`, and zsh
-    stumbles over the bracket.
-    `hidden` = the call did not fail: what looks like a probe (`a || b`, `if`, `ls`, `test`) then does not count.
+    "environment" where the agent's own wrapper broke a sound line: it quotes a line with a pipe
+    anew, `$(` becomes `\\$(`, and zsh stumbles over the bracket. `hidden` = the call did not fail:
+    what looks like a probe (`a || b`, `if`, `ls`, `test`) then does not count.
     """
     if hidden and (usage := _usage_for_version(command, body)):
         return usage
@@ -105,11 +125,19 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
     for rule in SHELL_RULES:
         for match in rule.pattern.finditer(output):
             subject = _group(match, "x")
-            if not _about_the_line(rule, command, subject=subject, writer=_group(match, "prog"), option=_OPTION.search(match.group())):
+            if not _about_the_line(
+                rule,
+                command,
+                subject=subject,
+                writer=_group(match, "prog"),
+                option=_OPTION.search(match.group()),
+            ):
                 continue
             if hidden and _is_probe(rule, command, match):
                 continue
-            if rule.kind in ("shell_missing_path", "is_directory", PATH_EXPLORED) and _removes(command, subject):
+            if rule.kind in ("shell_missing_path", "is_directory", PATH_EXPLORED) and _removes(
+                command, subject
+            ):
                 return None
             if (rule.kind == "shell_unknown_command" and _asks_for(command, subject)) or (
                 rule.kind == "shell_unknown_ref" and _reckons_with(command)
@@ -118,30 +146,55 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
             detail = quote(output[output.rfind("\n", 0, match.end() - 1) + 1 :])
             if _was_requoted(rule, command, output[match.start() :], detail):
                 return Verdict(category="environment", kind="shell_requoted", detail=detail)
-            if rule.kind == PATH_EXPLORED or (rule.kind == "shell_missing_path" and _explores(command, subject, body)):
-                return Verdict(category="failed_check", kind=PATH_EXPLORED, detail=detail, subject=subject)
+            if rule.kind == PATH_EXPLORED or (
+                rule.kind == "shell_missing_path" and _explores(command, subject, body)
+            ):
+                return Verdict(
+                    category="failed_check", kind=PATH_EXPLORED, detail=detail, subject=subject
+                )
             return Verdict(category="mistake", kind=rule.kind, detail=detail, subject=subject)
     return None
 
 
 def _usage_for_version(command: Command, body: str) -> Verdict | None:
-    """A verdict where a program was asked for its version and answered with its usage: it has no such option, and a pipe hid that."""
+    """A verdict where a program was asked for its version and answered with its usage: it has no
+    such option, and a pipe hid that."""
     line = body.lstrip()
-    asked = next((s for s in command.simple if s.words[-1:] in (("--version",), ("-version",), ("version",))), None)
-    if asked is None or _VERSION.search(body) or not re.match(r"(?:usage\b|error: .*(?:--version|version)\b)", line, re.IGNORECASE):
+    asked = next(
+        (
+            s
+            for s in command.simple
+            if s.words[-1:] in (("--version",), ("-version",), ("version",))
+        ),
+        None,
+    )
+    if (
+        asked is None
+        or _VERSION.search(body)
+        or not re.match(r"(?:usage\b|error: .*(?:--version|version)\b)", line, re.IGNORECASE)
+    ):
         return None
-    return Verdict(category="mistake", kind="shell_bad_option", detail=quote(line), subject=asked.words[-1])
+    return Verdict(
+        category="mistake", kind="shell_bad_option", detail=quote(line), subject=asked.words[-1]
+    )
 
 
 def _was_requoted(rule: ShellRule, command: Command, message: str, detail: str) -> bool:
-    """Whether the agent's own wrapper changed a sound line: it breaks `$(` in front of a pipe, and writes `!=` as `\\!=`."""
+    """Whether the agent's own wrapper changed a sound line: it breaks `$(` in front of a pipe, and
+    writes `!=` as `\\!=`."""
     if _REQUOTED.match(detail) and "|" in command.operators and is_sound_substitution(command.text):
         return True
-    return rule.kind == "shell_syntax" and "\\!" in message[:READ_CHARS] and "!" in command.text and "\\!" not in command.text
+    return (
+        rule.kind == "shell_syntax"
+        and "\\!" in message[:READ_CHARS]
+        and "!" in command.text
+        and "\\!" not in command.text
+    )
 
 
 def is_sound_substitution(text: str) -> bool:
-    """Whether a line holds `$(...)`, every quote and bracket of it is closed, and no bracket stands bare.
+    """Whether a line holds `$(...)`, every quote and bracket of it is closed, and no bracket stands
+    bare.
 
     >>> [is_sound_substitution(t) for t in ("x=$(go env) | head", "echo $(go env | head", "echo a(b) $(c) | head")]
     [True, False, False]
@@ -171,11 +224,16 @@ def is_sound_substitution(text: str) -> bool:
 
 
 def failing_lines(command: Command, body: str) -> Verdict | None:
-    """A verdict "failed_check" where a test, lint or build printed failures though the call itself ended well."""
+    """A verdict "failed_check" where a test, lint or build printed failures though the call itself
+    ended well."""
     if not any(CHECK_COMMANDS.search(" ".join((s.name, *s.words))) for s in command.simple):
         return None
     detail = "" if NO_FAILURES.search(body) else _failure_quote(body)
-    return Verdict(category="failed_check", kind=_check_kind(command, body), detail=detail) if detail else None
+    return (
+        Verdict(category="failed_check", kind=_check_kind(command, body), detail=detail)
+        if detail
+        else None
+    )
 
 
 def _failure_quote(body: str) -> str:
@@ -185,14 +243,21 @@ def _failure_quote(body: str) -> str:
 
 def _group(match: re.Match[str], prefix: str) -> str:
     """The numbered group that took part: x3 of x0, x1, ..."""
-    return next((v for k, v in match.groupdict().items() if v and k.removeprefix(prefix).isdigit()), "")
+    return next(
+        (v for k, v in match.groupdict().items() if v and k.removeprefix(prefix).isdigit()), ""
+    )
 
 
 def _was_given(command: Command, writer: str, option: re.Match[str]) -> bool:
-    """Whether a program of the line was given the option that it complains of; where its words come from a variable or a pipe, it was."""
+    """Whether a program of the line was given the option that it complains of; where its words come
+    from a variable or a pipe, it was."""
     name = (option["option"] or option["bare"]).lstrip("-")
     for simple in command.simple:
-        if simple.name == writer and (simple.open or "xargs" in simple.wrappers or any(_holds(word, name) for word in simple.words)):
+        if simple.name == writer and (
+            simple.open
+            or "xargs" in simple.wrappers
+            or any(_holds(word, name) for word in simple.words)
+        ):
             return True
     return False
 
@@ -201,10 +266,16 @@ def _holds(word: str, option: str) -> bool:
     bare = word.lstrip("-")
     if not option:  # it complains of dashes alone
         return bool(word) and not bare
-    return bare == option or bare.startswith(option) or (len(option) == 1 and word.startswith("-") and option in word)
+    return (
+        bare == option
+        or bare.startswith(option)
+        or (len(option) == 1 and word.startswith("-") and option in word)
+    )
 
 
-def _about_the_line(rule: ShellRule, command: Command, *, subject: str, writer: str, option: re.Match[str] | None) -> bool:
+def _about_the_line(
+    rule: ShellRule, command: Command, *, subject: str, writer: str, option: re.Match[str] | None
+) -> bool:
     if writer and (writer not in command.names or writer not in STOCK):
         return False
     if rule.needs == "shell":
@@ -214,9 +285,13 @@ def _about_the_line(rule: ShellRule, command: Command, *, subject: str, writer: 
     if rule.needs == "program":
         return bool(writer) and (option is None or _was_given(command, writer, option))
     if rule.needs == "command":
-        return any(subject in (s.program, s.name, *s.words[:1], *s.wrappers) or subject in _nested(s) for s in command.simple)
+        return any(
+            subject in (s.program, s.name, *s.words[:1], *s.wrappers) or subject in _nested(s)
+            for s in command.simple
+        )
     if rule.needs == "option":
-        # A message that names nothing can be about any part of the line: all of it must be stock then.
+        # A message that names nothing can be about any part of the line: all of it must be stock
+        # then.
         return (any if subject else all)(_takes(s, subject) for s in command.simple)
     return command.names_thing(subject)
 
@@ -240,7 +315,9 @@ def _takes(simple: Simple, subject: str) -> bool:
         return True
     bare = subject.lstrip("-")
     for word in simple.words:
-        if word.lstrip("-").split("=")[0] == bare or (not word.startswith("-") and bare in re.split(r"[,\s]+", word)):
+        if word.lstrip("-").split("=")[0] == bare or (
+            not word.startswith("-") and bare in re.split(r"[,\s]+", word)
+        ):
             return True
         if len(bare) == 1 and re.fullmatch(r"-\w+", word) and bare in word:
             return True
@@ -249,25 +326,43 @@ def _takes(simple: Simple, subject: str) -> bool:
 
 def _asks(command: Command) -> bool:
     """Whether the line itself asks how a command ended: `if`, `[ -f x ]`, `echo $?`."""
-    return bool(command.names & _ASKERS) or any(_ASKING_WORDS & set(s.wrappers) for s in command.simple) or bool(_ASKS.search(command.text))
+    return (
+        bool(command.names & _ASKERS)
+        or any(_ASKING_WORDS & set(s.wrappers) for s in command.simple)
+        or bool(_ASKS.search(command.text))
+    )
 
 
 def _asks_for(command: Command, program: str) -> bool:
-    """Whether the line asks if a program is there: `command -v x y`, `which x`, or for its version alone."""
+    """Whether the line asks if a program is there: `command -v x y`, `which x`, or for its version
+    alone."""
     for simple in command.simple:
         if simple.name in _PROGRAM_ASKERS and program in simple.words:
             return True
-        if simple.name == program and simple.words and set(simple.words) <= {"--version", "-version", "version", "-V"}:
+        if (
+            simple.name == program
+            and simple.words
+            and set(simple.words) <= {"--version", "-version", "version", "-V"}
+        ):
             return True
-    return bool(re.search(rf"\bcommand\s+-[vV]\b[^;&|\n]*(?<![\w-]){re.escape(program)}(?![\w-])", command.text))
+    return bool(
+        re.search(
+            rf"\bcommand\s+-[vV]\b[^;&|\n]*(?<![\w-]){re.escape(program)}(?![\w-])", command.text
+        )
+    )
 
 
 def _reckons_with(command: Command) -> bool:
-    """Whether a line asks git if a ref or file is there and goes on where it is not: `git cat-file -e x || ...`, `if git show a:b`."""
+    """Whether a line asks git if a ref or file is there and goes on where it is not: `git cat-file
+    -e x || ...`, `if git show a:b`."""
     for i, simple in enumerate(command.simple):
         if simple.name != "git":
             continue
-        if _ASKING_WORDS & set(simple.wrappers) or "!" in simple.wrappers or _GIT_ASKS.match(" ".join(simple.words)):
+        if (
+            _ASKING_WORDS & set(simple.wrappers)
+            or "!" in simple.wrappers
+            or _GIT_ASKS.match(" ".join(simple.words))
+        ):
             return True
         for other in command.simple[i + 1 :]:
             if other.before == "||":
@@ -278,11 +373,16 @@ def _reckons_with(command: Command) -> bool:
 
 
 def _is_probe(rule: ShellRule, command: Command, match: re.Match[str]) -> bool:
-    """Whether a line that ended well shows that it reckoned with the failure, or that the words may be quoted content."""
+    """Whether a line that ended well shows that it reckoned with the failure, or that the words may
+    be quoted content."""
     if "||" in command.operators or _asks(command):
         return True
     if rule.kind == "shell_unknown_command":
-        return any(word in ("--version", "-version", "--help") for s in command.simple for word in s.words[:1])
+        return any(
+            word in ("--version", "-version", "--help")
+            for s in command.simple
+            for word in s.words[:1]
+        )
     if rule.kind in ("is_directory", "shell_unknown_ref"):
         return bool(command.names & LOOKERS)
     if rule.kind == "shell_bad_option":
@@ -293,16 +393,22 @@ def _is_probe(rule: ShellRule, command: Command, match: re.Match[str]) -> bool:
 def _removes(command: Command, subject: str) -> bool:
     """Whether the line removes the thing itself: that it is not there was to be expected."""
     for simple in command.simple:
-        removes = simple.name in REMOVERS or (simple.name == "git" and simple.words[:1] in (("rm",), ("mv",)))
+        removes = simple.name in REMOVERS or (
+            simple.name == "git" and simple.words[:1] in (("rm",), ("mv",))
+        )
         if removes and any(
-            fnmatch.fnmatchcase(w, subject) or fnmatch.fnmatchcase(subject, w) or subject.startswith(w + "/") for w in simple.operands
+            fnmatch.fnmatchcase(w, subject)
+            or fnmatch.fnmatchcase(subject, w)
+            or subject.startswith(w + "/")
+            for w in simple.operands
         ):
             return True
     return False
 
 
 def _explores(command: Command, subject: str, body: str) -> bool:
-    """Whether the line asks if the path is there: it lists it, silences its errors, has another way out, or names several candidates."""
+    """Whether the line asks if the path is there: it lists it, silences its errors, has another way
+    out, or names several candidates."""
     if "*" in subject or "||" in command.operators or _asks(command):
         return True
     path = subject.rstrip("/")
@@ -312,7 +418,9 @@ def _explores(command: Command, subject: str, body: str) -> bool:
     lookers = [s for s in using if s.name in LOOKERS]
     if any(s.name != "find" for s in lookers):
         return True
-    return any(_starts(s) > 1 for s in lookers) and any(line.strip() and "o such file" not in line for line in body.splitlines())
+    return any(_starts(s) > 1 for s in lookers) and any(
+        line.strip() and "o such file" not in line for line in body.splitlines()
+    )
 
 
 def _starts(find: Simple) -> int:

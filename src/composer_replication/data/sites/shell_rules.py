@@ -1,7 +1,8 @@
 """The messages by which shells and stock programs say that a command line is wrong.
 
-A rule is a pattern and what must hold of the command for the message to be about it (`Needs`). Named groups: `x`, `x1`,
-`x2` ... hold what the message is about, `prog`, `prog1` ... the program that wrote it.
+A rule is a pattern and what must hold of the command for the message to be about it (`Needs`).
+Named groups: `x`, `x1`, `x2` ... hold what the message is about, `prog`, `prog1` ... the program
+that wrote it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Literal
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a list that is easier to read in one piece, e.g. word_set("a b") == {"a", "b"}."""
+    """The words of a list that is easier to read in one piece, e.g. word_set("a b") == {"a",
+    "b"}."""
     return frozenset(text.split())
 
 
-# Programs whose usage errors are about the call. Those of any other program may be what its developer is testing.
+# Programs whose usage errors are about the call. Those of any other program may be what its
+# developer is testing.
 STOCK = word_set("""
     awk base64 basename brew bun bunx cargo cat cd chmod chown clang claude cmake codex cmp comm cp curl cut date dd deno df diff dig
     dirname docker du echo egrep env eslint expr fd fgrep file find fold gawk gcc gcloud gh git go gofmt golangci-lint
@@ -26,18 +29,25 @@ STOCK = word_set("""
     shasum shellcheck sleep sort split sqlite3 ssh stat strings sudo systemctl tail tar tee terraform test timeout touch
     tox tr tree tsc tsx uname uniq unzip uv vitest wc wget which xargs xxd yarn yq zip
 """)
-# Task runners start programs of the project: an option or a shell message under them is not about this line.
-RUNNERS = word_set("make mise just task npm yarn pnpm bun turbo nx tox nox gradle gradlew mvn docker")
-# Programs that look whether something is there: naming several candidates is a search, not a wrong path.
+# Task runners start programs of the project: an option or a shell message under them is not about
+# this line.
+RUNNERS = word_set(
+    "make mise just task npm yarn pnpm bun turbo nx tox nox gradle gradlew mvn docker"
+)
+# Programs that look whether something is there: naming several candidates is a search, not a wrong
+# path.
 LOOKERS = word_set("ls stat file find which test [ du readlink realpath tree")
 REMOVERS = word_set("rm rmdir mv unlink trash shred")
-ONLINE = word_set("curl wget git gh npm pip pip3 uv brew docker ssh scp rsync kubectl yarn pnpm gcloud")
+ONLINE = word_set(
+    "curl wget git gh npm pip pip3 uv brew docker ssh scp rsync kubectl yarn pnpm gcloud"
+)
 SEARCHERS = word_set("grep egrep fgrep rg ag pgrep which test [ fd")
 
 PATH_STATED = frozenset(("file_missing", "shell_missing_path"))
 """A path that is not there and that the message used as a fact: a mistake."""
 PATH_EXPLORED = "path_explored"
-"""A path that is not there and that the message looked for: a sound question whose answer is no. Never trained on by default."""
+"""A path that is not there and that the message looked for: a sound question whose answer is no.
+Never trained on by default."""
 
 Needs = Literal["shell", "named", "command", "option", "inline", "program"]
 
@@ -46,9 +56,10 @@ Needs = Literal["shell", "named", "command", "option", "inline", "program"]
 class ShellRule:
     """A message and what makes it about the command line.
 
-    shell: written by the calling shell · named: the subject stands in the line and a writer, if named, is stock · command:
-    the subject is a program of the line · option: the subject is a word of a stock program of the line · inline: the line
-    holds code · program: the writer is a stock program of the line.
+    shell: written by the calling shell · named: the subject stands in the line and a writer, if
+    named, is stock · command: the subject is a program of the line · option: the subject is a word
+    of a stock program of the line · inline: the line holds code · program: the writer is a stock
+    program of the line.
     """
 
     kind: str
@@ -60,37 +71,52 @@ def _rule(kind: str, needs: Needs, *patterns: str) -> ShellRule:
     """One rule of several patterns; `{x}` and `{prog}` in them become numbered groups."""
     numbered: list[str] = []
     for i, pattern in enumerate(patterns):
-        numbered.append(pattern.replace("(?P<x>", f"(?P<x{i}>").replace("(?P<prog>", f"(?P<prog{i}>"))
+        numbered.append(
+            pattern.replace("(?P<x>", f"(?P<x{i}>").replace("(?P<prog>", f"(?P<prog{i}>")
+        )
     return ShellRule(kind, needs, re.compile("|".join(numbered), re.MULTILINE))
 
 
-# How the calling shell marks its messages: (eval):1: · (eval):cd:1: · zsh:1: · bash: line 3: · /bin/sh: 1: · eval: line 2:
+# How the calling shell marks its messages: (eval):1: · (eval):cd:1: · zsh:1: · bash: line 3: ·
+# /bin/sh: 1: · eval: line 2:
 _SHELL = (
-    r"^(?:\(eval\):(?:\w+:)?\d+: |\(eval\): |(?:/\S*/)?(?:ba|z|da|k)?sh: (?:-c: |eval: )?(?:line )?(?:\d+: )?"
+    r"^(?:\(eval\):(?:\w+:)?\d+: |\(eval\): |(?:/\S*/)?(?:ba|z|da|k)?sh: (?:-c: |eval: )?(?:line"
+    r" )?(?:\d+: )?"
     r"|(?:/\S*/)?zsh:(?:\w+:)?\d+: |(?:-\w+: )?eval: line \d+: )"
 )
 _Q = r"['\"`‘’]?"
 _PROG = r"^(?P<prog>[\w.+-]+): "
 _NO_FILE = r"[Nn]o such file or directory"
-_BAD = r"(?:[Uu]nknown|[Uu]nrecogni[sz]ed|[Ii]nvalid|[Ii]llegal|[Uu]nexpected|[Nn]o such|[Uu]ndefined)"
+_BAD = (
+    r"(?:[Uu]nknown|[Uu]nrecogni[sz]ed|[Ii]nvalid|[Ii]llegal|[Uu]nexpected|[Nn]o such|[Uu]ndefined)"
+)
 
 SHELL_RULES: tuple[ShellRule, ...] = (
     _rule(
         "shell_syntax",
         "shell",
-        _SHELL + r"(?:parse error|[Ss]yntax error|unexpected EOF|unmatched|bad substitution|bad pattern|event not found|[Uu]nterminated)",
-        _SHELL + r"(?:conditional (?:binary )?(?:operator|expression)|bad math expression|here-document)",
+        _SHELL + r"(?:parse error|[Ss]yntax error|unexpected EOF|unmatched|bad substitution|bad"
+        r" pattern|event not found|[Uu]nterminated)",
+        _SHELL
+        + r"(?:conditional (?:binary )?(?:operator|expression)|bad math expression|here-document)",
         _SHELL + r"[^:\n]*: (?:event not found|bad substitution|ambiguous redirect)",
     ),
-    # zsh refuses a pattern without a match: `?` and `[` mostly stand in URLs and keys that should have been quoted.
-    _rule("shell_syntax", "named", _SHELL + r"no matches found: (?P<x>-\S+)", _SHELL + r"no matches found: (?P<x>[^*\n]+)$"),
+    # zsh refuses a pattern without a match: `?` and `[` mostly stand in URLs and keys that should
+    # have been quoted.
+    _rule(
+        "shell_syntax",
+        "named",
+        _SHELL + r"no matches found: (?P<x>-\S+)",
+        _SHELL + r"no matches found: (?P<x>[^*\n]+)$",
+    ),
     _rule(PATH_EXPLORED, "named", _SHELL + r"no matches found: (?P<x>[^\n]+)"),
     # zsh takes a word that begins with `=` for the name of a program: `echo ===`.
     _rule("shell_syntax", "shell", _SHELL + r"=\S* not found$"),
     _rule(
         "shell_syntax",
         "inline",
-        r"^  File \"<(?:string|stdin)>\", line \d+\n(?:.*\n){1,3}(?:SyntaxError|IndentationError|TabError): .*",
+        r"^  File \"<(?:string|stdin)>\", line"
+        r" \d+\n(?:.*\n){1,3}(?:SyntaxError|IndentationError|TabError): .*",
         r"^\[eval\](?:-wrapper)?:\d+\n(?:.*\n){1,4}SyntaxError: .*",
         r"^syntax error at -e line \d+.*",
     ),
@@ -99,9 +125,11 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         "program",
         r"^(?P<prog>jq): (?:error: syntax error|\d+ compile error|error: .* is not defined).*",
         r"^(?P<prog>g?awk): (?:syntax error|cmd\. line:\d+: .*syntax error).*",
-        r"^(?P<prog>sed): (?:\d+: .*(?:invalid command|unterminated|bad flag|extra characters|unexpected)|-e expression #\d+).*",
+        r"^(?P<prog>sed): (?:\d+: .*(?:invalid command|unterminated|bad flag|extra"
+        r" characters|unexpected)|-e expression #\d+).*",
         r"^(?P<prog>[ef]?grep|rg|fd): ?"
-        r"(?:[Uu]nmatched|[Ii]nvalid|regex parse error|parentheses not balanced|brackets|repetition|error parsing).*",
+        r"(?:[Uu]nmatched|[Ii]nvalid|regex parse error|parentheses not"
+        r" balanced|brackets|repetition|error parsing).*",
     ),
     _rule("shell_syntax", "option", r"^failed to parse jq expression.*"),
     _rule(
@@ -156,13 +184,15 @@ SHELL_RULES: tuple[ShellRule, ...] = (
     _rule(
         "shell_missing_path",
         "named",
-        _PROG
-        + r"(?:(?:cannot|can't) (?:access|stat|open|read|remove|touch|create (?:regular file|directory)|change to|find) "
+        _PROG + r"(?:(?:cannot|can't) (?:access|stat|open|read|remove|touch|create (?:regular"
+        r" file|directory)|change to|find) "
         + r"|can't open file |rename |error: Could not open (?:file )?)?"
-        + rf"{_Q}(?P<x>[^'\"`‘’:\n]+){_Q}(?: for (?:reading|writing)| to [^:\n]+)?: (?:open: |stat: |\[Errno 2\] )?{_NO_FILE}",
+        + rf"{_Q}(?P<x>[^'\"`‘’:\n]+){_Q}(?: for (?:reading|writing)| to [^:\n]+)?: (?:open: |stat:"
+        rf" |\[Errno 2\] )?{_NO_FILE}",
+        _SHELL + r"(?:(?:cd|source|\.): )?(?:can't cd to |cannot open |can't open"
+        rf" )?{_Q}(?P<x>[^'\"‘’:\n]+?){_Q}: (?:{_NO_FILE}|Not a directory)",
         _SHELL
-        + rf"(?:(?:cd|source|\.): )?(?:can't cd to |cannot open |can't open )?{_Q}(?P<x>[^'\"‘’:\n]+?){_Q}: (?:{_NO_FILE}|Not a directory)",
-        _SHELL + r"(?:(?:cd|source|\.): )?(?:no such file or directory|not a directory): (?P<x>[^\n]+)$",
+        + r"(?:(?:cd|source|\.): )?(?:no such file or directory|not a directory): (?P<x>[^\n]+)$",
         r"^cd: no such file or directory: (?P<x>[^:\n]+)$",
         r"^ERROR: (?:file or directory not found|not found): (?P<x>\S+)",
         r"^rg: (?P<x>[^:\n]+): (?:No such file or directory|IO error)",
@@ -172,50 +202,82 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         r"^(?:error|fatal): cannot change to '(?P<x>[^'\n]+)'",
         r"^error TS6053: File '(?P<x>[^'\n]+)' not found",
     ),
-    _rule("is_directory", "named", _PROG + rf"(?:error reading |read error on )?{_Q}(?P<x>[^'\"`‘’:\n]+){_Q}: (?:read: )?Is a directory"),
+    _rule(
+        "is_directory",
+        "named",
+        _PROG + rf"(?:error reading |read error on )?{_Q}(?P<x>[^'\"`‘’:\n]+){_Q}: (?:read: )?Is a"
+        r" directory",
+    ),
     _rule(
         "shell_unknown_ref",
         "named",
-        r"^(?:fatal|error): (?:ambiguous argument|bad revision|invalid reference:|Not a valid object name:?"
-        r"|[Nn]o such (?:branch|remote|ref)[:,]?|couldn't find remote ref) ?" + _Q + r"(?P<x>[^'\"\n:]+)",
-        r"^(?:fatal|error): (?:pathspec|src refspec) ?" + _Q + r"(?P<x>[^'\"\n]+?)" + _Q + r" (?:did not match|does not match)",
+        r"^(?:fatal|error): (?:ambiguous argument|bad revision|invalid reference:|Not a valid"
+        r" object name:?"
+        r"|[Nn]o such (?:branch|remote|ref)[:,]?|couldn't find remote ref) ?"
+        + _Q
+        + r"(?P<x>[^'\"\n:]+)",
+        r"^(?:fatal|error): (?:pathspec|src refspec) ?"
+        + _Q
+        + r"(?P<x>[^'\"\n]+?)"
+        + _Q
+        + r" (?:did not match|does not match)",
         r"^(?:fatal|error): path '(?P<x>[^'\n]+)' (?:does not exist in|exists on disk, but not in)",
-        r"^(?:fatal|error): (?:branch )?'(?P<x>[^'\n]+)' (?:not found|does not appear to be a git repository|is not a (?:commit|valid))",
+        r"^(?:fatal|error): (?:branch )?'(?P<x>[^'\n]+)' (?:not found|does not appear to be a git"
+        r" repository|is not a (?:commit|valid))",
         r"^merge: (?P<x>\S+) - not something we can merge",
     ),
 )
 
-INLINE_CODE = re.compile(r"\b(?:python[\d.]*|node|perl|ruby)\b[^\n|;&]*?(?:\s-[a-zA-Z]*[ce]\b|\s-\s*<<|<<)|<<-?\s*['\"]?\w")
+INLINE_CODE = re.compile(
+    r"\b(?:python[\d.]*|node|perl|ruby)\b[^\n|;&]*?(?:\s-[a-zA-Z]*[ce]\b|\s-\s*<<|<<)|<<-?\s*['\"]?\w"
+)
 NETWORK = re.compile(
-    r"^(?:curl: \((?:5|6|7|28|35|52|56|60)\)|fatal: unable to access|ssh: |npm (?:ERR!|error) network"
-    r"|.*(?:Could not resolve host|Connection (?:refused|timed out|reset by peer)|Temporary failure in name resolution"
+    r"^(?:curl: \((?:5|6|7|28|35|52|56|60)\)|fatal: unable to access|ssh: |npm (?:ERR!|error)"
+    r" network"
+    r"|.*(?:Could not resolve host|Connection (?:refused|timed out|reset by peer)|Temporary failure"
+    r" in name resolution"
     r"|TLS handshake|No space left on device|dial tcp|i/o timeout))",
     re.MULTILINE,
 )
-# What a command line that failed was for, from its first words; the first that matches any part of the line counts.
+# What a command line that failed was for, from its first words; the first that matches any part of
+# the line counts.
 CHECK_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "test_failed",
-        re.compile(r"\b(?:py\.?test|jest|vitest|mocha|tox|nox|ctest|rspec|phpunit|bats|unittest)\b|\b(?:run )?[\w:.-]*test(?:s|:\w+)?\b"),
+        re.compile(
+            r"\b(?:py\.?test|jest|vitest|mocha|tox|nox|ctest|rspec|phpunit|bats|unittest)\b|\b(?:run"
+            r" )?[\w:.-]*test(?:s|:\w+)?\b"
+        ),
     ),
     (
         "lint_failed",
-        re.compile(r"lint|\b(?:ruff|eslint|shellcheck|prettier|mypy|pyright|clippy|vet|fmt|gofmt|black|typecheck|tsc|biome)\b"),
+        re.compile(
+            r"lint|\b(?:ruff|eslint|shellcheck|prettier|mypy|pyright|clippy|vet|fmt|gofmt|black|typecheck|tsc|biome)\b"
+        ),
     ),
-    ("build_failed", re.compile(r"\b(?:build|make|check|compile|cmake|ninja|gradle|mvn|rustc|gcc|clang|install)\b")),
+    (
+        "build_failed",
+        re.compile(
+            r"\b(?:build|make|check|compile|cmake|ninja|gradle|mvn|rustc|gcc|clang|install)\b"
+        ),
+    ),
 )
 # A summary that says so: whatever the log above it quotes, nothing failed.
 NO_FAILURES = re.compile(r"^(?:\s*0 fail$|.*\b\d+ tests?, 0 failures\b)", re.MULTILINE)
 CONFLICT = re.compile(
-    r"^CONFLICT \(|^(?:error|fatal): .*(?:would be overwritten|unmerged files|not possible because)|^\S+: needs merge", re.MULTILINE
+    r"^CONFLICT \(|^(?:error|fatal): .*(?:would be overwritten|unmerged files|not possible"
+    r" because)|^\S+: needs merge",
+    re.MULTILINE,
 )
 CHECK_COMMANDS = re.compile(
-    r"^(?:go (?:test|build|vet)|cargo (?:test|build|check|clippy)|(?:python[\d.]* -m )?(?:pytest|unittest|mypy|pyright|ruff)\b"
+    r"^(?:go (?:test|build|vet)|cargo (?:test|build|check|clippy)|(?:python[\d.]* -m"
+    r" )?(?:pytest|unittest|mypy|pyright|ruff)\b"
     r"|(?:npm|pnpm|yarn|bun|mise|make|just|task)\b.*\b(?:test|lint|build|check|typecheck)"
     r"|jest|vitest|mocha|tsc\b|eslint|golangci-lint|tox|rspec|mix test|make$)"
 )
 FAILURE_LINES = re.compile(
-    r"^(?:\s*--- FAIL: |FAIL\t|FAIL$|FAILED \S+|npm (?:ERR!|error) |error(?:\[E\d+\])?: |(?:\S+|.*\(\d+,\d+\)): error TS\d+"
+    r"^(?:\s*--- FAIL: |FAIL\t|FAIL$|FAILED \S+|npm (?:ERR!|error) |error(?:\[E\d+\])?:"
+    r" |(?:\S+|.*\(\d+,\d+\)): error TS\d+"
     r"|=+ .*\b[1-9]\d* (?:failed|error)|Tests?:\s+[1-9]\d* failed|\s*[1-9]\d* fail$"
     r"|.*\b\d+ tests?, [1-9]\d* failures?\b|.*\bERROR task failed|[1-9]\d* issues:|make: \*\*\* "
     r"|Found [1-9]\d* errors?)",

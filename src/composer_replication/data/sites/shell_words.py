@@ -1,8 +1,10 @@
-"""The words and operators of a shell line, split as a shell splits them: quotes, escapes, substitutions and comments.
+"""The words and operators of a shell line, split as a shell splits them: quotes, escapes,
+substitutions and comments.
 
     split("rm -rf 'a b' $X *.go")  -> words rm · -rf · a b · $X (expands) · *.go (glob)
 
-Nothing is expanded: a word says whether the shell would still change it, so that nobody takes `$X` or `*.go` for a name.
+Nothing is expanded: a word says whether the shell would still change it, so that nobody takes `$X`
+or `*.go` for a name.
 """
 
 from __future__ import annotations
@@ -11,7 +13,28 @@ import re
 from dataclasses import dataclass
 
 # Longest first: `&>>` is one operator, not three.
-_OPERATORS = ("&>>", "<<<", "&>", ">>", ">|", ">&", "<&", "<>", "&&", "||", "|&", ";;", ">", "<", "|", ";", "&", "(", ")", "\n")
+_OPERATORS = (
+    "&>>",
+    "<<<",
+    "&>",
+    ">>",
+    ">|",
+    ">&",
+    "<&",
+    "<>",
+    "&&",
+    "||",
+    "|&",
+    ";;",
+    ">",
+    "<",
+    "|",
+    ";",
+    "&",
+    "(",
+    ")",
+    "\n",
+)
 _IN_DOUBLE = frozenset('"\\$`\n')
 _BRACES = re.compile(r"\{([^{}]*)\}")
 MAX_DEPTH = 8
@@ -24,9 +47,11 @@ class OpenQuoteError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ShellWord:
-    """One word without its quotes. `glob`: it holds an unquoted pattern; `expands`: a variable, a substitution or braces.
+    """One word without its quotes. `glob`: it holds an unquoted pattern; `expands`: a variable, a
+    substitution or braces.
 
-    `commands` are the lines inside its `$(...)` and backticks. Example: ShellWord("$(pwd)/a", expands=True, commands=("pwd",))
+    `commands` are the lines inside its `$(...)` and backticks. Example: ShellWord("$(pwd)/a",
+    expands=True, commands=("pwd",))
     """
 
     text: str
@@ -49,7 +74,8 @@ class Operator:
 
 
 def split(line: str) -> list[ShellWord | Operator]:
-    """The words and operators of a line, in order; raises OpenQuoteError where a quote or a substitution stays open.
+    """The words and operators of a line, in order; raises OpenQuoteError where a quote or a
+    substitution stays open.
 
     >>> [t.text for t in split("cd 'a b'&&ls -l>out # note")]
     ['cd', 'a b', '&&', 'ls', '-l', '>', 'out']
@@ -63,14 +89,26 @@ class _Splitter:
         self._clear()
 
     def _clear(self) -> None:
-        self.parts, self.glob, self.expands, self.quoted, self.started = list[str](), False, False, False, False
+        self.parts, self.glob, self.expands, self.quoted, self.started = (
+            list[str](),
+            False,
+            False,
+            False,
+            False,
+        )
         self.commands = list[str]()
 
     def _end(self) -> None:
         if self.started:
             text = "".join(self.parts)
-            braces = not self.quoted and any("," in inner or ".." in inner for inner in _BRACES.findall(text))
-            self.found.append(ShellWord(text, self.glob, self.expands or braces, tuple(self.commands), self.quoted))
+            braces = not self.quoted and any(
+                "," in inner or ".." in inner for inner in _BRACES.findall(text)
+            )
+            self.found.append(
+                ShellWord(
+                    text, self.glob, self.expands or braces, tuple(self.commands), self.quoted
+                )
+            )
         self._clear()
 
     def run(self) -> list[ShellWord | Operator]:
@@ -117,7 +155,10 @@ class _Splitter:
             self._single(self.at + 2, escapes=True)
         else:
             self.glob |= char in "*?["
-            self.expands |= char == "$" and re.match(r"\$[\w@#?!*$-]", self.line[self.at : self.at + 2]) is not None
+            self.expands |= (
+                char == "$"
+                and re.match(r"\$[\w@#?!*$-]", self.line[self.at : self.at + 2]) is not None
+            )
             self.parts.append(char)
             self.at += 1
 
@@ -143,7 +184,10 @@ class _Splitter:
             elif char == "`" or self.line.startswith(("$(", "${"), self.at):
                 self._substitution(1 if char == "`" else 2)
             else:
-                self.expands |= char == "$" and re.match(r"\$[\w@#?!*]", self.line[self.at : self.at + 2]) is not None
+                self.expands |= (
+                    char == "$"
+                    and re.match(r"\$[\w@#?!*]", self.line[self.at : self.at + 2]) is not None
+                )
                 self.parts.append(char)
                 self.at += 1
         raise OpenQuoteError("a double quote is not closed")

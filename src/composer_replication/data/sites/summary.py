@@ -16,8 +16,9 @@ UNKNOWN = "unknown"
 class SitesSummary:
     """How many sites there are, and of what; each table is sorted by count, then by name.
 
-    `num_recoveries` of the `num_mistakes` are turns after an error (sites.site = "recovery"), not mistaken messages.
-    `kinds` are the kinds of the mistakes; `apart` the kinds of everything else, as "category/kind". Example:
+    `num_recoveries` of the `num_mistakes` are turns after an error (sites.site = "recovery"), not
+    mistaken messages. `kinds` are the kinds of the mistakes; `apart` the kinds of everything else,
+    as "category/kind". Example:
         SitesSummary(num_sites=3, num_mistakes=2, num_recoveries=0, kinds={"file_missing": 2}, apart={"failed_check/test_failed": 1}, ...)
     """
 
@@ -40,7 +41,8 @@ class SitesSummary:
 
 
 def summarise(sites: Iterable[Site]) -> SitesSummary:
-    """Count sites by category, kind, tool, repository, author and detector; tools, repositories and authors of mistakes only."""
+    """Count sites by category, kind, tool, repository, author and detector; tools, repositories and
+    authors of mistakes only."""
     rows = list(sites)
     wrong = [s for s in rows if s.category in ("mistake", "recovery")]
     return SitesSummary(
@@ -51,7 +53,9 @@ def summarise(sites: Iterable[Site]) -> SitesSummary:
         num_sessions=len({s.session_id for s in wrong}),
         categories=_counts(s.category for s in rows),
         kinds=_counts(s.kind for s in wrong),
-        apart=_counts(f"{s.category}/{s.kind}" for s in rows if s.category not in ("mistake", "recovery")),
+        apart=_counts(
+            f"{s.category}/{s.kind}" for s in rows if s.category not in ("mistake", "recovery")
+        ),
         tools=_counts(s.tool or UNKNOWN for s in wrong),
         repositories=_counts(s.repository or UNKNOWN for s in wrong),
         authors=_counts(s.author or UNKNOWN for s in wrong),

@@ -1,7 +1,9 @@
-"""What the agent program itself says when a call fails, for every tool: rejections, permissions, and wrong arguments.
+"""What the agent program itself says when a call fails, for every tool: rejections, permissions,
+and wrong arguments.
 
-The order matters: the first rule that matches decides, and what is not the model's doing stands above what is. Patterns
-are anchored at the start of the result where the same words could stand inside ordinary output.
+The order matters: the first rule that matches decides, and what is not the model's doing stands
+above what is. Patterns are anchored at the start of the result where the same words could stand
+inside ordinary output.
 """
 
 from __future__ import annotations
@@ -34,42 +36,62 @@ NOT_THE_MODEL: tuple[ErrorPattern, ...] = (
     _rule(
         "rejected",
         "user_rejected",
-        r"^The user doesn't want to (?:proceed|take this action)|^The tool use was rejected|^(?:The )?user (?:rejected|denied|declined)"
+        r"^The user doesn't want to (?:proceed|take this action)|^The tool use was rejected|^(?:The"
+        r" )?user (?:rejected|denied|declined)"
         r"|^User chose to stay in plan mode",
     ),
     _rule("interrupted", "interrupted", r"^\[Request interrupted"),
-    _rule("sibling", "sibling_errored", r"^Sibling tool call errored|^Cancelled: parallel tool call"),
+    _rule(
+        "sibling", "sibling_errored", r"^Sibling tool call errored|^Cancelled: parallel tool call"
+    ),
     _rule("permission", "permission_aborted", r"^(?:Tool )?Permission prompt was aborted"),
     _rule(
         "permission",
         "permission_denied",
-        r"^Permission for this action (?:was|has been) denied|^Permission to use \S+|^\S+ requested permissions"
-        r"|^(?:This command|Claude) requested permissions|denied by your permission settings|^\S+ in '.*' was blocked\. For security"
+        r"^Permission for this action (?:was|has been) denied|^Permission to use \S+|^\S+ requested"
+        r" permissions"
+        r"|^(?:This command|Claude) requested permissions|denied by your permission settings|^\S+"
+        r" in '.*' was blocked\. For security"
         r"|^This (?:command|operation|Bash command) requires approval|^Permission denied by",
     ),
     _rule(
         "permission",
         "hook_denied",
-        r"^(?:Hook )?PreToolUse:\S+ |^(?:Blocked|Denied) by (?:a )?(?:PreToolUse )?hook|^Hook PreToolUse|^BLOCKED by ",
+        r"^(?:Hook )?PreToolUse:\S+ |^(?:Blocked|Denied) by (?:a )?(?:PreToolUse )?hook|^Hook"
+        r" PreToolUse|^BLOCKED by ",
     ),
-    _rule("environment", "timeout", r"^(?:Command|Request) timed out|^MCP error -32001|^The operation timed out"),
+    _rule(
+        "environment",
+        "timeout",
+        r"^(?:Command|Request) timed out|^MCP error -32001|^The operation timed out",
+    ),
     _rule(
         "environment",
         "network",
-        r"^(?:connect |getaddrinfo |read |fetch )?(?:ECONNREFUSED|ENOTFOUND|ETIMEDOUT|ECONNRESET|EAI_AGAIN)\b|^socket hang up|^fetch failed"
-        r"|^Request failed with status code \d+|^(?:Unable|Failed) to (?:fetch|connect)|^Claude Code is unable to fetch"
-        r"|^MCP (?:error -32000|server \S+ (?:is not connected|disconnected))|^Connection closed|^unable to (?:get|verify) .*certificate",
+        r"^(?:connect |getaddrinfo |read |fetch"
+        r" )?(?:ECONNREFUSED|ENOTFOUND|ETIMEDOUT|ECONNRESET|EAI_AGAIN)\b|^socket hang up|^fetch"
+        r" failed"
+        r"|^Request failed with status code \d+|^(?:Unable|Failed) to (?:fetch|connect)|^Claude"
+        r" Code is unable to fetch"
+        r"|^MCP (?:error -32000|server \S+ (?:is not connected|disconnected))|^Connection"
+        r" closed|^unable to (?:get|verify) .*certificate",
     ),
     _rule(
         "environment",
         "cannot_start",  # the program of the tool itself
-        r"^(?:ENOENT|EACCES|EPERM)\b[^'\n]{0,120}\bposix_spawn\b|^(?:posix_)?spawn \S+ (?:ENOENT|EACCES|EPERM)\b",
+        r"^(?:ENOENT|EACCES|EPERM)\b[^'\n]{0,120}\bposix_spawn\b|^(?:posix_)?spawn \S+"
+        r" (?:ENOENT|EACCES|EPERM)\b",
     ),
-    _rule("environment", "rate_limit", r"^(?:API Error: )?(?:429\b|rate limit|too many requests|overloaded|529\b)"),
+    _rule(
+        "environment",
+        "rate_limit",
+        r"^(?:API Error: )?(?:429\b|rate limit|too many requests|overloaded|529\b)",
+    ),
     _rule("environment", "disk", r"^ENOSPC|^EMFILE|^EACCES|^EPERM|^EROFS"),
 )
 
-# Words of the agent's own policy. They are looked for only where the agent tagged its refusal: elsewhere they may be a tool's output.
+# Words of the agent's own policy. They are looked for only where the agent tagged its refusal:
+# elsewhere they may be a tool's output.
 AGENT_POLICY: tuple[ErrorPattern, ...] = (
     _rule("permission", "blocked", r"^Blocked: "),
     _rule("permission", "plan_mode", r"^(?:You are |Claude is )?not in plan mode\b"),
@@ -79,38 +101,62 @@ AGENT_POLICY: tuple[ErrorPattern, ...] = (
 # The call reached a tool (or none) and was refused because of what it says.
 CALL_IS_WRONG: tuple[ErrorPattern, ...] = (
     _rule(
-        "mistake", "unknown_tool", r"^No such tool available|^(?:Unknown|Unsupported|Invalid) tool\b|^Tool [`'\"]?\S+ (?:was )?not found"
+        "mistake",
+        "unknown_tool",
+        r"^No such tool available|^(?:Unknown|Unsupported|Invalid) tool\b|^Tool [`'\"]?\S+ (?:was"
+        r" )?not found",
     ),
     _rule("mistake", "repeated_call", r"^File unchanged since last read|^Wasted call"),
     _rule("mistake", "edit_not_read", r"has not been read yet|^You must read the file"),
     _rule(
-        "mistake", "edit_no_match", r"^String to replace not found|^old_?(?:string|text) (?:was )?not found|^Could not find the exact text"
+        "mistake",
+        "edit_no_match",
+        r"^String to replace not found|^old_?(?:string|text) (?:was )?not found|^Could not find the"
+        r" exact text",
     ),
-    _rule("mistake", "edit_multi_match", r"^Found \d+ (?:matches|occurrences) of the (?:string|text)"),
+    _rule(
+        "mistake", "edit_multi_match", r"^Found \d+ (?:matches|occurrences) of the (?:string|text)"
+    ),
     _rule("mistake", "edit_stale", r"modified since (?:it was last )?read|unexpectedly modified"),
-    _rule("mistake", "edit_no_change", r"^No changes to make|^old_?string and new_?string (?:are|must)"),
-    _rule("mistake", "too_large", r"exceeds maximum allowed|^File content .* exceeds|^File is too large"),
-    _rule("mistake", "is_directory", r"^EISDIR|illegal operation on a directory|\bis a directory\b"),
+    _rule(
+        "mistake",
+        "edit_no_change",
+        r"^No changes to make|^old_?string and new_?string (?:are|must)",
+    ),
+    _rule(
+        "mistake",
+        "too_large",
+        r"exceeds maximum allowed|^File content .* exceeds|^File is too large",
+    ),
+    _rule(
+        "mistake", "is_directory", r"^EISDIR|illegal operation on a directory|\bis a directory\b"
+    ),
     _rule(
         "mistake",
         "file_missing",
-        r"^(?:File|Path|Directory|Notebook file|Notebook)\b.{0,300}?does not exist|^(?:File|Path) not found|^ENOENT\b",
+        r"^(?:File|Path|Directory|Notebook file|Notebook)\b.{0,300}?does not exist|^(?:File|Path)"
+        r" not found|^ENOENT\b",
     ),
     _rule("mistake", "malformed_call", r"^InputValidationError: malformed tool call\b"),
     _rule(
         "mistake",
         "bad_arguments",
-        r"^\S*InputValidationError|^\S+ failed due to the following issues?:|^Argument Validation Error"
-        r"|^Invalid (?:tool )?(?:parameters|arguments|input)\b|^Unknown skill\b|^Agent type '[^']*' not found"
+        r"^\S*InputValidationError|^\S+ failed due to the following issues?:|^Argument Validation"
+        r" Error"
+        r"|^Invalid (?:tool )?(?:parameters|arguments|input)\b|^Unknown skill\b|^Agent type '[^']*'"
+        r" not found"
         r"|^MCP error -32602|regex parse error|^Invalid pages? parameter",
     ),
 )
-_STRUCTURED = re.compile(r"schema|required property|must (?:have|be|match|NOT)|validation", re.IGNORECASE)
+_STRUCTURED = re.compile(
+    r"schema|required property|must (?:have|be|match|NOT)|validation", re.IGNORECASE
+)
 _TAGGED = re.compile(r"^\s*<tool_use_error>")
 
 
 def strip_tag(text: str) -> str:
-    """The words of an error without the agent's own wrapping, e.g. "<tool_use_error>x</tool_use_error>" -> "x"."""
+    """The words of an error without the agent's own wrapping, e.g.
+    "<tool_use_error>x</tool_use_error>" -> "x"."""
     previous = None
     while previous != text:
         previous, text = text, _TAG.sub("", text)
@@ -118,7 +164,8 @@ def strip_tag(text: str) -> str:
 
 
 def not_the_model(text: str) -> Verdict | None:
-    """A verdict where the failure is a human's, a rule's, a sibling's or the world's; None otherwise.
+    """A verdict where the failure is a human's, a rule's, a sibling's or the world's; None
+    otherwise.
 
     >>> not_the_model("The user doesn't want to proceed with this tool use.").category
     'rejected'
@@ -129,7 +176,8 @@ def not_the_model(text: str) -> Verdict | None:
 def judge_tool_error(text: str, *, tool: str) -> Verdict:
     """The verdict on an error result of a tool that is not a shell.
 
-    What no rule names is "unclassified" and counts as the world's: an unknown failure is never trained on.
+    What no rule names is "unclassified" and counts as the world's: an unknown failure is never
+    trained on.
 
     >>> judge_tool_error("<tool_use_error>File does not exist.</tool_use_error>", tool="Read").kind
     'file_missing'
@@ -140,19 +188,27 @@ def judge_tool_error(text: str, *, tool: str) -> Verdict:
         return found
     if tool == "StructuredOutput" and _STRUCTURED.search(words[:HEAD_CHARS]):
         return Verdict(category="mistake", kind="structured_output_invalid", detail=quote(words))
-    found = (_first(AGENT_POLICY, words) if _TAGGED.search(text) else None) or _first(CALL_IS_WRONG, words)
+    found = (_first(AGENT_POLICY, words) if _TAGGED.search(text) else None) or _first(
+        CALL_IS_WRONG, words
+    )
     if found is not None:
         return found
-    if _TAGGED.search(text):  # the agent refused the call before the tool ran: its arguments are at fault
+    # the agent refused the call before the tool ran: its arguments are at fault
+    if _TAGGED.search(text):
         return Verdict(category="mistake", kind="other", detail=quote(words))
     return Verdict(category="environment", kind="unclassified", detail=quote(words))
 
 
 def says_error(text: str, *, is_shell: bool) -> bool:
-    """Whether a result without any error flag opens with words that only the agent program writes on failure."""
+    """Whether a result without any error flag opens with words that only the agent program writes
+    on failure."""
     if is_shell:
         return bool(re.match(r"Exit code \d+\b", text)) or not_the_model(text) is not None
-    return bool(_TAGGED.search(text)) or bool(re.match(r"Error: No such tool available|InputValidationError", text)) or _rejected(text)
+    return (
+        bool(_TAGGED.search(text))
+        or bool(re.match(r"Error: No such tool available|InputValidationError", text))
+        or _rejected(text)
+    )
 
 
 def _rejected(text: str) -> bool:

@@ -14,7 +14,8 @@ class Verdict:
     """Whose fault a failure is, of what kind, and the shortest quote that shows it.
 
     `subject` is the thing the failure names, where it names one.
-    Example: Verdict(category="mistake", kind="shell_missing_path", detail="ls: src/x: No such file or directory", subject="src/x")
+    Example: Verdict(category="mistake", kind="shell_missing_path", detail="ls: src/x: No such file
+    or directory", subject="src/x")
     """
 
     category: Category
@@ -24,6 +25,7 @@ class Verdict:
 
 
 def quote(text: str) -> str:
-    """The first non-empty line, cut to what fits a table, e.g. quote("\\nError: x\\nmore") == "Error: x"."""
+    """The first non-empty line, cut to what fits a table, e.g. quote("\\nError: x\\nmore") ==
+    "Error: x"."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= DETAIL_CHARS else line[: DETAIL_CHARS - 1] + "…"

@@ -1,6 +1,8 @@
-"""Teachers that need no table of settings: three makers of open-weight models, through one router and one key.
+"""Teachers that need no table of settings: three makers of open-weight models, through one router
+and one key.
 
-The prices are the most that is accepted, not what is billed: the router is told them and takes no dearer provider.
+The prices are the most that is accepted, not what is billed: the router is told them and takes no
+dearer provider.
 """
 
 from __future__ import annotations
@@ -12,9 +14,17 @@ from composer_replication.core.config.teacher_settings import TeacherSettings
 
 DEFAULT_TEACHERS: Mapping[str, TeacherSettings] = MappingProxyType(
     {
-        "kimi": TeacherSettings(model="moonshotai/kimi-k2.6", max_input_usd_per_mtok=1.5, max_output_usd_per_mtok=6.0),
-        "glm": TeacherSettings(model="z-ai/glm-5.2", max_input_usd_per_mtok=1.5, max_output_usd_per_mtok=6.0),
-        "deepseek": TeacherSettings(model="deepseek/deepseek-v4-pro", max_input_usd_per_mtok=2.0, max_output_usd_per_mtok=4.0),
+        "kimi": TeacherSettings(
+            model="moonshotai/kimi-k2.6", max_input_usd_per_mtok=1.5, max_output_usd_per_mtok=6.0
+        ),
+        "glm": TeacherSettings(
+            model="z-ai/glm-5.2", max_input_usd_per_mtok=1.5, max_output_usd_per_mtok=6.0
+        ),
+        "deepseek": TeacherSettings(
+            model="deepseek/deepseek-v4-pro",
+            max_input_usd_per_mtok=2.0,
+            max_output_usd_per_mtok=4.0,
+        ),
     }
 )
 """By name, in the order of asking; the key is expected in OPENROUTER_API_KEY."""

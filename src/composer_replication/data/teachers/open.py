@@ -1,4 +1,5 @@
-"""Teachers from settings: names become models that can be asked, and one asker with the limits of all of them.
+"""Teachers from settings: names become models that can be asked, and one asker with the limits of
+all of them.
 
 named = named_teachers(config.replay, maker_of=family_of)    # {"kimi": TeacherSettings(...), ...}; nothing is opened
 teacher = OpenAICompatible("kimi", named["kimi"], environ=os.environ)
@@ -17,8 +18,11 @@ from composer_replication.data.teachers.asking import Patience, RateLimits
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 
-def named_teachers(settings: ReplaySettings, *, maker_of: Callable[[str], str]) -> dict[str, TeacherSettings]:
-    """The settings of every teacher of replay.teachers, in order; where one tells no family, `maker_of` its model's name does.
+def named_teachers(
+    settings: ReplaySettings, *, maker_of: Callable[[str], str]
+) -> dict[str, TeacherSettings]:
+    """The settings of every teacher of replay.teachers, in order; where one tells no family,
+    `maker_of` its model's name does.
 
     Raises ConfigError for a name that nobody has.
     """
@@ -26,7 +30,10 @@ def named_teachers(settings: ReplaySettings, *, maker_of: Callable[[str], str]) 
     found: dict[str, TeacherSettings] = {}
     for name in settings.teachers:
         if name not in known:
-            fix = f"add a table [replay.teacher.{name}], or use one of {', '.join(known)}, or scripted alone"
+            fix = (
+                f"add a table [replay.teacher.{name}], or use one of {', '.join(known)}, or"
+                " scripted alone"
+            )
             raise ConfigError(f"no teacher {name!r}", where="replay.teachers", fix=fix)
         one = known[name]
         found[name] = one if one.family else one.model_copy(update={"family": maker_of(one.model)})
@@ -40,7 +47,9 @@ def limits_of(teachers: Iterable[TeacherSettings]) -> Mapping[str, RateLimits]:
         provider = urlsplit(one.base_url).netloc
         old = found.get(provider, RateLimits(at_once=one.at_once, per_minute=one.per_minute))
         rates = [rate for rate in (old.per_minute, one.per_minute) if rate]
-        found[provider] = RateLimits(at_once=min(old.at_once, one.at_once), per_minute=min(rates, default=0.0))
+        found[provider] = RateLimits(
+            at_once=min(old.at_once, one.at_once), per_minute=min(rates, default=0.0)
+        )
     return found
 
 

@@ -1,13 +1,16 @@
-"""Any endpoint that speaks chat completions: OpenRouter, OpenAI, vLLM, Ollama, llama.cpp, transformers serve.
+"""Any endpoint that speaks chat completions: OpenRouter, OpenAI, vLLM, Ollama, llama.cpp,
+transformers serve.
 
     teacher = OpenAICompatible("glm", settings, environ=os.environ)     # the key is taken from environ[settings.key_env], nowhere else
     reply = await teacher.ask(request)                                  # one attempt; use data/teachers/asking.py
 
-The key is sent in a header and kept in memory only. It is not part of the identity, of errors or of representations, and an endpoint that
-repeats it in an answer gets it taken out of what was parsed (scrub.py). Redirects are not followed: they would carry it elsewhere.
+The key is sent in a header and kept in memory only. It is not part of the identity, of errors or of
+representations, and an endpoint that repeats it in an answer gets it taken out of what was parsed
+(scrub.py). Redirects are not followed: they would carry it elsewhere.
 
-Nothing that an endpoint says is taken for granted: what was sent and received is counted here (count.py), a body is read up to
-MAX_BODY_BYTES, before and after it is unpacked, and a refusal that brings an answer or a bill along may have been billed.
+Nothing that an endpoint says is taken for granted: what was sent and received is counted here
+(count.py), a body is read up to MAX_BODY_BYTES, before and after it is unpacked, and a refusal that
+brings an answer or a bill along may have been billed.
 """
 
 from __future__ import annotations
@@ -43,8 +46,9 @@ TEMPLATE_TOKENS = 2048
 _A_KEY = re.compile(r"[!#-\[\]-~]+")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _REFUSED = {400, 401, 402, 403, 404, 405, 409, 413, 414, 415, 422, 425, 429, 451, 501, 503, 529}
-"""Nothing is billed for these: the request was refused before it began. Others - 408, 500, 502, 504, 52x - may come after the model has
-worked, or from something in between, behind which it may have gone on: they may be billed."""
+"""Nothing is billed for these: the request was refused before it began. Others - 408, 500, 502,
+504, 52x - may come after the model has worked, or from something in between, behind which it may
+have gone on: they may be billed."""
 _AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
 _FOR_ALL = {401, 402, 404, 405}
 _MOST_WORDS = 2_000
@@ -57,13 +61,17 @@ _FIXES = {
 
 
 class OpenAICompatible:
-    """A teacher behind an address; see the head of this module. Close it, or use it in an `async with`.
+    """A teacher behind an address; see the head of this module. Close it, or use it in an `async
+    with`.
 
-    Raises ConfigError where the key is missing or would travel unencrypted, or where a paid endpoint has no price. Without an `environ` it
-    can be named and priced, not asked: then neither the key nor the HTTP package is needed.
+    Raises ConfigError where the key is missing or would travel unencrypted, or where a paid
+    endpoint has no price. Without an `environ` it can be named and priced, not asked: then neither
+    the key nor the HTTP package is needed.
     """
 
-    def __init__(self, name: str, settings: TeacherSettings, *, environ: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, name: str, settings: TeacherSettings, *, environ: Mapping[str, str] | None
+    ) -> None:
         self.name, self.family, self.settings = name, settings.family, settings
         self.provider = urlsplit(settings.base_url).netloc
         self.price = price_of(settings)
@@ -91,21 +99,32 @@ class OpenAICompatible:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What decides the answer: address, model and preferences; not the key, and not the most that it may cost."""
+        """What decides the answer: address, model and preferences; not the key, and not the most
+        that it may cost."""
         settings = self.settings
-        row: dict[str, Any] = {"kind": "chat", "base_url": settings.base_url, "model": settings.model}
+        row: dict[str, Any] = {
+            "kind": "chat",
+            "base_url": settings.base_url,
+            "model": settings.model,
+        }
         if settings.body:
             row["body"] = settings.body
         if settings.logprobs:
             row["logprobs"] = True
-        if preferences := {name: value for name, value in routing_of(settings).items() if name != "max_price"}:
+        if preferences := {
+            name: value for name, value in routing_of(settings).items() if name != "max_price"
+        }:
             row["provider"] = preferences
         return row
 
     def body_of(self, request: Request) -> dict[str, Any]:
         """The JSON that is sent."""
         settings = self.settings
-        body: dict[str, Any] = {"model": settings.model, "messages": chat_messages(request.turns), "stream": False}
+        body: dict[str, Any] = {
+            "model": settings.model,
+            "messages": chat_messages(request.turns),
+            "stream": False,
+        }
         if settings.explicit_cache:
             _mark_for_cache(body["messages"])
         if request.tools:
@@ -113,7 +132,10 @@ class OpenAICompatible:
         body[settings.output_field] = request.max_tokens
         body["temperature"] = request.temperature
         if request.schema is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": request.schema}}
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "strict": True, "schema": request.schema},
+            }
         if settings.logprobs:
             body["logprobs"] = True
         if preferences := routing_of(settings):
@@ -121,47 +143,76 @@ class OpenAICompatible:
         return {**body, **settings.body}
 
     def most_input_tokens(self, request: Request) -> int:
-        """A token stands for a byte at least; tools count twice, because templates write them with spaces and line ends."""
-        return TEMPLATE_TOKENS + len(_bytes(self.body_of(request))) + len(_bytes(chat_tools(request.tools)))
+        """A token stands for a byte at least; tools count twice, because templates write them with
+        spaces and line ends."""
+        return (
+            TEMPLATE_TOKENS
+            + len(_bytes(self.body_of(request)))
+            + len(_bytes(chat_tools(request.tools)))
+        )
 
     async def ask(self, request: Request) -> TeacherReply:
         """One attempt; raises TeacherError for everything that is no answer."""
         http, sent = self._http, self.body_of(request)
         try:
-            async with self._client.stream("POST", f"{self.settings.base_url}/chat/completions", content=_bytes(sent)) as got:
+            async with self._client.stream(
+                "POST", f"{self.settings.base_url}/chat/completions", content=_bytes(sent)
+            ) as got:
                 status, headers, packed = int(got.status_code), got.headers, bytearray()
                 async for piece in got.aiter_raw(_PIECE_BYTES):
                     packed += piece
                     if len(packed) > MAX_BODY_BYTES:
                         raise self._too_long()
-        except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:  # nothing was sent
-            raise self._error(f"no connection ({type(error).__name__})", again=True, billed=False) from None
+        # nothing was sent
+        except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
+            raise self._error(
+                f"no connection ({type(error).__name__})", again=True, billed=False
+            ) from None
         except http.HTTPError as error:
-            raise self._error(f"the connection broke off ({type(error).__name__})", again=True, billed=True) from None
+            raise self._error(
+                f"the connection broke off ({type(error).__name__})", again=True, billed=True
+            ) from None
         return self._read(status, headers, self._unpacked(bytes(packed), headers), request, sent)
 
     def _unpacked(self, packed: bytes, headers: Mapping[str, str]) -> bytes:
-        """A body as it was before it was packed; we ask for none that is, and some are all the same."""
+        """A body as it was before it was packed; we ask for none that is, and some are all the
+        same."""
         how = headers.get("content-encoding", "").strip().lower()
         if how in ("", "identity"):
             return packed
         if how not in ("gzip", "x-gzip", "deflate"):
-            raise self._error(f"the answer is packed as {harmless(how)[:20]!r}, which was not asked for", again=False, billed=True)
+            raise self._error(
+                f"the answer is packed as {harmless(how)[:20]!r}, which was not asked for",
+                again=False,
+                billed=True,
+            )
         unpack = zlib.decompressobj(wbits=47)
         try:
             body = unpack.decompress(packed, MAX_BODY_BYTES + 1)
         except zlib.error as error:
-            raise self._error("the body of the answer cannot be unpacked", again=True, billed=True) from error
+            raise self._error(
+                "the body of the answer cannot be unpacked", again=True, billed=True
+            ) from error
         if len(body) > MAX_BODY_BYTES:
             raise self._too_long()
         return body
 
     def _too_long(self) -> TeacherError:
-        return self._error(f"the answer is longer than {MAX_BODY_BYTES} bytes", again=False, billed=True)
+        return self._error(
+            f"the answer is longer than {MAX_BODY_BYTES} bytes", again=False, billed=True
+        )
 
-    def _read(self, status: int, headers: Mapping[str, str], body: bytes, request: Request, sent: Mapping[str, Any]) -> TeacherReply:
+    def _read(
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+        request: Request,
+        sent: Mapping[str, Any],
+    ) -> TeacherReply:
         wait_s = retry_after_s(headers, now=time.time())
-        if status == 200 and (told := _error_in(body)) is not None:  # routers answer 200 and put the error in the body
+        # routers answer 200 and put the error in the body
+        if status == 200 and (told := _error_in(body)) is not None:
             status = told[0]
         if status != 200:
             raise self._refusal(status, body, wait_s)
@@ -171,11 +222,17 @@ class OpenAICompatible:
             raise self._error(error.what, again=error.again, billed=error.billed) from None
         received = received_tokens(json.loads(body), max_tokens=request.max_tokens)
         most = self.most_input_tokens(request)
-        reply = replace(reply, raw=self._raw(body), sent_tokens=min(sent_tokens(sent), most), received_tokens=received)
+        reply = replace(
+            reply,
+            raw=self._raw(body),
+            sent_tokens=min(sent_tokens(sent), most),
+            received_tokens=received,
+        )
         return self._redacted(self._scrub.reply(reply))
 
     def _raw(self, body: bytes) -> str:
-        """The body as it is kept: as it came, or, where the key stands in it, its values without that; nothing of a key in pieces."""
+        """The body as it is kept: as it came, or, where the key stands in it, its values without
+        that; nothing of a key in pieces."""
         value, text = json.loads(body), body.decode("utf-8", "replace")
         clean = self._scrub.value(value)
         if self._scrub.in_pieces(clean):
@@ -183,15 +240,22 @@ class OpenAICompatible:
         return text if clean == value and not self._scrub.holds(text) else dumps(clean)
 
     def _redacted(self, reply: TeacherReply) -> TeacherReply:
-        """The reply without secrets, the key among them, as it is once parsed: arguments are JSON within JSON, whose escapes hide a key."""
+        """The reply without secrets, the key among them, as it is once parsed: arguments are JSON
+        within JSON, whose escapes hide a key."""
         turn, raw = redact_turn(reply.turn, self._redactor), self._redactor.text(reply.raw)
         if turn is not reply.turn:
             raw = ""  # the body says the same behind escapes
-        return reply if turn is reply.turn and raw is reply.raw else replace(reply, turn=turn, raw=raw)
+        return (
+            reply if turn is reply.turn and raw is reply.raw else replace(reply, turn=turn, raw=raw)
+        )
 
     def _refusal(self, status: int, body: bytes, wait_s: float | None) -> TeacherError:
         told = _error_in(body)
-        words = harmless(self._redactor.text(self._scrub.text(told[1][:_MOST_WORDS])))[:300].strip() if told else ""
+        words = (
+            harmless(self._redactor.text(self._scrub.text(told[1][:_MOST_WORDS])))[:300].strip()
+            if told
+            else ""
+        )
         fix = _FIXES.get(status, "").format(key=self.settings.key_env)
         return self._error(
             f"status {status}" + (f": {words}" if words else ""),
@@ -207,7 +271,8 @@ class OpenAICompatible:
 
 
 def price_of(settings: TeacherSettings) -> Price:
-    """The most that a teacher may cost, e.g. Price(input_usd_per_mtok=0.6, output_usd_per_mtok=2.5)."""
+    """The most that a teacher may cost, e.g. Price(input_usd_per_mtok=0.6,
+    output_usd_per_mtok=2.5)."""
     return Price(
         input_usd_per_mtok=settings.max_input_usd_per_mtok,
         output_usd_per_mtok=settings.max_output_usd_per_mtok,
@@ -216,12 +281,21 @@ def price_of(settings: TeacherSettings) -> Price:
 
 
 def routing_of(settings: TeacherSettings) -> dict[str, Any]:
-    """What a router may do with a request; empty where the endpoint is none. `max_price` makes the booked worst case a true bound."""
+    """What a router may do with a request; empty where the endpoint is none. `max_price` makes the
+    booked worst case a true bound."""
     host = urlsplit(settings.base_url).hostname or ""
     if settings.routing == "omit" or (settings.routing == "auto" and host != "openrouter.ai"):
         return {}
-    most = {"prompt": settings.max_input_usd_per_mtok, "completion": settings.max_output_usd_per_mtok, "request": settings.max_request_usd}
-    preferences: dict[str, Any] = {"data_collection": settings.data_collection, "require_parameters": True, "max_price": most}
+    most = {
+        "prompt": settings.max_input_usd_per_mtok,
+        "completion": settings.max_output_usd_per_mtok,
+        "request": settings.max_request_usd,
+    }
+    preferences: dict[str, Any] = {
+        "data_collection": settings.data_collection,
+        "require_parameters": True,
+        "max_price": most,
+    }
     if settings.distillable:
         preferences["enforce_distillable_text"] = True
     if settings.zero_retention:
@@ -232,7 +306,8 @@ def routing_of(settings: TeacherSettings) -> dict[str, Any]:
 
 
 def retry_after_s(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Seconds that the endpoint asks for, from Retry-After as a number or a date, or from retry-after-ms.
+    """Seconds that the endpoint asks for, from Retry-After as a number or a date, or from
+    retry-after-ms.
 
     >>> retry_after_s({"retry-after": "7"}, now=0.0)
     7.0
@@ -257,9 +332,17 @@ def _check(name: str, settings: TeacherSettings) -> None:
     where = f"replay.teacher.{name}"
     if price_of(settings).free:
         fix = "set max_input_usd_per_mtok and max_output_usd_per_mtok: the most that you would pay"
-        raise ConfigError(f"no price for a teacher that is not on this machine ({parts.hostname})", where=where, fix=fix)
+        raise ConfigError(
+            f"no price for a teacher that is not on this machine ({parts.hostname})",
+            where=where,
+            fix=fix,
+        )
     if parts.scheme == "http" and settings.key_env:
-        raise ConfigError("the key would travel unencrypted", where=where, fix='use an https:// address, or key_env = "" for none')
+        raise ConfigError(
+            "the key would travel unencrypted",
+            where=where,
+            fix='use an https:// address, or key_env = "" for none',
+        )
 
 
 def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> str:
@@ -270,24 +353,38 @@ def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> st
     if not key and urlsplit(settings.base_url).hostname in _LOOPBACK:
         return ""
     if not key:
-        fix = f"run: export {settings.key_env}=...  (in this shell only; it is never written anywhere)"
-        raise ConfigError(f"the environment variable {settings.key_env} is not set", where=where, fix=fix)
+        fix = (
+            f"run: export {settings.key_env}=...  (in this shell only; it is never written"
+            " anywhere)"
+        )
+        raise ConfigError(
+            f"the environment variable {settings.key_env} is not set", where=where, fix=fix
+        )
     if not _A_KEY.fullmatch(key):
-        raise ConfigError(f"the value of {settings.key_env} is no key: it holds spaces, quotes or odd characters", where=where)
+        raise ConfigError(
+            f"the value of {settings.key_env} is no key: it holds spaces, quotes or odd characters",
+            where=where,
+        )
     return key
 
 
 def _client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
-    headers = {"content-type": "application/json", "user-agent": "composer-replication", "accept-encoding": "identity"}
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "composer-replication",
+        "accept-encoding": "identity",
+    }
     if key:
         headers["authorization"] = f"Bearer {key}"
     return http.AsyncClient(
         headers=headers,
         timeout=http.Timeout(None, connect=CONNECT_S),  # the asker bounds the whole attempt
-        # No connection is used again: what a server left behind on it would be read as the answer to the next request.
+        # No connection is used again: what a server left behind on it would be read as the answer
+        # to the next request.
         limits=http.Limits(max_connections=settings.at_once, max_keepalive_connections=0),
         follow_redirects=False,
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # none is kept: an answer is not told apart by what came before
+        # none is kept: an answer is not told apart by what came before
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         trust_env=urlsplit(settings.base_url).hostname not in _LOOPBACK,
     )
 
@@ -297,10 +394,13 @@ def _bytes(value: Any) -> bytes:
 
 
 def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
-    """Mark the last message that holds text: what stands up to there is read from the cache by the next request."""
+    """Mark the last message that holds text: what stands up to there is read from the cache by the
+    next request."""
     for message in reversed(messages):
         if isinstance(message["content"], str) and message["content"]:
-            message["content"] = [{"type": "text", "text": message["content"], "cache_control": {"type": "ephemeral"}}]
+            message["content"] = [
+                {"type": "text", "text": message["content"], "cache_control": {"type": "ephemeral"}}
+            ]
             return
 
 
@@ -310,12 +410,15 @@ def _error_in(body: bytes) -> tuple[int, str] | None:
         value = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    error = (value.get("error") or value.get("detail")) if isinstance(value, dict) else None  # `detail`: FastAPI, so transformers serve
+    # `detail`: FastAPI, so transformers serve
+    error = (value.get("error") or value.get("detail")) if isinstance(value, dict) else None
     if not error or value.get("choices"):
         return None
     row = error if isinstance(error, dict) else {"message": error}
     code, words = row.get("code"), row.get("message")
-    return (code if isinstance(code, int) and 300 <= code < 600 else 502), words if isinstance(words, str) else ""
+    return (code if isinstance(code, int) and 300 <= code < 600 else 502), (
+        words if isinstance(words, str) else ""
+    )
 
 
 def _brings_a_bill(body: bytes) -> bool:
@@ -328,4 +431,6 @@ def _brings_a_bill(body: bytes) -> bool:
         return False
     usage = value.get("usage")
     numbers = usage.values() if isinstance(usage, dict) else ()
-    return bool(value.get("choices")) or any(isinstance(number, (int, float)) and number != 0 for number in numbers)
+    return bool(value.get("choices")) or any(
+        isinstance(number, (int, float)) and number != 0 for number in numbers
+    )

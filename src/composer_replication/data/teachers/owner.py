@@ -1,6 +1,8 @@
-"""Who owns a call in flight, or a folder's replay: a process, named so that another one can tell whether it still runs.
+"""Who owns a call in flight, or a folder's replay: a process, named so that another one can tell
+whether it still runs.
 
-Names look like "host:4711:93218417:1f0c9a2e": host, process id, when the process began (ids are used again), and one ledger of it.
+Names look like "host:4711:93218417:1f0c9a2e": host, process id, when the process began (ids are
+used again), and one ledger of it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def new_owner() -> str:
 
 
 def owner_is_alive(owner: str) -> bool | None:
-    """Whether the process of a name still runs; None where that cannot be known, as on another machine."""
+    """Whether the process of a name still runs; None where that cannot be known, as on another
+    machine."""
     host, pid, since, _ = owner.rsplit(":", 3)
     if host != _host() or sys.platform == "win32":  # there, signal 0 would end the process
         return None
@@ -52,9 +55,11 @@ def _host() -> str:
 
 @contextmanager
 def held_alone(path: Path, *, what: str) -> Iterator[None]:
-    """While the block runs no other process holds this file; raises DataError, which names the process, where one does.
+    """While the block runs no other process holds this file; raises DataError, which names the
+    process, where one does.
 
-    The file is removed at the end. One that a dead process left is taken over; where that cannot be known it has to be removed by hand.
+    The file is removed at the end. One that a dead process left is taken over; where that cannot be
+    known it has to be removed by hand.
     Example: with held_alone(Path("recompose/.replay.lock"), what="replay"): ...
     """
     make_folder(path.parent)
@@ -69,7 +74,8 @@ def held_alone(path: Path, *, what: str) -> Iterator[None]:
 
 
 def _claimed(path: Path, what: str) -> int:
-    """The open file, locked; the system lets go of the lock when its process ends, however it ends."""
+    """The open file, locked; the system lets go of the lock when its process ends, however it
+    ends."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         owner = os.pread(descriptor, 4096, 0).decode("utf-8", "replace")
@@ -77,7 +83,9 @@ def _claimed(path: Path, what: str) -> int:
             os.close(descriptor)
             pid = owner.rsplit(":", 3)[1] if _NAME.fullmatch(owner) else "?"
             fix = f"wait until process {pid} is done; where none runs, remove this file"
-            raise DataError(f"another {what} is at work on this folder: process {pid}", where=str(path), fix=fix)
+            raise DataError(
+                f"another {what} is at work on this folder: process {pid}", where=str(path), fix=fix
+            )
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)  # its holder ended and removed it in between

@@ -3,7 +3,8 @@
     teachers = recorded_teachers(Path("answers.jsonl"))      # one for each name in the file, in the order in which they first answer
     reply = await teachers[0].ask(Request(..., about="s1:7:-"))
 
-They know a place by its name, not by its prompt. Where the file holds no answer TeacherError says so, and no other attempt is made.
+They know a place by its name, not by its prompt. Where the file holds no answer TeacherError says
+so, and no other attempt is made.
 """
 
 from __future__ import annotations
@@ -40,32 +41,58 @@ class RecordedTeacher:
         return 0
 
     async def ask(self, request: Request) -> TeacherReply:
-        """The answer of the file to the place that the request is about; raises TeacherError where there is none."""
+        """The answer of the file to the place that the request is about; raises TeacherError where
+        there is none."""
         answer = self.answers.get(request.about)
         if answer is None:
-            raise TeacherError("no recorded answer", where=f"{self.name}, {request.about}", again=False, billed=False)
+            raise TeacherError(
+                "no recorded answer",
+                where=f"{self.name}, {request.about}",
+                again=False,
+                billed=False,
+            )
         usage = Usage(
-            input_tokens=answer.input_tokens, output_tokens=answer.output_tokens, cached_tokens=answer.cached_tokens, usd=answer.usd
+            input_tokens=answer.input_tokens,
+            output_tokens=answer.output_tokens,
+            cached_tokens=answer.cached_tokens,
+            usd=answer.usd,
         )
-        problem = "" if answer.problem.startswith(REFUSED) else answer.problem  # this run's recipe judges anew
-        facts = {"provider": answer.provider, "confidence": answer.confidence, "family": answer.family}
+        # this run's recipe judges anew
+        problem = "" if answer.problem.startswith(REFUSED) else answer.problem
+        facts = {
+            "provider": answer.provider,
+            "confidence": answer.confidence,
+            "family": answer.family,
+        }
         return TeacherReply(turn=answer.turn, usage=usage, problem=problem, **facts)
 
 
 def recorded_teachers(path: Path) -> tuple[RecordedTeacher, ...]:
-    """The teachers of an answers file; raises DataError where one name has two families or answers a place twice.
+    """The teachers of an answers file; raises DataError where one name has two families or answers
+    a place twice.
 
-    Answers by another author may be of another family, because the server had another model answer; the teacher's is the most usual one.
+    Answers by another author may be of another family, because the server had another model answer;
+    the teacher's is the most usual one.
     """
     by_name: dict[str, dict[str, Answer]] = {}
     found: dict[str, Counter[str]] = defaultdict(Counter)
     families: dict[tuple[str, str | None], str] = {}
     for answer in read_answers(path):
         found[answer.teacher][answer.family] += 1
-        if families.setdefault((answer.teacher, answer.turn.author), answer.family) != answer.family:
+        if (
+            families.setdefault((answer.teacher, answer.turn.author), answer.family)
+            != answer.family
+        ):
             raise DataError(f"teacher {answer.teacher!r} has two families", where=str(path))
         answers = by_name.setdefault(answer.teacher, {})
         if answer.site_id in answers:
-            raise DataError(f"teacher {answer.teacher!r} answers {answer.site_id} twice", where=str(path), fix="keep one of them")
+            raise DataError(
+                f"teacher {answer.teacher!r} answers {answer.site_id} twice",
+                where=str(path),
+                fix="keep one of them",
+            )
         answers[answer.site_id] = answer
-    return tuple(RecordedTeacher(name, found[name].most_common(1)[0][0], answers) for name, answers in by_name.items())
+    return tuple(
+        RecordedTeacher(name, found[name].most_common(1)[0][0], answers)
+        for name, answers in by_name.items()
+    )

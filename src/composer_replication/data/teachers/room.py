@@ -1,12 +1,14 @@
-"""Room on the disk for answers that are on their way: taken before they are asked for, used where the ledger cannot grow.
+"""Room on the disk for answers that are on their way: taken before they are asked for, used where
+the ledger cannot grow.
 
     room = Room(ledger_path, owner="host:4711:93218417:1f0c9a2e")
     room.make(3 * SLOT_BYTES)                  # OSError where the disk has none: then nothing is asked
     room.keep(record)                          # into blocks that are allocated already; on the disk when it returns
     for old in rooms_of(ledger_path): old.records()
 
-A file system that writes anew what it overwrites (copy on write) may need a little more than was taken. A record that was torn by a power
-cut does not have its checksum and is left out, with those behind it.
+A file system that writes anew what it overwrites (copy on write) may need a little more than was
+taken. A record that was torn by a power cut does not have its checksum and is left out, with those
+behind it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SLOT_BYTES = 64 * 2**10
-"""Taken for each answer beside what its length may need; packed, most answers take a tenth of it."""
+"""Taken for each answer beside what its length may need; packed, most answers take a tenth of
+it."""
 _MAGIC, _DONE = b"answers1", b"answers0"
 RELEASED = "-"
 """The owner of a room that its process has let go of with answers in it."""
@@ -39,7 +42,8 @@ class Room:
         return len(_MAGIC) + _HEAD.size + len(self._owner)
 
     def make(self, num_bytes: int) -> None:
-        """See to it that records of so many bytes fit behind those that are there; raises OSError where the disk has no room."""
+        """See to it that records of so many bytes fit behind those that are there; raises OSError
+        where the disk has no room."""
         self._used = max(self._used, self._begin)
         if self._size >= self._used + num_bytes:
             return
@@ -48,14 +52,19 @@ class Room:
         try:
             _allocate(descriptor, self._size, size)
             if not self._size:
-                os.pwrite(descriptor, _MAGIC + _HEAD.pack(len(self._owner), zlib.crc32(self._owner)) + self._owner, 0)
+                os.pwrite(
+                    descriptor,
+                    _MAGIC + _HEAD.pack(len(self._owner), zlib.crc32(self._owner)) + self._owner,
+                    0,
+                )
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         self._size = size
 
     def keep(self, record: bytes) -> None:
-        """Write a record behind the others; it is on the disk when this returns. Raises OSError where it does not fit."""
+        """Write a record behind the others; it is on the disk when this returns. Raises OSError
+        where it does not fit."""
         whole = _HEAD.pack(len(record), zlib.crc32(record)) + record
         self.make(len(whole))
         descriptor = os.open(self.path, os.O_RDWR)
@@ -69,7 +78,8 @@ class Room:
         self._used += len(whole)
 
     def close(self) -> None:
-        """Give the blocks back, or, where there are records in them, leave them for whoever opens the ledger next."""
+        """Give the blocks back, or, where there are records in them, leave them for whoever opens
+        the ledger next."""
         if self._used <= self._begin:
             self.path.unlink(missing_ok=True)
             return
@@ -82,7 +92,8 @@ class Room:
 
 
 def rooms_of(ledger: Path) -> Iterator[tuple[Path, str, list[bytes]]]:
-    """(file, owner, records) of every room beside a ledger; the owner is "" where it was not begun, RELEASED where it was let go of."""
+    """(file, owner, records) of every room beside a ledger; the owner is "" where it was not begun,
+    RELEASED where it was let go of."""
     for path in sorted(ledger.parent.glob(f".{ledger.name}.*{_ENDING}")):
         raw = path.read_bytes()
         owner, at = "", len(_MAGIC)

@@ -1,6 +1,7 @@
 """A teacher that is a function: for tests, demonstrations, and rules that can say what is right.
 
-teacher = Scripted("oracle", family="rules", act=lambda request: Turn(role="assistant", author="oracle", blocks=(Text("Done."),)))
+teacher = Scripted("oracle", family="rules", act=lambda request: Turn(role="assistant",
+author="oracle", blocks=(Text("Done."),)))
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from composer_replication.core.trace import Turn
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """Answers with `act(request)`, free of charge; its answers are not kept, because only the function knows what they depend on."""
+    """Answers with `act(request)`, free of charge; its answers are not kept, because only the
+    function knows what they depend on."""
 
     name: str
     family: str

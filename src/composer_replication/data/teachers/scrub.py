@@ -4,9 +4,10 @@
     scrub.text('{"a": "\\\\u0073k-or-v1-0f3a..."}')         # '{"a": "[REDACTED:key]"}'
     scrub.reply(reply)                                    # every string of it; what holds the key in pieces is not kept at all
 
-Looked for as it stands, in any case, with signs, spaces or colour codes between its letters, behind the escapes of JSON, shells, URLs and
-HTML, several layers deep, backwards, in hexadecimal, and in base64 at any offset, of itself or of a text around it. What is not looked
-for: ciphers, compression, and a key that is dealt out letter by letter over many answers.
+Looked for as it stands, in any case, with signs, spaces or colour codes between its letters, behind
+the escapes of JSON, shells, URLs and HTML, several layers deep, backwards, in hexadecimal, and in
+base64 at any offset, of itself or of a text around it. What is not looked for: ciphers,
+compression, and a key that is dealt out letter by letter over many answers.
 """
 
 from __future__ import annotations
@@ -35,18 +36,23 @@ _ESCAPE = re.compile(
     r"(?<!\\)\\+(?:u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{2})|([0-7]{3}))|%(?:25)*([0-9A-Fa-f]{2})"
     r"|&#0{0,9}([0-9]{1,7});|&#[xX]0{0,9}([0-9A-Fa-f]{1,6});|(\x1b\[[0-9;]{0,16}[A-Za-z])|(=)\r?\n"
 )
-_NO_LETTERS = bytes(byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalnum())
+_NO_LETTERS = bytes(
+    byte for byte in range(256) if not chr(byte).isascii() or not chr(byte).isalnum()
+)
 _RUNS = (re.compile(r"[A-Za-z0-9+/_\-\s\\]{16,}={0,2}"), re.compile(r"[0-9A-Fa-f\s:\\]{16,}"))
 _LINE_END = re.compile(r"\\+[nrt]?|\s+|:")
 
 
 class KeyScrub:
-    """Takes one key out of texts and answers; without a key it changes nothing. See the head of this module."""
+    """Takes one key out of texts and answers; without a key it changes nothing. See the head of
+    this module."""
 
     def __init__(self, key: str) -> None:
         self._key = key
         letters = _letters(key)
-        self._needles = (letters, letters[::-1], *_dressed(key)) if len(letters) >= _MIN_LETTERS else ()
+        self._needles = (
+            (letters, letters[::-1], *_dressed(key)) if len(letters) >= _MIN_LETTERS else ()
+        )
 
     def holds(self, text: str) -> bool:
         """Whether the key stands in a text."""
@@ -70,13 +76,17 @@ class KeyScrub:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(name) if isinstance(name, str) else name: self.value(part) for name, part in value.items()}
+            return {
+                self.text(name) if isinstance(name, str) else name: self.value(part)
+                for name, part in value.items()
+            }
         if isinstance(value, (list, tuple)):
             return [self.value(part) for part in value]
         return value
 
     def in_pieces(self, value: JSON) -> bool:
-        """Whether the strings of a value hold the key one behind the other: all of them, or those under one name."""
+        """Whether the strings of a value hold the key one behind the other: all of them, or those
+        under one name."""
         if not self._key:
             return False
         by_name: dict[str, list[str]] = {}
@@ -89,10 +99,15 @@ class KeyScrub:
                 stack.extend((str(inner), part) for inner, part in reversed(one.items()))
             elif isinstance(one, list):
                 stack.extend((name, part) for part in reversed(one))
-        return any(self.holds("".join(texts)) for texts in (list(json_strings(value)), *by_name.values()) if len(texts) > 1)
+        return any(
+            self.holds("".join(texts))
+            for texts in (list(json_strings(value)), *by_name.values())
+            if len(texts) > 1
+        )
 
     def reply(self, reply: TeacherReply) -> TeacherReply:
-        """An answer without the key; its words go altogether where they hold it only when they are read one after the other."""
+        """An answer without the key; its words go altogether where they hold it only when they are
+        read one after the other."""
         if not self._key:
             return reply
         turn = reply.turn
@@ -102,7 +117,13 @@ class KeyScrub:
             blocks, problem = (Text(MARK),), HELD_THE_KEY
         author = None if turn.author is None else self.text(turn.author)
         turn = replace(turn, author=author, blocks=blocks)
-        return replace(reply, turn=turn, problem=problem, provider=self.text(reply.provider), raw=self.text(reply.raw))
+        return replace(
+            reply,
+            turn=turn,
+            problem=problem,
+            provider=self.text(reply.provider),
+            raw=self.text(reply.raw),
+        )
 
     def _block(self, block: Block) -> Block:
         if isinstance(block, Text):
@@ -127,7 +148,8 @@ class KeyScrub:
                     yield run.span()
 
     def _placed(self, text: str, layers: int) -> Iterable[tuple[int, int]]:
-        """The places of a text at which the key stands once so many layers of escapes are taken off."""
+        """The places of a text at which the key stands once so many layers of escapes are taken
+        off."""
         letters, places = _with_places(text, layers)
         found = False
         for needle in self._needles:
@@ -150,13 +172,15 @@ class KeyScrub:
 
 
 def _letters(text: str) -> str:
-    """The small letters and digits of a text, alone: what stands between them does not hide a key."""
+    """The small letters and digits of a text, alone: what stands between them does not hide a
+    key."""
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text).lower()
     return plain.encode("ascii", "ignore").lower().translate(None, _NO_LETTERS).decode("ascii")
 
 
 def _dressed(key: str) -> Iterable[str]:
-    """The letters of a key in hexadecimal and in base64 at its three offsets, without those that depend on what stands around it."""
+    """The letters of a key in hexadecimal and in base64 at its three offsets, without those that
+    depend on what stands around it."""
     raw = key.encode("utf-8")
     yield raw.hex()
     for offset in range(3):
@@ -196,12 +220,17 @@ def _with_places(text: str, layers: int) -> tuple[str, list[tuple[int, int]]]:
                 moved.append((places[match.start()][0], places[match.end() - 1][1]))
             last = match.end()
         plain, places = "".join([*parts, plain[last:]]), [*moved, *places[last:]]
-    letters = [(letter, place) for character, place in zip(plain, places, strict=True) for letter in _letters(character)]
+    letters = [
+        (letter, place)
+        for character, place in zip(plain, places, strict=True)
+        for letter in _letters(character)
+    ]
     return "".join(letter for letter, _ in letters), [place for _, place in letters]
 
 
 def _decoded(run: str) -> Iterable[str]:
-    """What a run of letters says in base64, from each of the places at which a group may begin, and in hexadecimal."""
+    """What a run of letters says in base64, from each of the places at which a group may begin, and
+    in hexadecimal."""
     bare = _LINE_END.sub("", run).rstrip("=").replace("-", "+").replace("_", "/")
     for offset in range(4):
         part = bare[offset:]

@@ -1,4 +1,5 @@
-"""What an environment is: it opens a task, answers the student's messages, and says at the end what they were worth.
+"""What an environment is: it opens a task, answers the student's messages, and says at the end what
+they were worth.
 
     env = make(task)                          # single use: one object, one episode
     opening = env.open()                      # Opening(turns=(system, human), tools=(ToolSpec(...), ...))
@@ -6,8 +7,9 @@
     env.reward()                              # 0.0 ... 1.0 once `done`
     env.close()
 
-The messages are Turns, so an episode is a Session like an imported log. An environment that raises, hangs or answers nonsense loses its
-own episode (rollouts/episode.py). It may say in which thread its methods run, by an attribute `runs_in`:
+The messages are Turns, so an episode is a Session like an imported log. An environment that raises,
+hangs or answers nonsense loses its own episode (rollouts/episode.py). It may say in which thread
+its methods run, by an attribute `runs_in`:
 
     "any_thread"    at the same time as other environments of the batch; with a time-out
     "one_thread"    one after the other, in a thread that all such environments share; with a time-out. This is taken where nothing is said
@@ -29,8 +31,9 @@ RunsIn = Literal["any_thread", "one_thread", "caller"]
 class Opening:
     """How an episode begins: the messages before the student's first, and the tools on offer.
 
-    `logged` = the messages are those of a log, as `build` renders them: others wrote some of them, and nothing in them is cleaned or cut,
-    since another character would be another context. Only code of this package that has read the log says so.
+    `logged` = the messages are those of a log, as `build` renders them: others wrote some of them,
+    and nothing in them is cleaned or cut, since another character would be another context. Only
+    code of this package that has read the log says so.
     """
 
     turns: tuple[Turn, ...]
@@ -40,14 +43,16 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What follows one message of the student: one tool turn per call, or other messages; `done` ends the episode."""
+    """What follows one message of the student: one tool turn per call, or other messages; `done`
+    ends the episode."""
 
     turns: tuple[Turn, ...]
     done: bool
 
 
 class Env(Protocol):
-    """One episode of one task. `task_id` is stable over runs; `max_turns` is how many messages the student may write."""
+    """One episode of one task. `task_id` is stable over runs; `max_turns` is how many messages the
+    student may write."""
 
     task_id: str
     max_turns: int
@@ -57,7 +62,8 @@ class Env(Protocol):
         ...
 
     def reply(self, turn: Turn) -> Reply:
-        """Answer one message of the student. A call that cannot be carried out is answered with an error result, never an exception."""
+        """Answer one message of the student. A call that cannot be carried out is answered with an
+        error result, never an exception."""
         ...
 
     def reward(self) -> float:
@@ -65,7 +71,8 @@ class Env(Protocol):
         ...
 
     def measures(self) -> Mapping[str, float]:
-        """What the environment counted in this episode, by name, for evaluation and reports; never part of the reward."""
+        """What the environment counted in this episode, by name, for evaluation and reports; never
+        part of the reward."""
         ...
 
     def close(self) -> None:

@@ -1,1 +1,2 @@
-"""Other trainers as hosts of the three channels: what each can carry, and what it refuses by name."""
+"""Other trainers as hosts of the three channels: what each can carry, and what it refuses by
+name."""

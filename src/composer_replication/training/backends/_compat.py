@@ -1,8 +1,9 @@
-"""What of TRL's inside this package leans on, checked in one place: a version that it was not written for is refused in one sentence.
+"""What of TRL's inside this package leans on, checked in one place: a version that it was not
+written for is refused in one sentence.
 
-TRL rewrites its loss about every second minor version (1.14 and 1.15 did). Leant on, and stable since 1.0: `_generate`,
-`_generate_and_score_completions`, `_compute_loss`, and the first four items that `_generate` returns. Raise the bounds once
-tests/backends pass with the newer version.
+TRL rewrites its loss about every second minor version (1.14 and 1.15 did). Leant on, and stable
+since 1.0: `_generate`, `_generate_and_score_completions`, `_compute_loss`, and the first four items
+that `_generate` returns. Raise the bounds once tests/backends pass with the newer version.
 """
 
 from __future__ import annotations
@@ -17,9 +18,16 @@ from composer_replication.core.errors import ConfigError, install_fix, need
 from composer_replication.tokens.renderer import Renderer
 
 LOWEST, BELOW = (1, 16), (1, 17)
-HOOKS = {"_generate": ["prompts"], "_generate_and_score_completions": ["inputs"], "_compute_loss": ["model", "inputs"]}
+HOOKS = {
+    "_generate": ["prompts"],
+    "_generate_and_score_completions": ["inputs"],
+    "_compute_loss": ["model", "inputs"],
+}
 _FIX = f"{install_fix('trl')}; it asks for trl>=1.16,<1.17"
-_READERS = {**dict.fromkeys(("qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507"), "qwen3_template"), "llama3": "llama3_template"}
+_READERS = {
+    **dict.fromkeys(("qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507"), "qwen3_template"),
+    "llama3": "llama3_template",
+}
 """TRL's reader of calls, by family: those that write calls as these official templates do."""
 
 
@@ -32,11 +40,16 @@ def trl_problem() -> str:
         return "TRL is not installed"
     found = importlib.metadata.version("trl")
     number = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
-    return "" if LOWEST <= number < BELOW else f"TRL {found} is installed, this adapter is written for {LOWEST[0]}.{LOWEST[1]}"
+    return (
+        ""
+        if LOWEST <= number < BELOW
+        else f"TRL {found} is installed, this adapter is written for {LOWEST[0]}.{LOWEST[1]}"
+    )
 
 
 def require_trl() -> None:
-    """Raise MissingExtraError where TRL is not installed, ConfigError where it is another version or its hooks have changed."""
+    """Raise MissingExtraError where TRL is not installed, ConfigError where it is another version
+    or its hooks have changed."""
     _quiet()
     if importlib.util.find_spec("trl") is None:
         need("trl", extra="trl")
@@ -46,11 +59,16 @@ def require_trl() -> None:
     for name, wanted in HOOKS.items():
         hook = getattr(trainer, name, None)
         if hook is None or list(inspect.signature(hook).parameters)[1:] != wanted:
-            raise ConfigError(f"GRPOTrainer.{name} of this TRL does not take ({', '.join(wanted)})", where="train.backend", fix=_FIX)
+            raise ConfigError(
+                f"GRPOTrainer.{name} of this TRL does not take ({', '.join(wanted)})",
+                where="train.backend",
+                fix=_FIX,
+            )
 
 
 def bases() -> tuple[Any, Any]:
-    """(GRPOTrainer, GRPOConfig); (object, object) where TRL cannot be used: what derives from them calls `require_trl` first."""
+    """(GRPOTrainer, GRPOConfig); (object, object) where TRL cannot be used: what derives from them
+    calls `require_trl` first."""
     if trl_problem():
         return object, object
     _quiet()
@@ -59,7 +77,8 @@ def bases() -> tuple[Any, Any]:
 
 
 def _quiet() -> None:
-    """TRL's trainers ping the hub when they are made, and warn of every environment; both have a switch of their own."""
+    """TRL's trainers ping the hub when they are made, and warn of every environment; both have a
+    switch of their own."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
@@ -69,37 +88,59 @@ def name_of(model: Any) -> str:
 
     Example: name_of("models/mine") -> "models/mine"
     """
-    return model if isinstance(model, str) else str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+    return (
+        model
+        if isinstance(model, str)
+        else str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+    )
 
 
 def tokenizer_beside(model: Any) -> Any:
-    """The tokenizer that lies beside a model, padding at the left as TRL has it; raises ConfigError where there is none."""
+    """The tokenizer that lies beside a model, padding at the left as TRL has it; raises ConfigError
+    where there is none."""
     name = name_of(model)
     fix = "give the student's tokenizer as processing_class"
     if not name:
-        raise ConfigError("no processing_class, and the model does not say where it came from", fix=fix)
+        raise ConfigError(
+            "no processing_class, and the model does not say where it came from", fix=fix
+        )
     try:
-        return need("transformers", extra="trl").AutoTokenizer.from_pretrained(name, padding_side="left", truncation_side="left")
+        return need("transformers", extra="trl").AutoTokenizer.from_pretrained(
+            name, padding_side="left", truncation_side="left"
+        )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"no processing_class, and no tokenizer lies at {name!r}: {error}", fix=fix) from error
+        raise ConfigError(
+            f"no processing_class, and no tokenizer lies at {name!r}: {error}", fix=fix
+        ) from error
 
 
 def teach_to_read_calls(tokenizer: Any, renderer: Renderer) -> None:
     """Make TRL able to read the tool calls of this tokenizer's template.
 
-    TRL knows a template only if it equals its own copy, letter by letter. One of tokens/template_families.py that it does not know
-    writes calls as the family's official template does, so TRL's reader of that one is set. Raises ConfigError for any other template.
+    TRL knows a template only if it equals its own copy, letter by letter. One of
+    tokens/template_families.py that it does not know writes calls as the family's official template
+    does, so TRL's reader of that one is set. Raises ConfigError for any other template.
     """
     known = need("trl.chat_template_utils", extra="trl")
-    if getattr(tokenizer, "response_template", None) is not None or getattr(tokenizer, "response_schema", None) is not None:
+    if (
+        getattr(tokenizer, "response_template", None) is not None
+        or getattr(tokenizer, "response_schema", None) is not None
+    ):
         return
     try:
         known.add_response_schema(tokenizer)
     except ValueError as error:
         reader = _READERS.get(renderer.family.name) if renderer.family is not None else None
         if reader is None:
-            fix = f"use a model of a family known here, or set tokenizer.response_template ({str(error).splitlines()[0]})"
-            raise ConfigError("TRL cannot read the tool calls of this chat template", where="student.template", fix=fix) from error
+            fix = (
+                "use a model of a family known here, or set tokenizer.response_template"
+                f" ({str(error).splitlines()[0]})"
+            )
+            raise ConfigError(
+                "TRL cannot read the tool calls of this chat template",
+                where="student.template",
+                fix=fix,
+            ) from error
         if not known.is_chat_template_prefix_preserving(tokenizer):
             tokenizer.chat_template = renderer.template
         tokenizer.response_template = getattr(known, reader)

@@ -1,20 +1,23 @@
-"""TRL's GRPOTrainer with the hint and preference channels in the same step: one backward, and no second forward for the hint.
+"""TRL's GRPOTrainer with the hint and preference channels in the same step: one backward, and no
+second forward for the hint.
 
     trainer = ComposerReplicationTrainer(
         model=model, args=ComposerReplicationConfig(output_dir="out", hint_weight=1.0), processing_class=tokenizer,
         train_dataset=rows, environment_factory=MyTools, pairs=pairs)
     trainer.train()
 
-Everything goes through `super()`: `_generate` is listened to, `_generate_and_score_completions` gains each row's hint views and the
-step's global counts, and while `_compute_loss` runs, a hook keeps the hidden states of its own forward. Losses are those of losses/.
+Everything goes through `super()`: `_generate` is listened to, `_generate_and_score_completions`
+gains each row's hint views and the step's global counts, and while `_compute_loss` runs, a hook
+keeps the hidden states of its own forward. Losses are those of losses/.
 
     policy       TRL's loss, times max_completion_length for dr_grpo: summed over tokens, divided by rollouts, as in training/
     hint         summed over the step's target tokens / their number over all ranks and accumulation steps
     preference   DPO over the pairs of the step / their number; pairs come from `pairs`, as a function of seed and step
 
-Differences from training/loop.py: a channel is divided by its running mean gradient norm from its second step on (in its first it
-counts by its weight), flat groups are not replaced, TRL has no bound on one message but only on the whole completion, and what TRL
-gives no place for is refused by name: lm_ce, anchors, placebos, teacher "ema", FSDP and DeepSpeed (not tried).
+Differences from training/loop.py: a channel is divided by its running mean gradient norm from its
+second step on (in its first it counts by its weight), flat groups are not replaced, TRL has no
+bound on one message but only on the whole completion, and what TRL gives no place for is refused by
+name: lm_ce, anchors, placebos, teacher "ema", FSDP and DeepSpeed (not tried).
 """
 
 from __future__ import annotations
@@ -42,8 +45,22 @@ from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import Counts, collate
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.backends._compat import bases, name_of, require_trl, teach_to_read_calls, tokenizer_beside
-from composer_replication.training.backends.trl_channels import INPUTS, Scorer, channel_steps, new_sums, only, padded, tapped
+from composer_replication.training.backends._compat import (
+    bases,
+    name_of,
+    require_trl,
+    teach_to_read_calls,
+    tokenizer_beside,
+)
+from composer_replication.training.backends.trl_channels import (
+    INPUTS,
+    Scorer,
+    channel_steps,
+    new_sums,
+    only,
+    padded,
+    tapped,
+)
 from composer_replication.training.backends.trl_rollouts import HintProducer, Made, TrlRollout
 from composer_replication.training.batch_sampler import Sampler, share
 from composer_replication.training.health import Health
@@ -61,10 +78,13 @@ REWARD_FACTS = {"rollouts/success": "reward", "rollouts/flat": "frac_reward_zero
 
 @dataclass
 class ComposerReplicationConfig(_Config):
-    """TRL's GRPOConfig and the settings of the channels; the policy is Dr.GRPO unless told otherwise.
+    """TRL's GRPOConfig and the settings of the channels; the policy is Dr.GRPO unless told
+    otherwise.
 
-    Example: ComposerReplicationConfig(output_dir="out", hint_weight=1.0, preference_weight=0.5, preference_pairs=8)
-    Raises MissingExtraError without TRL, ConfigError where steps_per_generation is not gradient_accumulation_steps.
+    Example: ComposerReplicationConfig(output_dir="out", hint_weight=1.0, preference_weight=0.5,
+    preference_pairs=8)
+    Raises MissingExtraError without TRL, ConfigError where steps_per_generation is not
+    gradient_accumulation_steps.
     """
 
     loss_type: str = "dr_grpo"
@@ -76,9 +96,11 @@ class ComposerReplicationConfig(_Config):
     hint_temperature: float = 1.0
     hint_teacher: str = "frozen"
     hint_mean: str = "site"
-    """What the hint's sum is divided into: "site" = a mean over mistaken messages, "token" = over their tokens."""
+    """What the hint's sum is divided into: "site" = a mean over mistaken messages, "token" = over
+    their tokens."""
     hint_sites: int = 0
-    """Most hint views of a step, over all ranks; 0 = all. With fewer the channel weighs less in proportion."""
+    """Most hint views of a step, over all ranks; 0 = all. With fewer the channel weighs less in
+    proportion."""
     preference_weight: float = 0.0
     preference_beta: float = 0.1
     preference_label_smoothing: float = 0.0
@@ -95,24 +117,39 @@ class ComposerReplicationConfig(_Config):
     def __post_init__(self) -> None:
         require_trl()
         if self.bf16 is None and not self.fp16 and not torch.cuda.is_available():
-            self.bf16 = False  # TRL's default is bfloat16, which on a CPU loses what small divergences are made of
+            # TRL's default is bfloat16, which on a CPU loses what small divergences are made of
+            self.bf16 = False
         super().__post_init__()
         if self.steps_per_generation != self.gradient_accumulation_steps:
             raise ConfigError(
-                f"steps_per_generation is {self.steps_per_generation}, gradient_accumulation_steps {self.gradient_accumulation_steps}:"
-                " global token counts would not be those of an optimiser step",
+                f"steps_per_generation is {self.steps_per_generation}, gradient_accumulation_steps"
+                f" {self.gradient_accumulation_steps}: global token counts would not be those of an"
+                " optimiser step",
                 fix="set them to the same number",
             )
 
     def channels(self) -> TrainSettings:
-        """The same settings as training/ reads them; raises pydantic's ValidationError for values that do not exist."""
-        preference = {"beta": self.preference_beta, "label_smoothing": self.preference_label_smoothing}
-        hint = {"divergence": self.hint_divergence, "beta": self.hint_beta, "temperature": self.hint_temperature}
+        """The same settings as training/ reads them; raises pydantic's ValidationError for values
+        that do not exist."""
+        preference = {
+            "beta": self.preference_beta,
+            "label_smoothing": self.preference_label_smoothing,
+        }
+        hint = {
+            "divergence": self.hint_divergence,
+            "beta": self.hint_beta,
+            "temperature": self.hint_temperature,
+        }
         return TrainSettings.model_validate(
             {
                 "policy": {"weight": self.policy_weight},
                 "lm_ce": {"weight": 0.0},
-                "hint": {"weight": self.hint_weight, "teacher": self.hint_teacher, "mean": self.hint_mean, **hint},
+                "hint": {
+                    "weight": self.hint_weight,
+                    "teacher": self.hint_teacher,
+                    "mean": self.hint_mean,
+                    **hint,
+                },
                 "preference": {"weight": self.preference_weight, "anchor": 0.0, **preference},
                 "balance": self.balance,
                 "starved_steps": self.starved_steps,
@@ -124,10 +161,11 @@ class ComposerReplicationConfig(_Config):
 class ComposerReplicationTrainer(_Trainer):
     """GRPOTrainer whose step carries policy, hint and preference; see the head of this file.
 
-    `args` and `processing_class` may be left out, as with GRPOTrainer: they are ComposerReplicationConfig(output_dir="<model>-composer")
-    and the tokenizer that lies beside the model. `pairs` feed the preference channel.
-    `sites` and `hints` are the settings of the detectors and writers, `kept` the kinds of hints
-    that an audit kept, `family` that of the chat template (tokens/template_families.py).
+    `args` and `processing_class` may be left out, as with GRPOTrainer: they are
+    ComposerReplicationConfig(output_dir="<model>-composer") and the tokenizer that lies beside the
+    model. `pairs` feed the preference channel. `sites` and `hints` are the settings of the
+    detectors and writers, `kept` the kinds of hints that an audit kept, `family` that of the chat
+    template (tokens/template_families.py).
     Raises StoppedError from `train` where a channel stays starved or dead (training/health.py).
     """
 
@@ -150,28 +188,62 @@ class ComposerReplicationTrainer(_Trainer):
         require_trl()
         tokenizer = processing_class if processing_class is not None else tokenizer_beside(model)
         if args is None:
-            args = ComposerReplicationConfig(output_dir=f"{Path(name_of(model)).name or 'model'}-composer")
+            args = ComposerReplicationConfig(
+                output_dir=f"{Path(name_of(model)).name or 'model'}-composer"
+            )
         if not isinstance(args, ComposerReplicationConfig):
             what = f"args is a {type(args).__name__}, which has no settings of the channels"
-            raise ConfigError(what, where="args", fix="give a ComposerReplicationConfig: it takes GRPOConfig's settings too")
+            raise ConfigError(
+                what,
+                where="args",
+                fix="give a ComposerReplicationConfig: it takes GRPOConfig's settings too",
+            )
         renderer = Renderer.for_tokenizer(tokenizer, family=family)
         if kwargs.get("environment_factory") or kwargs.get("tools"):
             teach_to_read_calls(tokenizer, renderer)
         data = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
-        super().__init__(model=model, reward_funcs=reward_funcs, args=args, processing_class=tokenizer, **data, **kwargs)
+        super().__init__(
+            model=model,
+            reward_funcs=reward_funcs,
+            args=args,
+            processing_class=tokenizer,
+            **data,
+            **kwargs,
+        )
         self._settings: TrainSettings = self.args.channels()
         self._weights = channel_weights(self._settings)
         _check(self, pairs)
         if self._weights["hint"] and (renderer.family is None or renderer.family.hint != "message"):
-            what = "a hint is no message of its own in this chat template, so it cannot be set above TRL's ids as they are"
-            raise ConfigError(what, where="student.template", fix="use a family whose hints are messages (tokens/template_families.py)")
-        student = Student(name="trl", model=self.model, tokenizer=tokenizer, lora=hasattr(self.model, "disable_adapter"))
+            what = (
+                "a hint is no message of its own in this chat template, so it cannot be set above"
+                " TRL's ids as they are"
+            )
+            raise ConfigError(
+                what,
+                where="student.template",
+                fix="use a family whose hints are messages (tokens/template_families.py)",
+            )
+        student = Student(
+            name="trl",
+            model=self.model,
+            tokenizer=tokenizer,
+            lora=hasattr(self.model, "disable_adapter"),
+        )
         uses = {"hint": self._weights["hint"] > 0, "dpo": self._weights["preference"] > 0}
         self._scorer = Scorer(
-            model=self.model, references=references(student, teacher=self._settings.hint.teacher, **uses), settings=self._settings
+            model=self.model,
+            references=references(student, teacher=self._settings.hint.teacher, **uses),
+            settings=self._settings,
         )
         seed = stage_seed(self.args.seed, "sampler")
-        self._pairs = Sampler(examples=(), pairs=pairs, batch_examples=1, seed=seed, batch_pairs=self.args.preference_pairs, imported=False)
+        self._pairs = Sampler(
+            examples=(),
+            pairs=pairs,
+            batch_examples=1,
+            seed=seed,
+            batch_pairs=self.args.preference_pairs,
+            imported=False,
+        )
         self._producer = HintProducer(
             renderer=renderer,
             prompt_ids=_generation_prompt(self),
@@ -215,7 +287,8 @@ class ComposerReplicationTrainer(_Trainer):
         on_step: Callable[[dict[str, Any], list[dict[str, Any]]], None] | None = None,
         on_rollouts: Callable[[int, Made], None] | None = None,
     ) -> None:
-        """Who is told each step's numbers with its warnings, and each generation's rollouts (this rank's) before they are trained on."""
+        """Who is told each step's numbers with its warnings, and each generation's rollouts (this
+        rank's) before they are trained on."""
         self._on_step, self._on_rollouts = on_step, on_rollouts
 
     def _generate(self, prompts: list[Any]) -> Any:
@@ -229,13 +302,22 @@ class ComposerReplicationTrainer(_Trainer):
             return out
         made = self._made(*self._rollouts)
         views = [view for example in made.examples for view in example.hints]
-        counts = torch.tensor([sum(len(v.target_ids) for v in views), len(views)], device=self.accelerator.device)
-        facts = torch.tensor(list(made.facts.values()), dtype=torch.float64, device=self.accelerator.device)
+        counts = torch.tensor(
+            [sum(len(v.target_ids) for v in views), len(views)], device=self.accelerator.device
+        )
+        facts = torch.tensor(
+            list(made.facts.values()), dtype=torch.float64, device=self.accelerator.device
+        )
         self._facts = dict(zip(made.facts, map(int, self._over_ranks(facts).tolist()), strict=True))
-        self._facts |= {ours: self._metrics["train"][name][-1] for ours, name in REWARD_FACTS.items() if self._metrics["train"].get(name)}
+        self._facts |= {
+            ours: self._metrics["train"][name][-1]
+            for ours, name in REWARD_FACTS.items()
+            if self._metrics["train"].get(name)
+        }
         tokens, views_of_step = self._over_ranks(counts)
         out[EXAMPLES] = list(made.examples)  # a list: TRL permutes and splits it with the tensors
-        out[f"{COUNTS}_tokens"], out[f"{COUNTS}_views"] = tokens, views_of_step  # 0-dim: TRL passes them through
+        # 0-dim: TRL passes them through
+        out[f"{COUNTS}_tokens"], out[f"{COUNTS}_views"] = tokens, views_of_step
         if self._on_rollouts is not None:
             self._on_rollouts(self.state.global_step, made)
         self._began = time.perf_counter()
@@ -247,14 +329,33 @@ class ComposerReplicationTrainer(_Trainer):
         place = f"step-{self.state.global_step}:{self.accelerator.process_index}"
         masks = [[1] * len(ids) for ids in completion_ids] if tool_mask is None else tool_mask
         played = [
-            TrlRollout(name=f"{place}:{i}", prompt=prompt, prompt_ids=p, completion_ids=c, tool_mask=mask, messages=messages)
-            for i, (prompt, p, c, mask, messages) in enumerate(zip(prompts, prompt_ids, completion_ids, masks, completions, strict=True))
+            TrlRollout(
+                name=f"{place}:{i}",
+                prompt=prompt,
+                prompt_ids=p,
+                completion_ids=c,
+                tool_mask=mask,
+                messages=messages,
+            )
+            for i, (prompt, p, c, mask, messages) in enumerate(
+                zip(prompts, prompt_ids, completion_ids, masks, completions, strict=True)
+            )
         ]
         if not self._weights["hint"] and self._on_rollouts is None:  # nobody reads the sessions
-            made = (TrainingExample(id=p.name, session_id=p.name, ids=(*p.prompt_ids, *p.completion_ids), origin="student") for p in played)
+            made = (
+                TrainingExample(
+                    id=p.name,
+                    session_id=p.name,
+                    ids=(*p.prompt_ids, *p.completion_ids),
+                    origin="student",
+                )
+                for p in played
+            )
             return Made(examples=tuple(made), facts={})
         each = -(-self.args.hint_sites // self.accelerator.num_processes)
-        return self._producer.make(played, max_sites=each, max_tokens=self._settings.micro_tokens, seed=self.args.seed)
+        return self._producer.make(
+            played, max_sites=each, max_tokens=self._settings.micro_tokens, seed=self.args.seed
+        )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
@@ -280,33 +381,50 @@ class ComposerReplicationTrainer(_Trainer):
         if self.args.hint_sites:
             scales["hint"] *= min(1.0, int(inputs[f"{COUNTS}_views"]) / self.args.hint_sites)
         self._scales = scales
-        # every part is a share of the step's mean over all ranks; DDP divides gradients by the ranks, TRL by nothing more
+        # every part is a share of the step's mean over all ranks; DDP divides gradients by the
+        # ranks, TRL by nothing more
         return self.accelerator.num_processes * total_loss(losses, scales)
 
     def _policy(self, loss: Tensor, inputs: dict[str, Any]) -> ChannelLoss:
-        """TRL's loss of this micro-batch, which is scaled for accumulation already, as its share of the step's mean over all ranks."""
-        advantages = inputs["advantages"] if inputs["advantages"].dim() == 2 else inputs["advantages"][:, None]
+        """TRL's loss of this micro-batch, which is scaled for accumulation already, as its share of
+        the step's mean over all ranks."""
+        advantages = (
+            inputs["advantages"]
+            if inputs["advantages"].dim() == 2
+            else inputs["advantages"][:, None]
+        )
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
         used = (mask * (advantages != 0)).double()
         self._sums[CHANNELS.index("policy"), INPUTS] += (used.sum(dim=1) > 0).sum()
         units = self.max_completion_length if self.loss_type == "dr_grpo" else 1
         share_of_mean = loss[None] * units / self.accelerator.num_processes
-        return ChannelLoss(name="policy", values=share_of_mean, tokens=int(used.sum()), global_units=1)
+        return ChannelLoss(
+            name="policy", values=share_of_mean, tokens=int(used.sum()), global_units=1
+        )
 
     def _preference(self, model: Any, hidden: list[Tensor]) -> list[ChannelLoss]:
-        """The pairs of this micro-batch through one more forward of the wrapped model; adds its hidden states.
+        """The pairs of this micro-batch through one more forward of the wrapped model; adds its
+        hidden states.
 
-        Ranks must make the same number of wrapped forwards, or their broadcasts of buffers would not match: one without a pair where
-        another has some makes one on a single token, which nothing reads.
+        Ranks must make the same number of wrapped forwards, or their broadcasts of buffers would
+        not match: one without a pair where another has some makes one on a single token, which
+        nothing reads.
         """
         if not self._weights["preference"]:
             return []
         _, drawn = self._pairs.step(self.state.global_step)
-        mine, first = (self._part(share(drawn, rank=r, world=self.accelerator.num_processes)) for r in (self.accelerator.process_index, 0))
+        mine, first = (
+            self._part(share(drawn, rank=r, world=self.accelerator.num_processes))
+            for r in (self.accelerator.process_index, 0)
+        )
         if not first:
             return []
         batch = collate((), mine, pad_id=0).to(self.accelerator.device)
-        ids_BT = batch.pair.ids_BT if mine else torch.ones(1, 1, dtype=torch.long, device=self.accelerator.device)
+        ids_BT = (
+            batch.pair.ids_BT
+            if mine
+            else torch.ones(1, 1, dtype=torch.long, device=self.accelerator.device)
+        )
         mask_BT = batch.pair.attention_BT if mine else torch.ones_like(ids_BT)
         with tapped(self.model) as caught:
             model(input_ids=ids_BT, attention_mask=mask_BT, use_cache=False, logits_to_keep=1)
@@ -322,10 +440,15 @@ class ComposerReplicationTrainer(_Trainer):
         return items[self._step % steps :: steps]
 
     def _over_ranks(self, tensor: Tensor) -> Tensor:
-        return self.accelerator.reduce(tensor, reduction="sum") if self.accelerator.num_processes > 1 else tensor
+        return (
+            self.accelerator.reduce(tensor, reduction="sum")
+            if self.accelerator.num_processes > 1
+            else tensor
+        )
 
     def _check_gradient(self) -> None:
-        """Before the optimiser's step: stop where the gradient is not finite; where there is none, leave its moments as they are too.
+        """Before the optimiser's step: stop where the gradient is not finite; where there is none,
+        leave its moments as they are too.
 
         Raises StoppedError (exit code 3).
         """
@@ -333,18 +456,27 @@ class ComposerReplicationTrainer(_Trainer):
         norm = gradient_norm(trained)
         if not math.isfinite(norm):
             what = f"step {self.state.global_step + 1} is not finite: gradient norm {norm}"
-            raise StoppedError(what, where="not_finite", fix="lower the learning rate, or train in float32")
+            raise StoppedError(
+                what, where="not_finite", fix="lower the learning rate, or train in float32"
+            )
         self._clipped = norm > 0 and self._clip.apply(trained, norm=norm)
         if norm == 0:
             for parameter in trained:
                 parameter.grad = None
 
     def _finish_step(self) -> None:
-        """Judge the channels of the optimiser step that has just been taken; raises StoppedError for one that stays starved or dead."""
+        """Judge the channels of the optimiser step that has just been taken; raises StoppedError
+        for one that stays starved or dead."""
         sums, self._sums = self._over_ranks(self._sums), new_sums(self.accelerator.device)
-        observed = channel_steps(sums, expected={"hint": self._expected_hint_tokens} if self._weights["hint"] else {})
+        observed = channel_steps(
+            sums, expected={"hint": self._expected_hint_tokens} if self._weights["hint"] else {}
+        )
         statuses = self._health.observe(observed)
-        line: dict[str, Any] = {"step": self.state.global_step, "clipped": self._clipped, **self._facts}
+        line: dict[str, Any] = {
+            "step": self.state.global_step,
+            "clipped": self._clipped,
+            **self._facts,
+        }
         for name, seen in observed.items():
             self._means[name].add(seen.grad_norm)
             numbers = {
@@ -352,13 +484,20 @@ class ComposerReplicationTrainer(_Trainer):
                 f"{name}/loss": seen.loss if seen.tokens else None,
                 f"{name}/grad_norm": seen.grad_norm,
             }
-            line |= {f"{name}/status": statuses[name], f"{name}/scale": self._scales[name], **numbers}
+            line |= {
+                f"{name}/status": statuses[name],
+                f"{name}/scale": self._scales[name],
+                **numbers,
+            }
             for key, value in numbers.items():
                 if statuses[name] != "off" and value is not None:
                     self._metrics["train"][key].append(float(value))
         line["loss"] = sum(self._scales[name] * seen.loss for name, seen in observed.items())
-        line["step_s"] = round(time.perf_counter() - self._began, 4)  # as in training/step.py: without the rollouts
-        self._statuses = {f"{name}/status": status for name, status in statuses.items() if status != "off"}
+        # as in training/step.py: without the rollouts
+        line["step_s"] = round(time.perf_counter() - self._began, 4)
+        self._statuses = {
+            f"{name}/status": status for name, status in statuses.items() if status != "off"
+        }
         for key, value in self._facts.items():
             self._metrics["train"][key].append(value)
         if self._on_step is not None:
@@ -373,8 +512,14 @@ class ComposerReplicationTrainer(_Trainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             means = {name: [mean.total, mean.weight] for name, mean in self._means.items()}
-            state = {"means": means, "health": self._health.state(), "clip": [self._clip.mean.total, self._clip.mean.weight]}
-            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+            state = {
+                "means": means,
+                "health": self._health.state(),
+                "clip": [self._clip.mean.total, self._clip.mean.weight],
+            }
+            folder = (
+                Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+            )
             write_json(folder / STATE, state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -389,16 +534,26 @@ class ComposerReplicationTrainer(_Trainer):
 def _check(trainer: Any, pairs: Sequence[PreferencePair]) -> None:
     """Refuse by name what would train nothing, or something else than was asked for."""
     if not any(p.requires_grad for p in trainer.model.parameters()):
-        raise ConfigError("no weight of the model can be trained", fix="load an adapter with is_trainable=True, or give a peft_config")
+        raise ConfigError(
+            "no weight of the model can be trained",
+            fix="load an adapter with is_trainable=True, or give a peft_config",
+        )
     if trainer.args.hint_teacher == "ema":
-        raise ConfigError("the TRL backend has no teacher 'ema'", where="hint_teacher", fix="use frozen or live")
+        raise ConfigError(
+            "the TRL backend has no teacher 'ema'", where="hint_teacher", fix="use frozen or live"
+        )
     if trainer.args.preference_weight and not pairs:
-        raise ConfigError("preference has a weight but there are no pairs", fix="give pairs=, or set preference_weight = 0")
+        raise ConfigError(
+            "preference has a weight but there are no pairs",
+            fix="give pairs=, or set preference_weight = 0",
+        )
     kind = str(trainer.accelerator.distributed_type).rpartition(".")[2]
     if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
         raise ConfigError(f"{kind} was never tried with this trainer", fix="use one process or DDP")
     if trainer.accelerator.device.type == "cpu" and trainer.args.bf16:
-        raise ConfigError("bf16 on a CPU drowns small divergences", where="bf16", fix="set bf16=False")
+        raise ConfigError(
+            "bf16 on a CPU drowns small divergences", where="bf16", fix="set bf16=False"
+        )
 
 
 def _generation_prompt(trainer: Any) -> tuple[int, ...]:
@@ -416,7 +571,10 @@ def _generation_prompt(trainer: Any) -> tuple[int, ...]:
 
     with_prompt, without = ids(True), ids(False)
     if with_prompt[: len(without)] != without or len(with_prompt) == len(without):
-        raise ConfigError("the chat template writes no generation prompt behind the messages", where="student.template")
+        raise ConfigError(
+            "the chat template writes no generation prompt behind the messages",
+            where="student.template",
+        )
     return tuple(with_prompt[len(without) :])
 
 
@@ -424,11 +582,15 @@ def _tool_specs(tools: Iterable[Callable[..., Any]]) -> tuple[ToolSpec, ...]:
     """The tools as TRL offers them, from type hints and docstrings."""
     schema = need("transformers.utils", extra="trl").get_json_schema
     functions = [schema(tool)["function"] for tool in tools or ()]
-    return tuple(ToolSpec(name=f["name"], description=f["description"], parameters=f["parameters"]) for f in functions)
+    return tuple(
+        ToolSpec(name=f["name"], description=f["description"], parameters=f["parameters"])
+        for f in functions
+    )
 
 
 def _around_step(trainer: Any) -> Any:
-    """A callback that looks at the gradient before each optimiser step and at the channels after it."""
+    """A callback that looks at the gradient before each optimiser step and at the channels after
+    it."""
     callback = need("transformers", extra="trl").TrainerCallback
 
     class AroundStep(callback):

@@ -1,6 +1,8 @@
-"""The hint and preference channels beside TRL's own policy loss: values on tapped hidden states, and what a step adds up.
+"""The hint and preference channels beside TRL's own policy loss: values on tapped hidden states,
+and what a step adds up.
 
-Left padding: TRL pads prompts on the left, so position j of a row's own ids stands in column `offset + j`.
+Left padding: TRL pads prompts on the left, so position j of a row's own ids stands in column
+`offset + j`.
 Shapes: B rows, T padded length, N loss tokens, P pairs, D hidden size, C channels.
 """
 
@@ -32,12 +34,15 @@ TOKENS, LOSS, SQUARES, INPUTS = range(4)
 
 @contextmanager
 def tapped(model: Any) -> Iterator[list[Tensor]]:
-    """The final hidden states of every forward made in this block, whoever makes it; they stay connected to the model.
+    """The final hidden states of every forward made in this block, whoever makes it; they stay
+    connected to the model.
 
     Example: with tapped(model) as caught: loss = trainer.compute_loss(...); caught[0] is (B, T, D)
     """
     caught: list[Tensor] = []
-    handle = decoder_of(model).register_forward_hook(lambda module, given, out: caught.append(out.last_hidden_state))
+    handle = decoder_of(model).register_forward_hook(
+        lambda module, given, out: caught.append(out.last_hidden_state)
+    )
     try:
         yield caught
     finally:
@@ -45,16 +50,20 @@ def tapped(model: Any) -> Iterator[list[Tensor]]:
 
 
 def padded(targets: Targets, *, ids_BT: Tensor, offset_B: Tensor) -> Targets:
-    """Targets of unpadded rows as places in left-padded ones; raises AlignmentError where another token stands there."""
+    """Targets of unpadded rows as places in left-padded ones; raises AlignmentError where another
+    token stands there."""
     position_N = targets.position_N + offset_B[targets.row_N]
     if not torch.equal(ids_BT[targets.row_N, position_N], targets.ids_N):
-        raise AlignmentError("the padded batch does not hold the ids of the hint's target where they should stand")
+        raise AlignmentError(
+            "the padded batch does not hold the ids of the hint's target where they should stand"
+        )
     return replace(targets, position_N=position_N)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
-    """The student, the models that score without gradient, and how; `max_tokens` bounds one forward of the latter."""
+    """The student, the models that score without gradient, and how; `max_tokens` bounds one forward
+    of the latter."""
 
     model: Any
     references: Mapping[Channel, Reference]
@@ -68,14 +77,25 @@ class Scorer:
             (how.contrast, "contrast", "set it to false"),
             (how.difficulty, "difficulty", "set it to false"),
             (how.importance_clip > 0, "importance_clip", "set it to 0"),
-            (how.divergence == "taid" and how.taid.schedule != "fixed", "taid.schedule", "use fixed"),
+            (
+                how.divergence == "taid" and how.taid.schedule != "fixed",
+                "taid.schedule",
+                "use fixed",
+            ),
         )
         for broken, name, fix in rules if how.weight else ():
             if broken:
-                raise ConfigError(f"the TRL backend has no hint.{name} of this kind", where=f"train.hint.{name}", fix=fix)
+                raise ConfigError(
+                    f"the TRL backend has no hint.{name} of this kind",
+                    where=f"train.hint.{name}",
+                    fix=fix,
+                )
 
-    def hint(self, batch: Batch, hidden_BTD: Tensor, places: Targets, *, counts: Counts) -> ChannelLoss:
-        """The divergence at every token of the views, on hidden states of the policy's own forward; `places` are the tokens in it."""
+    def hint(
+        self, batch: Batch, hidden_BTD: Tensor, places: Targets, *, counts: Counts
+    ) -> ChannelLoss:
+        """The divergence at every token of the views, on hidden states of the policy's own forward;
+        `places` are the tokens in it."""
         how = self.settings.hint
         teacher = self._scored("hint", batch.teacher, batch.hint_teacher)
         student = (places.predictors(hidden_BTD), head_of(self.model))
@@ -92,10 +112,17 @@ class Scorer:
         reference = sides(*self._scored("preference", batch.pair, batch.response))
         policy = sides(batch.response.predictors(hidden_BTD), head_of(self.model))
         found = pair_values(settings, policy, reference)
-        return ChannelLoss(name="preference", values=found.values_P, tokens=len(batch.response), global_units=global_pairs, told=found.told)
+        return ChannelLoss(
+            name="preference",
+            values=found.values_P,
+            tokens=len(batch.response),
+            global_units=global_pairs,
+            told=found.told,
+        )
 
     def _scored(self, name: Channel, rows: Rows, targets: Targets) -> tuple[Tensor, Head]:
-        """Hidden states that predict the targets, and the head, of a model that gets no gradient."""
+        """Hidden states that predict the targets, and the head, of a model that gets no
+        gradient."""
         reference = self.references[name]
         hidden_ND = reference.predictors(rows, targets, max_tokens=self.settings.micro_tokens)
         return hidden_ND, reference_head(reference)
@@ -107,17 +134,27 @@ def new_sums(device: torch.device) -> Tensor:
 
 
 def channel_steps(sums: Tensor, *, expected: Mapping[Channel, int]) -> dict[Channel, ChannelStep]:
-    """What a step measured, from sums over its micro-batches and ranks; raises AlignmentError where tokens were lost on the way."""
+    """What a step measured, from sums over its micro-batches and ranks; raises AlignmentError where
+    tokens were lost on the way."""
     found: dict[Channel, ChannelStep] = {}
     for name, (tokens, loss, squares, inputs) in zip(CHANNELS, sums.tolist(), strict=True):
         if name in expected and int(tokens) != expected[name]:
-            raise AlignmentError(f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name]} were counted beforehand")
-        found[name] = ChannelStep(inputs=int(inputs), tokens=int(tokens), loss=loss, grad_norm=math.sqrt(squares))
+            raise AlignmentError(
+                f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name]} were"
+                " counted beforehand"
+            )
+        found[name] = ChannelStep(
+            inputs=int(inputs), tokens=int(tokens), loss=loss, grad_norm=math.sqrt(squares)
+        )
     return found
 
 
 def only(caught: Sequence[Tensor]) -> Tensor:
-    """The one forward that was made; raises AlignmentError where there were none or several, so that no wrong one is taken."""
+    """The one forward that was made; raises AlignmentError where there were none or several, so
+    that no wrong one is taken."""
     if len(caught) != 1:
-        raise AlignmentError(f"TRL's loss made {len(caught)} forward passes, not one: its hidden states cannot be told apart")
+        raise AlignmentError(
+            f"TRL's loss made {len(caught)} forward passes, not one: its hidden states cannot be"
+            " told apart"
+        )
     return caught[0]

@@ -1,15 +1,18 @@
-"""The rules on a live policy (training/health.py) over TRL's rollouts: TRL's episodes are read as this package's own, and judged as those.
+"""The rules on a live policy (training/health.py) over TRL's rollouts: TRL's episodes are read as
+this package's own, and judged as those.
 
     watch = Watch(guard=Guard.of(trainer, live=live, journal=journal), tasks=..., group_size=6)
     watch.rollouts(step, made, trainer.environments)     # after TRL has played and rewarded them, before they are trained on
     facts = watch.checkpoint(steps, last=False)          # before a checkpoint of these weights is written
 
-training/rollback.py measures, warns, puts weights back and stops, as it does in the reference loop; this file only brings it the
-rollouts of all ranks. TRL records no log-probs of what it samples: entropy is that of training/rollout_metrics.py over the
-whole vocabulary.
+training/rollback.py measures, warns, puts weights back and stops, as it does in the reference loop;
+this file only brings it the rollouts of all ranks. TRL records no log-probs of what it samples:
+entropy is that of training/rollout_metrics.py over the whole vocabulary.
 
-TRL tells the model of whatever a tool raises and plays on. `WatchedTools` keeps what the environment itself raised: its rollout is lost
-and earns nothing, and more than train.health.max_lost of them, twice in a row, end the run. An error of this package ends it at once.
+TRL tells the model of whatever a tool raises and plays on. `WatchedTools` keeps what the
+environment itself raised: its rollout is lost and earns nothing, and more than
+train.health.max_lost of them, twice in a row, end the run. An error of this package ends it at
+once.
 """
 
 from __future__ import annotations
@@ -22,7 +25,12 @@ from typing import Any
 from composer_replication.core.errors import ComposerError, need
 from composer_replication.core.trace import Event, Sampled, Session, SourceRef
 from composer_replication.rollouts.call_pool import PooledCall
-from composer_replication.rollouts.envs.workshop.as_tools import OVER, TOOLS, WorkshopTools, episode_of
+from composer_replication.rollouts.envs.workshop.as_tools import (
+    OVER,
+    TOOLS,
+    WorkshopTools,
+    episode_of,
+)
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.training.backends.trl_rollouts import Made, TrlSession
@@ -36,7 +44,8 @@ _NO_ENTROPY = "rollouts/entropy"
 
 
 class WatchedTools(WorkshopTools):
-    """The workshop's tools, whose own failures are kept; `failure` has the words of the first, "" where there was none."""
+    """The workshop's tools, whose own failures are kept; `failure` has the words of the first, ""
+    where there was none."""
 
     failure: str = ""
     _error: ComposerError | None = None
@@ -47,7 +56,8 @@ class WatchedTools(WorkshopTools):
         super().reset(task, **row)
 
     def get_reward(self) -> float:
-        """The workshop's reward; 0.0 for an episode that the environment lost. Raises an error of this package that TRL has swallowed."""
+        """The workshop's reward; 0.0 for an episode that the environment lost. Raises an error of
+        this package that TRL has swallowed."""
         if self._error is not None:
             raise self._error
         if self.failure:
@@ -55,7 +65,11 @@ class WatchedTools(WorkshopTools):
         return self._kept(super().get_reward, 0.0)
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        return OVER if self.failure else self._kept(lambda: super(WatchedTools, self)._call(name, arguments), LOST)
+        return (
+            OVER
+            if self.failure
+            else self._kept(lambda: super(WatchedTools, self)._call(name, arguments), LOST)
+        )
 
     def _kept(self, call: Any, instead: Any) -> Any:
         """What a call into the environment gives; `instead` where it failed."""
@@ -72,7 +86,8 @@ class WatchedTools(WorkshopTools):
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """Brings TRL's rollouts to a guard, one generation after another; `scaled` = advantages are divided by the group's deviation."""
+    """Brings TRL's rollouts to a guard, one generation after another; `scaled` = advantages are
+    divided by the group's deviation."""
 
     guard: Guard
     group_size: int
@@ -81,26 +96,43 @@ class Watch:
     made: LiveStep | None = None
 
     def rollouts(self, step: int, made: Made, environments: Sequence[WatchedTools]) -> None:
-        """Measure and judge the policy after `step` steps; raises StoppedError after the last good weights were put back."""
+        """Measure and judge the policy after `step` steps; raises StoppedError after the last good
+        weights were put back."""
         own = [
             as_rollout(recorded, env, name=example.id, ids=example.ids, end_ids=self.end_ids)
-            for recorded, env, example in zip(made.recorded, environments, made.examples, strict=True)
+            for recorded, env, example in zip(
+                made.recorded, environments, made.examples, strict=True
+            )
         ]
         every: list[Rollout] = need("accelerate.utils", extra="train").gather_object(own)
         self.made = as_step(every, group_size=self.group_size, scaled=self.scaled)
         journal, settings = self.guard.journal, self.guard.trainer.settings
         if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-            journal.samples(step, map(storable_session, few(self.made, group_size=self.group_size, count=NUM_SAMPLES)))
+            journal.samples(
+                step,
+                map(
+                    storable_session, few(self.made, group_size=self.group_size, count=NUM_SAMPLES)
+                ),
+            )
         journal.note(self.made.facts)
         journal.note(self.guard.look(self.made, step=step))
 
     def checkpoint(self, steps: int, *, last: bool) -> dict[str, float]:
-        """Measure the weights of a checkpoint after `steps` steps; raises StoppedError as `rollouts` does."""
+        """Measure the weights of a checkpoint after `steps` steps; raises StoppedError as
+        `rollouts` does."""
         return self.guard.judge(self.made, steps=steps, last=last) if self.made is not None else {}
 
 
-def as_rollout(recorded: TrlSession | None, env: WatchedTools, *, name: str, ids: Sequence[int], end_ids: frozenset[int]) -> Rollout:
-    """A rollout that TRL played in `env`, as the reference loop's own sampler would hand it over; its log-probs are not known (NaN)."""
+def as_rollout(
+    recorded: TrlSession | None,
+    env: WatchedTools,
+    *,
+    name: str,
+    ids: Sequence[int],
+    end_ids: frozenset[int],
+) -> Rollout:
+    """A rollout that TRL played in `env`, as the reference loop's own sampler would hand it over;
+    its log-probs are not known (NaN)."""
     episode = episode_of(env)
     reward, measures = (0.0, {}) if env.failure else (episode.reward(), dict(episode.measures()))
     session = _empty(name) if recorded is None else recorded.session
@@ -108,10 +140,13 @@ def as_rollout(recorded: TrlSession | None, env: WatchedTools, *, name: str, ids
     turns = list(session.turns)
     for turn, (a, b) in places.items():
         turns[turn] = replace(turns[turn], sampled=Sampled(tuple(ids[a:b]), (math.nan,) * (b - a)))
-    ended = _ended(session, env, closed=not places or ids[max(b for _, b in places.values()) - 1] in end_ids)
+    ended = _ended(
+        session, env, closed=not places or ids[max(b for _, b in places.values()) - 1] in end_ids
+    )
     events = () if ended == "done" else (Event(kind=ended, turn=len(turns), text=env.failure),)
     wrong_name = any(call.name not in TOOLS.arguments for turn in turns for call in turn.calls)
-    measures |= {"A_made": 1.0} if wrong_name and measures else {}  # a wrong tool's name is answered by TRL: the workshop never hears it
+    # a wrong tool's name is answered by TRL: the workshop never hears it
+    measures |= {"A_made": 1.0} if wrong_name and measures else {}
     return Rollout(
         session=replace(session, turns=tuple(turns), events=events, outcome=reward),
         task_id=episode.task_id,
@@ -125,7 +160,8 @@ def as_rollout(recorded: TrlSession | None, env: WatchedTools, *, name: str, ids
 
 
 def _ended(session: Session, env: WatchedTools, *, closed: bool) -> Ended:
-    """Why TRL stopped playing: it bounds the whole completion, so a message without an end has used up the context."""
+    """Why TRL stopped playing: it bounds the whole completion, so a message without an end has used
+    up the context."""
     if env.failure:
         return "env_error"
     if not closed:
@@ -135,13 +171,23 @@ def _ended(session: Session, env: WatchedTools, *, closed: bool) -> Ended:
 
 
 def _empty(name: str) -> Session:
-    return Session(id=name, source=SourceRef(file=name, format="trl"), turns=(), segments=(), origin="student")
+    return Session(
+        id=name, source=SourceRef(file=name, format="trl"), turns=(), segments=(), origin="student"
+    )
 
 
 def as_step(rollouts: Sequence[Rollout], *, group_size: int, scaled: bool) -> LiveStep:
-    """The rollouts of a step, of which each `group_size` in a row are of one task, and their numbers by metric name."""
-    groups = [Group(rollouts[i].task_id, tuple(rollouts[i : i + group_size])) for i in range(0, len(rollouts), group_size)]
-    split = Groups(groups=tuple(g for g in groups if not g.is_flat), flat=tuple(g for g in groups if g.is_flat), num_extra=0)
+    """The rollouts of a step, of which each `group_size` in a row are of one task, and their
+    numbers by metric name."""
+    groups = [
+        Group(rollouts[i].task_id, tuple(rollouts[i : i + group_size]))
+        for i in range(0, len(rollouts), group_size)
+    ]
+    split = Groups(
+        groups=tuple(g for g in groups if not g.is_flat),
+        flat=tuple(g for g in groups if g.is_flat),
+        num_extra=0,
+    )
     facts = rollout_facts(split, group_advantages(split, how=(), seed=0, scaled=scaled))
     del facts[_NO_ENTROPY]  # the guard measures it
     return LiveStep(examples=(), rollouts=tuple(rollouts), facts=facts)

@@ -1,10 +1,13 @@
-"""`recompose train --backend trl`: the settings of a run as TRL's, the workshop as its environment, the run directory as ever.
+"""`recompose train --backend trl`: the settings of a run as TRL's, the workshop as its environment,
+the run directory as ever.
 
     result = train_with_trl(config, student=student, pairs=data.pairs, run=run, renderer=renderer, resume=False)
 
-Optimiser, learning rates, health rules, metrics.jsonl, checkpoints and events are those of training/loop.py. TRL's own checkpoints lie in
-<run>/trl; each gets a twin in <run>/checkpoints, once it is whole: `recompose evaluate` reads that, and a resume starts from the newest
-TRL checkpoint that has one. What TRL gives no place for is refused, or said in the event "backend" (training/backends/trl_settings.py).
+Optimiser, learning rates, health rules, metrics.jsonl, checkpoints and events are those of
+training/loop.py. TRL's own checkpoints lie in <run>/trl; each gets a twin in <run>/checkpoints,
+once it is whole: `recompose evaluate` reads that, and a resume starts from the newest TRL
+checkpoint that has one. What TRL gives no place for is refused, or said in the event "backend"
+(training/backends/trl_settings.py).
 """
 
 from __future__ import annotations
@@ -26,7 +29,13 @@ from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.load_student import Student
-from composer_replication.rollouts.envs.workshop.as_tools import TOOLS, WorkshopTools, plain_tools, task_row, writes_tools_as_taught
+from composer_replication.rollouts.envs.workshop.as_tools import (
+    TOOLS,
+    WorkshopTools,
+    plain_tools,
+    task_row,
+    writes_tools_as_taught,
+)
 from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.rollouts.envs.workshop.tasks import make_task
 from composer_replication.tokens.example import PreferencePair
@@ -34,7 +43,13 @@ from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends.trl import ComposerReplicationTrainer
 from composer_replication.training.backends.trl_guard import Watch, WatchedTools
 from composer_replication.training.backends.trl_settings import SAID, refuse, trl_settings
-from composer_replication.training.checkpoint import check_resume, read_state, save_checkpoint, set_aside, training_settings
+from composer_replication.training.checkpoint import (
+    check_resume,
+    read_state,
+    save_checkpoint,
+    set_aside,
+    training_settings,
+)
 from composer_replication.training.identity import data_sha256, weights_sha256
 from composer_replication.training.live import RolloutSource
 from composer_replication.training.loop import TrainResult
@@ -48,7 +63,8 @@ from composer_replication.training.world import open_world
 TRL = "trl"
 """Folder of the run that holds TRL's own checkpoints."""
 SLACK = 1
-"""Messages beyond a task's budget: with one fixed tool set whose reader is new to the tiny student, no episode would earn anything."""
+"""Messages beyond a task's budget: with one fixed tool set whose reader is new to the tiny student,
+no episode would earn anything."""
 
 
 def train_with_trl(
@@ -67,25 +83,53 @@ def train_with_trl(
 ) -> TrainResult:
     """Train `student` in place on the workshop with TRL's GRPOTrainer and write the run directory.
 
-    Raises MissingExtraError without TRL, ConfigError for what it does not host, StoppedError where a rule of training/health.py is broken.
+    Raises MissingExtraError without TRL, ConfigError for what it does not host, StoppedError where
+    a rule of training/health.py is broken.
     """
     refuse(config, pairs=pairs)
     if not resume and run.metrics():
-        raise DataError("this run has taken steps already", where=str(run.path), fix="resume it, or start a new run")
-    identity = {"data_sha256": data_sha256((), pairs), "start_sha256": weights_sha256(student.model)}
+        raise DataError(
+            "this run has taken steps already",
+            where=str(run.path),
+            fix="resume it, or start a new run",
+        )
+    identity = {
+        "data_sha256": data_sha256((), pairs),
+        "start_sha256": weights_sha256(student.model),
+    }
     last = newest(run, resume_step) if resume else None
     state = None if last is None else read_state(last.twin)
     if state is not None:
-        check_resume(state, settings=training_settings(config), identity=identity, accept_changes=accept_changes)
+        check_resume(
+            state,
+            settings=training_settings(config),
+            identity=identity,
+            accept_changes=accept_changes,
+        )
     with Sandbox() as sandbox, open_world(config.rollouts.env) as world:
-        trainer, optimiser = _trainer(config, student=student, renderer=renderer, run=run, pairs=pairs, kept=kept, sandbox=sandbox)
-        journal = RunLogger(run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event)
+        trainer, optimiser = _trainer(
+            config,
+            student=student,
+            renderer=renderer,
+            run=run,
+            pairs=pairs,
+            kept=kept,
+            sandbox=sandbox,
+        )
+        journal = RunLogger(
+            run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event
+        )
         live = RolloutSource(config=config, renderer=renderer, world=world, kept=kept)
-        watch = _watch(trainer, config=config, student=student, optimiser=optimiser, live=live, journal=journal)
+        watch = _watch(
+            trainer, config=config, student=student, optimiser=optimiser, live=live, journal=journal
+        )
         if state is not None:
             watch.guard.health.restore(state["policy_health"])
-        trainer.remove_callback(need("transformers", extra="trl").PrinterCallback)  # a library does not print
-        trainer.listen(journal.step, lambda step, made: watch.rollouts(step, made, trainer.environments))
+        # a library does not print
+        trainer.remove_callback(need("transformers", extra="trl").PrinterCallback)
+        trainer.listen(
+            journal.step, lambda step, made: watch.rollouts(step, made, trainer.environments)
+        )
         keep = partial(_keep, watch, identity=identity)
         trainer.add_callback(_on_save(keep, watch, config.train.steps))
         with journal.attempt():
@@ -93,7 +137,9 @@ def train_with_trl(
             if resume_step is not None and journal.main and (aside := set_aside(run, after=first)):
                 journal.event("resume", step=first, set_aside=aside)
             journal.event("start", step=first, ranks=ranks, examples=0, pairs=len(pairs))
-            journal.event("backend", name="trl", not_hosted=[f"{name}: {why}" for name, why in SAID.items()])
+            journal.event(
+                "backend", name="trl", not_hosted=[f"{name}: {why}" for name, why in SAID.items()]
+            )
             if last is None:
                 keep(0, facts={})
             trainer.train(resume_from_checkpoint=None if last is None else str(last.folder))
@@ -142,9 +188,11 @@ class _Last:
 
 
 def newest(run: RunDir, step: int | None = None) -> _Last | None:
-    """The newest of TRL's checkpoints that has a twin, or the one after `step` steps; both with every file checked.
+    """The newest of TRL's checkpoints that has a twin, or the one after `step` steps; both with
+    every file checked.
 
-    A later one without a twin was cut off while it was written, or belongs to refused weights. Raises DamagedError as `whole_checkpoint`.
+    A later one without a twin was cut off while it was written, or belongs to refused weights.
+    Raises DamagedError as `whole_checkpoint`.
     """
     for at, twin in reversed(run.checkpoints()):
         folder = run.path / TRL / f"checkpoint-{at}"
@@ -154,7 +202,11 @@ def newest(run: RunDir, step: int | None = None) -> _Last | None:
                 raise damaged(run, at, f"of {TRL}/{folder.name}, {found}")
             return _Last(step=at, folder=folder, twin=twin)
     if step is not None:
-        raise DataError(f"no checkpoint of TRL's after step {step}", where=str(run.path), fix="resume from another one")
+        raise DataError(
+            f"no checkpoint of TRL's after step {step}",
+            where=str(run.path),
+            fix="resume from another one",
+        )
     return None
 
 
@@ -168,15 +220,20 @@ def _trainer(
     kept: frozenset[str] | None,
     sandbox: Sandbox,
 ) -> tuple[Any, torch.optim.Optimizer]:
-    """TRL's trainer on the workshop, with the optimiser and the learning rates of training/loop.py."""
+    """TRL's trainer on the workshop, with the optimiser and the learning rates of
+    training/loop.py."""
     train, environment = config.train, partial(WatchedTools, sandbox=sandbox, slack=SLACK)
     tokenizer = copy.deepcopy(student.tokenizer)
     if writes_tools_as_taught(str(tokenizer.chat_template)):
         tokenizer.chat_template = plain_tools(tokenizer.chat_template)
     rows = _rows(config)
-    args = trl_settings(config, output=run.path / TRL, longest_prompt=_longest(rows, tokenizer, environment()))
+    args = trl_settings(
+        config, output=run.path / TRL, longest_prompt=_longest(rows, tokenizer, environment())
+    )
     optimiser = make_optimiser(student.model, train)
-    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: learning_rate(train, step) / train.learning_rate)
+    rates = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: learning_rate(train, step) / train.learning_rate
+    )
     trainer = ComposerReplicationTrainer(
         model=student.model,
         args=args,
@@ -194,9 +251,16 @@ def _trainer(
 
 
 def _watch(
-    trainer: Any, *, config: Config, student: Student, optimiser: torch.optim.Optimizer, live: RolloutSource, journal: RunLogger
+    trainer: Any,
+    *,
+    config: Config,
+    student: Student,
+    optimiser: torch.optim.Optimizer,
+    live: RolloutSource,
+    journal: RunLogger,
 ) -> Watch:
-    """The rules on the policy, fed by TRL's rollouts; made before the first step, so that KL is measured from the start weights."""
+    """The rules on the policy, fed by TRL's rollouts; made before the first step, so that KL is
+    measured from the start weights."""
     held = Trainer(
         config=config,
         student=student,
@@ -208,11 +272,17 @@ def _watch(
     )
     ends = frozenset(live.renderer.codec.control.values())
     guard = Guard.of(held, live=live, journal=journal)
-    return Watch(guard=guard, group_size=config.rollouts.group_size, end_ids=ends, scaled=config.train.policy.objective in SCALED)
+    return Watch(
+        guard=guard,
+        group_size=config.rollouts.group_size,
+        end_ids=ends,
+        scaled=config.train.policy.objective in SCALED,
+    )
 
 
 def _keep(watch: Watch, step: int, *, identity: dict[str, str], facts: Mapping[str, float]) -> None:
-    """Write a checkpoint where the rest of the program looks for one; `facts` were measured of these weights."""
+    """Write a checkpoint where the rest of the program looks for one; `facts` were measured of
+    these weights."""
     guard = watch.guard
     theirs = guard.journal.run.path / TRL / f"checkpoint-{step}"
     if guard.journal.main and theirs.is_dir():
@@ -220,9 +290,18 @@ def _keep(watch: Watch, step: int, *, identity: dict[str, str], facts: Mapping[s
         sync_all(theirs)
     held, journal = guard.trainer, guard.journal
     if journal.main:
-        state = {"settings": training_settings(held.config), "backend": "trl", "good": guard.health.good, **identity}
+        state = {
+            "settings": training_settings(held.config),
+            "backend": "trl",
+            "good": guard.health.good,
+            **identity,
+        }
         state["policy_health"] = guard.health.state()
-        what = {"student": held.student, "optimiser": held.optimiser, "keep": held.settings.keep_checkpoints}
+        what = {
+            "student": held.student,
+            "optimiser": held.optimiser,
+            "keep": held.settings.keep_checkpoints,
+        }
         save_checkpoint(journal.run, step, state=state, **what)
     journal.event("checkpoint", step=step, good=guard.health.good, **facts)
 

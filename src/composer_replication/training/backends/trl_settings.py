@@ -3,8 +3,9 @@
     refuse(config, pairs=data.pairs)                            # before anything is made: names what would train something else
     args = trl_settings(config, output=run.path / "trl", longest_prompt=212)
 
-A setting is hosted (`HOSTED`), or changes nothing that is trained (`SAID`: the event "backend" of the run lists why), or must stay at its
-default. What is added to core/config later is of the last sort until it is named here, so nothing is ever ignored in silence.
+A setting is hosted (`HOSTED`), or changes nothing that is trained (`SAID`: the event "backend" of
+the run lists why), or must stay at its default. What is added to core/config later is of the last
+sort until it is named here, so nothing is ever ignored in silence.
 """
 
 from __future__ import annotations
@@ -28,15 +29,53 @@ from composer_replication.training.objectives import clips
 
 HOSTED = frozenset(
     {
-        *(f"train.{name}" for name in ("backend", "steps", "learning_rate", "warmup_steps", "weight_decay", "balance")),
+        *(
+            f"train.{name}"
+            for name in (
+                "backend",
+                "steps",
+                "learning_rate",
+                "warmup_steps",
+                "weight_decay",
+                "balance",
+            )
+        ),
         *(f"train.{name}" for name in ("max_grad_norm_ratio", "max_grad_norm")),
-        *(f"train.{name}" for name in ("starved_steps", "micro_tokens", "checkpoint_every", "keep_checkpoints")),
+        *(
+            f"train.{name}"
+            for name in ("starved_steps", "micro_tokens", "checkpoint_every", "keep_checkpoints")
+        ),
         *(f"train.policy.{name}" for name in ("weight", "objective", "clip", "clip_high")),
-        *(f"train.hint.{name}" for name in ("weight", "divergence", "beta", "teacher", "temperature")),
-        *(f"train.preference.{name}" for name in ("weight", "objective", "beta", "label_smoothing", "batch_pairs", "anchor")),
-        *(f"train.health.{name}" for name in ("max_kl", "max_unresolvable", "kl_episodes", "max_lost", "max_monitor_loss")),
+        *(
+            f"train.hint.{name}"
+            for name in ("weight", "divergence", "beta", "teacher", "temperature")
+        ),
+        *(
+            f"train.preference.{name}"
+            for name in ("weight", "objective", "beta", "label_smoothing", "batch_pairs", "anchor")
+        ),
+        *(
+            f"train.health.{name}"
+            for name in (
+                "max_kl",
+                "max_unresolvable",
+                "kl_episodes",
+                "max_lost",
+                "max_monitor_loss",
+            )
+        ),
         *(f"train.health.{name}" for name in ("monitor_tasks", "monitor_every")),
-        *(f"rollouts.{name}" for name in ("env", "groups", "group_size", "hint_sites", "temperature", "max_context_tokens")),
+        *(
+            f"rollouts.{name}"
+            for name in (
+                "env",
+                "groups",
+                "group_size",
+                "hint_sites",
+                "temperature",
+                "max_context_tokens",
+            )
+        ),
         "train.lm_ce.weight",
     }
 )
@@ -49,7 +88,10 @@ SAID: Mapping[str, str] = MappingProxyType(
         "train.preference.batch_anchors": "no anchors",
         "train.fork_sites": "no forks",
         "train.fork_samples": "no forks",
-        "rollouts.max_new_tokens": "TRL bounds the whole completion, not one message; monitor tasks are played with this bound",
+        "rollouts.max_new_tokens": (
+            "TRL bounds the whole completion, not one message; monitor tasks are played with this"
+            " bound"
+        ),
         "rollouts.batch_episodes": "TRL plays all rollouts of a step together",
         "rollouts.max_staleness": "every rollout is of the weights it trains",
         "rollouts.tool_timeout_s": "the workshop's sandbox has time-outs of its own",
@@ -60,20 +102,41 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
         "grpo": {"loss_type": "grpo", "scale_rewards": "group"},
-        "gspo": {"loss_type": "grpo", "scale_rewards": "group", "importance_sampling_level": "sequence"},
+        "gspo": {
+            "loss_type": "grpo",
+            "scale_rewards": "group",
+            "importance_sampling_level": "sequence",
+        },
     }
 )
-"""TRL's words for the objectives of training/objectives.py. Its dapo and cispo divide by the tokens of flat groups too: other losses."""
+"""TRL's words for the objectives of training/objectives.py. Its dapo and cispo divide by the tokens
+of flat groups too: other losses."""
 _REFERENCE = "or use train.backend = reference"
 
 
 def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
-    """Raise ConfigError for a setting under which the TRL backend would train something else than was asked for."""
+    """Raise ConfigError for a setting under which the TRL backend would train something else than
+    was asked for."""
     train, rollouts = config.train, config.rollouts
     rules: list[tuple[bool, str, str, str]] = [
-        (rollouts.env != "workshop", "rollouts.env", "TRL plays by itself and needs an environment", 'set rollouts.env = "workshop"'),
-        (train.lm_ce.weight > 0, "train.lm_ce", "TRL has no place for imported examples", "set train.lm_ce.weight = 0"),
-        (train.hint.teacher not in ("frozen", "live"), "train.hint.teacher", f"no teacher {train.hint.teacher!r}", "use frozen or live"),
+        (
+            rollouts.env != "workshop",
+            "rollouts.env",
+            "TRL plays by itself and needs an environment",
+            'set rollouts.env = "workshop"',
+        ),
+        (
+            train.lm_ce.weight > 0,
+            "train.lm_ce",
+            "TRL has no place for imported examples",
+            "set train.lm_ce.weight = 0",
+        ),
+        (
+            train.hint.teacher not in ("frozen", "live"),
+            "train.hint.teacher",
+            f"no teacher {train.hint.teacher!r}",
+            "use frozen or live",
+        ),
         (
             train.hint.divergence in ("taid", "eopd", "soft_gate"),
             "train.hint.divergence",
@@ -86,28 +149,64 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
             f"TRL's {train.policy.objective} divides by the tokens of flat groups too",
             f"one of: {', '.join(OBJECTIVES)}",
         ),
-        (bool(train.placebo), "train.placebo", "placebos are made by the reference trainer", "use train.backend = reference"),
-        (rollouts.extra_groups > 0, "rollouts.extra_groups", "TRL does not replace flat groups", "set rollouts.extra_groups = 0"),
+        (
+            bool(train.placebo),
+            "train.placebo",
+            "placebos are made by the reference trainer",
+            "use train.backend = reference",
+        ),
+        (
+            rollouts.extra_groups > 0,
+            "rollouts.extra_groups",
+            "TRL does not replace flat groups",
+            "set rollouts.extra_groups = 0",
+        ),
     ]
     if train.preference.weight:
         none, batch = not pairs, train.preference.batch_pairs
         rules += [
             (none, "train.preference", "there are no pairs", "give pairs with build.pairs"),
-            (train.preference.objective != "dpo", "train.preference.objective", "only dpo is hosted", "use dpo"),
-            (train.preference.anchor > 0, "train.preference.anchor", "anchors are imported examples", "set train.preference.anchor = 0"),
-            (batch == 0, "train.preference.batch_pairs", "there are no examples to be in proportion to", "say how many pairs a step has"),
+            (
+                train.preference.objective != "dpo",
+                "train.preference.objective",
+                "only dpo is hosted",
+                "use dpo",
+            ),
+            (
+                train.preference.anchor > 0,
+                "train.preference.anchor",
+                "anchors are imported examples",
+                "set train.preference.anchor = 0",
+            ),
+            (
+                batch == 0,
+                "train.preference.batch_pairs",
+                "there are no examples to be in proportion to",
+                "say how many pairs a step has",
+            ),
         ]
     for name, value, default in _changed(config):
         if name not in HOSTED and name not in SAID:
-            rules.append((True, name, f"it does not read {name} (= {value!r})", f"leave it at {default!r}, {_REFERENCE}"))
+            rules.append(
+                (
+                    True,
+                    name,
+                    f"it does not read {name} (= {value!r})",
+                    f"leave it at {default!r}, {_REFERENCE}",
+                )
+            )
     for broken, where, what, fix in rules:
         if broken:
             raise ConfigError(f"the TRL backend cannot do this: {what}", where=where, fix=fix)
 
 
 def _changed(config: Config) -> Iterator[tuple[str, Any, Any]]:
-    """(name, value, default) of the settings of train and rollouts that are not at their default."""
-    for group, given, default in (("train", config.train, TrainSettings()), ("rollouts", config.rollouts, RolloutSettings())):
+    """(name, value, default) of the settings of train and rollouts that are not at their
+    default."""
+    for group, given, default in (
+        ("train", config.train, TrainSettings()),
+        ("rollouts", config.rollouts, RolloutSettings()),
+    ):
         pairs = zip(leaves(group, given), leaves(group, default), strict=True)
         yield from ((name, value, plain) for (name, value), (_, plain) in pairs if value != plain)
 
@@ -122,24 +221,33 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:
-    """The run's settings in TRL's words: one generation batch is one optimiser step, cut so that a forward holds train.micro_tokens."""
+    """The run's settings in TRL's words: one generation batch is one optimiser step, cut so that a
+    forward holds train.micro_tokens."""
     train, rollouts = config.train, config.rollouts
     room = rollouts.max_context_tokens - longest_prompt
     if room < 1:
         raise ConfigError(
-            f"the longest opening has {longest_prompt} tokens, max_context_tokens is {rollouts.max_context_tokens}",
+            f"the longest opening has {longest_prompt} tokens, max_context_tokens is"
+            f" {rollouts.max_context_tokens}",
             where="rollouts.max_context_tokens",
             fix="raise it",
         )
     rows, world = rollouts.groups * rollouts.group_size, int(os.environ.get("WORLD_SIZE", "1"))
     cuts = [
-        n for n in range(1, rows + 1) if rows % (n * world) == 0 and rows // (n * world) * rollouts.max_context_tokens <= train.micro_tokens
+        n
+        for n in range(1, rows + 1)
+        if rows % (n * world) == 0
+        and rows // (n * world) * rollouts.max_context_tokens <= train.micro_tokens
     ]
     if not cuts:
         raise ConfigError(
-            f"{rows} rollouts cannot be divided over {world} processes into forwards of {train.micro_tokens} tokens",
+            f"{rows} rollouts cannot be divided over {world} processes into forwards of"
+            f" {train.micro_tokens} tokens",
             where="train.micro_tokens",
-            fix="raise train.micro_tokens to rollouts.max_context_tokens, or choose rollouts.groups so that the processes divide it",
+            fix=(
+                "raise train.micro_tokens to rollouts.max_context_tokens, or choose rollouts.groups"
+                " so that the processes divide it"
+            ),
         )
     hint, preference, (low, high) = train.hint, train.preference, clips(train.policy)
     return ComposerReplicationConfig(

@@ -3,10 +3,11 @@
     made = make_student(Path("examples/workshop_student"), level=1, seed=7, sandbox=sandbox)
     made["measured"]["success"]         # on held-out tasks, without hints, with its interval
 
-All students begin with the same lessons, whose player never leaves its habits: that is what teaches them to play. They end with lessons of
-their level's player, who does now and then, so that what is never done is improbable and not impossible: a student whose other choices
-lie thirty nats away cannot be moved without looking like a collapse. warmup.json beside the weights holds seed, plans, versions, and
-what was measured.
+All students begin with the same lessons, whose player never leaves its habits: that is what teaches
+them to play. They end with lessons of their level's player, who does now and then, so that what is
+never done is improbable and not impossible: a student whose other choices lie thirty nats away
+cannot be moved without looking like a collapse. warmup.json beside the weights holds seed, plans,
+versions, and what was measured.
 """
 
 from __future__ import annotations
@@ -50,14 +51,20 @@ def make_student(
     plans: tuple[WarmUpSettings, WarmUpSettings] = (PLAN, POLISH),
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
-    """Warm a student up from random weights, save it, and measure what was saved; the same seed gives the same on one machine."""
-    first, polish = dataclasses.replace(plans[0], seed=seed), dataclasses.replace(plans[1], seed=seed + 1, habits=LEVELS[level].habits)
+    """Warm a student up from random weights, save it, and measure what was saved; the same seed
+    gives the same on one machine."""
+    first, polish = (
+        dataclasses.replace(plans[0], seed=seed),
+        dataclasses.replace(plans[1], seed=seed + 1, habits=LEVELS[level].habits),
+    )
     tokenizer, began = workshop_tokenizer(), time.process_time()
     with one_thread():
         model = warm_up(tokenizer, plan=first, on_step=on_step)
         model = warm_up(tokenizer, plan=polish, model=model, on_step=on_step)
     cpu_s = time.process_time() - began
-    save_student(Student(name="workshop", model=model.to(torch.bfloat16), tokenizer=tokenizer), folder)
+    save_student(
+        Student(name="workshop", model=model.to(torch.bfloat16), tokenizer=tokenizer), folder
+    )
     model = model.to(torch.float32)  # what a reader of the folder gets
     about = {
         "command": f"python scripts/warm_up.py --level {level} --seed {seed}",
@@ -67,7 +74,11 @@ def make_student(
         "plans": [dataclasses.asdict(first), dataclasses.asdict(polish)],
         "parameters": sum(p.numel() for p in model.parameters()),
         "cpu_s": round(cpu_s),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "machine": platform.machine(),
+        },
         "weights_sha256": weights_sha256(model),
         "measured": measure_student(model, tokenizer, sandbox=sandbox),
     }
@@ -75,12 +86,22 @@ def make_student(
     return about
 
 
-def measure_student(model: Any, tokenizer: Any, *, sandbox: Sandbox, tasks: int = TASKS) -> Mapping[str, Any]:
+def measure_student(
+    model: Any, tokenizer: Any, *, sandbox: Sandbox, tasks: int = TASKS
+) -> Mapping[str, Any]:
     """The row of a student on held-out tasks of one fixed seed, without hints."""
     settings = EvaluateSettings(tasks=tasks)
     seed = stage_seed(EVALUATION_SEED, "warmup")
     played = play_tasks(
-        model, renderer=Renderer.for_tokenizer(tokenizer), settings=settings, limits=RolloutSettings(), seed=seed, sandbox=sandbox
+        model,
+        renderer=Renderer.for_tokenizer(tokenizer),
+        settings=settings,
+        limits=RolloutSettings(),
+        seed=seed,
+        sandbox=sandbox,
     )
     draws = Resamples.of(tasks, seed=seed, samples=settings.samples)
-    return {**row("before", played, targeted=settings.targeted_kinds, draws=draws), "evaluation_seed": EVALUATION_SEED}
+    return {
+        **row("before", played, targeted=settings.targeted_kinds, draws=draws),
+        "evaluation_seed": EVALUATION_SEED,
+    }

@@ -1,4 +1,5 @@
-"""`composer_replication.ingestion.trace_examples`, a module path of the guide; compat/names.py says what it holds."""
+"""`composer_replication.ingestion.trace_examples`, a module path of the guide; compat/names.py says
+what it holds."""
 
 from composer_replication.compat.names import module_getattr, names_of
 

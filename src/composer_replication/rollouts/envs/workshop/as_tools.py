@@ -1,13 +1,16 @@
-"""The workshop as an object whose methods are the tools, as TRL's `environment_factory` and similar trainers want it.
+"""The workshop as an object whose methods are the tools, as TRL's `environment_factory` and similar
+trainers want it.
 
     with Sandbox() as sandbox:
         make = partial(WorkshopTools, sandbox=sandbox)
         env = make(); env.reset(task="7:0"); env.view_file(path="config.py"); env.get_reward()
 
-The names are one fixed set of the training split (`TOOLS`), because such trainers read them off the class. The reader is not the one
-of the tiny student's habit, so wrong names occur. Errors are texts in the workshop's own words; only an unknown tool is the trainer's
-to answer. `slack` messages beyond a task's budget leave room to recover: without, one wrong name loses the reward of the whole episode.
-Limit: the trainer never shows the closing message, so the reward cannot ask whether the player said it was done; everything else is asked.
+The names are one fixed set of the training split (`TOOLS`), because such trainers read them off the
+class. The reader is not the one of the tiny student's habit, so wrong names occur. Errors are texts
+in the workshop's own words; only an unknown tool is the trainer's to answer. `slack` messages
+beyond a task's budget leave room to recover: without, one wrong name loses the reward of the whole
+episode. Limit: the trainer never shows the closing message, so the reward cannot ask whether the
+player said it was done; everything else is asked.
 """
 
 from __future__ import annotations
@@ -41,37 +44,50 @@ _PLAIN_TOOL_LINE = """{%- set f = tool.function %}
                 {{- (name | tojson) ~ ': {"type": ' ~ (about.type | tojson) ~ '}' ~ ('' if loop.last else ', ') }}
             {%- endfor %}
             {{- '}, "required": ' ~ ((f.parameters.required or []) | tojson) ~ ', "additionalProperties": false}}}' }}"""
-OVER = "<tool_use_error>Cancelled: parallel tool call beyond the budget of this task</tool_use_error>"
+OVER = (
+    "<tool_use_error>Cancelled: parallel tool call beyond the budget of this task</tool_use_error>"
+)
 
 
 def task_row(seed: str) -> dict[str, Any]:
-    """A row of a trainer's data set: the opening messages, and the seed that `reset` makes the same task of again.
+    """A row of a trainer's data set: the opening messages, and the seed that `reset` makes the same
+    task of again.
 
     Example: task_row("7:0")["prompt"][1] -> {"role": "user", "content": "Fix the failing test."}
     """
     task = make_task(seed, split="train")
-    messages = [{"role": "system", "content": SYSTEM_TEXT}, {"role": "user", "content": task.prompt}]
+    messages = [
+        {"role": "system", "content": SYSTEM_TEXT},
+        {"role": "user", "content": task.prompt},
+    ]
     return {"prompt": messages, "task": seed}
 
 
 def plain_tools(template: str) -> str:
-    """A chat template that writes every tool in the workshop's own short schema, whatever schema it is given.
+    """A chat template that writes every tool in the workshop's own short schema, whatever schema it
+    is given.
 
-    Such trainers derive a longer one from docstrings, and the tiny student was taught the short one only: it writes nonsense below any
-    other. A real instruct model needs none of this. Raises ConfigError for a template that does not write tools as tokens/ does.
+    Such trainers derive a longer one from docstrings, and the tiny student was taught the short one
+    only: it writes nonsense below any other. A real instruct model needs none of this. Raises
+    ConfigError for a template that does not write tools as tokens/ does.
     """
     if not writes_tools_as_taught(template):
-        raise ConfigError("the chat template does not write tools as the workshop's student knows them", where="student.template")
+        raise ConfigError(
+            "the chat template does not write tools as the workshop's student knows them",
+            where="student.template",
+        )
     return template.replace(_TOOL_LINE, _PLAIN_TOOL_LINE)
 
 
 def writes_tools_as_taught(template: str) -> bool:
-    """Whether a student with this chat template was taught tools in the workshop's short schema: the template is one of tokens/."""
+    """Whether a student with this chat template was taught tools in the workshop's short schema:
+    the template is one of tokens/."""
     return template.count(_TOOL_LINE) == 1
 
 
 def _answered(method: Callable[..., str]) -> Callable[..., str]:
-    """The method as the workshop answers a call, whatever arguments it is given: wrong ones are answered, never raised."""
+    """The method as the workshop answers a call, whatever arguments it is given: wrong ones are
+    answered, never raised."""
 
     @functools.wraps(method)
     def call(self: WorkshopTools, *given: Any, **arguments: Any) -> str:
@@ -83,7 +99,8 @@ def _answered(method: Callable[..., str]) -> Callable[..., str]:
 
 
 class WorkshopTools:
-    """One pooled environment: `reset` begins an episode, every other public method is a tool, `get_reward` ends it."""
+    """One pooled environment: `reset` begins an episode, every other public method is a tool,
+    `get_reward` ends it."""
 
     def __init__(self, *, sandbox: RunsTests, slack: int = 0) -> None:
         self._sandbox, self._slack = sandbox, slack
@@ -96,11 +113,16 @@ class WorkshopTools:
         """
         if toolset_is_held_out(TOOLS):
             raise DataError("a held-out tool set reached training", where=task)
-        self._env = WorkshopEnv(replace(make_task(task, split="train"), tools=TOOLS), sandbox=self._sandbox, slack=self._slack)
+        self._env = WorkshopEnv(
+            replace(make_task(task, split="train"), tools=TOOLS),
+            sandbox=self._sandbox,
+            slack=self._slack,
+        )
         self._env.open()
 
     def get_reward(self) -> float:
-        """1.0 or 0.0: the tests pass, they were run after the last edit, nothing else was changed, and the budget was kept."""
+        """1.0 or 0.0: the tests pass, they were run after the last edit, nothing else was changed,
+        and the budget was kept."""
         env = self._running()
         if not env.done:
             env.reply(Turn(role="assistant", author=None, blocks=(Text("Done."),)))
@@ -161,10 +183,13 @@ class WorkshopTools:
         env = self._running()
         if env.done:
             return OVER
-        reply = env.reply(Turn(role="assistant", author=None, blocks=(ToolCall("c", name, dict(arguments)),)))
+        reply = env.reply(
+            Turn(role="assistant", author=None, blocks=(ToolCall("c", name, dict(arguments)),))
+        )
         return reply.turns[0].results[0].text
 
 
 def episode_of(env: WorkshopTools) -> WorkshopEnv:
-    """The episode that these tools play; a function, because a trainer takes every public method for a tool."""
+    """The episode that these tools play; a function, because a trainer takes every public method
+    for a tool."""
     return env._running()

@@ -30,11 +30,17 @@ def play(env: WorkshopEnv, player: Player, *, session_id: str = "") -> Session:
     return session
 
 
-def session_of(env: WorkshopEnv, turns: Sequence[Turn], *, session_id: str = "", origin: Literal["trace", "student"] = "trace") -> Session:
+def session_of(
+    env: WorkshopEnv,
+    turns: Sequence[Turn],
+    *,
+    session_id: str = "",
+    origin: Literal["trace", "student"] = "trace",
+) -> Session:
     """The turns of one episode, the opening included, as a Session with its tools and its reward.
 
-    `origin="student"` for turns that our own student sampled. The repository is the split, so that what is held out by
-    repository stays held out.
+    `origin="student"` for turns that our own student sampled. The repository is the split, so that
+    what is held out by repository stays held out.
     """
     return Session(
         id=session_id or env.task_id,
@@ -52,7 +58,8 @@ def session_of(env: WorkshopEnv, turns: Sequence[Turn], *, session_id: str = "",
 def env_at(task: Task, turns: Sequence[Turn], *, sandbox: Sandbox, slack: int = 0) -> WorkshopEnv:
     """A fresh episode of the task in which the assistant's messages among `turns` were said again.
 
-    Raises SessionError where the results differ from the recorded ones: the turns are of another task then.
+    Raises SessionError where the results differ from the recorded ones: the turns are of another
+    task then.
     """
     env = WorkshopEnv(task, sandbox=sandbox, slack=slack)
     said: list[Turn] = list(env.open().turns)
@@ -63,6 +70,8 @@ def env_at(task: Task, turns: Sequence[Turn], *, sandbox: Sandbox, slack: int = 
     for number, turn in enumerate(turns):
         if number >= len(said) or said[number].blocks != turn.blocks:
             raise SessionError(
-                f"turn {number} is not what this task answers", where=task.id, fix="give the task that the session was played on"
+                f"turn {number} is not what this task answers",
+                where=task.id,
+                fix="give the task that the session was played on",
             )
     return env

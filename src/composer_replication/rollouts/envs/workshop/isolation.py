@@ -1,7 +1,9 @@
-"""What the Linux kernel offers to shut a process in: namespaces, an empty root, Landlock, limits, and a system call filter.
+"""What the Linux kernel offers to shut a process in: namespaces, an empty root, Landlock, limits,
+and a system call filter.
 
-Standard library only: this runs in the sandbox's worker, which starts without site-packages. Each function either puts
-its layer in force or raises OSError; which layers are needed is decided by the caller.
+Standard library only: this runs in the sandbox's worker, which starts without site-packages. Each
+function either puts its layer in force or raises OSError; which layers are needed is decided by the
+caller.
 """
 
 from __future__ import annotations
@@ -20,14 +22,24 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWN
     0x20000000,
     0x40000000,
 )
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 32, 16384, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_REC, MS_PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    16384,
+    1 << 18,
+)
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 1, 22, 38, 2
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
 SECCOMP_KILL_PROCESS, SECCOMP_ERRNO_EPERM, SECCOMP_ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
 
-# What a pure computation needs: memory, signals of its own, clocks, and the file descriptors that it already holds.
-# There is no open, no socket, no clone, no kill, no ioctl, no prctl: the kernel answers each with EPERM.
+# What a pure computation needs: memory, signals of its own, clocks, and the file descriptors that
+# it already holds.
+# There is no open, no socket, no clone, no kill, no ioctl, no prctl: the kernel answers each with
+# EPERM.
 ALLOWED: dict[str, tuple[int, int]] = {
     "read": (0, 63),
     "write": (1, 64),
@@ -63,7 +75,8 @@ ALLOWED: dict[str, tuple[int, int]] = {
 class Machine(NamedTuple):
     """System call numbers of one processor family; `allowed` are those the filter lets through.
 
-    No dataclass: what the worker imports, every fork copies the page tables of, and dataclasses bring half the library.
+    No dataclass: what the worker imports, every fork copies the page tables of, and dataclasses
+    bring half the library.
     """
 
     audit_arch: int
@@ -73,8 +86,18 @@ class Machine(NamedTuple):
 
 
 MACHINES: dict[str, Machine] = {
-    "x86_64": Machine(audit_arch=0xC000003E, pivot_root=155, capset=126, allowed=tuple(x86 for x86, _ in ALLOWED.values())),
-    "aarch64": Machine(audit_arch=0xC00000B7, pivot_root=41, capset=91, allowed=tuple(arm for _, arm in ALLOWED.values())),
+    "x86_64": Machine(
+        audit_arch=0xC000003E,
+        pivot_root=155,
+        capset=126,
+        allowed=tuple(x86 for x86, _ in ALLOWED.values()),
+    ),
+    "aarch64": Machine(
+        audit_arch=0xC00000B7,
+        pivot_root=41,
+        capset=91,
+        allowed=tuple(arm for _, arm in ALLOWED.values()),
+    ),
 }
 """Processors whose system call numbers are known."""
 
@@ -83,7 +106,9 @@ def this_machine() -> Machine:
     """The numbers of this processor; OSError where they are not known."""
     machine = MACHINES.get(os.uname().machine)
     if machine is None:
-        raise OSError(f"the system call numbers of {os.uname().machine or 'this processor'} are not known")
+        raise OSError(
+            f"the system call numbers of {os.uname().machine or 'this processor'} are not known"
+        )
     return machine
 
 
@@ -105,20 +130,27 @@ def no_new_privileges(libc: ctypes.CDLL) -> None:
 
 
 def die_with_parent(libc: ctypes.CDLL) -> None:
-    """SIGKILL when the parent ends. Not for a parent with threads: the signal comes when the thread that forked ends."""
+    """SIGKILL when the parent ends. Not for a parent with threads: the signal comes when the thread
+    that forked ends."""
     _check(libc.prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0), "prctl(PDEATHSIG)")
 
 
 def enter_namespaces(libc: ctypes.CDLL) -> tuple[str, ...]:
-    """Namespaces of its own for the network, mounts, processes, IPC and host name; the next fork is process 1 in there.
+    """Namespaces of its own for the network, mounts, processes, IPC and host name; the next fork is
+    process 1 in there.
 
-    A user namespace makes this possible without root; where it is forbidden, root can do without one.
+    A user namespace makes this possible without root; where it is forbidden, root can do without
+    one.
     """
     uid, gid = os.getuid(), os.getgid()
     rest = CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
     names = ("network", "mount", "pid", "ipc", "uts")
     if libc.unshare(CLONE_NEWUSER | rest) == 0:
-        for path, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        for path, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"0 {uid} 1"),
+            ("gid_map", f"0 {gid} 1"),
+        ):
             with open(f"/proc/self/{path}", "w", encoding="ascii") as file:
                 file.write(text)
         return ("user", *names)
@@ -127,7 +159,8 @@ def enter_namespaces(libc: ctypes.CDLL) -> tuple[str, ...]:
 
 
 def enter_empty_root(libc: ctypes.CDLL, machine: Machine) -> None:
-    """Replace the root of the file system by an empty one that cannot be written to; nothing of the old one is left in reach."""
+    """Replace the root of the file system by an empty one that cannot be written to; nothing of the
+    old one is left in reach."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "mount private")
     _check(libc.mount(b"none", b"/tmp", b"tmpfs", flags, b"size=4k,nr_inodes=1"), "mount tmpfs")
@@ -135,7 +168,9 @@ def enter_empty_root(libc: ctypes.CDLL, machine: Machine) -> None:
     _check(libc.syscall(machine.pivot_root, b".", b"."), "pivot_root")
     _check(libc.umount2(b".", MNT_DETACH), "umount the old root")
     os.chdir("/")
-    _check(libc.mount(b"none", b"/", None, MS_REMOUNT | MS_RDONLY | flags, None), "remount read-only")
+    _check(
+        libc.mount(b"none", b"/", None, MS_REMOUNT | MS_RDONLY | flags, None), "remount read-only"
+    )
 
 
 def landlock_abi(libc: ctypes.CDLL) -> int:
@@ -144,11 +179,20 @@ def landlock_abi(libc: ctypes.CDLL) -> int:
 
 
 def landlock(libc: ctypes.CDLL, abi: int) -> None:
-    """Forbid every file access that can be named, TCP (from version 4), and signals to processes outside (from version 6)."""
-    files = 0x1FFF | (0x2000 if abi >= 2 else 0) | (0x4000 if abi >= 3 else 0) | (0x8000 if abi >= 5 else 0)
+    """Forbid every file access that can be named, TCP (from version 4), and signals to processes
+    outside (from version 6)."""
+    files = (
+        0x1FFF
+        | (0x2000 if abi >= 2 else 0)
+        | (0x4000 if abi >= 3 else 0)
+        | (0x8000 if abi >= 5 else 0)
+    )
     fields = [files] + ([3] if abi >= 4 else []) + ([3] if abi >= 6 else [])
     attributes = struct.pack(f"{len(fields)}Q", *fields)
-    ruleset = _check(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0), "landlock_create_ruleset")
+    ruleset = _check(
+        libc.syscall(LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0),
+        "landlock_create_ruleset",
+    )
     try:
         _check(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
     finally:
@@ -162,7 +206,8 @@ def drop_capabilities(libc: ctypes.CDLL, machine: Machine) -> None:
 
 
 def limit(*, cpu_s: int, memory_bytes: int) -> None:
-    """Limits of the kernel on processor time and address space; no file can grow, no process be added, no core be written."""
+    """Limits of the kernel on processor time and address space; no file can grow, no process be
+    added, no core be written."""
     for what, value in (
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_AS, memory_bytes),
@@ -174,7 +219,8 @@ def limit(*, cpu_s: int, memory_bytes: int) -> None:
 
 
 class SyscallFilter:
-    """The seccomp program: the listed system calls pass, another processor mode is killed, everything else gets EPERM.
+    """The seccomp program: the listed system calls pass, another processor mode is killed,
+    everything else gets EPERM.
 
     Built once in the worker; `install` puts it in force for the calling process, for good.
     """
@@ -185,13 +231,23 @@ class SyscallFilter:
 
         load, equal, give = 0x20, 0x15, 0x06
         count = len(machine.allowed)
-        program = [op(load, 0, 0, 4), op(equal, 1, 0, machine.audit_arch), op(give, 0, 0, SECCOMP_KILL_PROCESS), op(load, 0, 0, 0)]
+        program = [
+            op(load, 0, 0, 4),
+            op(equal, 1, 0, machine.audit_arch),
+            op(give, 0, 0, SECCOMP_KILL_PROCESS),
+            op(load, 0, 0, 0),
+        ]
         program += [op(equal, count - i, 0, number) for i, number in enumerate(machine.allowed)]
         program += [op(give, 0, 0, SECCOMP_ERRNO_EPERM), op(give, 0, 0, SECCOMP_ALLOW)]
         self._code = ctypes.create_string_buffer(b"".join(program))
-        self._program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program), ctypes.addressof(self._code)))
+        self._program = ctypes.create_string_buffer(
+            struct.pack("HxxxxxxQ", len(program), ctypes.addressof(self._code))
+        )
         self.count = count
 
     def install(self, libc: ctypes.CDLL) -> None:
-        """From here on this process can only compute and use the descriptors it holds. `no_new_privileges` comes first."""
-        _check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._program, 0, 0), "prctl(SECCOMP)")
+        """From here on this process can only compute and use the descriptors it holds.
+        `no_new_privileges` comes first."""
+        _check(
+            libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._program, 0, 0), "prctl(SECCOMP)"
+        )

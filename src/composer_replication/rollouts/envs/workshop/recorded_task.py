@@ -3,8 +3,8 @@
     session = recorded(rollout.session, seed="7-0", split="train")      # cwd "/workshop/train/7-0", call ids as the API gives them
     task_of(session, sandbox=sandbox)                                   # the Task, after its calls were made again
 
-The folder stands in no message, so the student never sees it. That the task is the right one is not believed but tried: every call is
-made again, and every result must be what the session holds.
+The folder stands in no message, so the student never sees it. That the task is the right one is not
+believed but tried: every call is made again, and every result must be what the session holds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from composer_replication.rollouts.envs.workshop.tasks import Task, make_task
 from composer_replication.rollouts.envs.workshop.vocabulary import Split
 from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 
-SPLITS: dict[str, Split] = {"train": "train", "monitor": "monitor", "heldout": "heldout", "words": "words"}
+SPLITS: dict[str, Split] = {
+    "train": "train",
+    "monitor": "monitor",
+    "heldout": "heldout",
+    "words": "words",
+}
 _FOLDER = re.compile(rf"/workshop/({'|'.join(SPLITS)})/([0-9A-Za-z_-]+)")
 
 
@@ -36,43 +41,73 @@ def was_recorded_here(session: Session) -> bool:
 
 
 def recorded(session: Session, *, seed: str, split: Split) -> Session:
-    """The session of an episode as a log can hold it: its folder, an id like Claude Code's, and call ids that no other session has.
+    """The session of an episode as a log can hold it: its folder, an id like Claude Code's, and
+    call ids that no other session has.
 
     The ids its student sampled, the outcome and the events go: a log holds none of them.
     """
     name = log_id(session.id)
-    turns = tuple(replace(turn, blocks=tuple(_renamed(block, name) for block in turn.blocks), sampled=None) for turn in session.turns)
-    return replace(session, id=name, turns=turns, cwd=folder_of(seed, split=split), outcome=None, events=(), origin="trace")
+    turns = tuple(
+        replace(turn, blocks=tuple(_renamed(block, name) for block in turn.blocks), sampled=None)
+        for turn in session.turns
+    )
+    return replace(
+        session,
+        id=name,
+        turns=turns,
+        cwd=folder_of(seed, split=split),
+        outcome=None,
+        events=(),
+        origin="trace",
+    )
 
 
 def task_of(session: Session, *, sandbox: Sandbox) -> Task:
     """The task on which a session was played.
 
-    Raises SessionError where its folder names no task, or where the task offers other tools or answers its calls otherwise.
+    Raises SessionError where its folder names no task, or where the task offers other tools or
+    answers its calls otherwise.
     """
     task = _task_named(session)
-    last = max((number for number, turn in enumerate(session.turns) if turn.role == "assistant"), default=len(session.turns))
+    last = max(
+        (number for number, turn in enumerate(session.turns) if turn.role == "assistant"),
+        default=len(session.turns),
+    )
     env_before(session, last, task=task, sandbox=sandbox).close()
     return task
 
 
-def env_before(session: Session, turn: int, *, task: Task | None = None, sandbox: Sandbox) -> WorkshopEnv:
-    """The episode of a recorded session as it stood before one of its turns; raises SessionError like `task_of`.
+def env_before(
+    session: Session, turn: int, *, task: Task | None = None, sandbox: Sandbox
+) -> WorkshopEnv:
+    """The episode of a recorded session as it stood before one of its turns; raises SessionError
+    like `task_of`.
 
-    How many messages beyond the budget the recording allowed is not in the log and changes nothing before its last message,
-    so the episode is given as many as it needs.
+    How many messages beyond the budget the recording allowed is not in the log and changes nothing
+    before its last message, so the episode is given as many as it needs.
     """
     task = task or _task_named(session)
-    return env_at(task, session.turns[:turn], sandbox=sandbox, slack=sum(1 + len(t.calls) for t in session.turns))
+    return env_at(
+        task,
+        session.turns[:turn],
+        sandbox=sandbox,
+        slack=sum(1 + len(t.calls) for t in session.turns),
+    )
 
 
 def _task_named(session: Session) -> Task:
     named = _FOLDER.fullmatch(session.cwd)
     if named is None:
-        raise SessionError(f"{session.cwd!r} is no folder of the workshop", where=session.id, fix="give a session recorded there")
+        raise SessionError(
+            f"{session.cwd!r} is no folder of the workshop",
+            where=session.id,
+            fix="give a session recorded there",
+        )
     task = make_task(named[2], split=SPLITS[named[1]])
     if session.tools != task.tools.specs():
-        raise SessionError("the tools are not those of the task that its folder names", where=session.id)
+        raise SessionError(
+            "the tools are not those of the task that its folder names", where=session.id
+        )
     return task
 
 

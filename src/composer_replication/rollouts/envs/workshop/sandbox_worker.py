@@ -1,15 +1,18 @@
-"""The worker's side of the sandbox: shut itself in once, then keep a fresh child ready for every run.
+"""The worker's side of the sandbox: shut itself in once, then keep a fresh child ready for every
+run.
 
-Standard library only, started as `python -I -S -B`: no site-packages, so no torch. Messages on stdin and stdout are JSON
-behind a four-byte length. The first message out says what is in force, or why nothing is; then one answer per request.
+Standard library only, started as `python -I -S -B`: no site-packages, so no torch. Messages on
+stdin and stdout are JSON behind a four-byte length. The first message out says what is in force, or
+why nothing is; then one answer per request.
 
     {"files": {"main.py": "depth = 7"}, "asked": [["main.py", "depth"]]}
  -> {"end": "answered", "answers": ["[\"value\", 7]"]}
 
-A child runs the files, says that it is ready, and is then asked one expression at a time: no question is sent before the
-last one is answered, so code knows nothing of what it will be asked. Each answer carries the random number of its question;
-one that was written ahead has none. What the values ought to be is never sent in here: code that takes over its process can
-send any value it likes, but not one it has no way to know. Answers that came before a run ended badly stay.
+A child runs the files, says that it is ready, and is then asked one expression at a time: no
+question is sent before the last one is answered, so code knows nothing of what it will be asked.
+Each answer carries the random number of its question; one that was written ahead has none. What the
+values ought to be is never sent in here: code that takes over its process can send any value it
+likes, but not one it has no way to know. Answers that came before a run ended badly stay.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ _CPU_CLOCK = 2  # CPUCLOCK_SCHED of a whole process: time its threads really ran
 
 
 class Walls:
-    """The layers in force around every run of this worker. `in_force` names them with what each does."""
+    """The layers in force around every run of this worker. `in_force` names them with what each
+    does."""
 
     def __init__(self, layers: Sequence[str]) -> None:
         self.libc = isolation.kernel()
@@ -68,15 +72,21 @@ class Walls:
                 self.in_force["empty_root"] = "pivot_root to an empty read-only tmpfs"
         isolation.no_new_privileges(self.libc)
         if self.abi:
-            self.in_force["landlock"] = f"version {self.abi}: no file, no TCP, no signal to the outside, as far as this version reaches"
+            self.in_force["landlock"] = (
+                f"version {self.abi}: no file, no TCP, no signal to the outside, as far as this"
+                " version reaches"
+            )
         elif "landlock" in layers:
             self.missing["landlock"] = "this kernel has none"
         if self.filter is not None:
-            self.in_force["seccomp"] = f"{self.filter.count} system calls pass, every other one is answered with EPERM"
+            self.in_force["seccomp"] = (
+                f"{self.filter.count} system calls pass, every other one is answered with EPERM"
+            )
         self.in_force["rlimits"] = "CPU time, address space; file size, processes and core dumps 0"
 
     def around_run(self, *, cpu_s: int, memory_bytes: int) -> None:
-        """What is done in each child, just before the code runs. The filter comes last: nothing else could follow it."""
+        """What is done in each child, just before the code runs. The filter comes last: nothing
+        else could follow it."""
         isolation.die_with_parent(self.libc)
         isolation.limit(cpu_s=cpu_s, memory_bytes=memory_bytes)
         isolation.drop_capabilities(self.libc, self.machine)
@@ -87,22 +97,32 @@ class Walls:
 
 
 class MemoryFiles:
-    """The task's files as modules: `main.py` is imported as `main`, from memory, before any module of the same name."""
+    """The task's files as modules: `main.py` is imported as `main`, from memory, before any module
+    of the same name."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
-        self.sources = {path.removesuffix(".py").replace("/", "."): text for path, text in files.items()}
+        self.sources = {
+            path.removesuffix(".py").replace("/", "."): text for path, text in files.items()
+        }
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """The module of a file, None for every other name."""
         loader: Any = self
-        return importlib.machinery.ModuleSpec(fullname, loader) if fullname in self.sources else None
+        return (
+            importlib.machinery.ModuleSpec(fullname, loader) if fullname in self.sources else None
+        )
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         """The usual empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the file's text in the module, as any importer would: what this file imports from __future__ does not hold for it."""
-        code = compile(self.sources[module.__name__], f"{module.__name__}.py", "exec", dont_inherit=True)
+        """Run the file's text in the module, as any importer would: what this file imports from
+        __future__ does not hold for it."""
+        code = compile(
+            self.sources[module.__name__], f"{module.__name__}.py", "exec", dont_inherit=True
+        )
         exec(code, module.__dict__)  # noqa: S102 - this is the sandbox
 
 
@@ -115,9 +135,15 @@ class Sink(io.TextIOBase):
 
 
 def plain_json(value: Any, depth: int = 0) -> Any:
-    """A value of exactly a built-in plain type as JSON, and TypeError otherwise: an object of a class could equal anything."""
+    """A value of exactly a built-in plain type as JSON, and TypeError otherwise: an object of a
+    class could equal anything."""
     kind = type(value)
-    if value is None or kind in (bool, int) or (kind is float and math.isfinite(value)) or (kind is str and len(value) <= MAX_TEXT):
+    if (
+        value is None
+        or kind in (bool, int)
+        or (kind is float and math.isfinite(value))
+        or (kind is str and len(value) <= MAX_TEXT)
+    ):
         return value
     if kind is list and depth < MAX_DEPTH:
         return [plain_json(item, depth + 1) for item in value]
@@ -133,7 +159,8 @@ def load(path: str) -> ModuleType | str:
 
 
 def evaluate_expression(module: ModuleType | str, expression: str) -> tuple[str, Any]:
-    """What an expression comes to in a module; errors are answers too, those of its import among them."""
+    """What an expression comes to in a module; errors are answers too, those of its import among
+    them."""
     if isinstance(module, str):
         return "error", module
     try:
@@ -147,13 +174,19 @@ def _words_of(error: BaseException) -> str:
 
 
 def answer_all(request: int, out: int) -> None:
-    """Run the files, say so, and answer question after question until nobody asks; one line for each, its number first."""
-    loads, dumps, write = json.loads, json.dumps, write_all  # by their own names: the code may put others in their place
+    """Run the files, say so, and answer question after question until nobody asks; one line for
+    each, its number first."""
+    # by their own names: the code may put others in their place
+    loads, dumps, write = json.loads, json.dumps, write_all
     number, files, paths = loads(read_message(request))
     finder = MemoryFiles(files)
     for name in finder.sources:
         sys.modules.pop(name, None)
-    sys.meta_path[:] = [finder, importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
+    sys.meta_path[:] = [
+        finder,
+        importlib.machinery.BuiltinImporter,
+        importlib.machinery.FrozenImporter,
+    ]
     sys.path[:], sys.stdout, sys.stderr = [], Sink(), Sink()
     modules = {path: load(path) for path in paths}
     answer: Any = "ready"
@@ -170,7 +203,8 @@ class Ended(Exception):
 
 
 class Child:
-    """A process that stands ready behind the walls for one run; it is made ahead of time, while nobody waits.
+    """A process that stands ready behind the walls for one run; it is made ahead of time, while
+    nobody waits.
 
     It holds two descriptors: one to read questions from, and one for its answers.
     """
@@ -200,11 +234,20 @@ class Child:
         finally:
             leave(code)
 
-    def run(self, files: Mapping[str, str], asked: Sequence[Sequence[str]], *, time_s: float, wall_s: float) -> dict[str, Any]:
-        """Hand over the files, then one question after the other, in at most `time_s` seconds of its CPU time and `wall_s` in all.
+    def run(
+        self,
+        files: Mapping[str, str],
+        asked: Sequence[Sequence[str]],
+        *,
+        time_s: float,
+        wall_s: float,
+    ) -> dict[str, Any]:
+        """Hand over the files, then one question after the other, in at most `time_s` seconds of
+        its CPU time and `wall_s` in all.
 
-        `end`: "answered", "timeout", "too_much_output", "unreadable" where something else came than an answer to the question, or
-        "died" where nothing came. `answers` are those that came before.
+        `end`: "answered", "timeout", "too_much_output", "unreadable" where something else came than
+        an answer to the question, or "died" where nothing came. `answers` are those that came
+        before.
         """
         limits = time.monotonic() + wall_s, self.cpu_s() + time_s
         answers: list[str] = []
@@ -217,7 +260,8 @@ class Child:
         return {"end": "answered", "answers": answers}
 
     def _ask(self, question: Sequence[Any], limits: tuple[float, float]) -> str:
-        """Send one message with a number that nobody could know, and return the line that answers to it."""
+        """Send one message with a number that nobody could know, and return the line that answers
+        to it."""
         number = os.urandom(8).hex()
         body = json.dumps([number, *question]).encode()
         with suppress(BrokenPipeError):  # it has ended, which shows when its answer is read
@@ -231,11 +275,13 @@ class Child:
         return answer.decode("utf-8", errors="replace")
 
     def _hear(self, limits: tuple[float, float]) -> None:
-        """Wait for some output; raises Ended where the time is over, the output too long, or no more will come."""
+        """Wait for some output; raises Ended where the time is over, the output too long, or no
+        more will come."""
         deadline, cpu_deadline = limits
         while True:
             left_s = min(deadline - time.monotonic(), cpu_deadline - self.cpu_s())
-            ready, _, _ = select.select([self.source], [], [], max(0.0, left_s))  # one thread: CPU time is at most wall time
+            # one thread: CPU time is at most wall time
+            ready, _, _ = select.select([self.source], [], [], max(0.0, left_s))
             if ready:
                 break
             if left_s <= 0:
@@ -249,11 +295,13 @@ class Child:
             raise Ended("unreadable" if self.heard else "died")
 
     def cpu_s(self) -> float:
-        """The CPU time it has used, by the clock that Linux keeps for every process (clock_getcpuclockid)."""
+        """The CPU time it has used, by the clock that Linux keeps for every process
+        (clock_getcpuclockid)."""
         return time.clock_gettime((~self.pid << 3) | _CPU_CLOCK)
 
     def bury(self) -> None:
-        """Kill it, also where it closed its pipe and runs on, and collect it; one that has ended does not mind."""
+        """Kill it, also where it closed its pipe and runs on, and collect it; one that has ended
+        does not mind."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self.feed)
@@ -286,7 +334,8 @@ def send(message: Mapping[str, Any]) -> None:
 
 
 def serve(walls: Walls, *, time_s: float, wall_s: float, memory_bytes: int) -> None:
-    """Answer requests until stdin ends; the child of the next run is forked once the answer of this one is out."""
+    """Answer requests until stdin ends; the child of the next run is forked once the answer of this
+    one is out."""
     gc.collect()
     gc.freeze()  # what exists now is shared with every child; a collection would copy its pages
     while True:
@@ -307,17 +356,24 @@ def preload() -> None:
 
 
 def serve_requests() -> None:
-    """Set the walls, say which stand, and serve; the arguments are the layers, seconds of CPU time and in all, bytes of memory."""
-    layers, (time_s, wall_s), memory_bytes = sys.argv[1].split(","), map(float, sys.argv[2:4]), int(sys.argv[4])
+    """Set the walls, say which stand, and serve; the arguments are the layers, seconds of CPU time
+    and in all, bytes of memory."""
+    layers, (time_s, wall_s), memory_bytes = (
+        sys.argv[1].split(","),
+        map(float, sys.argv[2:4]),
+        int(sys.argv[4]),
+    )
     try:
         preload()
         walls = Walls(layers)
-        inner = os.fork() if "namespaces" in walls.in_force else 0  # the first child after unshare is process 1 of the new namespace
+        # the first child after unshare is process 1 of the new namespace
+        inner = os.fork() if "namespaces" in walls.in_force else 0
         if inner:
             os.closerange(0, 3)
             os.waitpid(inner, 0)
             return
-        if "namespaces" in walls.in_force:  # else the parent is the trainer, whose end shows as the end of stdin
+        # else the parent is the trainer, whose end shows as the end of stdin
+        if "namespaces" in walls.in_force:
             isolation.die_with_parent(walls.libc)
         walls.around_worker(layers)
     except OSError as error:

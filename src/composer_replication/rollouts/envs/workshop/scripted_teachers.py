@@ -21,9 +21,11 @@ from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 
 
 def ask_scripted(session: Session, turn: int, sandbox: Sandbox) -> tuple[Answer, ...]:
-    """The answers of the three scripted families at a turn; `site_id` is "session:turn:-", as of a site that means the whole message.
+    """The answers of the three scripted families at a turn; `site_id` is "session:turn:-", as of a
+    site that means the whole message.
 
-    The session's calls are made again up to there. Raises SessionError where its results are not what its task answers.
+    The session's calls are made again up to there. Raises SessionError where its results are not
+    what its task answers.
     """
     env = env_before(session, turn, sandbox=sandbox)
     answers = teacher_answers(env, site_id=f"{session.id}:{turn}:-")
@@ -32,13 +34,17 @@ def ask_scripted(session: Session, turn: int, sandbox: Sandbox) -> tuple[Answer,
 
 
 def scripted_teachers(sessions: Iterable[Session], sandbox: Sandbox) -> tuple[Scripted, ...]:
-    """The three players as teachers. They look into the state of the workshop at the place that a request is about, not at its prompt."""
+    """The three players as teachers. They look into the state of the workshop at the place that a
+    request is about, not at its prompt."""
     by_id = {session.id: session for session in sessions}
 
     @lru_cache(maxsize=256)  # the three are asked about a place one after the other
     def answers(about: str) -> dict[str, Turn]:
         session_id, turn, _ = about.rsplit(":", 2)
-        return {answer.family: answer.turn for answer in ask_scripted(by_id[session_id], int(turn), sandbox)}
+        return {
+            answer.family: answer.turn
+            for answer in ask_scripted(by_id[session_id], int(turn), sandbox)
+        }
 
     def acting(family: str) -> Callable[[Request], Turn]:
         return lambda request: answers(request.about)[family]
@@ -47,7 +53,8 @@ def scripted_teachers(sessions: Iterable[Session], sandbox: Sandbox) -> tuple[Sc
 
 
 def fails_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> bool:
-    """Whether a message, said in place of a turn of a recorded session, would be answered with an error.
+    """Whether a message, said in place of a turn of a recorded session, would be answered with an
+    error.
 
     The three teachers share a habit about names, so they can agree on a call that no tool takes.
     """
@@ -58,16 +65,21 @@ def fails_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> 
 
 
 def gap_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> float | None:
-    """How many messages further a message leads than the session's own: 1 where its own brought nothing, None where that cannot be said.
+    """How many messages further a message leads than the session's own: 1 where its own brought
+    nothing, None where that cannot be said.
 
-    Carried out in the workshop: where at least two of the three players would do `message` right after the session's own as well, the
-    own one took a message and changed nothing about what has to be done. A last word ends the episode, and nothing follows it.
+    Carried out in the workshop: where at least two of the three players would do `message` right
+    after the session's own as well, the own one took a message and changed nothing about what has
+    to be done. A last word ends the episode, and nothing follows it.
     """
     own = session.turns[turn]
     if not own.calls:
         return None
     env = env_before(session, turn, sandbox=sandbox)
     env.reply(own)
-    still = sum(canonical_action(answer.turn) == canonical_action(message) for answer in teacher_answers(env, site_id=""))
+    still = sum(
+        canonical_action(answer.turn) == canonical_action(message)
+        for answer in teacher_answers(env, site_id="")
+    )
     env.close()
     return 1.0 if still >= MIN_AGREED else None

@@ -1,15 +1,17 @@
-"""Tasks of the workshop, made from a seed: a few small files, one or two things to change in them, and tests.
+"""Tasks of the workshop, made from a seed: a few small files, one or two things to change in them,
+and tests.
 
 task = make_task(7, split="train")
 task.prompt                     # "Set depth to 7."
 task.files                      # {"main.py": "depth = 3\\nport = 8\\n", ...}
 task.budget                     # 5: search, read, edit, test, and the word that it is done
 
-Kinds: "change" (file and old value are told), "set" (the file has to be found), "fix" (a function computes the wrong
-thing; a test shows it) and "both" (two things to set in two files: the longest).
+Kinds: "change" (file and old value are told), "set" (the file has to be found), "fix" (a function
+computes the wrong thing; a test shows it) and "both" (two things to set in two files: the longest).
 
-Splits are disjoint by what is to be changed *and* by tool set: "train", "monitor" (other tasks, training's tool sets: for
-watching a run), "heldout" (other tasks, other tool sets), and "words" (files and names that stand in no other split).
+Splits are disjoint by what is to be changed *and* by tool set: "train", "monitor" (other tasks,
+training's tool sets: for watching a run), "heldout" (other tasks, other tool sets), and "words"
+(files and names that stand in no other split).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ Kind = Literal["change", "set", "fix", "both"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 KIND_SHARES: Mapping[Kind, float] = {"change": 0.36, "set": 0.36, "fix": 0.18, "both": 0.10}
 BUDGETS: Mapping[Kind, int] = {"change": 4, "set": 5, "fix": 5, "both": 8}
-"""The messages that a faultless player needs, and not one more: each wasted call costs the reward."""
+"""The messages that a faultless player needs, and not one more: each wasted call costs the
+reward."""
 
 NUM_FILES, LINES_PER_FILE, NUM_VALUES, NUM_HIDDEN_POINTS = 3, 2, 50, 2
 FRESH_BELOW = (100, 1_000_000)
@@ -48,7 +51,8 @@ OPERATORS: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "div": "//",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetLine:
-    """One line to change, e.g. TargetLine(path="main.py", name="depth", before="depth = 3", after="depth = 7")."""
+    """One line to change, e.g. TargetLine(path="main.py", name="depth", before="depth = 3",
+    after="depth = 7")."""
 
     path: str
     name: str
@@ -58,7 +62,8 @@ class TargetLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One test: an expression in a file and the value it must have, e.g. Check(path="main.py", expression="depth", expected=7)."""
+    """One test: an expression in a file and the value it must have, e.g. Check(path="main.py",
+    expression="depth", expected=7)."""
 
     path: str
     expression: str
@@ -72,7 +77,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is asked, in which files, with which tools, and how it is judged. `hidden` checks are never shown to a player."""
+    """What is asked, in which files, with which tools, and how it is judged. `hidden` checks are
+    never shown to a player."""
 
     id: str
     kind: Kind
@@ -87,11 +93,13 @@ class Task:
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
-        """What the task is about, once per target: the split is decided by this. Equal for "change", "set" and "both"."""
+        """What the task is about, once per target: the split is decided by this. Equal for
+        "change", "set" and "both"."""
         return tuple(_key(target) for target in self.targets)
 
     def changed_elsewhere(self, files: Mapping[str, str]) -> bool:
-        """Whether anything but the target lines differs from the start: other lines, other files, files added or gone."""
+        """Whether anything but the target lines differs from the start: other lines, other files,
+        files added or gone."""
         if set(files) != set(self.files):
             return True
         for path, text in files.items():
@@ -99,8 +107,12 @@ class Task:
             free = {t.before for t in self.targets if t.path == path}
             if len(before) != len(after):
                 return True
-            if any(old != new and (old not in free or len(new.splitlines()) > 1) for old, new in zip(before, after, strict=True)):
-                return True  # a line break of another kind (\r, form feed, U+2028) makes two lines of one
+            if any(
+                old != new and (old not in free or len(new.splitlines()) > 1)
+                for old, new in zip(before, after, strict=True)
+            ):
+                # a line break of another kind (\r, form feed, U+2028) makes two lines of one
+                return True
         return False
 
     def line_now(self, target: TargetLine, files: Mapping[str, str]) -> str:
@@ -109,17 +121,31 @@ class Task:
         return files[target.path].split("\n")[number]
 
 
-def make_task(seed: int | str, *, split: Split = "train", kind: Kind | None = None, shares: Mapping[Kind, float] = KIND_SHARES) -> Task:
-    """The task of a seed, always the same one; two seeds may give equal tasks, which then have equal ids.
+def make_task(
+    seed: int | str,
+    *,
+    split: Split = "train",
+    kind: Kind | None = None,
+    shares: Mapping[Kind, float] = KIND_SHARES,
+) -> Task:
+    """The task of a seed, always the same one; two seeds may give equal tasks, which then have
+    equal ids.
 
     Raises ConfigError for an unknown split or kind.
     """
     if split not in get_args(Split) or (kind is not None and kind not in KINDS):
-        raise ConfigError(f"no tasks of kind {kind!r} in split {split!r}", fix=f"splits: {get_args(Split)}; kinds: {KINDS}")
+        raise ConfigError(
+            f"no tasks of kind {kind!r} in split {split!r}",
+            fix=f"splits: {get_args(Split)}; kinds: {KINDS}",
+        )
     rng = random.Random(f"workshop:{split}:{seed}")
     chosen = kind or rng.choices(list(shares), weights=list(shares.values()))[0]
     while True:
-        files, targets, prompt = _write_fix(rng, split=split) if chosen == "fix" else _write_values(rng, kind=chosen, split=split)
+        files, targets, prompt = (
+            _write_fix(rng, split=split)
+            if chosen == "fix"
+            else _write_values(rng, kind=chosen, split=split)
+        )
         if all(_belongs(target, split) for target in targets):
             break
     tools = pick_toolset(rng, split=split)
@@ -149,7 +175,9 @@ def make_task(seed: int | str, *, split: Split = "train", kind: Kind | None = No
     )
 
 
-def make_tasks(count: int, *, seed: int, split: Split = "train", shares: Mapping[Kind, float] = KIND_SHARES) -> list[Task]:
+def make_tasks(
+    count: int, *, seed: int, split: Split = "train", shares: Mapping[Kind, float] = KIND_SHARES
+) -> list[Task]:
     """`count` different tasks of one seed.
 
     >>> len({task.id for task in make_tasks(20, seed=1)})
@@ -165,7 +193,8 @@ def make_tasks(count: int, *, seed: int, split: Split = "train", shares: Mapping
 
 
 def fresh_checks(task: Task, rng: random.Random) -> tuple[Check, ...]:
-    """Points of a function that stand in no task: small and large ones, the first argument the larger one and the smaller one.
+    """Points of a function that stand in no task: small and large ones, the first argument the
+    larger one and the smaller one.
 
     Empty where there is no function to ask.
     """
@@ -178,7 +207,13 @@ def fresh_checks(task: Task, rng: random.Random) -> tuple[Check, ...]:
                     small, large = sorted(rng.sample(range(2, below), 2))
                     point = (large, small) if larger_first else (small, large)
                 value = _compute(target.name, *point)
-                found.append(Check(path=target.path, expression=f"{target.name}({point[0]}, {point[1]})", expected=value))
+                found.append(
+                    Check(
+                        path=target.path,
+                        expression=f"{target.name}({point[0]}, {point[1]})",
+                        expected=value,
+                    )
+                )
     return tuple(found)
 
 
@@ -189,7 +224,9 @@ def _key(target: TargetLine) -> tuple[str, ...]:
 
 def _belongs(target: TargetLine, split: Split) -> bool:
     number = bucket("task", *_key(target))
-    return {"heldout": number < 2, "monitor": number == 2, "train": number > 2, "words": True}[split]
+    return {"heldout": number < 2, "monitor": number == 2, "train": number > 2, "words": True}[
+        split
+    ]
 
 
 def _workspace(rng: random.Random, *, split: Split) -> dict[str, list[str]]:
@@ -197,7 +234,9 @@ def _workspace(rng: random.Random, *, split: Split) -> dict[str, list[str]]:
     words, names = (NEW_FILES, NEW_NAMES) if split == "words" else (FILES, NAMES)
     picked = iter(rng.sample(names, NUM_FILES * LINES_PER_FILE))
     return {
-        f"{word}.py": [f"{next(picked)} = {rng.randrange(NUM_VALUES)}" for _ in range(LINES_PER_FILE)]
+        f"{word}.py": [
+            f"{next(picked)} = {rng.randrange(NUM_VALUES)}" for _ in range(LINES_PER_FILE)
+        ]
         for word in rng.sample(words, NUM_FILES)
     }
 
@@ -206,7 +245,9 @@ def _texts(files: Mapping[str, list[str]]) -> dict[str, str]:
     return {path: "\n".join(lines) + "\n" for path, lines in files.items()}
 
 
-def _write_values(rng: random.Random, *, kind: Kind, split: Split) -> tuple[dict[str, str], tuple[TargetLine, ...], str]:
+def _write_values(
+    rng: random.Random, *, kind: Kind, split: Split
+) -> tuple[dict[str, str], tuple[TargetLine, ...], str]:
     files = _workspace(rng, split=split)
     targets: list[TargetLine] = []
     for path in rng.sample(list(files), 2 if kind == "both" else 1):
@@ -217,21 +258,32 @@ def _write_values(rng: random.Random, *, kind: Kind, split: Split) -> tuple[dict
     wanted = [(t.name, t.after.rpartition(" ")[2]) for t in targets]
     if kind == "change":
         target = targets[0]
-        prompt = f"Change {target.name} from {target.before.rpartition(' ')[2]} to {wanted[0][1]} in {target.path}."
+        prompt = (
+            f"Change {target.name} from {target.before.rpartition(' ')[2]} to {wanted[0][1]} in"
+            f" {target.path}."
+        )
     else:
         prompt = f"Set {' and '.join(f'{name} to {value}' for name, value in wanted)}."
     return _texts(files), tuple(targets), prompt
 
 
-def _write_fix(rng: random.Random, *, split: Split) -> tuple[dict[str, str], tuple[TargetLine, ...], str]:
+def _write_fix(
+    rng: random.Random, *, split: Split
+) -> tuple[dict[str, str], tuple[TargetLine, ...], str]:
     files = _workspace(rng, split=split)
     path, name = rng.choice(list(files)), rng.choice(list(OPERATORS))
     a, b = rng.choice(NEW_PARAMETERS if split == "words" else PARAMETERS)
     wrong = rng.choice([sign for sign in OPERATORS.values() if sign != OPERATORS[name]])
     line = f"def {name}({a}, {b}): return {a} {{}} {b}"
-    target = TargetLine(path=path, name=name, before=line.format(wrong), after=line.format(OPERATORS[name]))
+    target = TargetLine(
+        path=path, name=name, before=line.format(wrong), after=line.format(OPERATORS[name])
+    )
     files[path][rng.randrange(LINES_PER_FILE)] = target.before
-    return _texts(files), (target,), rng.choice(["A test fails. Fix the code.", "Fix the failing test."])
+    return (
+        _texts(files),
+        (target,),
+        rng.choice(["A test fails. Fix the code.", "Fix the failing test."]),
+    )
 
 
 def _compute(name: str, x: int, y: int) -> int:
@@ -246,7 +298,8 @@ def _tells_apart(point: tuple[int, int]) -> bool:
 def _checks(
     rng: random.Random, kind: Kind, files: Mapping[str, str], targets: tuple[TargetLine, ...]
 ) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
-    """The tests that are shown and those that are not: more points of a function, and every other value as it was."""
+    """The tests that are shown and those that are not: more points of a function, and every other
+    value as it was."""
     if kind == "fix":
         target = targets[0]
         points: list[tuple[int, int]] = []
@@ -254,10 +307,20 @@ def _checks(
             point = (rng.randrange(2, 10), rng.randrange(2, 10))
             if _tells_apart(point) and point not in points:
                 points.append(point)
-        checks = [Check(path=target.path, expression=f"{target.name}({x}, {y})", expected=_compute(target.name, x, y)) for x, y in points]
+        checks = [
+            Check(
+                path=target.path,
+                expression=f"{target.name}({x}, {y})",
+                expected=_compute(target.name, x, y),
+            )
+            for x, y in points
+        ]
         visible, hidden = checks[:1], checks[1:]
     else:
-        visible = [Check(path=t.path, expression=t.name, expected=int(t.after.rpartition(" ")[2])) for t in targets]
+        visible = [
+            Check(path=t.path, expression=t.name, expected=int(t.after.rpartition(" ")[2]))
+            for t in targets
+        ]
         hidden = []
     befores = {t.before for t in targets}
     for path, text in files.items():

@@ -1,6 +1,8 @@
-"""The names that tools and their arguments go by: every task has its own, so the right call is read, not remembered.
+"""The names that tools and their arguments go by: every task has its own, so the right call is
+read, not remembered.
 
-tools = ToolSet(reader="view_file", editor="patch", searcher="grep", text="query", old="find", new="replace", order=(...))
+tools = ToolSet(reader="view_file", editor="patch", searcher="grep", text="query", old="find",
+new="replace", order=(...))
 tools.arguments["patch"]            # ("path", "find", "replace")
 tools.specs()                       # ToolSpecs with JSON Schemas, in this task's order
 
@@ -33,21 +35,26 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-FILES = _words("config main server client cache store queue parser router worker logger model report session token setup index view")
+FILES = _words(
+    "config main server client cache store queue parser router worker logger model report session"
+    " token setup index view"
+)
 NAMES = _words(
-    "limit timeout retries width height depth size offset port rate weight score level total budget quota margin step delay batch"
-    " window radius speed volume"
+    "limit timeout retries width height depth size offset port rate weight score level total budget"
+    " quota margin step delay batch window radius speed volume"
 )
 PARAMETERS = (("a", "b"), ("x", "y"), ("m", "n"), ("p", "q"))
 NEW_FILES = _words("engine planner driver monitor")
 NEW_NAMES = _words("angle ratio gain phase scale count")
 NEW_PARAMETERS = (("u", "v"), ("s", "t"))
-"""Words that stand in no task of the splits "train", "monitor" and "heldout": the split "words" is made of them."""
+"""Words that stand in no task of the splits "train", "monitor" and "heldout": the split "words" is
+made of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSet:
-    """The tools of one task: what reader, editor and search are called, their arguments, and in which order they are shown."""
+    """The tools of one task: what reader, editor and search are called, their arguments, and in
+    which order they are shown."""
 
     reader: str
     editor: str
@@ -87,7 +94,10 @@ class ToolSet:
             self.editor: "Replace a text in a file.",
             TESTER: "Run the tests.",
         }
-        return tuple(ToolSpec(name=name, description=words[name], parameters=_schema(self.arguments[name])) for name in self.order)
+        return tuple(
+            ToolSpec(name=name, description=words[name], parameters=_schema(self.arguments[name]))
+            for name in self.order
+        )
 
 
 def _schema(names: tuple[str, ...]) -> dict[str, object]:
@@ -100,7 +110,8 @@ def _schema(names: tuple[str, ...]) -> dict[str, object]:
 
 
 def bucket(*parts: object) -> int:
-    """A number from 0 to 9 that depends on the parts alone, the same on every machine and in every run."""
+    """A number from 0 to 9 that depends on the parts alone, the same on every machine and in every
+    run."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10
 
@@ -111,18 +122,32 @@ def toolset_is_held_out(tools: ToolSet) -> bool:
 
 
 def pick_toolset(rng: random.Random, *, split: Split) -> ToolSet:
-    """A tool set of the split; "train" and "monitor" share theirs, "heldout" and "words" have the others.
+    """A tool set of the split; "train" and "monitor" share theirs, "heldout" and "words" have the
+    others.
 
-    How often an old habit is wrong is drawn first, and the set within that: so the traps are equally frequent in every split.
+    How often an old habit is wrong is drawn first, and the set within that: so the traps are
+    equally frequent in every split.
     """
     reader_is_other, style_is_other = rng.random() < P_OTHER_READER, rng.random() < P_OTHER_STYLE
     held_out = split in ("heldout", "words")
     while True:
         reader = rng.choice(READERS[1:]) if reader_is_other else LEGACY_READER
         old, new = rng.choice(STYLES[1:]) if style_is_other else LEGACY_STYLE
-        editor, searcher, text = rng.choice(EDITORS), rng.choice(SEARCHERS), rng.choice(SEARCH_TEXTS)
+        editor, searcher, text = (
+            rng.choice(EDITORS),
+            rng.choice(SEARCHERS),
+            rng.choice(SEARCH_TEXTS),
+        )
         order = [LISTER, searcher, reader, editor, TESTER]
         rng.shuffle(order)
-        tools = ToolSet(reader=reader, editor=editor, searcher=searcher, text=text, old=old, new=new, order=tuple(order))
+        tools = ToolSet(
+            reader=reader,
+            editor=editor,
+            searcher=searcher,
+            text=text,
+            old=old,
+            new=new,
+            order=tuple(order),
+        )
         if toolset_is_held_out(tools) == held_out:
             return tools
