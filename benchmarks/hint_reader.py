@@ -27,7 +27,6 @@ from pathlib import Path
 from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.config.reader_settings import ReaderSettings
 from composer_replication.core.redact import Redactor
-from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.teacher import Teacher
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.hint_reader import read_session
@@ -63,7 +62,7 @@ def named_by_rules(sessions: Sequence[Session]) -> Iterator[Named]:
     """What the default detectors call a mistake."""
     for session in sessions:
         for site in find_sites(session, settings=SitesSettings()):
-            if site.category in TARGET_CATEGORIES:
+            if site.is_target:
                 yield Path(site.file).name, site.call_id
 
 

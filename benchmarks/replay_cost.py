@@ -30,7 +30,6 @@ from pathlib import Path
 from composer_replication.core.config.data_settings import IngestSettings, SitesSettings
 from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.redact import Redactor
-from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find_logs import find_logs
@@ -110,11 +109,7 @@ _NOBODY = Redactor(environ={})
 
 def row_of(session: Session, *, sampled: int, cached: float) -> Row:
     """The four bills of one session."""
-    sites = {
-        site.turn
-        for site in find_sites(session, settings=SitesSettings())
-        if site.category in TARGET_CATEGORIES
-    }
+    sites = {site.turn for site in find_sites(session, settings=SitesSettings()) if site.is_target}
     steps = all_steps(session)
     return Row(
         session=session.id[:8],

@@ -22,7 +22,6 @@ from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
 from composer_replication.core.stamps import stale
 from composer_replication.data.ingestion.find_logs import default_folders
-from composer_replication.report.views import TRAINED
 from composer_replication.tokens.artefact import META
 
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate")
@@ -47,7 +46,7 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
     for path, verb in ((job.sessions, "ingest"), (job.sites, "sites")):
         if not path.exists() or stale(path, work=job.work):
             return job.command(verb)
-    if not any(site.category in TRAINED for site in read_sites(job.sites)):
+    if not any(site.is_target for site in read_sites(job.sites)):
         return job.command("show session")
     if not job.hints.exists() or stale(job.hints, work=job.work):
         return job.command("hints")

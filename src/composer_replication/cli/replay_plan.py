@@ -14,7 +14,6 @@ from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.rundir import sha256_of
-from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.teacher import Teacher
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.curate.curator import Curator
@@ -79,7 +78,7 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
         files[sites.name] = sha256_of(sites)
         by_session: dict[str, set[int]] = {}
         for site in read_sites(sites):
-            if site.category in TARGET_CATEGORIES:
+            if site.is_target:
                 by_session.setdefault(site.session_id, set()).add(site.turn)
         steps = partial(
             _chosen,

@@ -15,7 +15,6 @@ from composer_replication.core.jsonl import write_lines
 from composer_replication.core.site import Site
 from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.data.sites.summary import SitesSummary, summarise
-from composer_replication.report.views import TRAINED
 
 
 def sites_command(*, common: Common = Common()) -> int:
@@ -68,5 +67,5 @@ def _show(
             style="yellow",
         )
     else:
-        first = next(i for i, site in enumerate(found, 1) if site.category in TRAINED)
+        first = next(i for i, site in enumerate(found, 1) if site.is_target)
         screen.line(f" look   {job.command(f'show site {ordinal(first)}')}")

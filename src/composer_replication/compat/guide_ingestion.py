@@ -23,7 +23,6 @@ from composer_replication.core.config.data_settings import (
     SitesSettings,
 )
 from composer_replication.core.redact import Redactor
-from composer_replication.core.site import TARGET_CATEGORIES
 from composer_replication.core.trace import CallRef, Segment, Session, SourceRef, Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat, tool_to_chat
 from composer_replication.data.hints.write import write_hints
@@ -188,11 +187,7 @@ def _example(
         for i, m in enumerate(messages)
     ]
     sites = list(find_sites(session, settings=SitesSettings(site=site)))
-    targets = [
-        one
-        for one in sites
-        if one.category in TARGET_CATEGORIES and one.turn in conversation.actions
-    ]
+    targets = [one for one in sites if one.is_target and one.turn in conversation.actions]
     hints = {
         hint.site_id: hint.text
         for hint in write_hints(session, targets, settings=HintsSettings()).hints

@@ -32,6 +32,8 @@ Category = Literal[
     "recovery",
 ]
 CATEGORIES: tuple[str, ...] = get_args(Category)
+# The only definition of what the hint channel trains on and what a page counts as a mistake; every
+# other place asks `Site.is_target`.
 TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
 LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"}
 AnchorReason = Literal["agreed", "no_consensus"]
@@ -83,6 +85,12 @@ class Site:
     def id(self) -> str:
         """Stable name, `session:turn:call`."""
         return f"{self.session_id}:{self.turn}:{self.call_id or '-'}"
+
+    @property
+    def is_target(self) -> bool:
+        """Whether the message may get a hint and be trained on: the model's own mistake, or the
+        turn after an error where a user asked for that."""
+        return self.category in TARGET_CATEGORIES
 
     @property
     def bars_lm_ce(self) -> bool:

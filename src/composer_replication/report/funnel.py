@@ -24,7 +24,6 @@ from composer_replication.report.explanations import (
     UNUSED,
 )
 
-TRAINED = ("mistake", "recovery")
 NO_RESULT = ("outvoted", "chosen_fails", "after_error", "erred", "too_few_families")
 """Outcomes of turns that were asked about and gave neither a pair nor an anchor."""
 UNEXPLAINED = "not accounted for by the files"
@@ -88,8 +87,8 @@ def site_chain(
     views: int | None,
 ) -> list[dict[str, Any]]:
     """Sites -> mistakes -> mistakes with a hint -> hint targets in the examples."""
-    apart = Counter(site.category for site in sites if site.category not in TRAINED)
-    wrong = [site for site in sites if site.category in TRAINED]
+    apart = Counter(site.category for site in sites if not site.is_target)
+    wrong = [site for site in sites if site.is_target]
     hinted = [site for site in wrong if site.id in hints]
     chain = [
         station("sites", len(sites)),

@@ -13,7 +13,6 @@ from composer_replication.core.trace import Block, Opaque, Session, Text, Thinki
 # Where a turn stands with respect to a site. "later" turns, the evidence among them, are in neither
 # context.
 CONTEXT, MISTAKE, APART, EVIDENCE, LATER = "context", "mistake", "apart", "evidence", "later"
-TRAINED = ("mistake", "recovery")
 
 
 def block_view(block: Block) -> dict[str, Any]:
@@ -71,7 +70,7 @@ def session_view(
     turns = [turn_view(turn, i) for i, turn in enumerate(session.turns)]
     for site in sites:
         view = turns[site.turn]
-        view["place"] = MISTAKE if site.category in TRAINED else view["place"]
+        view["place"] = MISTAKE if site.is_target else view["place"]
         view.setdefault("sites", []).append(_site(site, hints.get(site.id)))
     segments = [
         {"start": s.start, "end": s.end, "context": s.context, "cleared": list(s.cleared)}
@@ -123,7 +122,7 @@ def site_view(
         "message": turn_view(
             session.turns[site.turn],
             site.turn,
-            place=MISTAKE if site.category in TRAINED else APART,
+            place=MISTAKE if site.is_target else APART,
         ),
         "after": [
             turn_view(session.turns[i], i, place=EVIDENCE if i in site.evidence else LATER)

@@ -20,7 +20,6 @@ from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
 from composer_replication.report.explanations import CATEGORIES, KINDS_APART, REASONS
 from composer_replication.report.funnel import (
-    TRAINED,
     file_chain,
     message_chain,
     preference_chain,
@@ -129,8 +128,8 @@ def work_view(
             "messages": logs.by_author.total(),
         },
         "sites": len(sites),
-        "mistakes": sum(site.category in TRAINED for site in sites),
-        "mistaken_sessions": len({site.session_id for site in sites if site.category in TRAINED}),
+        "mistakes": sum(site.is_target for site in sites),
+        "mistaken_sessions": len({site.session_id for site in sites if site.is_target}),
         "hints": len(hints),
         "hints_written": hints_file.exists() and "hints.jsonl" not in old,
         "stale": [one.told for one in old.values()],
@@ -172,7 +171,7 @@ def choose_sites(
     by_kind: dict[str, list[int]] = defaultdict(list)
     apart: dict[str, int] = {}
     for i, site in sorted(enumerate(sites), key=lambda item: item[1].id not in hints):
-        if site.category in TRAINED:
+        if site.is_target:
             by_kind[site.kind].append(i)
         else:
             apart.setdefault(site.category, i)
@@ -191,8 +190,8 @@ def choose_sites(
 
 def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> dict[str, Any]:
     """Kinds, tools, repositories and authors of the mistakes, and what stands apart from them."""
-    wrong = [site for site in sites if site.category in TRAINED]
-    apart = Counter((site.category, site.kind) for site in sites if site.category not in TRAINED)
+    wrong = [site for site in sites if site.is_target]
+    apart = Counter((site.category, site.kind) for site in sites if not site.is_target)
     hinted = Counter(site.kind for site in wrong if site.id in hints)
     kinds = Counter(site.kind for site in wrong)
     return {

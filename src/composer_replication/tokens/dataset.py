@@ -29,7 +29,6 @@ from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import AlignmentError, RenderError, SiteError
 from composer_replication.core.site import (
-    TARGET_CATEGORIES,
     Anchor,
     Hint,
     Preference,
@@ -346,7 +345,7 @@ class _SessionBuild:
             raise SiteError(
                 what, where=site.id, fix="run again: recompose sites, then recompose hints"
             )
-        if site.category not in TARGET_CATEGORIES:
+        if not site.is_target:
             return "category"
         if not 0 <= site.turn < len(turns) or turns[site.turn].role != "assistant":
             return "not_assistant"

@@ -214,9 +214,7 @@ class RolloutSource:
         config, train = self.config, self.config.train
         tasks = {r.session.id: r.task_id for r in rollouts}
         sites = {r.session.id: find_sites(r.session, settings=config.sites) for r in rollouts}
-        targets = sum(
-            site.category in ("mistake", "recovery") for found in sites.values() for site in found
-        )
+        targets = sum(site.is_target for found in sites.values() for site in found)
         if not train.hint.weight:
             return Hinted(views={}, facts={"sites/found": targets})
         reports = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from composer_replication.core.site import TARGET_CATEGORIES, Hint, Site
+from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.context import site_context
 from composer_replication.data.hints.hint_reader import Flag, Reading
@@ -54,7 +54,7 @@ def write_reader_hints(
     contradicted = 0
     for flag in reading.flags:
         ruled = _ruled(session, flag, known)
-        site = next((one for one in ruled if one.category in TARGET_CATEGORIES), None)
+        site = next((one for one in ruled if one.is_target), None)
         if ruled and site is None:
             contradicted += 1
             continue

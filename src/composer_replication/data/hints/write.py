@@ -51,8 +51,6 @@ from composer_replication.data.sites.by_path import did_you_mean, load_function,
 from composer_replication.data.sites.shell_rules import SHELL_RULES
 from composer_replication.data.sites.tool_errors import CALL_IS_WRONG
 
-TRAINED = ("mistake", "recovery")
-"""Categories that get hints; every other site is counted as left out."""
 _WORD = re.compile(r"\w+")
 KNOWN_KINDS = frozenset(
     (*WRITERS, "other", *(r.kind for r in CALL_IS_WRONG), *(r.kind for r in SHELL_RULES))
@@ -124,7 +122,7 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
     for site in sites:
         if site.session_id != session.id:
             raise SiteError(f"site {site.id} is not of session {session.id}", where=session.id)
-        if site.category not in TRAINED:
+        if not site.is_target:
             left_out += 1
             continue
         draft = _draft(site_context(session, site, rules=rules, calls=calls), settings=settings)

@@ -44,7 +44,7 @@ def summarise(sites: Iterable[Site]) -> SitesSummary:
     """Count sites by category, kind, tool, repository, author and detector; tools, repositories and
     authors of mistakes only."""
     rows = list(sites)
-    wrong = [s for s in rows if s.category in ("mistake", "recovery")]
+    wrong = [s for s in rows if s.is_target]
     return SitesSummary(
         num_sites=len(rows),
         num_mistakes=len(wrong),
@@ -53,9 +53,7 @@ def summarise(sites: Iterable[Site]) -> SitesSummary:
         num_sessions=len({s.session_id for s in wrong}),
         categories=_counts(s.category for s in rows),
         kinds=_counts(s.kind for s in wrong),
-        apart=_counts(
-            f"{s.category}/{s.kind}" for s in rows if s.category not in ("mistake", "recovery")
-        ),
+        apart=_counts(f"{s.category}/{s.kind}" for s in rows if not s.is_target),
         tools=_counts(s.tool or UNKNOWN for s in wrong),
         repositories=_counts(s.repository or UNKNOWN for s in wrong),
         authors=_counts(s.author or UNKNOWN for s in wrong),

@@ -50,7 +50,6 @@ from composer_replication.tokens.example import HintView, Span, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
 Message = Mapping[str, Any]
-TRAINED = ("mistake", "recovery")
 _SITE_FACTS = tuple(
     f"sites/{name}"
     for name in (
@@ -190,7 +189,7 @@ class HintProducer:
     def _hints(self, session: Session, facts: Counter[str]) -> list[list[tuple[Site, Hint]]]:
         """The sites with a hint, message by message: one message is one view."""
         found = find_sites(session, settings=self.sites)
-        facts["sites/found"] += sum(site.category in TRAINED for site in found)
+        facts["sites/found"] += sum(site.is_target for site in found)
         if not found or not self.hinted:
             return []
         report = write_hints(session, found, settings=self.hints)

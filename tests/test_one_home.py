@@ -1,0 +1,90 @@
+"""One home per concept: what is written down once decides everywhere, and a second copy is red."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from composer_replication.core import site as site_module
+from composer_replication.core.config.data_settings import HintsSettings
+from composer_replication.core.config.train_settings import BuildSettings
+from composer_replication.core.site import (
+    CATEGORIES,
+    LM_CE_EXCLUDED,
+    TARGET_CATEGORIES,
+    Category,
+    Hint,
+    Site,
+)
+from composer_replication.core.trace import Session
+from composer_replication.data.hints.write import write_hints
+from composer_replication.data.sites.summary import summarise
+from composer_replication.report.funnel import site_chain
+from composer_replication.report.views import APART, MISTAKE, site_view
+from composer_replication.tokens.dataset import Skipped, build_examples
+from tests.test_names import package_files
+from tests.tokens.students import long_turns, renderer, session_of
+
+
+def a_site(session: Session, category: Category) -> Site:
+    return Site(
+        session_id=session.id, turn=1, kind="k", detector="d", evidence=(2,), category=category
+    )
+
+
+def places_that_train(category: Category) -> dict[str, bool]:
+    """What each stage takes a site of this category for."""
+    session = session_of(long_turns(3))
+    site = a_site(session, category)
+    hint = Hint(site_id=site.id, text="HINT", writer="w", kind="k")
+    examples = build_examples(
+        [session],
+        sites=[site],
+        hints=[hint],
+        renderer=renderer("qwen3", "qwen3"),
+        settings=BuildSettings(),
+    )
+    skipped = {(one.channel, one.reason) for one in examples if isinstance(one, Skipped)}
+    chain = site_chain([site], {site.id: hint}, skipped={}, held_out=frozenset(), views=None)
+    view = site_view(session, site, hint, number=1, before=1, after=1)
+    assert view["message"]["place"] in (MISTAKE, APART)
+    return {
+        "hints": write_hints(session, [site], settings=HintsSettings()).left_out == 0,
+        "summary": summarise([site]).num_mistakes == 1,
+        "examples": ("hint", "category") not in skipped,
+        "funnel": chain[1]["count"] == 1,
+        "page": view["message"]["place"] == MISTAKE,
+    }
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_every_stage_takes_the_same_categories_for_targets(category: Category) -> None:
+    assert set(places_that_train(category).values()) == {category in TARGET_CATEGORIES}
+
+
+def test_a_new_target_category_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(places_that_train("benign").values())
+    # what core/site.py derives from the definition is derived when it is imported
+    for name in ("TARGET_CATEGORIES", "LM_CE_EXCLUDED"):
+        monkeypatch.setattr(site_module, name, getattr(site_module, name) | {"benign"})
+    assert all(places_that_train("benign").values())
+
+
+def test_what_the_hint_channel_trains_is_kept_out_of_lm_ce() -> None:
+    assert TARGET_CATEGORIES < LM_CE_EXCLUDED < set(CATEGORIES)
+
+
+def test_no_other_file_lists_the_target_categories(repository_root: Path) -> None:
+    """A set of categories that holds "mistake" and "recovery" is written in core/site.py alone."""
+    copies = [
+        f"{path.name}:{node.lineno}"
+        for path in package_files(repository_root)
+        if path.name != "site.py"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Tuple | ast.List | ast.Set)
+        and {"mistake", "recovery"}
+        <= {item.value for item in node.elts if isinstance(item, ast.Constant)}
+    ]
+    assert copies == []
