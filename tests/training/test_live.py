@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
@@ -24,6 +25,7 @@ from composer_replication.training.live import (
     few,
     group_advantages,
 )
+from composer_replication.training.rollout_hints import HintedRollouts, draw_messages
 from composer_replication.training.rollout_metrics import behaviour, num_unresolvable
 from composer_replication.training.world import (
     TaskSource,
@@ -154,9 +156,9 @@ def test_more_sites_than_asked_for_are_drawn_from_and_counted(
     assert chosen < set(whole) and chosen != set(whole[:3])
 
 
-def test_the_hints_of_one_message_are_drawn_together(world: TaskSource) -> None:
-    """One message is one view: drawn apart, its other mistake would be left without its hint."""
-    live = make_live(world, live_config(hint_sites=2))
+def test_the_hints_of_one_message_are_drawn_together() -> None:
+    """One message is one view: drawn apart, its other mistake would be left without its hint. The
+    draws of a seed stay what they are: a resumed run must draw again what it drew."""
     sites = {
         s.id: s
         for turn in (1, 3, 5, 7)
@@ -172,15 +174,16 @@ def test_the_hints_of_one_message_are_drawn_together(world: TaskSource) -> None:
             )
         ]
     }
-    hints = [Hint(site_id=name, text="h", writer="w", kind="k") for name in sites]
-    for step in range(6):
-        drawn = live._drawn(hints, sites=sites, step=step)
-        turns = [sites[hint.site_id].turn for hint in drawn]
-        assert (
-            len(drawn) == 4
-            and len(set(turns)) == 2
-            and all(turns.count(turn) == 2 for turn in turns)
-        )
+    hints = tuple(Hint(site_id=name, text="h", writer="w", kind="k") for name in sites)
+    written = HintedRollouts(sites=sites, hints=hints, metrics={})
+    messages = {message[0].site_id: message for message in written.messages(hints)}
+    assert all(len({sites[hint.site_id].turn for hint in m}) == 1 for m in messages.values())
+    assert [len(message) for message in messages.values()] == [2, 2, 2, 2]
+    for step, turns in enumerate([(3, 5), (1, 7), (1, 3), (1, 7)]):
+        lots = {name: stage_seed(7, f"live:site:{step}:{name}") for name in messages}
+        chosen = draw_messages(tuple(messages), limit=2, lot=lots.__getitem__)
+        assert chosen == {f"s:{turn}:a{turn}" for turn in turns}
+    assert draw_messages(tuple(messages), limit=None, lot=lots.__getitem__) == set(messages)
 
 
 def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(

@@ -30,8 +30,6 @@ from composer_replication.core.config.train_settings import BuildSettings, HintS
 from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
-from composer_replication.data.hints.write import write_hints
-from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.losses.credit import difficulty_weight
 from composer_replication.rollouts.behaviours import check_behaviours
 from composer_replication.rollouts.episode import Rollout
@@ -53,6 +51,7 @@ from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.objectives import SCALED
 from composer_replication.training.placebo import null_hints, null_rewards
 from composer_replication.training.rewards import scores
+from composer_replication.training.rollout_hints import draw_messages, hint_rollouts, view_metrics
 from composer_replication.training.rollout_metrics import rollout_facts
 from composer_replication.training.world import TaskSource
 
@@ -212,87 +211,59 @@ class RolloutSource:
         """Find the mistakes of the step, hint at most `hint_sites` of them, and build their
         views."""
         config, train = self.config, self.config.train
-        tasks = {r.session.id: r.task_id for r in rollouts}
-        sites = {r.session.id: find_sites(r.session, settings=config.sites) for r in rollouts}
-        targets = sum(site.is_target for found in sites.values() for site in found)
+        written = hint_rollouts(
+            [r.session for r in rollouts],
+            sites=config.sites,
+            hints=config.hints if train.hint.weight else None,
+            kept=self.kept,
+        )
         if not train.hint.weight:
-            return Hinted(views={}, facts={"sites/found": targets})
-        reports = [
-            write_hints(r.session, sites[r.session.id], settings=config.hints)
-            for r in rollouts
-            if sites[r.session.id]
-        ]
-        written = [hint for report in reports for hint in report.hints]
-        hints = [hint for hint in written if self.kept is None or hint.kind in self.kept]
-        task_of = {site.id: tasks[site.session_id] for found in sites.values() for site in found}
+            return Hinted(views={}, facts=written.metrics)
+        tasks = {r.session.id: r.task_id for r in rollouts}
         nulled = null_hints(
-            hints,
+            written.hints,
             how=train.placebo,
-            groups=task_of,
+            groups={site.id: tasks[site.session_id] for site in written.sites.values()},
             count=self.renderer.codec.count,
             seed=self._seed(f"placebo:{step}"),
         )
-        by_id = {site.id: site for found in sites.values() for site in found}
-        drawn = self._drawn(nulled.hints, sites=by_id, step=step)
-        views = self._views(rollouts, sites=sites, hints=drawn)
+        messages = {hints[0].site_id: hints for hints in written.messages(nulled.hints)}
+        chosen = draw_messages(
+            tuple(messages),
+            limit=config.rollouts.hint_sites,
+            lot=lambda site_id: self._seed(f"site:{step}:{site_id}"),
+        )
+        drawn = [hint for first, hints in messages.items() if first in chosen for hint in hints]
+        views = self._views(rollouts, sites=written.sites, hints=drawn)
         fitting = {name: tuple(v for v in found if self._fits(v)) for name, found in views.items()}
-        used = {
-            site_id for found in fitting.values() for view in found for site_id in view.site_ids
-        }
+        trained = [view for found in fitting.values() for view in found]
+        used = {site_id for view in trained for site_id in view.site_ids}
         return Hinted(
             views=fitting,
-            sites=tuple(site for found in sites.values() for site in found if site.id in used),
+            sites=tuple(site for site in written.sites.values() if site.id in used),
             hints=tuple(hint for hint in drawn if hint.site_id in used),
             facts={
-                "sites/found": targets,
-                "sites/without_hint": sum(sum(report.without.values()) for report in reports),
-                "sites/refused": sum(len(report.refused) for report in reports),
-                "sites/weak": len(written) - len(hints),
+                **written.metrics,
                 "sites/no_donor": nulled.dropped,
                 "sites/not_drawn": len(nulled.hints) - len(drawn),
                 "sites/not_built": len(drawn) - len(used),
-                "sites/used": len(used),
-                "sites/messages": sum(map(len, fitting.values())),
+                **view_metrics(trained),
             },
         )
-
-    def _drawn(self, hints: Sequence[Hint], *, sites: Mapping[str, Site], step: int) -> list[Hint]:
-        """The hints of at most `hint_sites` messages: each has its own lot, so that leaving one out
-        does not change the others' luck.
-
-        The hints of one message are one view (tokens/dataset.py), so they are drawn together, by
-        the lot of the first.
-        """
-        messages: dict[tuple[str, int], list[Hint]] = {}
-        for hint in hints:
-            messages.setdefault(
-                (sites[hint.site_id].session_id, sites[hint.site_id].turn), []
-            ).append(hint)
-        lots = sorted(
-            messages.values(), key=lambda found: self._seed(f"site:{step}:{found[0].site_id}")
-        )
-        chosen = {
-            hint.site_id for found in lots[: self.config.rollouts.hint_sites] for hint in found
-        }
-        return [hint for hint in hints if hint.site_id in chosen]
 
     def _views(
         self,
         rollouts: Sequence[Rollout],
         *,
-        sites: Mapping[str, Sequence[Site]],
+        sites: Mapping[str, Site],
         hints: Sequence[Hint],
     ) -> dict[str, tuple[HintView, ...]]:
         """The views of the rollouts that have a hint; the others are not rendered again."""
-        wanted = {hint.site_id for hint in hints}
-        chosen = {
-            r.session.id: r
-            for r in rollouts
-            if any(site.id in wanted for site in sites[r.session.id])
-        }
+        hinted = {sites[hint.site_id].session_id for hint in hints}
+        chosen = {r.session.id: r for r in rollouts if r.session.id in hinted}
         built = build_examples(
             [r.session for r in chosen.values()],
-            sites=[site for name in chosen for site in sites[name]],
+            sites=[site for site in sites.values() if site.session_id in chosen],
             hints=hints,
             renderer=self.renderer,
             settings=_WHOLE,

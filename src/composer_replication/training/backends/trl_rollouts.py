@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,28 +40,15 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.data.hints.write import write_hints
-from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.data.sites.tool_errors import says_error
 from composer_replication.rollouts.episode import MALFORMED
 from composer_replication.rollouts.parse import MalformedCall, WrittenCall, parse_message, parser_of
 from composer_replication.tokens.example import HintView, Span, TrainingExample
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.training.rollout_hints import draw_messages, hint_rollouts, view_metrics
 
 Message = Mapping[str, Any]
-_SITE_FACTS = tuple(
-    f"sites/{name}"
-    for name in (
-        "found",
-        "without_hint",
-        "refused",
-        "weak",
-        "not_built",
-        "not_drawn",
-        "used",
-        "messages",
-    )
-)
+_NO_HINTS = dict.fromkeys(("sites/without_hint", "sites/refused", "sites/weak"), 0)
 _STUBS = (
     Turn(role="user", author=HUMAN, blocks=(Text("x"),)),
     Turn(role="assistant", author=None, blocks=(Text("x"),)),
@@ -137,71 +123,66 @@ class HintProducer:
     ) -> Made:
         """The examples of some rollouts: at most `max_sites` views, drawn by `seed`, no teacher row
         above `max_tokens`; 0 = no bound."""
-        facts: Counter[str] = Counter(
-            dict.fromkeys(("rollouts/unaligned", "rollouts/malformed", *_SITE_FACTS), 0)
+        recorded = [self._recorded(rollout) for rollout in played]
+        readable = {one.session.id: one for one in recorded if one is not None}
+        written = hint_rollouts(
+            [one.session for one in readable.values()],
+            sites=self.sites,
+            hints=self.hints if self.hinted else None,
+            kept=self.kept,
         )
-        kept: list[TrlSession | None] = []
-        found: dict[str, list[HintView]] = {rollout.name: [] for rollout in played}
-        for rollout in played:
-            try:
-                recorded = record_rollout(
-                    rollout, renderer=self.renderer, tools=self.tools, author=self.author
-                )
-            except AlignmentError:
-                facts["rollouts/unaligned"] += 1
-                kept.append(None)
-                continue
-            facts["rollouts/malformed"] += recorded.num_malformed
-            kept.append(recorded)
-            for message in self._hints(recorded.session, facts):
-                view = self._view((*rollout.prompt_ids, *rollout.completion_ids), recorded, message)
-                if view is None or (max_tokens and view.span[1] + len(view.hint_ids) > max_tokens):
-                    facts["sites/not_built"] += len(message)
-                else:
-                    found[rollout.name].append(view)
-        lots = sorted(
-            (v for views in found.values() for v in views),
-            key=lambda view: stage_seed(seed, view.site_id),
+        ids = {rollout.name: (*rollout.prompt_ids, *rollout.completion_ids) for rollout in played}
+        built: list[tuple[str, HintView]] = []
+        num_not_built = 0
+        for hints in written.messages(written.hints):
+            message = [(written.sites[hint.site_id], hint) for hint in hints]
+            name = message[0][0].session_id
+            view = self._view(ids[name], readable[name], message)
+            if view is None or (max_tokens and view.span[1] + len(view.hint_ids) > max_tokens):
+                num_not_built += len(message)
+            else:
+                built.append((name, view))
+        chosen = draw_messages(
+            [view.site_id for _, view in built],
+            limit=max_sites or None,
+            lot=lambda site_id: stage_seed(seed, site_id),
         )
-        used = lots[:max_sites] if max_sites else lots
-        drawn = {view.site_id for view in used}
-        facts["sites/messages"], facts["sites/used"] = (
-            len(used),
-            sum(len(view.site_ids) for view in used),
-        )
-        facts["sites/not_drawn"] = sum(len(view.site_ids) for view in lots) - facts["sites/used"]
+        views: dict[str, list[HintView]] = {name: [] for name in ids}
+        for name, view in built:
+            if view.site_id in chosen:
+                views[name].append(view)
+        trained = view_metrics([view for found in views.values() for view in found])
+        num_built = sum(len(view.site_ids) for _, view in built)
+        facts = {
+            **_NO_HINTS,
+            **written.metrics,
+            **trained,
+            "rollouts/unaligned": len(recorded) - len(readable),
+            "rollouts/malformed": sum(one.num_malformed for one in readable.values()),
+            "sites/not_built": num_not_built,
+            "sites/not_drawn": num_built - trained["sites/used"],
+        }
         examples = tuple(
             TrainingExample(
-                id=rollout.name,
-                session_id=rollout.name,
-                ids=(*rollout.prompt_ids, *rollout.completion_ids),
-                hints=tuple(view for view in found[rollout.name] if view.site_id in drawn),
-                origin="student",
+                id=name, session_id=name, ids=ids[name], hints=tuple(views[name]), origin="student"
             )
-            for rollout in played
+            for name in ids
         )
         return Made(
             examples=examples,
             facts={name: float(n) for name, n in facts.items()},
-            recorded=tuple(kept),
+            recorded=tuple(recorded),
         )
 
-    def _hints(self, session: Session, facts: Counter[str]) -> list[list[tuple[Site, Hint]]]:
-        """The sites with a hint, message by message: one message is one view."""
-        found = find_sites(session, settings=self.sites)
-        facts["sites/found"] += sum(site.is_target for site in found)
-        if not found or not self.hinted:
-            return []
-        report = write_hints(session, found, settings=self.hints)
-        facts["sites/without_hint"] += sum(report.without.values())
-        facts["sites/refused"] += len(report.refused)
-        strong = [hint for hint in report.hints if self.kept is None or hint.kind in self.kept]
-        facts["sites/weak"] += len(report.hints) - len(strong)
-        by_id = {site.id: site for site in found}
-        messages: dict[int, list[tuple[Site, Hint]]] = {}
-        for hint in strong:
-            messages.setdefault(by_id[hint.site_id].turn, []).append((by_id[hint.site_id], hint))
-        return list(messages.values())
+    def _recorded(self, rollout: TrlRollout) -> TrlSession | None:
+        """The rollout as a session; None where its messages are not the stretches that were
+        written."""
+        try:
+            return record_rollout(
+                rollout, renderer=self.renderer, tools=self.tools, author=self.author
+            )
+        except AlignmentError:
+            return None
 
     def _view(
         self, ids: tuple[int, ...], recorded: TrlSession, message: Sequence[tuple[Site, Hint]]

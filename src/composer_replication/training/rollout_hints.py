@@ -1,0 +1,93 @@
+"""The mistakes of rollouts and the hints for them: found, written, drawn and counted in one way,
+whoever sampled the rollouts.
+
+    hinted = hint_rollouts(sessions, sites=config.sites, hints=config.hints, kept=None)
+    messages = hinted.messages(hinted.hints)               # one message is one view, however many of its calls failed
+    chosen = draw_messages([hints[0].site_id for hints in messages], limit=16, lot=seed_of)
+
+training/live.py and training/backends/trl_rollouts.py build the views, each on its own token ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from composer_replication.core.config.data_settings import HintsSettings, SitesSettings
+from composer_replication.core.site import Hint, Site
+from composer_replication.core.trace import Session
+from composer_replication.data.hints.write import write_hints
+from composer_replication.data.sites.find_sites import find_sites
+from composer_replication.tokens.example import HintView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HintedRollouts:
+    """All sites of some sessions by id, in order, the hints of the kinds that the audit kept, and
+    `sites/...` metrics of what had no hint."""
+
+    sites: Mapping[str, Site]
+    hints: tuple[Hint, ...]
+    metrics: Mapping[str, int]
+
+    def messages(self, hints: Iterable[Hint]) -> list[list[Hint]]:
+        """Hints of these sites by the message above which they stand: one message is one view
+        (tokens/dataset.py), so its hints are drawn and placed together."""
+        by_message: dict[tuple[str, int], list[Hint]] = {}
+        for hint in hints:
+            site = self.sites[hint.site_id]
+            by_message.setdefault((site.session_id, site.turn), []).append(hint)
+        return list(by_message.values())
+
+
+def hint_rollouts(
+    sessions: Sequence[Session],
+    *,
+    sites: SitesSettings,
+    hints: HintsSettings | None,
+    kept: frozenset[str] | None,
+) -> HintedRollouts:
+    """Find the sites of sessions and write the hints of their mistakes; `hints` None = mistakes are
+    only counted. `kept` are the kinds of hints that an audit kept, None = all."""
+    found = [(session, find_sites(session, settings=sites)) for session in sessions]
+    by_id = {site.id: site for _, session_sites in found for site in session_sites}
+    num_targets = sum(site.is_target for _, session_sites in found for site in session_sites)
+    if hints is None:
+        return HintedRollouts(sites=by_id, hints=(), metrics={"sites/found": num_targets})
+    counts = Counter({"sites/without_hint": 0, "sites/refused": 0, "sites/weak": 0})
+    strong: list[Hint] = []
+    for session, session_sites in found:
+        if not session_sites:
+            continue
+        report = write_hints(session, session_sites, settings=hints)
+        kept_hints = [hint for hint in report.hints if kept is None or hint.kind in kept]
+        counts["sites/without_hint"] += sum(report.without.values())
+        counts["sites/refused"] += len(report.refused)
+        counts["sites/weak"] += len(report.hints) - len(kept_hints)
+        strong += kept_hints
+    return HintedRollouts(
+        sites=by_id, hints=tuple(strong), metrics={"sites/found": num_targets, **counts}
+    )
+
+
+def draw_messages(
+    site_ids: Sequence[str], *, limit: int | None, lot: Callable[[str], int]
+) -> frozenset[str]:
+    """At most `limit` of these messages, each named by its first site; None = all of them.
+
+    Each message has a lot of its own, so that leaving one out does not change the others' luck.
+
+    >>> sorted(draw_messages(["a", "b", "c"], limit=2, lot={"a": 3, "b": 1, "c": 2}.__getitem__))
+    ['b', 'c']
+    """
+    return frozenset(sorted(site_ids, key=lot)[:limit])
+
+
+def view_metrics(views: Sequence[HintView]) -> dict[str, int]:
+    """How many sites are trained on, and how many messages they are: hints of several calls of one
+    message are one view."""
+    return {
+        "sites/used": sum(len(view.site_ids) for view in views),
+        "sites/messages": len(views),
+    }
