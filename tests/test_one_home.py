@@ -88,3 +88,22 @@ def test_no_other_file_lists_the_target_categories(repository_root: Path) -> Non
         <= {item.value for item in node.elts if isinstance(item, ast.Constant)}
     ]
     assert copies == []
+
+
+def test_the_step_back_to_the_predicting_state_is_taken_in_one_place(repository_root: Path) -> None:
+    """Hidden states are read one position before a token by `models.forward.predictors` alone."""
+    copies = [
+        f"{path.name}:{node.lineno}"
+        for path in package_files(repository_root)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Subscript)
+        and any(
+            isinstance(part, ast.BinOp)
+            and isinstance(part.op, ast.Sub)
+            and isinstance(part.left, ast.Name | ast.Attribute)
+            and ast.unparse(part.left).endswith("_N")
+            and ast.unparse(part.right) == "1"
+            for part in ast.walk(node.slice)
+        )
+    ]
+    assert [copy.split(":")[0] for copy in copies] == ["forward.py"], copies

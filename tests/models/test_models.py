@@ -29,9 +29,9 @@ from composer_replication.models.forward import (
     check_projection,
     decoder_of,
     final_hidden,
-    predictors,
     project,
     scoring,
+    sliced_predictors,
 )
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.pretrained_folder import load_weights, save_student
@@ -156,7 +156,9 @@ def test_rows_in_parts_give_the_same_predictors() -> None:
     lengths_B = torch.tensor([4, 9, 3, 9, 5])
     row_N, position_N = torch.tensor([0, 1, 1, 3, 4, 4]), torch.tensor([3, 1, 8, 8, 2, 4])
     results = [
-        predictors(model, ids_BT, lengths_B, row_N=row_N, position_N=position_N, max_tokens=limit)
+        sliced_predictors(
+            model, ids_BT, lengths_B, row_N=row_N, position_N=position_N, max_tokens=limit
+        )
         for limit in (1, 10, 20, 1000)
     ]
     for row, position, *found in zip(row_N, position_N, *results, strict=True):

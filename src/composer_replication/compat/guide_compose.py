@@ -36,7 +36,7 @@ from composer_replication.losses.preference import (
     simpo,
 )
 from composer_replication.losses.taid import share_of, taid
-from composer_replication.models.forward import final_hidden, head_of, scoring
+from composer_replication.models.forward import final_hidden, head_of, predictors, scoring
 from composer_replication.tokens.batch import Batch
 
 _REFERENCE = ("ref_logprobs", "ref_logps")  # the guide's name, and a shorter one
@@ -102,7 +102,7 @@ def compose_loss(
     hidden_BTD = final_hidden(model, student_BT)
     row_N, position_N = _places(_need(held, "response_mask", "lm_ce"), student_BT, "lm_ce")
     lm_ce = -fused_logprobs(
-        hidden_BTD[row_N, position_N - 1], head, student_BT[row_N, position_N]
+        predictors(hidden_BTD, row_N, position_N), head, student_BT[row_N, position_N]
     ).mean()
 
     zero = lm_ce.new_zeros(())
@@ -243,8 +243,8 @@ def _hint_term(
         raise AlignmentError("student and teacher do not hold the same target ids", where=term)
     head = head_of(model)
     with scoring(model):
-        teacher_ND = final_hidden(model, teacher_BT)[hint_N, there_N - 1]
-    student_ND = hidden_BTD[row_N, at_N - 1]
+        teacher_ND = predictors(final_hidden(model, teacher_BT), hint_N, there_N)
+    student_ND = predictors(hidden_BTD, row_N, at_N)
     if wrapper == "none":
         return fused_divergence(
             student_ND, head, teacher_ND, head, divergence="jsd", beta=beta, raw=True
@@ -275,7 +275,7 @@ def _pair_sides(held: Mapping[str, Tensor]) -> tuple[Ids, Ids]:
 def _sides(model: Any, side: Ids, *, mean: bool) -> Tensor:
     """Sum (or mean) of the response's log-probs, per pair."""
     ids_PT, row_N, position_N = side
-    hidden_ND = final_hidden(model, ids_PT)[row_N, position_N - 1]
+    hidden_ND = predictors(final_hidden(model, ids_PT), row_N, position_N)
     logp_N = fused_logprobs(
         hidden_ND, head_of(model), ids_PT[row_N, position_N], head_gradient="backward"
     )

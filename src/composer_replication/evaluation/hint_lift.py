@@ -31,7 +31,7 @@ from composer_replication.data.hints import shuffle
 from composer_replication.data.hints.shuffle import DonorSlot
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.models.forward import predictors, project, scoring
+from composer_replication.models.forward import project, scoring, sliced_predictors
 from composer_replication.tokens.batch import Rows, Targets, collate, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
 
@@ -229,7 +229,7 @@ def _score(
 
 def _means(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
     """Mean log-prob of each item's tokens."""
-    hidden_ND = predictors(
+    hidden_ND = sliced_predictors(
         model,
         rows.ids_BT,
         rows.lengths_B,

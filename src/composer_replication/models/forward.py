@@ -29,7 +29,16 @@ def final_hidden(model: Any, ids_BT: Tensor) -> Tensor:
     return decoder_of(model)(input_ids=ids_BT, use_cache=False).last_hidden_state
 
 
-def predictors(
+def predictors(states_BTD: Tensor, row_N: Tensor, position_N: Tensor) -> Tensor:
+    """The states (N, D) that predict the tokens at (row, position): those one position before.
+
+    Nothing else in the package takes this step back. `states_BTD` may as well be the places (B, T)
+    at which the states of rows are found.
+    """
+    return states_BTD[row_N, position_N - 1]
+
+
+def sliced_predictors(
     model: Any,
     ids_BT: Tensor,
     lengths_B: Tensor,
@@ -38,8 +47,7 @@ def predictors(
     position_N: Tensor,
     max_tokens: int,
 ) -> Tensor:
-    """Hidden states (N, D) that predict the tokens at (row, position), i.e. those one position
-    before; for scoring many rows.
+    """The hidden states (N, D) that predict the tokens at (row, position), for scoring many rows.
 
     At most `max_tokens` padded tokens (and at least one row) go through one forward; `row_N` must
     not decrease.
@@ -51,7 +59,7 @@ def predictors(
             longest, end = max(longest, lengths[end]), end + 1
         hidden_BTD = final_hidden(model, ids_BT[start:end, :longest])
         chosen_N = (row_N >= start) & (row_N < end)
-        parts.append(hidden_BTD[row_N[chosen_N] - start, position_N[chosen_N] - 1])
+        parts.append(predictors(hidden_BTD, row_N[chosen_N] - start, position_N[chosen_N]))
         start = end
     return torch.cat(parts)
 

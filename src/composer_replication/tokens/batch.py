@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.models.forward import predictors
 from composer_replication.tokens.example import (
     HintView,
     PreferencePair,
@@ -76,8 +77,8 @@ class Targets:
         return self.ids_N.shape[0]
 
     def predictors(self, hidden_BTD: Tensor) -> Tensor:
-        """The hidden states (N, D) that predict these tokens: those one position before."""
-        return hidden_BTD[self.row_N, self.position_N - 1]
+        """The hidden states (N, D) that predict these tokens."""
+        return predictors(hidden_BTD, self.row_N, self.position_N)
 
     def first(self, num_items: int) -> Targets:
         """The targets of the first so many items."""

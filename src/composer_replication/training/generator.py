@@ -37,7 +37,7 @@ import torch
 from composer_replication.core.config.rollout_settings import RolloutSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.models.forward import predictors, project, scoring
+from composer_replication.models.forward import final_hidden, predictors, project, scoring
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import save_student
 from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel, post
@@ -198,15 +198,9 @@ def log_prob_gap(student: Student, prompt: GenerationRequest, given: Completion)
     device = next(student.model.parameters()).device
     ids = torch.tensor([[*prompt.ids, *given.ids]], device=device)
     position_N = torch.arange(len(prompt.ids), ids.shape[1], device=device)
-    places = {
-        "row_N": torch.zeros_like(position_N),
-        "position_N": position_N,
-        "max_tokens": ids.shape[1],
-    }
     with scoring(student.model):
-        hidden_ND = predictors(
-            student.model, ids, torch.tensor([ids.shape[1]], device=device), **places
-        )
+        hidden_BTD = final_hidden(student.model, ids)
+        hidden_ND = predictors(hidden_BTD, torch.zeros_like(position_N), position_N)
         own_N = token_logprobs(project(student.model, hidden_ND), ids[0, position_N])
     return float(
         (own_N.double().cpu() - torch.tensor(given.logprobs, dtype=torch.float64)).abs().mean()

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.channel import Channel
-from composer_replication.models.forward import final_hidden
+from composer_replication.models.forward import final_hidden, predictors
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
 from composer_replication.tokens.batch import Batch, Rows, Targets
@@ -102,10 +102,10 @@ class ForwardResults:
     cut: list[tuple[Tensor, Tensor]] | None = None
 
     def predictors(self, kind: Kind, targets: Targets) -> Tensor:
-        """The student's hidden states (N, D) that predict these tokens: those one position before,
-        in the tree at the parent's end."""
+        """The student's hidden states (N, D) that predict these tokens; the first of a branch is
+        predicted at its parent's end."""
         which, index_BT = self.places[kind]
-        found_ND = self.hidden[which].flatten(0, 1)[index_BT[targets.row_N, targets.position_N - 1]]
+        found_ND = self.hidden[which].flatten(0, 1)[targets.predictors(index_BT)]
         if self.cut is None:
             return found_ND
         self.cut.append((found_ND, found_ND.detach().requires_grad_()))
@@ -307,7 +307,7 @@ def _answers(
     row_N = torch.cat(
         [q.targets.row_N + sum(len(p.rows) for p in questions[:k]) for k, q in enumerate(questions)]
     )
-    before_N = torch.cat([q.targets.position_N - 1 for q in questions])
+    position_N = torch.cat([q.targets.position_N for q in questions])
     out_ND: Tensor | None = None
     for part in slices(rows, known=known, max_tokens=trainer.settings.micro_tokens):
         for plan, hidden_MD in score(part):
@@ -321,7 +321,8 @@ def _answers(
             out_ND = (
                 hidden_MD.new_empty(len(row_N), hidden_MD.shape[1]) if out_ND is None else out_ND
             )
-            out_ND[here_N] = hidden_MD[index_BT[local[row_N[here_N]], before_N[here_N]]]
+            places_N = predictors(index_BT, local[row_N[here_N]], position_N[here_N])
+            out_ND[here_N] = hidden_MD[places_N]
     assert out_ND is not None
     return list(out_ND.split([len(q.targets) for q in questions]))
 

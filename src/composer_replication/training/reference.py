@@ -23,7 +23,7 @@ from torch import Tensor
 
 from composer_replication.core.errors import DataError
 from composer_replication.losses.channel import Channel
-from composer_replication.models.forward import predictors, project, scoring
+from composer_replication.models.forward import project, scoring, sliced_predictors
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import Rows, Targets
 
@@ -53,15 +53,15 @@ class Reference:
             yield self.model
 
     def predictors(self, rows: Rows, targets: Targets, *, max_tokens: int) -> Tensor:
-        """Hidden states (N, D) that predict the targets, at most `max_tokens` padded tokens in one
-        forward."""
+        """The hidden states (N, D) that predict the targets, at most `max_tokens` padded tokens in
+        one forward."""
         places = {
             "row_N": targets.row_N,
             "position_N": targets.position_N,
             "max_tokens": max_tokens,
         }
         with self.scoring() as model:
-            return predictors(model, rows.ids_BT, rows.lengths_B, **places)
+            return sliced_predictors(model, rows.ids_BT, rows.lengths_B, **places)
 
     def project(self, hidden_ND: Tensor) -> Tensor:
         """The logits (N, V) of hidden states of its own."""

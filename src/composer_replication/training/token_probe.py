@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.train_settings import HintSettings
@@ -15,7 +14,7 @@ from composer_replication.core.jsonl import read_lines, write_lines
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.hint_loss import hint_divergence
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.tokens.batch import Rows, Targets, collate
+from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
 from composer_replication.training.hinting import mixed_teacher, plain_divergence
 from composer_replication.training.live import LiveStep
@@ -97,13 +96,10 @@ def token_table(
     measure = plain_divergence(how)
     for example in examples:
         batch = collate([example], pad_id=pad_id).to(device)
-
-        def predictors(reference: Reference, rows: Rows, targets: Targets) -> Tensor:
-            return reference.predictors(rows, targets, max_tokens=max_tokens)
-
-        ours_ND = predictors(student, batch.student, batch.hint_student)
+        ours_ND = student.predictors(batch.student, batch.hint_student, max_tokens=max_tokens)
         theirs_KND = [
-            predictors(teacher, batch.teacher, batch.hint_teacher) for teacher in teachers
+            teacher.predictors(batch.teacher, batch.hint_teacher, max_tokens=max_tokens)
+            for teacher in teachers
         ]
         numbers: dict[str, list[float]] = {"student": [], "teacher": [], "divergence": []}
         for first in range(0, len(batch.hint_student), CHUNK):
