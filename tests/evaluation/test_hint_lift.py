@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.hint_lift import audit_hints, shuffled_views
+from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.tokens.example import HintView, TrainingExample
+from composer_replication.tokens.hint_donors import shuffled_views
 
 VOCAB, AVOID = 40, 20  # the hint token v + AVOID says: do not write v
 

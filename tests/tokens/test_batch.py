@@ -245,8 +245,8 @@ def test_micro_batches_hold_everything_once_within_the_limit(
 def test_a_row_that_does_not_fit_is_named_never_cut() -> None:
     with pytest.raises(ConfigError, match=r"example a needs 9 tokens.*micro_tokens is 8"):
         micro_batches([FIRST], micro_tokens=8)
-    with pytest.raises(ConfigError, match=r"pair p needs 10 tokens"):
+    with pytest.raises(ConfigError, match=r"pair p \(both sides\) needs 10 tokens"):
         micro_batches([], [PAIR], micro_tokens=9)
     long_hint = dataclasses.replace(FIRST, hints=(view(IDS, 3, (4, 6), tuple(range(50, 60))),))
-    with pytest.raises(ConfigError, match="teacher row of s:1:c needs 16"):
+    with pytest.raises(ConfigError, match="teacher row of s:1:c in example a needs 16"):
         micro_batches([long_hint], micro_tokens=12)

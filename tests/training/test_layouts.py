@@ -20,7 +20,7 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.models import tree_forward as tree_module
 from composer_replication.models.load_student import Student, load_student
-from composer_replication.tokens.batch import collate
+from composer_replication.tokens.batch import collate, forward_sizes
 from composer_replication.tokens.example import (
     HintView,
     PreferencePair,
@@ -38,7 +38,7 @@ from composer_replication.training.packing import (
     sharing,
 )
 from composer_replication.training.passes import RequiredForwards, run_passes
-from composer_replication.training.plan import check_train_plan, forward_sizes
+from composer_replication.training.plan import check_train_plan
 from tests.models.tree_models import gap, make
 from tests.training.small_student import (
     WordTokenizer,

@@ -230,7 +230,7 @@ def test_ids_that_were_not_sampled_are_an_error(made: LiveStep) -> None:
 
 def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSource) -> None:
     with pytest.raises(
-        ConfigError, match="an episode may have 1024 tokens, one forward holds 1000"
+        ConfigError, match=r"needs 1024 tokens in one forward, train.micro_tokens is 1000"
     ):
         make_live(world, live_config(train={"micro_tokens": 1000}))
     whole = played(world)

@@ -27,13 +27,12 @@ import torch
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import DataError
-from composer_replication.data.hints import shuffle
-from composer_replication.data.hints.shuffle import DonorSlot
 from composer_replication.evaluation.stats import Interval, bootstrap_mean
 from composer_replication.losses.policy import token_logprobs
 from composer_replication.models.forward import project, scoring, sliced_predictors
 from composer_replication.tokens.batch import Rows, Targets, collate, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
+from composer_replication.tokens.hint_donors import shuffled_views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,18 +163,6 @@ def audit_hints(
         skipped={"no_donor": len(places) - len(usable)},
         min_lift=min_lift,
     )
-
-
-def shuffled_views(
-    views: Sequence[HintView], sessions: Sequence[str], *, seed: int
-) -> list[int | None]:
-    """For each view the index of the view whose hint it gets; None where only its own text or
-    another rendering is left."""
-    places = [
-        DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering)
-        for v, group in zip(views, sessions, strict=True)
-    ]
-    return shuffle.shuffled_donors(places, seed=seed)
 
 
 def _relations(place: _SiteInContext, donor: _SiteInContext) -> list[str]:

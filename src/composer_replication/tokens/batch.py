@@ -12,9 +12,9 @@ lengths, so the pad id may well be a token of the text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -330,15 +330,10 @@ def micro_batches(
     (models/forward.py), so they do not count here.
     Raises ConfigError where one row (or the two of a pair) does not fit: nothing is cut.
     """
-    example_parts = _pack(
-        [(len(e.ids), e) for e in examples], micro_tokens, lambda e: f"example {e.id}"
-    )
-    sides = [
-        (2 * (len(p.prefix_ids) + max(len(p.chosen_ids), len(p.rejected_ids))), p) for p in pairs
-    ]
-    pair_parts = _pack(sides, micro_tokens, lambda p: f"pair {p.id}")
-    teacher = [(len(v.hint_ids) + v.span[1], v) for e in examples for v in e.hints]
-    _pack(teacher, micro_tokens, lambda v: f"teacher row of {v.site_id}")  # only for its error
+    for size, name in forward_sizes(examples, pairs):
+        check_forward_size(name, size, micro_tokens=micro_tokens)
+    example_parts = _pack([(len(e.ids), e) for e in examples], micro_tokens)
+    pair_parts = _pack([(_pair_size(p, layout="rows"), p) for p in pairs], micro_tokens)
     num = max(len(example_parts), len(pair_parts))
     return [
         (
@@ -349,19 +344,58 @@ def micro_batches(
     ]
 
 
-def _pack(
-    sized: list[tuple[int, Item]], micro_tokens: int, name: Callable[[Item], str]
-) -> list[list[Item]]:
+def forward_sizes(
+    examples: Sequence[TrainingExample],
+    pairs: Sequence[PreferencePair] = (),
+    *,
+    layout: Literal["tree", "rows"] = "rows",
+) -> Iterator[tuple[int, str]]:
+    """How many tokens each item needs in one forward, and its name; the sizes are those that
+    micro-batches are cut by.
+
+    An example needs its row, a hint view its teacher row (hint and ids up to the target's end). A
+    pair needs two rows of its longer side in rows, its prefix and both sides in a tree.
+    """
+    for e in examples:
+        yield len(e.ids), f"example {e.id}"
+        yield from (
+            (len(v.hint_ids) + v.span[1], f"the teacher row of {v.site_id} in example {e.id}")
+            for v in e.hints
+        )
+    for p in pairs:
+        yield _pair_size(p, layout=layout), f"pair {p.id} (both sides)"
+
+
+def _pair_size(pair: PreferencePair, *, layout: Literal["tree", "rows"]) -> int:
+    chosen, rejected = len(pair.chosen_ids), len(pair.rejected_ids)
+    if layout == "rows":
+        return 2 * (len(pair.prefix_ids) + max(chosen, rejected))
+    return len(pair.prefix_ids) + chosen + rejected
+
+
+def check_forward_size(
+    what: str,
+    size: int,
+    *,
+    micro_tokens: int,
+    remedy: str = "lower build.max_tokens and build again",
+) -> None:
+    """Raise ConfigError if `what` needs more tokens in one forward than train.micro_tokens.
+
+    Example: check_forward_size("example e5", 4096, micro_tokens=2048)
+    """
+    if size > micro_tokens:
+        raise ConfigError(
+            f"{what} needs {size} tokens in one forward, train.micro_tokens is {micro_tokens}",
+            fix=f"set train.micro_tokens = {size} or more, or {remedy}",
+        )
+
+
+def _pack(sized: list[tuple[int, Item]], micro_tokens: int) -> list[list[Item]]:
     """Greedy, longest first; a part's width is that of its first item."""
     parts: list[list[Item]] = []
     widest = 0
     for size, item in sorted(sized, key=lambda pair: -pair[0]):
-        if size > micro_tokens:
-            raise ConfigError(
-                f"{name(item)} needs {size} tokens in one forward, train.micro_tokens is"
-                f" {micro_tokens}",
-                fix="raise train.micro_tokens, or lower build.max_tokens and build again",
-            )
         if parts and widest * (len(parts[-1]) + 1) <= micro_tokens:
             parts[-1].append(item)
         else:

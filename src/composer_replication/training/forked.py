@@ -22,7 +22,7 @@ from typing import Any
 
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import ConfigError, DataError, SiteError
+from composer_replication.core.errors import DataError, SiteError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import Session
 from composer_replication.rollouts.fork import (
@@ -35,6 +35,7 @@ from composer_replication.rollouts.fork import (
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
+from composer_replication.tokens.batch import check_forward_size
 from composer_replication.tokens.example import HintView, TrainingExample, TurnSpan
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.batch_sampler import drawn
@@ -93,17 +94,13 @@ class Forked:
         longest, name = max(
             (len(s.fork.ids) + len(s.view.hint_ids), name) for name, s in found.items()
         )
-        needed, room = longest + self.config.rollouts.max_new_tokens, self.config.train.micro_tokens
-        if needed > room:
-            what = (
-                f"a message of {self.config.rollouts.max_new_tokens} tokens at {name} needs"
-                f" {needed} in one forward, it holds {room}"
-            )
-            raise ConfigError(
-                what,
-                where="train.micro_tokens",
-                fix=f"set train.micro_tokens = {needed}, or lower rollouts.max_new_tokens",
-            )
+        new_tokens = self.config.rollouts.max_new_tokens
+        check_forward_size(
+            f"a message of {new_tokens} tokens at {name}",
+            longest + new_tokens,
+            micro_tokens=self.config.train.micro_tokens,
+            remedy="lower rollouts.max_new_tokens",
+        )
         return tuple(found.values())
 
     def num_samples(self, spots: Sequence[TrainForkPoint]) -> int:

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from composer_replication.core.config.hint_settings import HintSettings
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.evaluation.hint_lift import shuffled_views
 from composer_replication.losses.channel import ChannelLoss
 from composer_replication.losses.credit import (
     contrast_evidence,
@@ -55,6 +54,7 @@ from composer_replication.losses.topk import topk_divergence
 from composer_replication.models.forward import Head
 from composer_replication.tokens.batch import Batch, Counts
 from composer_replication.tokens.example import HintView, TrainingExample
+from composer_replication.tokens.hint_donors import shuffled_views
 
 Rated = tuple[Tensor, Head]
 PLAIN = ("kl(student, teacher)", "kl(teacher, student)", "jsd")

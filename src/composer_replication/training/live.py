@@ -27,7 +27,7 @@ import torch
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import BuildSettings, HintSettings
-from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.core.errors import AlignmentError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
 from composer_replication.losses.credit import difficulty_weight
@@ -45,6 +45,7 @@ from composer_replication.rollouts.groups import (
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.tokens.batch import check_forward_size
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.tokens.renderer import Renderer
@@ -118,13 +119,12 @@ class RolloutSource:
 
     def __post_init__(self) -> None:
         check_behaviours(self.config.train.policy.behaviours)
-        longest, room = self.config.rollouts.max_context_tokens, self.config.train.micro_tokens
-        if longest > room:
-            raise ConfigError(
-                f"an episode may have {longest} tokens, one forward holds {room}",
-                where="rollouts.max_context_tokens",
-                fix=f"set train.micro_tokens = {longest} or more",
-            )
+        check_forward_size(
+            "an episode of rollouts.max_context_tokens",
+            self.config.rollouts.max_context_tokens,
+            micro_tokens=self.config.train.micro_tokens,
+            remedy="lower rollouts.max_context_tokens",
+        )
 
     def step(self, model: Any, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
         """Play the step's tasks with these weights and make its examples; `kl` measures rollouts

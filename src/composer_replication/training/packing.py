@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from composer_replication.core.errors import ConfigError
+from composer_replication.tokens.batch import check_forward_size
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.tree import Forest, Grower, TreeCost
 
@@ -97,12 +97,8 @@ def session_trees(
     """
     sessions: dict[str, list[Item]] = {}
     for item in (*examples, *pairs):
-        if (size := tree_size(item)) > micro_tokens:
-            name = f"{'example' if isinstance(item, TrainingExample) else 'pair'} {item.id}"
-            raise ConfigError(
-                f"{name} needs {size} tokens in one forward, train.micro_tokens is {micro_tokens}",
-                fix="raise train.micro_tokens, or lower build.max_tokens and build again",
-            )
+        name = f"{'example' if isinstance(item, TrainingExample) else 'pair'} {item.id}"
+        check_forward_size(name, tree_size(item), micro_tokens=micro_tokens)
         sessions.setdefault(item.session_id, []).append(item)
     trees: list[Tree] = []
     for items in sessions.values():

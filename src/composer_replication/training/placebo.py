@@ -23,10 +23,8 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Hint
-from composer_replication.data.hints.shuffle import DonorSlot
-from composer_replication.data.hints.shuffle import shuffled_donors as donors_among
-from composer_replication.evaluation.hint_lift import shuffled_views as donors_of_views
 from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample
+from composer_replication.tokens.hint_donors import DonorSlot, shuffled_donors, shuffled_views
 
 RANDOM_REWARD_P = 0.3
 """How often random rewards are 1: about where the workshop's student stands, so that groups are as
@@ -84,7 +82,7 @@ def shuffle_hints(hints: Sequence[Hint], *, groups: Mapping[str, str], seed: int
     "take path", b gets "use cat"
     """
     places = [DonorSlot(hint=h.text, kind=h.kind, group=groups[h.site_id]) for h in hints]
-    donors = donors_among(places, seed=seed)
+    donors = shuffled_donors(places, seed=seed)
     given = [
         dataclasses.replace(h, text=hints[d].text, writer="placebo")
         for h, d in zip(hints, donors, strict=True)
@@ -171,7 +169,7 @@ def shuffle_views(examples: Sequence[TrainingExample], *, seed: int) -> list[Tra
     """Examples whose hint views carry each other's inserted ids; a view for which only its own are
     left is taken away."""
     spots = [(e, v) for e in examples for v in e.hints]
-    donors = donors_of_views([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed)
+    donors = shuffled_views([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed)
     given = iter([None if d is None else spots[d][1].hint_ids for d in donors])
 
     def changed(example: TrainingExample) -> tuple[HintView, ...]:

@@ -3,11 +3,11 @@ every channel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.core.errors import ConfigError
+from composer_replication.tokens.batch import check_forward_size, forward_sizes
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import Sampler
 
@@ -38,40 +38,6 @@ def check_train_plan(
     longest, name = max(
         forward_sizes(examples, pairs, layout=layout or settings.layout), default=(0, "")
     )
-    if longest > settings.micro_tokens:
-        raise ConfigError(
-            f"{name} is the longest item and needs {longest} tokens in one forward,"
-            f" train.micro_tokens is {settings.micro_tokens}",
-            fix=(
-                f"set train.micro_tokens = {longest} or more, or lower build.max_tokens and build"
-                " again"
-            ),
-        )
-
-
-def forward_sizes(
-    examples: Sequence[TrainingExample],
-    pairs: Sequence[PreferencePair] = (),
-    *,
-    layout: Literal["tree", "rows"] = "rows",
-) -> Iterator[tuple[int, str]]:
-    """How many tokens each item needs in one forward, and its name; the sizes are those that
-    micro-batches are cut by.
-
-    An example needs its row, a hint view its teacher row (hint and ids up to the target's end). A
-    pair needs two rows of its longer side in rows, its prefix and both sides in a tree.
-    """
-    for e in examples:
-        yield len(e.ids), f"example {e.id}"
-        yield from (
-            (len(v.hint_ids) + v.span[1], f"the teacher row of {v.site_id} in example {e.id}")
-            for v in e.hints
-        )
-    for p in pairs:
-        both = (
-            2 * max(len(p.chosen_ids), len(p.rejected_ids))
-            if layout == "rows"
-            else len(p.chosen_ids) + len(p.rejected_ids)
-        )
-        size = len(p.prefix_ids) * (2 if layout == "rows" else 1) + both
-        yield size, f"pair {p.id} (both sides)"
+    check_forward_size(
+        f"{name} is the longest item and", longest, micro_tokens=settings.micro_tokens
+    )

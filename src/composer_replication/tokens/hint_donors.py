@@ -1,5 +1,5 @@
-"""Which site's hint another site gets, where hints are shuffled: for the audit of hints and for the
-placebo of training.
+"""Which site's hint another site gets, if hints are shuffled: for the audit of hints, and for the
+placebo and the contrast of training.
 
 The shuffle is a permutation of the hints among the sites in which no site keeps its own text.
 Within that, donors of another kind and of another group (session or task) are preferred: a hint of
@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+
+from composer_replication.tokens.example import HintView
 
 _SAME_HINT, _SAME_KIND, _SAME_GROUP = 1000, 2, 1
 _SWEEPS = 30
@@ -69,3 +71,15 @@ def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | Non
         if not swapped:
             break
     return [j if cost(i, j) < _SAME_HINT else None for i, j in enumerate(donor)]
+
+
+def shuffled_views(
+    views: Sequence[HintView], sessions: Sequence[str], *, seed: int
+) -> list[int | None]:
+    """For each view the index of the view whose hint it gets; None where only its own text or
+    another rendering is left."""
+    places = [
+        DonorSlot(hint=v.hint_ids, kind=v.kind, group=group, form=v.rendering)
+        for v, group in zip(views, sessions, strict=True)
+    ]
+    return shuffled_donors(places, seed=seed)
