@@ -10,6 +10,7 @@ import pytest
 from composer_replication.core import site as site_module
 from composer_replication.core.config.data_settings import HintsSettings
 from composer_replication.core.config.train_settings import BuildSettings
+from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import (
     CATEGORIES,
     LM_CE_EXCLUDED,
@@ -23,6 +24,7 @@ from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.summary import summarise
 from composer_replication.report.funnel import site_chain
 from composer_replication.report.views import APART, MISTAKE, site_view
+from composer_replication.tokens.batch import check_forward_size
 from composer_replication.tokens.dataset import Skipped, build_examples
 from tests.test_names import package_files
 from tests.tokens.students import long_turns, renderer, session_of
@@ -107,3 +109,33 @@ def test_the_step_back_to_the_predicting_state_is_taken_in_one_place(repository_
         )
     ]
     assert [copy.split(":")[0] for copy in copies] == ["forward.py"], copies
+
+
+def test_what_does_not_fit_into_a_forward_is_refused_in_one_place(repository_root: Path) -> None:
+    """Every refusal says the same: what it is, what it needs, what train.micro_tokens is."""
+    texts = [
+        f"{path.name}: {node.value}"
+        for path in package_files(repository_root)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and "tokens in one forward, " in node.value
+    ]
+    assert texts == ["batch.py:  tokens in one forward, train.micro_tokens is "]
+    with pytest.raises(ConfigError, match=r"example e5 needs 9 tokens .* is 8"):
+        check_forward_size("example e5", 9, micro_tokens=8)
+
+
+def test_the_trainer_does_not_ask_the_judge_for_shuffled_hints(repository_root: Path) -> None:
+    """One shuffle, below both: tokens/hint_donors.py."""
+    training = repository_root / "src" / "composer_replication" / "training"
+    rooms = ("composer_replication.evaluation", "composer_replication.report")
+    importers = [
+        path.name
+        for path in sorted(training.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(rooms)
+        and path.parent.name != "warmup"
+    ]
+    assert importers == []
