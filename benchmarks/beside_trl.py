@@ -146,7 +146,7 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
             makers, num_groups=groups, size=size, sample=sample, label=f"{step}:"
         )
         scores = {r.session.id: float(i % 2) for i, r in enumerate(played.rollouts)}
-        advantage = group_advantages(played, how=(), seed=0, scores_of=scores)
+        advantage = group_advantages(played, how=(), seed=0, rewards_of=scores)
         examples = [
             example_of(r, advantage=advantage.get(r.session.id), views=()) for r in played.rollouts
         ]

@@ -1,5 +1,5 @@
-"""What a rollout is worth in training: scores, advantages by convention, staleness, and the words
-of health about flat steps."""
+"""The reward of a rollout in training: shaped rewards, advantages by convention, staleness, and
+what health says about flat steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer_replication.training import live as live_module
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import frozen
-from composer_replication.training.rewards import scores, start_kl
+from composer_replication.training.rewards import shaped_rewards, start_kl
 from composer_replication.training.world import TaskSource
 from tests.training.scripted import (
     careless_sample,
@@ -96,11 +96,11 @@ def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(
         < plain.facts["rollouts/score"]
         == plain.facts["rollouts/success"]
     )
-    worth = scores(
+    rewards_of = shaped_rewards(
         shaped.rollouts, PolicySettings.model_validate(policy), count=renderer().codec.count
     )
     for group in groups_of(shaped):
-        own = [worth[r.session.id] for r in group]
+        own = [rewards_of[r.session.id] for r in group]
         # else four times the same episode; otherwise no rollout is left out, whatever it did
         if len(set(own)) > 1:
             assert [weighed(shaped)[r.session.id] for r in group] == pytest.approx(
@@ -111,7 +111,7 @@ def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(
     assert len(weighed(shaped)) > len(weighed(plain))
 
 
-def test_the_longer_of_two_successes_is_worth_less(world: TaskSource) -> None:
+def test_the_longer_of_two_successes_has_the_lower_reward(world: TaskSource) -> None:
     rollout = next(r for r in played(world).rollouts if r.reward == 1.0)
     turns = rollout.session.turns
     longer = replace(
@@ -124,8 +124,8 @@ def test_the_longer_of_two_successes_is_worth_less(world: TaskSource) -> None:
         ),
     )
     settings = PolicySettings.model_validate({"length": {"weight": 0.1}})
-    worth = scores([rollout, longer], settings, count=renderer().codec.count)
-    assert worth["longer"] < worth[rollout.session.id] < 1.0
+    rewards_of = shaped_rewards([rollout, longer], settings, count=renderer().codec.count)
+    assert rewards_of["longer"] < rewards_of[rollout.session.id] < 1.0
 
 
 def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSource) -> None:
@@ -152,12 +152,12 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSo
         )
     same = start_kl(frozen(student), rollouts, pad_id=0, max_tokens=4096, device="cpu")
     assert all(abs(value) < 1e-3 for value in same.values())
-    worth = scores(rollouts, PolicySettings(kl=0.1), count=len, kl=found)
-    assert worth == pytest.approx(
+    rewards_of = shaped_rewards(rollouts, PolicySettings(kl=0.1), count=len, kl=found)
+    assert rewards_of == pytest.approx(
         {r.session.id: r.reward - 0.1 * found[r.session.id] for r in rollouts}
     )
     with pytest.raises(AlignmentError, match="was not measured"):
-        scores(rollouts, PolicySettings(kl=0.1), count=len)
+        shaped_rewards(rollouts, PolicySettings(kl=0.1), count=len)
 
 
 def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: TaskSource) -> None:

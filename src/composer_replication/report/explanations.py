@@ -83,7 +83,7 @@ ANSWERED = {
     "too_few_families": "fewer than two families answered",
 }
 
-FLAT = "all rollouts of the group earned the same: nothing to learn from their differences"
+FLAT = "all rollouts of the group have the same reward: nothing to learn from their differences"
 
 # What became of mistakes in rollouts that are not trained on, by the name of their metric.
 UNUSED = {

@@ -85,7 +85,7 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
         ("sites", "Sites", _sites(view, where, limits)),
         (
             "samples",
-            "Samples",
+            "Rollouts",
             _samples(view["samples"], limits) if view["samples"]["sessions"] else None,
         ),
         ("settings", "Settings, and how to run it again", _settings(view, limits)),
@@ -505,7 +505,7 @@ def _sites(view: Mapping[str, Any], where: str, limits: PageLimits) -> Html | No
 
 def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
     def one(session: Mapping[str, Any]) -> Html:
-        outcome = "" if session["outcome"] is None else f", outcome {session['outcome']:g}"
+        outcome = "" if session["outcome"] is None else f", reward {session['outcome']:g}"
         left = (
             el("p", plural(session["left_out"], "more turn"), cls="quiet")
             if session["left_out"]
@@ -516,7 +516,7 @@ def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
 
     left = f"; {samples['left_out']} more in the file" if samples["left_out"] else ""
     return join(
-        el("p", f"Sampled by the student at step {samples['step']}{left}."),
+        el("p", f"Some of the student's rollouts at step {samples['step']}{left}."),
         [one(session) for session in samples["sessions"]],
     )
 

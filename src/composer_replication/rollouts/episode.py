@@ -110,7 +110,7 @@ class Rollout:
 
     @property
     def reward(self) -> float:
-        """What the environment said the episode was worth."""
+        """The reward that the environment gave."""
         return self.session.outcome or 0.0
 
 
@@ -313,8 +313,7 @@ class Episode:
         )
 
     def score_episode(self) -> tuple[float, Mapping[str, float]]:
-        """What the environment says the episode was worth, and what it counted; asked only where it
-        did not fail before."""
+        """The environment's reward and measures; it is asked only if it did not fail before."""
         return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
 
     def _here(self, call: Callable[[], T]) -> Outcome[T]:
@@ -362,8 +361,8 @@ class Episode:
     def _reward(
         self, scored: Outcome[tuple[float, Mapping[str, float]]]
     ) -> tuple[float, dict[str, float]]:
-        """The reward and the measures; an environment that cannot say what an episode was worth has
-        failed it too."""
+        """The reward and the measures; an environment that cannot give them has failed its
+        episode too."""
         if self.ended in LOST:
             return 0.0, {}
         if scored.failure is not None or scored.value is None:

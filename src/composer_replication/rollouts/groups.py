@@ -1,4 +1,4 @@
-"""Groups of rollouts of one task, and what each is worth against the others.
+"""Groups of rollouts of one task, and the advantage of each over the others.
 
     sample = partial(sample_rollouts, model, renderer=renderer, settings=settings, author="my-student")
     result = sample_groups(tasks, num_groups=8, size=4, max_extra=8, sample=sample, label="step-3:")
@@ -45,7 +45,7 @@ class Group:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """What each rollout was worth."""
+        """The reward of each rollout."""
         return tuple(rollout.reward for rollout in self.rollouts)
 
     @property

@@ -43,8 +43,8 @@ class Tool:
 
 @dataclass(slots=True)
 class ToolEnv:
-    """One episode with these tools; a message without a call ends it, and `reward` says what the
-    student's messages were worth."""
+    """One episode with these tools; a message without a call ends it, and `reward` rates the
+    student's messages."""
 
     task_id: str
     opening: tuple[Turn, ...]
@@ -93,7 +93,7 @@ class ToolEnv:
         )
 
     def reward(self) -> float:
-        """What the messages were worth."""
+        """The reward of the messages; 0 if none of them ended the episode."""
         return self.reward_of(self.heard) if self.heard and not self.heard[-1].calls else 0.0
 
     def measures(self) -> Mapping[str, float]:

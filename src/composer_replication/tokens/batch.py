@@ -103,11 +103,11 @@ class Counts:
     sets add up.
 
     `rollouts` are the examples with an action whose advantage is not 0; `sampled_rollouts` also has
-    those of groups in which all were worth the same, where that is known (training/step.py sets
-    it), and is what Dr.GRPO's sum is divided by. `policy_tokens` are those of all actions,
-    advantage 0 or not: what an objective with a mean over tokens divides by. `hint_weight` is the
-    sum of the views' difficulties over their tokens, `hint_view_weight` over the views;
-    `credited_tokens` are the action tokens that stand in a hint view.
+    those of groups with equal rewards, if that is known (training/step.py sets it), and is what
+    Dr.GRPO's sum is divided by. `policy_tokens` are those of all actions, advantage 0 or not: what
+    an objective with a mean over tokens divides by. `hint_weight` is the sum of the views'
+    difficulties over their tokens, `hint_view_weight` over the views; `credited_tokens` are the
+    action tokens that stand in a hint view.
     Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12,
     hint_tokens=48, hint_views=2)
     """

@@ -201,7 +201,7 @@ class HintView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledMessage:
-    """A message that our own student sampled, and what it was worth: the policy channel's input.
+    """A message that our own student sampled, and its advantage: the policy channel's input.
 
     `logprobs` are those of the sampler, one per token of the span; `advantage` is the same for all
     of them.

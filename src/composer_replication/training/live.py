@@ -51,7 +51,7 @@ from composer_replication.tokens.example import HintView, SampledMessage, Traini
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.objectives import SCALED
 from composer_replication.training.placebo import null_hints, null_rewards
-from composer_replication.training.rewards import scores
+from composer_replication.training.rewards import shaped_rewards
 from composer_replication.training.rollout_hints import draw_messages, hint_rollouts, view_metrics
 from composer_replication.training.rollout_metrics import rollout_facts
 from composer_replication.training.world import TaskSource
@@ -153,14 +153,14 @@ class RolloutSource:
             "rollouts/stale": len(complete.rollouts) - len(groups.rollouts),
         }
         measured = kl(groups.rollouts) if kl is not None and train.policy.kl else None
-        scores_of = scores(
+        rewards_of = shaped_rewards(
             groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured
         )
         advantage = group_advantages(
             groups,
             how=train.placebo,
             seed=self._seed(f"rewards:{step}"),
-            scores_of=scores_of,
+            rewards_of=rewards_of,
             scaled=train.policy.objective in SCALED,
         )
         hinted = self._hinted(groups.rollouts, step=step)
@@ -175,7 +175,7 @@ class RolloutSource:
             rollouts=sampled.rollouts,
             facts={
                 **rollout_facts(sampled, advantage),
-                **_reward_metrics(scores_of, measured),
+                **_reward_metrics(rewards_of, measured),
                 **told,
                 **hinted.facts,
                 **no_difficulty,
@@ -282,22 +282,22 @@ def group_advantages(
     *,
     how: Sequence[str],
     seed: int,
-    scores_of: Mapping[str, float] | None = None,
+    rewards_of: Mapping[str, float] | None = None,
     scaled: bool = False,
 ) -> dict[str, float]:
     """The advantage of each rollout by session id; rollouts of flat groups have none.
 
-    `scores_of` are the scores of training/rewards.py; None = the rewards. `scaled` divides by the
-    group's standard deviation. With a placebo the scores of the step are nulled first, and which
-    groups are flat is decided by what they are then.
+    `rewards_of` are the shaped rewards of training/rewards.py; None = the environment's. `scaled`
+    divides by the group's standard deviation. With a placebo the rewards of the step are nulled
+    first, and which groups are flat is decided by what they are then.
     """
     found: dict[str, float] = {}
     members: Sequence[Group] = (*groups.groups, *groups.flat)
     given = [
         (
             group.rewards
-            if scores_of is None
-            else tuple(scores_of[r.session.id] for r in group.rollouts)
+            if rewards_of is None
+            else tuple(rewards_of[r.session.id] for r in group.rollouts)
         )
         for group in members
     ]
@@ -354,9 +354,9 @@ def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
 
 
 def _reward_metrics(
-    scores_of: Mapping[str, float], kl: Mapping[str, float] | None
+    rewards_of: Mapping[str, float], kl: Mapping[str, float] | None
 ) -> dict[str, float]:
-    facts = {"rollouts/score": sum(scores_of.values()) / max(1, len(scores_of))}
+    facts = {"rollouts/score": sum(rewards_of.values()) / max(1, len(rewards_of))}
     return (
         facts if kl is None else facts | {"rollouts/kl_start": sum(kl.values()) / max(1, len(kl))}
     )

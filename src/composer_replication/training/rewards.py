@@ -1,11 +1,11 @@
-"""What a rollout is worth to the policy: the environment's reward, less its length and its drift,
-with behaviour rewards.
+"""The shaped reward of a rollout, from which its advantage is computed: the environment's reward,
+less its length and its drift, with behaviour rewards.
 
-    score = reward - length.weight * C(x) + sum of weight * behaviour - kl * sum(log p - log p_start)
+    shaped reward = reward - length.weight * C(x) + sum of weight * behaviour - kl * sum(log p - log p_start)
 
-The environment's reward alone stays the measure of success. Every rollout has a score: one that was
-lost to its environment, was cut off or holds nothing but invalid calls is scored like any other,
-and none is dropped.
+The environment's reward alone stays the measure of success. Every rollout has a shaped reward: one
+that was lost to its environment, was cut off or holds nothing but invalid calls counts like any
+other, and none is dropped.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.reference import Reference, score_chunks
 
 
-def scores(
+def shaped_rewards(
     rollouts: Sequence[Rollout],
     settings: PolicySettings,
     *,
     count: Callable[[str], int],
     kl: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """The score of each rollout by session id; `kl` is that of `start_kl`. Raises AlignmentError
+    """The shaped reward of each rollout by session id; `kl` is that of `start_kl`. Raises AlignmentError
     where it is needed and a rollout has none.
 
     Example: reward 1, two invalid calls at weight 0.1 and no penalty -> 0.8
     """
     found: dict[str, float] = {}
     for rollout in rollouts:
-        name, score = rollout.session.id, rollout.reward
+        name, reward = rollout.session.id, rollout.reward
         if settings.length.weight:
-            score -= length_penalty(rollout.session, settings.length, count=count)
-        score += behaviour_reward(rollout.session, settings.behaviours)
+            reward -= length_penalty(rollout.session, settings.length, count=count)
+        reward += behaviour_reward(rollout.session, settings.behaviours)
         if settings.kl:
             if kl is None or name not in kl:
                 raise AlignmentError(
                     "the KL to the start is part of the reward, but was not measured", where=name
                 )
-            score -= settings.kl * kl[name]
-        found[name] = score
+            reward -= settings.kl * kl[name]
+        found[name] = reward
     return found
 
 

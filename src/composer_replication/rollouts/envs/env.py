@@ -1,5 +1,5 @@
-"""What an environment is: it opens a task, answers the student's messages, and says at the end what
-they were worth.
+"""What an environment is: it opens a task, answers the student's messages, and gives a reward at
+the end.
 
     env = make(task)                          # single use: one object, one episode
     opening = env.open()                      # Opening(turns=(system, human), tools=(ToolSpec(...), ...))
@@ -67,7 +67,7 @@ class Env(Protocol):
         ...
 
     def reward(self) -> float:
-        """What the episode was worth, between 0 and 1; 0 where it did not finish."""
+        """The reward of the episode, between 0 and 1; 0 if it did not finish."""
         ...
 
     def measures(self) -> Mapping[str, float]:
