@@ -51,7 +51,13 @@ class Owner:
     def is_at_work(self) -> bool:
         """Whether it runs on this machine; False for one of another machine, of which nobody knows
         here."""
-        return self.host == platform.node() and is_alive(self.pid) and began(self.pid) == self.began
+        return self.host == platform.node() and is_running(self.pid, self.began)
+
+
+def is_running(pid: int, began_at: str) -> bool:
+    """Whether the process of this machine that has this id and began then still runs: ids are used
+    again, so that the number alone says nothing."""
+    return is_alive(pid) and began(pid) == began_at
 
 
 def began(pid: int) -> str:
@@ -119,15 +125,22 @@ def _busy(folder: Path, *, what: str) -> BusyError:
 
 def _taken(folder: Path, descriptor: int | None) -> bool:
     """Whether nobody holds the folder; from then on we do."""
-    if fcntl is not None and descriptor is not None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # a file system without locks
-    return owner_of(folder) is None
+    locked = None if descriptor is None else try_lock(descriptor)
+    return owner_of(folder) is None if locked is None else locked
+
+
+def try_lock(descriptor: int) -> bool | None:
+    """Lock an open file or folder until its process ends, however it ends; False if another process
+    holds it, None if the system or its file system has no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def _read(folder: Path) -> Owner | None:

@@ -149,6 +149,27 @@ class Teacher(Protocol):
         ...
 
 
+class FreeTeacher:
+    """What all teachers that cost nothing have in common, e.g. one that answers from a file: no price
+    and no tokens to book. Unless it says what decides its answers, they are not kept."""
+
+    __slots__ = ()
+
+    @property
+    def price(self) -> Price:
+        """Free of charge."""
+        return FREE
+
+    @property
+    def identity(self) -> Mapping[str, JSON]:
+        """Empty: its answers are not kept."""
+        return {}
+
+    def most_input_tokens(self, request: Request) -> int:
+        """Nothing is booked for it."""
+        return 0
+
+
 def worst_usd(teacher: Teacher, request: Request) -> float:
     """The most that one attempt can cost: every token of the prompt at full price, and the longest
     answer."""

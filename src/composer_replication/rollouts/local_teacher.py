@@ -22,7 +22,7 @@ from composer_replication.core.config.student_settings import StudentSettings
 from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ComposerError, ConfigError, TeacherError
 from composer_replication.core.jsonl import dumps
-from composer_replication.core.teacher import FREE, Price, Request, TeacherReply, Usage
+from composer_replication.core.teacher import FreeTeacher, Request, TeacherReply, Usage
 from composer_replication.core.trace import Block, Opaque, ToolCall, Turn
 from composer_replication.models.load_student import load_student
 from composer_replication.rollouts.envs.env import Opening
@@ -58,7 +58,7 @@ class _PromptEnv:
         """Nothing is held."""
 
 
-class LocalTeacher:
+class LocalTeacher(FreeTeacher):
     """See the head of this module. Raises ConfigError for a model or template that cannot be used,
     when it is first asked."""
 
@@ -69,18 +69,9 @@ class LocalTeacher:
         self._loaded: tuple[Any, Renderer] | None = None
 
     @property
-    def price(self) -> Price:
-        """Free of charge."""
-        return FREE
-
-    @property
     def identity(self) -> Mapping[str, Any]:
         """The model by name; a folder whose weights change needs another name."""
         return {"kind": "local", "model": self.settings.model}
-
-    def most_input_tokens(self, request: Request) -> int:
-        """Nothing is booked for it."""
-        return 0
 
     async def ask(self, request: Request) -> TeacherReply:
         """One message of the model; raises TeacherError where the prompt cannot be rendered or does

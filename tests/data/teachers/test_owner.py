@@ -55,7 +55,7 @@ def test_what_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
 def test_without_locks_of_the_system_the_name_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("composer_replication.data.teachers.owner.fcntl", None)
+    monkeypatch.setattr("composer_replication.core.lock.fcntl", None)
     lock = tmp_path / ".replay.lock"
     lock.write_text(new_owner())
     with pytest.raises(DataError, match="remove this file"), held_alone(lock, what="replay"):

@@ -18,12 +18,7 @@ from pathlib import Path
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder
-from composer_replication.core.lock import began
-
-try:
-    import fcntl
-except ImportError:  # Windows: who holds a file is told by its owner's name alone
-    fcntl = None
+from composer_replication.core.lock import began, is_running, try_lock
 
 _NAME = re.compile(r".+:\d+:\d*:[0-9a-f]+")
 
@@ -40,13 +35,7 @@ def owner_is_alive(owner: str) -> bool | None:
     host, pid, since, _ = owner.rsplit(":", 3)
     if host != _host() or sys.platform == "win32":  # there, signal 0 would end the process
         return None
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it runs, as another user
-    return began(int(pid)) == since
+    return is_running(int(pid), since)
 
 
 def _host() -> str:
@@ -56,10 +45,12 @@ def _host() -> str:
 @contextmanager
 def held_alone(path: Path, *, what: str) -> Iterator[None]:
     """While the block runs no other process holds this file; raises DataError, which names the
-    process, where one does.
+    process, if one does.
 
-    The file is removed at the end. One that a dead process left is taken over; where that cannot be
-    known it has to be removed by hand.
+    The file is removed at the end. One that a dead process left is taken over. Money is at stake
+    here, so an owner of whom nobody knows whether it lives (it is of another machine, and the file
+    system has no locks) holds the file until somebody removes it: core.lock.only_one, which guards
+    files of our own, takes such a folder over.
     Example: with held_alone(Path("recompose/.replay.lock"), what="replay"): ...
     """
     make_folder(path.parent)
@@ -93,12 +84,7 @@ def _claimed(path: Path, what: str) -> int:
 
 def _is_free(descriptor: int, owner: str) -> bool:
     """Whether nobody holds an open file; from then on we do."""
-    if fcntl is not None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # a file system without locks
-    return not _NAME.fullmatch(owner) or owner_is_alive(owner) is False
+    locked = try_lock(descriptor)
+    if locked is None:
+        return not _NAME.fullmatch(owner) or owner_is_alive(owner) is False
+    return locked

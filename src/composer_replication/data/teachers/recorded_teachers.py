@@ -13,32 +13,21 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from composer_replication.core.codec import read_answers
 from composer_replication.core.errors import DataError, TeacherError
 from composer_replication.core.site import Answer
-from composer_replication.core.teacher import FREE, REFUSED, Price, Request, TeacherReply, Usage
+from composer_replication.core.teacher import REFUSED, FreeTeacher, Request, TeacherReply, Usage
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedTeacher:
+class RecordedTeacher(FreeTeacher):
     """One teacher of a file: its answers by place. They were paid for when they were given."""
 
     name: str
     family: str
     answers: Mapping[str, Answer]
     provider: str = "recorded"
-    price: Price = FREE
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Empty: the file keeps them."""
-        return {}
-
-    def most_input_tokens(self, request: Request) -> int:
-        """It reads no tokens."""
-        return 0
 
     async def ask(self, request: Request) -> TeacherReply:
         """The answer of the file to the place that the request is about; raises TeacherError where

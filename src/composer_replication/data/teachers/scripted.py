@@ -6,16 +6,15 @@ author="oracle", blocks=(Text("Done."),)))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from composer_replication.core.teacher import FREE, Price, Request, TeacherReply
+from composer_replication.core.teacher import FreeTeacher, Request, TeacherReply
 from composer_replication.core.trace import Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Scripted:
+class Scripted(FreeTeacher):
     """Answers with `act(request)`, free of charge; its answers are not kept, because only the
     function knows what they depend on."""
 
@@ -23,16 +22,6 @@ class Scripted:
     family: str
     act: Callable[[Request], Turn]
     provider: str = "scripted"
-    price: Price = FREE
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Empty: nothing is kept."""
-        return {}
-
-    def most_input_tokens(self, request: Request) -> int:
-        """It reads no tokens."""
-        return 0
 
     async def ask(self, request: Request) -> TeacherReply:
         """What the function says."""
