@@ -10,7 +10,6 @@ Checkpoints of earlier schemas have no checksums; they are read as they are.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -19,7 +18,7 @@ from typing import Any
 
 from composer_replication.core.errors import DamagedError, DataError
 from composer_replication.core.files import write_text
-from composer_replication.core.rundir import RunDir
+from composer_replication.core.rundir import RunDir, sha256_of
 
 TRAINER, SUMS = "trainer.json", "SHA256SUMS"
 SCHEMA, UNSEALED = 4, 3
@@ -34,7 +33,8 @@ def seal(folder: Path) -> None:
     write_text(
         folder / SUMS,
         "".join(
-            f"{_sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in _sealed(folder)
+            f"{sha256_of(path)}  {path.relative_to(folder).as_posix()}\n"
+            for path in _sealed(folder)
         ),
     )
 
@@ -69,7 +69,7 @@ def damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
         path = folder / name
         if not path.is_file():
             found.append(f"{name} is missing")
-        elif _sha256(path) != sha256:
+        elif sha256_of(path) != sha256:
             found.append(
                 f"{name} is empty"
                 if not path.stat().st_size
@@ -165,8 +165,3 @@ def read_trainer(folder: Path) -> dict[str, Any]:
 def _sealed(folder: Path) -> list[Path]:
     """The files that a checksum stands for: all but that of the checksums."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

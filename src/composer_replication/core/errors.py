@@ -192,3 +192,12 @@ def need(module: str, *, extra: str) -> ModuleType:
             f"this needs the Python package {module.split('.')[0]!r}, which is not installed",
             fix=install_fix(extra),
         ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what a library's exception says, or its name if it says nothing.
+
+    >>> first_line(OSError("no such model\\nsee https://...")), first_line(KeyError())
+    ('no such model', 'KeyError')
+    """
+    return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from composer_replication.core.config.student_settings import StudentSettings
-from composer_replication.core.errors import ConfigError, need
+from composer_replication.core.errors import ConfigError, first_line, need
 from composer_replication.models.forward import check_projection
 from composer_replication.models.tiny import make_tiny
 
@@ -91,7 +91,7 @@ def _from_pretrained(settings: StudentSettings) -> Any:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"cannot load {settings.model!r}: {_first_line(error)}",
+            f"cannot load {settings.model!r}: {first_line(error)}",
             where="student.model",
             fix=_FIX_NAME,
         ) from error
@@ -113,11 +113,7 @@ def _with_lora(model: Any, settings: StudentSettings, *, seed: int) -> Any:
             return peft.get_peft_model(model, config)
         except ValueError as error:
             raise ConfigError(
-                f"no LoRA for {settings.model!r}: {_first_line(error)}",
+                f"no LoRA for {settings.model!r}: {first_line(error)}",
                 where="student.lora",
                 fix="set rank = 0",
             ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

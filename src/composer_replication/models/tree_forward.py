@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from composer_replication.core.errors import ConfigError, need
+from composer_replication.core.errors import ConfigError, first_line, need
 from composer_replication.models.forward import decoder_of, final_hidden, scoring
 from composer_replication.models.tree_attention import (
     NAME,
@@ -146,10 +146,7 @@ def why_not_tree(model: Any) -> str:
     try:
         gap = _difference(model)
     except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
-        return (
-            f"{name} cannot run over a tree:"
-            f" {str(error).splitlines()[0] if str(error) else repr(error)}"
-        )
+        return f"{name} cannot run over a tree: {first_line(error)}"
     return (
         f"{name} computes other values for a tree than for its rows (they differ by {gap:.1e})"
         if gap > _tolerance(model)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from composer_replication.core.harmless import harmless
@@ -122,6 +122,16 @@ def table(
         role="group",
         aria_label=caption or "table",
     )
+
+
+def listed_counts(rows: Sequence[tuple[str, int]], *, most: int) -> str:
+    """The first counts in words, and how many more there are.
+
+    >>> listed_counts([("Edit", 9), ("Read", 2), ("Bash", 1)], most=2)
+    'Edit 9, Read 2, and 1 more'
+    """
+    shown = ", ".join(f"{name} {n}" for name, n in rows[:most])
+    return shown + (f", and {len(rows) - most} more" if len(rows) > most else "")
 
 
 def plural(count: int, noun: str) -> str:

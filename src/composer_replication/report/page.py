@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.core.errors import DataError
 from composer_replication.report.charts import bar
-from composer_replication.report.html import Child, Html, el, join, table
+from composer_replication.report.html import Child, Html, el, join, listed_counts, table
 from composer_replication.report.sites_section import PageLimits, cut_end
 
 MAX_BYTES = 2_000_000
@@ -171,15 +171,8 @@ def reading(ingest: Mapping[str, Any] | None) -> Html:
         )
     rows = [
         ("files", ingest["files"]),
-        ("secrets and words removed", _told(ingest["removed"])),
-        ("records of unknown types", _told(ingest["unknown"])),
+        ("secrets and words removed", listed_counts(list(ingest["removed"].items()), most=6)),
+        ("records of unknown types", listed_counts(list(ingest["unknown"].items()), most=6)),
         ("damaged lines", ingest["damaged_lines"]),
     ]
     return facts([(name, value if value not in ("", 0) else "none") for name, value in rows])
-
-
-def _told(counts: Mapping[str, int]) -> str:
-    rows = list(counts.items())
-    return ", ".join(f"{name} {n}" for name, n in rows[:6]) + (
-        f", and {len(rows) - 6} more" if len(rows) > 6 else ""
-    )

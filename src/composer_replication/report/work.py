@@ -27,6 +27,7 @@ from composer_replication.report.funnel import (
     read_skipped,
     site_chain,
 )
+from composer_replication.report.html import listed_counts
 from composer_replication.report.views import site_view
 
 UNKNOWN = "unknown"
@@ -236,10 +237,7 @@ def _sorted(counts: Counter[Any]) -> list[tuple[Any, int]]:
 
 def _told(counts: Counter[str], *, most: int = 4) -> str:
     """Counts in words, e.g. "Edit 9, Read 2"."""
-    rows = _sorted(counts)
-    return ", ".join(f"{name} {n}" for name, n in rows[:most]) + (
-        f", and {len(rows) - most} more" if len(rows) > most else ""
-    )
+    return listed_counts(_sorted(counts), most=most)
 
 
 def _skip(key: str, count: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.core.errors import ConfigError, RenderError, need
+from composer_replication.core.errors import ConfigError, RenderError, first_line, need
 from composer_replication.tokens.example import Span
 
 # forget encoded runs past this many characters: about one very long session
@@ -46,8 +46,7 @@ def load_tokenizer(name_or_folder: str) -> Any:
         return transformers.AutoTokenizer.from_pretrained(name_or_folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"no tokenizer can be loaded from {name_or_folder!r}:"
-            f" {str(error).splitlines()[0] if str(error) else error!r}",
+            f"no tokenizer can be loaded from {name_or_folder!r}: {first_line(error)}",
             where="student.model",
             fix=(
                 "give a folder that holds tokenizer.json and tokenizer_config.json, or a hub name"

@@ -14,7 +14,7 @@ import inspect
 import os
 from typing import Any
 
-from composer_replication.core.errors import ConfigError, install_fix, need
+from composer_replication.core.errors import ConfigError, first_line, install_fix, need
 from composer_replication.tokens.renderer import Renderer
 
 LOWEST, BELOW = (1, 16), (1, 17)
@@ -134,7 +134,7 @@ def teach_to_read_calls(tokenizer: Any, renderer: Renderer) -> None:
         if reader is None:
             fix = (
                 "use a model of a family known here, or set tokenizer.response_template"
-                f" ({str(error).splitlines()[0]})"
+                f" ({first_line(error)})"
             )
             raise ConfigError(
                 "TRL cannot read the tool calls of this chat template",
