@@ -24,8 +24,8 @@ from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.summary import summarise
 from composer_replication.report.funnel import site_chain
 from composer_replication.report.views import APART, MISTAKE, site_view
-from composer_replication.tokens.batch import check_forward_size
 from composer_replication.tokens.dataset import Skipped, build_examples
+from composer_replication.tokens.forward_size import check_forward_size
 from tests.test_names import package_files
 from tests.tokens.students import long_turns, renderer, session_of
 
@@ -121,7 +121,7 @@ def test_what_does_not_fit_into_a_forward_is_refused_in_one_place(repository_roo
         and isinstance(node.value, str)
         and "tokens in one forward, " in node.value
     ]
-    assert texts == ["batch.py:  tokens in one forward, train.micro_tokens is "]
+    assert texts == ["forward_size.py:  tokens in one forward, train.micro_tokens is "]
     with pytest.raises(ConfigError, match=r"example e5 needs 9 tokens .* is 8"):
         check_forward_size("example e5", 9, micro_tokens=8)
 

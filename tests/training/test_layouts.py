@@ -20,13 +20,14 @@ from composer_replication.core.errors import ConfigError
 from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.models import tree_forward as tree_module
 from composer_replication.models.load_student import Student, load_student
-from composer_replication.tokens.batch import collate, forward_sizes
+from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import (
     HintView,
     PreferencePair,
     SampledMessage,
     TrainingExample,
 )
+from composer_replication.tokens.forward_size import forward_sizes
 from composer_replication.tokens.tree import Forest
 from composer_replication.training import passes as passes_module
 from composer_replication.training.loop import train

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.losses.channel import CHANNELS
-from composer_replication.tokens.batch import forward_sizes, micro_batches
+from composer_replication.tokens.batch import micro_batches
+from composer_replication.tokens.forward_size import forward_sizes
 from composer_replication.training.batch_sampler import Sampler, share
 from composer_replication.training.health import ChannelStep, Health
 from composer_replication.training.identity import data_sha256, weights_sha256

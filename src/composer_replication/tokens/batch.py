@@ -12,14 +12,14 @@ lengths, so the pad id may well be a token of the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from composer_replication.core.errors import AlignmentError, ConfigError
+from composer_replication.core.errors import AlignmentError
 from composer_replication.models.forward import predictors
 from composer_replication.tokens.example import (
     HintView,
@@ -28,6 +28,7 @@ from composer_replication.tokens.example import (
     Span,
     TrainingExample,
 )
+from composer_replication.tokens.forward_size import check_forward_size, forward_sizes, pair_size
 
 Item = TypeVar("Item")
 
@@ -333,7 +334,7 @@ def micro_batches(
     for size, name in forward_sizes(examples, pairs):
         check_forward_size(name, size, micro_tokens=micro_tokens)
     example_parts = _pack([(len(e.ids), e) for e in examples], micro_tokens)
-    pair_parts = _pack([(_pair_size(p, layout="rows"), p) for p in pairs], micro_tokens)
+    pair_parts = _pack([(pair_size(p, layout="rows"), p) for p in pairs], micro_tokens)
     num = max(len(example_parts), len(pair_parts))
     return [
         (
@@ -342,53 +343,6 @@ def micro_batches(
         )
         for i in range(num)
     ]
-
-
-def forward_sizes(
-    examples: Sequence[TrainingExample],
-    pairs: Sequence[PreferencePair] = (),
-    *,
-    layout: Literal["tree", "rows"] = "rows",
-) -> Iterator[tuple[int, str]]:
-    """How many tokens each item needs in one forward, and its name; the sizes are those that
-    micro-batches are cut by.
-
-    An example needs its row, a hint view its teacher row (hint and ids up to the target's end). A
-    pair needs two rows of its longer side in rows, its prefix and both sides in a tree.
-    """
-    for e in examples:
-        yield len(e.ids), f"example {e.id}"
-        yield from (
-            (len(v.hint_ids) + v.span[1], f"the teacher row of {v.site_id} in example {e.id}")
-            for v in e.hints
-        )
-    for p in pairs:
-        yield _pair_size(p, layout=layout), f"pair {p.id} (both sides)"
-
-
-def _pair_size(pair: PreferencePair, *, layout: Literal["tree", "rows"]) -> int:
-    chosen, rejected = len(pair.chosen_ids), len(pair.rejected_ids)
-    if layout == "rows":
-        return 2 * (len(pair.prefix_ids) + max(chosen, rejected))
-    return len(pair.prefix_ids) + chosen + rejected
-
-
-def check_forward_size(
-    what: str,
-    size: int,
-    *,
-    micro_tokens: int,
-    remedy: str = "lower build.max_tokens and build again",
-) -> None:
-    """Raise ConfigError if `what` needs more tokens in one forward than train.micro_tokens.
-
-    Example: check_forward_size("example e5", 4096, micro_tokens=2048)
-    """
-    if size > micro_tokens:
-        raise ConfigError(
-            f"{what} needs {size} tokens in one forward, train.micro_tokens is {micro_tokens}",
-            fix=f"set train.micro_tokens = {size} or more, or {remedy}",
-        )
 
 
 def _pack(sized: list[tuple[int, Item]], micro_tokens: int) -> list[list[Item]]:

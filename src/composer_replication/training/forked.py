@@ -35,8 +35,8 @@ from composer_replication.rollouts.fork import (
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
-from composer_replication.tokens.batch import check_forward_size
 from composer_replication.tokens.example import HintView, TrainingExample, TurnSpan
+from composer_replication.tokens.forward_size import check_forward_size
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.batch_sampler import drawn
 

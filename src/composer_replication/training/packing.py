@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from composer_replication.tokens.batch import check_forward_size
 from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.tokens.forward_size import check_forward_size
 from composer_replication.tokens.tree import Forest, Grower, TreeCost
 
 Micro = tuple[list[TrainingExample], list[PreferencePair]]

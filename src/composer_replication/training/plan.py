@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.tokens.batch import check_forward_size, forward_sizes
 from composer_replication.tokens.example import PreferencePair, TrainingExample
+from composer_replication.tokens.forward_size import check_forward_size, forward_sizes
 from composer_replication.training.batch_sampler import Sampler
 
 
