@@ -11,6 +11,7 @@ import pytest
 import composer_replication
 from composer_replication.compat.names import MODULES, TO_COME
 from composer_replication.data.curate.recipe import BY_MEANING, RUN_CODE, SHIPPED
+from tests.public_names import public_homes
 
 QUOTED = re.compile(r"`([^`]+)`")
 
@@ -96,10 +97,11 @@ def test_the_page_names_every_recipe_that_ships(repository_root: Path) -> None:
 
 def test_every_name_of_the_guide_that_is_exported_has_a_row(repository_root: Path) -> None:
     told = {name for names, *_ in rows(repository_root) for name in names_of(names)}
-    homes = [
-        home
-        for home in composer_replication._HOMES
-        if home.endswith(".guide") or home == "data.teachers.defaults"
-    ]
-    exported = {name for home in homes for name in composer_replication._HOMES[home].split()}
+    exported = {
+        name
+        for home, names in public_homes().items()
+        if home.startswith("compat.") or home == "data.teachers.defaults"
+        for name in names
+    }
+    assert len(exported) > 20
     assert exported - {"LossComponents"} <= told and "ComposerReplicationTrainer" in told
