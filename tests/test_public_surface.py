@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -48,10 +49,10 @@ def test_names_of_the_ground_floor_work_without_torch() -> None:
     resolves."""
     names = [
         name
-        for home, group in composer_replication._HOMES.items()
-        if home.startswith(TORCH_FREE)
-        for name in group.split()
+        for name, home in composer_replication._homes().items()
+        if home.removeprefix("composer_replication.").startswith(TORCH_FREE)
     ]
+    assert len(names) > 30
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "numpy", "accelerate")))
@@ -61,6 +62,33 @@ for name in {names!r}:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_type_checker_knows_every_public_name(repository_root: Path, tmp_path: Path) -> None:
+    """Without the stub, a name of a lazy module has no type and a misuse of it passes unseen."""
+    package = repository_root / "src" / "composer_replication"
+    assert (package / "py.typed").exists()
+    user = tmp_path / "user.py"
+    names = composer_replication.PUBLIC_NAMES
+    user.write_text(
+        "import composer_replication as c\n"
+        + "".join(f"reveal_type(c.{name})\n" for name in names)
+        + "c.Price(nonsense=1)\n",
+        "utf-8",
+    )
+    settings = tmp_path / "pyrightconfig.json"
+    settings.write_text(json.dumps({"extraPaths": [str(package.parent)], "include": ["user.py"]}))
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--outputjson", "-p", str(settings)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    types = [one["message"] for one in found if one["severity"] == "information"]
+    errors = [one["message"] for one in found if one["severity"] == "error"]
+    assert len(types) == len(names) and not [text for text in types if 'is "Unknown"' in text]
+    assert [text for text in errors if "nonsense" in text] and len(errors) <= 2
 
 
 def test_dir_lists_the_public_names() -> None:

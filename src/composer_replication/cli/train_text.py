@@ -216,9 +216,9 @@ def show_event(job: Job, event: Mapping[str, Any]) -> None:
 def event_text(event: Mapping[str, Any]) -> str:
     """An event in one line, its numbers to four digits.
 
-    >>> event_text({"t": 1.0, "kind": "drift", "step": 5, "measure": "rollouts/entropy", "value": 0.0123685909, "start": 0.005})
-    'drift: step 5, measure rollouts/entropy, value 0.01237, start 0.005 (a warning, nothing is
-    stopped)'
+    >>> event = {"kind": "drift", "step": 5, "measure": "entropy", "value": 0.0123685909}
+    >>> event_text({"t": 1.0, **event, "start": 0.005})
+    'drift: step 5, measure entropy, value 0.01237, start 0.005 (a warning, nothing is stopped)'
     """
     told = [
         f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"

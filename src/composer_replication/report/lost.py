@@ -25,9 +25,9 @@ def lost_rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row for each way in which something was lost; nothing for a run without live rollouts or
     without losses.
 
-    >>> lost_rows([{"rollouts/episodes": 8.0, "lost/env_error": 2, "rollouts/cut_off": 0.25}])[0]
-    {'name': 'lost/env_error', 'what': 'the environment failed or gave no answer', 'count': 2, 'of':
-    8, 'cost': 'reward 0, scored'}
+    >>> row = lost_rows([{"rollouts/episodes": 8.0, "lost/env_error": 2, "rollouts/cut_off": 0.25}])[0]
+    >>> row["name"], row["what"], row["count"], row["of"], row["cost"]
+    ('lost/env_error', 'the environment failed or gave no answer', 2, 8, 'reward 0, scored')
     """
     played = [line for line in metrics if line.get(EPISODES)]
     episodes = round(sum(line[EPISODES] for line in played))
