@@ -14,8 +14,8 @@ import json
 import time
 from pathlib import Path
 
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.training.warmup.make import make_student
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.warmup.make import make_student
 
 EVERY = 50
 

@@ -77,7 +77,7 @@ _HOMES: dict[str, str] = {
     "rollouts.envs.env": "Env Opening Reply",
     "rollouts.episode": "Rollout",
     "rollouts.groups": "sample_groups",
-    "rollouts.record_episodes": "record_logs",
+    "workshop.record_episodes": "record_logs",
     "rollouts.sampler": "Sampling sample_rollouts",
     "evaluation.hint_lift": "audit_hints",
     "evaluation.players": "play_all player_of start_of",
@@ -86,7 +86,7 @@ _HOMES: dict[str, str] = {
     "training.backends.trl": "ComposerReplicationConfig ComposerReplicationTrainer",
     "training.live": "RolloutSource",
     "training.loop": "train",
-    "training.world": "TaskSource open_world",
+    "rollouts.task_source": "TaskSource open_world",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 PUBLIC_NAMES = tuple(sorted(_HOME_OF))

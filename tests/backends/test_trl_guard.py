@@ -13,9 +13,6 @@ import torch
 
 from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.core.trace import ToolCall
-from composer_replication.rollouts.envs.workshop.as_tools import OVER, TOOLS, task_row
-from composer_replication.rollouts.envs.workshop.lessons import Reckoner
-from composer_replication.rollouts.envs.workshop.sandbox import SandboxRun
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training import rollback as guard_module
@@ -25,6 +22,9 @@ from composer_replication.training.backends.trl_guard import LOST, WatchedTools,
 from composer_replication.training.backends.trl_rollouts import record_rollout
 from composer_replication.training.live import RolloutSource
 from composer_replication.training.rollout_metrics import Drift
+from composer_replication.workshop.as_tools import OVER, TOOLS, task_row
+from composer_replication.workshop.lessons import Reckoner
+from composer_replication.workshop.sandbox import SandboxRun
 from tests.backends.test_trl_rollouts import EPISODE, MISSING, answered, played, said
 from tests.backends.test_trl_tools import SEED, solve
 

@@ -12,21 +12,21 @@ from transformers.utils.chat_template_utils import get_json_schema
 
 from composer_replication.core.errors import ConfigError, SessionError
 from composer_replication.core.trace import HARNESS, HUMAN, Text, Turn
-from composer_replication.rollouts.envs.workshop.as_tools import (
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.as_tools import (
     OVER,
     TOOLS,
     WorkshopTools,
     plain_tools,
     task_row,
 )
-from composer_replication.rollouts.envs.workshop.lessons import Reckoner
-from composer_replication.rollouts.envs.workshop.tasks import make_task
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.workshop.lessons import Reckoner
+from composer_replication.workshop.tasks import make_task
+from composer_replication.workshop.vocabulary import (
     LEGACY_READER,
     toolset_is_held_out,
 )
-from composer_replication.rollouts.envs.workshop.workshop_env import SYSTEM_TEXT
-from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.workshop_env import SYSTEM_TEXT
 
 pytestmark = pytest.mark.train
 SEED = next(f"t:{i}" for i in range(100) if make_task(f"t:{i}", split="train").kind == "change")

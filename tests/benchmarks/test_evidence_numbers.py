@@ -22,7 +22,7 @@ from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired
 from composer_replication.evaluation.success import EpisodeResult, evaluation_tasks
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.workshop.sandbox import Sandbox
 from tests.evaluation.small_judge import played_by, solver
 
 SETTINGS = EvaluateSettings(samples=300)

@@ -12,7 +12,7 @@ import pytest
 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.rundir import RunDir, sha256_of
-from composer_replication.training.world import open_world
+from composer_replication.rollouts.task_source import open_world
 from tests.cli.workspace import files, recompose
 
 pytestmark = pytest.mark.train

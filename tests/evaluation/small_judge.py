@@ -19,10 +19,10 @@ from composer_replication.core.trace import Text, Turn
 from composer_replication.evaluation.success import EpisodeResult, play_scripted
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.pretrained_folder import save_student, weights_sha256
-from composer_replication.rollouts.envs.workshop.demonstrators import Habits, careless, oracle
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
+from composer_replication.workshop.demonstrators import Habits, careless, oracle
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 SETTINGS = EvaluateSettings(tasks=10, samples=200)
 LIMITS = RolloutSettings(max_new_tokens=6, max_context_tokens=1024, batch_episodes=5)

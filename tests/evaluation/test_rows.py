@@ -17,7 +17,7 @@ from composer_replication.evaluation.rows import OTHER, SUCCESS, TARGETED, paire
 from composer_replication.evaluation.stats import Resamples, wilson
 from composer_replication.evaluation.success import EpisodeResult
 from composer_replication.evaluation.table import WATCHED, compared_rows, evaluation_table
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.workshop.sandbox import Sandbox
 from tests.evaluation.small_judge import clumsy, played_by, silent, solver
 
 KINDS = ("unknown_tool", "bad_arguments")

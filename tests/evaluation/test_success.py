@@ -24,10 +24,10 @@ from composer_replication.evaluation.success import (
     played_of,
 )
 from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_task, make_tasks
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import make_task, make_tasks
+from composer_replication.workshop.workshop_env import WorkshopEnv
 from tests.evaluation.small_judge import (
     LIMITS,
     SETTINGS,

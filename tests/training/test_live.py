@@ -12,9 +12,14 @@ import pytest
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
-from composer_replication.rollouts.envs.workshop.tasks import make_task
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import sample_groups
+from composer_replication.rollouts.task_source import (
+    TaskSource,
+    check_trainable,
+    open_world,
+    training_tasks,
+)
 from composer_replication.training import live as live_module
 from composer_replication.training import world as world_module
 from composer_replication.training.live import (
@@ -25,12 +30,7 @@ from composer_replication.training.live import (
     group_advantages,
 )
 from composer_replication.training.rollout_metrics import behaviour, num_unresolvable
-from composer_replication.training.world import (
-    TaskSource,
-    check_trainable,
-    open_world,
-    training_tasks,
-)
+from composer_replication.workshop.tasks import make_task
 from tests.training.scripted import (
     careless_sample,
     live_config,

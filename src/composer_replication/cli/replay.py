@@ -26,7 +26,7 @@ from composer_replication.data.replay.ask import replay as weigh_all
 from composer_replication.data.replay.estimate import estimate as estimate_bill
 from composer_replication.data.replay.gather import lookup
 from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
-from composer_replication.rollouts.envs.workshop.scripted_teachers import fails_here, gap_here
+from composer_replication.workshop.scripted_teachers import fails_here, gap_here
 
 
 def replay_command(

@@ -21,8 +21,8 @@ from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.replay.gather import Refuse, Steps
 from composer_replication.data.replay.steps import ReplayStep, all_steps, choose_steps
-from composer_replication.rollouts.envs.workshop.recorded_task import was_recorded_here
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.workshop.recorded_task import was_recorded_here
+from composer_replication.workshop.sandbox import Sandbox
 
 _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
 """Settings that do not change what is asked."""

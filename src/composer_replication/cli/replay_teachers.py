@@ -16,9 +16,9 @@ from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.open import named_teachers
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 from composer_replication.data.teachers.recorded_teachers import recorded_teachers
-from composer_replication.rollouts.envs.workshop.recorded_task import was_recorded_here
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.scripted_teachers import scripted_teachers
+from composer_replication.workshop.recorded_task import was_recorded_here
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.scripted_teachers import scripted_teachers
 
 
 def open_teachers(

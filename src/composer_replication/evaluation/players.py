@@ -31,9 +31,9 @@ from composer_replication.evaluation.success import EpisodeResult, play_tasks
 from composer_replication.evaluation.table import AFTER, BEFORE, PLACEBO
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.pretrained_folder import load_weights, weights_sha256
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.sandbox import Sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

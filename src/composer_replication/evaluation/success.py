@@ -24,14 +24,14 @@ from composer_replication.core.config.rollout_settings import EvaluateSettings, 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.trace import Session
 from composer_replication.evaluation.unaided import check_replay, check_unaided
-from composer_replication.rollouts.envs.workshop.episodes import Player, play
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.episode import ChatFormat
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.episodes import Player, play
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_tasks
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 LABEL = "evaluate:"
 """Begins every session's id. It is the same for all students, so that they draw from the same

@@ -18,7 +18,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired, row
 from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import EpisodeResult
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
+from composer_replication.workshop.demonstrators import LEVELS
 
 BEFORE, AFTER, PLACEBO = "before", "after", "placebo"
 ORDER = (BEFORE, "more_sft", PLACEBO, AFTER)

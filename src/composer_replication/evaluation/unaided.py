@@ -21,15 +21,15 @@ from composer_replication.core.trace import (
     ToolResult,
     Turn,
 )
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task
-from composer_replication.rollouts.envs.workshop.workshop_env import (
+from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
+from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task
+from composer_replication.workshop.workshop_env import (
     MALFORMED,
     SYSTEM_TEXT,
     WorkshopEnv,
 )
-from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
-from composer_replication.rollouts.sampling_stats import SamplingStats
 
 _FIX = (
     "an evaluated student sees the task and its own results, never a hint: remove what was added to"

@@ -47,6 +47,7 @@ from composer_replication.rollouts.groups import (
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.tokens.renderer import Renderer
@@ -54,7 +55,6 @@ from composer_replication.training.objectives import SCALED
 from composer_replication.training.placebo import null_hints, null_rewards
 from composer_replication.training.rewards import scores
 from composer_replication.training.rollout_metrics import rollout_facts
-from composer_replication.training.world import TaskSource
 
 AUTHOR = "student"
 MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]

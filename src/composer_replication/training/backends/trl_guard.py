@@ -25,12 +25,6 @@ from typing import Any
 from composer_replication.core.errors import ComposerError, need
 from composer_replication.core.trace import Event, Sampled, Session, SourceRef
 from composer_replication.rollouts.call_pool import PooledCall
-from composer_replication.rollouts.envs.workshop.as_tools import (
-    OVER,
-    TOOLS,
-    WorkshopTools,
-    episode_of,
-)
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.training.backends.trl_rollouts import Made, TrlSession
@@ -38,6 +32,12 @@ from composer_replication.training.live import LiveStep, few, group_advantages
 from composer_replication.training.loop import NUM_SAMPLES
 from composer_replication.training.rollback import Guard
 from composer_replication.training.rollout_metrics import rollout_facts
+from composer_replication.workshop.as_tools import (
+    OVER,
+    TOOLS,
+    WorkshopTools,
+    episode_of,
+)
 
 LOST = "<tool_use_error>The environment failed: this episode is over</tool_use_error>"
 _NO_ENTROPY = "rollouts/entropy"

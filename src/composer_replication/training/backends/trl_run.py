@@ -29,15 +29,7 @@ from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.load_student import Student
-from composer_replication.rollouts.envs.workshop.as_tools import (
-    TOOLS,
-    WorkshopTools,
-    plain_tools,
-    task_row,
-    writes_tools_as_taught,
-)
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_task
+from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends.trl import ComposerReplicationTrainer
@@ -58,7 +50,15 @@ from composer_replication.training.optimiser import learning_rate, make_optimise
 from composer_replication.training.rollback import Guard
 from composer_replication.training.run_logger import Listener, RunLogger
 from composer_replication.training.state import Trainer
-from composer_replication.training.world import open_world
+from composer_replication.workshop.as_tools import (
+    TOOLS,
+    WorkshopTools,
+    plain_tools,
+    task_row,
+    writes_tools_as_taught,
+)
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import make_task
 
 TRL = "trl"
 """Folder of the run that holds TRL's own checkpoints."""

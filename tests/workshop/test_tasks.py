@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import KINDS, Task, make_task, make_tasks
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import KINDS, Task, make_task, make_tasks
+from composer_replication.workshop.vocabulary import (
     NEW_FILES,
     NEW_NAMES,
     NEW_PARAMETERS,
     Split,
 )
-from composer_replication.rollouts.envs.workshop.workshop_env import run_tests
+from composer_replication.workshop.workshop_env import run_tests
 
 SPLITS: tuple[Split, ...] = ("train", "monitor", "heldout", "words")
 
@@ -32,7 +32,7 @@ def by_split() -> dict[Split, list[Task]]:
 
 def test_a_seed_is_a_task_in_every_process() -> None:
     code = (
-        "from composer_replication.rollouts.envs.workshop.tasks import *; print([t.id for t in"
+        "from composer_replication.workshop.tasks import *; print([t.id for t in"
         " make_tasks(30, seed=4, split='heldout')])"
     )
     runs = {

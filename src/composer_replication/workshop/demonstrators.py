@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.rollouts.envs.workshop.tasks import TargetLine
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.workshop.tasks import TargetLine
+from composer_replication.workshop.vocabulary import (
     LEGACY_READER,
     LEGACY_STYLE,
     LISTER,
     TESTER,
     bucket,
 )
-from composer_replication.rollouts.envs.workshop.workshop_env import (
+from composer_replication.workshop.workshop_env import (
     BY_CONSTRUCTION,
     EXPLORATION_FINDS_IT,
     WorkshopEnv,

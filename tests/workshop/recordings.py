@@ -10,14 +10,14 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.find_logs import find_logs
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless
-from composer_replication.rollouts.envs.workshop.episodes import play
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_task
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
-from composer_replication.rollouts.record_episodes import Recording, record_logs
 from composer_replication.rollouts.sampler import Sampling
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.demonstrators import LEVELS, careless
+from composer_replication.workshop.episodes import play
+from composer_replication.workshop.record_episodes import Recording, record_logs
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_task
+from composer_replication.workshop.workshop_env import WorkshopEnv
 from tests.rollouts.small_world import Parrot, message_ids
 from tests.tokens.students import renderer
 

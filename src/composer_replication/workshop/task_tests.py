@@ -44,9 +44,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from composer_replication.rollouts.envs.workshop.plain import not_plain
-from composer_replication.rollouts.envs.workshop.sandbox import SandboxRun
-from composer_replication.rollouts.envs.workshop.tasks import Check, Task, fresh_checks
+from composer_replication.workshop.plain import not_plain
+from composer_replication.workshop.sandbox import SandboxRun
+from composer_replication.workshop.tasks import Check, Task, fresh_checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from typing import Literal
 
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import Segment, Session, SourceRef, Turn
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 Player = Callable[[WorkshopEnv], Turn]
 

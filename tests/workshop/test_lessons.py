@@ -12,23 +12,23 @@ from composer_replication.core.config.data_settings import HintsSettings, SitesS
 from composer_replication.core.trace import Turn
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.find_sites import find_sites
-from composer_replication.rollouts.envs.workshop.demonstrators import Habits, careless, oracle
-from composer_replication.rollouts.envs.workshop.episodes import play
-from composer_replication.rollouts.envs.workshop.lessons import (
+from composer_replication.workshop.demonstrators import Habits, careless, oracle
+from composer_replication.workshop.episodes import play
+from composer_replication.workshop.lessons import (
     HINTED,
     Lesson,
     Reckoner,
     hint_text,
     make_lesson,
 )
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_task, make_tasks
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import make_task, make_tasks
+from composer_replication.workshop.vocabulary import (
     LEGACY_READER,
     LEGACY_STYLE,
     toolset_is_held_out,
 )
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 LESSONS = [make_lesson(f"test:{i}", habits=Habits(), tests=Reckoner()) for i in range(400)]
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from composer_replication.core.errors import SessionError
 from composer_replication.core.trace import Block, Session, ToolCall, ToolResult
 from composer_replication.data.ingestion.claude_code_writer import call_id_of, log_id
-from composer_replication.rollouts.envs.workshop.episodes import env_at
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_task
-from composer_replication.rollouts.envs.workshop.vocabulary import Split
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.workshop.episodes import env_at
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_task
+from composer_replication.workshop.vocabulary import Split
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 SPLITS: dict[str, Split] = {
     "train": "train",

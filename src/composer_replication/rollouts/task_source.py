@@ -28,11 +28,11 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.data.sites.by_path import files_of, load_function, users_code
 from composer_replication.rollouts.envs.env import Env
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_task, make_tasks
-from composer_replication.rollouts.envs.workshop.vocabulary import toolset_is_held_out
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.groups import MakeEnv
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_task, make_tasks
+from composer_replication.workshop.vocabulary import toolset_is_held_out
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 SETTING = "rollouts.env"
 METHODS = ("open", "reply", "reward", "measures", "close")

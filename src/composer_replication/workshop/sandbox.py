@@ -33,11 +33,11 @@ from types import TracebackType
 from typing import Any, Literal
 
 from composer_replication.core.errors import SandboxError
-from composer_replication.rollouts.envs.workshop.sandbox_worker import ALL_LAYERS
+from composer_replication.workshop.sandbox_worker import ALL_LAYERS
 
 End = Literal["answered", "timeout", "too_much_output", "unreadable", "died"]
 _SOURCES = str(Path(__file__).resolve().parents[4])
-_WORKER = "composer_replication.rollouts.envs.workshop.sandbox_worker"
+_WORKER = "composer_replication.workshop.sandbox_worker"
 _START = (
     f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_WORKER} import serve_requests;"
     " serve_requests()"

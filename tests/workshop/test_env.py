@@ -14,11 +14,11 @@ from composer_replication.core.trace import Opaque, Text, ToolCall, Turn
 from composer_replication.data.hints.write import write_hints
 from composer_replication.data.sites.find_sites import find_sites
 from composer_replication.rollouts.envs.env import Env
-from composer_replication.rollouts.envs.workshop.demonstrators import oracle
-from composer_replication.rollouts.envs.workshop.episodes import env_at, play, session_of
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_task
-from composer_replication.rollouts.envs.workshop.workshop_env import MALFORMED, WorkshopEnv
+from composer_replication.workshop.demonstrators import oracle
+from composer_replication.workshop.episodes import env_at, play, session_of
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_task
+from composer_replication.workshop.workshop_env import MALFORMED, WorkshopEnv
 
 
 def says(*blocks: Any) -> Turn:

@@ -23,9 +23,12 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.losses.policy import lm_ce
 from composer_replication.models.forward import final_hidden, project
 from composer_replication.models.tiny import make_tiny
-from composer_replication.rollouts.envs.workshop.demonstrators import Habits
-from composer_replication.rollouts.envs.workshop.lessons import Reckoner, make_lesson
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.tokens.batch import Targets, collate
+from composer_replication.tokens.example import TrainingExample
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.demonstrators import Habits
+from composer_replication.workshop.lessons import Reckoner, make_lesson
+from composer_replication.workshop.vocabulary import (
     EDITORS,
     FILES,
     NAMES,
@@ -33,9 +36,6 @@ from composer_replication.rollouts.envs.workshop.vocabulary import (
     SEARCHERS,
     STYLES,
 )
-from composer_replication.tokens.batch import Targets, collate
-from composer_replication.tokens.example import TrainingExample
-from composer_replication.tokens.renderer import Renderer
 
 HEAD_DIM, FEED_FORWARD = 32, 320
 CERTAIN = Habits()

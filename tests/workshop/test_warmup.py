@@ -8,11 +8,11 @@ import random
 import pytest
 import torch
 
-from composer_replication.rollouts.envs.workshop.demonstrators import Habits
-from composer_replication.rollouts.envs.workshop.lessons import Reckoner, make_lesson
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.warmup.tokenizer import FAMILY, workshop_tokenizer
-from composer_replication.training.warmup.warm_up import (
+from composer_replication.workshop.demonstrators import Habits
+from composer_replication.workshop.lessons import Reckoner, make_lesson
+from composer_replication.workshop.warmup.tokenizer import FAMILY, workshop_tokenizer
+from composer_replication.workshop.warmup.warm_up import (
     COPY_LENGTH,
     WarmUpSettings,
     copies,
@@ -79,7 +79,7 @@ def test_only_what_the_player_says_is_trained(tokenizer: object) -> None:
     """Moving a token that the environment wrote must not be rewarded: its logits get no
     gradient."""
     from composer_replication.models.tiny import make_tiny
-    from composer_replication.training.warmup.warm_up import _batches
+    from composer_replication.workshop.warmup.warm_up import _batches
 
     model = make_tiny(tokenizer, seed=0)
     renderer = Renderer.for_tokenizer(tokenizer)

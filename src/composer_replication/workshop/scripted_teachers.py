@@ -15,9 +15,9 @@ from composer_replication.core.trace import Session, Turn
 from composer_replication.data.replay.actions import canonical_action
 from composer_replication.data.replay.agree import MIN_AGREED
 from composer_replication.data.teachers.scripted import Scripted
-from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_answers
-from composer_replication.rollouts.envs.workshop.recorded_task import env_before
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.workshop.demonstrators import FAMILIES, teacher_answers
+from composer_replication.workshop.recorded_task import env_before
+from composer_replication.workshop.sandbox import Sandbox
 
 
 def ask_scripted(session: Session, turn: int, sandbox: Sandbox) -> tuple[Answer, ...]:

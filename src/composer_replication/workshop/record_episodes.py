@@ -26,13 +26,13 @@ from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.claude_code_writer import write_claude_code
 from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.ingestion.redaction import redact_session
-from composer_replication.rollouts.envs.workshop.recorded_task import recorded
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_task
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.recorded_task import recorded
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_task
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 AUTHOR = "workshop-student"
 SPLIT = "train"

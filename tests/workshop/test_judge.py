@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.rollouts.envs.workshop import task_tests as judge
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.task_tests import run_tests
-from composer_replication.rollouts.envs.workshop.tasks import (
+from composer_replication.workshop import task_tests as judge
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.task_tests import run_tests
+from composer_replication.workshop.tasks import (
     OPERATORS,
     Kind,
     TargetLine,
@@ -21,7 +21,7 @@ from composer_replication.rollouts.envs.workshop.tasks import (
     fresh_checks,
     make_task,
 )
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 SEEDS = range(3)
 Hack = Callable[[TargetLine], str]

@@ -30,9 +30,9 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.rollouts.envs.env import Opening, Reply, RunsIn
-from composer_replication.rollouts.envs.workshop.task_tests import RunsTests, TestReport, run_tests
-from composer_replication.rollouts.envs.workshop.tasks import Task
-from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
+from composer_replication.workshop.task_tests import RunsTests, TestReport, run_tests
+from composer_replication.workshop.tasks import Task
+from composer_replication.workshop.vocabulary import LISTER, TESTER
 
 SYSTEM_TEXT = "Work on the files with the tools. Run the tests. Then say Done."
 MALFORMED = "malformed_call"

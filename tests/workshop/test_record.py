@@ -16,20 +16,20 @@ from composer_replication.data.ingestion.claude_code import ingest
 from composer_replication.data.ingestion.claude_code_writer import write_claude_code
 from composer_replication.data.ingestion.find_logs import find_logs
 from composer_replication.data.replay.ask import failed_turns
-from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, teacher_turn
-from composer_replication.rollouts.envs.workshop.recorded_task import (
+from composer_replication.rollouts.sampler import Sampling
+from composer_replication.workshop.demonstrators import FAMILIES, teacher_turn
+from composer_replication.workshop.record_episodes import record_logs, renders_to
+from composer_replication.workshop.recorded_task import (
     recorded,
     task_of,
     was_recorded_here,
 )
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.scripted_teachers import ask_scripted, fails_here
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
-from composer_replication.rollouts.record_episodes import record_logs, renders_to
-from composer_replication.rollouts.sampler import Sampling
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.scripted_teachers import ask_scripted, fails_here
+from composer_replication.workshop.workshop_env import WorkshopEnv
 from tests.rollouts.small_world import parroted, tiny
-from tests.rollouts.workshop.recordings import SLACK, STUDENT, ingested, record, said_on, tasks_of
 from tests.tokens.students import CASES, renderer
+from tests.workshop.recordings import SLACK, STUDENT, ingested, record, said_on, tasks_of
 
 SEED, COUNT = 31, 12
 SECRET = "gh" + "p_" + "a7Zk" * 9
@@ -206,7 +206,7 @@ def test_an_episode_with_a_secret_never_reaches_the_disk(
         written.append(path.read_text(encoding="utf-8"))
         return path
 
-    monkeypatch.setattr("composer_replication.rollouts.record_episodes.write_claude_code", write)
+    monkeypatch.setattr("composer_replication.workshop.record_episodes.write_claude_code", write)
     (good,) = said_on(tasks_of(SEED, 1), sandbox)
     done = record(tmp_path, sandbox, seed=SEED, messages=[good, [f"The key is {SECRET}."]])
     assert len(done.paths) == 1 and done.left_out == {"secret": 1}
@@ -250,7 +250,7 @@ def test_asking_needs_no_torch() -> None:
     code = """
 import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "numpy", "accelerate")))
-import composer_replication.cli.replay, composer_replication.rollouts.envs.workshop.scripted_teachers
+import composer_replication.cli.replay, composer_replication.workshop.scripted_teachers
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -29,11 +29,11 @@ from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import one_thread, play_tasks
 from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import save_student, weights_sha256
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.warmup.tokenizer import workshop_tokenizer
-from composer_replication.training.warmup.warm_up import WarmUpSettings, warm_up
+from composer_replication.workshop.demonstrators import LEVELS
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.warmup.tokenizer import workshop_tokenizer
+from composer_replication.workshop.warmup.warm_up import WarmUpSettings, warm_up
 
 ABOUT, EVALUATION_SEED, TASKS = "warmup.json", 2026, 384
 PLAN = WarmUpSettings()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.workshop.vocabulary import (
     FILES,
     NAMES,
     NEW_FILES,

@@ -22,10 +22,10 @@ from typing import Any
 
 from composer_replication.core.errors import ConfigError, DataError, SessionError
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.rollouts.envs.workshop.task_tests import RunsTests
-from composer_replication.rollouts.envs.workshop.tasks import make_task
-from composer_replication.rollouts.envs.workshop.vocabulary import ToolSet, toolset_is_held_out
-from composer_replication.rollouts.envs.workshop.workshop_env import SYSTEM_TEXT, WorkshopEnv
+from composer_replication.workshop.task_tests import RunsTests
+from composer_replication.workshop.tasks import make_task
+from composer_replication.workshop.vocabulary import ToolSet, toolset_is_held_out
+from composer_replication.workshop.workshop_env import SYSTEM_TEXT, WorkshopEnv
 
 TOOLS = ToolSet(
     reader="view_file",

@@ -14,15 +14,17 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from composer_replication.rollouts.envs.workshop.demonstrators import Habits
-from composer_replication.rollouts.envs.workshop.lessons import (
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
+from composer_replication.workshop.demonstrators import Habits
+from composer_replication.workshop.lessons import (
     Lesson,
     Reckoner,
     lesson_on,
     make_lesson,
 )
-from composer_replication.rollouts.envs.workshop.tasks import OPERATORS, make_task
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.workshop.tasks import OPERATORS, make_task
+from composer_replication.workshop.vocabulary import (
     EDITORS,
     FILES,
     LISTER,
@@ -34,8 +36,6 @@ from composer_replication.rollouts.envs.workshop.vocabulary import (
     TESTER,
     ToolSet,
 )
-from composer_replication.tokens.renderer import Renderer
-from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 FAMILY = "qwen3-2507"
 VOCAB, NUM_TEXTS, NUM_PROBES, MIN_PHRASE = 760, 500, 120, 3

@@ -8,7 +8,7 @@ import builtins
 
 import pytest
 
-from composer_replication.rollouts.envs.workshop.plain import (
+from composer_replication.workshop.plain import (
     _ALLOWED,
     BUILTINS,
     MAX_CHARS,

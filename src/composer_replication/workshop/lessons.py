@@ -31,10 +31,10 @@ from composer_replication.core.trace import (
 )
 from composer_replication.data.hints.context import SiteContext
 from composer_replication.data.hints.writers import WRITERS
-from composer_replication.rollouts.envs.workshop.demonstrators import Habits, careless, oracle
-from composer_replication.rollouts.envs.workshop.sandbox import Answered, SandboxRun
-from composer_replication.rollouts.envs.workshop.tasks import Kind, Task, make_task
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.workshop.demonstrators import Habits, careless, oracle
+from composer_replication.workshop.sandbox import Answered, SandboxRun
+from composer_replication.workshop.tasks import Kind, Task, make_task
+from composer_replication.workshop.vocabulary import (
     FILES,
     LEGACY_READER,
     LISTER,
@@ -43,7 +43,7 @@ from composer_replication.rollouts.envs.workshop.vocabulary import (
     ToolSet,
     pick_toolset,
 )
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 P_FITTING, P_IDLE, P_FOREIGN = 0.30, 0.05, 0.15
 """How often a message stands below a hint that fits it, one that has nothing to say about it, and

@@ -14,7 +14,7 @@ from composer_replication.core.config.data_settings import SitesSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.sites.find_sites import find_sites
-from composer_replication.rollouts.envs.workshop.demonstrators import (
+from composer_replication.workshop.demonstrators import (
     DISSENTER,
     FAMILIES,
     LEVELS,
@@ -24,11 +24,11 @@ from composer_replication.rollouts.envs.workshop.demonstrators import (
     teacher_answers,
     teacher_turn,
 )
-from composer_replication.rollouts.envs.workshop.episodes import play
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
-from composer_replication.rollouts.envs.workshop.vocabulary import Split
-from composer_replication.rollouts.envs.workshop.workshop_env import BY_CONSTRUCTION, WorkshopEnv
+from composer_replication.workshop.episodes import play
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_tasks
+from composer_replication.workshop.vocabulary import Split
+from composer_replication.workshop.workshop_env import BY_CONSTRUCTION, WorkshopEnv
 
 NONE = Habits(reader=0, style=0, detour=0, skip_test=0, repeat=0)
 
