@@ -83,11 +83,12 @@ def test_the_budget_holds_and_slack_adds_to_it() -> None:
 
 def test_the_tools_are_of_the_training_split_and_not_of_habit() -> None:
     assert not toolset_is_held_out(TOOLS) and TOOLS.reader != LEGACY_READER
-    methods = {name for name in vars(WorkshopTools) if not name.startswith("_")} - {
-        "reset",
-        "get_reward",
-    }
-    assert methods == set(TOOLS.arguments)
+    methods = {
+        name
+        for name, value in vars(WorkshopTools).items()
+        if callable(value) and not name.startswith("_")
+    } - {"reset", "get_reward"}
+    assert methods == set(TOOLS.arguments) == set(WorkshopTools.tool_names)
     for name, arguments in TOOLS.arguments.items():
         schema = get_json_schema(getattr(WorkshopTools(sandbox=Reckoner()), name))["function"]
         assert (schema["name"], tuple(schema["parameters"].get("required", ()))) == (

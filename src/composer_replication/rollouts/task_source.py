@@ -1,43 +1,79 @@
-"""Where a live student acts: the tasks of training and those that watch it, of the environment that
-`rollouts.env` names.
+"""The tasks of a run: those to train on, those that watch it and, if an environment has them, those
+that no training sees. `rollouts.env` names where they come from.
 
-with open_world("workshop") as world:
-    makers = world.train(7)                # an endless stream of tasks of the split "train", a function of the seed
-    makers = world.monitor(7, 48)          # 48 tasks that are never trained on
+    with open_world("workshop") as source:
+        makers = source.train(7)             # an endless stream of tasks of the split "train", a function of the seed
+        makers = source.monitor(7, 48)       # 48 tasks that are never trained on
+        source.metadata.families             # the mistakes that its environments count
 
-A held-out task never gets this far: every task is checked as it is drawn.
+A name stands for the function that core/config lists for it (`BUILT_IN_ENVS`). "envs/mine.py:make"
+is a function of the user's, loaded in the same way. It has one of two forms:
 
-open_world("envs/mine.py:make") calls a function of the user's: make(seed, split="train" or
-"monitor") gives a new environment (an Env of rollouts/envs/env.py) of a task, always the same task
-for the same arguments. It runs in the trainer's own process and thread: what may fail or hang
-belongs into the environment's methods, where it costs a rollout. Here it ends the run, with a name.
+    make(seed, split="train" or "monitor")     a new environment (an Env of rollouts/envs/env.py) of a task, always
+                                               the same task for the same arguments
+    @task_source                               a generator that yields one TaskSource: it can hold something open
+    def tasks(): ...                           for the whole run, a sandbox or a connection
+
+Either runs in the trainer's own process and thread: what may fail or hang belongs into the
+environment's methods, where it costs a rollout. Here it ends the run, with a name. Both may say
+more about themselves (EnvMetadata): by `make.env_metadata`, or `TaskSource.metadata`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from composer_replication.core.config.base import stage_seed
+from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS
 from composer_replication.core.errors import ConfigError, DataError
+from composer_replication.core.teacher import Teacher
+from composer_replication.core.trace import Session, Turn
 from composer_replication.data.sites.by_path import files_of, load_function, users_code
-from composer_replication.rollouts.envs.env import Env
-from composer_replication.rollouts.groups import MakeEnv
-from composer_replication.workshop.sandbox import Sandbox
-from composer_replication.workshop.tasks import Task, make_task, make_tasks
-from composer_replication.workshop.vocabulary import toolset_is_held_out
-from composer_replication.workshop.workshop_env import WorkshopEnv
+from composer_replication.rollouts.env_validation import FaultError, checked_metadata
+from composer_replication.rollouts.envs.env import Env, EnvMetadata, MakeEnv
+from composer_replication.rollouts.envs.tool_env import ToolEnvs
 
 SETTING = "rollouts.env"
 METHODS = ("open", "reply", "reward", "measures", "close")
 """What an environment of the user's must have, beside task_id and max_turns."""
+METADATA = "env_metadata"
+"""The attribute by which a function or class of the user's says more about its environments."""
+NOTHING_SAID = EnvMetadata()
 Split = Literal["train", "monitor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenTask:
+    """A task that no training sees, for `evaluation/`; tables count success by `kind`. `split` is
+    the split that it was made for: "train" is refused there."""
+
+    id: str
+    kind: str
+    split: str
+    make: MakeEnv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSessions:
+    """How an environment takes up sessions that were recorded in it, for `recompose replay`.
+
+    `is_from_here` reads what the session says; the others make its calls again up to a turn, and
+    raise SessionError if the results are others. `teachers` are scripts that look into the state at
+    a turn. `fails` = the message, said in place of that turn, is answered with an error. `gap` =
+    how many messages further it leads than the session's own; None = it cannot be said.
+    """
+
+    is_from_here: Callable[[Session], bool]
+    teachers: Callable[[Sequence[Session]], Sequence[Teacher]]
+    fails: Callable[[Session, int, Turn], bool]
+    gap: Callable[[Session, int, Turn], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,52 +81,59 @@ class TaskSource:
     """Tasks by seed: `train(seed)` is an endless stream, `monitor(seed, count)` a list; each item
     makes a fresh environment.
 
-    `sources` are the user's files that decide what a task is; empty for what is built in.
+    The rest is optional. `sources` are the user's files that decide what a task is; empty for a
+    built-in environment. `unseen(seed, count, split)` are the tasks of an evaluation. `tool_envs`
+    is the environment as trainers that play by themselves want it, `recorded` what it can do with
+    sessions that were recorded in it.
     """
 
     name: str
     train: Callable[[int], Iterator[MakeEnv]]
     monitor: Callable[[int, int], list[MakeEnv]]
     sources: tuple[Path, ...] = ()
+    metadata: EnvMetadata = NOTHING_SAID
+    unseen: Callable[[int, int, str], list[UnseenTask]] | None = None
+    tool_envs: ToolEnvs | None = None
+    recorded: RecordedSessions | None = None
 
     def sha256(self) -> str:
-        """A hash of the content of `sources`, "" where there are none."""
+        """A hash of the content of `sources`, "" if there are none."""
         digest = hashlib.sha256()
         for file in self.sources:
             digest.update(hashlib.sha256(file.read_bytes()).digest())
         return digest.hexdigest() if self.sources else ""
 
 
-@contextmanager
-def _workshop() -> Iterator[TaskSource]:
-    with Sandbox() as sandbox:
+@dataclass(frozen=True, slots=True)
+class TaskSourceOpener:
+    """A function that `task_source` marked: called without arguments, it opens its tasks."""
 
-        def maker(task: Task) -> MakeEnv:
-            return partial(WorkshopEnv, task, sandbox=sandbox)
+    open: Callable[[], AbstractContextManager[TaskSource]]
 
-        yield TaskSource(
-            name="workshop",
-            train=lambda seed: map(maker, training_tasks(seed)),
-            monitor=lambda seed, count: [
-                maker(task) for task in make_tasks(count, seed=seed, split="monitor")
-            ],
-        )
+    def __call__(self) -> AbstractContextManager[TaskSource]:
+        """The tasks, open until the block ends."""
+        return self.open()
+
+
+def task_source(function: Callable[[], Iterator[TaskSource]]) -> TaskSourceOpener:
+    """Mark a generator that yields one TaskSource as what `rollouts.env` may name."""
+    return TaskSourceOpener(contextmanager(function))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Own:
-    """Environments of the user's function, checked as they are made; `ids` are the tasks of each
-    split that were made so far."""
+class _Checked:
+    """Checks the environments of a run as they are made; `ids` are the tasks of each split that
+    were made so far. `guard` names the user's function in whatever it raises."""
 
     path: str
-    make: Callable[..., Any]
+    guard: Callable[..., AbstractContextManager[None]]
     ids: dict[Split, set[str]] = field(default_factory=lambda: {"train": set(), "monitor": set()})
 
-    def task(self, seed: int, *, split: Split) -> Env:
-        """A new environment of one task; raises ConfigError for what is none, DataError for a task
-        that stands in both splits."""
-        with users_code(self.path, self.make, setting=SETTING, on=f"seed {seed}, split {split!r}"):
-            env = self.make(seed, split=split)
+    def env(self, make: Callable[[], Any], *, split: Split, on: str) -> Env:
+        """A new environment; raises ConfigError if it is none, DataError if its task is in both
+        splits."""
+        with self.guard(on=on):
+            env = make()
             name, missing = (
                 getattr(env, "task_id", None),
                 [m for m in METHODS if not callable(getattr(env, m, None))],
@@ -119,74 +162,113 @@ class _Own:
         self.ids[split].add(name)
         return env
 
-    def stream(self, seed: int, *, split: Split) -> Iterator[MakeEnv]:
-        """Tasks without an end, each of its own seed."""
-        return (
-            partial(self.task, stage_seed(seed, f"{split}:{n}"), split=split)
-            for n in itertools.count()
-        )
+    def makers(self, makers: Iterable[MakeEnv], *, split: Split) -> Iterator[MakeEnv]:
+        """The same tasks, their environments checked."""
+        with self.guard(on=f"the tasks of the split {split!r}"):
+            stream = iter(makers)
+        for number in itertools.count():
+            on = f"task {number}, split {split!r}"
+            with self.guard(on=on):
+                make = next(stream, None)
+            if make is None:
+                return
+            yield partial(self.env, make, split=split, on=on)
+
+    def by_seed(self, make: Callable[..., Any], seed: int, *, split: Split) -> Iterator[MakeEnv]:
+        """Tasks of `make(seed, split=...)` without an end, each of its own seed."""
+        for number in itertools.count():
+            task_seed = stage_seed(seed, f"{split}:{number}")
+            on = f"seed {task_seed}, split {split!r}"
+            yield partial(self.env, partial(make, task_seed, split=split), split=split, on=on)
 
 
-@contextmanager
-def _own(path: str) -> Iterator[TaskSource]:
-    make = load_function(path, setting=SETTING, built_in=WORLDS)
-    own = _Own(path=path, make=make)
-    yield TaskSource(
+def _metadata(path: str, metadata: object) -> EnvMetadata:
+    try:
+        return checked_metadata(metadata)
+    except FaultError as error:
+        raise ConfigError(
+            f"{path}: {error}", where=SETTING, fix="see EnvMetadata in rollouts/envs/env.py"
+        ) from error
+
+
+def _of_function(path: str, make: Callable[..., Any], checked: _Checked) -> TaskSource:
+    return TaskSource(
         name=path,
-        train=partial(own.stream, split="train"),
+        train=partial(checked.by_seed, make, split="train"),
         monitor=lambda seed, count: list(
-            itertools.islice(own.stream(seed, split="monitor"), count)
+            itertools.islice(checked.by_seed(make, seed, split="monitor"), count)
         ),
-        sources=files_of(path, make),
+        metadata=_metadata(path, getattr(make, METADATA, NOTHING_SAID)),
     )
 
 
-WORLDS: dict[str, Callable[[], AbstractContextManager[TaskSource]]] = {"workshop": _workshop}
+def _of_opener(
+    path: str, opener: TaskSourceOpener, checked: _Checked, *, stack: ExitStack
+) -> TaskSource:
+    with checked.guard(on="opening it"):
+        source = stack.enter_context(opener())
+    if not isinstance(source, TaskSource):
+        raise ConfigError(
+            f"{path} yielded {type(source).__name__}, not a TaskSource",
+            where=SETTING,
+            fix="see rollouts/task_source.py",
+        )
+    return replace(
+        source,
+        train=lambda seed: checked.makers(source.train(seed), split="train"),
+        monitor=lambda seed, count: list(
+            checked.makers(source.monitor(seed, count), split="monitor")
+        ),
+        metadata=_metadata(path, source.metadata),
+    )
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[TaskSource]:
+    """The tasks of a name or of a function of the user's, through the same door."""
+    path = BUILT_IN_ENVS.get(name, name)
+    function = load_function(path, setting=SETTING, built_in=BUILT_IN_ENVS)
+    # an error of our own environment is no error of the user's function
+    users = path == name
+    guard = partial(users_code, path, function, setting=SETTING) if users else _unguarded
+    checked = _Checked(path=path, guard=guard)
+    with ExitStack() as stack:
+        source = (
+            _of_opener(path, function, checked, stack=stack)
+            if isinstance(function, TaskSourceOpener)
+            else _of_function(path, function, checked)
+        )
+        yield replace(source, name=name, sources=files_of(path, function) if users else ())
+
+
+def _unguarded(*, on: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def open_world(name: str) -> AbstractContextManager[TaskSource]:
-    """The environment of a run, open until the run ends; raises ConfigError for a name that is not
-    in the table, or a useless function."""
-    if name in WORLDS:
-        return WORLDS[name]()
-    if ":" in name:
-        return _own(name)
+    """The tasks of a run, open until the run ends; raises ConfigError for a name that is not in the
+    table, or a useless function."""
+    if name in BUILT_IN_ENVS or ":" in name:
+        return _opened(name)
     raise ConfigError(
         f"no environment {name!r}",
         where=SETTING,
-        fix=f"one of: {', '.join(WORLDS)}, or path/to/file.py:function",
+        fix=f"one of: {', '.join(BUILT_IN_ENVS)}, or path/to/file.py:function",
     )
 
 
 def try_world(name: str) -> tuple[Path, ...]:
-    """Make one task of the user's environment, so that what is wrong shows before a weight is
+    """Make one task of the user's environment, so that an error in it shows before a weight is
     loaded; returns `TaskSource.sources`."""
-    with open_world(name) as world:
-        env = next(world.train(0))()
+    with open_world(name) as source:
+        env = next(source.train(0))()
         with users_code(name, env.close, setting=SETTING, on="close()"):
             env.close()
-        return world.sources
+        return source.sources
 
 
-def training_tasks(seed: int) -> Iterator[Task]:
-    """An endless stream of different workshop tasks of the split "train", always the same for a
-    seed."""
-    seen: set[str] = set()
-    number = 0
-    while True:
-        task = make_task(f"{seed}:{number}", split="train")
-        number += 1
-        if task.id not in seen:
-            seen.add(task.id)
-            check_trainable(task)
-            yield task
-
-
-def check_trainable(task: Task) -> None:
-    """Raise DataError for a task or a tool set on which success is measured: its result would be
-    that of training."""
-    if task.split != "train" or toolset_is_held_out(task.tools):
-        what = (
-            f"its split is {task.split!r}" if task.split != "train" else "its tool set is held out"
-        )
-        raise DataError(f"a held-out task reached training: {what}", where=task.id)
+def built_in_recordings(stack: ExitStack) -> tuple[RecordedSessions, ...]:
+    """What the built-in environments can do with sessions that were recorded in them, open until
+    `stack` ends."""
+    sources = [stack.enter_context(open_world(name)) for name in BUILT_IN_ENVS]
+    return tuple(source.recorded for source in sources if source.recorded is not None)

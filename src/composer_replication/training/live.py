@@ -175,7 +175,7 @@ class RolloutSource:
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
             facts={
-                **rollout_facts(sampled, advantage),
+                **rollout_facts(sampled, advantage, families=self.world.metadata.families),
                 **_reward_metrics(scores_of, measured),
                 **told,
                 **hinted.facts,

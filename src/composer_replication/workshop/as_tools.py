@@ -18,10 +18,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from composer_replication.core.errors import ConfigError, DataError, SessionError
 from composer_replication.core.trace import Text, ToolCall, Turn
+from composer_replication.rollouts.envs.tool_env import OVER, ToolEnv
 from composer_replication.workshop.task_tests import RunsTests
 from composer_replication.workshop.tasks import make_task
 from composer_replication.workshop.vocabulary import ToolSet, toolset_is_held_out
@@ -44,9 +45,9 @@ _PLAIN_TOOL_LINE = """{%- set f = tool.function %}
                 {{- (name | tojson) ~ ': {"type": ' ~ (about.type | tojson) ~ '}' ~ ('' if loop.last else ', ') }}
             {%- endfor %}
             {{- '}, "required": ' ~ ((f.parameters.required or []) | tojson) ~ ', "additionalProperties": false}}}' }}"""
-OVER = (
-    "<tool_use_error>Cancelled: parallel tool call beyond the budget of this task</tool_use_error>"
-)
+TOOL_SLACK = 1
+"""Messages beyond a task's budget: with one fixed tool set whose reader is new to the tiny student,
+no episode would earn anything."""
 
 
 def task_row(seed: str) -> dict[str, Any]:
@@ -61,6 +62,23 @@ def task_row(seed: str) -> dict[str, Any]:
         {"role": "user", "content": task.prompt},
     ]
     return {"prompt": messages, "task": seed}
+
+
+def task_rows(seed: int, count: int) -> list[dict[str, Any]]:
+    """Rows of different tasks, always the same for a seed."""
+    seen, rows, number = set[str](), list[dict[str, Any]](), 0
+    while len(rows) < count:
+        name = f"{seed}:{number}"
+        task, number = make_task(name, split="train"), number + 1
+        if task.id not in seen:
+            seen.add(task.id)
+            rows.append(task_row(name))
+    return rows
+
+
+def with_taught_tools(template: str) -> str:
+    """`plain_tools` of a template whose student was taught them; any other template as it is."""
+    return plain_tools(template) if writes_tools_as_taught(template) else template
 
 
 def plain_tools(template: str) -> str:
@@ -98,9 +116,11 @@ def _answered(method: Callable[..., str]) -> Callable[..., str]:
     return call
 
 
-class WorkshopTools:
-    """One pooled environment: `reset` begins an episode, every other public method is a tool,
-    `get_reward` ends it."""
+class WorkshopTools(ToolEnv):
+    """The workshop's five tools as methods."""
+
+    tool_names: ClassVar[tuple[str, ...]] = TOOLS.order
+    unknown_tool_measure: ClassVar[str] = "A_made"
 
     def __init__(self, *, sandbox: RunsTests, slack: int = 0) -> None:
         self._sandbox, self._slack = sandbox, slack
@@ -188,8 +208,5 @@ class WorkshopTools:
         )
         return reply.turns[0].results[0].text
 
-
-def episode_of(env: WorkshopTools) -> WorkshopEnv:
-    """The episode that these tools play; a function, because a trainer takes every public method
-    for a tool."""
-    return env._running()
+    def _episode(self) -> WorkshopEnv:
+        return self._running()

@@ -36,7 +36,7 @@ from composer_replication.core.errors import SandboxError
 from composer_replication.workshop.sandbox_worker import ALL_LAYERS
 
 End = Literal["answered", "timeout", "too_much_output", "unreadable", "died"]
-_SOURCES = str(Path(__file__).resolve().parents[4])
+_SOURCES = str(Path(__file__).resolve().parents[2])
 _WORKER = "composer_replication.workshop.sandbox_worker"
 _START = (
     f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_WORKER} import serve_requests;"

@@ -1,6 +1,6 @@
 """The student that ships: made by one command, rounded to bfloat16, measured as it is shipped.
 
-    made = make_student(Path("examples/workshop_student"), level=1, seed=7, sandbox=sandbox)
+    made = make_student(Path("examples/workshop_student"), level=1, seed=7)
     made["measured"]["success"]         # on held-out tasks, without hints, with its interval
 
 All students begin with the same lessons, whose player never leaves its habits: that is what teaches
@@ -31,9 +31,9 @@ from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import save_student, weights_sha256
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.workshop.demonstrators import LEVELS
-from composer_replication.workshop.sandbox import Sandbox
 from composer_replication.workshop.warmup.tokenizer import workshop_tokenizer
 from composer_replication.workshop.warmup.warm_up import WarmUpSettings, warm_up
+from composer_replication.workshop.workshop_tasks import workshop_tasks
 
 ABOUT, EVALUATION_SEED, TASKS = "warmup.json", 2026, 384
 PLAN = WarmUpSettings()
@@ -47,7 +47,6 @@ def make_student(
     *,
     level: int,
     seed: int,
-    sandbox: Sandbox,
     plans: tuple[WarmUpSettings, WarmUpSettings] = (PLAN, POLISH),
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
@@ -80,28 +79,33 @@ def make_student(
             "machine": platform.machine(),
         },
         "weights_sha256": weights_sha256(model),
-        "measured": measure_student(model, tokenizer, sandbox=sandbox),
+        "measured": measure_student(model, tokenizer),
     }
     write_json(folder / ABOUT, about)
     return about
 
 
-def measure_student(
-    model: Any, tokenizer: Any, *, sandbox: Sandbox, tasks: int = TASKS
-) -> Mapping[str, Any]:
+def measure_student(model: Any, tokenizer: Any, *, tasks: int = TASKS) -> Mapping[str, Any]:
     """The row of a student on held-out tasks of one fixed seed, without hints."""
     settings = EvaluateSettings(tasks=tasks)
     seed = stage_seed(EVALUATION_SEED, "warmup")
-    played = play_tasks(
-        model,
-        renderer=Renderer.for_tokenizer(tokenizer),
-        settings=settings,
-        limits=RolloutSettings(),
-        seed=seed,
-        sandbox=sandbox,
-    )
+    with workshop_tasks() as source:
+        played = play_tasks(
+            model,
+            renderer=Renderer.for_tokenizer(tokenizer),
+            settings=settings,
+            limits=RolloutSettings(),
+            seed=seed,
+            source=source,
+        )
     draws = Resamples.of(tasks, seed=seed, samples=settings.samples)
     return {
-        **row("before", played, targeted=settings.targeted_kinds, draws=draws),
+        **row(
+            "before",
+            played,
+            targeted=settings.targeted_kinds,
+            draws=draws,
+            families=source.metadata.families,
+        ),
         "evaluation_seed": EVALUATION_SEED,
     }
