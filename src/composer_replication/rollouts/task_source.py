@@ -108,16 +108,16 @@ class TaskSource:
 class TaskSourceOpener:
     """A function that `task_source` marked: called without arguments, it opens its tasks."""
 
-    open: Callable[[], AbstractContextManager[TaskSource]]
+    function: Callable[[], Iterator[TaskSource]]
 
     def __call__(self) -> AbstractContextManager[TaskSource]:
         """The tasks, open until the block ends."""
-        return self.open()
+        return contextmanager(self.function)()
 
 
 def task_source(function: Callable[[], Iterator[TaskSource]]) -> TaskSourceOpener:
     """Mark a generator that yields one TaskSource as what `rollouts.env` may name."""
-    return TaskSourceOpener(contextmanager(function))
+    return TaskSourceOpener(function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,16 +227,17 @@ def _of_opener(
 def _opened(name: str) -> Iterator[TaskSource]:
     """The tasks of a name or of a function of the user's, through the same door."""
     path = BUILT_IN_ENVS.get(name, name)
-    function = load_function(path, setting=SETTING, built_in=BUILT_IN_ENVS)
+    named = load_function(path, setting=SETTING, built_in=BUILT_IN_ENVS)
+    function = named.function if isinstance(named, TaskSourceOpener) else named
     # an error of our own environment is no error of the user's function
     users = path == name
     guard = partial(users_code, path, function, setting=SETTING) if users else _unguarded
     checked = _Checked(path=path, guard=guard)
     with ExitStack() as stack:
         source = (
-            _of_opener(path, function, checked, stack=stack)
-            if isinstance(function, TaskSourceOpener)
-            else _of_function(path, function, checked)
+            _of_opener(path, named, checked, stack=stack)
+            if isinstance(named, TaskSourceOpener)
+            else _of_function(path, named, checked)
         )
         yield replace(source, name=name, sources=files_of(path, function) if users else ())
 
