@@ -2,9 +2,10 @@
 tasks.
 
     row("after", played, targeted=kinds, draws=draws, families=source.metadata.families)
-    -> {"name": "after", "n": 192, "success": 0.61, "success_low": 0.54, "success_high": 0.68, "targeted_mistakes_per_episode": 0.2, ...}
-    paired("after", after, "before", before, targeted=kinds, seed=7, families=source.metadata.families)
-    -> [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35, "n": 192}, {..., "metric": "A_made"}, ...]
+    -> {"name": "after", "n": 192, "success": 0.61, "success_low": 0.54, "success_high": 0.68, ...}
+    paired("after", after, "before", before, targeted=kinds, seed=7, families=families)
+    -> [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35, "n": 192},
+        {..., "metric": "A_made"}, ...]
 
 Intervals are 95 %: Wilson for shares of episodes, bootstrap over tasks for everything else.
 Families of mistakes are the environment's own (EnvMetadata); each is a share of the episodes in

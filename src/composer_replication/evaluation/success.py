@@ -1,7 +1,10 @@
 """Play a student on tasks that no training saw, without any hint, and keep every episode.
 
-    played = play_tasks(student.model, renderer=renderer, settings=config.evaluate, limits=config.rollouts, seed=seed, source=source)
-    played[0]           -> EpisodeResult(task_id="workshop-heldout-set-0c2...", kind="set", reward=1.0, ended="done", entropy=0.41, ...)
+    played = play_tasks(
+        student.model, renderer=renderer, settings=config.evaluate, limits=config.rollouts,
+        seed=seed, source=source,
+    )
+    played[0]    -> EpisodeResult(task_id="...", kind="set", reward=1.0, ended="done", entropy=0.41)
     is_success(played[0])
 
 The tasks follow from the seed and the settings alone, so every student that is compared plays the
@@ -72,8 +75,8 @@ def play_tasks(
     author: str = "student",
     meter: SamplingStats | None = None,
 ) -> list[EpisodeResult]:
-    """One episode on each unseen task of the source; the same seed, settings and weights give the same
-    episodes bit for bit on a CPU.
+    """One episode on each unseen task of the source; the same seed, settings and weights give the
+    same episodes bit for bit on a CPU.
 
     Runs on one thread: sums depend on how many there are. `limits` bounds messages and episodes as
     in training. Raises ConfigError for training tasks, DataError where anything but the task and
@@ -112,7 +115,7 @@ def evaluation_tasks(
         raise ConfigError(
             f"the environment {source.name!r} has no unseen tasks",
             where="TaskSource.unseen",
-            fix="judge the student at the held-out mistakes of your logs: recompose evaluate --logs",
+            fix="judge it at the held-out mistakes of your logs: recompose evaluate --logs",
         )
     tasks = source.unseen(stage_seed(seed, "evaluate"), settings.tasks, settings.split)
     check_split(tasks)

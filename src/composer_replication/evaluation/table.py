@@ -1,7 +1,8 @@
 """evaluation.json: the rows, the paired differences, and the words that must stand beside them.
 
     table = evaluation_table(
-        {"after": ..., "before": ..., "placebo": ...}, settings=config.evaluate, seed=seed, metadata=source.metadata
+        {"after": ..., "before": ..., "placebo": ...},
+        settings=config.evaluate, seed=seed, metadata=source.metadata,
     )
     table["rows"][0]["name"], table["paired"][0]["b"]        # "after", "before"
 
@@ -60,8 +61,8 @@ def evaluation_table(
     metadata: EnvMetadata,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What evaluation.json holds; `metadata` is that of the environment that was played. Raises DataError without "before" and "after", or where the rows
-    are not of the same tasks."""
+    """What evaluation.json holds; `metadata` is that of the environment that was played. Raises
+    DataError without "before" and "after", or if the rows are not of the same tasks."""
     missing = [name for name in (BEFORE, AFTER) if name not in rows]
     if missing:
         raise DataError(

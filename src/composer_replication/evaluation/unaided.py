@@ -1,8 +1,8 @@
 """Was the student alone? Every evaluated episode is checked, and played once more from its own
 tokens.
 
-    check_unaided(session, task)                        # no message but system, request, the student's own and tool results
-    check_replay(rollout, task, voice=voice)            # a fresh environment says the same, and gives the same reward
+    check_unaided(session, task)      # only the opening, the student's own messages, tool results
+    check_replay(rollout, task, voice=voice)     # a fresh environment says and rewards the same
 
 A hint could come as a message of its own or be appended to one that is there. The first is seen by
 its role and author, the second because the fresh environment, which knows nothing of hints, answers

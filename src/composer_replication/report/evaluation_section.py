@@ -1,11 +1,14 @@
 """Did it work: the rows and paired differences of evaluation.json, and the sentence that they
 support - or that they do not.
 
-    {"rows": [{"name": "after", "n": 200, "success": 0.58, "success_low": 0.51, "success_high": 0.65, ...}],
+    {"rows": [{"name": "after", "n": 200, "success": 0.58, "success_low": 0.51, ...}],
      "paired": [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35}],
-     "paired_measures": [{..., "metric": "C_made"}],                         differences in other measures than success; optional
-     "family_titles": {"C_made": "C: the last test left out"},               families of mistakes that the environment counts; optional
-     "notes": ["..."]}                                                       notes are optional, and shown as they are
+     "paired_measures": [{..., "metric": "C_made"}],
+     "family_titles": {"C_made": "C: the last test left out"},
+     "notes": ["..."]}
+
+The last three are optional: differences in other measures than success, the names of the families
+of mistakes that the environment counts, and notes, which are shown as they are.
 
 A claim needs the paired intervals of after - before and of after - placebo to exclude zero, both on
 the same side.

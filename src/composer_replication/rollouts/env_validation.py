@@ -1,7 +1,7 @@
 """What an environment says, checked and cleaned before anything reads it: it may be of a wrong
 type, endless, or no text at all.
 
-    checked_reply(reply, calls=("c0",), limits=EpisodeLimits())      # the reply with clean texts, or FaultError with what is wrong
+    checked_reply(reply, calls=("c0",), limits=EpisodeLimits())     # clean texts, or FaultError
     clean_text(b"\\xff\\x1b[31mred", max_chars=100)            # '\\ufffd\\u241b[31mred'
 
 Control characters are shown by their pictures (U+2400 ...), so that they are seen and obeyed by

@@ -2,17 +2,17 @@
 that no training sees. `rollouts.env` names where they come from.
 
     with open_world("workshop") as source:
-        makers = source.train(7)             # an endless stream of tasks of the split "train", a function of the seed
-        makers = source.monitor(7, 48)       # 48 tasks that are never trained on
-        source.metadata.families             # the mistakes that its environments count
+        makers = source.train(7)           # an endless stream of tasks, a function of the seed
+        makers = source.monitor(7, 48)     # 48 tasks that are never trained on
+        source.metadata.families           # the mistakes that its environments count
 
 A name stands for the function that core/config lists for it (`BUILT_IN_ENVS`). "envs/mine.py:make"
 is a function of the user's, loaded in the same way. It has one of two forms:
 
-    make(seed, split="train" or "monitor")     a new environment (an Env of rollouts/envs/env.py) of a task, always
-                                               the same task for the same arguments
-    @task_source                               a generator that yields one TaskSource: it can hold something open
-    def tasks(): ...                           for the whole run, a sandbox or a connection
+    make(seed, split="train")   or split="monitor": a new environment (an Env of rollouts/envs/env.py)
+                                of a task, always the same task for the same arguments
+    @task_source                a generator that yields one TaskSource: it can hold something open
+    def tasks(): ...            for the whole run, a sandbox or a connection
 
 Either runs in the trainer's own process and thread: what may fail or hang belongs into the
 environment's methods, where it costs a rollout. Here it ends the run, with a name. Both may say
@@ -162,10 +162,10 @@ class _Checked:
         self.ids[split].add(name)
         return env
 
-    def makers(self, makers: Iterable[MakeEnv], *, split: Split) -> Iterator[MakeEnv]:
-        """The same tasks, their environments checked."""
+    def makers(self, draw: Callable[[], Iterable[MakeEnv]], *, split: Split) -> Iterator[MakeEnv]:
+        """The tasks that `draw` gives, their environments checked."""
         with self.guard(on=f"the tasks of the split {split!r}"):
-            stream = iter(makers)
+            stream = iter(draw())
         for number in itertools.count():
             on = f"task {number}, split {split!r}"
             with self.guard(on=on):
@@ -215,9 +215,9 @@ def _of_opener(
         )
     return replace(
         source,
-        train=lambda seed: checked.makers(source.train(seed), split="train"),
+        train=lambda seed: checked.makers(partial(source.train, seed), split="train"),
         monitor=lambda seed, count: list(
-            checked.makers(source.monitor(seed, count), split="monitor")
+            checked.makers(partial(source.monitor, seed, count), split="monitor")
         ),
         metadata=_metadata(path, source.metadata),
     )

@@ -39,12 +39,15 @@ TOOLS = ToolSet(
 )
 _TOOL_LINE = "{{- '\\n' ~ (tool | tojson) }}"
 _PLAIN_TOOL_LINE = """{%- set f = tool.function %}
-            {{- '\\n{"type": "function", "function": {"name": ' ~ (f.name | tojson) ~ ', "description": ' ~ (f.description | tojson) }}
+            {{- '\\n{"type": "function", "function": {"name": ' ~ (f.name | tojson) \
+~ ', "description": ' ~ (f.description | tojson) }}
             {{- ', "parameters": {"type": "object", "properties": {' }}
             {%- for name, about in f.parameters.properties.items() %}
-                {{- (name | tojson) ~ ': {"type": ' ~ (about.type | tojson) ~ '}' ~ ('' if loop.last else ', ') }}
+                {{- (name | tojson) ~ ': {"type": ' ~ (about.type | tojson) ~ '}' \
+~ ('' if loop.last else ', ') }}
             {%- endfor %}
-            {{- '}, "required": ' ~ ((f.parameters.required or []) | tojson) ~ ', "additionalProperties": false}}}' }}"""
+            {{- '}, "required": ' ~ ((f.parameters.required or []) | tojson) \
+~ ', "additionalProperties": false}}}' }}"""
 TOOL_SLACK = 1
 """Messages beyond a task's budget: with one fixed tool set whose reader is new to the tiny student,
 no episode would earn anything."""

@@ -2,7 +2,7 @@
 hint.
 
     lesson = make_lesson("7:0", habits=Habits(), tests=Reckoner())
-    lesson.turns, lesson.tools            # hints stand where the hint channel's teacher would see them
+    lesson.turns, lesson.tools        # hints stand where the hint channel's teacher would see them
 
 Below a hint that speaks of the next message, exactly the mistake that it warns of is not made.
 Below a hint that was written for another task behaviour does not change. Without the second sort

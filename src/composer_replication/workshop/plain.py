@@ -1,9 +1,9 @@
 """Whether a line that a player wrote can do nothing but compute: one statement that binds one name,
 in a small part of Python.
 
-    not_plain("depth = 3 + 4", name="depth")                      # ""
-    not_plain("def add(a, b): return a + b", name="add")          # ""
-    not_plain("depth = ().__class__", name="depth")               # "NotPlain: Attribute is not judged"
+    not_plain("depth = 3 + 4", name="depth")                  # ""
+    not_plain("def add(a, b): return a + b", name="add")      # ""
+    not_plain("depth = ().__class__", name="depth")           # "NotPlain: Attribute is not judged"
 
 Plain code has no attributes, no imports, no names that lead to the interpreter, and no place to
 keep anything between two calls. So it cannot see who asks, what was asked before or what comes
@@ -20,9 +20,10 @@ import builtins
 MAX_CHARS = 500
 """Longer lines are not judged: nobody needs one, and a parser's stack is finite."""
 _NAMES = """
-ArithmeticError AssertionError Exception False IndexError KeyError None NotImplementedError OverflowError RuntimeError True TypeError
-ValueError ZeroDivisionError abs all any bool dict divmod enumerate filter float frozenset int isinstance len list map max min pow
-print range reversed round set sorted str sum tuple zip
+ArithmeticError AssertionError Exception False IndexError KeyError None NotImplementedError
+OverflowError RuntimeError True TypeError ValueError ZeroDivisionError abs all any bool dict
+divmod enumerate filter float frozenset int isinstance len list map max min pow print range
+reversed round set sorted str sum tuple zip
 """
 BUILTINS = frozenset(_NAMES.split())
 """Built-in names that only compute. Not `id` and `hash`, which differ from process to process, nor

@@ -1,6 +1,9 @@
 """Record the student at work: episodes on training tasks, written as Claude Code logs.
 
-    done = record_logs(model, renderer=renderer, settings=Sampling(seed=7), seed=7, num_sessions=256, folder=Path("logs"))
+    done = record_logs(
+        model, renderer=renderer, settings=Sampling(seed=7), seed=7, num_sessions=256,
+        folder=Path("logs"), sandbox=sandbox,
+    )
     done.paths                  # logs/-workshop-train-7-0/<session id>.jsonl, ...
     done.left_out               # {"malformed_call": 3}: episodes that a log cannot hold
 

@@ -1,7 +1,8 @@
 """A recorded session leads back to its task: by the folder in which it ran, as any log tells it.
 
-    session = recorded(rollout.session, seed="7-0", split="train")      # cwd "/workshop/train/7-0", call ids as the API gives them
-    task_of(session, sandbox=sandbox)                                   # the Task, after its calls were made again
+    session = recorded(rollout.session, seed="7-0", split="train")
+    session.cwd                             # "/workshop/train/7-0"; call ids as the API gives them
+    task_of(session, sandbox=sandbox)       # the Task, after its calls were made again
 
 The folder stands in no message, so the student never sees it. That the task is the right one is not
 believed but tried: every call is made again, and every result must be what the session holds.

@@ -164,7 +164,8 @@ def evaluate_expression(module: ModuleType | str, expression: str) -> tuple[str,
     if isinstance(module, str):
         return "error", module
     try:
-        return "value", plain_json(eval(compile(expression, "<test>", "eval"), module.__dict__))  # noqa: S307 - this is the sandbox
+        code = compile(expression, "<test>", "eval")
+        return "value", plain_json(eval(code, module.__dict__))  # noqa: S307 - this is the sandbox
     except BaseException as error:  # noqa: BLE001 - as above
         return "error", _words_of(error)
 

@@ -1,7 +1,7 @@
 """The scripted teachers as an asker: what they would have done at a turn of a recorded session.
 
-answers = ask_scripted(session, 4, sandbox)         # one Answer of each of the three families, free of charge
-teachers = scripted_teachers(sessions, sandbox)     # the same three as teachers that can be asked one by one
+answers = ask_scripted(session, 4, sandbox)       # an Answer of each of the three families, free
+teachers = scripted_teachers(sessions, sandbox)   # the same three, to be asked one by one
 """
 
 from __future__ import annotations

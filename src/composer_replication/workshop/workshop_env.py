@@ -2,12 +2,12 @@
 
 env = WorkshopEnv(make_task(7), sandbox=sandbox)
 opening = env.open()
-reply = env.reply(turn)                 # results of the turn's calls; `done` after a message without a call, or without budget
-env.reward()                            # 1.0 or 0.0
+reply = env.reply(turn)      # results of its calls; `done` after a message without one, or the budget
+env.reward()                 # 1.0 or 0.0
 
 The reward is 1 if and only if the player said it was done, every visible and hidden test passes,
 nothing but the target lines differs from the start, and the tests were run after the last edit. Who
-judges that, and why it can be believed, stands in `judge.py`. Errors are worded as Claude Code
+judges that, and why it can be believed, stands in `task_tests.py`. Errors are worded as Claude Code
 words them, so that `data/sites` finds their mistakes as in any log. A failing test is an answer,
 not an error: the call was right.
 """

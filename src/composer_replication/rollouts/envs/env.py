@@ -2,7 +2,7 @@
 they were worth.
 
     env = make(task)                          # single use: one object, one episode
-    opening = env.open()                      # Opening(turns=(system, human), tools=(ToolSpec(...), ...))
+    opening = env.open()                      # Opening(turns=(system, human), tools=(...))
     reply = env.reply(turn)                   # Reply(turns=(tool results, ...), done=False)
     env.reward()                              # 0.0 ... 1.0 once `done`
     env.close()
@@ -12,12 +12,14 @@ hangs or answers nonsense loses its own episode (rollouts/episode.py). It may sa
 its methods run, by an attribute `runs_in`:
 
     "any_thread"    at the same time as other environments of the batch; with a time-out
-    "one_thread"    one after the other, in a thread that all such environments share; with a time-out. This is taken where nothing is said
-    "caller"        one after the other in the sampler's own thread; without a time-out, so only where every method surely returns
+    "one_thread"    one after the other, in a thread that all such environments share; with a
+                    time-out. This is the default
+    "caller"        one after the other in the sampler's own thread; without a time-out, so only if
+                    every method surely returns
 
 The function or class that makes the environments of a run may say more about them, by an attribute
-`env_metadata`: the families of mistakes that `measures()` counts, and the notes that belong beside every
-result.
+`env_metadata`: the families of mistakes that `measures()` counts, and the notes that belong beside
+every result.
 
     class Guess:
         env_metadata = EnvMetadata(

@@ -1,5 +1,5 @@
-"""An environment as an object whose methods are the tools, as TRL's `environment_factory` and similar
-trainers want it: they play by themselves, and read names, schemas and docstrings off the class.
+"""An environment as an object whose methods are the tools, as TRL's `environment_factory` wants it:
+such trainers play by themselves, and read names, schemas and docstrings off the class.
 
     class Desk(ToolEnv):
         tool_names = ("read",)

@@ -59,7 +59,8 @@ _CHANGES = re.compile(
             r"\w+\.py",
             r"\d+",
             (
-                rf"\b(?:{'|'.join((*NAMES, *OPERATORS, *READERS, *EDITORS, LISTER, TESTER, 'find_text'))})\b"
+                rf"\b(?:{'|'.join((*NAMES, *OPERATORS, *READERS, *EDITORS, LISTER, TESTER))}"
+                r"|find_text)\b"
             ),
             rf"(?<=[ ,\"`])(?:{'|'.join((*SEARCHERS, *sum(STYLES, ())))})(?=[,.:`\"])",
         ]

@@ -103,7 +103,8 @@ def schedule(step: int, plan: WarmUpSettings) -> float:
     """The share of the rate at a step: up over `ramp` steps, constant, then down to a twentieth
     over the last half.
 
-    >>> [round(schedule(step, WarmUpSettings(steps=100, ramp=10)), 2) for step in (0, 9, 40, 80, 99)]
+    >>> plan = WarmUpSettings(steps=100, ramp=10)
+    >>> [round(schedule(step, plan), 2) for step in (0, 9, 40, 80, 99)]
     [0.1, 1.0, 1.0, 0.43, 0.07]
     """
     down = min(1.0, (1 - step / plan.steps) / 0.5)
