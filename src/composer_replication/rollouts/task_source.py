@@ -9,7 +9,7 @@ that no training sees. `rollouts.env` names where they come from.
 A name stands for the function that core/config lists for it (`BUILT_IN_ENVS`). "envs/mine.py:make"
 is a function of the user's, loaded in the same way. It has one of two forms:
 
-    make(seed, split="train")   or split="monitor": a new environment (an Env of rollouts/envs/env.py)
+    make(seed, split="train")   or split="monitor": a new environment (Env of rollouts/envs/env.py)
                                 of a task, always the same task for the same arguments
     @task_source                a generator that yields one TaskSource: it can hold something open
     def tasks(): ...            for the whole run, a sandbox or a connection
@@ -38,7 +38,7 @@ from composer_replication.core.trace import Session, Turn
 from composer_replication.data.sites.by_path import files_of, load_function, users_code
 from composer_replication.rollouts.env_validation import FaultError, checked_metadata
 from composer_replication.rollouts.envs.env import Env, EnvMetadata, MakeEnv
-from composer_replication.rollouts.envs.tool_env import ToolEnvs
+from composer_replication.rollouts.envs.method_env import MethodEnvs
 
 SETTING = "rollouts.env"
 METHODS = ("open", "reply", "reward", "measures", "close")
@@ -82,7 +82,7 @@ class TaskSource:
     makes a fresh environment.
 
     The rest is optional. `sources` are the user's files that decide what a task is; empty for a
-    built-in environment. `unseen(seed, count, split)` are the tasks of an evaluation. `tool_envs`
+    built-in environment. `unseen(seed, count, split)` are the tasks of an evaluation. `method_envs`
     is the environment as trainers that play by themselves want it, `recorded` what it can do with
     sessions that were recorded in it.
     """
@@ -93,7 +93,7 @@ class TaskSource:
     sources: tuple[Path, ...] = ()
     metadata: EnvMetadata = NOTHING_SAID
     unseen: Callable[[int, int, str], list[UnseenTask]] | None = None
-    tool_envs: ToolEnvs | None = None
+    method_envs: MethodEnvs | None = None
     recorded: RecordedSessions | None = None
 
     def sha256(self) -> str:

@@ -6,7 +6,7 @@ It plugs in like a user's own environment (workshop_tasks.py); nothing below thi
 What is asked        tasks.py, vocabulary.py (tool names)
 One episode          workshop_env.py, episodes.py (as a Session), as_tools.py (tools as methods)
 Scripted players     demonstrators.py, scripted_teachers.py, lessons.py (their episodes as lessons)
-What is believed     task_tests.py (of a player's files, and why), plain.py (which lines only compute)
+What is believed     task_tests.py (of a player's files), plain.py (which lines only compute)
 Where code runs      sandbox.py, isolation.py and sandbox_worker.py (its other side)
 From and to logs     record_episodes.py, recorded_task.py
 """

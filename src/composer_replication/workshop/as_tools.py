@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from composer_replication.core.errors import ConfigError, DataError, SessionError
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.rollouts.envs.tool_env import OVER, ToolEnv
+from composer_replication.rollouts.envs.method_env import OVER, MethodEnv
 from composer_replication.workshop.task_tests import RunsTests
 from composer_replication.workshop.tasks import make_task
 from composer_replication.workshop.vocabulary import ToolSet, toolset_is_held_out
@@ -119,7 +119,7 @@ def _answered(method: Callable[..., str]) -> Callable[..., str]:
     return call
 
 
-class WorkshopTools(ToolEnv):
+class WorkshopTools(MethodEnv):
     """The workshop's five tools as methods."""
 
     tool_names: ClassVar[tuple[str, ...]] = TOOLS.order

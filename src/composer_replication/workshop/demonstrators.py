@@ -1,7 +1,7 @@
 """Scripted players: the oracle, a careless one with three families of mistakes, and three teachers
 of whom one disagrees.
 
-turn = oracle(env)                                    # the next message of a player that makes no mistake
+turn = oracle(env)                                    # the next message, without a mistake
 turn = careless(env, rng, habits=LEVELS[1].habits)    # ... with the mistakes of a level
 turn = teacher_turn(env, family="birch")              # what a scripted teacher would do here
 

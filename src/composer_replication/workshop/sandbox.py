@@ -4,7 +4,7 @@ fresh child for every run.
 with Sandbox() as sandbox:
     run = sandbox.run({"main.py": "def add(a, b):\\n    return a - b"}, (("main.py", "add(2, 3)"),))
     run.answers                     # (Answered(value=-1, error=""),)
-    sandbox.mechanisms      # {"seccomp": "27 system calls pass, ...", "namespaces": "user, ...", ...}
+    sandbox.mechanisms      # {"seccomp": "27 system calls pass, ...", "namespaces": "...", ...}
 
 Required is the system call filter (seccomp): behind it there is no open, no socket, no fork and no
 signal, with or without root. Namespaces with an empty root and Landlock stand behind it where the

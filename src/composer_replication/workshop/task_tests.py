@@ -2,7 +2,7 @@
 
     verdict = run_tests(task, files, sandbox=sandbox)
     verdict.failures            # ("FAILED main.py: add(2, 3) == 5",), what the player is shown
-    verdict.all_pass        # every test passes, hidden ones too, and only what may change was changed
+    verdict.all_pass        # every test passes, hidden ones too, and only the targets changed
 
 **What a player can do.** Put any text into any file, as often as its budget allows, and read what
 the visible tests answer: whether each passed, and the text of its error. Its code runs in a process

@@ -2,7 +2,7 @@
 
 env = WorkshopEnv(make_task(7), sandbox=sandbox)
 opening = env.open()
-reply = env.reply(turn)      # results of its calls; `done` after a message without one, or the budget
+reply = env.reply(turn)      # results of its calls; `done` after a message without one
 env.reward()                 # 1.0 or 0.0
 
 The reward is 1 if and only if the player said it was done, every visible and hidden test passes,

@@ -12,7 +12,7 @@ from functools import partial
 
 from composer_replication.core.errors import DataError
 from composer_replication.rollouts.envs.env import EnvMetadata, MakeEnv, MistakeFamily
-from composer_replication.rollouts.envs.tool_env import ToolEnvs
+from composer_replication.rollouts.envs.method_env import MethodEnvs
 from composer_replication.rollouts.task_source import (
     RecordedSessions,
     TaskSource,
@@ -74,7 +74,7 @@ def workshop_tasks() -> Iterator[TaskSource]:
             ],
             metadata=METADATA,
             unseen=unseen,
-            tool_envs=ToolEnvs(
+            method_envs=MethodEnvs(
                 env_class=WorkshopTools,
                 arguments={"sandbox": sandbox, "slack": TOOL_SLACK},
                 rows=task_rows,

@@ -26,7 +26,7 @@ from composer_replication.core.errors import ComposerError, need
 from composer_replication.core.trace import Event, Sampled, Session, SourceRef
 from composer_replication.rollouts.call_pool import PooledCall
 from composer_replication.rollouts.envs.env import MistakeFamily
-from composer_replication.rollouts.envs.tool_env import OVER, ToolEnv, episode_of
+from composer_replication.rollouts.envs.method_env import OVER, MethodEnv, episode_of
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.training.backends.trl_rollouts import Made, TrlSession
@@ -39,7 +39,7 @@ LOST = "<tool_use_error>The environment failed: this episode is over</tool_use_e
 _NO_ENTROPY = "rollouts/entropy"
 
 
-class WatchedTools(ToolEnv):
+class WatchedTools(MethodEnv):
     """Put in front of an environment's own class by `watched`: keeps the environment's failures.
     `failure` has the words of the first, "" if there was none."""
 
@@ -80,7 +80,7 @@ class WatchedTools(ToolEnv):
         return instead
 
 
-def watched(env_class: type[ToolEnv]) -> type[WatchedTools]:
+def watched(env_class: type[MethodEnv]) -> type[WatchedTools]:
     """The tools of a class, with WatchedTools in front of their own methods."""
     return type(f"Watched{env_class.__name__}", (WatchedTools, env_class), {})
 

@@ -29,7 +29,7 @@ from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.load_student import Student
-from composer_replication.rollouts.envs.tool_env import ToolEnv, ToolEnvs
+from composer_replication.rollouts.envs.method_env import MethodEnv, MethodEnvs
 from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.tokens.renderer import Renderer
@@ -96,7 +96,7 @@ def train_with_trl(
             accept_changes=accept_changes,
         )
     with open_world(config.rollouts.env) as world:
-        if world.tool_envs is None:
+        if world.method_envs is None:
             raise ConfigError(
                 f"the environment {world.name!r} has no tools as methods, which TRL needs",
                 where="rollouts.env",
@@ -109,7 +109,7 @@ def train_with_trl(
             run=run,
             pairs=pairs,
             kept=kept,
-            tool_envs=world.tool_envs,
+            method_envs=world.method_envs,
         )
         journal = RunLogger(
             run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event
@@ -149,7 +149,7 @@ def train_with_trl(
     )
 
 
-def _longest(rows: Sequence[dict[str, Any]], tokenizer: Any, tools: ToolEnv) -> int:
+def _longest(rows: Sequence[dict[str, Any]], tokenizer: Any, tools: MethodEnv) -> int:
     """Tokens of the longest opening."""
     render = partial(
         tokenizer.apply_chat_template,
@@ -201,16 +201,16 @@ def _trainer(
     run: RunDir,
     pairs: Sequence[PreferencePair],
     kept: frozenset[str] | None,
-    tool_envs: ToolEnvs,
+    method_envs: MethodEnvs,
 ) -> tuple[Any, torch.optim.Optimizer]:
     """TRL's trainer in these environments, with the optimiser and the learning rates of
     training/loop.py."""
     train = config.train
-    environment = partial(watched(tool_envs.env_class), **tool_envs.arguments)
+    environment = partial(watched(method_envs.env_class), **method_envs.arguments)
     tokenizer = copy.deepcopy(student.tokenizer)
-    tokenizer.chat_template = tool_envs.adapt_template(tokenizer.chat_template)
+    tokenizer.chat_template = method_envs.adapt_template(tokenizer.chat_template)
     # one row per group of the run
-    rows = tool_envs.rows(
+    rows = method_envs.rows(
         stage_seed(config.seed, "trl:tasks"), train.steps * config.rollouts.groups
     )
     args = trl_settings(

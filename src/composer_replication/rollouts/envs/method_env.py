@@ -1,13 +1,13 @@
 """An environment as an object whose methods are the tools, as TRL's `environment_factory` wants it:
 such trainers play by themselves, and read names, schemas and docstrings off the class.
 
-    class Desk(ToolEnv):
+    class Desk(MethodEnv):
         tool_names = ("read",)
         def reset(self, **row): ...                   begins the episode of a row
         def read(self, path: str) -> str: ...         a tool: a public method that calls self._call
         def get_reward(self) -> float: ...
 
-    ToolEnvs(env_class=Desk, rows=rows)               what a TaskSource offers such a trainer
+    MethodEnvs(env_class=Desk, rows=rows)               what a TaskSource offers such a trainer
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OVER = (
 """The answer to a call after the end of the episode."""
 
 
-class ToolEnv:
+class MethodEnv:
     """One pooled environment: `reset` begins an episode, every other public method is a tool,
     `get_reward` ends it.
 
@@ -52,14 +52,14 @@ class ToolEnv:
         raise NotImplementedError
 
 
-def episode_of(env: ToolEnv) -> Env:
+def episode_of(env: MethodEnv) -> Env:
     """The episode that these tools play; a function, because a trainer takes every public method
     for a tool."""
     return env._episode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolEnvs:
+class MethodEnvs:
     """The tool environments of a TaskSource: made as `env_class(**arguments)`.
 
     `rows(seed, count)` are rows of a trainer's data set, one per task: {"prompt": opening messages,
@@ -67,7 +67,7 @@ class ToolEnvs:
     as the student knows them.
     """
 
-    env_class: type[ToolEnv]
+    env_class: type[MethodEnv]
     rows: Callable[[int, int], list[dict[str, Any]]]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     adapt_template: Callable[[str], str] = lambda template: template
