@@ -2,7 +2,7 @@
 generate; benchmarks/rollouts.py prints it.
 
 Both play the same tasks of the workshop with the same fixed tools and budget
-(rollouts/envs/workshop/as_tools.py), the same student from the same weights, temperature 1 over the
+(workshop/as_tools.py), the same student from the same weights, temperature 1 over the
 whole vocabulary, the same room for an episode, float32, one thread. Each side is given groups of
 equal tasks and takes Dr.GRPO steps on them with AdamW; the first step is a warm-up and is not
 counted. Each side is a process of its own.
@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from page import GOALS
 
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox, SandboxRun
+from composer_replication.workshop.sandbox import Sandbox, SandboxRun
 
 SIDES = ("ours", "trl")
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,9 +104,6 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
     """The reference loop's own producer of examples and its own step."""
     from composer_replication.core.config.root import Config
     from composer_replication.models.load_student import load_student
-    from composer_replication.rollouts.envs.workshop.as_tools import TOOLS
-    from composer_replication.rollouts.envs.workshop.tasks import make_task
-    from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
     from composer_replication.rollouts.groups import sample_groups
     from composer_replication.rollouts.sampler import sample_rollouts
     from composer_replication.rollouts.sampling import Sampling
@@ -115,6 +112,9 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
     from composer_replication.training.live import example_of, group_advantages
     from composer_replication.training.state import make_trainer
     from composer_replication.training.step import train_step
+    from composer_replication.workshop.as_tools import TOOLS
+    from composer_replication.workshop.tasks import make_task
+    from composer_replication.workshop.workshop_env import WorkshopEnv
 
     off = {"weight": 0.0}
     train = {
@@ -171,17 +171,17 @@ def trl(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from composer_replication.rollouts.envs.workshop.as_tools import (
+    from composer_replication.tokens.hf import load_tokenizer
+    from composer_replication.tokens.renderer import Renderer
+    from composer_replication.training.backends._compat import teach_to_read_calls
+    from composer_replication.training.backends.trl_rollouts import written_spans
+    from composer_replication.workshop.as_tools import (
         TOOLS,
         WorkshopTools,
         plain_tools,
         task_row,
     )
-    from composer_replication.rollouts.envs.workshop.tasks import make_task
-    from composer_replication.tokens.hf import load_tokenizer
-    from composer_replication.tokens.renderer import Renderer
-    from composer_replication.training.backends._compat import teach_to_read_calls
-    from composer_replication.training.backends.trl_rollouts import written_spans
+    from composer_replication.workshop.tasks import make_task
 
     clock, rewards, seen = Clock(), [0.0][:0], {"tokens": 0, "messages": 0}
 

@@ -219,7 +219,7 @@ def _level(
 
     from composer_replication.core.config.rollout_settings import EvaluateSettings
     from composer_replication.evaluation.players import player_of, start_of
-    from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS as TEXTS
+    from composer_replication.workshop.demonstrators import LEVELS as TEXTS
 
     level = works[0].level
     settings, names = EvaluateSettings(tasks=options.tasks, level=level), _arms(options, level)

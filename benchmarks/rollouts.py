@@ -37,13 +37,13 @@ from beside_trl import STUDENT, compare
 from beside_trl import table as beside_table
 from page import about
 
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox, SandboxRun
-from composer_replication.rollouts.envs.workshop.tasks import make_tasks
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.sandbox import Sandbox, SandboxRun
+from composer_replication.workshop.tasks import make_tasks
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 
 class TimedSandbox(Sandbox):

@@ -17,11 +17,11 @@ import statistics
 import sys
 import time
 
-from composer_replication.rollouts.envs.workshop.demonstrators import oracle
-from composer_replication.rollouts.envs.workshop.episodes import play
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_tasks
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.workshop.demonstrators import oracle
+from composer_replication.workshop.episodes import play
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import make_tasks
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 FILES = {
     "main.py": "from other import base\ndef add(a, b):\n    return a + b + base\n",

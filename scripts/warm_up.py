@@ -14,8 +14,7 @@ import json
 import time
 from pathlib import Path
 
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.training.warmup.make import make_student
+from composer_replication.workshop.warmup.make import make_student
 
 EVERY = 50
 
@@ -40,10 +39,7 @@ def main() -> None:
                 flush=True,
             )
 
-    with Sandbox() as sandbox:
-        about = make_student(
-            options.out, level=options.level, seed=options.seed, sandbox=sandbox, on_step=on_step
-        )
+    about = make_student(options.out, level=options.level, seed=options.seed, on_step=on_step)
     print(json.dumps(about["measured"], indent=1))
 
 

@@ -23,6 +23,7 @@ ROOMS = (
     "evaluation",
     "report",
     "training",
+    "workshop",
     "compat",
     "cli",
 )

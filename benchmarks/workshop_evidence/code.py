@@ -27,6 +27,7 @@ ROOMS = (
     "rollouts",
     "tokens",
     "training",
+    "workshop",
 )
 """What finds, hints, pairs, trains, plays and judges; what reads logs, asks other models, checks
 settings or prints is not here."""

@@ -29,6 +29,7 @@ from composer_replication.evaluation.players import Player, Shown, play_one
 from composer_replication.evaluation.rows import SUCCESS, paired, row
 from composer_replication.evaluation.stats import Resamples, over_groups
 from composer_replication.evaluation.success import EpisodeResult, is_success
+from composer_replication.workshop.workshop_tasks import METADATA
 
 from .arms import ARMS, BEFORE, seeds_of
 from .sections import QUESTIONS
@@ -103,7 +104,9 @@ def pooled_row(
         seed=stage_seed(seed, "pooled"),
         samples=settings.samples,
     )
-    found = row(name, whole, targeted=settings.targeted_kinds, draws=draws)
+    found = row(
+        name, whole, targeted=settings.targeted_kinds, draws=draws, families=METADATA.families
+    )
     hits = sum(map(is_success, whole))
     interval = draws.mean([float(is_success(p)) for p in whole])
     # else Wilson's bounds stay: nothing varies
@@ -167,6 +170,7 @@ def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) 
         "seed": seed,
         "samples": settings.samples,
         "block": block_of,
+        "families": METADATA.families,
     }
 
     def both(a: str, b: str) -> list[dict[str, Any]]:

@@ -43,10 +43,10 @@ from composer_replication.data.replay.gather import gather, lookup
 from composer_replication.data.replay.steps import all_steps
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.scripted import Scripted
-from composer_replication.rollouts.envs.workshop.demonstrators import DONE_TEXT
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.scripted_teachers import scripted_teachers
-from composer_replication.rollouts.envs.workshop.vocabulary import LISTER, TESTER
+from composer_replication.workshop.demonstrators import DONE_TEXT
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.scripted_teachers import scripted_teachers
+from composer_replication.workshop.vocabulary import LISTER, TESTER
 
 TEACHERS = (
     ("birch-1", "birch", "birch", 0.1),

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from composer_replication.cli.demo_settings import AFTER
-from composer_replication.evaluation.table import HINTS_ARE_TAUGHT
 from composer_replication.report.claims import OTHER, TARGETED, claims
 from composer_replication.report.evaluation_section import verdict
+from composer_replication.workshop.workshop_tasks import HINTS_ARE_TAUGHT
 
 from .arms import ARMS, MIN_SEEDS
 from .pairs import TEACHERS

@@ -207,7 +207,7 @@ from .rollouts.groups import (
 from .rollouts.local_teacher import (
     LocalTeacher as LocalTeacher,
 )
-from .rollouts.record_episodes import (
+from .workshop.record_episodes import (
     record_logs as record_logs,
 )
 from .rollouts.sampler import (
@@ -243,7 +243,7 @@ from .training.live import (
 from .training.loop import (
     train as train,
 )
-from .training.world import (
+from .rollouts.task_source import (
     TaskSource as TaskSource,
     open_world as open_world,
 )

@@ -13,18 +13,24 @@ import torch
 
 from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.core.trace import ToolCall
-from composer_replication.rollouts.envs.workshop.as_tools import OVER, TOOLS, task_row
-from composer_replication.rollouts.envs.workshop.lessons import Reckoner
-from composer_replication.rollouts.envs.workshop.sandbox import SandboxRun
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training import rollback as guard_module
 from composer_replication.training import rollout_metrics as vitals
 from composer_replication.training.backends import trl_guard
-from composer_replication.training.backends.trl_guard import LOST, WatchedTools, as_rollout, as_step
+from composer_replication.training.backends.trl_guard import (
+    LOST,
+    WatchedTools,
+    as_rollout,
+    as_step,
+    watched,
+)
 from composer_replication.training.backends.trl_rollouts import record_rollout
 from composer_replication.training.live import RolloutSource
 from composer_replication.training.rollout_metrics import Drift
+from composer_replication.workshop.as_tools import OVER, TOOLS, WorkshopTools, task_row
+from composer_replication.workshop.lessons import Reckoner
+from composer_replication.workshop.sandbox import SandboxRun
 from tests.backends.test_trl_rollouts import EPISODE, MISSING, answered, played, said
 from tests.backends.test_trl_tools import SEED, solve
 
@@ -47,8 +53,8 @@ def renderer() -> Renderer:
     return Renderer.for_tokenizer(load_tokenizer(STUDENT))
 
 
-def begun(sandbox: Any = None) -> WatchedTools:
-    env = WatchedTools(sandbox=sandbox or Reckoner())
+def begun(sandbox: Any = None) -> Any:
+    env: Any = watched(WorkshopTools)(**{"sandbox": sandbox or Reckoner()})
     env.reset(**task_row(SEED))
     return env
 
@@ -86,7 +92,7 @@ def test_an_error_of_this_package_is_not_swallowed() -> None:
         env.get_reward()
 
 
-def test_only_the_workshops_tools_are_offered() -> None:
+def test_only_the_tools_of_the_environment_are_offered() -> None:
     public = {
         name
         for name, value in vars(WatchedTools).items()

@@ -20,7 +20,6 @@ from composer_replication.core.trace import (
     ToolResult,
     Turn,
 )
-from composer_replication.rollouts.envs.workshop.as_tools import TOOLS
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends.trl_rollouts import (
     HintProducer,
@@ -28,6 +27,7 @@ from composer_replication.training.backends.trl_rollouts import (
     record_rollout,
     written_spans,
 )
+from composer_replication.workshop.as_tools import TOOLS
 
 pytestmark = pytest.mark.train
 PROMPT = [

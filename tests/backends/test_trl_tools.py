@@ -12,21 +12,21 @@ from transformers.utils.chat_template_utils import get_json_schema
 
 from composer_replication.core.errors import ConfigError, SessionError
 from composer_replication.core.trace import HARNESS, HUMAN, Text, Turn
-from composer_replication.rollouts.envs.workshop.as_tools import (
+from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.as_tools import (
     OVER,
     TOOLS,
     WorkshopTools,
     plain_tools,
     task_row,
 )
-from composer_replication.rollouts.envs.workshop.lessons import Reckoner
-from composer_replication.rollouts.envs.workshop.tasks import make_task
-from composer_replication.rollouts.envs.workshop.vocabulary import (
+from composer_replication.workshop.lessons import Reckoner
+from composer_replication.workshop.tasks import make_task
+from composer_replication.workshop.vocabulary import (
     LEGACY_READER,
     toolset_is_held_out,
 )
-from composer_replication.rollouts.envs.workshop.workshop_env import SYSTEM_TEXT
-from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.workshop_env import SYSTEM_TEXT
 
 pytestmark = pytest.mark.train
 SEED = next(f"t:{i}" for i in range(100) if make_task(f"t:{i}", split="train").kind == "change")
@@ -83,11 +83,12 @@ def test_the_budget_holds_and_slack_adds_to_it() -> None:
 
 def test_the_tools_are_of_the_training_split_and_not_of_habit() -> None:
     assert not toolset_is_held_out(TOOLS) and TOOLS.reader != LEGACY_READER
-    methods = {name for name in vars(WorkshopTools) if not name.startswith("_")} - {
-        "reset",
-        "get_reward",
-    }
-    assert methods == set(TOOLS.arguments)
+    methods = {
+        name
+        for name, value in vars(WorkshopTools).items()
+        if callable(value) and not name.startswith("_")
+    } - {"reset", "get_reward"}
+    assert methods == set(TOOLS.arguments) == set(WorkshopTools.tool_names)
     for name, arguments in TOOLS.arguments.items():
         schema = get_json_schema(getattr(WorkshopTools(sandbox=Reckoner()), name))["function"]
         assert (schema["name"], tuple(schema["parameters"].get("required", ()))) == (

@@ -24,12 +24,6 @@ from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.core.rundir import RunDir
 from composer_replication.core.trace import Session
 from composer_replication.models.load_student import Student, load_student
-from composer_replication.rollouts.envs.workshop.as_tools import (
-    WorkshopTools,
-    plain_tools,
-    task_row,
-)
-from composer_replication.rollouts.envs.workshop.lessons import Reckoner
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends.trl import (
@@ -37,6 +31,12 @@ from composer_replication.training.backends.trl import (
     ComposerReplicationConfig,
     ComposerReplicationTrainer,
 )
+from composer_replication.workshop.as_tools import (
+    WorkshopTools,
+    plain_tools,
+    task_row,
+)
+from composer_replication.workshop.lessons import Reckoner
 from tests.backends.frozen import ROOT, start_model, tokenizer, trained
 
 pytestmark = pytest.mark.usefixtures("needs_trl")

@@ -22,7 +22,9 @@ from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired
 from composer_replication.evaluation.success import EpisodeResult, evaluation_tasks
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.task_source import open_world
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.workshop_tasks import METADATA
 from tests.evaluation.small_judge import played_by, solver
 
 SETTINGS = EvaluateSettings(samples=300)
@@ -51,9 +53,17 @@ def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[EpisodeR
     """Resampling tasks within seeds would say +.33 [.33, .33]; over the three seeds, of which two
     show nothing, it includes zero."""
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: good, 8: good, 9: failed(good)})
-    both = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[
-        0
-    ]
+    both = paired(
+        "a",
+        a,
+        "b",
+        b,
+        targeted=("unknown_tool",),
+        seed=1,
+        families=METADATA.families,
+        samples=300,
+        block=block_of,
+    )[0]
     assert both["difference"] == pytest.approx(1 / 3) and both["tasks"] == pytest.approx(
         [1 / 3, 1 / 3]
     )
@@ -63,7 +73,9 @@ def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[EpisodeR
         both["low"],
         both["high"],
     ) == tuple(both["blocks"])
-    mixed = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300)[0]
+    mixed = paired(
+        "a", a, "b", b, targeted=("unknown_tool",), seed=1, families=METADATA.families, samples=300
+    )[0]
     assert mixed["low"] > 0 and "blocks" not in mixed
 
 
@@ -72,9 +84,17 @@ def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(
 ) -> None:
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(good)]
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: half, 8: half, 9: half})
-    found = paired("a", a, "b", b, targeted=("unknown_tool",), seed=1, samples=300, block=block_of)[
-        0
-    ]
+    found = paired(
+        "a",
+        a,
+        "b",
+        b,
+        targeted=("unknown_tool",),
+        seed=1,
+        families=METADATA.families,
+        samples=300,
+        block=block_of,
+    )[0]
     assert [found["low"], found["high"]] == found["tasks"] and found["blocks"][0] == found[
         "blocks"
     ][1]
@@ -135,7 +155,9 @@ def test_every_seed_and_level_has_tasks_of_its_own() -> None:
     places = [(level, seed) for level in (1, 2) for seed in (11, 12, 13)]
     drawn = [evaluation_seed_of(31415, level=level, seed=seed) for level, seed in places]
     assert len(set(drawn)) == len(places)
-    ids = [
-        {t.id for t in evaluation_tasks(EvaluateSettings(tasks=24), seed=seed)} for seed in drawn
-    ]
+    with open_world("workshop") as source:
+        drawn_tasks = [
+            evaluation_tasks(EvaluateSettings(tasks=24), seed=seed, source=source) for seed in drawn
+        ]
+    ids = [{task.id for task in tasks} for tasks in drawn_tasks]
     assert all(len(a & b) < 6 for i, a in enumerate(ids) for b in ids[:i])

@@ -12,7 +12,8 @@ import pytest
 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.rundir import RunDir, sha256_of
-from composer_replication.training.world import open_world
+from composer_replication.rollouts.envs.env import EnvMetadata
+from composer_replication.rollouts.task_source import open_world
 from tests.cli.workspace import files, recompose
 
 pytestmark = pytest.mark.train
@@ -156,3 +157,99 @@ def test_a_task_that_fails_later_ends_the_run_with_the_line_that_failed(work: Pa
         ),
     ):
         next(world.train(1))()
+
+
+def test_an_environment_says_its_families_and_notes(work: Path) -> None:
+    said = """
+from composer_replication.rollouts.envs.env import EnvMetadata, MistakeFamily
+
+Guess.env_metadata = EnvMetadata(
+    families=(MistakeFamily(name="blind", title="without reading\\x1b"),), notes=("one in a hundred",)
+)
+"""
+    path = work / "envs" / "guess.py"
+    with open_world(f"{path}:Guess") as source:
+        assert source.metadata == EnvMetadata()
+    path.write_text(example() + said, "utf-8")
+    with open_world(f"{path}:Guess") as source:
+        (family,) = source.metadata.families
+        assert (family.open, family.made, family.title) == (
+            "blind_open",
+            "blind_made",
+            "without reading\u241b",
+        )
+        assert source.metadata.notes == ("one in a hundred",)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ("{'render_modes': []}", "the metadata is dict, not an EnvMetadata"),
+        ("EnvMetadata(notes='x')", "the notes are str, not a tuple"),
+        ("EnvMetadata(levels={'a': 'x'})", "a level is not a number"),
+        ("EnvMetadata(families=('A',))", "a family of mistakes is str"),
+        ("EnvMetadata(families=(MistakeFamily(name='a b'),))", "'a b', not an identifier"),
+        ("EnvMetadata(families=(MistakeFamily(name='A'),) * 2)", "have the same name"),
+    ],
+)
+def test_metadata_of_another_form_is_named(work: Path, metadata: str, words: str) -> None:
+    path = work / "envs" / "guess.py"
+    more = "from composer_replication.rollouts.envs.env import EnvMetadata, MistakeFamily\n"
+    path.write_text(f"{example()}\n{more}Guess.env_metadata = {metadata}\n", "utf-8")
+    with pytest.raises(ConfigError, match=words), open_world(f"{path}:Guess"):
+        pass
+
+
+OPENER = """
+import itertools
+from functools import partial
+
+from composer_replication.rollouts.task_source import TaskSource, task_source
+
+@task_source
+def tasks():
+    with open(LOG, "a") as log:
+        log.write("opened ")
+    yield TaskSource(
+        name="mine",
+        train=lambda seed: (partial(Guess, n, split="train") for n in itertools.count(seed)),
+        monitor=lambda seed, count: [partial(Guess, n, split=WATCHED) for n in range(count)],
+    )
+    with open(LOG, "a") as log:
+        log.write("closed")
+
+
+@task_source
+def nothing():
+    yield {}
+
+
+@task_source
+def broken():
+    yield TaskSource(name="mine", train=lambda seed: iter([1 / 0]), monitor=lambda seed, count: [])
+"""
+
+
+def test_a_generator_holds_something_open_for_the_run(work: Path) -> None:
+    path = work / "envs" / "guess.py"
+    log, text = work / "log.txt", OPENER.replace("LOG", repr(str(work / "log.txt")))
+    path.write_text(example() + text.replace("WATCHED", "'monitor'"), "utf-8")
+    with open_world(f"{path}:tasks") as source:
+        stream = source.train(3)
+        assert [next(stream)().task_id, next(stream)().task_id] == ["train-3", "train-4"]
+        assert [make().task_id for make in source.monitor(1, 2)] == ["monitor-0", "monitor-1"]
+        assert source.name == f"{path}:tasks" and source.sources == (path,) and source.sha256()
+        assert log.read_text("utf-8") == "opened "
+    assert log.read_text("utf-8") == "opened closed"
+    with pytest.raises(ConfigError, match="yielded dict, not a TaskSource"):
+        open_world(f"{path}:nothing").__enter__()
+    with (
+        open_world(f"{path}:broken") as source,
+        pytest.raises(ConfigError, match=r"raised ZeroDivisionError.*on the tasks of the"),
+    ):
+        next(source.train(1))
+    path.write_text(example() + text.replace("WATCHED", "'train'"), "utf-8")
+    with open_world(f"{path}:tasks") as source:
+        next(source.train(0))()
+        with pytest.raises(DataError, match="both trained on and watched"):
+            source.monitor(1, 1)[0]()

@@ -15,12 +15,12 @@ from composer_replication.core.codec import (
     write_sessions,
 )
 from composer_replication.data.replay.actions import canonical_action
-from composer_replication.rollouts.envs.workshop.demonstrators import FAMILIES, oracle
-from composer_replication.rollouts.envs.workshop.recorded_task import env_before
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
 from composer_replication.tokens.artefact import load_dataset
+from composer_replication.workshop.demonstrators import FAMILIES, oracle
+from composer_replication.workshop.recorded_task import env_before
+from composer_replication.workshop.sandbox import Sandbox
 from tests.cli.workspace import files, recompose, session
-from tests.rollouts.workshop.recordings import record, said_on, tasks_of
+from tests.workshop.recordings import record, said_on, tasks_of
 
 pytestmark = pytest.mark.train
 SEED, COUNT = 77, 24

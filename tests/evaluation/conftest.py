@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.workshop.sandbox import Sandbox
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ the judge reads."""
 from __future__ import annotations
 
 import random
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,22 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir, create_run
 from composer_replication.core.trace import Text, Turn
-from composer_replication.evaluation.success import EpisodeResult, play_scripted
+from composer_replication.evaluation.success import (
+    LABEL,
+    EpisodeResult,
+    evaluation_tasks,
+    played_of,
+)
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.pretrained_folder import save_student, weights_sha256
-from composer_replication.rollouts.envs.workshop.demonstrators import Habits, careless, oracle
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.rollouts.task_source import TaskSource, UnseenTask
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
+from composer_replication.workshop.demonstrators import Habits, careless, oracle
+from composer_replication.workshop.episodes import play
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_tasks
+from composer_replication.workshop.workshop_env import WorkshopEnv
+from composer_replication.workshop.workshop_tasks import METADATA
 
 SETTINGS = EvaluateSettings(tasks=10, samples=200)
 LIMITS = RolloutSettings(max_new_tokens=6, max_context_tokens=1024, batch_episodes=5)
@@ -78,12 +87,40 @@ def a_run(
     return run
 
 
+def unseen_task(task: Task, sandbox: Sandbox, *, make: Any = WorkshopEnv) -> UnseenTask:
+    """A task of the workshop as the judge gets it."""
+    return UnseenTask(
+        id=task.id, kind=task.kind, split=task.split, make=partial(make, task, sandbox=sandbox)
+    )
+
+
+def source_in(sandbox: Sandbox, *, make: Any = WorkshopEnv) -> TaskSource:
+    """The workshop's unseen tasks in one sandbox for all tests; `make` makes their environments."""
+
+    def unseen(seed: int, count: int, split: Any) -> list[UnseenTask]:
+        made = make_tasks(count, seed=seed, split=split)
+        return [unseen_task(task, sandbox, make=make) for task in made]
+
+    return TaskSource(
+        name="workshop",
+        train=lambda seed: iter(()),
+        monitor=lambda seed, count: [],
+        unseen=unseen,
+        metadata=METADATA,
+    )
+
+
 def played_by(
     player: Any, sandbox: Sandbox, *, tasks: int = 40, seed: int = 1, split: str = "heldout"
 ) -> list[EpisodeResult]:
     """What a scripted player does on the tasks of a seed."""
     settings = EvaluateSettings.model_validate({"tasks": tasks, "split": split})
-    return play_scripted(player, settings=settings, seed=seed, sandbox=sandbox)
+    source, found = source_in(sandbox), list[EpisodeResult]()
+    for task in evaluation_tasks(settings, seed=seed, source=source):
+        env: Any = task.make()
+        session = play(env, player, session_id=f"{LABEL}{task.id}:0")
+        found.append(played_of(task, session, measures=env.measures(), ended="done"))
+    return found
 
 
 def solver(env: WorkshopEnv) -> Turn:

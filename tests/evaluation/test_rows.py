@@ -17,7 +17,8 @@ from composer_replication.evaluation.rows import OTHER, SUCCESS, TARGETED, paire
 from composer_replication.evaluation.stats import Resamples, wilson
 from composer_replication.evaluation.success import EpisodeResult
 from composer_replication.evaluation.table import WATCHED, compared_rows, evaluation_table
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.workshop_tasks import METADATA
 from tests.evaluation.small_judge import clumsy, played_by, silent, solver
 
 KINDS = ("unknown_tool", "bad_arguments")
@@ -30,13 +31,16 @@ def oracle(sandbox: Sandbox) -> list[EpisodeResult]:
 
 
 def row_of(played: list[EpisodeResult], name: str = "x") -> dict[str, Any]:
-    return row(name, played, targeted=KINDS, draws=Resamples.of(len(played), seed=1, samples=200))
+    draws = Resamples.of(len(played), seed=1, samples=200)
+    return row(name, played, targeted=KINDS, draws=draws, families=METADATA.families)
 
 
 def pair_of(
     a: list[EpisodeResult], b: list[EpisodeResult], *, seed: int = 1
 ) -> dict[str, dict[str, Any]]:
-    found = paired("a", a, "b", b, targeted=KINDS, seed=seed, samples=300)
+    found = paired(
+        "a", a, "b", b, targeted=KINDS, seed=seed, families=METADATA.families, samples=300
+    )
     assert "metric" not in found[0]
     return {pair.get("metric", SUCCESS): pair for pair in found}
 
@@ -122,6 +126,7 @@ def test_tasks_are_resampled_within_their_block_wherever_they_stand(
         half,
         targeted=KINDS,
         seed=1,
+        families=METADATA.families,
         samples=300,
         block=lambda p: str(number[p.task_id]),
     )[0]
@@ -237,35 +242,28 @@ def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(
         "before": played_by(clumsy(reader=0.7, detour=0.5), sandbox),
         "hint": played_by(silent, sandbox),
     }
-    table = evaluation_table(rows, settings=settings, seed=1)
+
+    def table_of(*, settings: EvaluateSettings = settings, seed: int = 1) -> dict[str, Any]:
+        return evaluation_table(rows, settings=settings, seed=seed, metadata=METADATA)
+
+    table = table_of()
     assert json.dumps(table) == json.dumps(
-        evaluation_table(dict(reversed(rows.items())), settings=settings, seed=1)
+        evaluation_table(dict(reversed(rows.items())), settings=settings, seed=1, metadata=METADATA)
     )
     assert [r["name"] for r in table["rows"]] == ["before", "after", "hint"]
-    lows = [
-        [pair["low"] for pair in evaluation_table(rows, settings=settings, seed=seed)["paired"]]
-        for seed in (1, 2)
-    ]
+    lows = [[pair["low"] for pair in table_of(seed=seed)["paired"]] for seed in (1, 2)]
     assert lows[0] != lows[1]
     with pytest.raises(DataError, match="before"):
-        evaluation_table({"after": oracle}, settings=settings, seed=1)
+        evaluation_table({"after": oracle}, settings=settings, seed=1, metadata=METADATA)
     level = [
-        evaluation_table(rows, settings=settings.model_copy(update={"level": n}), seed=1)["notes"][
-            0
-        ]
-        for n in (1, 2)
+        table_of(settings=settings.model_copy(update={"level": n}))["notes"][0] for n in (1, 2)
     ]
     assert (
         level[0].startswith("By construction")
         and "exploration" not in level[0]
         and "reward alone can find" in level[1]
     )
-    assert (
-        WATCHED
-        in evaluation_table(
-            rows, settings=settings.model_copy(update={"split": "monitor"}), seed=1
-        )["notes"]
-    )
+    assert WATCHED in table_of(settings=settings.model_copy(update={"split": "monitor"}))["notes"]
     assert WATCHED not in table["notes"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +14,6 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.trace import HARNESS, HUMAN, Segment, Text, ToolCall, ToolSpec, Turn
-from composer_replication.evaluation import success
 from composer_replication.evaluation.success import (
     EpisodeResult,
     check_split,
@@ -24,18 +23,21 @@ from composer_replication.evaluation.success import (
     played_of,
 )
 from composer_replication.rollouts.envs.env import Opening, Reply
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_task, make_tasks
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import Task, make_task, make_tasks
+from composer_replication.workshop.workshop_env import WorkshopEnv
 from tests.evaluation.small_judge import (
     LIMITS,
     SETTINGS,
     played_by,
     silent,
     solver,
+    source_in,
     student,
     tokenizer,
+    unseen_task,
 )
 from tests.rollouts.small_world import Parrot, message_ids
 
@@ -44,7 +46,7 @@ RENDERER = Renderer.for_tokenizer(tokenizer())
 
 
 def play_it(
-    sandbox: Sandbox, *, seed: int = 3, model: Any = None, tasks: int = 10
+    sandbox: Sandbox, *, seed: int = 3, model: Any = None, tasks: int = 10, make: Any = WorkshopEnv
 ) -> list[EpisodeResult]:
     settings = SETTINGS.model_copy(update={"tasks": tasks})
     model = student().model if model is None else model
@@ -54,13 +56,18 @@ def play_it(
         else LIMITS.model_copy(update={"max_new_tokens": 200, "batch_episodes": 1})
     )
     return play_tasks(
-        model, renderer=RENDERER, settings=settings, limits=limits, seed=seed, sandbox=sandbox
+        model,
+        renderer=RENDERER,
+        settings=settings,
+        limits=limits,
+        seed=seed,
+        source=source_in(sandbox, make=make),
     )
 
 
 def reading_parrot() -> Parrot:
     """Reads the file of the first task with the right name, then says that it is done."""
-    (task,) = evaluation_tasks(SETTINGS.model_copy(update={"tasks": 1}), seed=3)
+    (task,) = make_tasks(1, seed=stage_seed(3, "evaluate"), split="heldout")
     reads = Turn(
         role="assistant",
         author="m",
@@ -70,20 +77,34 @@ def reading_parrot() -> Parrot:
     return Parrot(len(tokenizer()), [message_ids(RENDERER, reads), message_ids(RENDERER, done)])
 
 
-def test_the_tasks_are_those_of_the_seed_and_as_they_were_made() -> None:
+def test_the_tasks_are_those_of_the_seed_and_as_they_were_made(sandbox: Sandbox) -> None:
     made = make_tasks(10, seed=stage_seed(3, "evaluate"), split="heldout")
-    assert evaluation_tasks(SETTINGS, seed=3) == made != evaluation_tasks(SETTINGS, seed=4)
+    with open_world("workshop") as source:
+        tasks, others = (evaluation_tasks(SETTINGS, seed=n, source=source) for n in (3, 4))
+        assert [cast(WorkshopEnv, task.make()).task for task in tasks] == made
+        assert [(t.id, t.kind, t.split) for t in tasks] == [(t.id, t.kind, t.split) for t in made]
+        assert [task.id for task in tasks] != [task.id for task in others]
+        words = EvaluateSettings(tasks=3, split="words")
+        found = evaluation_tasks(words, seed=3, source=source)
     assert len({task.id for task in made}) == 10 and {task.split for task in made} == {"heldout"}
-    words = EvaluateSettings(tasks=3, split="words")
-    assert {task.split for task in evaluation_tasks(words, seed=3)} == {"words"}
+    assert {task.split for task in found} == {"words"}
+
+
+def test_an_environment_without_unseen_tasks_is_not_judged(sandbox: Sandbox) -> None:
+    source = replace(source_in(sandbox), name="mine.py:make", unseen=None)
+    with pytest.raises(ConfigError, match=r"'mine\.py:make' has no unseen tasks"):
+        evaluation_tasks(SETTINGS, seed=3, source=source)
 
 
 def test_a_training_task_is_refused(sandbox: Sandbox) -> None:
     with pytest.raises(ConfigError, match="is a training task"):
-        evaluation_tasks(SETTINGS.model_copy(update={"split": "train"}), seed=3)
+        settings = SETTINGS.model_copy(update={"split": "train"})
+        evaluation_tasks(settings, seed=3, source=source_in(sandbox))
+    made = [*make_tasks(2, seed=1, split="heldout"), make_task(1, split="train")]
+    tasks = [unseen_task(task, sandbox) for task in made]
     with pytest.raises(ConfigError, match="is a training task"):
-        check_split([*make_tasks(2, seed=1, split="heldout"), make_task(1, split="train")])
-    task, (played, *_) = make_task(1, split="train"), played_by(solver, sandbox, tasks=1)
+        check_split(tasks)
+    task, (played, *_) = tasks[-1], played_by(solver, sandbox, tasks=1)
     with pytest.raises(ConfigError, match="is a training task"):
         played_of(task, played.session, measures=played.measures, ended="done")
 
@@ -165,9 +186,7 @@ class Generous(WorkshopEnv):
 
 
 @pytest.mark.parametrize("kind", [HintedOpening, HintedRequest, HintedResult, Generous])
-def test_an_episode_with_a_hint_or_another_reward_is_refused(
-    kind: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_episode_with_a_hint_or_another_reward_is_refused(kind: Any, sandbox: Sandbox) -> None:
     (alone,) = play_it(sandbox, model=reading_parrot(), tasks=1)
     assert [turn.role for turn in alone.session.turns] == [
         "system",
@@ -176,15 +195,21 @@ def test_an_episode_with_a_hint_or_another_reward_is_refused(
         "tool",
         "assistant",
     ] and not is_success(alone)
-    monkeypatch.setattr(success, "WorkshopEnv", kind)
+    made = list[WorkshopEnv]()
+
+    def hinted_once(task: Task, **more: Any) -> WorkshopEnv:
+        """The environment that is played in has the hint, those that check it have none."""
+        made.append((WorkshopEnv if made else kind)(task, **more))
+        return made[-1]
+
     with pytest.raises(
         DataError, match=r"played again, the episode has other|not what the environment says"
     ):
-        play_it(sandbox, model=reading_parrot(), tasks=1)
+        play_it(sandbox, model=reading_parrot(), tasks=1, make=hinted_once)
 
 
 def test_help_in_a_finished_session_is_seen_by_role_and_author(sandbox: Sandbox) -> None:
-    (task,) = evaluation_tasks(EvaluateSettings(tasks=1), seed=1)
+    (task,) = evaluation_tasks(EvaluateSettings(tasks=1), seed=1, source=source_in(sandbox))
     (fine,) = played_by(solver, sandbox, tasks=1)
     turns = fine.session.turns
     extra = [

@@ -14,15 +14,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from composer_replication.core.errors import DataError
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_task
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.episode import ChatFormat, Episode
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.served import ServedModel
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.messages import conversation, tool_messages
 from composer_replication.tokens.renderer import Renderer
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import make_task
+from composer_replication.workshop.workshop_env import WorkshopEnv
 from tests.cli.workspace import recompose
 from tests.peers.serving import missing, post, served
 

@@ -13,9 +13,9 @@ from composer_replication.core.errors import TeacherError
 from composer_replication.core.teacher import Request, TeacherReply
 from composer_replication.core.trace import Turn
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_task
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import make_task
+from composer_replication.workshop.workshop_env import WorkshopEnv
 from tests.peers.serving import missing, served
 
 pytestmark = [pytest.mark.train, pytest.mark.skipif(bool(missing()), reason=missing() or "there")]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from composer_replication.report.claims import (
-    FAMILY_TITLES,
     MARGIN,
     OTHER,
     SINGLE,
@@ -16,9 +15,13 @@ from composer_replication.report.claims import (
     Claim,
     claims,
 )
+from composer_replication.report.evaluation_section import read_evaluation
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
+from composer_replication.workshop.workshop_tasks import METADATA
 from tests.report.pages import Page, a_run, a_session, evaluation, fill, write
+
+FAMILY_TITLES = {family.made: family.title for family in METADATA.families}
 
 
 def pair(
@@ -30,7 +33,13 @@ def pair(
 def told(
     *paired: dict[str, Any], rows: tuple[str, ...] = ("before", "placebo", "after")
 ) -> list[Claim]:
-    return claims({"rows": [{"name": name} for name in rows], "paired": list(paired)})
+    return claims(
+        {
+            "rows": [{"name": name} for name in rows],
+            "paired": list(paired),
+            "family_titles": FAMILY_TITLES,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,6 +104,7 @@ def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path)
     run = a_run(tmp_path)
     value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3))
     value["paired"] += [bad[1], open_or_good[1]]
+    value["family_titles"] = FAMILY_TITLES
     write(run.evaluation_json, value)
     html = run_page(run_report(run.path))
     assert (
@@ -143,6 +153,7 @@ def test_the_page_shows_claims_families_and_what_was_planted(tmp_path: Path) -> 
         seed=11,
         n=200,
         steps={"after": 5},
+        family_titles=FAMILY_TITLES,
     )
     value["paired"] += [
         pair(-0.3, -0.1, metric=OTHER),
@@ -188,3 +199,14 @@ def test_an_evaluation_of_an_earlier_checkpoint_says_so(tmp_path: Path) -> None:
         "newest checkpoint is of 8: evaluate again"
         in Page(run_page(run_report(run.path))).text_of["result"]
     )
+
+
+def test_a_file_of_an_older_version_names_its_families_by_their_measures(tmp_path: Path) -> None:
+    value = evaluation(before=(0.1, 0.4), placebo=(0.05, 0.3))
+    value["paired"] += [pair(-0.5, 0.2, metric="A_made"), pair(-0.3, -0.1, metric=OTHER)]
+    for row in value["rows"]:
+        row["families"] = {"B_made": 0.2, "B_made_low": 0.1, "B_made_high": 0.3, "B_n": 100}
+    write(tmp_path / "evaluation.json", value)
+    found = read_evaluation(tmp_path / "evaluation.json") or {}
+    assert found["family_titles"] == {"A_made": "A_made", "B_made": "B_made"}
+    assert "A_made: no change is claimed" in " ".join(claim.text for claim in claims(found))

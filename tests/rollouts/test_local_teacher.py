@@ -15,10 +15,10 @@ from composer_replication.core.teacher import Request, TeacherReply
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_task
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.local_teacher import LocalTeacher
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import make_task
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 pytestmark = pytest.mark.train
 

@@ -19,8 +19,8 @@ import torch
 from composer_replication.core.trace import ToolResult, Turn
 from composer_replication.rollouts.envs.env import Opening, Reply
 from composer_replication.rollouts.groups import MakeEnv
+from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.training.loop import train
-from composer_replication.training.world import TaskSource
 from tests.rollouts.small_world import Shelf, message_ids
 from tests.training import taught
 from tests.training.serving import Engine, serving

@@ -18,17 +18,17 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Sampled, Session, Turn
 from composer_replication.models.load_student import Student
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS, careless, oracle
-from composer_replication.rollouts.envs.workshop.episodes import play
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_tasks
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.episode import Rollout
+from composer_replication.rollouts.task_source import TaskSource, open_world
 from composer_replication.tokens.messages import tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 from composer_replication.training.live import RolloutSource
-from composer_replication.training.world import TaskSource, open_world
+from composer_replication.workshop.demonstrators import LEVELS, careless, oracle
+from composer_replication.workshop.episodes import play
+from composer_replication.workshop.sandbox import Sandbox
+from composer_replication.workshop.tasks import make_tasks
+from composer_replication.workshop.workshop_env import WorkshopEnv
 
 LEVEL = LEVELS[2].habits
 

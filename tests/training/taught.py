@@ -18,10 +18,10 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.trace import Text, ToolCall, Turn
 from composer_replication.models.load_student import Student
 from composer_replication.rollouts.groups import MakeEnv
+from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 from composer_replication.training.live import RolloutSource
-from composer_replication.training.world import TaskSource
 from tests.rollouts.small_world import TOOLS, Shelf
 from tests.training.small_student import make_pair
 

@@ -13,11 +13,10 @@ from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import AlignmentError, ConfigError, DataError
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Session
-from composer_replication.rollouts.envs.workshop.tasks import make_task
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.groups import sample_groups
+from composer_replication.rollouts.task_source import TaskSource, open_world
 from composer_replication.training import live as live_module
-from composer_replication.training import world as world_module
 from composer_replication.training.live import (
     LiveStep,
     check_ids,
@@ -27,12 +26,9 @@ from composer_replication.training.live import (
 )
 from composer_replication.training.rollout_hints import HintedRollouts, draw_messages
 from composer_replication.training.rollout_metrics import behaviour, num_unresolvable
-from composer_replication.training.world import (
-    TaskSource,
-    check_trainable,
-    open_world,
-    training_tasks,
-)
+from composer_replication.workshop import workshop_tasks as tasks_module
+from composer_replication.workshop.tasks import make_task
+from composer_replication.workshop.workshop_tasks import METADATA, check_trainable, training_tasks
 from tests.training.scripted import (
     careless_sample,
     live_config,
@@ -255,7 +251,7 @@ def test_only_training_tasks_are_played(world: TaskSource) -> None:
 @pytest.mark.parametrize("split", ["heldout", "monitor", "words"])
 def test_a_held_out_task_is_refused(split: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        world_module, "make_task", lambda seed, split="train": make_task(seed, split=wanted)
+        tasks_module, "make_task", lambda seed, split="train": make_task(seed, split=wanted)
     )
     wanted = split
     with pytest.raises(DataError, match="a held-out task reached training"):
@@ -324,7 +320,7 @@ def with_error(rollout: Rollout, text: str, *, tool: str = "") -> Rollout:
 
 def test_rates_are_over_all_calls_of_the_rollouts(made: LiveStep) -> None:
     calls = sum(len(turn.calls) for s in made.sessions for turn in s.turns)
-    facts = behaviour(made.rollouts)
+    facts = behaviour(made.rollouts, families=METADATA.families)
     assert (
         facts["rollouts/valid_calls"]
         == sum(r.measures["valid_calls"] for r in made.rollouts) / calls

@@ -22,7 +22,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.report.rollout_sites import NOT_KEPT
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
-from composer_replication.rollouts.envs.workshop.demonstrators import say
+from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
@@ -35,7 +35,7 @@ from composer_replication.training.rewards import sampled_spans, start_kl
 from composer_replication.training.rollout_metrics import Drift, drift
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import make_trainer
-from composer_replication.training.world import TaskSource
+from composer_replication.workshop.demonstrators import say
 from tests.training.scripted import (
     careless_sample,
     live_config,

@@ -16,12 +16,12 @@ from composer_replication.core.errors import AlignmentError, ConfigError
 from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, scaled_advantages
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
+from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.training import live as live_module
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.live import LiveStep
 from composer_replication.training.reference import frozen
 from composer_replication.training.rewards import shaped_rewards, start_kl
-from composer_replication.training.world import TaskSource
 from tests.training.scripted import (
     careless_sample,
     live_config,

@@ -39,11 +39,11 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
 
     from composer_replication.core.config.student_settings import StudentSettings
     from composer_replication.models.load_student import load_student
-    from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-    from composer_replication.rollouts.record_episodes import record_logs
     from composer_replication.rollouts.sampler import Sampling
     from composer_replication.tokens.hf import load_tokenizer
     from composer_replication.tokens.renderer import Renderer
+    from composer_replication.workshop.record_episodes import record_logs
+    from composer_replication.workshop.sandbox import Sandbox
 
     # sums depend on the number of threads: the same seed gives the same table
     torch.set_num_threads(1)
@@ -80,8 +80,7 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
 def warm_up_student(job: Job, folder: Path) -> Path:
     """A student made from random weights here and now, beside what was measured on the one that
     ships."""
-    from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-    from composer_replication.training.warmup.make import ABOUT, make_student
+    from composer_replication.workshop.warmup.make import ABOUT, make_student
 
     ships = json.loads((shipped(STUDENT) / ABOUT).read_text("utf-8"))
     job.screen.line(
@@ -93,10 +92,9 @@ def warm_up_student(job: Job, folder: Path) -> Path:
         if step % 50 == 0:
             job.screen.line(f" step={step} loss={loss:.4f}")
 
-    with Sandbox() as sandbox:
-        made = make_student(
-            folder, level=ships["level"], seed=ships["seed"], sandbox=sandbox, on_step=on_step
-        )["measured"]
+    made = make_student(folder, level=ships["level"], seed=ships["seed"], on_step=on_step)[
+        "measured"
+    ]
     low, high = ships["measured"]["success_low"], ships["measured"]["success_high"]
     inside = low <= made["success"] <= high
     told = (

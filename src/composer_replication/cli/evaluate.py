@@ -19,6 +19,7 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.resuming import chosen_player
 from composer_replication.core.codec import write_sessions
+from composer_replication.core.config.rollout_settings import EVALUATED_ENV
 from composer_replication.core.errors import need
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
@@ -59,6 +60,7 @@ def evaluate_command(
     from composer_replication.core.config.base import stage_seed
     from composer_replication.evaluation.players import check_players, play_all, start_of
     from composer_replication.evaluation.table import AFTER, evaluation_table, strange_tasks
+    from composer_replication.rollouts.task_source import open_world
 
     folder, after = chosen_player(job, "evaluate", run, name=AFTER)
     job.tell_changed(folder)
@@ -73,7 +75,12 @@ def evaluate_command(
         return evaluate_on_logs(job, folder, players, notes=notes, seed=seed)
     settings = job.config.evaluate
     asked = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
-    for note in (strange := strange_tasks(after.config.rollouts.env, on_logs=asked)):
+    with open_world(EVALUATED_ENV) as source:
+        metadata = source.metadata
+    strange = strange_tasks(
+        after.config.rollouts.env, played=EVALUATED_ENV, metadata=metadata, on_logs=asked
+    )
+    for note in strange:
         job.screen.line(f" note     {note}", style="yellow")
     notes = [*strange, *notes]
     job.screen.line(
@@ -88,12 +95,17 @@ def evaluate_command(
         settings=settings,
         limits=after.config.rollouts,
         seed=seed,
+        env=EVALUATED_ENV,
         on_played=lambda s: _tell(job, s),
     )
     for player, row in zip(players, shown, strict=True):
         write_sessions(_episodes(folder, player), [played.session for played in row.played])
     table = evaluation_table(
-        {row.name: row.played for row in shown}, settings=settings, seed=seed, notes=notes
+        {row.name: row.played for row in shown},
+        settings=settings,
+        seed=seed,
+        metadata=metadata,
+        notes=notes,
     )
     table["steps"] = {player.name: player.steps for player in players}
     table["weights_sha256"] = {row.name: row.weights_sha256 for row in shown}

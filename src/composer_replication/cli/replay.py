@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 from composer_replication.cli.flags import Common
@@ -26,7 +25,6 @@ from composer_replication.data.replay.ask import replay as weigh_all
 from composer_replication.data.replay.estimate import estimate as estimate_bill
 from composer_replication.data.replay.gather import lookup
 from composer_replication.data.teachers.ledger import LEDGER_NAME, bought_keys
-from composer_replication.rollouts.envs.workshop.scripted_teachers import fails_here, gap_here
 
 
 def replay_command(
@@ -41,7 +39,7 @@ def replay_command(
     anchors.jsonl.
 
     The teachers are those of replay.teachers: models behind an endpoint, the scripted players of
-    the workshop, or a file of answers. Every answer is kept in ledger.sqlite3 with what it cost, so
+    the built-in environment, or a file of answers. Every answer is kept in ledger.sqlite3 with what it cost, so
     running again costs nothing and a run that was killed goes on where it was.
 
     Parameters
@@ -98,8 +96,8 @@ def _write(job: Job, plan: ReplayPlan, told: Told) -> int:
     ended it."""
     settings, gathered = plan.settings, told.gathered
     ask = lookup(gathered.answers, min_confidence=settings.min_confidence)
-    fails = _never if plan.sandbox is None else partial(fails_here, sandbox=plan.sandbox)
-    gap = _unmeasured if plan.sandbox is None else partial(gap_here, sandbox=plan.sandbox)
+    fails = _never if plan.recorded is None else plan.recorded.fails
+    gap = _unmeasured if plan.recorded is None else plan.recorded.gap
     how = {
         "min_families": settings.min_families,
         "tiers": settings.tiers,

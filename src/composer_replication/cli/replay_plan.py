@@ -9,7 +9,11 @@ from functools import partial
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.replay_teachers import open_judge, open_teachers
+from composer_replication.cli.replay_teachers import (
+    open_judge,
+    open_teachers,
+    scripted_teachers_of,
+)
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import ReplaySettings
@@ -20,8 +24,7 @@ from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.recipe import load_recipe
 from composer_replication.data.replay.gather import Refuse, Steps
 from composer_replication.data.replay.steps import ReplayStep, all_steps, choose_steps
-from composer_replication.rollouts.envs.workshop.recorded_task import was_recorded_here
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.task_source import RecordedSessions, built_in_recordings
 
 _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
 """Settings that do not change what is asked."""
@@ -29,8 +32,8 @@ _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """Sessions, the steps that are asked about, and the teachers; `sandbox` is there where every
-    session was recorded in the workshop.
+    """Sessions, the steps that are asked about, and the teachers; `recorded` is the built-in
+    environment in which every session was recorded, if there is one.
 
     `models` = the teachers are those of replay.teachers, not scripts or a file. `judge` decides the
     last tier, where there is one. `refuse` says what the curation recipe has against an answer by
@@ -41,7 +44,7 @@ class ReplayPlan:
     sessions: Sequence[Session]
     steps: Steps
     teachers: Sequence[Teacher]
-    sandbox: Sandbox | None
+    recorded: RecordedSessions | None
     models: bool
     judge: Teacher | None
     refuse: Refuse
@@ -55,7 +58,7 @@ class ReplayPlan:
     @property
     def gaps(self) -> bool:
         """Whether it can be measured here that one message leads further than another."""
-        return self.sandbox is not None
+        return self.recorded is not None
 
 
 def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: bool) -> ReplayPlan:
@@ -65,9 +68,12 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
     Without `asking` no key is needed.
     """
     sessions = list(read_sessions(job.sessions))
-    recorded_here = bool(sessions) and all(map(was_recorded_here, sessions))
-    sandbox = stack.enter_context(Sandbox()) if recorded_here else None
-    teachers = open_teachers(settings, sessions, sandbox=sandbox, asking=asking)
+    built_in = built_in_recordings(stack)
+    recorded = next((r for r in built_in if sessions and all(map(r.is_from_here, sessions))), None)
+    if settings.teachers == ("scripted",) and not settings.recorded:
+        teachers = scripted_teachers_of(sessions, recorded, built_in=built_in)
+    else:
+        teachers = open_teachers(settings, asking=asking)
     every = settings.steps == "all" or (
         settings.steps == "auto" and all(teacher.price.free for teacher in teachers)
     )
@@ -103,7 +109,7 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
         sessions=sessions,
         steps=steps,
         teachers=teachers,
-        sandbox=sandbox,
+        recorded=recorded,
         models=settings.teachers != ("scripted",) and not settings.recorded,
         judge=open_judge(settings, teachers, asking=asking),
         refuse=partial(_refused, curator=Curator(recipe)),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from composer_replication.core.config.rollout_settings import ReplaySettings
+from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS, ReplaySettings
 from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.teacher import Teacher
@@ -16,37 +16,40 @@ from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.open import named_teachers
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 from composer_replication.data.teachers.recorded_teachers import recorded_teachers
-from composer_replication.rollouts.envs.workshop.recorded_task import was_recorded_here
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.scripted_teachers import scripted_teachers
+from composer_replication.rollouts.task_source import RecordedSessions
 
 
-def open_teachers(
-    settings: ReplaySettings, sessions: Sequence[Session], *, sandbox: Sandbox | None, asking: bool
-) -> Sequence[Teacher]:
+def open_teachers(settings: ReplaySettings, *, asking: bool) -> Sequence[Teacher]:
     """Those of replay.teachers or replay.recorded; raises ConfigError for what cannot be asked.
     Without `asking` no key is needed."""
     if settings.recorded:
         return recorded_teachers(Path(settings.recorded))
-    if settings.teachers == ("scripted",):
-        elsewhere = [session.id for session in sessions if not was_recorded_here(session)]
-        if elsewhere or sandbox is None:
-            raise ConfigError(
-                f"the scripted teachers know the workshop only, and {len(elsewhere)} of"
-                f" {len(sessions)} sessions were not recorded there",
-                where=(
-                    f"replay.teachers, session {elsewhere[0]}" if elsewhere else "replay.teachers"
-                ),
-                fix=(
-                    'name models to ask, e.g. replay.teachers = ["kimi", "glm", "deepseek"], or'
-                    " leave replay out for these logs"
-                ),
-            )
-        return scripted_teachers(sessions, sandbox)
     return [
         open_teacher(name, one, asking=asking)
         for name, one in named_teachers(settings, maker_of=family_of).items()
     ]
+
+
+def scripted_teachers_of(
+    sessions: Sequence[Session],
+    recorded: RecordedSessions | None,
+    *,
+    built_in: Sequence[RecordedSessions],
+) -> Sequence[Teacher]:
+    """The scripts of the built-in environment in which all sessions were `recorded`; raises
+    ConfigError if some were not."""
+    elsewhere = [s.id for s in sessions if not any(r.is_from_here(s) for r in built_in)]
+    if elsewhere or recorded is None:
+        raise ConfigError(
+            f"the scripted teachers know the {' and the '.join(BUILT_IN_ENVS)} only, and"
+            f" {len(elsewhere)} of {len(sessions)} sessions were not recorded there",
+            where=f"replay.teachers, session {elsewhere[0]}" if elsewhere else "replay.teachers",
+            fix=(
+                'name models to ask, e.g. replay.teachers = ["kimi", "glm", "deepseek"], or'
+                " leave replay out for these logs"
+            ),
+        )
+    return recorded.teachers(sessions)
 
 
 def open_teacher(name: str, settings: TeacherSettings, *, asking: bool) -> Teacher:

@@ -122,8 +122,8 @@ def say_outcomes(job: Job, plan: ReplayPlan, asked: Sequence[Asked], told: Told)
     screen.table(rows, head=("what came of it", "turns", "meaning"))
     if plan.teachers and all(isinstance(teacher, Scripted) for teacher in plan.teachers):
         screen.line(
-            "\n the teachers are scripts that look into the state of the workshop: labels for a"
-            " demonstration, never a measurement"
+            "\n the teachers are scripts that look into the state of the environment: labels for"
+            " a demonstration, never a measurement"
         )
     else:
         say_asking(job, answers, gathered)

@@ -74,10 +74,10 @@ def train_command(
     if job.dry_run:
         return finish_dry(job, plan, data, going_on, name=name, accept_changes=accept_changes)
     from composer_replication.models.load_student import load_student
+    from composer_replication.rollouts.task_source import open_world
     from composer_replication.training.live import RolloutSource
     from composer_replication.training.loop import train as run_training
     from composer_replication.training.ranks import shared_run
-    from composer_replication.training.world import open_world
 
     job.screen.line(f" loading  the student {config.student.model}", style="dim")
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)

@@ -35,7 +35,7 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
         refuse(config, pairs=data.pairs)
     if ":" not in config.rollouts.env:
         return ()
-    from composer_replication.training.world import try_world
+    from composer_replication.rollouts.task_source import try_world
 
     return try_world(config.rollouts.env)
 

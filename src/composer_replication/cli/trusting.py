@@ -17,6 +17,7 @@ from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common
 from composer_replication.core.config.load_config import LoadedConfig
 from composer_replication.core.config.powers import is_shipped, told
+from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.config.trusted_files import SettingsFile, Trusted
@@ -109,7 +110,7 @@ def _data_juicer(config: Config) -> Iterator[Line]:
 
 
 def _env(config: Config) -> Iterator[Line]:
-    if config.rollouts.env not in ("", "workshop"):
+    if config.rollouts.env not in ("", *BUILT_IN_ENVS):
         yield "runs", f"{told(config.rollouts.env)}  (rollouts.env)"
 
 

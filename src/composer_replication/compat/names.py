@@ -93,7 +93,7 @@ TO_COME: dict[str, str] = {
 }
 GONE: dict[str, str] = {
     "build_batch": (
-        "it was a fixed demo conversation; run `recompose demo`, or use rollouts.envs.workshop"
+        "it was a fixed demo conversation; run `recompose demo`, or use composer_replication.workshop"
     )
 }
 

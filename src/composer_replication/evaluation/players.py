@@ -23,7 +23,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from composer_replication.core.checkpoints import read_trainer, whole_checkpoint
-from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
+from composer_replication.core.config.rollout_settings import (
+    EVALUATED_ENV,
+    EvaluateSettings,
+    RolloutSettings,
+)
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir
@@ -31,7 +35,7 @@ from composer_replication.evaluation.success import EpisodeResult, play_tasks
 from composer_replication.evaluation.table import AFTER, BEFORE, PLACEBO
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.pretrained_folder import load_weights, weights_sha256
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
+from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 
@@ -141,15 +145,16 @@ def play_all(
     settings: EvaluateSettings,
     limits: RolloutSettings,
     seed: int,
+    env: str = EVALUATED_ENV,
     on_played: Callable[[Shown], None] = lambda shown: None,
 ) -> list[Shown]:
-    """Let every player play the same tasks, `settings.workers` of them at a time; the episodes do
-    not depend on how many.
+    """Let every player play the same tasks of `env`, `settings.workers` players at a time; the
+    episodes do not depend on how many.
 
     Raises DataError where a start is not the one its run began with, or where two rows are of the
     same weights.
     """
-    one = partial(play_one, settings=settings, limits=limits, seed=seed)
+    one = partial(play_one, settings=settings, limits=limits, seed=seed, env=env)
     return different(one, players, workers=settings.workers, on_played=on_played)
 
 
@@ -192,18 +197,23 @@ def load_player(player: Player) -> tuple[Student, Renderer]:
 
 
 def play_one(
-    player: Player, *, settings: EvaluateSettings, limits: RolloutSettings, seed: int
+    player: Player,
+    *,
+    settings: EvaluateSettings,
+    limits: RolloutSettings,
+    seed: int,
+    env: str = EVALUATED_ENV,
 ) -> Shown:
     """Load one student from its files and play it; what is returned was played in this call."""
     student, renderer = load_player(player)
-    with Sandbox() as sandbox:
+    with open_world(env) as source:
         played = play_tasks(
             student.model,
             renderer=renderer,
             settings=settings,
             limits=limits,
             seed=seed,
-            sandbox=sandbox,
+            source=source,
             author=player.name,
         )
     return Shown(

@@ -1,15 +1,15 @@
 """From episodes to numbers: one row per student, and differences between two students over the same
 tasks.
 
-    row("after", played, targeted=kinds, draws=draws)
-    -> {"name": "after", "n": 192, "success": 0.61, "success_low": 0.54, "success_high": 0.68, "targeted_mistakes_per_episode": 0.2, ...}
-    paired("after", after, "before", before, targeted=kinds, seed=7)
-    -> [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35, "n": 192}, {..., "metric": "A_made"}, ...]
+    row("after", played, targeted=kinds, draws=draws, families=source.metadata.families)
+    -> {"name": "after", "n": 192, "success": 0.61, "success_low": 0.54, "success_high": 0.68, ...}
+    paired("after", after, "before", before, targeted=kinds, seed=7, families=families)
+    -> [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35, "n": 192},
+        {..., "metric": "A_made"}, ...]
 
 Intervals are 95 %: Wilson for shares of episodes, bootstrap over tasks for everything else.
-Families, see `WorkshopEnv.measures`: A = a wrong name (targeted by hints), B = a needless listing
-(preference), C = the last test left out (policy); each is a share of the episodes in which that
-mistake was possible.
+Families of mistakes are the environment's own (EnvMetadata); each is a share of the episodes in
+which that mistake was possible.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from composer_replication.core.config.base import stage_seed
@@ -30,15 +31,20 @@ from composer_replication.evaluation.stats import (
     wilson,
 )
 from composer_replication.evaluation.success import EpisodeResult, is_success
+from composer_replication.rollouts.envs.env import MistakeFamily
 
-FAMILIES = ("A", "B", "C")
 SUCCESS, TARGETED, OTHER = "success", "targeted_mistakes_per_episode", "other_mistakes_per_episode"
 # upper 95 % bound of a count of which none was seen (Hanley and Lippman-Hand 1983)
 _RULE_OF_THREE = 3.0
 
 
 def row(
-    name: str, played: Sequence[EpisodeResult], *, targeted: Collection[str], draws: Resamples
+    name: str,
+    played: Sequence[EpisodeResult],
+    *,
+    targeted: Collection[str],
+    draws: Resamples,
+    families: Sequence[MistakeFamily],
 ) -> dict[str, Any]:
     """Every number of one student; `draws` holds bootstrap samples of as many tasks. Raises
     DataError for a task that was played twice."""
@@ -55,22 +61,16 @@ def row(
         **_share(SUCCESS, [is_success(p) for p in played]),
         **_per_episode(TARGETED, [float(c.targeted) for c in counted], draws),
         **_per_episode(OTHER, [float(c.other) for c in counted], draws),
-        **_within_one(
-            _ratio("valid_call_rate", [p.measures["valid_calls"] for p in played], calls, draws)
-        ),
-        **_within_one(
-            _ratio(
-                "changing_call_rate", [p.measures["changing_calls"] for p in played], calls, draws
-            )
-        ),
+        **_call_rate("valid_call_rate", "valid_calls", played, calls, draws),
+        **_call_rate("changing_call_rate", "changing_calls", played, calls, draws),
         **_ratio("entropy", entropies, [float(p.tokens) for p in played], draws),
         **_interval("length", draws.mean([float(p.tokens) for p in played])),
         **_interval("turns", draws.mean(messages)),
         "finished": sum(p.ended == "done" for p in played) / n,
         "families": {
-            key: value for family in FAMILIES for key, value in _family(family, played).items()
+            key: value for family in families for key, value in _family(family, played).items()
         },
-        "cells": _groups(played, cell),
+        "cells": _groups(played, partial(cell, families=families)),
         "kinds": _groups(played, lambda p: p.kind),
         "mistakes": {kind: kinds[kind] / n for kind in sorted(kinds)},
     }
@@ -84,6 +84,7 @@ def paired(
     *,
     targeted: Collection[str],
     seed: int,
+    families: Sequence[MistakeFamily],
     samples: int = RESAMPLES,
     block: Callable[[EpisodeResult], str] = lambda played: "",
 ) -> list[dict[str, Any]]:
@@ -125,28 +126,25 @@ def paired(
         blocks = [block(x) for x, _ in pairs]
         entry = _difference(a_name, b_name, metric, left, right, all_draws, blocks)
         found.append(entry | (_times(left, right, all_draws, blocks) if metric != SUCCESS else {}))
-    for family in FAMILIES:
+    for family in families:
         open_pairs = [
-            (x, y)
-            for x, y in pairs
-            if x.measures[f"{family}_open"] and y.measures[f"{family}_open"]
+            (x, y) for x, y in pairs if x.measures[family.open] and y.measures[family.open]
         ]
         if len(open_pairs) > 1:
             draws = _draws(
-                open_pairs, block, seed=stage_seed(seed, f"paired:{family}"), samples=samples
+                open_pairs, block, seed=stage_seed(seed, f"paired:{family.name}"), samples=samples
             )
-            made = f"{family}_made"
             blocks = [block(x) for x, _ in open_pairs]
-            found.append(
-                _difference(a_name, b_name, made, *_columns(open_pairs, made), draws, blocks)
-            )
+            columns = _columns(open_pairs, family.made)
+            found.append(_difference(a_name, b_name, family.made, *columns, draws, blocks))
     return [entry for entry in found if entry["low"] is not None]
 
 
-def cell(played: EpisodeResult) -> str:
-    """Which traps a task holds: "none", "A" (another name than the habit's), "B" (a file to be
-    found) or "A+B"."""
-    return "+".join(f for f in ("A", "B") if played.measures[f"{f}_open"]) or "none"
+def cell(played: EpisodeResult, *, families: Sequence[MistakeFamily]) -> str:
+    """Which mistakes a task makes possible, e.g. "A", "A+B" or "none"; families that depend on the
+    episode are left out."""
+    possible = [f.name for f in families if f.set_by_task and played.measures[f.open]]
+    return "+".join(possible) or "none"
 
 
 def _check_tasks(name: str, played: Sequence[EpisodeResult]) -> None:
@@ -302,9 +300,22 @@ def _within_one(found: Mapping[str, float | None]) -> dict[str, float | None]:
     }
 
 
-def _family(family: str, played: Sequence[EpisodeResult]) -> dict[str, float]:
-    made = [p.measures[f"{family}_made"] > 0 for p in played if p.measures[f"{family}_open"]]
-    return {f"{family}_n": len(made), **(_share(f"{family}_made", made) if made else {})}
+def _call_rate(
+    name: str,
+    measure: str,
+    played: Sequence[EpisodeResult],
+    calls: Sequence[float],
+    draws: Resamples,
+) -> dict[str, float | None]:
+    """A share of all calls, None if the environment does not count the measure."""
+    if not all(measure in p.measures for p in played):
+        return {name: None}
+    return _within_one(_ratio(name, [p.measures[measure] for p in played], calls, draws))
+
+
+def _family(family: MistakeFamily, played: Sequence[EpisodeResult]) -> dict[str, float]:
+    made = [p.measures[family.made] > 0 for p in played if p.measures[family.open]]
+    return {f"{family.name}_n": len(made), **(_share(family.made, made) if made else {})}
 
 
 def _groups(

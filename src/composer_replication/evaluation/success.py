@@ -1,7 +1,10 @@
 """Play a student on tasks that no training saw, without any hint, and keep every episode.
 
-    played = play_tasks(student.model, renderer=renderer, settings=config.evaluate, limits=config.rollouts, seed=seed, sandbox=sandbox)
-    played[0]           -> EpisodeResult(task_id="workshop-heldout-set-0c2...", kind="set", reward=1.0, ended="done", entropy=0.41, ...)
+    played = play_tasks(
+        student.model, renderer=renderer, settings=config.evaluate, limits=config.rollouts,
+        seed=seed, source=source,
+    )
+    played[0]    -> EpisodeResult(task_id="...", kind="set", reward=1.0, ended="done", entropy=0.41)
     is_success(played[0])
 
 The tasks follow from the seed and the settings alone, so every student that is compared plays the
@@ -24,13 +27,10 @@ from composer_replication.core.config.rollout_settings import EvaluateSettings, 
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.trace import Session
 from composer_replication.evaluation.unaided import check_replay, check_unaided
-from composer_replication.rollouts.envs.workshop.episodes import Player, play
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task, make_tasks
-from composer_replication.rollouts.envs.workshop.workshop_env import WorkshopEnv
 from composer_replication.rollouts.episode import ChatFormat
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.rollouts.task_source import TaskSource, UnseenTask
 from composer_replication.tokens.renderer import Renderer
 
 LABEL = "evaluate:"
@@ -45,7 +45,7 @@ class EpisodeResult:
 
     `ended` is "done" where the environment ended it. The entropy is estimated as the mean of -log p
     over what was sampled, which has the right expectation at temperature 1 only. `measures` are the
-    environment's counts, see `WorkshopEnv.measures`.
+    environment's counts, see `Env.measures`.
     """
 
     task_id: str
@@ -71,22 +71,22 @@ def play_tasks(
     settings: EvaluateSettings,
     limits: RolloutSettings,
     seed: int,
-    sandbox: Sandbox,
+    source: TaskSource,
     author: str = "student",
     meter: SamplingStats | None = None,
 ) -> list[EpisodeResult]:
-    """One episode on each task of the seed; the same seed, settings and weights give the same
-    episodes bit for bit on a CPU.
+    """One episode on each unseen task of the source; the same seed, settings and weights give the
+    same episodes bit for bit on a CPU.
 
     Runs on one thread: sums depend on how many there are. `limits` bounds messages and episodes as
     in training. Raises ConfigError for training tasks, DataError where anything but the task and
     its results stood in a student's context.
     """
-    tasks = evaluation_tasks(settings, seed=seed)
+    tasks = evaluation_tasks(settings, seed=seed, source=source)
     sampling = replace(
         Sampling.of(limits, seed=stage_seed(seed, "evaluate")), temperature=settings.temperature
     )
-    envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
+    envs = [task.make() for task in tasks]
     with one_thread():
         rollouts = sample_rollouts(
             model,
@@ -99,22 +99,30 @@ def play_tasks(
         )
     voice = ChatFormat.of(renderer, author=author)
     for task, rollout in zip(tasks, rollouts, strict=True):
-        check_replay(rollout, task, voice=voice, sandbox=sandbox)
+        check_replay(rollout, task, voice=voice)
     return [
         played_of(task, r.session, measures=r.measures, ended=r.ended)
         for task, r in zip(tasks, rollouts, strict=True)
     ]
 
 
-def evaluation_tasks(settings: EvaluateSettings, *, seed: int) -> list[Task]:
+def evaluation_tasks(
+    settings: EvaluateSettings, *, seed: int, source: TaskSource
+) -> list[UnseenTask]:
     """The tasks of an evaluation seed, all different, every one of a split that training never
-    touches."""
-    tasks = make_tasks(settings.tasks, seed=stage_seed(seed, "evaluate"), split=settings.split)
+    touches. Raises ConfigError if the source has none."""
+    if source.unseen is None:
+        raise ConfigError(
+            f"the environment {source.name!r} has no unseen tasks",
+            where="TaskSource.unseen",
+            fix="judge it at the held-out mistakes of your logs: recompose evaluate --logs",
+        )
+    tasks = source.unseen(stage_seed(seed, "evaluate"), settings.tasks, settings.split)
     check_split(tasks)
     return tasks
 
 
-def check_split(tasks: Sequence[Task]) -> None:
+def check_split(tasks: Sequence[UnseenTask]) -> None:
     """Raise ConfigError where a task is one to train on."""
     seen = next((task for task in tasks if task.split == "train"), None)
     if seen is not None:
@@ -126,7 +134,7 @@ def check_split(tasks: Sequence[Task]) -> None:
 
 
 def played_of(
-    task: Task, session: Session, *, measures: Mapping[str, float], ended: str
+    task: UnseenTask, session: Session, *, measures: Mapping[str, float], ended: str
 ) -> EpisodeResult:
     """A finished episode as the judge counts it; raises ConfigError for a training task, DataError
     where the student had help."""
@@ -146,19 +154,6 @@ def played_of(
         tokens=tokens,
         session=session,
     )
-
-
-def play_scripted(
-    player: Player, *, settings: EvaluateSettings, seed: int, sandbox: Sandbox
-) -> list[EpisodeResult]:
-    """The same tasks played by a script, whose numbers are known beforehand: an oracle's success is
-    1."""
-    found: list[EpisodeResult] = []
-    for task in evaluation_tasks(settings, seed=seed):
-        env = WorkshopEnv(task, sandbox=sandbox)
-        session = play(env, player, session_id=f"{LABEL}{task.id}:0")
-        found.append(played_of(task, session, measures=env.measures(), ended="done"))
-    return found
 
 
 @contextmanager

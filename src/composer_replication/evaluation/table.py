@@ -1,6 +1,9 @@
 """evaluation.json: the rows, the paired differences, and the words that must stand beside them.
 
-    table = evaluation_table({"after": ..., "before": ..., "placebo": ...}, settings=config.evaluate, seed=seed)
+    table = evaluation_table(
+        {"after": ..., "before": ..., "placebo": ...},
+        settings=config.evaluate, seed=seed, metadata=source.metadata,
+    )
     table["rows"][0]["name"], table["paired"][0]["b"]        # "after", "before"
 
 A claim about a channel needs its own control: a row "hint" is also compared with "hint_placebo" and
@@ -18,37 +21,36 @@ from composer_replication.core.errors import DataError
 from composer_replication.evaluation.rows import paired, row
 from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import EpisodeResult
-from composer_replication.rollouts.envs.workshop.demonstrators import LEVELS
+from composer_replication.rollouts.envs.env import EnvMetadata
 
 BEFORE, AFTER, PLACEBO = "before", "after", "placebo"
 ORDER = (BEFORE, "more_sft", PLACEBO, AFTER)
 CONTROLS_OF = ("_placebo", "_neutral")
-HINTS_ARE_TAUGHT = (
-    "That a hint is followed was taught to the workshop's students in their warm-up. What the hint"
-    " channel adds is the same behaviour without the hint; how well hints are followed by a model"
-    " that was not taught to is not shown here."
-)
 HOW_MEASURED = (
     "One episode per task and student, no hint in any context. 95 % intervals: Wilson for shares,"
     " bootstrap over tasks for the rest. They speak about other tasks, not about other seeds of the"
     " training."
 )
 NOT_YOURS = (
-    "These are tasks of the built-in workshop, not {whose}: they do not tell how the student does"
+    "These are tasks of {played}, not {whose}: they do not tell how the student does"
     " on your own work. At the held-out mistakes of your own logs: `{command}`."
 )
 WATCHED = "These tasks are watched while a run is trained and can stop it: they are not unseen."
 
 
-def strange_tasks(env: str, *, on_logs: str) -> list[str]:
-    """That the tasks are not those of the user, by the environment that a run was trained in;
-    `on_logs` is the command that judges there.
+def strange_tasks(
+    trained_in: str, *, played: str, metadata: EnvMetadata, on_logs: str
+) -> list[str]:
+    """That the tasks are not those of the user, if a run was trained in another environment than
+    the one that is `played`; `on_logs` is the command that judges there.
 
-    >>> strange_tasks("workshop", on_logs="")
+    >>> strange_tasks("maze", played="maze", metadata=EnvMetadata(), on_logs="")
     []
     """
-    whose = f"of your environment {env!r}" if env else "yours"
-    return [] if env == "workshop" else [NOT_YOURS.format(whose=whose, command=on_logs)]
+    if trained_in == played:
+        return []
+    whose = f"of your environment {trained_in!r}" if trained_in else "yours"
+    return [NOT_YOURS.format(played=metadata.title or played, whose=whose, command=on_logs)]
 
 
 def evaluation_table(
@@ -56,10 +58,11 @@ def evaluation_table(
     *,
     settings: EvaluateSettings,
     seed: int,
+    metadata: EnvMetadata,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What evaluation.json holds; raises DataError without "before" and "after", or where the rows
-    are not of the same tasks."""
+    """What evaluation.json holds; `metadata` is that of the environment that was played. Raises
+    DataError without "before" and "after", or if the rows are not of the same tasks."""
     missing = [name for name in (BEFORE, AFTER) if name not in rows]
     if missing:
         raise DataError(
@@ -70,20 +73,34 @@ def evaluation_table(
         *(name for name in rows if name not in ORDER),
     ]
     draws = Resamples.of(len(rows[AFTER]), seed=stage_seed(seed, "rows"), samples=settings.samples)
-    compared = {"targeted": settings.targeted_kinds, "seed": seed, "samples": settings.samples}
+    compared = {
+        "targeted": settings.targeted_kinds,
+        "seed": seed,
+        "samples": settings.samples,
+        "families": metadata.families,
+    }
     pairs = [
         entry
         for a, b in compared_rows(names)
         for entry in paired(a, rows[a], b, rows[b], **compared)
     ]
+    of_level = [metadata.levels[settings.level]] if settings.level in metadata.levels else []
     watched = [WATCHED] if settings.split == "monitor" else []
     return {
         "rows": [
-            row(name, rows[name], targeted=settings.targeted_kinds, draws=draws) for name in names
+            row(
+                name,
+                rows[name],
+                targeted=settings.targeted_kinds,
+                draws=draws,
+                families=metadata.families,
+            )
+            for name in names
         ],
         "paired": [entry for entry in pairs if "metric" not in entry],
         "paired_measures": [entry for entry in pairs if "metric" in entry],
-        "notes": [*notes, LEVELS[settings.level].text, HINTS_ARE_TAUGHT, HOW_MEASURED, *watched],
+        "notes": [*notes, *of_level, *metadata.notes, HOW_MEASURED, *watched],
+        "family_titles": {f.made: f.title or f.made for f in metadata.families},
         "seed": seed,
         "split": settings.split,
         "level": settings.level,

@@ -1,8 +1,8 @@
 """Was the student alone? Every evaluated episode is checked, and played once more from its own
 tokens.
 
-    check_unaided(session, task)                        # no message but system, request, the student's own and tool results
-    check_replay(rollout, task, voice=voice, sandbox=sandbox)     # a fresh environment says the same, and gives the same reward
+    check_unaided(session, task)      # only the opening, the student's own messages, tool results
+    check_replay(rollout, task, voice=voice)     # a fresh environment says and rewards the same
 
 A hint could come as a message of its own or be appended to one that is there. The first is seen by
 its role and author, the second because the fresh environment, which knows nothing of hints, answers
@@ -15,21 +15,14 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.trace import (
     ENVIRONMENT,
     HARNESS,
-    HUMAN,
     Session,
-    Text,
     ToolResult,
-    Turn,
 )
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import Task
-from composer_replication.rollouts.envs.workshop.workshop_env import (
-    MALFORMED,
-    SYSTEM_TEXT,
-    WorkshopEnv,
-)
-from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Rollout
+from composer_replication.rollouts.env_validation import checked_opening
+from composer_replication.rollouts.episode import CUT, MALFORMED, ChatFormat, Episode, Rollout
+from composer_replication.rollouts.sampling import EpisodeLimits
 from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.rollouts.task_source import UnseenTask
 
 _FIX = (
     "an evaluated student sees the task and its own results, never a hint: remove what was added to"
@@ -37,19 +30,19 @@ _FIX = (
 )
 
 
-def check_unaided(session: Session, task: Task) -> None:
+def check_unaided(session: Session, task: UnseenTask) -> None:
     """Raise DataError where the context of any message holds more than the task, the student's own
     words and tool results."""
-    opening = (
-        Turn(role="system", author=HARNESS, blocks=(Text(SYSTEM_TEXT),)),
-        Turn(role="user", author=HUMAN, blocks=(Text(task.prompt),)),
-    )
-    if session.turns[:2] != opening or session.tools != task.tools.specs():
+    env = task.make()
+    opening = checked_opening(env.open(), limits=EpisodeLimits())
+    env.close()
+    begin = len(opening.turns)
+    if session.turns[:begin] != opening.turns or session.tools != opening.tools:
         raise DataError(
             "the episode does not begin with the task as it is", where=session.id, fix=_FIX
         )
     authors = {turn.author for turn in session.turns if turn.role == "assistant"}
-    for number, turn in enumerate(session.turns[2:], 2):
+    for number, turn in enumerate(session.turns[begin:], begin):
         if turn.role == "assistant":
             fine = turn.tag in ("", CUT) and len(authors) == 1
         elif turn.role == "tool":
@@ -58,7 +51,7 @@ def check_unaided(session: Session, task: Task) -> None:
                 and not turn.tag
                 and all(isinstance(block, ToolResult) for block in turn.blocks)
             )
-        else:  # the word that a call could not be read is the only other message of the workshop
+        else:  # that a call could not be read is the only other message to a student
             fine = turn.role == "user" and turn.author == HARNESS and turn.tag == MALFORMED
         if not fine:
             told = ", ".join(filter(None, (turn.role, turn.author or "no author", turn.tag)))
@@ -70,11 +63,11 @@ def check_unaided(session: Session, task: Task) -> None:
         raise DataError(f"a result without a call: {sorted(stray)[0]}", where=session.id, fix=_FIX)
 
 
-def check_replay(rollout: Rollout, task: Task, *, voice: ChatFormat, sandbox: Sandbox) -> None:
+def check_replay(rollout: Rollout, task: UnseenTask, *, voice: ChatFormat) -> None:
     """Say the sampled tokens again to a fresh environment; raise DataError where it answers or
     rewards otherwise than was recorded."""
     again = Episode(
-        WorkshopEnv(task, sandbox=sandbox),
+        task.make(),
         voice=voice,
         name=rollout.session.id,
         seed=0,

@@ -17,11 +17,6 @@ from typing import Any
 from composer_replication.report.evaluation_section import AFTER, METRIC, NEEDED, difference, signed
 
 TARGETED, OTHER = "targeted_mistakes_per_episode", "other_mistakes_per_episode"
-FAMILY_TITLES = {
-    "A_made": "A: a wrong name (hint channel)",
-    "B_made": "B: a needless listing (preference channel)",
-    "C_made": "C: the last test left out (policy channel)",
-}
 SINGLE = ("policy", "hint", "preference")
 """Rows of runs that trained one channel alone."""
 MARGIN = 0.1
@@ -49,7 +44,9 @@ def claims(evaluation: Mapping[str, Any]) -> list[Claim]:
     hinted = [AFTER, *(row["name"] for row in evaluation["rows"] if row["name"] == "hint")]
     found = [_hinted(paired, name, other) for name in hinted for other in NEEDED]
     found += [_others(paired, AFTER, other) for other in NEEDED]
-    found += [_family(paired, made, title) for made, title in FAMILY_TITLES.items()]
+    found += [
+        _family(paired, made, title) for made, title in evaluation.get("family_titles", {}).items()
+    ]
     return [
         *(claim for claim in found if claim is not None),
         *_adding_up(evaluation["rows"], paired),

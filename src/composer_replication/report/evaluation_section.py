@@ -1,10 +1,14 @@
 """Did it work: the rows and paired differences of evaluation.json, and the sentence that they
 support - or that they do not.
 
-    {"rows": [{"name": "after", "n": 200, "success": 0.58, "success_low": 0.51, "success_high": 0.65, ...}],
+    {"rows": [{"name": "after", "n": 200, "success": 0.58, "success_low": 0.51, ...}],
      "paired": [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35}],
-     "paired_measures": [{..., "metric": "C_made"}],                         differences in other measures than success; optional
-     "notes": ["..."]}                                                       notes are optional, and shown as they are
+     "paired_measures": [{..., "metric": "C_made"}],
+     "family_titles": {"C_made": "C: the last test left out"},
+     "notes": ["..."]}
+
+The last three are optional: differences in other measures than success, the names of the families
+of mistakes that the environment counts, and notes, which are shown as they are.
 
 A claim needs the paired intervals of after - before and of after - placebo to exclude zero, both on
 the same side.
@@ -23,6 +27,7 @@ from composer_replication.core.errors import DataError
 AFTER, NEEDED = "after", ("before", "placebo")
 NOTHING = "Nothing is claimed"
 METRIC = "success"
+SHOWN_APART = ("rows", "paired", "paired_measures", "family_titles", "notes")
 
 
 def read_evaluation(path: Path) -> dict[str, Any] | None:
@@ -58,18 +63,30 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
             what = f"{pair['a']} - {pair['b']} is no interval around a difference: {numbers}"
             raise DataError(what, where=str(path), fix="run the evaluation again")
     rest = {
-        key: inner
-        for key, inner in value.items()
-        if key not in ("rows", "paired", "paired_measures", "notes", "weights_sha256")
+        key: inner for key, inner in value.items() if key not in (*SHOWN_APART, "weights_sha256")
     }
     notes = [str(note) for note in value.get("notes", ())]
     return {
         "rows": rows,
         "paired": paired,
         "notes": notes,
+        "family_titles": _family_titles(value.get("family_titles"), rows, paired),
         "about": dict(flat(rest)),
         "verdict": verdict(paired),
     }
+
+
+def _family_titles(titles: Any, rows: Any, paired: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Family measure -> title. A file of an older version names none: there the measures that end
+    with "_made" stand for themselves."""
+    if isinstance(titles, Mapping):
+        return {str(made): str(title) for made, title in titles.items()}
+    counted = [row["families"] for row in rows if isinstance(row.get("families"), Mapping)]
+    names = {
+        str(name)
+        for name in (*(p.get("metric", "") for p in paired), *(n for f in counted for n in f))
+    }
+    return {name: name for name in sorted(names) if name.endswith("_made")}
 
 
 def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from composer_replication.report.charts import Line, interval_chart, line_chart
-from composer_replication.report.claims import FAMILY_TITLES
 from composer_replication.report.evaluation_section import signed
 from composer_replication.report.explanations import CHANNELS, STATUSES
 from composer_replication.report.html import Child, Html, document, el, join, plural, table
@@ -167,7 +166,7 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
             _success(rows),
             _differences(evaluation["paired"]),
             *(_counts(rows, name) for name in COLUMNS[3:]),
-            *_families(rows),
+            *_families(rows, evaluation["family_titles"]),
         )
         if chart is not None
     ]
@@ -200,14 +199,14 @@ def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
     return interval_chart(name.replace("_", " "), drawn, low=0.0, high=most) if most > 0 else None
 
 
-def _families(rows: Sequence[Mapping[str, Any]]) -> list[Html]:
+def _families(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> list[Html]:
     """One chart per family of mistakes: how often it was made where it was possible."""
     groups = [
         {"name": row["name"], **row["families"]}
         for row in rows
         if isinstance(row.get("families"), Mapping)
     ]
-    found = [(made, title, _drawn(groups, made)) for made, title in FAMILY_TITLES.items()]
+    found = [(made, title, _drawn(groups, made)) for made, title in titles.items()]
     return [
         interval_chart(f"{title}, where possible", drawn, low=0.0, high=1.0)
         for _, title, drawn in found

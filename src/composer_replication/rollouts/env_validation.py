@@ -1,13 +1,14 @@
 """What an environment says, checked and cleaned before anything reads it: it may be of a wrong
 type, endless, or no text at all.
 
-    checked_reply(reply, calls=("c0",), limits=EpisodeLimits())      # the reply with clean texts, or FaultError with what is wrong
+    checked_reply(reply, calls=("c0",), limits=EpisodeLimits())     # clean texts, or FaultError
     clean_text(b"\\xff\\x1b[31mred", max_chars=100)            # '\\ufffd\\u241b[31mred'
 
 Control characters are shown by their pictures (U+2400 ...), so that they are seen and obeyed by
 nobody; bytes that are not UTF-8 and halves of surrogate pairs become U+FFFD; of a result that is
 too long its beginning is kept, and how much is missing is said behind it. What passes can be
-rendered, added up and saved: `checked_reward` sees to the reward and the measures.
+rendered, added up and saved: `checked_reward` sees to the reward and the measures,
+`checked_metadata` to what the environment says about itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numbers import Real
 from typing import Any, get_args
 
 from composer_replication.core.trace import Block, Role, Text, ToolResult, ToolSpec, Turn
-from composer_replication.rollouts.envs.env import Opening, Reply
+from composer_replication.rollouts.envs.env import EnvMetadata, MistakeFamily, Opening, Reply
 from composer_replication.rollouts.sampling import EpisodeLimits
 
 _KEPT = "\t\n\r"
@@ -130,6 +131,46 @@ def checked_reward(reward: object, measures: object) -> tuple[float, dict[str, f
             raise FaultError(f"the measure {name} is {_number(value)}, not a finite number")
         found[_plain(name, of="the name of a measure")] = float(value)
     return float(reward), found
+
+
+def checked_metadata(metadata: object) -> EnvMetadata:
+    """The metadata with clean texts; raises FaultError if it is none, or if a family of mistakes
+    has no usable name or two have the same.
+
+    >>> checked_metadata(EnvMetadata(notes=("hi\\x1b",))).notes == ("hi\\u241b",)
+    True
+    """
+    if not isinstance(metadata, EnvMetadata):
+        raise FaultError(f"the metadata is {type(metadata).__name__}, not an EnvMetadata")
+    families = tuple(map(_family, _row(metadata.families, of="the families of mistakes")))
+    names = [family.name for family in families]
+    if len(set(names)) != len(names):
+        raise FaultError("two families of mistakes have the same name")
+    if not isinstance(metadata.levels, Mapping):
+        raise FaultError(f"the levels are {type(metadata.levels).__name__}, not texts by number")
+    if not all(isinstance(level, int) for level in metadata.levels):
+        raise FaultError("a level is not a number")
+    return EnvMetadata(
+        title=_plain(metadata.title, of="the title of the environment"),
+        families=families,
+        notes=tuple(_plain(note, of="a note") for note in _row(metadata.notes, of="the notes")),
+        levels={
+            level: _plain(text, of="the text of a level") for level, text in metadata.levels.items()
+        },
+    )
+
+
+def _family(family: object) -> MistakeFamily:
+    if not isinstance(family, MistakeFamily):
+        raise FaultError(f"a family of mistakes is {type(family).__name__}, not a MistakeFamily")
+    name = _plain(family.name, of="the name of a family of mistakes")
+    if not name.isidentifier():
+        raise FaultError(f"the name of a family of mistakes is {name!r}, not an identifier")
+    return MistakeFamily(
+        name=name,
+        title=_plain(family.title, of="the title of a family of mistakes"),
+        set_by_task=bool(family.set_by_task),
+    )
 
 
 def _turn(turn: object, *, limits: EpisodeLimits) -> Turn:

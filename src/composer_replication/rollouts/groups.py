@@ -21,11 +21,8 @@ from statistics import stdev
 from typing import Protocol
 
 from composer_replication.core.errors import ConfigError, DataError
-from composer_replication.rollouts.envs.env import Env
+from composer_replication.rollouts.envs.env import Env, MakeEnv
 from composer_replication.rollouts.episode import Rollout
-
-MakeEnv = Callable[[], Env]
-"""A task: makes a new environment of it every time, e.g. partial(make, task)."""
 
 
 class Sample(Protocol):

@@ -45,6 +45,7 @@ from composer_replication.rollouts.groups import (
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
+from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import HintView, SampledMessage, TrainingExample
 from composer_replication.tokens.forward_size import check_forward_size
@@ -54,7 +55,6 @@ from composer_replication.training.placebo import null_hints, null_rewards
 from composer_replication.training.rewards import shaped_rewards
 from composer_replication.training.rollout_hints import draw_messages, hint_rollouts, view_metrics
 from composer_replication.training.rollout_metrics import rollout_facts
-from composer_replication.training.world import TaskSource
 
 AUTHOR = "student"
 MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
@@ -174,7 +174,7 @@ class RolloutSource:
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
             facts={
-                **rollout_facts(sampled, advantage),
+                **rollout_facts(sampled, advantage, families=self.world.metadata.families),
                 **_reward_metrics(rewards_of, measured),
                 **told,
                 **hinted.facts,

@@ -10,13 +10,12 @@ from typing import Any
 
 from composer_replication.losses.divergence import kl_student_teacher
 from composer_replication.rollouts.behaviours import unresolvable_calls
+from composer_replication.rollouts.envs.env import MistakeFamily
 from composer_replication.rollouts.episode import LOST, Rollout
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.training.reference import Reference, score_chunks
 from composer_replication.training.rewards import sampled_spans
-
-FAMILIES = ("A", "B", "C")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +28,11 @@ class Drift:
     tokens: int
 
 
-def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, float]:
+def rollout_facts(
+    groups: Groups, advantage: Mapping[str, float], *, families: Sequence[MistakeFamily] = ()
+) -> dict[str, float]:
     """The numbers of a step's rollouts; `advantage` holds the rollouts of groups that were not
-    flat. What did not occur has no number."""
+    flat. What did not occur has no number. `families` are the environment's own."""
     rollouts = groups.rollouts
     members = [
         [r.session.id in advantage for r in group.rollouts]
@@ -53,7 +54,7 @@ def rollout_facts(groups: Groups, advantage: Mapping[str, float]) -> dict[str, f
             max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0)
         ),
     }
-    return facts | behaviour(rollouts)
+    return facts | behaviour(rollouts, families=families)
 
 
 def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
@@ -73,7 +74,9 @@ def _lost(rollouts: Sequence[Rollout]) -> Counter[str]:
     return Counter(r.ended for r in rollouts if r.ended in LOST)
 
 
-def behaviour(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def behaviour(
+    rollouts: Sequence[Rollout], *, families: Sequence[MistakeFamily] = ()
+) -> dict[str, float]:
     """How the policy writes and calls, over all messages and calls of the rollouts.
 
     Example: {"rollouts/message_tokens": 18.2, "rollouts/entropy": 0.02, "rollouts/unresolvable":
@@ -102,9 +105,9 @@ def behaviour(rollouts: Sequence[Rollout]) -> dict[str, float]:
         for name in ("valid_calls", "changing_calls"):
             if any(name in r.measures for r in rollouts):
                 facts[f"rollouts/{name}"] = total(name) / calls
-    for family in FAMILIES:
-        if possible := total(f"{family}_open"):
-            facts[f"family/{family}"] = total(f"{family}_made") / possible
+    for family in families:
+        if possible := total(family.open):
+            facts[f"family/{family.name}"] = total(family.made) / possible
     return facts
 
 

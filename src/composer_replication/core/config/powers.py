@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pydantic.fields import FieldInfo
 
 from composer_replication.core.config.curate_settings import SHIPPED_RECIPES
+from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS
 from composer_replication.core.config.teacher_settings import TeacherSettings
 
 Key = tuple[str, ...]
@@ -169,7 +170,7 @@ def _reader(value: Any, folder: Path) -> tuple[Does, str] | None:
 
 
 def _env(value: Any, folder: Path) -> tuple[Does, str] | None:
-    return None if value in ("", "workshop") else ("runs", f"the Python of {told(value)}")
+    return None if value in ("", *BUILT_IN_ENVS) else ("runs", f"the Python of {told(value)}")
 
 
 RULES: Mapping[str, Rule] = {

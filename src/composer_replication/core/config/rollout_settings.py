@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from composer_replication.core.config.base import Settings
 from composer_replication.core.config.teacher_settings import TeacherSettings
+
+BUILT_IN_ENVS: Mapping[str, str] = MappingProxyType(
+    {"workshop": "composer_replication.workshop.workshop_tasks:workshop_tasks"}
+)
+"""The environments that have a name of their own in `rollouts.env`, and the function behind each:
+it is loaded like a function of the user's, and no module outside its package imports it."""
+EVALUATED_ENV = "workshop"
+"""The environment whose unseen tasks `recompose evaluate` plays, whatever a run was trained in."""
 
 
 class ServerSettings(Settings):
@@ -83,10 +93,11 @@ class RolloutSettings(Settings):
     @field_validator("env")
     @classmethod
     def _env(cls, name: str) -> str:
-        if name in ("", "workshop") or ":" in name:
+        if name in ("", *BUILT_IN_ENVS) or ":" in name:
             return name
+        built_in = " nor ".join(map(repr, BUILT_IN_ENVS))
         raise ValueError(
-            f"{name!r} is neither 'workshop' nor 'path/to/file.py:function' nor"
+            f"{name!r} is neither {built_in} nor 'path/to/file.py:function' nor"
             " 'package.module:function'"
         )
 

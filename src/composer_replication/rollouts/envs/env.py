@@ -2,7 +2,7 @@
 the end.
 
     env = make(task)                          # single use: one object, one episode
-    opening = env.open()                      # Opening(turns=(system, human), tools=(ToolSpec(...), ...))
+    opening = env.open()                      # Opening(turns=(system, human), tools=(...))
     reply = env.reply(turn)                   # Reply(turns=(tool results, ...), done=False)
     env.reward()                              # 0.0 ... 1.0 once `done`
     env.close()
@@ -12,14 +12,26 @@ hangs or answers nonsense loses its own episode (rollouts/episode.py). It may sa
 its methods run, by an attribute `runs_in`:
 
     "any_thread"    at the same time as other environments of the batch; with a time-out
-    "one_thread"    one after the other, in a thread that all such environments share; with a time-out. This is taken where nothing is said
-    "caller"        one after the other in the sampler's own thread; without a time-out, so only where every method surely returns
+    "one_thread"    one after the other, in a thread that all such environments share; with a
+                    time-out. This is the default
+    "caller"        one after the other in the sampler's own thread; without a time-out, so only if
+                    every method surely returns
+
+The function or class that makes the environments of a run may say more about them, by an attribute
+`env_metadata`: the families of mistakes that `measures()` counts, and the notes that belong beside
+every result.
+
+    class Guess:
+        env_metadata = EnvMetadata(
+            families=(MistakeFamily(name="blind", title="answered without reading"),),
+            notes=("The numbers are drawn from 0 to 99: one guess in a hundred is right.",),
+        )
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from composer_replication.core.trace import ToolSpec, Turn
@@ -78,6 +90,48 @@ class Env(Protocol):
     def close(self) -> None:
         """Free what the episode holds; safe to call twice."""
         ...
+
+
+MakeEnv = Callable[[], Env]
+"""A task: makes a new environment of it every time, e.g. partial(make, task)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MistakeFamily:
+    """A kind of mistake that an environment counts: two entries of `Env.measures()`, 1.0 or 0.0.
+
+    `NAME_open` = the mistake was possible in this episode, `NAME_made` = it was made. `title` is
+    how tables and pages call it ("" = `made`). `set_by_task` = the task alone decides whether the
+    mistake is possible, so tasks can be told apart by it.
+    """
+
+    name: str
+    title: str = ""
+    set_by_task: bool = False
+
+    @property
+    def open(self) -> str:
+        """The measure that says whether the mistake was possible."""
+        return f"{self.name}_open"
+
+    @property
+    def made(self) -> str:
+        """The measure that says whether the mistake was made."""
+        return f"{self.name}_made"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvMetadata:
+    """What an environment says about itself, for metrics, tables and pages; all of it is optional.
+
+    `title` names it in a sentence, e.g. "the built-in workshop". `notes` are shown beside every
+    result, `levels` beside the results of students of that level (`evaluate.level`).
+    """
+
+    title: str = ""
+    families: tuple[MistakeFamily, ...] = ()
+    notes: tuple[str, ...] = ()
+    levels: Mapping[int, str] = field(default_factory=dict)
 
 
 def runs_in(env: Env) -> RunsIn:

@@ -25,12 +25,8 @@ from typing import Any
 from composer_replication.core.errors import ComposerError, need
 from composer_replication.core.trace import Event, Sampled, Session, SourceRef
 from composer_replication.rollouts.call_pool import PooledCall
-from composer_replication.rollouts.envs.workshop.as_tools import (
-    OVER,
-    TOOLS,
-    WorkshopTools,
-    episode_of,
-)
+from composer_replication.rollouts.envs.env import MistakeFamily
+from composer_replication.rollouts.envs.method_env import OVER, MethodEnv, episode_of
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.training.backends.trl_rollouts import Made, TrlSession
@@ -43,20 +39,20 @@ LOST = "<tool_use_error>The environment failed: this episode is over</tool_use_e
 _NO_ENTROPY = "rollouts/entropy"
 
 
-class WatchedTools(WorkshopTools):
-    """The workshop's tools, whose own failures are kept; `failure` has the words of the first, ""
-    where there was none."""
+class WatchedTools(MethodEnv):
+    """Put in front of an environment's own class by `watched`: keeps the environment's failures.
+    `failure` has the words of the first, "" if there was none."""
 
     failure: str = ""
     _error: ComposerError | None = None
 
-    def reset(self, task: str = "", **row: Any) -> None:
-        """Begin the task of a row, as the workshop does."""
+    def reset(self, **row: Any) -> None:
+        """Begin the task of a row, as the environment does."""
         self.failure, self._error = "", None
-        super().reset(task, **row)
+        super().reset(**row)
 
     def get_reward(self) -> float:
-        """The workshop's reward; 0.0 for an episode that the environment lost. Raises an error of
+        """The environment's reward; 0.0 for an episode that the environment lost. Raises an error of
         this package that TRL has swallowed."""
         if self._error is not None:
             raise self._error
@@ -84,6 +80,11 @@ class WatchedTools(WorkshopTools):
         return instead
 
 
+def watched(env_class: type[MethodEnv]) -> type[WatchedTools]:
+    """The tools of a class, with WatchedTools in front of their own methods."""
+    return type(f"Watched{env_class.__name__}", (WatchedTools, env_class), {})
+
+
 @dataclass(slots=True, kw_only=True)
 class Watch:
     """Brings TRL's rollouts to a guard, one generation after another; `scaled` = advantages are
@@ -105,7 +106,12 @@ class Watch:
             )
         ]
         every: list[Rollout] = need("accelerate.utils", extra="train").gather_object(own)
-        self.made = as_step(every, group_size=self.group_size, scaled=self.scaled)
+        self.made = as_step(
+            every,
+            group_size=self.group_size,
+            scaled=self.scaled,
+            families=self.guard.live.world.metadata.families,
+        )
         journal, settings = self.guard.journal, self.guard.trainer.settings
         if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             journal.samples(
@@ -144,9 +150,10 @@ def as_rollout(
         session, env, closed=not places or ids[max(b for _, b in places.values()) - 1] in end_ids
     )
     events = () if ended == "done" else (Event(kind=ended, turn=len(turns), text=env.failure),)
-    wrong_name = any(call.name not in TOOLS.arguments for turn in turns for call in turn.calls)
-    # a wrong tool's name is answered by TRL: the workshop never hears it
-    measures |= {"A_made": 1.0} if wrong_name and measures else {}
+    wrong_name = any(call.name not in env.tool_names for turn in turns for call in turn.calls)
+    # TRL answers a wrong tool name by itself: the environment never hears of it
+    if wrong_name and measures and env.unknown_tool_measure:
+        measures[env.unknown_tool_measure] = 1.0
     return Rollout(
         session=replace(session, turns=tuple(turns), events=events, outcome=reward),
         task_id=episode.task_id,
@@ -176,7 +183,13 @@ def _empty(name: str) -> Session:
     )
 
 
-def as_step(rollouts: Sequence[Rollout], *, group_size: int, scaled: bool) -> LiveStep:
+def as_step(
+    rollouts: Sequence[Rollout],
+    *,
+    group_size: int,
+    scaled: bool,
+    families: Sequence[MistakeFamily] = (),
+) -> LiveStep:
     """The rollouts of a step, of which each `group_size` in a row are of one task, and their
     numbers by metric name."""
     groups = [
@@ -188,7 +201,9 @@ def as_step(rollouts: Sequence[Rollout], *, group_size: int, scaled: bool) -> Li
         flat=tuple(g for g in groups if g.is_flat),
         num_extra=0,
     )
-    facts = rollout_facts(split, group_advantages(split, how=(), seed=0, scaled=scaled))
+    facts = rollout_facts(
+        split, group_advantages(split, how=(), seed=0, scaled=scaled), families=families
+    )
     del facts[_NO_ENTROPY]  # the guard measures it
     return LiveStep(examples=(), rollouts=tuple(rollouts), facts=facts)
 

@@ -1,4 +1,4 @@
-"""`recompose train --backend trl`: the settings of a run as TRL's, the workshop as its environment,
+"""`recompose train --backend trl`: the settings of a run as TRL's, the environment as TRL wants it,
 the run directory as ever.
 
     result = train_with_trl(config, student=student, pairs=data.pairs, run=run, renderer=renderer, resume=False)
@@ -24,24 +24,17 @@ import torch
 from composer_replication.core.checkpoints import UNSEALED, damage, damaged, seal, whole_checkpoint
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
-from composer_replication.core.errors import DataError, need
+from composer_replication.core.errors import ConfigError, DataError, need
 from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.load_student import Student
-from composer_replication.rollouts.envs.workshop.as_tools import (
-    TOOLS,
-    WorkshopTools,
-    plain_tools,
-    task_row,
-    writes_tools_as_taught,
-)
-from composer_replication.rollouts.envs.workshop.sandbox import Sandbox
-from composer_replication.rollouts.envs.workshop.tasks import make_task
+from composer_replication.rollouts.envs.method_env import MethodEnv, MethodEnvs
+from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends.trl import ComposerReplicationTrainer
-from composer_replication.training.backends.trl_guard import Watch, WatchedTools
+from composer_replication.training.backends.trl_guard import Watch, watched
 from composer_replication.training.backends.trl_settings import SAID, refuse, trl_settings
 from composer_replication.training.checkpoint import (
     check_resume,
@@ -58,13 +51,9 @@ from composer_replication.training.optimiser import learning_rate, make_optimise
 from composer_replication.training.rollback import Guard
 from composer_replication.training.run_logger import Listener, RunLogger
 from composer_replication.training.state import Trainer
-from composer_replication.training.world import open_world
 
 TRL = "trl"
 """Folder of the run that holds TRL's own checkpoints."""
-SLACK = 1
-"""Messages beyond a task's budget: with one fixed tool set whose reader is new to the tiny student,
-no episode would earn anything."""
 
 
 def train_with_trl(
@@ -81,7 +70,7 @@ def train_with_trl(
     on_step: Listener | None = None,
     on_event: Listener | None = None,
 ) -> TrainResult:
-    """Train `student` in place on the workshop with TRL's GRPOTrainer and write the run directory.
+    """Train `student` in place in its environment with TRL's GRPOTrainer and write the run directory.
 
     Raises MissingExtraError without TRL, ConfigError for what it does not host, StoppedError where
     a rule of training/health.py is broken.
@@ -106,7 +95,13 @@ def train_with_trl(
             identity=identity,
             accept_changes=accept_changes,
         )
-    with Sandbox() as sandbox, open_world(config.rollouts.env) as world:
+    with open_world(config.rollouts.env) as world:
+        if world.method_envs is None:
+            raise ConfigError(
+                f"the environment {world.name!r} has no tools as methods, which TRL needs",
+                where="rollouts.env",
+                fix="use train.backend = reference",
+            )
         trainer, optimiser = _trainer(
             config,
             student=student,
@@ -114,7 +109,7 @@ def train_with_trl(
             run=run,
             pairs=pairs,
             kept=kept,
-            sandbox=sandbox,
+            method_envs=world.method_envs,
         )
         journal = RunLogger(
             run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event
@@ -154,23 +149,11 @@ def train_with_trl(
     )
 
 
-def _rows(config: Config) -> list[dict[str, Any]]:
-    """One row per group of the run: different tasks, the same for a seed."""
-    seed, seen, rows, number = stage_seed(config.seed, "trl:tasks"), set(), [], 0
-    while len(rows) < config.train.steps * config.rollouts.groups:
-        name = f"{seed}:{number}"
-        task, number = make_task(name, split="train"), number + 1
-        if task.id not in seen:
-            seen.add(task.id)
-            rows.append(task_row(name))
-    return rows
-
-
-def _longest(rows: Sequence[dict[str, Any]], tokenizer: Any, tools: WorkshopTools) -> int:
+def _longest(rows: Sequence[dict[str, Any]], tokenizer: Any, tools: MethodEnv) -> int:
     """Tokens of the longest opening."""
     render = partial(
         tokenizer.apply_chat_template,
-        tools=[getattr(tools, name) for name in TOOLS.order],
+        tools=[getattr(tools, name) for name in tools.tool_names],
         add_generation_prompt=True,
         tokenize=True,
         return_dict=False,
@@ -218,15 +201,18 @@ def _trainer(
     run: RunDir,
     pairs: Sequence[PreferencePair],
     kept: frozenset[str] | None,
-    sandbox: Sandbox,
+    method_envs: MethodEnvs,
 ) -> tuple[Any, torch.optim.Optimizer]:
-    """TRL's trainer on the workshop, with the optimiser and the learning rates of
+    """TRL's trainer in these environments, with the optimiser and the learning rates of
     training/loop.py."""
-    train, environment = config.train, partial(WatchedTools, sandbox=sandbox, slack=SLACK)
+    train = config.train
+    environment = partial(watched(method_envs.env_class), **method_envs.arguments)
     tokenizer = copy.deepcopy(student.tokenizer)
-    if writes_tools_as_taught(str(tokenizer.chat_template)):
-        tokenizer.chat_template = plain_tools(tokenizer.chat_template)
-    rows = _rows(config)
+    tokenizer.chat_template = method_envs.adapt_template(tokenizer.chat_template)
+    # one row per group of the run
+    rows = method_envs.rows(
+        stage_seed(config.seed, "trl:tasks"), train.steps * config.rollouts.groups
+    )
     args = trl_settings(
         config, output=run.path / TRL, longest_prompt=_longest(rows, tokenizer, environment())
     )

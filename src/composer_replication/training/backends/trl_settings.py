@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from composer_replication.core.config.base import Settings, stage_seed
-from composer_replication.core.config.rollout_settings import RolloutSettings
+from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS, RolloutSettings
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError
@@ -94,7 +94,7 @@ SAID: Mapping[str, str] = MappingProxyType(
         ),
         "rollouts.batch_episodes": "TRL plays all rollouts of a step together",
         "rollouts.max_staleness": "every rollout is of the weights it trains",
-        "rollouts.tool_timeout_s": "the workshop's sandbox has time-outs of its own",
+        "rollouts.tool_timeout_s": "the environment's sandbox has time-outs of its own",
         "rollouts.tool_threads": "TRL carries calls out one after another",
     }
 )
@@ -120,10 +120,10 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
     train, rollouts = config.train, config.rollouts
     rules: list[tuple[bool, str, str, str]] = [
         (
-            rollouts.env != "workshop",
+            rollouts.env not in BUILT_IN_ENVS,
             "rollouts.env",
             "TRL plays by itself and needs an environment",
-            'set rollouts.env = "workshop"',
+            f'set rollouts.env = "{next(iter(BUILT_IN_ENVS))}"',
         ),
         (
             train.lm_ce.weight > 0,

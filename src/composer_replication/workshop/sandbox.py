@@ -1,0 +1,296 @@
+"""Where the code of a task runs: a worker process without torch, and behind walls of the kernel a
+fresh child for every run.
+
+with Sandbox() as sandbox:
+    run = sandbox.run({"main.py": "def add(a, b):\\n    return a - b"}, (("main.py", "add(2, 3)"),))
+    run.answers                     # (Answered(value=-1, error=""),)
+    sandbox.mechanisms      # {"seccomp": "27 system calls pass, ...", "namespaces": "...", ...}
+
+Required is the system call filter (seccomp): behind it there is no open, no socket, no fork and no
+signal, with or without root. Namespaces with an empty root and Landlock stand behind it where the
+kernel allows them. Before the first run a probe tries to get out on each of these ways; where one
+succeeds, or there is no filter, `Sandbox` refuses. Code is never run without walls. Linux on x86_64
+and aarch64 only; on aarch64 the table of numbers stands but has not been run.
+
+The expected answers of tests stay outside: the code is asked for values, one after the other, and
+the comparison is made here. Whether an answer can be believed is another matter: the code may say
+what it likes of itself (`judge.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from composer_replication.core.errors import SandboxError
+from composer_replication.workshop.sandbox_worker import ALL_LAYERS
+
+End = Literal["answered", "timeout", "too_much_output", "unreadable", "died"]
+_SOURCES = str(Path(__file__).resolve().parents[2])
+_WORKER = "composer_replication.workshop.sandbox_worker"
+_START = (
+    f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_WORKER} import serve_requests;"
+    " serve_requests()"
+)
+_WHY: dict[End, str] = {
+    "answered": "no answer that can be read",
+    "timeout": "time limit",
+    "too_much_output": "too much output",
+    "unreadable": "no answer that can be read",
+    "died": "the process died",
+}
+_WAIT_S, _GRACE_S = 20.0, 1.0
+_INTERPRETER_MB = 32  # address space of the bare worker, measured at 16
+_FIX = (
+    "run on Linux 5.13 or newer (x86_64 or aarch64) where a process may filter its own system"
+    " calls; nothing runs without walls"
+)
+_LIBC = "__import__('ctypes').CDLL(None)"
+ESCAPES: dict[str, str] = {
+    "read a file": "open('/etc/passwd').read()",
+    "write a file": "open('/tmp/workshop-escape', 'w')",
+    "list a folder": "__import__('posix').listdir('/')",
+    "open a file by a system call": f"{_LIBC}.open(b'/', 0)",
+    "open an internet socket": f"{_LIBC}.socket(2, 1, 0)",
+    "open a local socket": f"{_LIBC}.socket(1, 1, 0)",
+    "start a process": f"{_LIBC}.fork()",
+    "start a program": "__import__('posix').execv('/bin/true', ['true'])",
+    "signal its parent": f"{_LIBC}.kill(__import__('posix').getppid(), 0)",
+    "be traced": f"{_LIBC}.ptrace(0, 0, 0, 0)",
+}
+"""What the probe tries before the first run: each has to end in an error of the system, or in -1
+from the C library."""
+_REFUSALS = ("PermissionError", "OSError", "FileNotFoundError")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """What one run may use: CPU seconds, wall seconds, and megabytes of address space on top of the
+    bare interpreter's.
+
+    CPU time ends what computes for ever, at the same place on a busy machine as on an idle one;
+    wall time is for what sleeps.
+    """
+
+    time_s: float = 2.0
+    wall_s: float = 30.0
+    memory_mb: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What one expression came to: a plain value, or the error it raised, e.g. Answered(value=None,
+    error="NameError: ...")."""
+
+    value: Any = None
+    error: str = ""
+
+    def equals(self, expected: object) -> bool:
+        """Whether the value is the expected one and of the same type: True is not 1."""
+        return not self.error and type(self.value) is type(expected) and self.value == expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRun:
+    """How a run ended and one answer per expression; each that it did not answer says so."""
+
+    end: End
+    answers: tuple[Answered, ...]
+
+
+class Sandbox:
+    """A worker that runs code behind walls; starts at the first run, one run at a time, safe to
+    share between episodes.
+
+    Raises SandboxError where the walls cannot be put up, with the reason and the remedy. `layers`
+    is for tests of the walls themselves; a sandbox without "seccomp" refuses.
+    """
+
+    def __init__(
+        self, *, limits: SandboxLimits | None = None, layers: Sequence[str] = ALL_LAYERS
+    ) -> None:
+        self.limits = limits or SandboxLimits()
+        self.mechanisms: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        self._layers = tuple(layers)
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the worker, read what is in force, and probe it; does nothing where it already
+        runs."""
+        with self._lock:
+            self._start()
+
+    def run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
+        """Evaluate (path, expression) pairs, one after the other, in a fresh process that holds
+        these files in memory only."""
+        with self._lock:
+            self._start()
+            return self._run(files, asked)
+
+    def close(self) -> None:
+        """End the worker; safe to call twice."""
+        worker, self._worker = self._worker, None
+        if worker is None or self._owner != os.getpid():
+            return
+        assert worker.stdin is not None and worker.stdout is not None
+        worker.stdin.close()  # an idle worker ends here, and its children with it
+        try:
+            worker.wait(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+        worker.stdout.close()
+
+    def _start(self) -> None:
+        if self._worker is not None and self._owner == os.getpid():
+            return
+        if not sys.platform.startswith("linux"):
+            raise SandboxError(
+                f"code cannot be run safely on {sys.platform}", where="the sandbox", fix=_FIX
+            )
+        limits = self.limits
+        memory = (limits.memory_mb + _INTERPRETER_MB) << 20
+        # A process that was forked from the trainer gets a worker of its own: two readers of one
+        # pipe would mix answers.
+        self._worker = subprocess.Popen(
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                "-B",
+                "-c",
+                _START,
+                ",".join(self._layers),
+                *map(str, (limits.time_s, limits.wall_s, memory)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._owner = os.getpid()
+        hello = self._receive(_WAIT_S)
+        self.mechanisms, self.missing = (
+            dict(hello.get("in_force", {})),
+            dict(hello.get("missing", {})),
+        )
+        if "seccomp" not in self.mechanisms:
+            self._refuse(
+                "the system call filter cannot be put in force:"
+                f" {hello.get('refused', 'not asked for')}"
+            )
+        self._probe()
+
+    def _probe(self) -> None:
+        tried = self._run({"probe.py": ""}, [("probe.py", code) for code in ESCAPES.values()])
+        open_ways = [
+            way
+            for way, answer in zip(ESCAPES, tried.answers, strict=True)
+            if not refused_by_the_sandbox(answer)
+        ]
+        if open_ways:
+            self._refuse(
+                f"code in the sandbox was able to {', '.join(open_ways)} (the run {tried.end})"
+            )
+
+    def _refuse(self, why: str) -> None:
+        self.close()
+        raise SandboxError(why, where="the sandbox", fix=_FIX)
+
+    def _run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
+        body = json.dumps({"files": dict(files), "asked": asked}).encode()
+        reply = self._exchange(body, self.limits.wall_s + _WAIT_S)
+        end: End = reply["end"]
+        stopped = Answered(error=f"Stopped: {_WHY[end]}")
+        answers = [_answered(text) or stopped for text in reply["answers"]]
+        return SandboxRun(end=end, answers=(*answers, *[stopped] * (len(asked) - len(answers))))
+
+    def _exchange(self, body: bytes, wait_s: float) -> dict[str, Any]:
+        worker = self._worker
+        assert worker is not None and worker.stdin is not None
+        try:
+            data = memoryview(len(body).to_bytes(4, "big") + body)
+            while data:
+                data = data[worker.stdin.write(data) or 0 :]
+        except BrokenPipeError:
+            self._refuse("the worker has ended")
+        return self._receive(wait_s)
+
+    def _receive(self, wait_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + wait_s
+        return json.loads(self._read(int.from_bytes(self._read(4, deadline), "big"), deadline))
+
+    def _read(self, count: int, deadline: float) -> bytes:
+        worker = self._worker
+        assert worker is not None and worker.stdout is not None
+        data = b""
+        while len(data) < count:
+            ready, _, _ = select.select(
+                [worker.stdout], [], [], max(0.0, deadline - time.monotonic())
+            )
+            part = os.read(worker.stdout.fileno(), count - len(data)) if ready else b""
+            if not part:
+                self._refuse(
+                    "the worker ended without a word" if ready else "the worker does not answer"
+                )
+            data += part
+        return data
+
+
+def refused_by_the_sandbox(answer: Answered) -> bool:
+    """Whether an attempt to get out was stopped by the kernel."""
+    return answer.error.startswith(_REFUSALS) or answer.equals(-1)
+
+
+def sandbox_mechanisms() -> dict[str, str]:
+    """What is in force around code here, by name, proven by a probe; raises SandboxError where code
+    would not be run.
+
+    sandbox_mechanisms()["namespaces"] -> "user, network, mount, pid, ipc, uts"
+    """
+    with Sandbox() as sandbox:
+        sandbox.start()
+        return sandbox.mechanisms
+
+
+def _answered(text: str) -> Answered | None:
+    """What a child wrote, read as what it is: text of a stranger. None where it has not the agreed
+    form."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    match data:
+        case ["value", value]:
+            return Answered(value=value)
+        case ["error", str() as error]:
+            return Answered(error=error[:200] or "Error")
+        case _:
+            return None
