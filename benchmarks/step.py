@@ -166,10 +166,10 @@ def trainer_for(
     )
     student = Student(name="bench", model=model, tokenizer=NoTokenizer())
     trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=not on_cuda(model)))
-    if "preference" in trainer.references:
+    if "preference" in trainer.models.references:
         torch.manual_seed(1)
         with torch.no_grad():
-            for parameter in trainer.references["preference"].model.parameters():
+            for parameter in trainer.models.references["preference"].model.parameters():
                 parameter.add_(0.002 * torch.randn_like(parameter))
     return trainer
 

@@ -36,10 +36,10 @@ FIRST = TrainingExample(
     id="a",
     session_id="s",
     ids=IDS,
-    trained=((1, 3), (7, 9)),
+    lm_spans=((1, 3), (7, 9)),
     hints=(view(IDS, 3, (4, 6), (90, 91)), view(IDS, 4, (4, 6), (92,), "s:2:c")),
 )
-SECOND = TrainingExample(id="b", session_id="t", ids=(20, 21, 22, 23), trained=((2, 4),))
+SECOND = TrainingExample(id="b", session_id="t", ids=(20, 21, 22, 23), lm_spans=((2, 4),))
 PAIR = PreferencePair(
     id="p", session_id="s", prefix_ids=(30, 31), chosen_ids=(32, 33, 34), rejected_ids=(35,)
 )
@@ -222,7 +222,7 @@ def test_micro_batches_hold_everything_once_within_the_limit(
     lengths: list[int], pairs: int, micro_tokens: int
 ) -> None:
     examples = [
-        TrainingExample(id=f"e{i}", session_id="s", ids=tuple(range(n)), trained=((1, n),))
+        TrainingExample(id=f"e{i}", session_id="s", ids=tuple(range(n)), lm_spans=((1, n),))
         for i, n in enumerate(lengths)
     ]
     sides = [

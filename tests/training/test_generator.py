@@ -67,9 +67,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     seen: list[Any] = []
     original = loop_module.train_step
 
-    def noting(trainer: Any, examples: Any, pairs: Any, **how: Any) -> Any:
-        seen.append([e for e in examples if e.origin == "student"])
-        return original(trainer, examples, pairs, **how)
+    def noting(trainer: Any, inputs: Any, **options: Any) -> Any:
+        seen.append([e for e in inputs.examples if e.origin == "student"])
+        return original(trainer, inputs, **options)
 
     monkeypatch.setattr(loop_module, "train_step", noting)
     return seen

@@ -70,7 +70,7 @@ def check_layouts(
         assert found[name].tokens == expected[name].tokens > 0
         assert found[name].loss == pytest.approx(expected[name].loss, rel=within, abs=within)
         assert found[name].grad_norm == pytest.approx(expected[name].grad_norm, rel=10 * within)
-        assert found[name].told == pytest.approx(expected[name].told, rel=within, abs=within)
+        assert found[name].metrics == pytest.approx(expected[name].metrics, rel=within, abs=within)
     assert gap(gradients, wanted) <= within
 
 
@@ -102,7 +102,7 @@ def test_a_hint_that_repeats_the_trunk(teacher: str, overlap: str) -> None:
         id="e",
         session_id="s0",
         ids=ids,
-        trained=((4, 7), (35, 40)),
+        lm_spans=((4, 7), (35, 40)),
         hints=(view, later),
         actions=(action,),
         anchored=((24, 28),),
@@ -209,7 +209,7 @@ def passes_made(
     trainer = trainer_of(student, "tree", **train)
     examples, pairs = sessions(1)
     batch = collate(examples, pairs, pad_id=0)
-    run_passes(trainer, batch, RequiredForwards.of(trainer.settings, trainer.weights, batch))
+    run_passes(trainer.models, batch, RequiredForwards.of(trainer.settings, batch))
     return made
 
 

@@ -99,7 +99,7 @@ class Sampler:
         for example in self.examples if self.batch_anchors else ():
             if example.anchored:
                 sessions.setdefault(example.session_id, []).append(
-                    replace(example, trained=(), hints=(), actions=())
+                    replace(example, lm_spans=(), hints=(), actions=())
                 )
         drawn = self._draw(list(sessions), "anchors", step, min(self.batch_anchors, len(sessions)))
         return [example for name in drawn for example in sessions[name]]
@@ -158,10 +158,10 @@ def strata(
     Example: strata([<hint view, trained spans>, <trained spans>, <neither>]) -> the first; the
     second
     """
-    hinted, trained = ([e for e in examples if e.hints], [e for e in examples if e.trained])
+    hinted, trained = ([e for e in examples if e.hints], [e for e in examples if e.lm_spans])
     if len(hinted) <= len(trained):
         return hinted, [e for e in trained if not e.hints]
-    return trained, [e for e in hinted if not e.trained]
+    return trained, [e for e in hinted if not e.lm_spans]
 
 
 def _rarer_per_step(rarer: int, rest: int, size: int) -> int:

@@ -27,15 +27,16 @@ from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import Head, head_of
 from composer_replication.tokens.batch import Batch, Counts, scored_actions
 from composer_replication.tokens.example import HintView, TrainingExample
+from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.hinting import Rated, hint_credit, hint_loss
 from composer_replication.training.objectives import policy_loss
 from composer_replication.training.pairs import Sides, by_sequence, pair_values
 from composer_replication.training.passes import ForwardResults, RequiredForwards, run_passes
 from composer_replication.training.reference import Reference
-from composer_replication.training.state import Trainer, channel_weights
+from composer_replication.training.training_models import TrainingModels
 
 # means that are reported beside a channel's loss
-TOLD: tuple[tuple[Channel, str], ...] = (
+CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
     ("policy", "clipped"),
     ("hint", "raw"),
     ("hint", "k3"),
@@ -97,12 +98,12 @@ def loss_rows(
     for e in examples:
         kept = {
             "actions": tuple(scored_actions(e)) if on["policy"] else (),
-            "trained": e.trained if on["lm_ce"] else (),
+            "lm_spans": e.lm_spans if on["lm_ce"] else (),
             "hints": e.hints if on["hint"] else _credited_views(e) if credit else (),
             "anchored": e.anchored if anchored else (),
         }
         ends = [item.span[1] for item in (*kept["actions"], *kept["hints"])] + [
-            b for _, b in (*kept["trained"], *kept["anchored"])
+            b for _, b in (*kept["lm_spans"], *kept["anchored"])
         ]
         if ends:
             rows.append(replace(e, ids=e.ids[: max(ends)], turns=(), **kept))
@@ -116,23 +117,27 @@ def _credited_views(example: TrainingExample) -> tuple[HintView, ...]:
 
 
 def channel_losses(
-    trainer: Trainer, batch: Batch, counts: Counts
+    models: TrainingModels, batch: Batch, counts: Counts
 ) -> tuple[list[ChannelLoss], list[Tensor]]:
     """The unreduced values of every weighted channel in one micro-batch, and the final hidden
     states they hang on."""
-    uses = RequiredForwards.of(trainer.settings, trainer.weights, batch)
-    passes = run_passes(trainer, batch, uses)
-    return losses_on(trainer, batch, passes, uses, counts), list(passes.hidden)
+    uses = RequiredForwards.of(models.settings, batch)
+    passes = run_passes(models, batch, uses)
+    return losses_on(models, batch, passes, uses, counts), list(passes.hidden)
 
 
 def losses_on(
-    trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts
+    models: TrainingModels,
+    batch: Batch,
+    passes: ForwardResults,
+    uses: RequiredForwards,
+    counts: Counts,
 ) -> list[ChannelLoss]:
     """The unreduced values of the channels in use, on hidden states that were computed before."""
-    model = trainer.student.model
+    model = models.student.model
     losses: list[ChannelLoss] = []
     if uses.policy:
-        losses += _policy(trainer, batch, passes, uses, counts)
+        losses += _policy(models, batch, passes, uses, counts)
     if uses.lm_ce:
         values_N = -fused_logprobs(
             passes.predictors("student", batch.lm), head_of(model), batch.lm.ids_N
@@ -142,29 +147,33 @@ def losses_on(
                 name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=counts.lm_tokens
             )
         )
-    if uses.hint and not trainer.settings.hint.is_credit:
+    if uses.hint and not models.settings.hint.is_credit:
         student = (passes.predictors("student", batch.hint_student), head_of(model))
         losses.append(
             hint_loss(
-                trainer.settings.hint,
+                models.settings.hint,
                 student,
-                _teachers(trainer, passes),
+                _teachers(models, passes),
                 batch,
                 counts=counts,
-                t=trainer.taid_t,
+                t=models.taid_t,
             )
         )
     if uses.sides or uses.anchors:
-        losses.append(_preference(trainer, batch, passes, uses, counts))
+        losses.append(_preference(models, batch, passes, uses, counts))
     return losses
 
 
 def _policy(
-    trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts
+    models: TrainingModels,
+    batch: Batch,
+    passes: ForwardResults,
+    uses: RequiredForwards,
+    counts: Counts,
 ) -> list[ChannelLoss]:
     """The objective on the log-probs of the sampled tokens, as they are now; with credit, on
     advantages that the hint has moved."""
-    head, how = head_of(trainer.student.model), trainer.settings.hint
+    head, how = head_of(models.student.model), models.settings.hint
     logp_N = fused_logprobs(
         passes.predictors("student", batch.action),
         head,
@@ -172,43 +181,47 @@ def _policy(
         head_gradient="backward",
     )
     if not (uses.hint and how.is_credit):
-        return [policy_loss(logp_N, batch, counts, trainer.settings.policy)]
+        return [policy_loss(logp_N, batch, counts, models.settings.policy)]
     student = (replace(passes, cut=None).predictors("student", batch.hint_student).detach(), head)
-    credit = hint_credit(how, student, _teachers(trainer, passes), batch, counts=counts)
+    credit = hint_credit(how, student, _teachers(models, passes), batch, counts=counts)
     moved = replace(batch, advantage_N=credit.advantage_A)
-    return [policy_loss(logp_N, moved, counts, trainer.settings.policy), credit.loss]
+    return [policy_loss(logp_N, moved, counts, models.settings.policy), credit.loss]
 
 
-def _teachers(trainer: Trainer, passes: ForwardResults) -> list[Rated]:
+def _teachers(models: TrainingModels, passes: ForwardResults) -> list[Rated]:
     """What scored the hint targets, with its head, in the order of `ForwardResults.teachers`."""
-    heads = [reference_head(reference) for reference in trainer.teachers]
+    heads = [reference_head(reference) for reference in models.teachers]
     return [
         (hidden_ND, heads[number % len(heads)]) for number, hidden_ND in enumerate(passes.teachers)
     ]
 
 
 def _preference(
-    trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts
+    models: TrainingModels,
+    batch: Batch,
+    passes: ForwardResults,
+    uses: RequiredForwards,
+    counts: Counts,
 ) -> ChannelLoss:
     """The mean over pairs plus `anchor` times the mean over anchor tokens, each value with its
     weight."""
-    settings, values, weights, tokens, told = trainer.settings.preference, [], [], 0, {}
+    settings, values, weights, tokens, told = models.settings.preference, [], [], 0, {}
     if uses.pairs:
-        policy, reference = _pair_logprobs(trainer, batch, passes, uses)
+        policy, reference = _pair_logprobs(models, batch, passes, uses)
         found = pair_values(settings, policy, reference)
         values.append(found.values_P)
         weights.append(torch.full_like(found.values_P, 1.0 / counts.pairs))
         tokens += len(batch.response)
-        told = found.told
+        told = found.metrics
     elif uses.sides:
-        values_N = _chosen_ce(trainer, batch, passes)
+        values_N = _chosen_ce(models, batch, passes)
         values.append(values_N)
         weights.append(torch.full_like(values_N, 1.0 / counts.chosen_tokens))
         tokens += len(values_N)
     if uses.anchors:
         values_N = -fused_logprobs(
             passes.predictors("student", batch.anchor),
-            head_of(trainer.student.model),
+            head_of(models.student.model),
             batch.anchor.ids_N,
         )
         values.append(values_N)
@@ -220,18 +233,18 @@ def _preference(
         weights=torch.cat(weights),
         tokens=tokens,
         global_units=1,
-        told=told,
+        metrics=told,
     )
 
 
 def _pair_logprobs(
-    trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards
+    models: TrainingModels, batch: Batch, passes: ForwardResults, uses: RequiredForwards
 ) -> tuple[Sides, Sides | None]:
     """(chosen_P, rejected_P) of the student, and of the reference where the objective has one: as
     the pairs carry it, or as scored now."""
     take = partial(
         by_sequence,
-        trainer.settings.preference,
+        models.settings.preference,
         item_N=batch.response.item_N,
         num_pairs=batch.num_pairs,
     )
@@ -239,25 +252,25 @@ def _pair_logprobs(
     def sides(hidden_ND: Tensor, head: Head) -> Sides:
         return take(fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward"))
 
-    known = len(batch.reference_logp_N) and trainer.settings.preference.has_reference
+    known = len(batch.reference_logp_N) and models.settings.preference.has_reference
     reference = take(batch.reference_logp_N) if known else None
     if uses.reference:
         if passes.reference_ND is None:
             raise AlignmentError(
-                f"{trainer.settings.preference.objective} without the reference's hidden states"
+                f"{models.settings.preference.objective} without the reference's hidden states"
             )
-        reference = sides(passes.reference_ND, reference_head(trainer.references["preference"]))
+        reference = sides(passes.reference_ND, reference_head(models.references["preference"]))
     return (
-        sides(passes.predictors("pair", batch.response), head_of(trainer.student.model)),
+        sides(passes.predictors("pair", batch.response), head_of(models.student.model)),
         reference,
     )
 
 
-def _chosen_ce(trainer: Trainer, batch: Batch, passes: ForwardResults) -> Tensor:
+def _chosen_ce(models: TrainingModels, batch: Batch, passes: ForwardResults) -> Tensor:
     """Cross-entropy of each token of the chosen sides; their rows stand first."""
     chosen = batch.response.first(batch.num_pairs)
     return -fused_logprobs(
-        passes.predictors("pair", chosen), head_of(trainer.student.model), chosen.ids_N
+        passes.predictors("pair", chosen), head_of(models.student.model), chosen.ids_N
     )
 
 

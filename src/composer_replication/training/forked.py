@@ -74,7 +74,7 @@ class Forked:
     author: str = AUTHOR
     meter: SamplingStats = field(default_factory=SamplingStats)
 
-    def spots(self, examples: Sequence[TrainingExample]) -> tuple[TrainForkPoint, ...]:
+    def fork_points(self, examples: Sequence[TrainingExample]) -> tuple[TrainForkPoint, ...]:
         """Every hint view of imported examples, each site once; raises DataError where there is
         none, or its session or site is not there.
 
@@ -224,4 +224,4 @@ def without_views(examples: Sequence[TrainingExample]) -> list[TrainingExample]:
     """Imported examples without their hint views: what another model wrote is not distilled where
     the student's own turn is."""
     bare = [replace(example, hints=()) if example.hints else example for example in examples]
-    return [example for example in bare if example.trained or example.anchored or example.actions]
+    return [example for example in bare if example.lm_spans or example.anchored or example.actions]

@@ -2,7 +2,7 @@
 and whether it really holds them.
 
     generator = Generator.of(config)                              # None where the student writes its messages in this process
-    model = generator.writer(student, step=12, note=journal.event)
+    model = generator.writer(student, step=12, note=run_logger.event)
     model.version                                                 # 12, or an older one between two hand-overs
 
 A hand-over has three parts: the weights are written into `rollouts.server.weights_dir`, the server

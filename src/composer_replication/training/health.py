@@ -68,7 +68,7 @@ class ChannelStep:
     tokens: int
     loss: float
     grad_norm: float
-    told: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Health:
             )
             self.was_active[name] |= statuses[name] == "active"
             self.bad_steps[name] = self.bad_steps[name] + 1 if statuses[name] in _REASONS else 0
-        told = steps["hint"].told
+        told = steps["hint"].metrics
         clipped = max(told.get("clipped", 0.0), told.get("bounded", 0.0))
         self.clipped_steps = self.clipped_steps + 1 if clipped > self.max_clipped else 0
         return statuses

@@ -40,6 +40,7 @@ from composer_replication.training.channels import reference_head
 from composer_replication.training.identity import weights_sha256
 from composer_replication.training.passes import scored
 from composer_replication.training.state import Trainer
+from composer_replication.training.training_models import TrainingModels
 
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
 """Entries of a model's configuration that change nothing about what it computes."""
@@ -50,15 +51,19 @@ class KeptReference:
     """Log-probs by pair, and where they came from: `made` in this launch, `found` in a file."""
 
     logp_N: Mapping[str, Tensor]
-    made: int
-    found: int
+    num_scored: int
+    num_loaded: int
 
     @property
     def facts(self) -> dict[str, int]:
         """For the run's events."""
-        return {"reference_made": self.made, "reference_found": self.found} if self.logp_N else {}
+        return (
+            {"reference_made": self.num_scored, "reference_found": self.num_loaded}
+            if self.logp_N
+            else {}
+        )
 
-    def told(self, pairs: Iterable[PreferencePair]) -> list[PreferencePair]:
+    def with_reference(self, pairs: Iterable[PreferencePair]) -> list[PreferencePair]:
         """The pairs with what the reference thinks of each of their tokens."""
         return [
             replace(pair, reference=tuple(self.logp_N[pair_sha256(pair)].tolist()))
@@ -84,12 +89,14 @@ def keep_reference(
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
     own: list[tuple[str, Tensor]] = []
     for number, name in enumerate(share := missing[rank::world], 1):
-        trainer.tell(partial("the start scores the pairs: {} of {}".format, number, len(share)))
-        own.append((name, _score(trainer, wanted[name])))
+        trainer.on_progress(
+            partial("the start scores the pairs: {} of {}".format, number, len(share))
+        )
+        own.append((name, _score(trainer.models, wanted[name])))
     made: dict[str, Tensor] = dict(gather_object(own))
     if made and path is not None and trainer.accelerator.is_main_process:
         _write(path, {**_read(path, None), **made})
-    return KeptReference(logp_N={**held, **made}, made=len(made), found=len(held))
+    return KeptReference(logp_N={**held, **made}, num_scored=len(made), num_loaded=len(held))
 
 
 def pair_sha256(pair: PreferencePair) -> str:
@@ -101,14 +108,14 @@ def pair_sha256(pair: PreferencePair) -> str:
 
 def reference_sha256(trainer: Trainer) -> str:
     """A hash of everything but the pair that the log-probs depend on, down to their last bit."""
-    model, device = trainer.student.model, trainer.accelerator.device
+    model, device = trainer.models.student.model, trainer.models.device
     config = {
         key: value for key, value in model.config.to_dict().items() if key not in _NOT_OF_THE_MODEL
     }
     parts = {
         "weights": weights_sha256(model),
-        "model": [type(model).__name__, config, str(model.dtype), trainer.student.lora],
-        "layout": trainer.layout,
+        "model": [type(model).__name__, config, str(model.dtype), trainer.models.student.lora],
+        "layout": trainer.models.layout,
         "device": [
             device.type,
             torch.__version__,
@@ -119,11 +126,11 @@ def reference_sha256(trainer: Trainer) -> str:
 
 
 @torch.no_grad()
-def _score(trainer: Trainer, pair: PreferencePair) -> Tensor:
+def _score(models: TrainingModels, pair: PreferencePair) -> Tensor:
     """(N,) in float32 on the CPU."""
-    reference = trainer.references["preference"]
-    batch = collate([], [pair], pad_id=trainer.student.pad_id).to(trainer.accelerator.device)
-    hidden_ND = scored(trainer, reference, batch.pair, batch.response)
+    reference = models.references["preference"]
+    batch = collate([], [pair], pad_id=models.student.pad_id).to(models.device)
+    hidden_ND = scored(models, reference, batch.pair, batch.response)
     return fused_logprobs(hidden_ND, reference_head(reference), batch.response.ids_N).float().cpu()
 
 

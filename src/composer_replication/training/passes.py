@@ -1,7 +1,7 @@
 """The forwards of one micro-batch: final hidden states of the student, and of the models that score
 without gradient.
 
-    passes = run_passes(trainer, batch, uses)
+    passes = run_passes(models, batch, uses)
     passes.predictors("student", batch.lm)         # (N, D), on the student's graph
     passes.teachers, passes.reference_ND           # (N, D), without one: hint targets (below each hint, by each model), responses of pairs
 
@@ -28,14 +28,14 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import final_hidden
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
 from composer_replication.tokens.batch import Batch, Rows, Targets
 from composer_replication.tokens.tree import Forest, Grower, Pass
+from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.reference import Reference
-from composer_replication.training.state import Trainer
+from composer_replication.training.training_models import TrainingModels
 
 Kind = Literal["student", "pair"]
 Row = tuple[int, ...]
@@ -59,10 +59,9 @@ class RequiredForwards:
     reference: bool
 
     @classmethod
-    def of(
-        cls, settings: TrainSettings, weights: dict[Channel, float], batch: Batch
-    ) -> RequiredForwards:
-        """By weights and by what the batch holds."""
+    def of(cls, settings: TrainSettings, batch: Batch) -> RequiredForwards:
+        """By the weights of the channels, and by what the batch holds."""
+        weights = channel_weights(settings)
         pairs = bool(weights["preference"] and batch.num_pairs)
         both, hint = settings.preference.both_sides, settings.hint
         credited = hint.is_credit and len(batch.action) and weights["policy"]
@@ -111,7 +110,7 @@ class ForwardResults:
         self.cut.append((found_ND, found_ND.detach().requires_grad_()))
         return self.cut[-1][1]
 
-    def leaves(self) -> ForwardResults:
+    def detached_leaves(self) -> ForwardResults:
         """The same states, of which `predictors` gives copies cut off from the trunk: a loss is
         walked back to these and no further.
 
@@ -120,7 +119,7 @@ class ForwardResults:
         """
         return replace(self, cut=[])
 
-    def backward(self, trainer: Trainer) -> None:
+    def backward(self, models: TrainingModels) -> None:
         """Walk the trunk back once, from the gradients that have come together at the copies."""
         pairs = [
             (found, copy.grad)
@@ -128,30 +127,28 @@ class ForwardResults:
             if found.requires_grad and copy.grad is not None
         ]
         if pairs:
-            with (
-                tree_attention(trainer.student.model) if trainer.layout == "tree" else nullcontext()
-            ):
+            with tree_attention(models.student.model) if models.layout == "tree" else nullcontext():
                 torch.autograd.backward([found for found, _ in pairs], [grad for _, grad in pairs])
 
 
-def run_passes(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
-    """Every forward that the channels in use need, in the trainer's layout."""
-    return (_tree if trainer.layout == "tree" else _rows)(trainer, batch, uses)
+def run_passes(models: TrainingModels, batch: Batch, uses: RequiredForwards) -> ForwardResults:
+    """Every forward that the channels in use need, in the layout of the run."""
+    return (_tree if models.layout == "tree" else _rows)(models, batch, uses)
 
 
-def scored(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
-    """The predictors (N, D) of these tokens by a model without gradient, in the trainer's
-    layout."""
-    if trainer.layout == "tree":
-        return _ask(trainer, {"": (reference, _ReferenceRequest(rows.lists(), targets))})[""]
-    return reference.predictors(rows, targets, max_tokens=trainer.settings.micro_tokens)
+def scored(models: TrainingModels, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
+    """The hidden states (N, D) that predict these tokens, of a model without a gradient, in the
+    layout of the run."""
+    if models.layout == "tree":
+        return _ask(models, {"": (reference, _ReferenceRequest(rows.lists(), targets))})[""]
+    return reference.predictors(rows, targets, max_tokens=models.settings.micro_tokens)
 
 
 # ---- rows ----
 
 
-def _rows(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
-    model, hidden, places = trainer.student.model, [], {}
+def _rows(models: TrainingModels, batch: Batch, uses: RequiredForwards) -> ForwardResults:
+    model, hidden, places = models.student.model, [], {}
     hinted = (
         [
             (batch.teacher, batch.hint_teacher),
@@ -160,14 +157,14 @@ def _rows(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResu
         if uses.hint
         else []
     )
-    limit = trainer.settings.micro_tokens
+    limit = models.settings.micro_tokens
     teachers = tuple(
         reference.predictors(*below, max_tokens=limit)
         for below in hinted
-        for reference in trainer.teachers
+        for reference in models.teachers
     )
     reference = (
-        trainer.references["preference"].predictors(batch.pair, batch.response, max_tokens=limit)
+        models.references["preference"].predictors(batch.pair, batch.response, max_tokens=limit)
         if uses.reference
         else None
     )
@@ -197,8 +194,8 @@ class _ReferenceRequest:
     targets: Targets
 
 
-def _tree(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
-    model, references = trainer.student.model, trainer.references
+def _tree(models: TrainingModels, batch: Batch, uses: RequiredForwards) -> ForwardResults:
+    model, references = models.student.model, models.references
     student = batch.student.lists() if uses.student else []
     sides, views = batch.pair.lists()[: uses.sides], batch.teacher.lists() if uses.hint else []
     if not student and not sides:
@@ -227,7 +224,7 @@ def _tree(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResu
         {
             (below, model): f"{below}:{model}"
             for below in range(len(hinted))
-            for model in range(len(trainer.teachers))
+            for model in range(len(models.teachers))
         }
         if uses.hint
         else {}
@@ -241,10 +238,10 @@ def _tree(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResu
                 own_QD = tree_hidden(live, rest, cache=kept) if rest.size else hidden_QD[:0]
             yield rest, torch.cat([hidden_QD.detach(), own_QD])
 
-        found = _answers(trainer, hinted, on_cache, known=[*student, *sides], first=first)
+        found = _answers(models, hinted, on_cache, known=[*student, *sides], first=first)
         answers = {names[below, 0]: below_ND for below, below_ND in enumerate(found)}
     questions |= {
-        name: (trainer.teachers[model], hinted[below])
+        name: (models.teachers[model], hinted[below])
         for (below, model), name in names.items()
         if name not in answers
     }
@@ -253,7 +250,7 @@ def _tree(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResu
             references["preference"],
             _ReferenceRequest(sides, batch.response),
         )
-    answers |= _ask(trainer, questions)
+    answers |= _ask(models, questions)
     teachers = tuple(answers[name] for name in names.values())
     return ForwardResults(
         hidden=(hidden_QD[None],),
@@ -264,7 +261,7 @@ def _tree(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResu
 
 
 def _ask(
-    trainer: Trainer, questions: dict[str, tuple[Reference, _ReferenceRequest]]
+    models: TrainingModels, questions: dict[str, tuple[Reference, _ReferenceRequest]]
 ) -> dict[str, Tensor]:
     """The answers by name; questions to one and the same model are put in one pass."""
     found: dict[str, Tensor] = {}
@@ -283,14 +280,14 @@ def _ask(
                 yield plan, tree_hidden(model, plan)
 
         found |= dict(
-            zip(together, _answers(trainer, asked, alone, known=[], first=None), strict=True)
+            zip(together, _answers(models, asked, alone, known=[], first=None), strict=True)
         )
         names = [name for name in names if name not in together]
     return found
 
 
 def _answers(
-    trainer: Trainer,
+    models: TrainingModels,
     questions: list[_ReferenceRequest],
     score: Callable[[Sequence[int]], Iterator[tuple[Pass, Tensor]]],
     *,
@@ -309,7 +306,7 @@ def _answers(
     )
     before_N = torch.cat([q.targets.position_N - 1 for q in questions])
     out_ND: Tensor | None = None
-    for part in slices(rows, known=known, max_tokens=trainer.settings.micro_tokens):
+    for part in slices(rows, known=known, max_tokens=models.settings.micro_tokens):
         for plan, hidden_MD in score(part):
             names = range(len(part)) if first is None else [first + row for row in part]
             index_BT = _places(plan, names, hidden_MD.device)

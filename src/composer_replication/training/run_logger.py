@@ -23,8 +23,8 @@ FORKS = "forks"
 """Folder of the run that holds what the student wrote at imported sites (train.fork), one file a
 step, one line a message."""
 Listener = Callable[[dict[str, Any]], None]
-Doing = Callable[[], str]
-"""What is going on, in words, as of when it is asked, e.g. "playing: 412 tokens written"."""
+Phase = Callable[[], str]
+"""Describes what a step is doing at the moment of the call, e.g. "playing: 412 tokens written"."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class RunLogger:
     main: bool
     on_step: Listener | None = None
     on_event: Listener | None = None
-    on_progress: Callable[[Doing], None] | None = None
+    on_progress: Callable[[Phase], None] | None = None
     number: int = 0
     noted: dict[str, Any] = field(default_factory=dict)
     redactor: Redactor = field(default_factory=Redactor)
@@ -79,11 +79,11 @@ class RunLogger:
             if self.on_step is not None:
                 self.on_step(line)
 
-    def progress(self, doing: Doing) -> None:
+    def progress(self, phase: Phase) -> None:
         """What the run is at from now on, for somebody who waits for the next line; nothing of it
         is written down."""
         if self.main and self.on_progress is not None:
-            self.on_progress(doing)
+            self.on_progress(phase)
 
     def tokens(self, step: int, table: list[dict[str, Any]]) -> None:
         """Per-token log-probs of the watched sites after `step` steps."""
