@@ -236,7 +236,9 @@ def separate(model: Any, example: TrainingExample, pairs: list[PreferencePair]) 
 def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
     """Logits of all positions of everything, divergence on every position and masked, pairs and
     teacher views in padded rows."""
-    reference = trainer_for(model, layout="rows", micro_tokens=8192).references["preference"].model
+    reference = (
+        trainer_for(model, layout="rows", micro_tokens=8192).models.references["preference"].model
+    )
     batch, counts = collate([example], pairs, pad_id=0), count([example], pairs)
 
     def sides(logits_BTV: Tensor) -> Tensor:
@@ -358,7 +360,9 @@ def trl(
     from trl.trainer.grpo_trainer import GRPOTrainer
     from trl.trainer.utils import add_fused_lm_head
 
-    reference = trainer_for(model, layout="rows", micro_tokens=8192).references["preference"].model
+    reference = (
+        trainer_for(model, layout="rows", micro_tokens=8192).models.references["preference"].model
+    )
     add_fused_lm_head(reference)
     plain, forwards = model.forward, []
     # what GRPOTrainer and DPOTrainer ask of the head

@@ -66,7 +66,7 @@ def by_hand(
     ce, jsd = [], []
     for e in examples:
         logp = log_softmax(plain_logits(student, e.ids))
-        ce += [-logp[j - 1, e.ids[j]] for a, b in e.trained for j in range(a, b)]
+        ce += [-logp[j - 1, e.ids[j]] for a, b in e.lm_spans for j in range(a, b)]
         for v in e.hints:
             a, b = v.span
             teacher_ids = e.ids[: v.at] + v.hint_ids + e.ids[v.at : b]

@@ -342,7 +342,7 @@ def test_an_adapter_is_handed_over_in_place(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "w")
     with serving(engine) as url:
         settings = config(url, engine.folder, server={"handover": "adapter"}).rollouts
-        Generator(settings=settings)._tell()
+        Generator(settings=settings)._load_weights()
     ((path, body),) = engine.asked
     assert path == "/v1/load_lora_adapter"
     assert body == {"lora_name": "taught", "lora_path": str(engine.folder), "load_inplace": True}

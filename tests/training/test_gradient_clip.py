@@ -27,16 +27,16 @@ NUM_STEPS, FADES_AT, SEEN_FROM = 24, 4, 14
 
 
 def moved(plan: list[dict[str, int]], examples: list, **settings: object) -> float:
-    """How far the weights go from step SEEN_FROM on, in a run whose step i is told plan[i]."""
+    """How far the weights go from step SEEN_FROM on, in a run whose step i has the inputs of plan[i]."""
     trainer = start_trainer(
         make_config(steps=1000, warmup_steps=0, grad_every=1000, learning_rate=1e-5, **settings),
         make_student(),
     )
     before: list[torch.Tensor] = []
-    for step, told in enumerate(plan):
+    for step, inputs in enumerate(plan):
         if step == SEEN_FROM:
             before = [p.detach().clone() for p in trainer.trainable()]
-        train_step(trainer, StepInputs(examples, []), step=step, **told)
+        train_step(trainer, StepInputs(examples, [], **inputs), step=step)
     return math.sqrt(
         sum(
             float((p.detach() - b).square().sum())

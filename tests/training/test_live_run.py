@@ -28,6 +28,7 @@ from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
 from composer_replication.training import rollback as rollback_module
 from composer_replication.training import rollout_metrics as vitals_module
+from composer_replication.training import token_probe
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
@@ -341,7 +342,7 @@ def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
     config = live_config(groups=2, train={"steps": 3})
     run = make_run(tmp_path, config)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop_module, "_watch", killed)
+        patch.setattr(token_probe, "token_table", killed)
         train(config, student=tiny_student(), run=run, live=make_live(world, config))
     assert [step for step, _ in run.checkpoints()] == [0, 2] and not run.token_tables()
     train(config, student=tiny_student(), run=run, live=make_live(world, config), resume=True)

@@ -387,7 +387,9 @@ def test_a_bfloat16_student_has_a_slow_average_that_moves() -> None:
     """In bfloat16 a step of 1e-4 would be lost beside a weight of 1."""
     student = make_student()
     student.model.bfloat16()
-    reference = start_trainer(make_config(hint={"teacher": "ema"}), student).references["hint"]
+    reference = start_trainer(make_config(hint={"teacher": "ema"}), student).models.references[
+        "hint"
+    ]
     with torch.no_grad():
         student.model.model.norm.weight.fill_(1.0078125)  # the next number above 1
     for _ in range(3):
@@ -411,7 +413,7 @@ def test_the_slow_average_is_in_the_checkpoint_and_nothing_else_is_accepted(tmp_
         assert torch.equal(tensor, tensors[name])
     assert any(
         not torch.equal(start, tensors[name])
-        for name, start in start_trainer(config, make_student()).extra_tensors().items()
+        for name, start in start_trainer(config, make_student()).models.extra_tensors().items()
     )
     with pytest.raises(DataError, match="slow average"):
         trainer.models.load_extra_tensors({})

@@ -169,4 +169,4 @@ def test_a_resumed_run_is_taught_by_the_same_average(base: Path, tmp_path: Path)
     assert ends[0].keys() == ends[1].keys() and all("lora_" in name for name in ends[0])
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
     with pytest.raises(DataError, match="slow average"):
-        start_trainer(config, lora_student(base)).load_extra({})
+        start_trainer(config, lora_student(base)).models.load_extra_tensors({})

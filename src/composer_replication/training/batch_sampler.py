@@ -84,13 +84,20 @@ class Sampler:
         come with none."""
         if self.batch_pairs or not chosen:
             return self._draw(self.pairs, "pairs", step, self.batch_pairs or self.batch_examples)
-        brought = {e.id for e in chosen}
-        found = [pair for pair, home in zip(self.pairs, self.homes, strict=True) if home in brought]
-        alone = [pair for pair, home in zip(self.pairs, self.homes, strict=True) if home is None]
-        if not found and not alone:
+        chosen_ids = {e.id for e in chosen}
+        pairs_of_chosen = [
+            pair for pair, home in zip(self.pairs, self.homes, strict=True) if home in chosen_ids
+        ]
+        pairs_without_home = [
+            pair for pair, home in zip(self.pairs, self.homes, strict=True) if home is None
+        ]
+        if not pairs_of_chosen and not pairs_without_home:
             return self._draw(self.pairs, "pairs", step, 1)
-        return found + self._draw(
-            alone, "pairs", step, max(1, round(size * len(alone) / num_examples))
+        return pairs_of_chosen + self._draw(
+            pairs_without_home,
+            "pairs",
+            step,
+            max(1, round(size * len(pairs_without_home) / num_examples)),
         )
 
     def _anchors(self, step: int) -> list[TrainingExample]:
@@ -105,10 +112,10 @@ class Sampler:
         return [example for name in drawn for example in sessions[name]]
 
     def _draw(self, items: Sequence[Item], stratum: str, step: int, per_step: int) -> list[Item]:
-        return drawn(items, stratum=stratum, step=step, per_step=per_step, seed=self.seed)
+        return draw_items(items, stratum=stratum, step=step, per_step=per_step, seed=self.seed)
 
 
-def drawn(
+def draw_items(
     items: Sequence[Item], *, stratum: str, step: int, per_step: int, seed: int
 ) -> list[Item]:
     """The step's entries of the endless list of shuffled passes.
@@ -158,10 +165,13 @@ def strata(
     Example: strata([<hint view, trained spans>, <trained spans>, <neither>]) -> the first; the
     second
     """
-    hinted, trained = ([e for e in examples if e.hints], [e for e in examples if e.lm_spans])
-    if len(hinted) <= len(trained):
-        return hinted, [e for e in trained if not e.hints]
-    return trained, [e for e in hinted if not e.lm_spans]
+    with_hints, with_lm_spans = (
+        [e for e in examples if e.hints],
+        [e for e in examples if e.lm_spans],
+    )
+    if len(with_hints) <= len(with_lm_spans):
+        return with_hints, [e for e in with_lm_spans if not e.hints]
+    return with_lm_spans, [e for e in with_hints if not e.lm_spans]
 
 
 def _rarer_per_step(rarer: int, rest: int, size: int) -> int:

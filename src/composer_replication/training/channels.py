@@ -64,8 +64,11 @@ def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, ChannelBud
     Example: budgets(config.train, count(examples, pairs))["hint"] -> ChannelBudget(inputs=2,
     tokens=48)
     """
-    how = settings.preference
-    anchored, sides = how.anchor > 0, counts.pair_tokens if how.both_sides else counts.chosen_tokens
+    preference = settings.preference
+    anchored, sides = (
+        preference.anchor > 0,
+        counts.pair_tokens if preference.both_sides else counts.chosen_tokens,
+    )
     hint = ChannelBudget(inputs=counts.hint_views, tokens=counts.hint_tokens)
     if settings.hint.is_credit:
         hint = ChannelBudget(inputs=counts.credited_views, tokens=counts.credited_tokens)
@@ -91,22 +94,22 @@ def loss_rows(
     Example: 200 tokens with one hint view at 80-95, and actions of a group in which every reward
     was alike -> 95 tokens, one view
     """
-    on = {name: weight > 0 for name, weight in channel_weights(settings).items()}
-    credit = settings.hint.weight > 0 and settings.hint.is_credit and on["policy"]
-    anchored = on["preference"] and settings.preference.anchor > 0
+    is_on = {name: weight > 0 for name, weight in channel_weights(settings).items()}
+    credit = settings.hint.weight > 0 and settings.hint.is_credit and is_on["policy"]
+    anchored = is_on["preference"] and settings.preference.anchor > 0
     rows = []
     for e in examples:
-        kept = {
-            "actions": tuple(scored_actions(e)) if on["policy"] else (),
-            "lm_spans": e.lm_spans if on["lm_ce"] else (),
-            "hints": e.hints if on["hint"] else _credited_views(e) if credit else (),
+        channel_spans = {
+            "actions": tuple(scored_actions(e)) if is_on["policy"] else (),
+            "lm_spans": e.lm_spans if is_on["lm_ce"] else (),
+            "hints": e.hints if is_on["hint"] else _credited_views(e) if credit else (),
             "anchored": e.anchored if anchored else (),
         }
-        ends = [item.span[1] for item in (*kept["actions"], *kept["hints"])] + [
-            b for _, b in (*kept["lm_spans"], *kept["anchored"])
-        ]
-        if ends:
-            rows.append(replace(e, ids=e.ids[: max(ends)], turns=(), **kept))
+        span_ends = [
+            item.span[1] for item in (*channel_spans["actions"], *channel_spans["hints"])
+        ] + [b for _, b in (*channel_spans["lm_spans"], *channel_spans["anchored"])]
+        if span_ends:
+            rows.append(replace(e, ids=e.ids[: max(span_ends)], turns=(), **channel_spans))
     return rows
 
 
@@ -121,106 +124,110 @@ def channel_losses(
 ) -> tuple[list[ChannelLoss], list[Tensor]]:
     """The unreduced values of every weighted channel in one micro-batch, and the final hidden
     states they hang on."""
-    uses = RequiredForwards.of(models.settings, batch)
-    passes = run_passes(models, batch, uses)
-    return losses_on(models, batch, passes, uses, counts), list(passes.hidden)
+    required = RequiredForwards.of(models.settings, batch)
+    forwards = run_passes(models, batch, required)
+    return losses_on(models, batch, forwards, required, counts), list(forwards.hidden)
 
 
 def losses_on(
     models: TrainingModels,
     batch: Batch,
-    passes: ForwardResults,
-    uses: RequiredForwards,
+    forwards: ForwardResults,
+    required: RequiredForwards,
     counts: Counts,
 ) -> list[ChannelLoss]:
     """The unreduced values of the channels in use, on hidden states that were computed before."""
     model = models.student.model
     losses: list[ChannelLoss] = []
-    if uses.policy:
-        losses += _policy(models, batch, passes, uses, counts)
-    if uses.lm_ce:
+    if required.policy:
+        losses += _policy(models, batch, forwards, required, counts)
+    if required.lm_ce:
         values_N = -fused_logprobs(
-            passes.predictors("student", batch.lm), head_of(model), batch.lm.ids_N
+            forwards.predictors("student", batch.lm), head_of(model), batch.lm.ids_N
         )
         losses.append(
             ChannelLoss(
                 name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=counts.lm_tokens
             )
         )
-    if uses.hint and not models.settings.hint.is_credit:
-        student = (passes.predictors("student", batch.hint_student), head_of(model))
+    if required.hint and not models.settings.hint.is_credit:
+        student = (forwards.predictors("student", batch.hint_student), head_of(model))
         losses.append(
             hint_loss(
                 models.settings.hint,
                 student,
-                _teachers(models, passes),
+                _teachers(models, forwards),
                 batch,
                 counts=counts,
                 t=models.taid_t,
             )
         )
-    if uses.sides or uses.anchors:
-        losses.append(_preference(models, batch, passes, uses, counts))
+    if required.sides or required.anchors:
+        losses.append(_preference(models, batch, forwards, required, counts))
     return losses
 
 
 def _policy(
     models: TrainingModels,
     batch: Batch,
-    passes: ForwardResults,
-    uses: RequiredForwards,
+    forwards: ForwardResults,
+    required: RequiredForwards,
     counts: Counts,
 ) -> list[ChannelLoss]:
     """The objective on the log-probs of the sampled tokens, as they are now; with credit, on
     advantages that the hint has moved."""
-    head, how = head_of(models.student.model), models.settings.hint
+    head, hint_settings = head_of(models.student.model), models.settings.hint
     logp_N = fused_logprobs(
-        passes.predictors("student", batch.action),
+        forwards.predictors("student", batch.action),
         head,
         batch.action.ids_N,
         head_gradient="backward",
     )
-    if not (uses.hint and how.is_credit):
+    if not (required.hint and hint_settings.is_credit):
         return [policy_loss(logp_N, batch, counts, models.settings.policy)]
-    student = (replace(passes, cut=None).predictors("student", batch.hint_student).detach(), head)
-    credit = hint_credit(how, student, _teachers(models, passes), batch, counts=counts)
-    moved = replace(batch, advantage_N=credit.advantage_A)
-    return [policy_loss(logp_N, moved, counts, models.settings.policy), credit.loss]
+    student = (
+        replace(forwards, leaves=None).predictors("student", batch.hint_student).detach(),
+        head,
+    )
+    credit = hint_credit(hint_settings, student, _teachers(models, forwards), batch, counts=counts)
+    credited_batch = replace(batch, advantage_N=credit.advantage_A)
+    return [policy_loss(logp_N, credited_batch, counts, models.settings.policy), credit.loss]
 
 
-def _teachers(models: TrainingModels, passes: ForwardResults) -> list[Rated]:
+def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[Rated]:
     """What scored the hint targets, with its head, in the order of `ForwardResults.teachers`."""
     heads = [reference_head(reference) for reference in models.teachers]
     return [
-        (hidden_ND, heads[number % len(heads)]) for number, hidden_ND in enumerate(passes.teachers)
+        (hidden_ND, heads[number % len(heads)])
+        for number, hidden_ND in enumerate(forwards.teachers)
     ]
 
 
 def _preference(
     models: TrainingModels,
     batch: Batch,
-    passes: ForwardResults,
-    uses: RequiredForwards,
+    forwards: ForwardResults,
+    required: RequiredForwards,
     counts: Counts,
 ) -> ChannelLoss:
     """The mean over pairs plus `anchor` times the mean over anchor tokens, each value with its
     weight."""
-    settings, values, weights, tokens, told = models.settings.preference, [], [], 0, {}
-    if uses.pairs:
-        policy, reference = _pair_logprobs(models, batch, passes, uses)
-        found = pair_values(settings, policy, reference)
-        values.append(found.values_P)
-        weights.append(torch.full_like(found.values_P, 1.0 / counts.pairs))
+    settings, values, weights, tokens, metrics = models.settings.preference, [], [], 0, {}
+    if required.pairs:
+        policy, reference = _pair_logprobs(models, batch, forwards, required)
+        pair_losses = pair_values(settings, policy, reference)
+        values.append(pair_losses.values_P)
+        weights.append(torch.full_like(pair_losses.values_P, 1.0 / counts.pairs))
         tokens += len(batch.response)
-        told = found.metrics
-    elif uses.sides:
-        values_N = _chosen_ce(models, batch, passes)
+        metrics = pair_losses.metrics
+    elif required.sides:
+        values_N = _chosen_ce(models, batch, forwards)
         values.append(values_N)
         weights.append(torch.full_like(values_N, 1.0 / counts.chosen_tokens))
         tokens += len(values_N)
-    if uses.anchors:
+    if required.anchors:
         values_N = -fused_logprobs(
-            passes.predictors("student", batch.anchor),
+            forwards.predictors("student", batch.anchor),
             head_of(models.student.model),
             batch.anchor.ids_N,
         )
@@ -233,16 +240,16 @@ def _preference(
         weights=torch.cat(weights),
         tokens=tokens,
         global_units=1,
-        metrics=told,
+        metrics=metrics,
     )
 
 
 def _pair_logprobs(
-    models: TrainingModels, batch: Batch, passes: ForwardResults, uses: RequiredForwards
+    models: TrainingModels, batch: Batch, forwards: ForwardResults, required: RequiredForwards
 ) -> tuple[Sides, Sides | None]:
     """(chosen_P, rejected_P) of the student, and of the reference where the objective has one: as
     the pairs carry it, or as scored now."""
-    take = partial(
+    sum_by_sequence = partial(
         by_sequence,
         models.settings.preference,
         item_N=batch.response.item_N,
@@ -250,27 +257,29 @@ def _pair_logprobs(
     )
 
     def sides(hidden_ND: Tensor, head: Head) -> Sides:
-        return take(fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward"))
+        return sum_by_sequence(
+            fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
+        )
 
     known = len(batch.reference_logp_N) and models.settings.preference.has_reference
-    reference = take(batch.reference_logp_N) if known else None
-    if uses.reference:
-        if passes.reference_ND is None:
+    reference = sum_by_sequence(batch.reference_logp_N) if known else None
+    if required.reference:
+        if forwards.reference_ND is None:
             raise AlignmentError(
                 f"{models.settings.preference.objective} without the reference's hidden states"
             )
-        reference = sides(passes.reference_ND, reference_head(models.references["preference"]))
+        reference = sides(forwards.reference_ND, reference_head(models.references["preference"]))
     return (
-        sides(passes.predictors("pair", batch.response), head_of(models.student.model)),
+        sides(forwards.predictors("pair", batch.response), head_of(models.student.model)),
         reference,
     )
 
 
-def _chosen_ce(models: TrainingModels, batch: Batch, passes: ForwardResults) -> Tensor:
+def _chosen_ce(models: TrainingModels, batch: Batch, forwards: ForwardResults) -> Tensor:
     """Cross-entropy of each token of the chosen sides; their rows stand first."""
     chosen = batch.response.first(batch.num_pairs)
     return -fused_logprobs(
-        passes.predictors("pair", chosen), head_of(models.student.model), chosen.ids_N
+        forwards.predictors("pair", chosen), head_of(models.student.model), chosen.ids_N
     )
 
 

@@ -115,17 +115,17 @@ class _Whole:
             isinstance(error, Exception) and "(os error " in str(error)
         ):
             shutil.rmtree(self.scratch, ignore_errors=True)
-            kept = self.run.checkpoints()
-            stands = (
-                f"{kept[-1][1].name} stands as it was" if kept else "the run has no checkpoint yet"
+            checkpoints = self.run.checkpoints()
+            newest_stands = (
+                f"{checkpoints[-1][1].name} stands as it was"
+                if checkpoints
+                else "the run has no checkpoint yet"
             )
             what = (
                 f"the checkpoint after step {self.step} could not be written: {_words(error)};"
-                f" {stands}"
+                f" {newest_stands}"
             )
-            fix = (
-                f"make room there, then resume: it goes on after step {kept[-1][0] if kept else 0}"
-            )
+            fix = f"make room there, then resume: it goes on after step {checkpoints[-1][0] if checkpoints else 0}"
             raise UnwrittenError(what, where=str(self.run.checkpoints_dir), fix=fix) from error
 
 
@@ -153,9 +153,9 @@ def _remove(folder: Path) -> None:
 def _outdated(run: RunDir, *, keep: int) -> list[Path]:
     """All but the newest `keep` checkpoints, and never the newest good one: it is what a stopped
     run goes back to."""
-    kept = run.checkpoints()
-    good = [folder for _, folder in kept if is_good(folder)][-1:]
-    return [folder for _, folder in kept[:-keep] if folder not in good]
+    checkpoints = run.checkpoints()
+    good = [folder for _, folder in checkpoints if is_good(folder)][-1:]
+    return [folder for _, folder in checkpoints[:-keep] if folder not in good]
 
 
 def is_good(folder: Path) -> bool:

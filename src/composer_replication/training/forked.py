@@ -37,7 +37,7 @@ from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
 from composer_replication.tokens.example import HintView, TrainingExample, TurnSpan
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.batch_sampler import drawn
+from composer_replication.training.batch_sampler import draw_items
 
 AUTHOR = "student"
 
@@ -82,43 +82,46 @@ class Forked:
         into one forward.
         """
         tools: dict[str, ToolFacts] = {}
-        found: dict[str, TrainForkPoint] = {}
+        fork_points: dict[str, TrainForkPoint] = {}
         for example in examples:
             for view in example.hints if example.origin == "trace" else ():
-                if view.site_id not in found:
-                    found[view.site_id] = self._spot(example, view, tools)
-        if not found:
+                if view.site_id not in fork_points:
+                    fork_points[view.site_id] = self._fork_point(example, view, tools)
+        if not fork_points:
             fix = "run recompose hints and build, or set train.fork = false"
             raise DataError("no imported hint view to fork at", where="train.fork", fix=fix)
         longest, name = max(
-            (len(s.fork.ids) + len(s.view.hint_ids), name) for name, s in found.items()
+            (len(s.fork.ids) + len(s.view.hint_ids), name) for name, s in fork_points.items()
         )
-        needed, room = longest + self.config.rollouts.max_new_tokens, self.config.train.micro_tokens
-        if needed > room:
+        needed_tokens, max_tokens = (
+            longest + self.config.rollouts.max_new_tokens,
+            self.config.train.micro_tokens,
+        )
+        if needed_tokens > max_tokens:
             what = (
                 f"a message of {self.config.rollouts.max_new_tokens} tokens at {name} needs"
-                f" {needed} in one forward, it holds {room}"
+                f" {needed_tokens} in one forward, it holds {max_tokens}"
             )
             raise ConfigError(
                 what,
                 where="train.micro_tokens",
-                fix=f"set train.micro_tokens = {needed}, or lower rollouts.max_new_tokens",
+                fix=f"set train.micro_tokens = {needed_tokens}, or lower rollouts.max_new_tokens",
             )
-        return tuple(found.values())
+        return tuple(fork_points.values())
 
-    def num_samples(self, spots: Sequence[TrainForkPoint]) -> int:
+    def num_samples(self, fork_points: Sequence[TrainForkPoint]) -> int:
         """How many messages a step asks for."""
-        return min(self.config.train.fork_sites, len(spots)) * self.config.train.fork_samples
+        return min(self.config.train.fork_sites, len(fork_points)) * self.config.train.fork_samples
 
-    def step(self, model: Any, spots: Sequence[TrainForkPoint], *, step: int) -> ForkStep:
+    def step(self, model: Any, fork_points: Sequence[TrainForkPoint], *, step: int) -> ForkStep:
         """Let these weights write at `train.fork_sites` sites, `train.fork_samples` times each, and
         make examples of the failures."""
         settings = self.config.train
-        chosen = drawn(
-            list(spots),
+        chosen = draw_items(
+            list(fork_points),
             stratum="fork",
             step=step,
-            per_step=min(settings.fork_sites, len(spots)),
+            per_step=min(settings.fork_sites, len(fork_points)),
             seed=stage_seed(self.config.seed, "fork:sites"),
         )
         sampling = Sampling.of(
@@ -134,17 +137,21 @@ class Forked:
             label=f"step-{step}:fork:",
             meter=self.meter,
         )
-        each = [spot for spot in chosen for _ in range(settings.fork_samples)]
-        wrong = [(s, f) for s, f in zip(each, forks, strict=True) if f.checked.outcome == "same"]
+        fork_point_of_sample = [spot for spot in chosen for _ in range(settings.fork_samples)]
+        failures = [
+            (s, f)
+            for s, f in zip(fork_point_of_sample, forks, strict=True)
+            if f.checked.outcome == "same"
+        ]
         examples = tuple(
             forked_example(s, f, name=f"step-{step}:{f.site.id}:{f.number}", author=self.author)
-            for s, f in wrong
+            for s, f in failures
         )
         return ForkStep(
             examples=examples, forks=tuple(forks), facts=fork_facts(forks, num_sites=len(chosen))
         )
 
-    def _spot(
+    def _fork_point(
         self, example: TrainingExample, view: HintView, tools: dict[str, ToolFacts]
     ) -> TrainForkPoint:
         session = self.sessions.get(example.session_id)
@@ -182,24 +189,26 @@ class Forked:
         return TrainForkPoint(example=example, view=view, message=message, fork=fork)
 
 
-def forked_example(spot: TrainForkPoint, fork: Fork, *, name: str, author: str) -> TrainingExample:
+def forked_example(
+    fork_point: TrainForkPoint, fork: Fork, *, name: str, author: str
+) -> TrainingExample:
     """The imported context with the student's own ids behind it; the hint stands where it stood,
     above the message."""
     prefix, begin = fork.prefix_ids, len(fork.prefix_ids)
     ids = prefix + fork.ids
     view = replace(
-        spot.view,
+        fork_point.view,
         span=(begin, len(ids)),
         target_ids=fork.ids,
         parts=(),
         origin="student",
         logprobs=fork.logprobs,
     )
-    above = spot.example.turns[: spot.example.turns.index(spot.message)]
-    written = replace(spot.message, end=len(ids), body=(begin, len(ids)), author=author)
+    above = fork_point.example.turns[: fork_point.example.turns.index(fork_point.message)]
+    written = replace(fork_point.message, end=len(ids), body=(begin, len(ids)), author=author)
     return TrainingExample(
         id=name,
-        session_id=spot.example.session_id,
+        session_id=fork_point.example.session_id,
         ids=ids,
         hints=(view,),
         turns=(*above, written),
@@ -210,14 +219,14 @@ def forked_example(spot: TrainForkPoint, fork: Fork, *, name: str, author: str) 
 def fork_facts(forks: Sequence[Fork], *, num_sites: int) -> dict[str, float]:
     """What a step's line says of its forks; `fork/tokens` are those of the failures, which the hint
     channel trains."""
-    told: dict[str, float] = {"fork/sites": num_sites, "fork/samples": len(forks)}
-    told |= {f"fork/{outcome}": count for outcome, count in outcome_counts(forks).items()}
-    told["fork/sites_same"] = len(
+    metrics: dict[str, float] = {"fork/sites": num_sites, "fork/samples": len(forks)}
+    metrics |= {f"fork/{outcome}": count for outcome, count in outcome_counts(forks).items()}
+    metrics["fork/sites_same"] = len(
         {fork.site.id for fork in forks if fork.checked.outcome == "same"}
     )
-    told["fork/sampled_tokens"] = sum(len(fork.ids) for fork in forks)
-    told["fork/tokens"] = sum(len(fork.ids) for fork in forks if fork.checked.outcome == "same")
-    return told
+    metrics["fork/sampled_tokens"] = sum(len(fork.ids) for fork in forks)
+    metrics["fork/tokens"] = sum(len(fork.ids) for fork in forks if fork.checked.outcome == "same")
+    return metrics
 
 
 def without_views(examples: Sequence[TrainingExample]) -> list[TrainingExample]:

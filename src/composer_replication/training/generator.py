@@ -69,13 +69,13 @@ class Generator:
                 where="rollouts.generator",
                 fix="train on one rank, or set rollouts.generator = local",
             )
-        how = settings.server.handover
-        if how != "none" and lora != (how == "adapter"):
+        handover = settings.server.handover
+        if handover != "none" and lora != (handover == "adapter"):
             student, fix = (
                 ("a LoRA student", "adapter") if lora else ("a student without LoRA", "reload")
             )
             raise ConfigError(
-                f"handover {how!r} is not for {student}",
+                f"handover {handover!r} is not for {student}",
                 where="rollouts.server.handover",
                 fix=f"set it to {fix!r}",
             )
@@ -111,7 +111,7 @@ class Generator:
             return
         try:
             publish(student, Path(server.weights_dir))
-            self._tell()
+            self._load_weights()
         except (OSError, http.client.HTTPException) as error:
             what = f"the server did not take the weights: {type(error).__name__}: {error}"
             if self.version < 0:
@@ -126,18 +126,18 @@ class Generator:
         self.version = step
         note("handover", step=step, version=step, gap=gap)
 
-    def _tell(self) -> None:
+    def _load_weights(self) -> None:
         """Have the server load what `publish` wrote."""
         server = self.settings.server
         if server.handover == "adapter":
-            where, body = (
+            url, body = (
                 f"{server.url.rstrip('/')}/load_lora_adapter",
                 {
                     "lora_name": server.model,
                     "lora_path": server.weights_dir,
                 },
             )
-            post(where, {**body, "load_inplace": True}, timeout_s=server.timeout_s)
+            post(url, {**body, "load_inplace": True}, timeout_s=server.timeout_s)
             return
         root = urlunsplit(urlsplit(server.url)._replace(path="", query="", fragment=""))
         post(
@@ -153,14 +153,16 @@ class Generator:
         and the trainer's."""
         server = self.settings.server
         prompt = GenerationRequest(ids=_PROBE, max_tokens=_PROBE_TOKENS, seed=0)
-        (given,) = self._model().complete([prompt], temperature=1.0, top_p=1.0, stop=frozenset())
-        if given.failure:
+        (completion,) = self._model().complete(
+            [prompt], temperature=1.0, top_p=1.0, stop=frozenset()
+        )
+        if completion.failure:
             raise DataError(
-                f"the server gave no completion: {given.failure}",
+                f"the server gave no completion: {completion.failure}",
                 where=server.url,
                 fix="resume the run once it answers",
             )
-        gap = log_prob_gap(student, prompt, given)
+        gap = log_prob_gap(student, prompt, completion)
         if not gap <= server.max_gap:
             raise DataError(
                 f"the server's log-probs are {gap:.3g} nats from those of the weights that it"
@@ -192,11 +194,11 @@ def publish(student: Student, folder: Path) -> None:
     shutil.rmtree(scratch)
 
 
-def log_prob_gap(student: Student, prompt: GenerationRequest, given: Completion) -> float:
+def log_prob_gap(student: Student, prompt: GenerationRequest, completion: Completion) -> float:
     """Mean of |log p - log p_server| over the tokens that a server sampled behind a prompt, in
     nats."""
     device = next(student.model.parameters()).device
-    ids = torch.tensor([[*prompt.ids, *given.ids]], device=device)
+    ids = torch.tensor([[*prompt.ids, *completion.ids]], device=device)
     position_N = torch.arange(len(prompt.ids), ids.shape[1], device=device)
     places = {
         "row_N": torch.zeros_like(position_N),
@@ -207,7 +209,9 @@ def log_prob_gap(student: Student, prompt: GenerationRequest, given: Completion)
         hidden_ND = predictors(
             student.model, ids, torch.tensor([ids.shape[1]], device=device), **places
         )
-        own_N = token_logprobs(project(student.model, hidden_ND), ids[0, position_N])
+        student_N = token_logprobs(project(student.model, hidden_ND), ids[0, position_N])
     return float(
-        (own_N.double().cpu() - torch.tensor(given.logprobs, dtype=torch.float64)).abs().mean()
+        (student_N.double().cpu() - torch.tensor(completion.logprobs, dtype=torch.float64))
+        .abs()
+        .mean()
     )

@@ -90,25 +90,25 @@ class Health:
         """The status of every channel in this step; bad streaks grow or end."""
         statuses: dict[Channel, Status] = {}
         for name in CHANNELS:
-            seen = steps[name]
+            channel_step = steps[name]
             statuses[name] = channel_status(
                 weight=self.weights[name],
-                inputs=seen.inputs,
-                tokens=seen.tokens,
-                grad_norm=seen.grad_norm,
+                inputs=channel_step.inputs,
+                tokens=channel_step.tokens,
+                grad_norm=channel_step.grad_norm,
                 was_active=self.was_active[name],
             )
             self.was_active[name] |= statuses[name] == "active"
             self.bad_steps[name] = self.bad_steps[name] + 1 if statuses[name] in _REASONS else 0
-        told = steps["hint"].metrics
-        clipped = max(told.get("clipped", 0.0), told.get("bounded", 0.0))
+        hint_metrics = steps["hint"].metrics
+        clipped = max(hint_metrics.get("clipped", 0.0), hint_metrics.get("bounded", 0.0))
         self.clipped_steps = self.clipped_steps + 1 if clipped > self.max_clipped else 0
         return statuses
 
     def warnings(self, statuses: Mapping[Channel, Status]) -> list[dict[str, Any]]:
         """One warning per channel whose bad streak has just begun."""
         bad: list[Channel] = [name for name in CHANNELS if self.bad_steps[name] == 1]
-        told = [
+        warnings = [
             {
                 "channel": name,
                 "status": statuses[name],
@@ -118,7 +118,7 @@ class Health:
             for name in bad
         ]
         return [
-            *told,
+            *warnings,
             *(
                 [{"channel": "hint", "status": "clipped", **_CLIPPED}]
                 if self.clipped_steps == 1
@@ -219,7 +219,7 @@ class PolicyHealth:
     drift: float = 0.0
     best_success: tuple[float, ...] = ()
     success: tuple[float, ...] = ()
-    start: dict[str, float] = field(default_factory=dict)
+    first_values: dict[str, float] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
 
     def calls(self, facts: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -234,13 +234,13 @@ class PolicyHealth:
         warnings: list[dict[str, Any]] = []
         if self.flat_steps == 1:
             warnings.append(
-                {"measure": _SPREAD, "value": 0.0, "start": self.start.get(_SPREAD, 0.0)}
+                {"measure": _SPREAD, "value": 0.0, "start": self.first_values.get(_SPREAD, 0.0)}
             )
-        self.start.setdefault(_SPREAD, facts.get(_SPREAD, 0.0))
+        self.first_values.setdefault(_SPREAD, facts.get(_SPREAD, 0.0))
         for name, (low, high) in _BANDS.items():
             if name not in facts:
                 continue
-            first = self.start.setdefault(name, facts[name])
+            first = self.first_values.setdefault(name, facts[name])
             inside = low * first <= facts[name] <= high * first
             if not inside and name not in self.outside:
                 warnings.append({"measure": name, "value": facts[name], "start": first})
@@ -329,7 +329,7 @@ class PolicyHealth:
             "drift": self.drift,
             "best_success": list(self.best_success),
             "success": list(self.success),
-            "start": self.start,
+            "start": self.first_values,
             "outside": sorted(self.outside),
         }
 
@@ -346,4 +346,4 @@ class PolicyHealth:
             state["flat_steps"],
         )
         self.best_success, self.success = tuple(state["best_success"]), tuple(state["success"])
-        self.start, self.outside = dict(state["start"]), set(state["outside"])
+        self.first_values, self.outside = dict(state["start"]), set(state["outside"])

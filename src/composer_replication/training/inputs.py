@@ -24,7 +24,7 @@ from composer_replication.training.forked import Forked, ForkStep, TrainForkPoin
 from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256
 from composer_replication.training.live import LiveStep, RolloutSource
-from composer_replication.training.packing import Sharing, sharing
+from composer_replication.training.packing import Sharing, measure_sharing
 from composer_replication.training.placebo import null_data
 from composer_replication.training.plan import check_train_plan
 
@@ -117,7 +117,7 @@ class TrainingData:
     def sharing(self, *, hints: bool, pairs: bool) -> Sharing:
         """How much of the data shares a trunk in the tree layout, by the channels that are on."""
         examples = self.imported_examples
-        return sharing(
+        return measure_sharing(
             examples if hints else [replace(e, hints=()) for e in examples],
             self.imported_pairs if pairs else [],
         )

@@ -38,7 +38,7 @@ from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.channels import reference_head
 from composer_replication.training.identity import weights_sha256
-from composer_replication.training.passes import scored
+from composer_replication.training.passes import score_targets
 from composer_replication.training.state import Trainer
 from composer_replication.training.training_models import TrainingModels
 
@@ -80,23 +80,27 @@ def keep_reference(
     Every rank scores its share of what no file holds, and the main one writes. Each rank gets all
     of it.
     """
-    wanted = {pair_sha256(pair): pair for pair in pairs}
+    pairs_by_hash = {pair_sha256(pair): pair for pair in pairs}
     path = None if folder is None else folder / f"{reference_sha256(trainer)[:32]}.safetensors"
-    held = _from_main(
-        _read(path, wanted) if path is not None and trainer.accelerator.is_main_process else {}
+    loaded = _from_main(
+        _read(path, pairs_by_hash)
+        if path is not None and trainer.accelerator.is_main_process
+        else {}
     )
-    missing = [name for name in wanted if name not in held]
+    missing = [name for name in pairs_by_hash if name not in loaded]
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    own: list[tuple[str, Tensor]] = []
+    scored_here: list[tuple[str, Tensor]] = []
     for number, name in enumerate(share := missing[rank::world], 1):
         trainer.on_progress(
             partial("the start scores the pairs: {} of {}".format, number, len(share))
         )
-        own.append((name, _score(trainer.models, wanted[name])))
-    made: dict[str, Tensor] = dict(gather_object(own))
-    if made and path is not None and trainer.accelerator.is_main_process:
-        _write(path, {**_read(path, None), **made})
-    return KeptReference(logp_N={**held, **made}, num_scored=len(made), num_loaded=len(held))
+        scored_here.append((name, _score(trainer.models, pairs_by_hash[name])))
+    scored: dict[str, Tensor] = dict(gather_object(scored_here))
+    if scored and path is not None and trainer.accelerator.is_main_process:
+        _write(path, {**_read(path, None), **scored})
+    return KeptReference(
+        logp_N={**loaded, **scored}, num_scored=len(scored), num_loaded=len(loaded)
+    )
 
 
 def pair_sha256(pair: PreferencePair) -> str:
@@ -130,33 +134,33 @@ def _score(models: TrainingModels, pair: PreferencePair) -> Tensor:
     """(N,) in float32 on the CPU."""
     reference = models.references["preference"]
     batch = collate([], [pair], pad_id=models.student.pad_id).to(models.device)
-    hidden_ND = scored(models, reference, batch.pair, batch.response)
+    hidden_ND = score_targets(models, reference, batch.pair, batch.response)
     return fused_logprobs(hidden_ND, reference_head(reference), batch.response.ids_N).float().cpu()
 
 
-def _from_main(held: dict[str, Tensor]) -> dict[str, Tensor]:
+def _from_main(loaded: dict[str, Tensor]) -> dict[str, Tensor]:
     """What the main rank read; the others may see a file that somebody is just writing."""
-    return broadcast_object_list([held])[0]
+    return broadcast_object_list([loaded])[0]
 
 
 def _read(path: Path, wanted: Mapping[str, PreferencePair] | None) -> dict[str, Tensor]:
     """What a file holds of the wanted pairs (None = of all); nothing where it is not there or is
     damaged."""
     try:
-        held = load_file(str(path)) if path.exists() else {}
+        log_probs = load_file(str(path)) if path.exists() else {}
     except SafetensorError:
         return {}
     if wanted is None:
-        return held
+        return log_probs
     return {
-        name: held[name]
+        name: log_probs[name]
         for name, pair in wanted.items()
-        if name in held and len(held[name]) == pair.num_response_tokens
+        if name in log_probs and len(log_probs[name]) == pair.num_response_tokens
     }
 
 
-def _write(path: Path, held: Mapping[str, Tensor]) -> None:
+def _write(path: Path, log_probs: Mapping[str, Tensor]) -> None:
     """Whole or not at all; of two runs that write at once the later one's file stands."""
     with scratch_folder(path) as scratch:
-        save_file(dict(held), str(scratch / path.name))
+        save_file(dict(log_probs), str(scratch / path.name))
         move_into_place(scratch / path.name, path)

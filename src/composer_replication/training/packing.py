@@ -65,12 +65,16 @@ class Tree:
             for view in e.hints
         ]
         forest = Forest.grow([*rows, *hints])
-        both, whole = (
+        gradient_cost, total_cost = (
             forest.over(range(len(rows))).cost,
             forest.over(range(len(rows) + len(hints))).cost,
         )
-        branches = TreeCost(whole.tokens - both.tokens, whole.pairs - both.pairs)
-        tokens, pairs = (_WITH_GRADIENT * a + b for a, b in zip(both, branches, strict=True))
+        branches = TreeCost(
+            total_cost.tokens - gradient_cost.tokens, total_cost.pairs - gradient_cost.pairs
+        )
+        tokens, pairs = (
+            _WITH_GRADIENT * a + b for a, b in zip(gradient_cost, branches, strict=True)
+        )
         return tokens + pair_weight * pairs
 
 
@@ -106,19 +110,19 @@ def session_trees(
         sessions.setdefault(item.session_id, []).append(item)
     trees: list[Tree] = []
     for items in sessions.values():
-        own: list[Tree] = []
+        session_trees_so_far: list[Tree] = []
         for item in sorted(items, key=lambda i: (isinstance(i, PreferencePair), -tree_size(i))):
             fitting = [
                 (need, tree)
-                for tree in own
+                for tree in session_trees_so_far
                 if (need := tree.needs(item)) + tree.tokens <= micro_tokens
             ]
             if fitting:
                 tree = min(fitting, key=lambda found: found[0])[1]
             else:
-                own.append(tree := Tree())
+                session_trees_so_far.append(tree := Tree())
             tree.add(item)
-        trees += own
+        trees += session_trees_so_far
     return trees
 
 
@@ -184,7 +188,9 @@ class Sharing:
         return f"{shared}; {self.pairs_alone} pairs bring a context of their own{share}"
 
 
-def sharing(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> Sharing:
+def measure_sharing(
+    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
+) -> Sharing:
     """How much of the data can share a trunk, session by session."""
     trunks: dict[str, Grower] = {}
     for example in examples:

@@ -63,12 +63,12 @@ def pair_values(settings: PreferenceSettings, policy: Sides, reference: Sides | 
         )
     if reference is None:
         raise AlignmentError(f"{settings.objective} without the reference's log-probs")
-    told = {
+    metrics = {
         "accuracy": margins(*policy, *reference).detach() > 0,
         "chosen_logratio": (policy[0] - reference[0]).detach(),
     }
     if settings.objective == "ipo":
-        return PairValues(values_P=ipo(*policy, *reference, beta=beta), metrics=told)
+        return PairValues(values_P=ipo(*policy, *reference, beta=beta), metrics=metrics)
     return PairValues(
-        values_P=dpo(*policy, *reference, beta=beta, label_smoothing=smoothing), metrics=told
+        values_P=dpo(*policy, *reference, beta=beta, label_smoothing=smoothing), metrics=metrics
     )

@@ -63,7 +63,7 @@ class RequiredForwards:
         """By the weights of the channels, and by what the batch holds."""
         weights = channel_weights(settings)
         pairs = bool(weights["preference"] and batch.num_pairs)
-        both, hint = settings.preference.both_sides, settings.hint
+        both_sides, hint = settings.preference.both_sides, settings.hint
         credited = hint.is_credit and len(batch.action) and weights["policy"]
         return cls(
             policy=bool(weights["policy"] and len(batch.action)),
@@ -72,8 +72,8 @@ class RequiredForwards:
             anchors=bool(
                 weights["preference"] and settings.preference.anchor and len(batch.anchor)
             ),
-            sides=(len(batch.pair) if both else batch.num_pairs) if pairs else 0,
-            pairs=pairs and both,
+            sides=(len(batch.pair) if both_sides else batch.num_pairs) if pairs else 0,
+            pairs=pairs and both_sides,
             reference=pairs
             and settings.preference.has_reference
             and not len(batch.reference_logp_N),
@@ -98,17 +98,19 @@ class ForwardResults:
     places: dict[Kind, tuple[int, Tensor]]
     teachers: tuple[Tensor, ...] = ()
     reference_ND: Tensor | None = None
-    cut: list[tuple[Tensor, Tensor]] | None = None
+    leaves: list[tuple[Tensor, Tensor]] | None = None
 
     def predictors(self, kind: Kind, targets: Targets) -> Tensor:
         """The student's hidden states (N, D) that predict these tokens: those one position before,
         in the tree at the parent's end."""
-        which, index_BT = self.places[kind]
-        found_ND = self.hidden[which].flatten(0, 1)[index_BT[targets.row_N, targets.position_N - 1]]
-        if self.cut is None:
-            return found_ND
-        self.cut.append((found_ND, found_ND.detach().requires_grad_()))
-        return self.cut[-1][1]
+        number, index_BT = self.places[kind]
+        hidden_ND = self.hidden[number].flatten(0, 1)[
+            index_BT[targets.row_N, targets.position_N - 1]
+        ]
+        if self.leaves is None:
+            return hidden_ND
+        self.leaves.append((hidden_ND, hidden_ND.detach().requires_grad_()))
+        return self.leaves[-1][1]
 
     def detached_leaves(self) -> ForwardResults:
         """The same states, of which `predictors` gives copies cut off from the trunk: a loss is
@@ -117,26 +119,30 @@ class ForwardResults:
         There is one copy per loss token, so a norm taken there does not depend on what happens to
         share a forward.
         """
-        return replace(self, cut=[])
+        return replace(self, leaves=[])
 
     def backward(self, models: TrainingModels) -> None:
         """Walk the trunk back once, from the gradients that have come together at the copies."""
         pairs = [
-            (found, copy.grad)
-            for found, copy in self.cut or ()
-            if found.requires_grad and copy.grad is not None
+            (hidden, copy.grad)
+            for hidden, copy in self.leaves or ()
+            if hidden.requires_grad and copy.grad is not None
         ]
         if pairs:
             with tree_attention(models.student.model) if models.layout == "tree" else nullcontext():
-                torch.autograd.backward([found for found, _ in pairs], [grad for _, grad in pairs])
+                torch.autograd.backward(
+                    [hidden for hidden, _ in pairs], [grad for _, grad in pairs]
+                )
 
 
-def run_passes(models: TrainingModels, batch: Batch, uses: RequiredForwards) -> ForwardResults:
+def run_passes(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
     """Every forward that the channels in use need, in the layout of the run."""
-    return (_tree if models.layout == "tree" else _rows)(models, batch, uses)
+    return (_tree if models.layout == "tree" else _rows)(models, batch, required)
 
 
-def scored(models: TrainingModels, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
+def score_targets(
+    models: TrainingModels, reference: Reference, rows: Rows, targets: Targets
+) -> Tensor:
     """The hidden states (N, D) that predict these tokens, of a model without a gradient, in the
     layout of the run."""
     if models.layout == "tree":
@@ -147,30 +153,30 @@ def scored(models: TrainingModels, reference: Reference, rows: Rows, targets: Ta
 # ---- rows ----
 
 
-def _rows(models: TrainingModels, batch: Batch, uses: RequiredForwards) -> ForwardResults:
+def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
     model, hidden, places = models.student.model, [], {}
-    hinted = (
+    hint_rows = (
         [
             (batch.teacher, batch.hint_teacher),
             *([(batch.wrong, batch.hint_wrong)] if len(batch.wrong) else []),
         ]
-        if uses.hint
+        if required.hint
         else []
     )
     limit = models.settings.micro_tokens
     teachers = tuple(
-        reference.predictors(*below, max_tokens=limit)
-        for below in hinted
+        reference.predictors(*rows_and_targets, max_tokens=limit)
+        for rows_and_targets in hint_rows
         for reference in models.teachers
     )
     reference = (
         models.references["preference"].predictors(batch.pair, batch.response, max_tokens=limit)
-        if uses.reference
+        if required.reference
         else None
     )
     for kind, ids_BT in (
-        ("student", batch.student.ids_BT[: len(batch.student) * uses.student]),
-        ("pair", batch.pair.ids_BT[: uses.sides]),
+        ("student", batch.student.ids_BT[: len(batch.student) * required.student]),
+        ("pair", batch.pair.ids_BT[: required.sides]),
     ):
         if len(ids_BT):
             places[kind] = (
@@ -194,23 +200,30 @@ class _ReferenceRequest:
     targets: Targets
 
 
-def _tree(models: TrainingModels, batch: Batch, uses: RequiredForwards) -> ForwardResults:
+def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
     model, references = models.student.model, models.references
-    student = batch.student.lists() if uses.student else []
-    sides, views = batch.pair.lists()[: uses.sides], batch.teacher.lists() if uses.hint else []
+    student = batch.student.lists() if required.student else []
+    sides, views = (
+        batch.pair.lists()[: required.sides],
+        batch.teacher.lists() if required.hint else [],
+    )
     if not student and not sides:
         return ForwardResults(hidden=(), places={})
-    hinted = [
+    hint_requests = [
         _ReferenceRequest(views, batch.hint_teacher),
         *([_ReferenceRequest(batch.wrong.lists(), batch.hint_wrong)] if len(batch.wrong) else []),
     ]
     forest = Forest.grow(
-        [*student, *sides, *(row for question in hinted if uses.hint for row in question.rows)]
+        [
+            *student,
+            *sides,
+            *(row for question in hint_requests if required.hint for row in question.rows),
+        ]
     )
     plan = forest.over(range(len(student) + len(sides)))
-    shared = uses.hint and references["hint"].is_live(model) and not dropout_active(model)
-    kept = KeyValues() if shared else None
-    hidden_QD = tree_hidden(model, plan, keep=kept)
+    shared = required.hint and references["hint"].is_live(model) and not dropout_active(model)
+    key_values = KeyValues() if shared else None
+    hidden_QD = tree_hidden(model, plan, keep=key_values)
     device = hidden_QD.device
     index_BT = _places(plan, range(len(student) + len(sides)), device)
     places: dict[Kind, tuple[int, Tensor]] = {
@@ -218,59 +231,65 @@ def _tree(models: TrainingModels, batch: Batch, uses: RequiredForwards) -> Forwa
         "pair": (0, index_BT[len(student) :]),
     }
 
-    questions: dict[str, tuple[Reference, _ReferenceRequest]] = {}
-    answers: dict[str, Tensor] = {}
+    requests: dict[str, tuple[Reference, _ReferenceRequest]] = {}
+    predictors_of: dict[str, Tensor] = {}
     names = (
         {
             (below, model): f"{below}:{model}"
-            for below in range(len(hinted))
+            for below in range(len(hint_requests))
             for model in range(len(models.teachers))
         }
-        if uses.hint
+        if required.hint
         else {}
     )
-    if kept is not None:
+    if key_values is not None:
         first = len(student) + len(sides)
 
         def on_cache(part: Sequence[int]) -> Iterator[tuple[Pass, Tensor]]:
-            rest = forest.over([first + row for row in part], cached=plan)
+            branches = forest.over([first + row for row in part], cached=plan)
             with references["hint"].scoring() as live:
-                own_QD = tree_hidden(live, rest, cache=kept) if rest.size else hidden_QD[:0]
-            yield rest, torch.cat([hidden_QD.detach(), own_QD])
+                branch_QD = (
+                    tree_hidden(live, branches, cache=key_values)
+                    if branches.size
+                    else hidden_QD[:0]
+                )
+            yield branches, torch.cat([hidden_QD.detach(), branch_QD])
 
-        found = _answers(models, hinted, on_cache, known=[*student, *sides], first=first)
-        answers = {names[below, 0]: below_ND for below, below_ND in enumerate(found)}
-    questions |= {
-        name: (models.teachers[model], hinted[below])
+        predictors = _answers(
+            models, hint_requests, on_cache, known=[*student, *sides], first=first
+        )
+        predictors_of = {names[below, 0]: below_ND for below, below_ND in enumerate(predictors)}
+    requests |= {
+        name: (models.teachers[model], hint_requests[below])
         for (below, model), name in names.items()
-        if name not in answers
+        if name not in predictors_of
     }
-    if uses.reference:
-        questions["preference"] = (
+    if required.reference:
+        requests["preference"] = (
             references["preference"],
             _ReferenceRequest(sides, batch.response),
         )
-    answers |= _ask(models, questions)
-    teachers = tuple(answers[name] for name in names.values())
+    predictors_of |= _ask(models, requests)
+    teachers = tuple(predictors_of[name] for name in names.values())
     return ForwardResults(
         hidden=(hidden_QD[None],),
         places=places,
         teachers=teachers,
-        reference_ND=answers.get("preference"),
+        reference_ND=predictors_of.get("preference"),
     )
 
 
 def _ask(
-    models: TrainingModels, questions: dict[str, tuple[Reference, _ReferenceRequest]]
+    models: TrainingModels, requests: dict[str, tuple[Reference, _ReferenceRequest]]
 ) -> dict[str, Tensor]:
     """The answers by name; questions to one and the same model are put in one pass."""
-    found: dict[str, Tensor] = {}
-    names = list(questions)
+    predictors: dict[str, Tensor] = {}
+    names = list(requests)
     while names:
-        reference = questions[names[0]][0]
-        together = [name for name in names if questions[name][0] == reference]
-        asked = [questions[name][1] for name in together]
-        rows = [row for question in asked for row in question.rows]
+        reference = requests[names[0]][0]
+        together = [name for name in names if requests[name][0] == reference]
+        same_model = [requests[name][1] for name in together]
+        rows = [row for question in same_model for row in question.rows]
 
         def alone(
             part: Sequence[int], reference: Reference = reference, rows: list[Row] = rows
@@ -279,16 +298,16 @@ def _ask(
             with reference.scoring() as model:
                 yield plan, tree_hidden(model, plan)
 
-        found |= dict(
-            zip(together, _answers(models, asked, alone, known=[], first=None), strict=True)
+        predictors |= dict(
+            zip(together, _answers(models, same_model, alone, known=[], first=None), strict=True)
         )
         names = [name for name in names if name not in together]
-    return found
+    return predictors
 
 
 def _answers(
     models: TrainingModels,
-    questions: list[_ReferenceRequest],
+    requests: list[_ReferenceRequest],
     score: Callable[[Sequence[int]], Iterator[tuple[Pass, Tensor]]],
     *,
     known: Sequence[Row],
@@ -300,11 +319,11 @@ def _answers(
     `first` = the number of the questions' first row in the pass that `score` gives; None where a
     slice is numbered by itself.
     """
-    rows = [row for question in questions for row in question.rows]
+    rows = [row for question in requests for row in question.rows]
     row_N = torch.cat(
-        [q.targets.row_N + sum(len(p.rows) for p in questions[:k]) for k, q in enumerate(questions)]
+        [q.targets.row_N + sum(len(p.rows) for p in requests[:k]) for k, q in enumerate(requests)]
     )
-    before_N = torch.cat([q.targets.position_N - 1 for q in questions])
+    before_N = torch.cat([q.targets.position_N - 1 for q in requests])
     out_ND: Tensor | None = None
     for part in slices(rows, known=known, max_tokens=models.settings.micro_tokens):
         for plan, hidden_MD in score(part):
@@ -314,13 +333,13 @@ def _answers(
             local[torch.tensor(part, device=row_N.device)] = torch.arange(
                 len(part), device=row_N.device
             )
-            here_N = local[row_N] >= 0
+            in_part_N = local[row_N] >= 0
             out_ND = (
                 hidden_MD.new_empty(len(row_N), hidden_MD.shape[1]) if out_ND is None else out_ND
             )
-            out_ND[here_N] = hidden_MD[index_BT[local[row_N[here_N]], before_N[here_N]]]
+            out_ND[in_part_N] = hidden_MD[index_BT[local[row_N[in_part_N]], before_N[in_part_N]]]
     assert out_ND is not None
-    return list(out_ND.split([len(q.targets) for q in questions]))
+    return list(out_ND.split([len(q.targets) for q in requests]))
 
 
 def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Iterator[list[int]]:
@@ -351,8 +370,8 @@ def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Ite
 def _places(plan: Pass, rows: Sequence[int], device: torch.device) -> Tensor:
     """The place of (row, position) among the tokens of a pass; behind a row's end it is never
     read."""
-    found = [plan.packed(row) for row in rows]
-    index_BT = torch.zeros(len(found), max(map(len, found), default=0), dtype=torch.long)
-    for number, places in enumerate(found):
+    packed = [plan.packed(row) for row in rows]
+    index_BT = torch.zeros(len(packed), max(map(len, packed), default=0), dtype=torch.long)
+    for number, places in enumerate(packed):
         index_BT[number, : len(places)] = places
     return index_BT.to(device)

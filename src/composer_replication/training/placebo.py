@@ -83,26 +83,26 @@ def shuffle_hints(hints: Sequence[Hint], *, groups: Mapping[str, str], seed: int
     Example: [Hint(site_id="a", text="use cat"), Hint(site_id="b", text="take path")] -> a gets
     "take path", b gets "use cat"
     """
-    places = [DonorSlot(hint=h.text, kind=h.kind, group=groups[h.site_id]) for h in hints]
-    donors = donors_among(places, seed=seed)
-    given = [
+    slots = [DonorSlot(hint=h.text, kind=h.kind, group=groups[h.site_id]) for h in hints]
+    donors = donors_among(slots, seed=seed)
+    shuffled = [
         dataclasses.replace(h, text=hints[d].text, writer="placebo")
         for h, d in zip(hints, donors, strict=True)
         if d is not None
     ]
-    return Nulled(hints=tuple(given), dropped=len(hints) - len(given))
+    return Nulled(hints=tuple(shuffled), dropped=len(hints) - len(shuffled))
 
 
 def neutralise_hints(hints: Sequence[Hint], *, count: Callable[[str], int]) -> Nulled:
     """Each site gets words that say nothing, of the same number of tokens as its hint, or one more
     or less."""
     texts = [neutral_text(count(h.text), count=count) for h in hints]
-    given = [
+    neutral = [
         dataclasses.replace(h, text=text, writer="placebo")
         for h, text in zip(hints, texts, strict=True)
         if text is not None
     ]
-    return Nulled(hints=tuple(given), dropped=len(hints) - len(given))
+    return Nulled(hints=tuple(neutral), dropped=len(hints) - len(neutral))
 
 
 def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
@@ -140,14 +140,17 @@ def null_rewards(
     would make nearly every group uneven.
     """
     rng = random.Random(seed)
-    given = [list(rewards) for rewards in groups]
+    rewards_by_group = [list(rewards) for rewards in groups]
     if "random_rewards" in how:
-        return [tuple(float(rng.random() < RANDOM_REWARD_P) for _ in rewards) for rewards in given]
+        return [
+            tuple(float(rng.random() < RANDOM_REWARD_P) for _ in rewards)
+            for rewards in rewards_by_group
+        ]
     if "permuted_rewards" in how:
-        rng.shuffle(given)
-        for rewards in given:
+        rng.shuffle(rewards_by_group)
+        for rewards in rewards_by_group:
             rng.shuffle(rewards)
-    return [tuple(rewards) for rewards in given]
+    return [tuple(rewards) for rewards in rewards_by_group]
 
 
 def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[PreferencePair, ...]:
@@ -170,14 +173,16 @@ def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[Preferenc
 def shuffle_views(examples: Sequence[TrainingExample], *, seed: int) -> list[TrainingExample]:
     """Examples whose hint views carry each other's inserted ids; a view for which only its own are
     left is taken away."""
-    spots = [(e, v) for e in examples for v in e.hints]
-    donors = donors_of_views([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed)
-    given = iter([None if d is None else spots[d][1].hint_ids for d in donors])
+    views = [(e, v) for e in examples for v in e.hints]
+    donors = donors_of_views([v for _, v in views], [e.session_id for e, _ in views], seed=seed)
+    donor_ids = iter([None if d is None else views[d][1].hint_ids for d in donors])
 
     def changed(example: TrainingExample) -> tuple[HintView, ...]:
-        found = [(view, next(given)) for view in example.hints]
+        views_with_donors = [(view, next(donor_ids)) for view in example.hints]
         return tuple(
-            dataclasses.replace(view, hint_ids=ids) for view, ids in found if ids is not None
+            dataclasses.replace(view, hint_ids=ids)
+            for view, ids in views_with_donors
+            if ids is not None
         )
 
     return [dataclasses.replace(e, hints=changed(e)) if e.hints else e for e in examples]

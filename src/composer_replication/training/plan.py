@@ -68,10 +68,10 @@ def forward_sizes(
             for v in e.hints
         )
     for p in pairs:
-        both = (
+        response_tokens = (
             2 * max(len(p.chosen_ids), len(p.rejected_ids))
             if layout == "rows"
             else len(p.chosen_ids) + len(p.rejected_ids)
         )
-        size = len(p.prefix_ids) * (2 if layout == "rows" else 1) + both
+        size = len(p.prefix_ids) * (2 if layout == "rows" else 1) + response_tokens
         yield size, f"pair {p.id} (both sides)"

@@ -62,22 +62,22 @@ class RunLogger:
         """What was measured before a step; it goes into that step's line."""
         self.noted.update(facts)
 
-    def step(self, line: dict[str, Any], warnings: list[dict[str, Any]]) -> None:
+    def step(self, metrics: dict[str, Any], warnings: list[dict[str, Any]]) -> None:
         """One step was taken; what was noted is added to its line, warnings become events at
         once."""
-        line |= self.noted
+        metrics |= self.noted
         self.noted = {}
         if self.main:
-            self.run.add_metrics({**line, "attempt": self.number})
-            self.run.add_log(_text("step", line), attempt=self.number)
+            self.run.add_metrics({**metrics, "attempt": self.number})
+            self.run.add_log(_text("step", metrics), attempt=self.number)
             for warning in warnings:
                 self.event(
                     warning["status"],
-                    step=line["step"],
+                    step=metrics["step"],
                     **{k: v for k, v in warning.items() if k != "status"},
                 )
             if self.on_step is not None:
-                self.on_step(line)
+                self.on_step(metrics)
 
     def progress(self, phase: Phase) -> None:
         """What the run is at from now on, for somebody who waits for the next line; nothing of it

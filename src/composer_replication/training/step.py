@@ -285,7 +285,7 @@ def accumulate(
                     [value_N.double().sum(), metric_sums.new_tensor(len(value_N))]
                 )
         while losses:  # a channel's graph is let go of as soon as it is walked back
-            leaves = [leaf for _, leaf in forwards.cut or ()]
+            leaves = [leaf for _, leaf in forwards.leaves or ()]
             measure_channels(sums, [losses.pop(0)], leaves, scales=scales)
         if scales is not None:
             forwards.backward(models)
