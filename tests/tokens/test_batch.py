@@ -95,7 +95,7 @@ def test_the_size_of_a_view_is_that_of_its_target_not_of_what_stands_between_its
     batch = collate(
         [
             dataclasses.replace(
-                FIRST, trained=(), hints=(parts, view(IDS, 4, (4, 6), (92,), "s:2:c"))
+                FIRST, lm_spans=(), hints=(parts, view(IDS, 4, (4, 6), (92,), "s:2:c"))
             )
         ],
         pad_id=0,
@@ -120,13 +120,13 @@ def test_actions_and_anchors_of_a_worked_example() -> None:
     )
     one = dataclasses.replace(
         FIRST,
-        trained=(),
+        lm_spans=(),
         actions=(*acts, SampledMessage(span=(8, 9), logprobs=(-4.0,), advantage=-1.5)),
         anchored=((6, 8),),
     )
     two = dataclasses.replace(
         SECOND,
-        trained=(),
+        lm_spans=(),
         actions=(SampledMessage(span=(2, 4), logprobs=(-1.0, -1.0), advantage=0.0),),
         anchored=((1, 2),),
     )

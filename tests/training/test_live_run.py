@@ -335,7 +335,7 @@ def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
         sample = careless_sample if label.startswith("step-2:") else perfect_sample
         return sample(model, envs, label=label, **how)
 
-    def killed(*_: Any) -> Any:
+    def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(live_module, "sample_rollouts", late)

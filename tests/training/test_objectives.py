@@ -96,7 +96,7 @@ def test_each_objective_is_its_formula_however_the_step_is_cut(name: str, cap: f
     for micro_tokens in (10_000, 40):
         found = measured(trainer, ROLLOUTS, micro_tokens=micro_tokens)
         assert found.loss == pytest.approx(expected, rel=1e-5) and found.tokens == 6 + 6 + 18
-        assert 0 <= found.told["clipped"] <= 1
+        assert 0 <= found.metrics["clipped"] <= 1
 
 
 def test_the_objectives_differ() -> None:

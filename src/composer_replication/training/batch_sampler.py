@@ -1,19 +1,23 @@
-"""Which examples and pairs a step trains on: a pure function of seed and step, so there is no
-sampler state to save.
+"""Which imported examples and pairs a step trains on: a pure function of seed and step, so there is
+no sampler state to save.
 
 Examples fall into two strata, with and without the rarer of the two channels (hint views, mostly).
 Each stratum is drawn without replacement: a shuffled pass, then another. Every step takes at least
 one example of each stratum that exists, so a few hint views among many sessions still reach every
 step, and a step without a channel's inputs means that the data set has none; beyond that the strata
-share the step in proportion. One example a step cannot do that, so it is refused where both strata
-exist. Pairs come with the example that they branch off, so that a step's three channels share one
-trunk: each is seen once a pass over the examples. Those whose session is no example, and those of a
-step whose examples bring none, are drawn on their own, in proportion and at least one a step;
+share the step in proportion. One example a step cannot do that, so it is refused if both strata
+exist.
+
+Pairs come with the example that they branch off, so that a step's three channels share one trunk:
+each is seen once per pass over the examples. Pairs whose session has no example are drawn on their
+own, in proportion and at least one a step; so is one pair if the step's examples have none.
 `batch_pairs` draws that many on their own instead. Anchors come from `batch_anchors` sessions that
-have some, on top of the examples: an example drawn for its anchors brings nothing else, one drawn
-for the other channels brings no anchor, so how often each is seen does not depend on the other.
-With live rollouts that make the step's examples, imported ones can be left out (`imported=False`);
-pairs and anchors remain. Every rank draws the same step and takes its share of it (`share`).
+have some, on top of the examples: an example drawn for its anchors is used for nothing else, and
+one drawn for the other channels loses its anchors, so how often each is seen does not depend on the
+other.
+
+If live rollouts make the step's examples, imported ones can be left out (`imported=False`); pairs
+and anchors remain. Every rank draws the same step and takes its share of it (`share`).
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ class Sampler:
     """Draws the steps of a run, e.g. Sampler(examples=..., pairs=..., batch_examples=8,
     seed=7).step(0).
 
-    Raises ConfigError for one example a step where some examples hold a channel that others lack.
+    Raises ConfigError for one example a step if some examples hold a channel that others lack.
     """
 
     examples: Sequence[TrainingExample]
@@ -61,8 +65,7 @@ class Sampler:
             )
 
     def step(self, step: int) -> tuple[list[TrainingExample], list[PreferencePair]]:
-        """The examples and pairs of one step (counted from 0), the same for the same seed whatever
-        was drawn before."""
+        """The examples and pairs of one step (counted from 0); they do not depend on earlier draws."""
         rarer, rest = strata(self.examples)
         size = min(self.batch_examples, len(rarer) + len(rest))
         per_step = _rarer_per_step(len(rarer), len(rest), size)
@@ -80,8 +83,8 @@ class Sampler:
     def _pairs(
         self, step: int, chosen: Sequence[TrainingExample], *, size: int, num_examples: int
     ) -> list[PreferencePair]:
-        """`batch_pairs` of all; or what comes with the chosen examples and a share of those that
-        come with none."""
+        """`batch_pairs` of all; or the pairs of the chosen examples, and a share of those without a
+        home."""
         if self.batch_pairs or not chosen:
             return self._draw(self.pairs, "pairs", step, self.batch_pairs or self.batch_examples)
         chosen_ids = {e.id for e in chosen}
@@ -118,9 +121,10 @@ class Sampler:
 def draw_items(
     items: Sequence[Item], *, stratum: str, step: int, per_step: int, seed: int
 ) -> list[Item]:
-    """The step's entries of the endless list of shuffled passes.
+    """The step's part of an endless list of shuffled passes over the items.
 
-    >>> sorted(drawn("abcd", stratum="x", step=0, per_step=2, seed=1) + drawn("abcd", stratum="x", step=1, per_step=2, seed=1))
+    >>> draws = [draw_items("abcd", stratum="x", step=i, per_step=2, seed=1) for i in range(2)]
+    >>> sorted(draws[0] + draws[1])
     ['a', 'b', 'c', 'd']
     """
     found: list[Item] = []
@@ -138,11 +142,11 @@ def draw_items(
 def homes_of(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
 ) -> list[str | None]:
-    """The id of the example that each pair comes with: the first of its session's drawable ones
-    that begins with its prefix, or the first.
+    """The id of the example that each pair comes with; None if its session has no example.
 
-    None where its session has none. Example: a session cut in two windows, the pair's prefix is the
-    beginning of the second -> the second
+    It is the first of the session's examples that begins with the pair's prefix, else the first.
+    Example: a session cut in two windows, the pair's prefix is the beginning of the second -> the
+    second
     """
     of_session: dict[str, list[TrainingExample]] = {}
     for part in strata(examples):

@@ -1,14 +1,14 @@
-"""What each channel scores in one micro-batch: unreduced values on the hidden states of
+"""The loss of each channel in one micro-batch: unreduced values on the hidden states of
 training/passes.py.
 
     student rows    policy, lm_ce, hint and the anchors of preference
-    pair rows       both sides (training/pairs.py), or the chosen sides alone where the objective is to clone them
+    pair rows       both sides (training/pairs.py); the chosen side alone if the objective clones it
 
-The hint's own loss, or its credit on the policy's advantages, is training/hinting.py.
+The hint channel's loss, or its credit on the policy's advantages, is training/hinting.py.
 
-Logits exist only where a loss needs them, and there for a few positions at a time
-(losses/fused.py). A gradient that is known only when all values are (a clipped ratio, a pair) makes
-the head's gradient in the backward. Shapes: N loss tokens, P pairs, D hidden size.
+Logits exist only at the positions that a loss needs, and only for a few positions at a time
+(losses/fused.py). If a gradient is known only once all values are (a clipped ratio, a pair), the
+head's gradient is computed in the backward. Shapes: N loss tokens, P pairs, D hidden size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from composer_replication.training.passes import ForwardResults, RequiredForward
 from composer_replication.training.reference import Reference
 from composer_replication.training.training_models import TrainingModels
 
-# means that are reported beside a channel's loss
+# means that a step reports beside a channel's loss
 CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
     ("policy", "clipped"),
     ("hint", "raw"),
@@ -50,8 +50,8 @@ CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelBudget:
-    """What a step holds for one channel, over all ranks: inputs before any masking, and the loss
-    tokens that must come of them."""
+    """What a step holds for one channel, over all ranks: the inputs before any masking, and the
+    loss tokens that must come of them."""
 
     inputs: int
     tokens: int
@@ -86,8 +86,8 @@ def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, ChannelBud
 def loss_rows(
     examples: Iterable[TrainingExample], settings: TrainSettings
 ) -> list[TrainingExample]:
-    """The examples with only the spans of channels that are on, cut behind the last of them; those
-    with none are left out.
+    """The examples with only the spans of channels that are on, cut behind the last of them;
+    examples without any are left out.
 
     A causal model's loss depends on nothing behind its last token, so this changes no value: it
     saves the forward of those tokens.
@@ -122,8 +122,8 @@ def _credited_views(example: TrainingExample) -> tuple[HintView, ...]:
 def channel_losses(
     models: TrainingModels, batch: Batch, counts: Counts
 ) -> tuple[list[ChannelLoss], list[Tensor]]:
-    """The unreduced values of every weighted channel in one micro-batch, and the final hidden
-    states they hang on."""
+    """The unreduced values of every channel with a weight in one micro-batch, and the final hidden
+    states that they are computed from."""
     required = RequiredForwards.of(models.settings, batch)
     forwards = run_passes(models, batch, required)
     return losses_on(models, batch, forwards, required, counts), list(forwards.hidden)
@@ -136,7 +136,7 @@ def losses_on(
     required: RequiredForwards,
     counts: Counts,
 ) -> list[ChannelLoss]:
-    """The unreduced values of the channels in use, on hidden states that were computed before."""
+    """The unreduced values of the channels in use, on hidden states that exist already."""
     model = models.student.model
     losses: list[ChannelLoss] = []
     if required.policy:
@@ -174,8 +174,8 @@ def _policy(
     required: RequiredForwards,
     counts: Counts,
 ) -> list[ChannelLoss]:
-    """The objective on the log-probs of the sampled tokens, as they are now; with credit, on
-    advantages that the hint has moved."""
+    """The objective on the current log-probs of the sampled tokens; with credit, on the advantages
+    that the hint has moved, and the hint channel's line of it."""
     head, hint_settings = head_of(models.student.model), models.settings.hint
     logp_N = fused_logprobs(
         forwards.predictors("student", batch.action),
@@ -195,7 +195,7 @@ def _policy(
 
 
 def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[Rated]:
-    """What scored the hint targets, with its head, in the order of `ForwardResults.teachers`."""
+    """The teachers' hidden states, each with its head, in the order of `ForwardResults.teachers`."""
     heads = [reference_head(reference) for reference in models.teachers]
     return [
         (hidden_ND, heads[number % len(heads)])
@@ -247,8 +247,8 @@ def _preference(
 def _pair_logprobs(
     models: TrainingModels, batch: Batch, forwards: ForwardResults, required: RequiredForwards
 ) -> tuple[Sides, Sides | None]:
-    """(chosen_P, rejected_P) of the student, and of the reference where the objective has one: as
-    the pairs carry it, or as scored now."""
+    """(chosen_P, rejected_P) of the student, and of the reference if the objective has one: as the
+    pairs carry it, else as scored now."""
     sum_by_sequence = partial(
         by_sequence,
         models.settings.preference,
@@ -276,7 +276,7 @@ def _pair_logprobs(
 
 
 def _chosen_ce(models: TrainingModels, batch: Batch, forwards: ForwardResults) -> Tensor:
-    """Cross-entropy of each token of the chosen sides; their rows stand first."""
+    """Cross-entropy of each token of the chosen sides, whose rows come first."""
     chosen = batch.response.first(batch.num_pairs)
     return -fused_logprobs(
         forwards.predictors("pair", chosen), head_of(models.student.model), chosen.ids_N
@@ -284,7 +284,7 @@ def _chosen_ce(models: TrainingModels, batch: Batch, forwards: ForwardResults) -
 
 
 def reference_head(reference: Reference) -> Head:
-    """The output head of a model that gets no gradient."""
+    """The detached output head of a model."""
     with reference.scoring() as model:
         head = head_of(model)
         return replace(

@@ -2,16 +2,16 @@
 only what it got wrong is distilled.
 
     forked = Forked(config=config, renderer=renderer, sessions={...}, sites={...})
-    spots = forked.spots(examples)                        # the imported hint views, with their contexts restored and checked
-    made = forked.step(student.model, spots, step=3)
-    made.examples, made.facts["fork/same"]
+    fork_points = forked.fork_points(examples)   # the imported hint views, with their contexts
+    fork_step = forked.step(student.model, fork_points, step=3)
+    fork_step.examples, fork_step.facts["fork/same"]
 
-An imported view holds what another model wrote. Here its context stays what it is, token by token,
-and its target becomes what the student writes there: an example with origin "student" where the
-static check finds the site's mistake again, nothing otherwise. Other mistakes have no hint that
-speaks of them, and what only a sandbox could decide is counted and left alone. Everything is a
-function of (config.seed, step) and the weights. Every rank samples the same forks and takes its
-share of the examples in `train_step`.
+The target of an imported view was written by another model. Here the student writes a message of
+its own in the same context, token by token. If the static check finds the site's mistake in it, it
+becomes the target of an example with origin "student"; otherwise there is no example. Other mistakes
+have no hint that is about them, and messages that only a sandbox could judge are counted and left
+out. Everything is a function of (config.seed, step) and the weights. Every rank samples the same
+forks and takes its share of the examples in `train_step`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AUTHOR = "student"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainForkPoint:
-    """One imported hint view, where its message stands in the session, and the fork's own spot."""
+    """An imported hint view, its message in the session, and the fork point before that message."""
 
     example: TrainingExample
     view: HintView
@@ -54,8 +54,7 @@ class TrainForkPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkStep:
-    """What one step's forks gave: examples of the failures, all samples, and numbers by metric
-    name."""
+    """The forks of one step: examples of the failures, all samples, and metrics."""
 
     examples: tuple[TrainingExample, ...]
     forks: tuple[Fork, ...]
@@ -64,8 +63,8 @@ class ForkStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forked:
-    """The producer of a run; `sessions` and `sites` by id are those that the examples were built
-    from."""
+    """The producer of a run's forks; `sessions` and `sites` by id are those that the examples were
+    built from."""
 
     config: Config
     renderer: Renderer
@@ -75,11 +74,10 @@ class Forked:
     meter: SamplingStats = field(default_factory=SamplingStats)
 
     def fork_points(self, examples: Sequence[TrainingExample]) -> tuple[TrainForkPoint, ...]:
-        """Every hint view of imported examples, each site once; raises DataError where there is
-        none, or its session or site is not there.
+        """Every hint view of imported examples, each site once.
 
-        Raises ConfigError where a message of rollouts.max_new_tokens below its hint would not fit
-        into one forward.
+        Raises DataError if there is none, or if its session or site is missing, ConfigError if a
+        message of rollouts.max_new_tokens below its hint would not fit into one forward.
         """
         tools: dict[str, ToolFacts] = {}
         fork_points: dict[str, TrainForkPoint] = {}
@@ -110,12 +108,12 @@ class Forked:
         return tuple(fork_points.values())
 
     def num_samples(self, fork_points: Sequence[TrainForkPoint]) -> int:
-        """How many messages a step asks for."""
+        """The number of messages that a step samples."""
         return min(self.config.train.fork_sites, len(fork_points)) * self.config.train.fork_samples
 
     def step(self, model: Any, fork_points: Sequence[TrainForkPoint], *, step: int) -> ForkStep:
-        """Let these weights write at `train.fork_sites` sites, `train.fork_samples` times each, and
-        make examples of the failures."""
+        """Sample messages at `train.fork_sites` sites, `train.fork_samples` each, and make examples
+        of the failures."""
         settings = self.config.train
         chosen = draw_items(
             list(fork_points),
@@ -192,8 +190,8 @@ class Forked:
 def forked_example(
     fork_point: TrainForkPoint, fork: Fork, *, name: str, author: str
 ) -> TrainingExample:
-    """The imported context with the student's own ids behind it; the hint stands where it stood,
-    above the message."""
+    """The imported context followed by the student's own ids; the hint stays where it was, above
+    the message."""
     prefix, begin = fork.prefix_ids, len(fork.prefix_ids)
     ids = prefix + fork.ids
     view = replace(
@@ -217,8 +215,8 @@ def forked_example(
 
 
 def fork_facts(forks: Sequence[Fork], *, num_sites: int) -> dict[str, float]:
-    """What a step's line says of its forks; `fork/tokens` are those of the failures, which the hint
-    channel trains."""
+    """The metrics of a step's forks; `fork/tokens` are those of the failures, which the hint channel
+    trains."""
     metrics: dict[str, float] = {"fork/sites": num_sites, "fork/samples": len(forks)}
     metrics |= {f"fork/{outcome}": count for outcome, count in outcome_counts(forks).items()}
     metrics["fork/sites_same"] = len(
@@ -230,7 +228,7 @@ def fork_facts(forks: Sequence[Fork], *, num_sites: int) -> dict[str, float]:
 
 
 def without_views(examples: Sequence[TrainingExample]) -> list[TrainingExample]:
-    """Imported examples without their hint views: what another model wrote is not distilled where
-    the student's own turn is."""
+    """Imported examples without their hint views: in a run that forks, the student's own messages
+    take their place."""
     bare = [replace(example, hints=()) if example.hints else example for example in examples]
     return [example for example in bare if example.lm_spans or example.anchored or example.actions]

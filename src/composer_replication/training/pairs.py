@@ -35,7 +35,7 @@ Sides = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairValues:
-    """The unreduced loss of each pair, and what is told: whether the chosen side leads, and how far
+    """The unreduced loss of each pair, and its metrics: whether the chosen side leads, and how far
     it came from the reference."""
 
     values_P: Tensor

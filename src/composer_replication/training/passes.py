@@ -1,19 +1,20 @@
 """The forwards of one micro-batch: final hidden states of the student, and of the models that score
-without gradient.
+without a gradient.
 
-    passes = run_passes(models, batch, uses)
-    passes.predictors("student", batch.lm)         # (N, D), on the student's graph
-    passes.teachers, passes.reference_ND           # (N, D), without one: hint targets (below each hint, by each model), responses of pairs
+    forwards = run_passes(models, batch, required)
+    forwards.predictors("student", batch.lm)         # (N, D), on the student's graph
+    forwards.teachers, forwards.reference_ND         # (N, D), without a gradient
 
 Two layouts, the same values (config.train.layout):
-    rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works with any model
-    tree   all rows are one forest (tokens/tree.py): one forward for what gets a gradient; a live teacher reads the hints on the keys and
-           values of that forward; a frozen teacher and the reference of DPO (where the pairs do not carry what it thinks of them) are one
-           pass without gradient, a slow average one of its own;
-           a trust region is a live and a frozen teacher
+    rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works
+           with any model
+    tree   all rows are one forest (tokens/tree.py), and what gets a gradient is one forward. A live
+           teacher reads the hints on the keys and values of that forward. A frozen teacher and the
+           reference of DPO (if the pairs do not carry its log-probs) are one pass without a
+           gradient, a slow average is another; a trust region is a live and a frozen teacher.
 
-Losses hang on copies of what predicts their tokens (`ForwardResults.leaves`), so each is walked
-back once, and the trunk once for their sum.
+A loss is computed on detached copies of the hidden states that predict its tokens
+(`ForwardResults.leaves`): each loss is walked back once to these, and the trunk once for their sum.
 Shapes: B rows, T length, Q tokens of a pass, M = B * T or Q, N loss tokens, D hidden size.
 """
 
@@ -43,11 +44,11 @@ Row = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredForwards:
-    """What the weighted channels need of one batch; `sides` is how many pair rows (0, the chosen
-    ones, or both sides).
+    """The forwards that the channels with a weight need of one batch.
 
-    `hint` = the views are scored by a teacher, for a loss of their own or for credit; `pairs` =
-    both sides, `reference` = by the start too, where the pairs do not carry what it thinks of them.
+    `hint`: a teacher scores the views, for a loss or for credit. `sides` is how many pair rows are
+    read (none, the chosen ones, or both sides). `pairs`: both sides are compared. `reference`: the
+    start scores them too, because the pairs do not carry its log-probs.
     """
 
     policy: bool
@@ -87,11 +88,12 @@ class RequiredForwards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardResults:
-    """Hidden states of one micro-batch. `places[kind]` = which of `hidden`, and the place of (row,
-    position) among its M tokens.
+    """The hidden states of one micro-batch.
 
-    `teachers` read the hint targets: below the site's hint, then, for a contrast, below another
-    site's; by the teacher, and where it is a trust region by the start too.
+    `places[kind]` is the number of a tensor of `hidden`, and the place of each (row, position)
+    among its M tokens. `teachers` are the predictors of the hint targets: below the site's hint,
+    then, for a contrast, below another site's; each by the teacher, and for a trust region by the
+    start too. `leaves` are pairs of hidden states on the graph and their detached copies.
     """
 
     hidden: tuple[Tensor, ...]
@@ -101,8 +103,8 @@ class ForwardResults:
     leaves: list[tuple[Tensor, Tensor]] | None = None
 
     def predictors(self, kind: Kind, targets: Targets) -> Tensor:
-        """The student's hidden states (N, D) that predict these tokens: those one position before,
-        in the tree at the parent's end."""
+        """The student's hidden states (N, D) that predict these tokens."""
+        # one position before; `places` is per row, so in a tree that may be the parent's end
         number, index_BT = self.places[kind]
         hidden_ND = self.hidden[number].flatten(0, 1)[
             index_BT[targets.row_N, targets.position_N - 1]
@@ -113,8 +115,8 @@ class ForwardResults:
         return self.leaves[-1][1]
 
     def detached_leaves(self) -> ForwardResults:
-        """The same states, of which `predictors` gives copies cut off from the trunk: a loss is
-        walked back to these and no further.
+        """The same states, of which `predictors` gives detached copies: the backward of a loss ends
+        there.
 
         There is one copy per loss token, so a norm taken there does not depend on what happens to
         share a forward.
@@ -122,17 +124,16 @@ class ForwardResults:
         return replace(self, leaves=[])
 
     def backward(self, models: TrainingModels) -> None:
-        """Walk the trunk back once, from the gradients that have come together at the copies."""
+        """Walk the trunk back once, from the gradients that have gathered at the leaves."""
         pairs = [
-            (hidden, copy.grad)
-            for hidden, copy in self.leaves or ()
-            if hidden.requires_grad and copy.grad is not None
+            (hidden, leaf.grad)
+            for hidden, leaf in self.leaves or ()
+            if hidden.requires_grad and leaf.grad is not None
         ]
         if pairs:
+            hidden, grads = zip(*pairs, strict=True)
             with tree_attention(models.student.model) if models.layout == "tree" else nullcontext():
-                torch.autograd.backward(
-                    [hidden for hidden, _ in pairs], [grad for _, grad in pairs]
-                )
+                torch.autograd.backward(hidden, grads)
 
 
 def run_passes(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
@@ -154,26 +155,21 @@ def score_targets(
 
 
 def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
+    """Padded rows: the student's, then the pairs'."""
     model, hidden, places = models.student.model, [], {}
-    hint_rows = (
-        [
-            (batch.teacher, batch.hint_teacher),
-            *([(batch.wrong, batch.hint_wrong)] if len(batch.wrong) else []),
-        ]
-        if required.hint
-        else []
-    )
     limit = models.settings.micro_tokens
+    hint_rows = [(batch.teacher, batch.hint_teacher)] if required.hint else []
+    if required.hint and len(batch.wrong):
+        hint_rows.append((batch.wrong, batch.hint_wrong))
     teachers = tuple(
-        reference.predictors(*rows_and_targets, max_tokens=limit)
-        for rows_and_targets in hint_rows
-        for reference in models.teachers
+        teacher.predictors(rows, targets, max_tokens=limit)
+        for rows, targets in hint_rows
+        for teacher in models.teachers
     )
-    reference = (
-        models.references["preference"].predictors(batch.pair, batch.response, max_tokens=limit)
-        if required.reference
-        else None
-    )
+    reference_ND = None
+    if required.reference:
+        reference = models.references["preference"]
+        reference_ND = reference.predictors(batch.pair, batch.response, max_tokens=limit)
     for kind, ids_BT in (
         ("student", batch.student.ids_BT[: len(batch.student) * required.student]),
         ("pair", batch.pair.ids_BT[: required.sides]),
@@ -185,7 +181,7 @@ def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
             )
             hidden.append(final_hidden(model, ids_BT))
     return ForwardResults(
-        hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference
+        hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference_ND
     )
 
 
@@ -194,102 +190,87 @@ def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> F
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceRequest:
-    """Rows that a model without gradient reads, and the tokens whose predictors are asked for."""
+    """Rows that a model without a gradient reads, and the tokens whose predictors are needed."""
 
     rows: list[Row]
     targets: Targets
 
 
 def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
+    """One forest; with a live teacher its hint rows are branches on the student's own trunk."""
     model, references = models.student.model, models.references
     student = batch.student.lists() if required.student else []
-    sides, views = (
-        batch.pair.lists()[: required.sides],
-        batch.teacher.lists() if required.hint else [],
-    )
+    sides = batch.pair.lists()[: required.sides]
     if not student and not sides:
         return ForwardResults(hidden=(), places={})
-    hint_requests = [
-        _ReferenceRequest(views, batch.hint_teacher),
-        *([_ReferenceRequest(batch.wrong.lists(), batch.hint_wrong)] if len(batch.wrong) else []),
-    ]
-    forest = Forest.grow(
-        [
-            *student,
-            *sides,
-            *(row for question in hint_requests if required.hint for row in question.rows),
-        ]
-    )
-    plan = forest.over(range(len(student) + len(sides)))
+    hint_requests: list[_ReferenceRequest] = []
+    if required.hint:
+        hint_requests.append(_ReferenceRequest(batch.teacher.lists(), batch.hint_teacher))
+        if len(batch.wrong):
+            hint_requests.append(_ReferenceRequest(batch.wrong.lists(), batch.hint_wrong))
+    # 1. One forward for every row that gets a gradient.
+    trunk = [*student, *sides]
+    forest = Forest.grow([*trunk, *(row for request in hint_requests for row in request.rows)])
+    plan = forest.over(range(len(trunk)))
+    # keys and values under dropout are not the teacher's: it then reads the trunk again
     shared = required.hint and references["hint"].is_live(model) and not dropout_active(model)
     key_values = KeyValues() if shared else None
     hidden_QD = tree_hidden(model, plan, keep=key_values)
-    device = hidden_QD.device
-    index_BT = _places(plan, range(len(student) + len(sides)), device)
+    index_BT = _places(plan, range(len(trunk)), hidden_QD.device)
     places: dict[Kind, tuple[int, Tensor]] = {
         "student": (0, index_BT[: len(student)]),
         "pair": (0, index_BT[len(student) :]),
     }
-
-    requests: dict[str, tuple[Reference, _ReferenceRequest]] = {}
-    predictors_of: dict[str, Tensor] = {}
-    names = (
-        {
-            (below, model): f"{below}:{model}"
-            for below in range(len(hint_requests))
-            for model in range(len(models.teachers))
-        }
-        if required.hint
-        else {}
-    )
+    # 2. The live teacher reads only what the hints add, on the keys and values of that forward.
+    names = {
+        (request, teacher): f"{request}:{teacher}"
+        for request in range(len(hint_requests))
+        for teacher in range(len(models.teachers))
+    }
+    predictors: dict[str, Tensor] = {}
     if key_values is not None:
-        first = len(student) + len(sides)
 
         def on_cache(part: Sequence[int]) -> Iterator[tuple[Pass, Tensor]]:
-            branches = forest.over([first + row for row in part], cached=plan)
+            branches = forest.over([len(trunk) + row for row in part], cached=plan)
             with references["hint"].scoring() as live:
-                branch_QD = (
-                    tree_hidden(live, branches, cache=key_values)
-                    if branches.size
-                    else hidden_QD[:0]
-                )
+                branch_QD = hidden_QD[:0]
+                if branches.size:
+                    branch_QD = tree_hidden(live, branches, cache=key_values)
             yield branches, torch.cat([hidden_QD.detach(), branch_QD])
 
-        predictors = _answers(
-            models, hint_requests, on_cache, known=[*student, *sides], first=first
+        live_predictors = _predictors(
+            models, hint_requests, on_cache, known=trunk, first=len(trunk)
         )
-        predictors_of = {names[below, 0]: below_ND for below, below_ND in enumerate(predictors)}
-    requests |= {
-        name: (models.teachers[model], hint_requests[below])
-        for (below, model), name in names.items()
-        if name not in predictors_of
+        predictors = {names[i, 0]: hidden_ND for i, hidden_ND in enumerate(live_predictors)}
+    # 3. Every other model: one pass each.
+    requests: dict[str, tuple[Reference, _ReferenceRequest]] = {
+        name: (models.teachers[teacher], hint_requests[request])
+        for (request, teacher), name in names.items()
+        if name not in predictors
     }
     if required.reference:
-        requests["preference"] = (
-            references["preference"],
-            _ReferenceRequest(sides, batch.response),
-        )
-    predictors_of |= _ask(models, requests)
-    teachers = tuple(predictors_of[name] for name in names.values())
+        pair_request = _ReferenceRequest(sides, batch.response)
+        requests["preference"] = (references["preference"], pair_request)
+    predictors |= _ask(models, requests)
     return ForwardResults(
         hidden=(hidden_QD[None],),
         places=places,
-        teachers=teachers,
-        reference_ND=predictors_of.get("preference"),
+        teachers=tuple(predictors[name] for name in names.values()),
+        reference_ND=predictors.get("preference"),
     )
 
 
 def _ask(
     models: TrainingModels, requests: dict[str, tuple[Reference, _ReferenceRequest]]
 ) -> dict[str, Tensor]:
-    """The answers by name; questions to one and the same model are put in one pass."""
+    """The predictors by name; requests of the same model are one pass."""
     predictors: dict[str, Tensor] = {}
     names = list(requests)
     while names:
         reference = requests[names[0]][0]
         together = [name for name in names if requests[name][0] == reference]
         same_model = [requests[name][1] for name in together]
-        rows = [row for question in same_model for row in question.rows]
+        rows = [row for request in same_model for row in request.rows]
 
         def alone(
             part: Sequence[int], reference: Reference = reference, rows: list[Row] = rows
@@ -299,13 +280,13 @@ def _ask(
                 yield plan, tree_hidden(model, plan)
 
         predictors |= dict(
-            zip(together, _answers(models, same_model, alone, known=[], first=None), strict=True)
+            zip(together, _predictors(models, same_model, alone, known=[], first=None), strict=True)
         )
         names = [name for name in names if name not in together]
     return predictors
 
 
-def _answers(
+def _predictors(
     models: TrainingModels,
     requests: list[_ReferenceRequest],
     score: Callable[[Sequence[int]], Iterator[tuple[Pass, Tensor]]],
@@ -313,13 +294,13 @@ def _answers(
     known: Sequence[Row],
     first: int | None,
 ) -> list[Tensor]:
-    """The predictors (N, D) of each question. At most train.micro_tokens new tokens (and at least
-    one row) go through one forward.
+    """The predictors (N, D) of each request, by forwards of at most train.micro_tokens new tokens
+    (and at least one row).
 
-    `first` = the number of the questions' first row in the pass that `score` gives; None where a
-    slice is numbered by itself.
+    `first` is the number of the requests' first row in the pass that `score` gives; None if each
+    slice is numbered from 0.
     """
-    rows = [row for question in requests for row in question.rows]
+    rows = [row for request in requests for row in request.rows]
     row_N = torch.cat(
         [q.targets.row_N + sum(len(p.rows) for p in requests[:k]) for k, q in enumerate(requests)]
     )
@@ -343,7 +324,7 @@ def _answers(
 
 
 def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Iterator[list[int]]:
-    """Rows in parts that add at most so many tokens to what is known; a part has at least one row.
+    """Parts of the rows that add at most `max_tokens` to `known`; a part has at least one row.
 
     >>> list(slices([(1, 2), (1, 3), (4, 5)], known=[(1,)], max_tokens=2))
     [[0, 1], [2]]
@@ -368,8 +349,8 @@ def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Ite
 
 
 def _places(plan: Pass, rows: Sequence[int], device: torch.device) -> Tensor:
-    """The place of (row, position) among the tokens of a pass; behind a row's end it is never
-    read."""
+    """The place of each (row, position) among the tokens of a pass; 0 behind a row's end, where
+    nobody reads it."""
     packed = [plan.packed(row) for row in rows]
     index_BT = torch.zeros(len(packed), max(map(len, packed), default=0), dtype=torch.long)
     for number, places in enumerate(packed):
