@@ -65,7 +65,8 @@ class Sampler:
             )
 
     def step(self, step: int) -> tuple[list[TrainingExample], list[PreferencePair]]:
-        """The examples and pairs of one step (counted from 0); they do not depend on earlier draws."""
+        """The examples and pairs of one step (counted from 0); they do not depend on earlier
+        draws."""
         rarer, rest = strata(self.examples)
         size = min(self.batch_examples, len(rarer) + len(rest))
         per_step = _rarer_per_step(len(rarer), len(rest), size)

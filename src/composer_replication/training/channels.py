@@ -195,7 +195,8 @@ def _policy(
 
 
 def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[Rated]:
-    """The teachers' hidden states, each with its head, in the order of `ForwardResults.teachers`."""
+    """The teachers' hidden states, each with its head, in the order of
+    `ForwardResults.teachers`."""
     heads = [reference_head(reference) for reference in models.teachers]
     return [
         (hidden_ND, heads[number % len(heads)])

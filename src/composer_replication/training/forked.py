@@ -8,10 +8,10 @@ only what it got wrong is distilled.
 
 The target of an imported view was written by another model. Here the student writes a message of
 its own in the same context, token by token. If the static check finds the site's mistake in it, it
-becomes the target of an example with origin "student"; otherwise there is no example. Other mistakes
-have no hint that is about them, and messages that only a sandbox could judge are counted and left
-out. Everything is a function of (config.seed, step) and the weights. Every rank samples the same
-forks and takes its share of the examples in `train_step`.
+becomes the target of an example with origin "student"; otherwise there is no example. Other
+mistakes have no hint that is about them, and messages that only a sandbox could judge are counted
+and left out. Everything is a function of (config.seed, step) and the weights. Every rank samples
+the same forks and takes its share of the examples in `train_step`.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def forked_example(
 
 
 def fork_facts(forks: Sequence[Fork], *, num_sites: int) -> dict[str, float]:
-    """The metrics of a step's forks; `fork/tokens` are those of the failures, which the hint channel
-    trains."""
+    """The metrics of a step's forks; `fork/tokens` are those of the failures, which the hint
+    channel trains."""
     metrics: dict[str, float] = {"fork/sites": num_sites, "fork/samples": len(forks)}
     metrics |= {f"fork/{outcome}": count for outcome, count in outcome_counts(forks).items()}
     metrics["fork/sites_same"] = len(

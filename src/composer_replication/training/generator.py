@@ -1,24 +1,27 @@
-"""A server that writes the student's messages: how the weights get there, which version it holds,
+"""A server that samples the student's messages: how it gets the weights, which version it holds,
 and whether it really holds them.
 
-    generator = Generator.of(config)                              # None where the student writes its messages in this process
+    generator = Generator.of(config.rollouts, lora=False, ranks=1)  # None: sampling in this process
     model = generator.writer(student, step=12, note=run_logger.event)
-    model.version                                                 # 12, or an older one between two hand-overs
+    model.version                       # 12, or an older one between two hand-overs
 
 A hand-over has three parts: the weights are written into `rollouts.server.weights_dir`, the server
-is told to load them, and a few tokens are asked for and scored here: a server that holds other
-weights, or whose log-probs are of another kind, is named.
+loads them, and a few tokens that it samples are scored here. That reveals a server that holds other
+weights, or whose log-probs are of another kind.
 
-    reload     POST /collective_rpc {"method": "reload_weights"}, then POST /reset_prefix_cache: vLLM, started on that very folder
-               with VLLM_SERVER_DEV_MODE=1 (both addresses stand beside /v1, not below it)
-    adapter    POST /v1/load_lora_adapter {"lora_name", "lora_path", "load_inplace": true}: vLLM with --enable-lora and
-               VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, for a LoRA student; the server's base model must be the student's
+    reload     POST /collective_rpc {"method": "reload_weights"}, then POST /reset_prefix_cache:
+               vLLM, started on that very folder with VLLM_SERVER_DEV_MODE=1 (both addresses are
+               beside /v1, not below it)
+    adapter    POST /v1/load_lora_adapter {"lora_name", "lora_path", "load_inplace": true}: vLLM
+               with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, for a LoRA student; the
+               server's base model must be the student's
     none       nothing: the server keeps the weights of the run's start, version 0
 
 The requests are those of vLLM's documentation (features: sleep mode, LoRA adapters). They were
-tried against a small server that speaks them, not against vLLM itself. A hand-over that fails
-leaves the server at its older version: its rollouts say so, and rollouts.max_staleness leaves out
-those that are too old. Only the first of a launch must succeed.
+tested against a small server with the same interface, not against vLLM itself. If a hand-over
+fails, the server keeps its older version: its rollouts carry that version, and
+rollouts.max_staleness leaves out those that are too old. Only the first hand-over of a launch must
+succeed.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import save_student
 from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel, post
 
-# any ids do: the server and the trainer must agree on what follows them
+# any ids will do: the server and the trainer must agree on their log-probs
 _PROBE = tuple(range(1, 9))
 _PROBE_TOKENS = 16
 _PART = ".part"
@@ -50,7 +53,7 @@ _PART = ".part"
 
 @dataclass(slots=True, kw_only=True)
 class Generator:
-    """The server of a run; `version` counts the steps that the weights it holds have taken, -1 =
+    """The server of a run; `version` is the number of steps that its weights have taken, -1 =
     nothing was handed over yet."""
 
     settings: RolloutSettings
@@ -58,8 +61,8 @@ class Generator:
 
     @classmethod
     def of(cls, settings: RolloutSettings, *, lora: bool, ranks: int) -> Self | None:
-        """The generator of these settings, None for the local one; raises ConfigError for what a
-        server cannot do for this run."""
+        """The generator of these settings, None for the local one; raises ConfigError if a server
+        cannot serve this run."""
         if settings.generator == "local":
             return None
         if ranks > 1:
@@ -82,11 +85,10 @@ class Generator:
         return cls(settings=settings)
 
     def writer(self, student: Student, *, step: int, note: Callable[..., None]) -> ServedModel:
-        """The served student for the rollouts of one step, after a hand-over where one is due;
-        `note(kind, **facts)` hears of it.
+        """The served student for the rollouts of one step, after a hand-over if one is due.
 
-        Raises DataError where the first hand-over of a launch fails, or where the server's
-        log-probs are not those of the weights that it should hold.
+        `note(kind, **facts)` is called for a hand-over. Raises DataError if the first one of a
+        launch fails, or if the server's log-probs are not those of the weights it should hold.
         """
         if self.version < 0 or step % self.settings.refresh_every == 0:
             self._hand_over(student, step=step, note=note)
@@ -127,7 +129,7 @@ class Generator:
         note("handover", step=step, version=step, gap=gap)
 
     def _load_weights(self) -> None:
-        """Have the server load what `publish` wrote."""
+        """Make the server load the weights that `publish` wrote."""
         server = self.settings.server
         if server.handover == "adapter":
             url, body = (
@@ -145,12 +147,12 @@ class Generator:
             {"method": "reload_weights", "timeout": server.timeout_s},
             timeout_s=server.timeout_s,
         )
-        # what it kept was computed with the old weights
+        # its cached prefixes were computed with the old weights
         post(f"{root}/reset_prefix_cache", {}, timeout_s=server.timeout_s)
 
     def _checked_gap(self, student: Student) -> float:
-        """Mean distance, in nats, between the server's log-probs of a few tokens that it samples
-        and the trainer's."""
+        """The mean distance, in nats, between the server's and the trainer's log-probs of a few
+        tokens that the server samples."""
         server = self.settings.server
         prompt = GenerationRequest(ids=_PROBE, max_tokens=_PROBE_TOKENS, seed=0)
         (completion,) = self._model().complete(
@@ -177,8 +179,8 @@ class Generator:
 
 
 def publish(student: Student, folder: Path) -> None:
-    """Write the student into a folder that a server loads; each file is replaced whole, so that
-    none is ever half there.
+    """Write the student into a folder that a server loads; each file is replaced as a whole, so
+    that the server never sees half of one.
 
     Example: publish(student, Path("served")) -> served/config.json, served/model.safetensors,
     served/tokenizer.json ...

@@ -161,7 +161,8 @@ def _check_sources(
     live: RolloutSource | None,
     forked: Forked | None,
 ) -> None:
-    """Raise if there is nothing to train on, or if a channel is on that only rollouts could feed."""
+    """Raise if there is nothing to train on, or if a channel is on that only rollouts could
+    feed."""
     if config.train.fork != (forked is not None):
         raise ConfigError(
             "train.fork and its producer must be given together",

@@ -1,16 +1,16 @@
 """The reference's log-probs of the pairs (dpo, dpo_norm, ipo): scored once, before the first step,
 and kept on disk by the model's hash.
 
-    kept_reference = keep_reference(trainer, pairs, folder=work / "reference")  # None = not on disk
-    pairs = kept_reference.with_reference(pairs_of_a_step)          # no forward of the start is needed
+    kept_reference = keep_reference(trainer, pairs, folder=folder)  # None = not on disk
+    pairs = kept_reference.with_reference(pairs_of_a_step)          # no forward of the start
 
 The reference is the student as it was at the start, so nothing about it changes during a run, nor
 from one run to the next on the same weights. A pair is scored by itself, in the layout of the run:
 its log-probs do not depend on what else shares its forward, and those of the file equal those
-computed again bit for bit. That holds for the same weights, model, layout, kind of device and number
-of threads, so the file is named by a hash of these; within it a pair is named by a hash of its ids.
-A pair of other weights, or one that is encoded differently, is not found, and is scored; so is every
-pair if the file cannot be read. The run's first event counts the pairs of both kinds.
+computed again bit for bit. That holds for the same weights, model, layout, kind of device and
+number of threads, so the file is named by a hash of these; within it a pair is named by a hash of
+its ids. A pair of other weights, or one that is encoded differently, is not found, and is scored;
+so is every pair if the file cannot be read. The run's first event counts the pairs of both kinds.
 
 With the log-probs known, no copy of the start's weights is kept for them, and a step has no forward
 for them.

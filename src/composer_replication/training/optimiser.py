@@ -22,7 +22,8 @@ BETAS = (0.9, 0.95)
 
 
 def learning_rate(settings: TrainSettings, step: int) -> float:
-    """The rate of `step` (from 0): up over warmup_steps, then linearly down to 0 after the last step.
+    """The rate of `step` (from 0): up over warmup_steps, then linearly down to 0 after the last
+    step.
 
     >>> s = TrainSettings(steps=10, warmup_steps=2, learning_rate=1.0)
     >>> [round(learning_rate(s, step), 3) for step in (0, 1, 2, 6, 9)]
@@ -56,8 +57,8 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class GradientClip:
-    """Shortens a gradient that is longer than `ratio` times the running mean of the norms before it,
-    or than `max_norm`; 0 = off.
+    """Shortens a gradient that is longer than `ratio` times the running mean of the norms before
+    it, or than `max_norm`; 0 = off.
 
     The mean is over about ten steps. A clipped step counts with its clipped norm, so one outlier
     does not let the next one pass. The first step has nothing to be compared with.

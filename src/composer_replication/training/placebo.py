@@ -1,15 +1,16 @@
-"""Controls: each takes the information out of one signal; steps, rollouts and most sites stay what
-they are (`train.placebo`).
+"""The controls of `train.placebo`: each removes the information from one signal, and leaves steps,
+rollouts and most sites as they are.
 
-    shuffled_hints     each site gets the hint of another site          neutral_hints    a text that says nothing, as long as the hint
+    shuffled_hints     each site gets the hint of another site
+    neutral_hints      each site gets a text without information, as long as its hint
     permuted_rewards   the rewards of a group go to another group, in random order
-    random_rewards     a coin per rollout, heads with p = 0.3
-    swapped_pairs      chosen and rejected change places with p = 1/2, fixed for the run; anchors stay
+    random_rewards     each reward is 1 with p = 0.3, else 0
+    swapped_pairs      chosen and rejected are swapped with p = 1/2, fixed for the run; anchors stay
 
 Hints are changed before they are rendered, so a placebo's view goes through the same alignment as a
-true one. Views of imported examples are rendered already: there the inserted ids change places
-among views, and each is still an insertion and nothing else. All are pure functions of their
-arguments and a seed.
+true one. Views of imported examples are rendered already: their inserted ids are exchanged, and
+each view is still an insertion and nothing else. All are pure functions of their arguments and a
+seed.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from composer_replication.evaluation.hint_lift import shuffled_views as donors_o
 from composer_replication.tokens.example import HintView, PreferencePair, TrainingExample
 
 RANDOM_REWARD_P = 0.3
-"""How often random rewards are 1: about where the workshop's student stands, so that groups are as
-often flat as with true ones."""
+"""The share of random rewards that are 1: about the success of the demo's student, so that groups
+are flat as often as with true rewards."""
 SWAP_P = 0.5
 _NOTHING = (
     "Please go on with your work and take all the time you need as it is a good day and there is no"
@@ -42,8 +43,7 @@ _FILLERS = (".", " so", " a", "!", " it", ",")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nulled:
-    """Hints of a placebo, and how many sites had to be left out because no other text was there for
-    them."""
+    """The hints of a placebo, and how many sites were left out for want of another text."""
 
     hints: tuple[Hint, ...]
     dropped: int
@@ -57,11 +57,10 @@ def null_hints(
     count: Callable[[str], int],
     seed: int,
 ) -> Nulled:
-    """The hints as `train.placebo` wants them; `groups` names the task of each site, `count` the
-    tokens of a text.
+    """The hints under the placebos `how`; the same hints if none of these is about hints.
 
-    Without a placebo for hints they come back as they are. Raises ConfigError where both placebos
-    are asked for.
+    `groups` maps a site to its task, `count` counts the tokens of a text. Raises ConfigError if
+    both placebos for hints are on.
     """
     if {"shuffled_hints", "neutral_hints"} <= set(how):
         raise ConfigError(
@@ -77,8 +76,8 @@ def null_hints(
 
 
 def shuffle_hints(hints: Sequence[Hint], *, groups: Mapping[str, str], seed: int) -> Nulled:
-    """Each site gets the text of another site's hint: of another kind and another task where there
-    is one, never its own text.
+    """Each site gets the text of another site's hint, of another kind and task if there is one, and
+    never its own text.
 
     Example: [Hint(site_id="a", text="use cat"), Hint(site_id="b", text="take path")] -> a gets
     "take path", b gets "use cat"
@@ -94,8 +93,8 @@ def shuffle_hints(hints: Sequence[Hint], *, groups: Mapping[str, str], seed: int
 
 
 def neutralise_hints(hints: Sequence[Hint], *, count: Callable[[str], int]) -> Nulled:
-    """Each site gets words that say nothing, of the same number of tokens as its hint, or one more
-    or less."""
+    """Each site gets words without information, as many tokens as its hint has, or one more or
+    less."""
     texts = [neutral_text(count(h.text), count=count) for h in hints]
     neutral = [
         dataclasses.replace(h, text=text, writer="placebo")
@@ -106,7 +105,7 @@ def neutralise_hints(hints: Sequence[Hint], *, count: Callable[[str], int]) -> N
 
 
 def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
-    """Words that say nothing about any task, `num_tokens` long to within one token; None where the
+    """Words without information on any task, `num_tokens` long to within one token; None if the
     tokenizer allows none.
 
     >>> neutral_text(4, count=lambda text: len(text.split()))
@@ -133,10 +132,10 @@ def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
 def null_rewards(
     groups: Sequence[Sequence[float]], *, how: Sequence[str], seed: int
 ) -> list[tuple[float, ...]]:
-    """The rewards of a step's groups, in their order, as `train.placebo` wants them.
+    """The rewards of a step's groups, in their order, under the placebos `how`.
 
     Permuted rewards change places as whole groups and then within their new group, so as many
-    groups are flat as before and about as many tokens are trained; thrown among all rollouts they
+    groups are flat as before and about as many tokens are trained. A permutation over all rollouts
     would make nearly every group uneven.
     """
     rng = random.Random(seed)
@@ -154,8 +153,10 @@ def null_rewards(
 
 
 def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[PreferencePair, ...]:
-    """Each pair with its sides changed with p = 1/2, decided by its name and the seed: the same in
-    every step and after a resume."""
+    """The pairs, each with its sides swapped with p = 1/2.
+
+    The pair's name and the seed decide: the same in every step and after a resume.
+    """
 
     def swapped(pair: PreferencePair) -> bool:
         return random.Random(stage_seed(seed, f"swap:{pair.id}")).random() < SWAP_P
@@ -171,8 +172,8 @@ def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[Preferenc
 
 
 def shuffle_views(examples: Sequence[TrainingExample], *, seed: int) -> list[TrainingExample]:
-    """Examples whose hint views carry each other's inserted ids; a view for which only its own are
-    left is taken away."""
+    """Examples whose hint views have exchanged their inserted ids; a view without a donor is left
+    out."""
     views = [(e, v) for e in examples for v in e.hints]
     donors = donors_of_views([v for _, v in views], [e.session_id for e, _ in views], seed=seed)
     donor_ids = iter([None if d is None else views[d][1].hint_ids for d in donors])
@@ -196,12 +197,12 @@ def null_data(
     seed: int,
     imported: bool = True,
 ) -> tuple[list[TrainingExample], list[PreferencePair]]:
-    """What was imported, with the placebos that apply to it; without one, the very same items.
+    """Imported examples and pairs under the placebos that apply to them; without one, the same
+    items.
 
-    `imported` says whether imported examples are trained at all: beside live rollouts they may only
-    bring their anchors.
-    Raises ConfigError for neutral hints in trained views that are built already: their text is not
-    there to be measured and replaced.
+    `imported` is False if imported examples are not trained on: beside live rollouts they may only
+    provide anchors. Raises ConfigError for neutral hints in views that are built already, because
+    their text is not there to be measured and replaced.
     """
     examples, pairs = list(examples), list(pairs)
     if (

@@ -55,9 +55,9 @@ def forward_sizes(
 ) -> Iterator[tuple[int, str]]:
     """The number of tokens that each item needs in one forward, and the item's name.
 
-    Micro-batches are cut by these sizes. An example needs its row, a hint view its teacher row (hint
-    and ids up to the target's end). A pair needs two rows of its longer side in the layout "rows",
-    its prefix and both sides in a tree.
+    Micro-batches are cut by these sizes. An example needs its row, a hint view its teacher row
+    (hint and ids up to the target's end). A pair needs two rows of its longer side in the layout
+    "rows", its prefix and both sides in a tree.
     """
     for e in examples:
         yield len(e.ids), f"example {e.id}"

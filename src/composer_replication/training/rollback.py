@@ -1,12 +1,13 @@
 """The health of a live policy in the loop: measure it, warn, and if a rule is broken put the last
 good weights back and stop.
 
-    rollback = Rollback.of(trainer, live=live, run_logger=run_logger)   # before the first step: KL is measured from the start weights
-    metrics = rollback.look(live_step, step=3)                          # before the update; raises StoppedError after the weights were put back
-    metrics = rollback.judge(live_step, steps=4, last=False)            # after the update, for the checkpoint that is about to be written
+    rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
+    metrics = rollback.look(live_step, step=3)                  # before the update
+    metrics = rollback.judge(live_step, steps=4, last=False)    # after it, before a checkpoint
     rollback.health.good
 
-The rules are in training/health.py; this file only measures and restores.
+It is made before the first step: KL is measured from the start weights. The rules are in
+training/health.py; this file only measures and restores.
 """
 
 from __future__ import annotations

@@ -3,10 +3,13 @@ their sum, one update.
 
 A step, top to bottom:
     score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
-    measure    each channel's mean is walked back to the final hidden states that predict its tokens: there its gradient's norm is taken
-    add        total = sum of weight * mean / running mean norm; one backward of the trunk; summed over ranks; outliers clipped; step
-    follow     a teacher that is a slow average moves towards the student, and TAID's mixture towards the teacher
-    report     status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
+    measure    the backward of each channel's mean ends at the final hidden states that predict its
+               tokens: there its gradient's norm is taken
+    add        total = sum of weight * mean / running mean norm; one backward of the trunk; the sum
+               over ranks; outliers are clipped; the optimiser's step
+    follow     a slow average moves towards the student, and TAID's mixture towards the teacher
+    report     status, tokens, loss and gradient norm per channel; a warning at once, a stop after
+               train.starved_steps bad steps
 
 A step without any gradient (every group flat, no site, no pair) moves nothing: not the optimiser's
 moments either. Results do not depend on padding, on train.micro_tokens, or on the number of ranks

@@ -128,14 +128,15 @@ def token_table(
     max_tokens: int,
     device: Any,
 ) -> list[dict[str, Any]]:
-    """Per watched site, for each token: its text, log-prob under the student (no hint) and the
-    teacher (with hint), their divergence.
+    """Each watched site's tokens: text, log-prob under the student (without the hint) and under the
+    teacher (with it), and their divergence.
 
-    `CHUNK` targets at a time: about a dozen matrices of (CHUNK, V) are the most that is held,
-    however long a message is. The divergence is that of the settings over the whole vocabulary,
-    kl(student, teacher) if it is none of the three plain ones (TAID, the gates); `measure` names it.
-    Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5, 9], "texts": ["re", "ad"],
-    "student": [-2.1, -0.3], "teacher": [-4.0, -0.2], "divergence": [0.4, 0.01], "measure": "jsd"}
+    The logits of `CHUNK` targets are computed at a time, so at most about a dozen matrices of
+    (CHUNK, V) are in memory, however long a message is. The divergence is that of the settings over
+    the whole vocabulary, kl(student, teacher) if it is none of the three plain ones (TAID, the
+    gates); `measure` names it. Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5,
+    9], "texts": ["re", "ad"], "student": [-2.1, -0.3], "teacher": [-4.0, -0.2], "divergence": [0.4,
+    0.01], "measure": "jsd"}
     """
     table: list[dict[str, Any]] = []
     measure = plain_divergence(hint_settings)
@@ -145,33 +146,33 @@ def token_table(
         def predictors(reference: Reference, rows: Rows, targets: Targets) -> Tensor:
             return reference.predictors(rows, targets, max_tokens=max_tokens)
 
-        ours_ND = predictors(student, batch.student, batch.hint_student)
-        theirs_KND = [
+        student_ND = predictors(student, batch.student, batch.hint_student)
+        teachers_KND = [
             predictors(teacher, batch.teacher, batch.hint_teacher) for teacher in teachers
         ]
         numbers: dict[str, list[float]] = {"student": [], "teacher": [], "divergence": []}
         for first in range(0, len(batch.hint_student), CHUNK):
             part = slice(first, first + CHUNK)
             ids_C = batch.hint_student.ids_N[part]
-            ours_CV = student.project(ours_ND[part])
-            theirs_CV = mixed_teacher(
+            student_CV = student.project(student_ND[part])
+            teacher_CV = mixed_teacher(
                 hint_settings,
                 [
                     t.project(hidden_ND[part])
-                    for t, hidden_ND in zip(teachers, theirs_KND, strict=True)
+                    for t, hidden_ND in zip(teachers, teachers_KND, strict=True)
                 ],
             )
             with torch.no_grad():
                 divergence_C = hint_divergence(
-                    ours_CV,
-                    theirs_CV,
+                    student_CV,
+                    teacher_CV,
                     divergence=measure,
                     beta=hint_settings.beta,
                     temperature=hint_settings.temperature,
                 )
             values = {
-                "student": token_logprobs(ours_CV, ids_C),
-                "teacher": token_logprobs(theirs_CV, ids_C),
+                "student": token_logprobs(student_CV, ids_C),
+                "teacher": token_logprobs(teacher_CV, ids_C),
                 "divergence": divergence_C,
             }
             for name, values_C in values.items():
