@@ -131,20 +131,14 @@ def open_training(
     )
     with run_logger.attempt():
         kept_reference = _score_reference(trainer, sampler, folder=reference_folder)
-        first_step = 0
-        if resume:
-            first_step = checkpoints.resume(resume_step, accept_changes=accept_changes)
-        run_logger.event(
-            "start",
-            step=first_step,
-            ranks=accelerator.num_processes,
-            examples=len(data.imported_examples),
-            pairs=len(data.imported_pairs),
-            **_layout_facts(trainer, data),
-            **({} if kept_reference is None else kept_reference.facts),
+        first_step = _begin(
+            checkpoints,
+            data,
+            kept_reference,
+            resume=resume,
+            resume_step=resume_step,
+            accept_changes=accept_changes,
         )
-        if rollback is not None and first_step == 0:
-            checkpoints.save(0)
         yield TrainSetup(
             config=config,
             data=data,
@@ -177,6 +171,35 @@ def _score_reference(
     kept_reference = keep_reference(trainer, pairs, folder=folder)
     del trainer.models.references["preference"]
     return kept_reference
+
+
+def _begin(
+    checkpoints: CheckpointManager,
+    data: TrainingData,
+    kept_reference: KeptReference | None,
+    *,
+    resume: bool,
+    resume_step: int | None,
+    accept_changes: bool,
+) -> int:
+    """Load the checkpoint that the launch resumes from, and write the event "start"; returns the
+    number of steps that were taken before."""
+    first_step = 0
+    if resume:
+        first_step = checkpoints.resume(resume_step, accept_changes=accept_changes)
+    trainer = checkpoints.trainer
+    checkpoints.run_logger.event(
+        "start",
+        step=first_step,
+        ranks=trainer.accelerator.num_processes,
+        examples=len(data.imported_examples),
+        pairs=len(data.imported_pairs),
+        **_layout_facts(trainer, data),
+        **({} if kept_reference is None else kept_reference.facts),
+    )
+    if checkpoints.rollback is not None and first_step == 0:
+        checkpoints.save(0)
+    return first_step
 
 
 def _layout_facts(trainer: Trainer, data: TrainingData) -> dict[str, Any]:
