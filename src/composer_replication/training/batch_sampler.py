@@ -128,16 +128,16 @@ def draw_items(
     >>> sorted(draws[0] + draws[1])
     ['a', 'b', 'c', 'd']
     """
-    found: list[Item] = []
+    items_drawn: list[Item] = []
     start, end = per_step * step, per_step * (step + 1)
     while items and start < end:
         epoch, offset = divmod(start, len(items))
         order = list(range(len(items)))
         random.Random(stage_seed(seed, f"{stratum}:{epoch}")).shuffle(order)
         taken = order[offset : offset + end - start]
-        found += [items[i] for i in taken]
+        items_drawn += [items[i] for i in taken]
         start += len(taken)
-    return found
+    return items_drawn
 
 
 def homes_of(

@@ -213,10 +213,10 @@ def read_state(folder: Path) -> dict[str, Any]:
     without it."""
     state = read_trainer(folder)
     if state.get("schema") not in (SCHEMA, UNSEALED):
-        what = (
+        problem = (
             f"checkpoint schema {state.get('schema')!r}, this version reads {UNSEALED} and {SCHEMA}"
         )
-        raise DataError(what, where=str(folder / TRAINER), fix="start a new run")
+        raise DataError(problem, where=str(folder / TRAINER), fix="start a new run")
     return state
 
 
@@ -227,9 +227,9 @@ def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optim
     for key, value in read_tensors(folder / OPTIMISER).items():
         name, slot = key.rsplit("/", 1)
         if name not in parameters or (slot != "step" and value.shape != parameters[name].shape):
-            what = f"the optimiser state is of another model: {name} does not fit"
+            problem = f"the optimiser state is of another model: {name} does not fit"
             raise DataError(
-                what, where=str(folder / OPTIMISER), fix="resume with the run's own student"
+                problem, where=str(folder / OPTIMISER), fix="resume with the run's own student"
             )
         # AdamW keeps its step count on the CPU
         optimiser.state[parameters[name]][slot] = (

@@ -96,12 +96,12 @@ class Forked:
             self.config.train.micro_tokens,
         )
         if needed_tokens > max_tokens:
-            what = (
+            problem = (
                 f"a message of {self.config.rollouts.max_new_tokens} tokens at {name} needs"
                 f" {needed_tokens} in one forward, it holds {max_tokens}"
             )
             raise ConfigError(
-                what,
+                problem,
                 where="train.micro_tokens",
                 fix=f"set train.micro_tokens = {needed_tokens}, or lower rollouts.max_new_tokens",
             )
@@ -155,20 +155,20 @@ class Forked:
         session = self.sessions.get(example.session_id)
         site, *others = [self.sites[name] for name in view.site_ids if name in self.sites] or [None]
         if session is None or site is None or 1 + len(others) != len(view.site_ids):
-            what = (
+            problem = (
                 f"the {'session' if session is None else 'site'} of {view.site_id} is not among"
                 " those given"
             )
-            raise DataError(what, where=example.id, fix="run again: recompose build")
+            raise DataError(problem, where=example.id, fix="run again: recompose build")
         message = next(
             (span for span in example.turns if span.body[0] <= view.span[0] < span.body[1]), None
         )
         if message is None or message.turn != site.turn:
-            what = (
+            problem = (
                 f"the example's target is turn {message.turn if message else '-'}, the site is turn"
                 f" {site.turn}"
             )
-            raise SiteError(what, where=site.id, fix="run again: recompose build")
+            raise SiteError(problem, where=site.id, fix="run again: recompose build")
         if session.id not in tools:
             tools[session.id] = ToolFacts.of(session)
         above = example.turns[: example.turns.index(message)]

@@ -66,9 +66,9 @@ class Generator:
         if settings.generator == "local":
             return None
         if ranks > 1:
-            what = "several ranks would each get other messages from a server"
+            problem = "several ranks would each get other messages from a server"
             raise ConfigError(
-                what,
+                problem,
                 where="rollouts.generator",
                 fix="train on one rank, or set rollouts.generator = local",
             )
@@ -115,14 +115,14 @@ class Generator:
             publish(student, Path(server.weights_dir))
             self._load_weights()
         except (OSError, http.client.HTTPException) as error:
-            what = f"the server did not take the weights: {type(error).__name__}: {error}"
+            problem = f"the server did not take the weights: {type(error).__name__}: {error}"
             if self.version < 0:
                 fix = (
                     "start it as `recompose train --help` and training/generator.py say, and resume"
                     " the run"
                 )
-                raise DataError(what, where=server.url, fix=fix) from error
-            note("handover_failed", step=step, version=self.version, reason=what)
+                raise DataError(problem, where=server.url, fix=fix) from error
+            note("handover_failed", step=step, version=self.version, reason=problem)
             return
         gap = self._checked_gap(student)
         self.version = step

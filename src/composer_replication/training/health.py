@@ -139,11 +139,11 @@ class Health:
         """Raise StoppedError (exit code 3) for a channel that was starved, dead or all clipped for
         `max_bad_steps` steps in a row."""
         if self.clipped_steps >= self.max_bad_steps:
-            what = (
+            problem = (
                 f"channel hint at step {step}, {self.clipped_steps} steps in a row:"
                 f" {_CLIPPED['reason']}"
             )
-            raise StoppedError(what, where="clipped", fix=_CLIPPED["fix"])
+            raise StoppedError(problem, where="clipped", fix=_CLIPPED["fix"])
         for name in CHANNELS:
             if self.bad_steps[name] >= self.max_bad_steps:
                 status = statuses[name]

@@ -91,7 +91,7 @@ def train(
             # 1. Draw imported examples and pairs: a function of seed and step, so nothing to save.
             examples_drawn, pairs_drawn = setup.draw(step)
             # 2. Roll out with the weights before the update: they are judged by these rollouts too.
-            live_step = play(setup, step=step)
+            live_step = roll_out(setup, step=step)
             fork_step = write_forks(setup, step=step)
             # 3. Step: every channel's loss on the inputs, one backward, one update.
             inputs = StepInputs.of(
@@ -106,13 +106,13 @@ def train(
             _probe_after(setup, steps=step + 1)
             if _is_checkpoint(config, steps=step + 1):
                 # 4. Judge the new weights: the checkpoint says whether they are good.
-                health_metrics = judge(setup, live_step, steps=step + 1)
+                health_metrics = judge_weights(setup, live_step, steps=step + 1)
                 # 5. Save.
                 setup.checkpoints.save(step + 1, health_metrics=health_metrics)
     return _result(run, steps=config.train.steps, metrics=metrics)
 
 
-def play(setup: TrainSetup, *, step: int) -> LiveStep | None:
+def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
     """The step's rollouts, looked at before anything is trained on them; None without an
     environment.
 
@@ -157,7 +157,9 @@ def write_forks(setup: TrainSetup, *, step: int) -> ForkStep | None:
     return fork_step
 
 
-def judge(setup: TrainSetup, live_step: LiveStep | None, *, steps: int) -> Mapping[str, float]:
+def judge_weights(
+    setup: TrainSetup, live_step: LiveStep | None, *, steps: int
+) -> Mapping[str, float]:
     """The health of the weights after `steps` steps, measured on the last rollouts; {} without
     any. Raises StoppedError if they break a rule."""
     if setup.rollback is None or live_step is None:

@@ -70,8 +70,8 @@ class TrainSetup:
     def draw(self, step: int) -> tuple[list[TrainingExample], list[PreferencePair]]:
         """The imported examples of a step, and its pairs with the reference's log-probs."""
         examples, pairs = self.sampler.step(step)
-        kept = self.kept_reference
-        return examples, pairs if kept is None else kept.with_reference(pairs)
+        kept_reference = self.kept_reference
+        return examples, pairs if kept_reference is None else kept_reference.with_reference(pairs)
 
 
 @contextmanager
