@@ -109,6 +109,7 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
     from composer_replication.rollouts.sampling import Sampling
     from composer_replication.tokens.hf import load_tokenizer
     from composer_replication.tokens.renderer import Renderer
+    from composer_replication.training.inputs import StepInputs
     from composer_replication.training.live import example_of, group_advantages
     from composer_replication.training.state import make_trainer
     from composer_replication.training.step import train_step
@@ -152,7 +153,9 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
         ]
         clock.lap("play")
         train_step(
-            trainer, [e for e in examples if e.actions], [], step=step, num_rollouts=len(examples)
+            trainer,
+            StepInputs([e for e in examples if e.actions], [], num_rollouts=len(examples)),
+            step=step,
         )
         clock.lap("train")
         if step == 0:

@@ -166,10 +166,10 @@ def trainer_for(
     )
     student = Student(name="bench", model=model, tokenizer=NoTokenizer())
     trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=not on_cuda(model)))
-    if "preference" in trainer.references:
+    if "preference" in trainer.models.references:
         torch.manual_seed(1)
         with torch.no_grad():
-            for parameter in trainer.references["preference"].model.parameters():
+            for parameter in trainer.models.references["preference"].model.parameters():
                 parameter.add_(0.002 * torch.randn_like(parameter))
     return trainer
 
@@ -236,7 +236,9 @@ def separate(model: Any, example: TrainingExample, pairs: list[PreferencePair]) 
 def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
     """Logits of all positions of everything, divergence on every position and masked, pairs and
     teacher views in padded rows."""
-    reference = trainer_for(model, layout="rows", micro_tokens=8192).references["preference"].model
+    reference = (
+        trainer_for(model, layout="rows", micro_tokens=8192).models.references["preference"].model
+    )
     batch, counts = collate([example], pairs, pad_id=0), count([example], pairs)
 
     def sides(logits_BTV: Tensor) -> Tensor:
@@ -358,7 +360,9 @@ def trl(
     from trl.trainer.grpo_trainer import GRPOTrainer
     from trl.trainer.utils import add_fused_lm_head
 
-    reference = trainer_for(model, layout="rows", micro_tokens=8192).references["preference"].model
+    reference = (
+        trainer_for(model, layout="rows", micro_tokens=8192).models.references["preference"].model
+    )
     add_fused_lm_head(reference)
     plain, forwards = model.forward, []
     # what GRPOTrainer and DPOTrainer ask of the head

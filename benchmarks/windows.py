@@ -79,7 +79,7 @@ def measure(
     for example in (item for item in items if isinstance(item, TrainingExample)):
         counts["examples"] += 1
         counts["tokens"] += len(example.ids)
-        counts["trained_messages"] += len(example.trained)
+        counts["trained_messages"] += len(example.lm_spans)
         for view in example.hints:
             session = by_id[example.session_id]
             turn = site_of[view.site_id].turn

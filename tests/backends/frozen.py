@@ -32,6 +32,7 @@ from composer_replication.tokens.example import (
     SampledMessage,
     TrainingExample,
 )
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.state import make_trainer
 from composer_replication.training.step import accumulate, step_counts
 
@@ -154,7 +155,7 @@ def reference(
     trainer = make_trainer(config, student=student, accelerator=Accelerator(cpu=True))
     move(student.model)
     rows = [_acted(student.model, row) for row in range(GROUPS * GROUP_SIZE)]
-    counts = step_counts(rows, pairs(), num_rollouts=len(rows))
+    counts = step_counts(StepInputs(rows, pairs(), num_rollouts=len(rows)))
     found = accumulate(
         trainer,
         micro_batches(rows, pairs(), micro_tokens=8192),

@@ -68,7 +68,7 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
     """With live rollouts and no weight of lm_ce, of imported examples only the anchors are
     trained."""
     views = (SimpleNamespace(target_ids=(1, 2, 3)),)
-    example = SimpleNamespace(actions=(), trained=((0, 4),), hints=views, anchored=())
+    example = SimpleNamespace(actions=(), lm_spans=((0, 4),), hints=views, anchored=())
     data: Any = SimpleNamespace(examples=(example,), pairs=())
     for rollouts, weight, units, told in (
         ({"env": "workshop"}, 0, 0, "hint 1.0 0 imported at most 32 sites a step of rollouts"),

@@ -99,7 +99,7 @@ def test_mistakes_of_a_rollout_are_found_hinted_and_built(family: str, fixture: 
         sampled = session.turns[turn].sampled
         assert sampled is not None and view.target_ids == sampled.ids
         assert example.student_ids(view) == rollout.ids[: view.span[1]]
-    trained = [rollout.ids[a:b] for a, b in example.trained]
+    trained = [rollout.ids[a:b] for a, b in example.lm_spans]
     # no message that holds a mistake
     assert trained == [t.sampled.ids for t in session.turns[8:] if t.sampled]
     assert example.ids[: len(rollout.ids)] == rollout.ids

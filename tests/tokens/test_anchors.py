@@ -60,7 +60,7 @@ def test_the_body_of_an_anchored_message_is_held_and_nothing_beside_it() -> None
     for turn, span in zip((a, b), example.anchored, strict=True):
         prefix, body = render.reply(session.turns[:turn], session.turns[turn])
         assert example.ids[: span[1]] == prefix + body and span[0] == len(prefix)
-        assert span in example.trained  # lm_ce and the preference channel are weighed apart
+        assert span in example.lm_spans  # lm_ce and the preference channel are weighed apart
 
 
 def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:

@@ -58,7 +58,7 @@ def test_what_is_written_is_read_back_and_counted(written: tuple[Path, BuildRepo
     assert report.tokens == sum(len(e.ids) for e in data.examples) and report.longest == max(
         len(e.ids) for e in data.examples
     )
-    assert report.trained_tokens == sum(b - a for e in data.examples for a, b in e.trained)
+    assert report.trained_tokens == sum(b - a for e in data.examples for a, b in e.lm_spans)
     assert report.target_tokens == sum(len(v.target_ids) for e in data.examples for v in e.hints)
     assert report.views_by_kind == {"file_missing": 1} and report.views_by_rendering == {
         "message": 1

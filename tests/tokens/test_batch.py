@@ -36,10 +36,10 @@ FIRST = TrainingExample(
     id="a",
     session_id="s",
     ids=IDS,
-    trained=((1, 3), (7, 9)),
+    lm_spans=((1, 3), (7, 9)),
     hints=(view(IDS, 3, (4, 6), (90, 91)), view(IDS, 4, (4, 6), (92,), "s:2:c")),
 )
-SECOND = TrainingExample(id="b", session_id="t", ids=(20, 21, 22, 23), trained=((2, 4),))
+SECOND = TrainingExample(id="b", session_id="t", ids=(20, 21, 22, 23), lm_spans=((2, 4),))
 PAIR = PreferencePair(
     id="p", session_id="s", prefix_ids=(30, 31), chosen_ids=(32, 33, 34), rejected_ids=(35,)
 )
@@ -95,7 +95,7 @@ def test_the_size_of_a_view_is_that_of_its_target_not_of_what_stands_between_its
     batch = collate(
         [
             dataclasses.replace(
-                FIRST, trained=(), hints=(parts, view(IDS, 4, (4, 6), (92,), "s:2:c"))
+                FIRST, lm_spans=(), hints=(parts, view(IDS, 4, (4, 6), (92,), "s:2:c"))
             )
         ],
         pad_id=0,
@@ -120,13 +120,13 @@ def test_actions_and_anchors_of_a_worked_example() -> None:
     )
     one = dataclasses.replace(
         FIRST,
-        trained=(),
+        lm_spans=(),
         actions=(*acts, SampledMessage(span=(8, 9), logprobs=(-4.0,), advantage=-1.5)),
         anchored=((6, 8),),
     )
     two = dataclasses.replace(
         SECOND,
-        trained=(),
+        lm_spans=(),
         actions=(SampledMessage(span=(2, 4), logprobs=(-1.0, -1.0), advantage=0.0),),
         anchored=((1, 2),),
     )
@@ -222,7 +222,7 @@ def test_micro_batches_hold_everything_once_within_the_limit(
     lengths: list[int], pairs: int, micro_tokens: int
 ) -> None:
     examples = [
-        TrainingExample(id=f"e{i}", session_id="s", ids=tuple(range(n)), trained=((1, n),))
+        TrainingExample(id=f"e{i}", session_id="s", ids=tuple(range(n)), lm_spans=((1, n),))
         for i, n in enumerate(lengths)
     ]
     sides = [

@@ -109,7 +109,7 @@ def skips(items: Sequence[Item]) -> Counter[str]:
 
 def trained_turns(items: Sequence[Item]) -> list[int]:
     """The session's numbers of the turns that lm_ce trains, over all windows."""
-    return [t.turn for e in examples(items) for t in e.turns if t.body in e.trained]
+    return [t.turn for e in examples(items) for t in e.turns if t.body in e.lm_spans]
 
 
 def views(items: Sequence[Item]) -> dict[str, tuple[TrainingExample, HintView]]:
@@ -156,7 +156,7 @@ def test_random_sessions(
             r.call_id in made for n in numbers for r in turns[n].results if r.call_id in known
         )
         assert numbers == sorted(set(numbers)) and numbers[-1] == max(
-            [t.turn for t in example.turns if t.body in example.trained]
+            [t.turn for t in example.turns if t.body in example.lm_spans]
             + [t.turn for v in example.hints for t in example.turns if t.body == v.span]
         )
     for this in hints:
@@ -303,7 +303,7 @@ def test_what_a_model_saw_after_a_compaction_is_its_context() -> None:
     numbers = [t.turn for t in second.turns]
     assert numbers[:4] == [0, 1, 2, at] and not set(range(3, at)) & set(numbers)
     assert "SUMMARY" in text and CLEARED_TEXT in text
-    assert all(t.turn >= at for t in second.turns if t.body in second.trained)
+    assert all(t.turn >= at for t in second.turns if t.body in second.lm_spans)
 
 
 def test_a_message_that_only_calls_is_trained_and_can_be_a_target() -> None:

@@ -25,7 +25,7 @@ STUDENT = (1, 2, 3, 4, 5, 6)
 VIEW = HintView(site_id="s", kind="k", at=2, hint_ids=(9, 9), span=(4, 6), target_ids=(5, 6))
 SPAN = TurnSpan(turn=0, role="user", start=0, end=6, body=(0, 0))
 EXAMPLE = TrainingExample(
-    id="e", session_id="s", ids=(*STUDENT, 7), trained=((1, 3),), hints=(VIEW,), turns=(SPAN,)
+    id="e", session_id="s", ids=(*STUDENT, 7), lm_spans=((1, 3),), hints=(VIEW,), turns=(SPAN,)
 )
 PAIR = PreferencePair(id="p", session_id="s", prefix_ids=(1,), chosen_ids=(2,), rejected_ids=(3, 4))
 
@@ -97,11 +97,11 @@ def test_renderings_that_do_not_end_with_the_target_or_lack_the_hint_are_refused
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"trained": ((0, 2),)}, "has nothing before it"),
-        ({"trained": ((3, 4), (1, 2))}, "out of order"),
-        ({"trained": ((2, 2),)}, "out of order"),
-        ({"trained": ((6, 8),)}, "outside 1-7"),
-        ({"trained": ((3, 5),)}, "lm_ce would train on the mistaken message of s"),
+        ({"lm_spans": ((0, 2),)}, "has nothing before it"),
+        ({"lm_spans": ((3, 4), (1, 2))}, "out of order"),
+        ({"lm_spans": ((2, 2),)}, "out of order"),
+        ({"lm_spans": ((6, 8),)}, "outside 1-7"),
+        ({"lm_spans": ((3, 5),)}, "lm_ce would train on the mistaken message of s"),
         ({"ids": (1, 2, 3, 4, 6, 5, 7)}, "not what stands at 4-6"),
         ({"ids": STUDENT[:5]}, "not what stands at 4-6"),
     ],

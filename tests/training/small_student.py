@@ -101,7 +101,7 @@ def make_example(
         id=f"e{number}",
         session_id=f"s{number}",
         ids=ids,
-        trained=((4, 9),) if lm else (),
+        lm_spans=((4, 9),) if lm else (),
         hints=tuple(views),
     )
 

@@ -16,6 +16,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.tokens.batch import collate, count, micro_batches
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.training.channels import channel_losses
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, train_step
 from tests.training.small_student import (
@@ -65,7 +66,7 @@ def by_hand(
     ce, jsd = [], []
     for e in examples:
         logp = log_softmax(plain_logits(student, e.ids))
-        ce += [-logp[j - 1, e.ids[j]] for a, b in e.trained for j in range(a, b)]
+        ce += [-logp[j - 1, e.ids[j]] for a, b in e.lm_spans for j in range(a, b)]
         for v in e.hints:
             a, b = v.span
             teacher_ids = e.ids[: v.at] + v.hint_ids + e.ids[v.at : b]
@@ -100,7 +101,7 @@ def test_means_equal_plain_forwards_of_single_rows(family: str, layout: str) -> 
     trainer = perturbed(
         start_trainer(make_config(**ALL, layout=layout), make_student(family=family))
     )
-    expected = by_hand(trainer.student.model, small_model(family=family), EXAMPLES, PAIRS)
+    expected = by_hand(trainer.models.student.model, small_model(family=family), EXAMPLES, PAIRS)
     found = accumulate(
         trainer,
         micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000),
@@ -119,7 +120,7 @@ def test_the_settings_reach_the_formulae() -> None:
     }
     trainer = perturbed(start_trainer(make_config(**settings), make_student()))
     how = {"beta": 0.2, "temperature": 3.0, "dpo_beta": 0.7, "smoothing": 0.3}
-    expected = by_hand(trainer.student.model, small_model(), EXAMPLES, PAIRS, **how)
+    expected = by_hand(trainer.models.student.model, small_model(), EXAMPLES, PAIRS, **how)
     found = accumulate(
         trainer,
         micro_batches(EXAMPLES, PAIRS, micro_tokens=10_000),
@@ -135,7 +136,7 @@ def test_the_gradients_are_those_of_those_means(layout: str) -> None:
     """A directional derivative of the by-hand means, per channel, against the accumulated
     gradient."""
     trainer = perturbed(start_trainer(make_config(**ALL, layout=layout), make_student()))
-    model, start = trainer.student.model, small_model()
+    model, start = trainer.models.student.model, small_model()
     torch.manual_seed(0)
     direction = [torch.randn_like(p) for p in trainer.trainable()]
     for name in ("lm_ce", "hint", "preference"):
@@ -178,13 +179,13 @@ def test_the_gradient_is_exactly_zero_off_the_span(channel: str) -> None:
         site_id="s", kind="k", at=9, hint_ids=(5, 6, 7), span=(a, b), target_ids=example.ids[a:b]
     )
     example = dataclasses.replace(
-        example, **({"hints": (view,)} if channel == "hint" else {"trained": ((a, b),)})
+        example, **({"hints": (view,)} if channel == "hint" else {"lm_spans": ((a, b),)})
     )
     embedded: list[torch.Tensor] = []
-    handle = trainer.student.model.get_input_embeddings().register_forward_hook(
+    handle = trainer.models.student.model.get_input_embeddings().register_forward_hook(
         lambda m, i, o: embedded.append(o)
     )
-    losses, hidden = channel_losses(trainer, collate([example], pad_id=0), count([example]))
+    losses, hidden = channel_losses(trainer.models, collate([example], pad_id=0), count([example]))
     handle.remove()
     input_grad, hidden_grad = torch.autograd.grad(losses[0].mean_part(), [embedded[-1], hidden[0]])
     touched = hidden_grad[0].abs().sum(-1) > 0
@@ -216,7 +217,7 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
         "composer_replication.training.hinting.fused_divergence", counted(fused_divergence)
     )
     trainer = start_trainer(make_config(**ALL), make_student())
-    channel_losses(trainer, collate(EXAMPLES, PAIRS, pad_id=0), count(EXAMPLES, PAIRS))
+    channel_losses(trainer.models, collate(EXAMPLES, PAIRS, pad_id=0), count(EXAMPLES, PAIRS))
     assert sorted(rows) == sorted([9, 15, 9, 20, 20])  # teacher, lm_ce, student, reference, policy
 
 
@@ -250,7 +251,7 @@ def test_a_mean_per_micro_batch_would_be_noticed(monkeypatch: pytest.MonkeyPatch
     gradient."""
     examples = [
         make_example(0, length=20),
-        dataclasses.replace(make_example(1, length=40), trained=((2, 30),)),
+        dataclasses.replace(make_example(1, length=40), lm_spans=((2, 30),)),
     ]
     trainer = start_trainer(make_config(), make_student())
     whole = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=100_000)
@@ -292,7 +293,7 @@ def test_pad_equal_to_eos_changes_nothing() -> None:
         id="e",
         session_id="s",
         ids=ids,
-        trained=((1, 3),),
+        lm_spans=((1, 3),),
         hints=(
             HintView(
                 site_id="s", kind="k", at=5, hint_ids=(eos, 12), span=(5, 7), target_ids=ids[5:7]
@@ -304,14 +305,16 @@ def test_pad_equal_to_eos_changes_nothing() -> None:
     for pad in (0, eos, 39):
         student = Student(name="t", model=small_model(), tokenizer=WordTokenizer(pad_token_id=pad))
         trainer = perturbed(start_trainer(make_config(**ALL), student))
-        line = train_step(trainer, batch, PAIRS, step=0)
+        line = train_step(trainer, StepInputs(batch, PAIRS), step=0)
         line.pop("step_s")
         lines.append((line, [p.detach().clone() for p in trainer.trainable()]))
     for line, weights in lines[1:]:
         assert line == lines[0][0]
         assert all(torch.equal(a, b) for a, b in zip(weights, lines[0][1], strict=True))
     trainer = perturbed(start_trainer(make_config(), make_student()))
-    losses, hidden = channel_losses(trainer, collate([example], pad_id=eos), count([example]))
+    losses, hidden = channel_losses(
+        trainer.models, collate([example], pad_id=eos), count([example])
+    )
     grads = [
         torch.autograd.grad(loss.mean_part(), hidden[0], retain_graph=True)[0][0].abs().sum(-1)
         for loss in losses
@@ -324,14 +327,15 @@ def test_pad_equal_to_eos_changes_nothing() -> None:
 
 def test_the_frozen_teacher_has_no_gradient_and_never_moves() -> None:
     trainer = start_trainer(make_config(**ALL), make_student())
-    teacher = trainer.references["hint"].model
+    teacher = trainer.models.references["hint"].model
     assert (
-        teacher is trainer.references["preference"].model and teacher is not trainer.student.model
+        teacher is trainer.models.references["preference"].model
+        and teacher is not trainer.models.student.model
     )
     before = [p.clone() for p in teacher.parameters()]
     start = [p.detach().clone() for p in trainer.trainable()]
     for step in range(3):
-        train_step(trainer, EXAMPLES, PAIRS, step=step)
+        train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=step)
     assert all(p.grad is None and not p.requires_grad for p in teacher.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, teacher.parameters(), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(start, trainer.trainable(), strict=True))
@@ -340,10 +344,12 @@ def test_the_frozen_teacher_has_no_gradient_and_never_moves() -> None:
 def test_the_live_teacher_is_the_student_itself() -> None:
     trainer = perturbed(start_trainer(make_config(hint={"teacher": "live"}), make_student()))
     assert (
-        trainer.references["hint"].model is trainer.student.model
-        and "preference" not in trainer.references
+        trainer.models.references["hint"].model is trainer.models.student.model
+        and "preference" not in trainer.models.references
     )
-    expected = by_hand(trainer.student.model, trainer.student.model, EXAMPLES, [make_pair(0)])
+    expected = by_hand(
+        trainer.models.student.model, trainer.models.student.model, EXAMPLES, [make_pair(0)]
+    )
     found = accumulate(
         trainer, micro_batches(EXAMPLES, [], micro_tokens=999), count(EXAMPLES), scales=None
     )
@@ -367,7 +373,7 @@ def test_a_step_asks_its_teacher_without_dropout_or_gradient(
     trainer = start_trainer(make_config(hint={"teacher": teacher}), make_student(dropout=0.5))
     for seed in (1, 2):
         torch.manual_seed(seed)
-        losses, _ = channel_losses(trainer, collate(EXAMPLES, pad_id=0), count(EXAMPLES))
+        losses, _ = channel_losses(trainer.models, collate(EXAMPLES, pad_id=0), count(EXAMPLES))
     assert (
         torch.equal(seen[0], seen[1])
         and not seen[0].requires_grad
@@ -377,13 +383,13 @@ def test_a_step_asks_its_teacher_without_dropout_or_gradient(
 
 def test_dropout_is_off_in_the_teacher_and_on_in_the_student() -> None:
     trainer = start_trainer(make_config(hint={"teacher": "live"}), make_student(dropout=0.5))
-    model = trainer.student.model
+    model = trainer.models.student.model
     ids_BT = torch.arange(2, 20)[None]
 
     def hidden() -> torch.Tensor:
         return model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
 
-    with trainer.references["hint"].scoring():
+    with trainer.models.references["hint"].scoring():
         assert torch.equal(hidden(), hidden()) and not hidden().requires_grad
     assert model.training and not torch.equal(hidden(), hidden())
     with pytest.raises(ZeroDivisionError), scoring(model):

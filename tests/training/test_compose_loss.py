@@ -60,7 +60,7 @@ def naive(
     ce, ours, theirs = [], [], []
     for example in EXAMPLES:
         own = logits_of(model, example.ids)
-        for a, b in example.trained:
+        for a, b in example.lm_spans:
             ce.append(
                 F.cross_entropy(
                     own[a - 1 : b - 1], torch.tensor(example.ids[a:b]), reduction="none"

@@ -15,6 +15,7 @@ from composer_replication.losses.preference import dpo
 from composer_replication.models.forward import final_hidden, scoring
 from composer_replication.tokens.batch import collate, count
 from composer_replication.training import channels, hinting, pairs
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import train_step
 from tests.training.small_student import (
@@ -60,7 +61,7 @@ def scored(
     monkeypatch.setattr(pairs, "dpo", couple)
     torch.manual_seed(seed)
     batch = collate(EXAMPLES, PAIRS, pad_id=0)
-    losses, _ = channels.channel_losses(trainer, batch, count(EXAMPLES, PAIRS))
+    losses, _ = channels.channel_losses(trainer.models, batch, count(EXAMPLES, PAIRS))
     return seen["teacher"], seen["reference"], [loss.values.detach() for loss in losses]
 
 
@@ -80,7 +81,7 @@ def test_teacher_and_reference_have_none_and_the_student_has(
     )
 
     def own_hidden(ids: tuple[int, ...]) -> Tensor:
-        with trainer.references["hint"].scoring() as model:
+        with trainer.models.references["hint"].scoring() as model:
             return final_hidden(model, torch.tensor([ids]))[0]
 
     places = [(e.teacher_ids(v), e.teacher_span(v)) for e in EXAMPLES for v in e.hints]
@@ -101,9 +102,11 @@ def test_the_student_is_a_plain_forward_in_training_mode() -> None:
     trainer = trainer_with("rows", hint={"weight": 0.0}, preference={"weight": 0.0})
     example = make_example(3, length=24, hints=0)
     torch.manual_seed(7)
-    (loss,), _ = channels.channel_losses(trainer, collate([example], pad_id=0), count([example]))
+    (loss,), _ = channels.channel_losses(
+        trainer.models, collate([example], pad_id=0), count([example])
+    )
     torch.manual_seed(7)
-    logp = log_softmax(plain_logits(trainer.student.model, example.ids))
+    logp = log_softmax(plain_logits(trainer.models.student.model, example.ids))
     assert loss.values.tolist() == pytest.approx(
         [-logp[j - 1, example.ids[j]] for j in range(4, 9)], rel=1e-5
     )
@@ -114,7 +117,7 @@ def test_every_pass_of_a_step_sees_the_same_dropout(layout: str) -> None:
     """A step that also measures each channel over the parameters trains on the very numbers of a
     step that does not."""
     lines = [
-        train_step(trainer_with(layout, grad_every=every), EXAMPLES, PAIRS, step=1)
+        train_step(trainer_with(layout, grad_every=every), StepInputs(EXAMPLES, PAIRS), step=1)
         for every in (1, 2)
     ]
     assert "hint/grad_norm_parameters" in lines[0] and "hint/grad_norm_parameters" not in lines[1]
@@ -127,7 +130,7 @@ def test_every_pass_of_a_step_sees_the_same_dropout(layout: str) -> None:
         "preference/loss",
     ):
         assert lines[0][key] == lines[1][key]
-    other = train_step(trainer_with(layout), EXAMPLES, PAIRS, step=2)
+    other = train_step(trainer_with(layout), StepInputs(EXAMPLES, PAIRS), step=2)
     assert other["lm_ce/loss"] != lines[0]["lm_ce/loss"]
 
 
@@ -168,7 +171,7 @@ def test_another_seed_is_another_dropout_and_the_same_seed_the_same() -> None:
     def first_loss(seed: int) -> float:
         trainer = trainer_with("tree")
         trainer.config = trainer.config.model_copy(update={"seed": seed})
-        return train_step(trainer, EXAMPLES, PAIRS, step=0)["loss"]
+        return train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)["loss"]
 
     assert first_loss(3) == first_loss(3) != first_loss(4)
 

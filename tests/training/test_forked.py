@@ -19,6 +19,7 @@ from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import forked as module
 from composer_replication.training.forked import Forked, without_views
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from tests.rollouts.logged import (
     ERROR,
@@ -77,7 +78,7 @@ def producer(*names: str, kind: str = "unknown_tool", **fields: Any) -> Forked:
 def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hint() -> None:
     (imported,) = examples("s1")
     live = producer("s1")
-    made = live.step(parrot(CAT), live.spots([imported]), step=0)
+    made = live.step(parrot(CAT), live.fork_points([imported]), step=0)
     (example,) = made.examples
     (view,), (old,) = example.hints, imported.hints
     written = tuple(message_ids(renderer(), CAT))
@@ -86,7 +87,7 @@ def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hi
         and example.ids[-len(written) :] == written
     )
     assert (example.origin, view.origin, old.origin) == ("student", "student", "trace")
-    assert example.ids[: view.span[0]] == imported.ids[: old.span[0]] and example.trained == ()
+    assert example.ids[: view.span[0]] == imported.ids[: old.span[0]] and example.lm_spans == ()
     assert (view.at, view.hint_ids, view.kind) == (old.at, old.hint_ids, "unknown_tool")
     text = renderer().codec.decode(list(example.teacher_ids(view)))
     assert "Reminder: available tools" in text and MISTAKE not in text and ERROR not in text
@@ -124,14 +125,14 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
         sessions={"s1": log},
         sites={s.id: s for s in (first, second)},
     )
-    (spot,) = live.spots([item for item in built if isinstance(item, TrainingExample)])
+    (spot,) = live.fork_points([item for item in built if isinstance(item, TrainingExample)])
     made = live.step(parrot(CAT, said(wrong), READ), [spot], step=0)
     assert [fork.checked.outcome for fork in made.forks] == ["same", "same", "ok"] and len(
         made.examples
     ) == 2
     assert all(example.hints[0].site_ids == (first.id, second.id) for example in made.examples)
     with pytest.raises(DataError, match="not among those given"):
-        replace(live, sites={first.id: first}).spots(
+        replace(live, sites={first.id: first}).fork_points(
             [item for item in built if isinstance(item, TrainingExample)]
         )
 
@@ -139,7 +140,7 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
 def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:
     live = producer("s1", fork_samples=4)
     other, silent = said(call("Read", file="a")), said("Nothing.")
-    made = live.step(parrot(READ, CAT, other, silent), live.spots(examples("s1")), step=0)
+    made = live.step(parrot(READ, CAT, other, silent), live.fork_points(examples("s1")), step=0)
     assert [fork.checked.outcome for fork in made.forks] == [
         "ok",
         "same",
@@ -158,7 +159,7 @@ def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() ->
 
 def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
     live = producer("s1", "s2", "s3", fork_sites=2)
-    spots = live.spots(examples("s1", "s2", "s3"))
+    spots = live.fork_points(examples("s1", "s2", "s3"))
     model = tiny(len(renderer().tokenizer))
     steps = [live.step(model, spots, step=step) for step in range(3)]
     drawn = [fork.site.session_id for made in steps for fork in made.forks]
@@ -184,16 +185,16 @@ def test_sessions_that_changed_since_the_build_are_refused() -> None:
     )
     other = replace(live, sessions={"s1": changed})
     with pytest.raises(AlignmentError, match="build again"):
-        other.step(parrot(CAT), other.spots(built), step=0)
+        other.step(parrot(CAT), other.fork_points(built), step=0)
     with pytest.raises(DataError, match="not among those given"):
-        replace(live, sessions={}).spots(built)
+        replace(live, sessions={}).fork_points(built)
     with pytest.raises(SiteError, match="turn 5, the site is turn 3"):
         moved = replace(site(), turn=3)
-        replace(live, sites={site().id: moved}).spots(built)
+        replace(live, sites={site().id: moved}).fork_points(built)
     with pytest.raises(DataError, match="no imported hint view"):
-        live.spots(without_views(built))
+        live.fork_points(without_views(built))
     with pytest.raises(ConfigError, match="in one forward"):
-        producer("s1", micro_tokens=600).spots(built)
+        producer("s1", micro_tokens=600).fork_points(built)
 
 
 def test_a_run_trains_on_forks_alone_and_writes_them_down(
@@ -213,10 +214,10 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
 
     step = loop.train_step
 
-    def spied(trainer: Any, drawn: list[TrainingExample], pairs: Any, **more: Any) -> Any:
-        seen.extend(drawn)
-        assert more["hint_sites"] == 1
-        return step(trainer, drawn, pairs, **more)
+    def spied(trainer: Any, inputs: StepInputs, **options: Any) -> Any:
+        seen.extend(inputs.examples)
+        assert inputs.hint_sites == 1
+        return step(trainer, inputs, **options)
 
     monkeypatch.setattr(loop, "train_step", spied)
     live, built = producer("s1"), examples("s1")
@@ -229,7 +230,7 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
         message_ids(renderer(), CAT)
     )
     # lm_ce goes on with the log's good messages
-    assert [e.trained != () for e in seen].count(True) == 2
+    assert [e.lm_spans != () for e in seen].count(True) == 2
     first, second = run.metrics()
     assert (first["hint/status"], first["hint/tokens"], first["fork/same"]) == (
         "active",

@@ -67,9 +67,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     seen: list[Any] = []
     original = loop_module.train_step
 
-    def noting(trainer: Any, examples: Any, pairs: Any, **how: Any) -> Any:
-        seen.append([e for e in examples if e.origin == "student"])
-        return original(trainer, examples, pairs, **how)
+    def noting(trainer: Any, inputs: Any, **options: Any) -> Any:
+        seen.append([e for e in inputs.examples if e.origin == "student"])
+        return original(trainer, inputs, **options)
 
     monkeypatch.setattr(loop_module, "train_step", noting)
     return seen
@@ -342,7 +342,7 @@ def test_an_adapter_is_handed_over_in_place(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "w")
     with serving(engine) as url:
         settings = config(url, engine.folder, server={"handover": "adapter"}).rollouts
-        Generator(settings=settings)._tell()
+        Generator(settings=settings)._load_weights()
     ((path, body),) = engine.asked
     assert path == "/v1/load_lora_adapter"
     assert body == {"lora_name": "taught", "lora_path": str(engine.folder), "load_inplace": True}

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from composer_replication.core.config.train_settings import TrainSettings
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.optimiser import GradientClip
 from composer_replication.training.step import train_step
 from tests.training.small_student import (
@@ -26,16 +27,16 @@ NUM_STEPS, FADES_AT, SEEN_FROM = 24, 4, 14
 
 
 def moved(plan: list[dict[str, int]], examples: list, **settings: object) -> float:
-    """How far the weights go from step SEEN_FROM on, in a run whose step i is told plan[i]."""
+    """How far the weights go from step SEEN_FROM on, in a run whose step i has the inputs of plan[i]."""
     trainer = start_trainer(
         make_config(steps=1000, warmup_steps=0, grad_every=1000, learning_rate=1e-5, **settings),
         make_student(),
     )
     before: list[torch.Tensor] = []
-    for step, told in enumerate(plan):
+    for step, inputs in enumerate(plan):
         if step == SEEN_FROM:
             before = [p.detach().clone() for p in trainer.trainable()]
-        train_step(trainer, examples, [], step=step, **told)
+        train_step(trainer, StepInputs(examples, [], **inputs), step=step)
     return math.sqrt(
         sum(
             float((p.detach() - b).square().sum())
@@ -71,11 +72,14 @@ def test_flat_groups_make_the_policy_step_smaller() -> None:
 def test_with_default_settings_an_ordinary_step_is_not_clipped_and_an_outlier_is() -> None:
     trainer = start_trainer(make_config(steps=20, balance="none"), make_student())
     examples = [make_example(i) for i in range(4)]
-    lines = [train_step(trainer, examples, [], step=step) for step in range(4)]
+    lines = [train_step(trainer, StepInputs(examples, []), step=step) for step in range(4)]
     assert not any(line["clipped"] for line in lines)
     for parameter in trainer.trainable():  # one wild step: every weight of the model jumps
         parameter.data.mul_(30.0)
-    line, limit = train_step(trainer, examples, [], step=4), 4.0 * trainer.clip.mean.value
+    line, limit = (
+        train_step(trainer, StepInputs(examples, []), step=4),
+        4.0 * trainer.clip.mean.value,
+    )
     assert line["clipped"] and line["grad_norm"] > limit
 
 
@@ -114,5 +118,7 @@ def test_more_sites_than_a_full_step_weigh_no_more_than_a_full_step() -> None:
     scales = []
     for sites in (0, 1, 4, 8):
         trainer = start_trainer(make_config(**HINT_ALONE), make_student())
-        scales.append(train_step(trainer, examples, [], step=0, hint_sites=sites)["hint/scale"])
+        scales.append(
+            train_step(trainer, StepInputs(examples, [], hint_sites=sites), step=0)["hint/scale"]
+        )
     assert scales[1] == scales[0] == scales[2] and scales[3] == pytest.approx(scales[0] / 2)

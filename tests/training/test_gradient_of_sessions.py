@@ -42,7 +42,7 @@ def student_of(family: str, fixture: str) -> Student:
 
 def spans_of(example: TrainingExample, channel: Channel) -> list[tuple[int, int]]:
     """Where the channel's tokens stand in the student's ids."""
-    return list(example.trained) if channel == "lm_ce" else [view.span for view in example.hints]
+    return list(example.lm_spans) if channel == "lm_ce" else [view.span for view in example.hints]
 
 
 @pytest.mark.parametrize("channel", ["lm_ce", "hint"])
@@ -63,7 +63,9 @@ def test_the_gradient_stands_exactly_at_the_spans(
     trainer = perturbed(start_trainer(make_config(**weights), student_of(family, fixture)))
     for example in (item for item in items if isinstance(item, TrainingExample)):
         wanted = sorted(j - 1 for a, b in spans_of(example, channel) for j in range(a, b))
-        losses, hidden = channel_losses(trainer, collate([example], pad_id=0), count([example]))
+        losses, hidden = channel_losses(
+            trainer.models, collate([example], pad_id=0), count([example])
+        )
         if not losses:
             assert not wanted
             continue

@@ -351,7 +351,7 @@ def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
     for layout in LAYOUTS:
         trainer, start = made(layout, hint)
         how = trainer.settings.hint
-        value, gradient = direct(how, formula, trainer.student.model.eval(), start.eval())
+        value, gradient = direct(how, formula, trainer.models.student.model.eval(), start.eval())
         steps, grads = outcome(trainer, (with_only(how), []), {"hint": 1.0})
         assert steps["hint"].loss == pytest.approx(float(value), rel=1e-6, abs=1e-9)
         assert gap(grads, gradient) <= 2e-6
@@ -377,7 +377,7 @@ def test_the_mean_does_not_depend_on_how_a_step_is_cut(mean: str) -> None:
     losses = []
     for share in (wholes[:1], wholes[1:]):  # what each of two ranks scores, by the counts of both
         batch = collate(share, pad_id=0)
-        scored, _ = channel_losses(trainer, batch, count(wholes))
+        scored, _ = channel_losses(trainer.models, batch, count(wholes))
         losses += [loss.mean_part().item() for loss in scored if loss.name == "hint"]
     assert sum(losses) == pytest.approx(found[0][0], rel=1e-6) and all(losses)
     for loss, grads in found[1:]:
@@ -396,20 +396,20 @@ def test_a_long_message_weighs_what_a_short_one_does_and_by_tokens_as_much_as_it
 
 def test_what_is_told_beside_the_loss() -> None:
     trainer, start = made("tree", {"divergence": KL_ST, "token_clip": 0.15, "importance_clip": 1.1})
-    live = trainer.student.model.eval()
+    live = trainer.models.student.model.eval()
     steps, _ = outcome(trainer, (with_only(trainer.settings.hint), []), {"hint": 1.0})
     rows = [
         r | {"teacher": r["right:start"]} for _, _, r in rows_of(live, start.eval(), contrast=False)
     ]
     values = torch.cat([kl_st(r).detach() for r in rows])
     assert (
-        steps["hint"].told["clipped"] == pytest.approx(float((values > 0.15).double().mean()))
-        and 0 < steps["hint"].told["clipped"] < 1
+        steps["hint"].metrics["clipped"] == pytest.approx(float((values > 0.15).double().mean()))
+        and 0 < steps["hint"].metrics["clipped"] < 1
     )
-    assert steps["hint"].told["raw"] == pytest.approx(float(values.mean()), rel=1e-6)
+    assert steps["hint"].metrics["raw"] == pytest.approx(float(values.mean()), rel=1e-6)
     now = torch.cat([token(r, r["student"].log_softmax(-1)).detach() for r in rows])
     then = torch.tensor([x for e in examples() for v in e.hints for x in v.logprobs]).double()
-    assert steps["hint"].told["importance_cut"] == pytest.approx(
+    assert steps["hint"].metrics["importance_cut"] == pytest.approx(
         float(((now - then).exp() > 1.1).double().mean())
     )
 
@@ -467,7 +467,7 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
     for layout in LAYOUTS:
         trainer, start = made(layout, hint)
         how = trainer.settings.hint
-        live = trainer.student.model.eval()
+        live = trainer.models.student.model.eval()
         value, gradient = direct_policy(how, live, start.eval())
         steps, grads = outcome(trainer, (with_only(how), []), {"policy": 1.0})
         assert trainer.weights["hint"] == 0.0 and trainer.weights["policy"] == 1.0
@@ -517,9 +517,9 @@ def test_bounded_credit_is_bounded_in_the_step_and_says_how_often_it_stands_at_i
     assert 0 < steps["hint"].loss <= 0.1 + 1e-12
     values = [
         abs(torch.tensor(1000.0 * x / 0.1).tanh())
-        for x in evidence_of(how, trainer.student.model.eval(), start.eval()).values()
+        for x in evidence_of(how, trainer.models.student.model.eval(), start.eval()).values()
     ]
-    assert steps["hint"].told["bounded"] > 0.5 and max(values) > 0.95
+    assert steps["hint"].metrics["bounded"] > 0.5 and max(values) > 0.95
 
 
 def test_a_convex_combination_shares_one() -> None:

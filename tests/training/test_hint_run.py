@@ -22,6 +22,7 @@ from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl_channels import Scorer
 from composer_replication.training.health import ChannelStep, Health
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from composer_replication.training.reference import average
 from composer_replication.training.step import train_step
@@ -58,7 +59,7 @@ def test_taid_moves_with_the_steps_mean_and_a_step_without_a_site_leaves_it_alon
     trainer = start_trainer(make_config(steps=10, hint=TAID, lm_ce={"weight": 1.0}), make_student())
     bare = [dataclasses.replace(e, hints=()) for e in EXAMPLES]
     lines = [
-        train_step(trainer, given, [], step=step)
+        train_step(trainer, StepInputs(given, []), step=step)
         for step, given in enumerate([EXAMPLES, EXAMPLES, bare, EXAMPLES])
     ]
     ts = [line["hint/taid_t"] for line in lines]
@@ -67,7 +68,11 @@ def test_taid_moves_with_the_steps_mean_and_a_step_without_a_site_leaves_it_alon
     change = (lines[0]["hint/raw"] - lines[1]["hint/raw"]) / lines[0]["hint/raw"]
     gain = 0.3 * torch.sigmoid(torch.tensor(0.01 * change)).item() * 0.7
     assert gain > 0.7 / 10 and ts[2] == pytest.approx(0.3 + gain, rel=1e-6)
-    assert trainer.taid is not None and abs(trainer.taid.momentum) < 1.0 and trainer.taid.t > ts[3]
+    assert (
+        trainer.models.taid is not None
+        and abs(trainer.models.taid.momentum) < 1.0
+        and trainer.models.taid.t > ts[3]
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +81,9 @@ def test_taid_moves_with_the_steps_mean_and_a_step_without_a_site_leaves_it_alon
 def test_taids_other_schedules(schedule: str, expected: list[float]) -> None:
     hint = {**TAID, "taid": {"schedule": schedule, "t_start": 0.3}}
     trainer = start_trainer(make_config(steps=10, hint=hint), make_student())
-    found = [train_step(trainer, EXAMPLES, [], step=step)["hint/taid_t"] for step in range(3)]
+    found = [
+        train_step(trainer, StepInputs(EXAMPLES, []), step=step)["hint/taid_t"] for step in range(3)
+    ]
     assert found == pytest.approx(expected)
 
 
@@ -135,7 +142,7 @@ def test_a_run_stops_where_the_clip_is_the_signal() -> None:
     )
     with pytest.raises(StoppedError) as caught:
         for step in range(4):
-            line = train_step(trainer, EXAMPLES, [], step=step)
+            line = train_step(trainer, StepInputs(EXAMPLES, []), step=step)
             assert line["hint/clipped"] == 1.0
     assert step == 2 and caught.value.where == "clipped"
 
@@ -150,7 +157,7 @@ def test_credit_at_its_bound_warns_at_once_and_stops_later() -> None:
     def step(share: float) -> dict[Any, ChannelStep]:
         alive = {"inputs": 1, "tokens": 9, "loss": 0.1, "grad_norm": 0.1}
         return {
-            n: ChannelStep(**alive, told={"bounded": share} if n == "hint" else {})
+            n: ChannelStep(**alive, metrics={"bounded": share} if n == "hint" else {})
             for n in ("policy", "lm_ce", "hint", "preference")
         }
 
@@ -300,13 +307,13 @@ def test_pair_objectives_are_the_direct_computation(preference: dict[str, Any]) 
             student, layout, preference={"weight": 1.0, "anchor": 0.0, **preference}
         )
         value, gradient = direct_pairs(
-            trainer.settings.preference, trainer.student.model.eval(), start
+            trainer.settings.preference, trainer.models.student.model.eval(), start
         )
         steps, grads = outcome(trainer, ([], PAIRS), {"preference": 1.0})
         assert steps["preference"].loss == pytest.approx(float(value), rel=1e-6) and steps[
             "preference"
-        ].told["accuracy"] in (0.0, 0.5, 1.0)
+        ].metrics["accuracy"] in (0.0, 0.5, 1.0)
         assert gap(grads, gradient) <= 2e-6
-        assert ("preference" in trainer.references) == (preference["objective"] != "simpo")
+        assert ("preference" in trainer.models.references) == (preference["objective"] != "simpo")
         found.append(grads)
     assert gap(*found) <= 1e-6

@@ -82,11 +82,11 @@ def told_of(run: RunDir) -> tuple[int, int]:
 @pytest.mark.parametrize("layout", ["tree", "rows"])
 def test_they_are_the_starts_log_probs_token_by_token(layout: str) -> None:
     trainer = trainer_on(make_student(dropout=0.5), layout=layout)
-    for pair in kept_by(trainer, None).told(PAIRS):
+    for pair in kept_by(trainer, None).with_reference(PAIRS):
         by_hand = []
         for side in (pair.chosen_ids, pair.rejected_ids):
             logp = log_softmax(
-                plain_logits(trainer.references["preference"].model, pair.prefix_ids + side)
+                plain_logits(trainer.models.references["preference"].model, pair.prefix_ids + side)
             )
             by_hand += [
                 float(logp[len(pair.prefix_ids) + j - 1, token]) for j, token in enumerate(side)
@@ -101,13 +101,13 @@ def test_a_loss_on_kept_log_probs_is_that_of_scoring_the_start_in_the_step(objec
             make_student(), preference={"weight": 1.0, "objective": objective, "anchor": 0.0}
         )
     )
-    told = kept_by(trainer, None).told(PAIRS)
-    (scored,), _ = channel_losses(trainer, collate([], PAIRS, pad_id=0), count([], PAIRS))
-    del trainer.references["preference"]
-    (known,), _ = channel_losses(trainer, collate([], told, pad_id=0), count([], told))
+    told = kept_by(trainer, None).with_reference(PAIRS)
+    (scored,), _ = channel_losses(trainer.models, collate([], PAIRS, pad_id=0), count([], PAIRS))
+    del trainer.models.references["preference"]
+    (known,), _ = channel_losses(trainer.models, collate([], told, pad_id=0), count([], told))
     assert torch.allclose(known.values, scored.values, atol=1e-6) and scored.values.std() > 1e-4
-    assert known.told["chosen_logratio"].abs().max() > 1e-3 and torch.allclose(
-        known.told["chosen_logratio"], scored.told["chosen_logratio"], atol=1e-5
+    assert known.metrics["chosen_logratio"].abs().max() > 1e-3 and torch.allclose(
+        known.metrics["chosen_logratio"], scored.metrics["chosen_logratio"], atol=1e-5
     )
 
 
@@ -138,9 +138,11 @@ def test_a_pair_encoded_otherwise_is_made_and_the_others_are_found(tmp_path: Pat
         PAIRS[0], prefix_ids=(PAIRS[0].prefix_ids[0] + 1, *PAIRS[0].prefix_ids[1:])
     )
     again = kept_by(trainer_on(make_student()), tmp_path, [changed, *PAIRS[1:]])
-    assert (first.made, again.made, again.found) == (3, 1, 2)
-    assert again.told([changed])[0].reference != first.told(PAIRS[:1])[0].reference
-    assert kept_by(trainer_on(make_student()), tmp_path).found == 3, (
+    assert (first.num_scored, again.num_scored, again.num_loaded) == (3, 1, 2)
+    assert (
+        again.with_reference([changed])[0].reference != first.with_reference(PAIRS[:1])[0].reference
+    )
+    assert kept_by(trainer_on(make_student()), tmp_path).num_loaded == 3, (
         "what was found before is still there"
     )
 
@@ -154,7 +156,7 @@ def test_what_would_change_a_last_bit_is_another_file(change: str, tmp_path: Pat
     assert (
         kept_by(
             trainer_on(student, layout="rows" if change == "layout" else "tree"), tmp_path
-        ).found
+        ).num_loaded
         == 0
     )
 
@@ -164,7 +166,9 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.safetensors")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert kept_by(trainer_on(make_student()), tmp_path).made == 3 and path.read_bytes() == whole
+    assert (
+        kept_by(trainer_on(make_student()), tmp_path).num_scored == 3 and path.read_bytes() == whole
+    )
 
 
 def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> None:
@@ -210,7 +214,9 @@ def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> No
     lora = trainer_on(load_student(settings, tokenizer=WordTokenizer(), seed=3))
     full = trainer_on(Student(name="full", model=plain, tokenizer=WordTokenizer()))
     for with_adapters, without in zip(
-        kept_by(lora, None).told(PAIRS), kept_by(full, None).told(PAIRS), strict=True
+        kept_by(lora, None).with_reference(PAIRS),
+        kept_by(full, None).with_reference(PAIRS),
+        strict=True,
     ):
         assert with_adapters.reference == pytest.approx(without.reference, abs=1e-6)
 
@@ -221,7 +227,7 @@ def test_no_copy_of_the_start_is_held_and_simpo_keeps_nothing(
     seen: list[bool] = []
 
     def looking(trainer: Trainer, *given: Any, **how: Any) -> Any:
-        seen.append("preference" in trainer.references)
+        seen.append("preference" in trainer.models.references)
         return step(trainer, *given, **how)
 
     from composer_replication.training import loop

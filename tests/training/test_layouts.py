@@ -33,10 +33,10 @@ from composer_replication.training import passes as passes_module
 from composer_replication.training.loop import train
 from composer_replication.training.packing import (
     Sharing,
+    measure_sharing,
     micros_of,
     over_ranks,
     session_trees,
-    sharing,
 )
 from composer_replication.training.passes import RequiredForwards, run_passes
 from composer_replication.training.plan import check_train_plan
@@ -71,7 +71,7 @@ def check_layouts(
         assert found[name].tokens == expected[name].tokens > 0
         assert found[name].loss == pytest.approx(expected[name].loss, rel=within, abs=within)
         assert found[name].grad_norm == pytest.approx(expected[name].grad_norm, rel=10 * within)
-        assert found[name].told == pytest.approx(expected[name].told, rel=within, abs=within)
+        assert found[name].metrics == pytest.approx(expected[name].metrics, rel=within, abs=within)
     assert gap(gradients, wanted) <= within
 
 
@@ -103,7 +103,7 @@ def test_a_hint_that_repeats_the_trunk(teacher: str, overlap: str) -> None:
         id="e",
         session_id="s0",
         ids=ids,
-        trained=((4, 7), (35, 40)),
+        lm_spans=((4, 7), (35, 40)),
         hints=(view, later),
         actions=(action,),
         anchored=((24, 28),),
@@ -210,7 +210,7 @@ def passes_made(
     trainer = trainer_of(student, "tree", **train)
     examples, pairs = sessions(1)
     batch = collate(examples, pairs, pad_id=0)
-    run_passes(trainer, batch, RequiredForwards.of(trainer.settings, trainer.weights, batch))
+    run_passes(trainer.models, batch, RequiredForwards.of(trainer.settings, batch))
     return made
 
 
@@ -313,15 +313,15 @@ def test_the_sizes_of_the_plan_are_those_that_trees_are_cut_by() -> None:
 
 def test_what_shares_a_trunk_is_counted() -> None:
     data = make_session(1, turns=12)
-    found = sharing(*data)
+    found = measure_sharing(*data)
     assert found == Sharing(sites=len(data[0][0].hints), pairs=len(data[1]), pairs_alone=1)
     assert "1 pairs bring a context of their own" in found.text()
-    assert sharing([], [make_pair(0)]).pairs_alone == 1
+    assert measure_sharing([], [make_pair(0)]).pairs_alone == 1
     (whole,) = data[0]
     # a single other token is a context of its own
     for prefix_ids, alone in ((whole.ids[:9], 0), ((*whole.ids[:9], 1 + whole.ids[9]), 1)):
         pair = replace(make_pair(0), session_id=whole.session_id, prefix_ids=prefix_ids)
-        assert sharing([whole], [pair]).pairs_alone == alone
+        assert measure_sharing([whole], [pair]).pairs_alone == alone
 
 
 # ---- where a tree is not exact ----

@@ -79,7 +79,9 @@ def test_each_sampled_message_is_an_action_with_its_groups_advantage(made: LiveS
                 continue
             assert example is not None and len(example.actions) == len(messages) >= 3
             assert (
-                example.ids == rollout.ids and example.trained == () and example.origin == "student"
+                example.ids == rollout.ids
+                and example.lm_spans == ()
+                and example.origin == "student"
             )
             for action, turn in zip(example.actions, messages, strict=True):
                 assert turn.sampled is not None

@@ -26,9 +26,11 @@ from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training import live as live_module
 from composer_replication.training import loop as loop_module
-from composer_replication.training import rollback as guard_module
+from composer_replication.training import rollback as rollback_module
 from composer_replication.training import rollout_metrics as vitals_module
+from composer_replication.training import token_probe
 from composer_replication.training.batch_sampler import Sampler
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from composer_replication.training.reference import frozen
 from composer_replication.training.rewards import sampled_spans, start_kl
@@ -106,9 +108,9 @@ def spy(
     seen: list[Any] = []
     original = loop_module.train_step
 
-    def noting(trainer: Any, examples: Any, pairs: Any, **how: Any) -> dict[str, Any]:
-        seen.append((examples, pairs, how.get("num_rollouts")))
-        return original(trainer, examples, pairs, **how)
+    def noting(trainer: Any, inputs: StepInputs, **options: Any) -> dict[str, Any]:
+        seen.append((inputs.examples, inputs.pairs, inputs.num_rollouts))
+        return original(trainer, inputs, **options)
 
     monkeypatch.setattr(loop_module, "train_step", noting)
     return seen
@@ -139,7 +141,7 @@ def test_a_step_is_rollouts_anchors_and_pairs(
         )
         assert num_rollouts == 9 >= len(own) > 0 and len(pairs) == 3
         assert len(imported) == 2 and all(
-            e.anchored and not e.hints and not e.trained for e in imported
+            e.anchored and not e.hints and not e.lm_spans for e in imported
         )
 
 
@@ -156,7 +158,7 @@ def test_imported_examples_come_back_with_a_weight_of_lm_ce(
     )
     imported = [e for e in seen[0][0] if e.origin == "trace"]
     assert len(imported) == 4 and result.statuses["lm_ce"] == "active"
-    assert all(e.trained == () for e in seen[0][0] if e.origin == "student")
+    assert all(e.lm_spans == () for e in seen[0][0] if e.origin == "student")
 
 
 def test_the_policy_needs_an_environment_and_a_run_needs_something(tmp_path: Path) -> None:
@@ -333,14 +335,14 @@ def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
         sample = careless_sample if label.startswith("step-2:") else perfect_sample
         return sample(model, envs, label=label, **how)
 
-    def killed(*_: Any) -> Any:
+    def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(live_module, "sample_rollouts", late)
     config = live_config(groups=2, train={"steps": 3})
     run = make_run(tmp_path, config)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop_module, "_watch", killed)
+        patch.setattr(token_probe, "token_table", killed)
         train(config, student=tiny_student(), run=run, live=make_live(world, config))
     assert [step for step, _ in run.checkpoints()] == [0, 2] and not run.token_tables()
     train(config, student=tiny_student(), run=run, live=make_live(world, config), resume=True)
@@ -375,7 +377,7 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
 ) -> None:
     """Checkpoints after 2 steps (good) and 4 (past half of the limit); the rule breaks before the
     fifth step."""
-    monkeypatch.setattr(guard_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.1, 0.2, 0.5]))
+    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.1, 0.2, 0.5]))
     config = live_config(train={"steps": 9, "keep_checkpoints": 1}, groups=2)
     run, student = make_run(tmp_path, config), tiny_student()
     with pytest.raises(
@@ -412,7 +414,7 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
 def test_the_start_is_good_where_nothing_else_is(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard_module, "drift", planted([0.0, 0.2, 0.2, 0.2, 0.2, 0.4]))
+    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.2, 0.2, 0.2, 0.2, 0.4]))
     config = live_config(train={"steps": 9}, groups=2)
     run, student = make_run(tmp_path, config), tiny_student()
     with pytest.raises(StoppedError, match="the weights after 0 steps"):
@@ -426,7 +428,7 @@ def test_weights_that_break_a_rule_never_become_a_checkpoint(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those of the last step, which no further rollouts would look at."""
-    monkeypatch.setattr(guard_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.03, 0.9]))
+    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.03, 0.9]))
     config = live_config(groups=2)
     run = make_run(tmp_path, config)
     with pytest.raises(StoppedError, match="'kl' after 4 steps"):
@@ -477,7 +479,7 @@ def test_anchors_do_not_change_what_else_is_drawn() -> None:
         drawn, pairs = with_anchors.step(step)
         assert (drawn[:4], pairs) == without.step(step)
         assert [bool(e.anchored) for e in drawn] == [False] * 4 + [True] * 2
-        assert all(not e.trained and not e.hints for e in drawn[4:])
+        assert all(not e.lm_spans and not e.hints for e in drawn[4:])
     assert Sampler(examples=anchored, batch_examples=4, seed=3).step(1)[0] == without.step(1)[0]
     assert (
         len(Sampler(examples=anchored, batch_examples=4, seed=3, batch_anchors=9).step(0)[0])
@@ -511,9 +513,11 @@ def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(
     config = live_config(train={"policy": {"weight": 1.0, "kl": 0.1}})
     student = tiny_student()
     trainer = make_trainer(config, student=student, accelerator=Accelerator())
-    journal = RunLogger(run=make_run(tmp_path, config), main=True)
-    guard = guard_module.Guard.of(trainer, live=make_live(world, config), journal=journal)
-    made = make_live(world, config).step(None, step=0, kl=guard.start_kl)
+    run_logger = RunLogger(run=make_run(tmp_path, config), main=True)
+    rollback = rollback_module.Rollback.of(
+        trainer, live=make_live(world, config), run_logger=run_logger
+    )
+    made = make_live(world, config).step(None, step=0, kl=rollback.start_kl)
     start = frozen(student)
     with torch.no_grad():
         for parameter in student.model.parameters():
@@ -522,7 +526,7 @@ def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(
     to_start, to_policy = (
         start_kl(model, made.rollouts, **place) for model in (start, frozen(student))
     )
-    assert guard.start_kl(made.rollouts) == pytest.approx(to_start)
+    assert rollback.start_kl(made.rollouts) == pytest.approx(to_start)
     assert any(abs(to_start[name] - to_policy[name]) > 1.0 for name in to_start)
 
 
@@ -548,7 +552,7 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
                 model(torch.tensor([example.ids])).logits[0].double().log_softmax(-1)
                 for model in models
             )
-        for position in (p for span in example.trained for p in range(*span)):
+        for position in (p for span in example.lm_spans for p in range(*span)):
             now_V, then_V = now_TV[position - 1], then_TV[position - 1]
             kl += float((now_V.exp() * (now_V - then_V)).sum())
             entropy -= float((now_V.exp() * now_V).sum())

@@ -22,6 +22,7 @@ from composer_replication.losses.total import total_loss
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.tokens.example import PreferencePair
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, measure_channels, train_step
@@ -73,7 +74,7 @@ def test_two_alternating_batches_both_get_better_at_their_own_tokens() -> None:
     ]
     before = [losses_of(trainer, batch)["hint"] for batch in batches]
     for step in range(50):
-        train_step(trainer, batches[step % 2], [], step=step)
+        train_step(trainer, StepInputs(batches[step % 2], []), step=step)
     after = [losses_of(trainer, batch)["hint"] for batch in batches]
     for k in (0, 1):
         assert after[k] < 0.5 * before[k], (k, before, after)
@@ -88,7 +89,7 @@ def test_lm_ce_learns_its_own_tokens_and_leaves_the_targets_alone() -> None:
     batches = [[make_example(10 * k + i, length=24, hints=0) for i in range(3)] for k in range(3)]
     before = [losses_of(trainer, batch)["lm_ce"] for batch in batches]
     for step in range(48):
-        train_step(trainer, batches[step % 2], [], step=step)
+        train_step(trainer, StepInputs(batches[step % 2], []), step=step)
     after = [losses_of(trainer, batch)["lm_ce"] for batch in batches]
     assert after[0] < 0.5 * before[0] and after[1] < 0.5 * before[1]
     assert after[2] > 0.8 * before[2]  # random ids: nothing to learn about them elsewhere
@@ -102,7 +103,7 @@ def test_preferences_learn_their_own_pairs() -> None:
     batches = [[make_pair(10 * k + i) for i in range(3)] for k in range(3)]
     before = [losses_of(trainer, [], batch)["preference"] for batch in batches]
     for step in range(40):
-        train_step(trainer, [], batches[step % 2], step=step)
+        train_step(trainer, StepInputs([], batches[step % 2]), step=step)
     after = [losses_of(trainer, [], batch)["preference"] for batch in batches]
     assert before == pytest.approx([math.log(2)] * 3)  # policy = reference
     assert after[0] < 0.5 * before[0] and after[1] < 0.5 * before[1]
@@ -123,7 +124,7 @@ def test_all_three_channels_together_learn_their_own_tokens() -> None:
     ]
     before = [losses_of(trainer, *batch) for batch in batches]
     for step in range(60):
-        train_step(trainer, *batches[step % 2], step=step)
+        train_step(trainer, StepInputs(*batches[step % 2]), step=step)
     after = [losses_of(trainer, *batch) for batch in batches]
     for name in ("lm_ce", "hint", "preference"):
         ratios = [new[name] / old[name] for new, old in zip(after, before, strict=True)]
@@ -292,23 +293,25 @@ def test_only_a_detached_hint_loss_does_not_crash_the_backward(
         "composer_replication.training.hinting.fused_divergence",
         lambda *g, **k: fused_divergence(*g, **k).detach(),
     )
-    line = train_step(start_trainer(make_config(**ONLY_HINT), make_student()), EXAMPLES, [], step=0)
+    line = train_step(
+        start_trainer(make_config(**ONLY_HINT), make_student()), StepInputs(EXAMPLES, []), step=0
+    )
     assert line["hint/status"] == "dead" and line["grad_norm"] == 0
 
 
 def test_exhausted_is_fine() -> None:
     """After it was active, a step that brings no hint view is no reason to stop."""
     trainer = start_trainer(make_config(starved_steps=1), make_student())
-    assert train_step(trainer, EXAMPLES, [], step=0)["hint/status"] == "active"
+    assert train_step(trainer, StepInputs(EXAMPLES, []), step=0)["hint/status"] == "active"
     for step in (1, 2, 3):
-        line = train_step(trainer, [make_example(50, hints=0)], [], step=step)
+        line = train_step(trainer, StepInputs([make_example(50, hints=0)], []), step=step)
         assert line["hint/status"] == "exhausted" and line["hint/tokens"] == 0
 
 
 def test_an_off_channel_is_off_and_costs_nothing() -> None:
     trainer = start_trainer(make_config(hint={"weight": 0.0}), make_student())
-    assert "hint" not in trainer.references
-    line = train_step(trainer, EXAMPLES, PAIRS, step=0)
+    assert "hint" not in trainer.models.references
+    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
     assert (line["hint/status"], line["hint/tokens"], line["hint/loss"], line["hint/scale"]) == (
         "off",
         0,
@@ -329,7 +332,7 @@ def test_tokens_lost_on_the_way_to_the_loss_are_an_error(monkeypatch: pytest.Mon
     original = module.collate
     monkeypatch.setattr(module, "collate", losing)
     with pytest.raises(AlignmentError, match="lm_ce: 34 tokens reached the loss, 35 were counted"):
-        train_step(start_trainer(make_config(), make_student()), EXAMPLES, [], step=0)
+        train_step(start_trainer(make_config(), make_student()), StepInputs(EXAMPLES, []), step=0)
 
 
 def test_a_step_that_is_not_finite_stops_before_it_is_taken() -> None:
@@ -338,7 +341,7 @@ def test_a_step_that_is_not_finite_stops_before_it_is_taken() -> None:
         trainer.trainable()[0][3] = torch.nan
     before = [p.detach().clone() for p in trainer.trainable()[1:]]
     with pytest.raises(StoppedError, match="not finite"):
-        train_step(trainer, EXAMPLES, [], step=0)
+        train_step(trainer, StepInputs(EXAMPLES, []), step=0)
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.trainable()[1:], strict=True))
 
 
@@ -347,16 +350,16 @@ def test_a_step_that_is_not_finite_stops_before_it_is_taken() -> None:
 
 def test_balanced_weights_are_shares_of_the_hidden_gradient() -> None:
     trainer = start_trainer(make_config(hint={"weight": 0.5}, **ALL), make_student())
-    line = train_step(trainer, EXAMPLES, PAIRS, step=0)
+    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
     for name, weight in (("lm_ce", 1.0), ("hint", 0.5), ("preference", 1.0)):
         assert line[f"{name}/scale"] * line[f"{name}/grad_norm"] == pytest.approx(weight, rel=1e-5)
     first = line["hint/grad_norm"]
-    line = train_step(trainer, EXAMPLES, PAIRS, step=1)
+    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=1)
     # the second norm counts from the next step on
     assert line["hint/scale"] * first == pytest.approx(0.5)
     expected = (0.9 * first + line["hint/grad_norm"]) / 1.9
     assert first != pytest.approx(line["hint/grad_norm"], rel=1e-4)
-    assert train_step(trainer, EXAMPLES, PAIRS, step=2)["hint/scale"] == pytest.approx(
+    assert train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=2)["hint/scale"] == pytest.approx(
         0.5 / expected
     )
 
@@ -365,7 +368,7 @@ def test_raw_sums_keep_the_weights() -> None:
     trainer = start_trainer(
         make_config(balance="none", hint={"weight": 2.0}, **ALL), make_student()
     )
-    line = train_step(trainer, EXAMPLES, PAIRS, step=0)
+    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
     assert [line[f"{n}/scale"] for n in ("lm_ce", "hint", "preference")] == [1.0, 2.0, 1.0]
     expected = line["lm_ce/loss"] + 2 * line["hint/loss"] + line["preference/loss"]
     assert line["loss"] == pytest.approx(expected, rel=1e-6)
@@ -388,7 +391,7 @@ def test_parameter_norms_are_those_of_each_channel_alone() -> None:
         )
         for n in TRACE
     }
-    line = train_step(trainer, EXAMPLES, PAIRS, step=0)
+    line = train_step(trainer, StepInputs(EXAMPLES, PAIRS), step=0)
     for name, norm in expected.items():
         assert line[f"{name}/grad_norm_parameters"] == pytest.approx(norm, rel=1e-5)
 
@@ -410,7 +413,7 @@ def test_each_divergence_trains_and_differs(divergence: str) -> None:
         trainer = start_trainer(
             make_config(hint={"divergence": name, "temperature": 2.0}), make_student()
         )
-        start[name] = train_step(trainer, EXAMPLES, [], step=0)["hint/loss"]
+        start[name] = train_step(trainer, StepInputs(EXAMPLES, []), step=0)["hint/loss"]
     # one curvature
     assert start[divergence] != start["jsd"] and start[divergence] == pytest.approx(
         start["jsd"], rel=0.2
@@ -424,7 +427,7 @@ def test_the_step_uses_the_rate_of_the_plan_and_the_clipped_gradient() -> None:
         make_config(learning_rate=1e-3, warmup_steps=4, max_grad_norm=0.5), make_student()
     )
     before = [p.detach().clone() for p in trainer.trainable()]
-    line = train_step(trainer, EXAMPLES, [], step=0)
+    line = train_step(trainer, StepInputs(EXAMPLES, []), step=0)
     moved = torch.cat(
         [(p - b).detach().abs().flatten() for p, b in zip(trainer.trainable(), before, strict=True)]
     )

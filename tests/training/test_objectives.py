@@ -14,6 +14,7 @@ from composer_replication.core.config.train_settings import PolicySettings
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training.channels import channel_losses
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.objectives import CLIPS, SCALED, clips
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, step_counts
@@ -38,7 +39,7 @@ def trainer_of(**policy: Any) -> Trainer:
 def measured(
     trainer: Trainer, examples: list[TrainingExample], *, micro_tokens: int = 10_000
 ) -> Any:
-    counts = step_counts(examples, [], num_rollouts=SAMPLED)
+    counts = step_counts(StepInputs(examples, [], num_rollouts=SAMPLED))
     return accumulate(
         trainer, micro_batches(examples, [], micro_tokens=micro_tokens), counts, scales=None
     )["policy"]
@@ -90,12 +91,12 @@ def by_hand(model: Any, name: str, *, cap: float = 0.0) -> float:
 @pytest.mark.parametrize("cap", [0.0, 1.2])
 def test_each_objective_is_its_formula_however_the_step_is_cut(name: str, cap: float) -> None:
     trainer = trainer_of(objective=name, importance_cap=cap)
-    expected = by_hand(trainer.student.model, name, cap=cap)
+    expected = by_hand(trainer.models.student.model, name, cap=cap)
     assert abs(expected) > 1e-3
     for micro_tokens in (10_000, 40):
         found = measured(trainer, ROLLOUTS, micro_tokens=micro_tokens)
         assert found.loss == pytest.approx(expected, rel=1e-5) and found.tokens == 6 + 6 + 18
-        assert 0 <= found.told["clipped"] <= 1
+        assert 0 <= found.metrics["clipped"] <= 1
 
 
 def test_the_objectives_differ() -> None:
@@ -106,12 +107,17 @@ def test_the_objectives_differ() -> None:
 def test_truncated_importance_weights_give_reinforce_on_the_policy_as_it_is() -> None:
     """The gradient is that of -min(p / p_sampler, cap) * A * log p, the weight without one."""
     trainer = trainer_of(importance_cap=1.1)
-    counts, batch = step_counts(ROLLOUTS, [], num_rollouts=SAMPLED), collate(ROLLOUTS, pad_id=0)
-    (loss,), _ = channel_losses(trainer, batch, counts)
+    counts, batch = (
+        step_counts(StepInputs(ROLLOUTS, [], num_rollouts=SAMPLED)),
+        collate(ROLLOUTS, pad_id=0),
+    )
+    (loss,), _ = channel_losses(trainer.models, batch, counts)
     found = torch.autograd.grad(loss.mean_part(), trainer.trainable())
     total, cut = torch.zeros(()), []
     for e in ROLLOUTS:
-        logp = trainer.student.model(input_ids=torch.tensor([e.ids])).logits[0].log_softmax(-1)
+        logp = (
+            trainer.models.student.model(input_ids=torch.tensor([e.ids])).logits[0].log_softmax(-1)
+        )
         for a in e.actions:
             for j, then in zip(range(*a.span), a.logprobs, strict=True):
                 now = logp[j - 1, e.ids[j]]
@@ -120,7 +126,7 @@ def test_truncated_importance_weights_give_reinforce_on_the_policy_as_it_is() ->
                 cut += [r > 1.1] if a.advantage else []
     for x, y in zip(found, torch.autograd.grad(total / SAMPLED, trainer.trainable()), strict=True):
         assert torch.allclose(x, y, rtol=1e-4, atol=1e-6)
-    assert loss.told["clipped"].tolist() == cut and any(cut) and not all(cut)
+    assert loss.metrics["clipped"].tolist() == cut and any(cut) and not all(cut)
 
 
 def test_clips_are_those_of_the_objective_unless_they_are_set() -> None:
@@ -135,7 +141,7 @@ def test_clips_are_those_of_the_objective_unless_they_are_set() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_on_each_objective_makes_good_messages_likelier(name: str) -> None:
     trainer = trainer_of(objective=name)
-    model = trainer.student.model
+    model = trainer.models.student.model
     fresh = []
     for e in ROLLOUTS[:2]:
         now = iter([x for x, _, _ in tokens(model, e)])
@@ -156,7 +162,7 @@ def test_a_step_on_each_objective_makes_good_messages_likelier(name: str) -> Non
     accumulate(
         trainer,
         micro_batches(fresh, [], micro_tokens=10_000),
-        step_counts(fresh, [], num_rollouts=2),
+        step_counts(StepInputs(fresh, [], num_rollouts=2)),
         scales={"policy": 1.0},
     )
     with torch.no_grad():

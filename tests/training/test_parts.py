@@ -86,8 +86,8 @@ def test_every_step_feeds_every_channel_of_the_data_set(
     for step in range(10):
         drawn, _ = sampler.step(step)
         assert any(e.hints for e in drawn) == (both + hint > 0)
-        assert any(e.trained for e in drawn) == (both + lm > 0)
-        assert all(e.hints or e.trained for e in drawn)
+        assert any(e.lm_spans for e in drawn) == (both + lm > 0)
+        assert all(e.hints or e.lm_spans for e in drawn)
 
 
 def test_one_example_a_step_is_refused_where_it_cannot_feed_both_channels() -> None:
@@ -157,8 +157,8 @@ def test_pairs_come_with_the_example_they_branch_off() -> None:
     """Every pair of a drawn session is in the step, each once a pass, and of two windows the one
     that begins with the prefix brings it."""
     examples = [make_example(i, hints=0) for i in range(8)]
-    window = replace(examples[0], id="e0 later", ids=examples[0].ids[5:], trained=(), hints=())
-    window = replace(window, trained=((4, 9),))
+    window = replace(examples[0], id="e0 later", ids=examples[0].ids[5:], lm_spans=(), hints=())
+    window = replace(window, lm_spans=((4, 9),))
     pairs = [replace(make_pair(i), session_id=f"s{i % 3}", id=f"p{i}") for i in range(6)]
     pairs.append(replace(make_pair(9), session_id="s0", id="late", prefix_ids=window.ids[:7]))
     sampler = Sampler(examples=[*examples, window], pairs=pairs, batch_examples=3, seed=4)

@@ -131,8 +131,8 @@ def test_views_of_imported_examples_change_hints_and_stay_insertions() -> None:
         true = own[view.site_id]
         assert view.hint_ids != true.hint_ids
         assert (view.at, view.span, view.target_ids) == (true.at, true.span, true.target_ids)
-    assert [(e.id, e.ids, e.trained) for e in changed] == [
-        (e.id, e.ids, e.trained) for e in examples
+    assert [(e.id, e.ids, e.lm_spans) for e in changed] == [
+        (e.id, e.ids, e.lm_spans) for e in examples
     ]
 
 

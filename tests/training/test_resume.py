@@ -149,7 +149,7 @@ class Drying:
 def test_a_channel_that_was_exhausted_stays_so_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("composer_replication.training.loop.Sampler", Drying)
+    monkeypatch.setattr("composer_replication.training.inputs.Sampler", Drying)
     config = make_config(steps=6, checkpoint_every=1, starved_steps=1)
     run = make_run(tmp_path, config)
 

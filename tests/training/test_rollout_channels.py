@@ -18,6 +18,7 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.channels import channel_losses, loss_rows
 from composer_replication.training.checkpoint import load_extra
 from composer_replication.training.health import ChannelStep
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, step_counts, train_step
@@ -59,7 +60,7 @@ def measured(
     *,
     num_rollouts: int | None = None,
 ) -> dict[Channel, ChannelStep]:
-    counts = step_counts(examples, pairs, num_rollouts=num_rollouts)
+    counts = step_counts(StepInputs(examples, pairs, num_rollouts=num_rollouts))
     return accumulate(
         trainer, micro_batches(examples, pairs, micro_tokens=10_000), counts, scales=None
     )
@@ -97,7 +98,7 @@ def test_the_policy_is_a_sum_over_tokens_per_rollout_with_a_stale_sampler(clip: 
     for num_rollouts in (3, 4, 12):
         found = measured(trainer, ROLLOUTS, [], num_rollouts=num_rollouts)["policy"]
         expected = policy_by_hand(
-            trainer.student.model, ROLLOUTS, clip=clip, num_rollouts=num_rollouts
+            trainer.models.student.model, ROLLOUTS, clip=clip, num_rollouts=num_rollouts
         )
         assert found.loss == pytest.approx(expected, rel=1e-5)
         assert (found.inputs, found.tokens) == (3, 6 + 6 + 18)  # the fourth has no advantage
@@ -109,7 +110,7 @@ def test_on_policy_the_gradient_is_advantage_times_that_of_the_log_prob() -> Non
     """Sampled by the model itself: the loss of a rollout is -A times its tokens, its gradient -A
     times that of their log-probs."""
     trainer = perturbed(start_trainer(make_config(**ONLY_POLICY), make_student()))
-    model, examples = trainer.student.model, []
+    model, examples = trainer.models.student.model, []
     for e in ROLLOUTS[:3]:
         fresh = [
             dataclasses.replace(a, logprobs=tuple(logprob(model, e.ids, a.span))) for a in e.actions
@@ -126,7 +127,9 @@ def test_on_policy_the_gradient_is_advantage_times_that_of_the_log_prob() -> Non
             )
     expected = torch.autograd.grad(weighted / 6, trainer.trainable())
     losses, _ = channel_losses(
-        trainer, collate(examples, pad_id=0), step_counts(examples, [], num_rollouts=6)
+        trainer.models,
+        collate(examples, pad_id=0),
+        step_counts(StepInputs(examples, [], num_rollouts=6)),
     )
     (loss,) = losses
     found = torch.autograd.grad(loss.mean_part(), trainer.trainable())
@@ -141,7 +144,7 @@ def test_steps_make_good_messages_likelier_and_bad_ones_rarer() -> None:
     before = [sum(logprob(student.model, e.ids, (10, 13))) for e in (good, bad)]
     trainer = start_trainer(make_config(steps=20, **ONLY_POLICY), student)
     for step in range(6):
-        assert train_step(trainer, both, [], step=step)["policy/status"] == "active"
+        assert train_step(trainer, StepInputs(both, []), step=step)["policy/status"] == "active"
     after = [sum(logprob(student.model, e.ids, (10, 13))) for e in (good, bad)]
     assert after[0] > before[0] + 0.1 and after[1] < before[1] - 0.1
 
@@ -151,7 +154,9 @@ def test_fewer_rollouts_than_have_an_advantage_are_an_error() -> None:
         AlignmentError, match="3 examples have an action with an advantage, but only 2"
     ):
         train_step(
-            start_trainer(make_config(**LIVE), make_student()), ROLLOUTS, [], step=0, num_rollouts=2
+            start_trainer(make_config(**LIVE), make_student()),
+            StepInputs(ROLLOUTS, [], num_rollouts=2),
+            step=0,
         )
 
 
@@ -165,9 +170,11 @@ def test_the_clipped_share_is_told() -> None:
     far = dataclasses.replace(
         ROLLOUTS[0], actions=(stale[0], dataclasses.replace(stale[1], advantage=-1.0))
     )
-    line = train_step(trainer, [far], [], step=0)
+    line = train_step(trainer, StepInputs([far], []), step=0)
     assert line["policy/clipped"] == 0.5 and line["policy/status"] == "active"
-    line = train_step(trainer, [dataclasses.replace(far, actions=(stale[0],))], [], step=1)
+    line = train_step(
+        trainer, StepInputs([dataclasses.replace(far, actions=(stale[0],))], []), step=1
+    )
     assert line["policy/clipped"] == 1.0 and line["policy/status"] == "dead"
 
 
@@ -188,10 +195,12 @@ def test_flat_groups_exhaust_the_policy_and_move_nothing() -> None:
         trainer = start_trainer(
             make_config(steps=9, weight_decay=0.1, warmup_steps=0, **ONLY_POLICY), make_student()
         )
-        train_step(trainer, ROLLOUTS, [], step=0)
+        train_step(trainer, StepInputs(ROLLOUTS, []), step=0)
         weights = [p.detach().clone() for p in trainer.trainable()]
         for _ in range(between):
-            line = train_step(trainer, [flat(e) for e in ROLLOUTS], [], step=1, num_rollouts=4)
+            line = train_step(
+                trainer, StepInputs([flat(e) for e in ROLLOUTS], [], num_rollouts=4), step=1
+            )
             assert (line["policy/status"], line["policy/tokens"], line["policy/loss"]) == (
                 "exhausted",
                 0,
@@ -199,7 +208,7 @@ def test_flat_groups_exhaust_the_policy_and_move_nothing() -> None:
             )
             assert line["grad_norm"] == 0 and line["loss"] == 0 and "policy/clipped" not in line
             assert all(torch.equal(a, b) for a, b in zip(weights, trainer.trainable(), strict=True))
-        train_step(trainer, ROLLOUTS, [], step=1)
+        train_step(trainer, StepInputs(ROLLOUTS, []), step=1)
         finals.append([p.detach().clone() for p in trainer.trainable()])
     assert all(torch.equal(a, b) for a, b in zip(*finals, strict=True))
 
@@ -210,12 +219,12 @@ def test_a_step_without_anything_says_so() -> None:
     )
     before = [p.detach().clone() for p in trainer.trainable()]
     for examples in ([], [flat(make_rollout(0, hints=0, lm=False))]):
-        line = train_step(trainer, examples, [], step=0, num_rollouts=6)
+        line = train_step(trainer, StepInputs(examples, [], num_rollouts=6), step=0)
         assert [line[f"{name}/status"] for name in CHANNELS] == ["starved"] * 4 and line[
             "loss"
         ] == 0
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.trainable(), strict=True))
-    line = train_step(trainer, [ROLLOUTS[0], make_example(1)], PAIRS, step=1)
+    line = train_step(trainer, StepInputs([ROLLOUTS[0], make_example(1)], PAIRS), step=1)
     assert [line[f"{name}/status"] for name in CHANNELS] == ["active"] * 4
 
 
@@ -234,7 +243,7 @@ def test_preference_is_the_mean_over_pairs_plus_anchors_per_token() -> None:
         measured(trainer, [], PAIRS)["preference"],
     )
     assert both.loss == pytest.approx(
-        pairs.loss + 3.0 * nll(trainer.student.model, ROLLOUTS), rel=1e-5
+        pairs.loss + 3.0 * nll(trainer.models.student.model, ROLLOUTS), rel=1e-5
     )
     assert (both.inputs, both.tokens, pairs.inputs, pairs.tokens) == (4, 26, 2, 20)
     one = (
@@ -248,9 +257,9 @@ def test_preference_is_the_mean_over_pairs_plus_anchors_per_token() -> None:
 def test_anchors_alone_train_and_weight_0_leaves_them_out() -> None:
     trainer = perturbed(start_trainer(make_config(**LIVE), make_student()))
     alone = measured(trainer, ROLLOUTS, [])["preference"]
-    assert alone.loss == pytest.approx(3.0 * nll(trainer.student.model, ROLLOUTS), rel=1e-5)
-    assert (alone.inputs, alone.tokens) == (2, 6) and alone.grad_norm > 0 and alone.told == {}
-    line = train_step(trainer, [ROLLOUTS[3]], [], step=0)
+    assert alone.loss == pytest.approx(3.0 * nll(trainer.models.student.model, ROLLOUTS), rel=1e-5)
+    assert (alone.inputs, alone.tokens) == (2, 6) and alone.grad_norm > 0 and alone.metrics == {}
+    line = train_step(trainer, StepInputs([ROLLOUTS[3]], []), step=0)
     assert line["preference/status"] == "active" and line["policy/status"] == "starved"
     without = start_trainer(
         make_config(**LIVE | {"preference": {"weight": 1.0, "anchor": 0.0}}), make_student()
@@ -265,20 +274,20 @@ def test_accuracy_and_log_ratio_of_pairs() -> None:
     for p in PAIRS:
         n = len(p.prefix_ids)
         gain = [
-            sum(logprob(trainer.student.model, p.prefix_ids + side, (n, n + len(side))))
+            sum(logprob(trainer.models.student.model, p.prefix_ids + side, (n, n + len(side))))
             - sum(logprob(start, p.prefix_ids + side, (n, n + len(side))))
             for side in (p.chosen_ids, p.rejected_ids)
         ]
         gains.append(gain[0])
         right.append(gain[0] > gain[1])
-    told = measured(trainer, ROLLOUTS, PAIRS)["preference"].told
+    told = measured(trainer, ROLLOUTS, PAIRS)["preference"].metrics
     assert told["accuracy"] == sum(right) / 2 and told["chosen_logratio"] == pytest.approx(
         sum(gains) / 2, abs=1e-5
     )
     swapped = [
         dataclasses.replace(p, chosen_ids=p.rejected_ids, rejected_ids=p.chosen_ids) for p in PAIRS
     ]
-    assert measured(trainer, [], swapped)["preference"].told["accuracy"] == 1 - told["accuracy"]
+    assert measured(trainer, [], swapped)["preference"].metrics["accuracy"] == 1 - told["accuracy"]
 
 
 def test_clone_is_the_cross_entropy_of_the_chosen_side_alone() -> None:
@@ -288,8 +297,8 @@ def test_clone_is_the_cross_entropy_of_the_chosen_side_alone() -> None:
             make_student(),
         )
     )
-    assert "preference" not in trainer.references
-    model = trainer.student.model
+    assert "preference" not in trainer.models.references
+    model = trainer.models.student.model
     values = [
         -x
         for p in PAIRS
@@ -303,7 +312,7 @@ def test_clone_is_the_cross_entropy_of_the_chosen_side_alone() -> None:
     assert (
         found.loss == pytest.approx(sum(values) / 6, rel=1e-5)
         and (found.inputs, found.tokens) == (2, 6)
-        and not found.told
+        and not found.metrics
     )
     others = [dataclasses.replace(p, rejected_ids=(7, 7, 7)) for p in PAIRS]
     assert measured(trainer, [], others)["preference"].loss == pytest.approx(found.loss, rel=1e-6)
@@ -320,7 +329,7 @@ def test_cutting_rows_changes_no_value() -> None:
     rows = loss_rows(examples, trainer.settings)
     # lm_ce is off: e8 has nothing
     assert [(e.id, len(e.ids)) for e in rows] == [("e0", 24), ("e1", 31), ("e2", 20), ("e3", 17)]
-    counts = step_counts(examples, PAIRS)
+    counts = step_counts(StepInputs(examples, PAIRS))
     found = [
         accumulate(trainer, micro_batches(part, PAIRS, micro_tokens=9999), counts, scales=None)
         for part in (examples, rows)
@@ -344,13 +353,13 @@ def test_the_slow_average_starts_at_the_student_and_moves_by_its_share() -> None
     trainer = start_trainer(
         make_config(hint={"teacher": "ema", "ema": 0.25}, learning_rate=1e-2), make_student()
     )
-    teacher = trainer.references["hint"].model
+    teacher = trainer.models.references["hint"].model
     expected = [p.detach().clone() for p in small_model().parameters()]
-    assert teacher is not trainer.student.model and all(
+    assert teacher is not trainer.models.student.model and all(
         torch.equal(a, b) for a, b in zip(expected, teacher.parameters(), strict=True)
     )
     for step in range(3):
-        train_step(trainer, [make_example(i) for i in range(3)], [], step=step)
+        train_step(trainer, StepInputs([make_example(i) for i in range(3)], []), step=step)
         expected = [
             0.75 * old + 0.25 * new.detach()
             for old, new in zip(expected, trainer.trainable(), strict=True)
@@ -368,7 +377,7 @@ def test_the_slow_average_is_what_the_hint_is_scored_with(monkeypatch: pytest.Mo
         measured(trainer, examples, [])["hint"].loss == measured(frozen, examples, [])["hint"].loss
     )
     for _ in range(20):
-        trainer.references["hint"].update(trainer.student.model)
+        trainer.models.references["hint"].update(trainer.models.student.model)
     live = perturbed(start_trainer(make_config(hint={"teacher": "live"}), make_student()))
     losses = [measured(t, examples, [])["hint"].loss for t in (trainer, frozen, live)]
     assert abs(losses[0] - losses[1]) > 1e-3 and abs(losses[0] - losses[2]) > 1e-4
@@ -378,7 +387,9 @@ def test_a_bfloat16_student_has_a_slow_average_that_moves() -> None:
     """In bfloat16 a step of 1e-4 would be lost beside a weight of 1."""
     student = make_student()
     student.model.bfloat16()
-    reference = start_trainer(make_config(hint={"teacher": "ema"}), student).references["hint"]
+    reference = start_trainer(make_config(hint={"teacher": "ema"}), student).models.references[
+        "hint"
+    ]
     with torch.no_grad():
         student.model.model.norm.weight.fill_(1.0078125)  # the next number above 1
     for _ in range(3):
@@ -394,18 +405,18 @@ def test_the_slow_average_is_in_the_checkpoint_and_nothing_else_is_accepted(tmp_
     train(config, student=make_student(), examples=examples, run=run)
     tensors = load_extra(run.checkpoint(2))
     trainer = start_trainer(config, make_student())
-    assert tensors.keys() == trainer.extra_tensors().keys() and all(
+    assert tensors.keys() == trainer.models.extra_tensors().keys() and all(
         name.startswith("hint/") for name in tensors
     )
-    trainer.load_extra(tensors)
-    for name, tensor in trainer.extra_tensors().items():
+    trainer.models.load_extra_tensors(tensors)
+    for name, tensor in trainer.models.extra_tensors().items():
         assert torch.equal(tensor, tensors[name])
     assert any(
         not torch.equal(start, tensors[name])
-        for name, start in start_trainer(config, make_student()).extra_tensors().items()
+        for name, start in start_trainer(config, make_student()).models.extra_tensors().items()
     )
     with pytest.raises(DataError, match="slow average"):
-        trainer.load_extra({})
+        trainer.models.load_extra_tensors({})
     with pytest.raises(DataError, match="slow average"):
         frozen = make_config(steps=3)
         train(

@@ -15,6 +15,7 @@ from composer_replication.core.errors import DataError
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.training.checkpoint import load_extra
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from composer_replication.training.reference import average
 from composer_replication.training.state import Trainer
@@ -85,17 +86,17 @@ def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(
     base: Path, layout: str
 ) -> None:
     trainer = start_trainer(make_config(**HOW, layout=layout), lora_student(base))
-    expected = now = adapters(trainer.student.model)
+    expected = now = adapters(trainer.models.student.model)
     for step in range(3):
-        train_step(trainer, EXAMPLES, [], step=step)
-        now = adapters(trainer.student.model)
+        train_step(trainer, StepInputs(EXAMPLES, []), step=step)
+        now = adapters(trainer.models.student.model)
         expected = {name: (1 - EMA) * old + EMA * now[name] for name, old in expected.items()}
-    own = adapters(trainer.references["hint"].model)
+    own = adapters(trainer.models.references["hint"].model)
     assert own.keys() == expected.keys() and all(
         torch.allclose(own[name], mean, atol=1e-7) for name, mean in expected.items()
     )
     assert any(float((own[name] - now[name]).abs().max()) > 1e-3 for name in own)
-    found, student, pairs = hint_loss(trainer), trainer.student.model, [make_pair(0)]
+    found, student, pairs = hint_loss(trainer), trainer.models.student.model, [make_pair(0)]
     assert found == pytest.approx(
         by_hand(student, merged(expected), EXAMPLES, pairs)["hint"], rel=1e-4
     )
@@ -109,18 +110,21 @@ def test_the_base_is_shared_and_neither_side_moves_it(base: Path) -> None:
     trainer = start_trainer(make_config(**HOW), lora_student(base))
     student, teacher = (
         dict(model.named_parameters())
-        for model in (trainer.student.model, trainer.references["hint"].model)
+        for model in (trainer.models.student.model, trainer.models.references["hint"].model)
     )
     before = {name: p.detach().clone() for name, p in student.items() if "lora_" not in name}
-    train_step(trainer, EXAMPLES, [], step=0)
+    train_step(trainer, StepInputs(EXAMPLES, []), step=0)
     for name, parameter in student.items():
         assert (teacher[name] is parameter) is ("lora_" not in name)
         assert not teacher[name].requires_grad and teacher[name].grad is None
     assert all(torch.equal(student[name], start) for name, start in before.items())
-    assert trainer.student.num_trainable == sum(
+    assert trainer.models.student.num_trainable == sum(
         p.numel() for name, p in student.items() if "lora_" in name
     )
-    assert trainer.student.model.training and not trainer.references["hint"].model.training
+    assert (
+        trainer.models.student.model.training
+        and not trainer.models.references["hint"].model.training
+    )
 
 
 def test_the_average_of_adapters_in_bfloat16_is_kept_in_float32(base: Path) -> None:
@@ -165,4 +169,4 @@ def test_a_resumed_run_is_taught_by_the_same_average(base: Path, tmp_path: Path)
     assert ends[0].keys() == ends[1].keys() and all("lora_" in name for name in ends[0])
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
     with pytest.raises(DataError, match="slow average"):
-        start_trainer(config, lora_student(base)).load_extra({})
+        start_trainer(config, lora_student(base)).models.load_extra_tensors({})

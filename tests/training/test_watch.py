@@ -24,7 +24,7 @@ def table(**hint: Any) -> list[dict[str, Any]]:
         EXAMPLES,
         student=now,
         teachers=[now, now] if how.teacher == "trust_region" else [now],
-        how=how,
+        hint_settings=how,
         tokenizer=student.tokenizer,
         pad_id=student.pad_id,
         max_tokens=1000,

@@ -20,6 +20,7 @@ from composer_replication.tokens.example import (
     TrainingExample,
 )
 from composer_replication.training.health import ChannelStep
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.packing import Micro, micros_of, session_trees
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, step_counts
@@ -101,7 +102,7 @@ def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Sess
         id=f"e{number}",
         session_id=f"s{number}",
         ids=ids,
-        trained=tuple(trained),
+        lm_spans=tuple(trained),
         hints=hints,
         actions=tuple(actions),
         anchored=tuple(anchored),
@@ -121,7 +122,7 @@ def trainer_of(student: Student, layout: str, **train: Any) -> Trainer:
     config: Config = make_config(**{**SETTINGS, **train, "layout": layout})
     trainer = start_trainer(config, student)
     # a tree that is not exact would be found out and become rows
-    assert trainer.layout == layout, trainer.why_rows
+    assert trainer.models.layout == layout, trainer.models.why_rows
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in trainer.trainable():
@@ -142,7 +143,9 @@ def outcome(
     )
     trainer.optimiser.zero_grad()
     every: dict[Channel, float] = {name: 1.0 + k for k, name in enumerate(CHANNELS)}
-    found = accumulate(trainer, micros, step_counts(examples, pairs), scales=scales or every)
+    found = accumulate(
+        trainer, micros, step_counts(StepInputs(examples, pairs)), scales=scales or every
+    )
     gradients = [
         torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()
     ]

@@ -58,7 +58,7 @@ def test_names_stay_apart_from_the_phrases_around_them(tokenizer: object) -> Non
 def test_copies_are_said_twice_and_only_the_second_is_trained() -> None:
     for row in copies(random.Random(0), list(range(50, 90))):
         assert row.ids[:COPY_LENGTH] == row.ids[COPY_LENGTH:]
-        ((start, end),) = row.trained
+        ((start, end),) = row.lm_spans
         assert (start, end) == (COPY_LENGTH + 1, 2 * COPY_LENGTH)
 
 
@@ -85,7 +85,7 @@ def test_only_what_the_player_says_is_trained(tokenizer: object) -> None:
     renderer = Renderer.for_tokenizer(tokenizer)
     rows = next(_batches(renderer, WarmUpSettings(lessons=2, seed=1)))
     for row in rows:
-        text = [renderer.codec.decode(row.ids[a:b]) for a, b in row.trained]
+        text = [renderer.codec.decode(row.ids[a:b]) for a, b in row.lm_spans]
         assert all(
             t.endswith("<|im_end|>") and ("<tool_call>" in t or t.startswith("Done.")) for t in text
         )

@@ -30,7 +30,7 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
     job.tell_stale(job.examples.name)
     if not wanted:
         rows = [
-            (ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id)
+            (ordinal(i, letter="e"), len(e.ids), len(e.lm_spans), len(e.hints), e.id)
             for i, e in enumerate(examples, 1)
         ]
         job.screen.table(rows, head=("", "tokens", "lm_ce spans", "hints", "id"))
@@ -56,7 +56,7 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
     """An example as plain values: every token with its text and loss, the messages, and the views
     with their hints."""
     loss = ["none"] * len(example.ids)
-    for a, b in example.trained:
+    for a, b in example.lm_spans:
         loss[a:b] = ["lm_ce"] * (b - a)
     for view in example.hints:
         for a, b in view.spans:

@@ -56,7 +56,7 @@ def train_command(
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
     if forked is not None:
         told = (
-            f"{len(forked.spots(data.examples))} imported sites, {config.train.fork_sites} of them"
+            f"{len(forked.fork_points(data.examples))} imported sites, {config.train.fork_sites} of them"
             " a step"
         )
         job.screen.line(

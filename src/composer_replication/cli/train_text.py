@@ -27,7 +27,7 @@ def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
     imported = not rollouts.env or settings.lm_ce.weight > 0
     units = {
         "policy": sum(len(action.logprobs) for e in data.examples for action in e.actions),
-        "lm_ce": sum(b - a for e in data.examples for a, b in e.trained),
+        "lm_ce": sum(b - a for e in data.examples for a, b in e.lm_spans),
         "hint": sum(len(v.target_ids) for e in data.examples for v in e.hints) if imported else 0,
         "preference": (
             len(data.pairs)

@@ -21,7 +21,7 @@ class ChannelLoss:
     `tokens` is how many loss tokens they stand for. `global_units` counts over every micro-batch
     and rank of the step what the sum is divided by (tokens; rollouts for the policy), so the parts
     of a step add up to the same whole however it was cut. `weights`, one per value, is for a
-    channel whose values are not all alike (pairs and anchors); None = all 1. `told` are further
+    channel whose values are not all alike (pairs and anchors); None = all 1. `metrics` are further
     unreduced values by name, whose plain mean is only reported.
     Example: ChannelLoss(name="hint", values=<12 values>, tokens=12, global_units=40).mean_part() is
     this part of the step's mean
@@ -32,7 +32,7 @@ class ChannelLoss:
     tokens: int
     global_units: int
     weights: Tensor | None = None
-    told: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
     def mean_part(self) -> Tensor:
         """Weighted sum of the values over the global count: this micro-batch's share of the step's

@@ -81,8 +81,8 @@ def count_items(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
             into["examples"] += 1
             into["tokens"] += len(item.ids)
             into["longest"] = max(into["longest"], len(item.ids))
-            into["trained_messages"] += len(item.trained)
-            into["trained_tokens"] += sum(b - a for a, b in item.trained)
+            into["trained_messages"] += len(item.lm_spans)
+            into["trained_tokens"] += sum(b - a for a, b in item.lm_spans)
             into["anchors"] += len(item.anchored)
             into["anchored_tokens"] += sum(b - a for a, b in item.anchored)
             for view in item.hints:

@@ -179,7 +179,7 @@ def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] =
     """Counts of every channel, without touching a tensor: the same on every rank that holds the
     same lists.
 
-    >>> e = TrainingExample(id="e", session_id="s", ids=(5, 6, 7), trained=((1, 3),))
+    >>> e = TrainingExample(id="e", session_id="s", ids=(5, 6, 7), lm_spans=((1, 3),))
     >>> count([e]).lm_tokens
     2
     """
@@ -190,8 +190,8 @@ def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] =
         policy_tokens=sum(len(action.logprobs) for e in examples for action in e.actions),
         rollouts=len(acting),
         sampled_rollouts=len(acting),
-        lm_tokens=sum(b - a for e in examples for a, b in e.trained),
-        lm_spans=sum(len(e.trained) for e in examples),
+        lm_tokens=sum(b - a for e in examples for a, b in e.lm_spans),
+        lm_spans=sum(len(e.lm_spans) for e in examples),
         hint_tokens=sum(len(v.target_ids) for e in examples for v in e.hints),
         hint_views=sum(len(e.hints) for e in examples),
         hint_weight=sum(_weight(v) * len(v.target_ids) for e in examples for v in e.hints),
@@ -275,7 +275,9 @@ def collate(
         advantage_N=torch.tensor(
             [action.advantage for _, action in acted for _ in action.logprobs], dtype=torch.float32
         ),
-        lm=_targets(student, [(row, span) for row, e in enumerate(examples) for span in e.trained]),
+        lm=_targets(
+            student, [(row, span) for row, e in enumerate(examples) for span in e.lm_spans]
+        ),
         anchor=_targets(
             student, [(row, span) for row, e in enumerate(examples) for span in e.anchored]
         ),

@@ -512,7 +512,7 @@ class _SessionBuild:
                 id=f"{self.session.id}:{first}-{last}",
                 session_id=self.session.id,
                 ids=rendered.ids,
-                trained=tuple(trained),
+                lm_spans=tuple(trained),
                 anchored=tuple(
                     spans[p].body
                     for p in window.covers

@@ -232,7 +232,7 @@ class TrainingExample:
     id: str
     session_id: str
     ids: tuple[int, ...]
-    trained: tuple[Span, ...] = ()
+    lm_spans: tuple[Span, ...] = ()
     hints: tuple[HintView, ...] = ()
     turns: tuple[TurnSpan, ...] = ()
     origin: Literal["student", "trace"] = "trace"
@@ -242,7 +242,7 @@ class TrainingExample:
     def __post_init__(self) -> None:
         n = len(self.ids)
         for what, spans in (
-            ("trained", self.trained),
+            ("trained", self.lm_spans),
             ("action", [action.span for action in self.actions]),
             ("anchored", self.anchored),
         ):
@@ -261,7 +261,7 @@ class TrainingExample:
                 raise AlignmentError(
                     f"the target of {view.site_id} is not what stands at {a}-{b}", where=self.id
                 )
-            for what, spans in (("lm_ce", self.trained), ("an anchor", self.anchored)):
+            for what, spans in (("lm_ce", self.lm_spans), ("an anchor", self.anchored)):
                 if any(a < d and c < b for c, d in spans):
                     raise AlignmentError(
                         f"{what} would train on the mistaken message of {view.site_id}",
@@ -337,7 +337,7 @@ def example_to_json(example: TrainingExample) -> dict[str, Any]:
         "session_id": example.session_id,
         "origin": example.origin,
         "ids": example.ids,
-        "trained": example.trained,
+        "trained": example.lm_spans,
         "hints": [
             {
                 "site_id": v.site_id,
@@ -380,7 +380,7 @@ def example_from_json(value: dict[str, Any]) -> TrainingExample:
             session_id=value["session_id"],
             origin=value["origin"],
             ids=tuple(value["ids"]),
-            trained=tuple((a, b) for a, b in value["trained"]),
+            lm_spans=tuple((a, b) for a, b in value["trained"]),
             hints=hints,
             turns=turns,
             actions=tuple(

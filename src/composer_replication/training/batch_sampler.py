@@ -1,19 +1,23 @@
-"""Which examples and pairs a step trains on: a pure function of seed and step, so there is no
-sampler state to save.
+"""Which imported examples and pairs a step trains on: a pure function of seed and step, so there is
+no sampler state to save.
 
 Examples fall into two strata, with and without the rarer of the two channels (hint views, mostly).
 Each stratum is drawn without replacement: a shuffled pass, then another. Every step takes at least
 one example of each stratum that exists, so a few hint views among many sessions still reach every
 step, and a step without a channel's inputs means that the data set has none; beyond that the strata
-share the step in proportion. One example a step cannot do that, so it is refused where both strata
-exist. Pairs come with the example that they branch off, so that a step's three channels share one
-trunk: each is seen once a pass over the examples. Those whose session is no example, and those of a
-step whose examples bring none, are drawn on their own, in proportion and at least one a step;
+share the step in proportion. One example a step cannot do that, so it is refused if both strata
+exist.
+
+Pairs come with the example that they branch off, so that a step's three channels share one trunk:
+each is seen once per pass over the examples. Pairs whose session has no example are drawn on their
+own, in proportion and at least one a step; so is one pair if the step's examples have none.
 `batch_pairs` draws that many on their own instead. Anchors come from `batch_anchors` sessions that
-have some, on top of the examples: an example drawn for its anchors brings nothing else, one drawn
-for the other channels brings no anchor, so how often each is seen does not depend on the other.
-With live rollouts that make the step's examples, imported ones can be left out (`imported=False`);
-pairs and anchors remain. Every rank draws the same step and takes its share of it (`share`).
+have some, on top of the examples: an example drawn for its anchors is used for nothing else, and
+one drawn for the other channels loses its anchors, so how often each is seen does not depend on the
+other.
+
+If live rollouts make the step's examples, imported ones can be left out (`imported=False`); pairs
+and anchors remain. Every rank draws the same step and takes its share of it (`share`).
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ class Sampler:
     """Draws the steps of a run, e.g. Sampler(examples=..., pairs=..., batch_examples=8,
     seed=7).step(0).
 
-    Raises ConfigError for one example a step where some examples hold a channel that others lack.
+    Raises ConfigError for one example a step if some examples hold a channel that others lack.
     """
 
     examples: Sequence[TrainingExample]
@@ -61,8 +65,8 @@ class Sampler:
             )
 
     def step(self, step: int) -> tuple[list[TrainingExample], list[PreferencePair]]:
-        """The examples and pairs of one step (counted from 0), the same for the same seed whatever
-        was drawn before."""
+        """The examples and pairs of one step (counted from 0); they do not depend on earlier
+        draws."""
         rarer, rest = strata(self.examples)
         size = min(self.batch_examples, len(rarer) + len(rest))
         per_step = _rarer_per_step(len(rarer), len(rest), size)
@@ -80,17 +84,24 @@ class Sampler:
     def _pairs(
         self, step: int, chosen: Sequence[TrainingExample], *, size: int, num_examples: int
     ) -> list[PreferencePair]:
-        """`batch_pairs` of all; or what comes with the chosen examples and a share of those that
-        come with none."""
+        """`batch_pairs` of all; or the pairs of the chosen examples, and a share of those without a
+        home."""
         if self.batch_pairs or not chosen:
             return self._draw(self.pairs, "pairs", step, self.batch_pairs or self.batch_examples)
-        brought = {e.id for e in chosen}
-        found = [pair for pair, home in zip(self.pairs, self.homes, strict=True) if home in brought]
-        alone = [pair for pair, home in zip(self.pairs, self.homes, strict=True) if home is None]
-        if not found and not alone:
+        chosen_ids = {e.id for e in chosen}
+        pairs_of_chosen = [
+            pair for pair, home in zip(self.pairs, self.homes, strict=True) if home in chosen_ids
+        ]
+        pairs_without_home = [
+            pair for pair, home in zip(self.pairs, self.homes, strict=True) if home is None
+        ]
+        if not pairs_of_chosen and not pairs_without_home:
             return self._draw(self.pairs, "pairs", step, 1)
-        return found + self._draw(
-            alone, "pairs", step, max(1, round(size * len(alone) / num_examples))
+        return pairs_of_chosen + self._draw(
+            pairs_without_home,
+            "pairs",
+            step,
+            max(1, round(size * len(pairs_without_home) / num_examples)),
         )
 
     def _anchors(self, step: int) -> list[TrainingExample]:
@@ -99,43 +110,44 @@ class Sampler:
         for example in self.examples if self.batch_anchors else ():
             if example.anchored:
                 sessions.setdefault(example.session_id, []).append(
-                    replace(example, trained=(), hints=(), actions=())
+                    replace(example, lm_spans=(), hints=(), actions=())
                 )
         drawn = self._draw(list(sessions), "anchors", step, min(self.batch_anchors, len(sessions)))
         return [example for name in drawn for example in sessions[name]]
 
     def _draw(self, items: Sequence[Item], stratum: str, step: int, per_step: int) -> list[Item]:
-        return drawn(items, stratum=stratum, step=step, per_step=per_step, seed=self.seed)
+        return draw_items(items, stratum=stratum, step=step, per_step=per_step, seed=self.seed)
 
 
-def drawn(
+def draw_items(
     items: Sequence[Item], *, stratum: str, step: int, per_step: int, seed: int
 ) -> list[Item]:
-    """The step's entries of the endless list of shuffled passes.
+    """The step's part of an endless list of shuffled passes over the items.
 
-    >>> sorted(drawn("abcd", stratum="x", step=0, per_step=2, seed=1) + drawn("abcd", stratum="x", step=1, per_step=2, seed=1))
+    >>> draws = [draw_items("abcd", stratum="x", step=i, per_step=2, seed=1) for i in range(2)]
+    >>> sorted(draws[0] + draws[1])
     ['a', 'b', 'c', 'd']
     """
-    found: list[Item] = []
+    items_drawn: list[Item] = []
     start, end = per_step * step, per_step * (step + 1)
     while items and start < end:
         epoch, offset = divmod(start, len(items))
         order = list(range(len(items)))
         random.Random(stage_seed(seed, f"{stratum}:{epoch}")).shuffle(order)
         taken = order[offset : offset + end - start]
-        found += [items[i] for i in taken]
+        items_drawn += [items[i] for i in taken]
         start += len(taken)
-    return found
+    return items_drawn
 
 
 def homes_of(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
 ) -> list[str | None]:
-    """The id of the example that each pair comes with: the first of its session's drawable ones
-    that begins with its prefix, or the first.
+    """The id of the example that each pair comes with; None if its session has no example.
 
-    None where its session has none. Example: a session cut in two windows, the pair's prefix is the
-    beginning of the second -> the second
+    It is the first of the session's examples that begins with the pair's prefix, else the first.
+    Example: a session cut in two windows, the pair's prefix is the beginning of the second -> the
+    second
     """
     of_session: dict[str, list[TrainingExample]] = {}
     for part in strata(examples):
@@ -158,10 +170,13 @@ def strata(
     Example: strata([<hint view, trained spans>, <trained spans>, <neither>]) -> the first; the
     second
     """
-    hinted, trained = ([e for e in examples if e.hints], [e for e in examples if e.trained])
-    if len(hinted) <= len(trained):
-        return hinted, [e for e in trained if not e.hints]
-    return trained, [e for e in hinted if not e.trained]
+    with_hints, with_lm_spans = (
+        [e for e in examples if e.hints],
+        [e for e in examples if e.lm_spans],
+    )
+    if len(with_hints) <= len(with_lm_spans):
+        return with_hints, [e for e in with_lm_spans if not e.hints]
+    return with_lm_spans, [e for e in with_hints if not e.lm_spans]
 
 
 def _rarer_per_step(rarer: int, rest: int, size: int) -> int:

@@ -1,14 +1,14 @@
-"""What each channel scores in one micro-batch: unreduced values on the hidden states of
+"""The loss of each channel in one micro-batch: unreduced values on the hidden states of
 training/passes.py.
 
     student rows    policy, lm_ce, hint and the anchors of preference
-    pair rows       both sides (training/pairs.py), or the chosen sides alone where the objective is to clone them
+    pair rows       both sides (training/pairs.py); the chosen side alone if the objective clones it
 
-The hint's own loss, or its credit on the policy's advantages, is training/hinting.py.
+The hint channel's loss, or its credit on the policy's advantages, is training/hinting.py.
 
-Logits exist only where a loss needs them, and there for a few positions at a time
-(losses/fused.py). A gradient that is known only when all values are (a clipped ratio, a pair) makes
-the head's gradient in the backward. Shapes: N loss tokens, P pairs, D hidden size.
+Logits exist only at the positions that a loss needs, and only for a few positions at a time
+(losses/fused.py). If a gradient is known only once all values are (a clipped ratio, a pair), the
+head's gradient is computed in the backward. Shapes: N loss tokens, P pairs, D hidden size.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from composer_replication.losses.fused import fused_logprobs
 from composer_replication.models.forward import Head, head_of
 from composer_replication.tokens.batch import Batch, Counts, scored_actions
 from composer_replication.tokens.example import HintView, TrainingExample
+from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.hinting import Rated, hint_credit, hint_loss
 from composer_replication.training.objectives import policy_loss
 from composer_replication.training.pairs import Sides, by_sequence, pair_values
 from composer_replication.training.passes import ForwardResults, RequiredForwards, run_passes
 from composer_replication.training.reference import Reference
-from composer_replication.training.state import Trainer, channel_weights
+from composer_replication.training.training_models import TrainingModels
 
-# means that are reported beside a channel's loss
-TOLD: tuple[tuple[Channel, str], ...] = (
+# means that a step reports beside a channel's loss
+CHANNEL_METRICS: tuple[tuple[Channel, str], ...] = (
     ("policy", "clipped"),
     ("hint", "raw"),
     ("hint", "k3"),
@@ -49,8 +50,8 @@ TOLD: tuple[tuple[Channel, str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelBudget:
-    """What a step holds for one channel, over all ranks: inputs before any masking, and the loss
-    tokens that must come of them."""
+    """What a step holds for one channel, over all ranks: the inputs before any masking, and the
+    loss tokens that must come of them."""
 
     inputs: int
     tokens: int
@@ -63,8 +64,11 @@ def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, ChannelBud
     Example: budgets(config.train, count(examples, pairs))["hint"] -> ChannelBudget(inputs=2,
     tokens=48)
     """
-    how = settings.preference
-    anchored, sides = how.anchor > 0, counts.pair_tokens if how.both_sides else counts.chosen_tokens
+    preference = settings.preference
+    anchored, sides = (
+        preference.anchor > 0,
+        counts.pair_tokens if preference.both_sides else counts.chosen_tokens,
+    )
     hint = ChannelBudget(inputs=counts.hint_views, tokens=counts.hint_tokens)
     if settings.hint.is_credit:
         hint = ChannelBudget(inputs=counts.credited_views, tokens=counts.credited_tokens)
@@ -82,30 +86,30 @@ def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, ChannelBud
 def loss_rows(
     examples: Iterable[TrainingExample], settings: TrainSettings
 ) -> list[TrainingExample]:
-    """The examples with only the spans of channels that are on, cut behind the last of them; those
-    with none are left out.
+    """The examples with only the spans of channels that are on, cut behind the last of them;
+    examples without any are left out.
 
     A causal model's loss depends on nothing behind its last token, so this changes no value: it
     saves the forward of those tokens.
     Example: 200 tokens with one hint view at 80-95, and actions of a group in which every reward
     was alike -> 95 tokens, one view
     """
-    on = {name: weight > 0 for name, weight in channel_weights(settings).items()}
-    credit = settings.hint.weight > 0 and settings.hint.is_credit and on["policy"]
-    anchored = on["preference"] and settings.preference.anchor > 0
+    is_on = {name: weight > 0 for name, weight in channel_weights(settings).items()}
+    credit = settings.hint.weight > 0 and settings.hint.is_credit and is_on["policy"]
+    anchored = is_on["preference"] and settings.preference.anchor > 0
     rows = []
     for e in examples:
-        kept = {
-            "actions": tuple(scored_actions(e)) if on["policy"] else (),
-            "trained": e.trained if on["lm_ce"] else (),
-            "hints": e.hints if on["hint"] else _credited_views(e) if credit else (),
+        channel_spans = {
+            "actions": tuple(scored_actions(e)) if is_on["policy"] else (),
+            "lm_spans": e.lm_spans if is_on["lm_ce"] else (),
+            "hints": e.hints if is_on["hint"] else _credited_views(e) if credit else (),
             "anchored": e.anchored if anchored else (),
         }
-        ends = [item.span[1] for item in (*kept["actions"], *kept["hints"])] + [
-            b for _, b in (*kept["trained"], *kept["anchored"])
-        ]
-        if ends:
-            rows.append(replace(e, ids=e.ids[: max(ends)], turns=(), **kept))
+        span_ends = [
+            item.span[1] for item in (*channel_spans["actions"], *channel_spans["hints"])
+        ] + [b for _, b in (*channel_spans["lm_spans"], *channel_spans["anchored"])]
+        if span_ends:
+            rows.append(replace(e, ids=e.ids[: max(span_ends)], turns=(), **channel_spans))
     return rows
 
 
@@ -116,99 +120,116 @@ def _credited_views(example: TrainingExample) -> tuple[HintView, ...]:
 
 
 def channel_losses(
-    trainer: Trainer, batch: Batch, counts: Counts
+    models: TrainingModels, batch: Batch, counts: Counts
 ) -> tuple[list[ChannelLoss], list[Tensor]]:
-    """The unreduced values of every weighted channel in one micro-batch, and the final hidden
-    states they hang on."""
-    uses = RequiredForwards.of(trainer.settings, trainer.weights, batch)
-    passes = run_passes(trainer, batch, uses)
-    return losses_on(trainer, batch, passes, uses, counts), list(passes.hidden)
+    """The unreduced values of every channel with a weight in one micro-batch, and the final hidden
+    states that they are computed from."""
+    required = RequiredForwards.of(models.settings, batch)
+    forwards = run_passes(models, batch, required)
+    return losses_on(models, batch, forwards, required, counts), list(forwards.hidden)
 
 
 def losses_on(
-    trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts
+    models: TrainingModels,
+    batch: Batch,
+    forwards: ForwardResults,
+    required: RequiredForwards,
+    counts: Counts,
 ) -> list[ChannelLoss]:
-    """The unreduced values of the channels in use, on hidden states that were computed before."""
-    model = trainer.student.model
+    """The unreduced values of the channels in use, on hidden states that exist already."""
+    model = models.student.model
     losses: list[ChannelLoss] = []
-    if uses.policy:
-        losses += _policy(trainer, batch, passes, uses, counts)
-    if uses.lm_ce:
+    if required.policy:
+        losses += _policy(models, batch, forwards, required, counts)
+    if required.lm_ce:
         values_N = -fused_logprobs(
-            passes.predictors("student", batch.lm), head_of(model), batch.lm.ids_N
+            forwards.predictors("student", batch.lm), head_of(model), batch.lm.ids_N
         )
         losses.append(
             ChannelLoss(
                 name="lm_ce", values=values_N, tokens=len(batch.lm), global_units=counts.lm_tokens
             )
         )
-    if uses.hint and not trainer.settings.hint.is_credit:
-        student = (passes.predictors("student", batch.hint_student), head_of(model))
+    if required.hint and not models.settings.hint.is_credit:
+        student = (forwards.predictors("student", batch.hint_student), head_of(model))
         losses.append(
             hint_loss(
-                trainer.settings.hint,
+                models.settings.hint,
                 student,
-                _teachers(trainer, passes),
+                _teachers(models, forwards),
                 batch,
                 counts=counts,
-                t=trainer.taid_t,
+                t=models.taid_t,
             )
         )
-    if uses.sides or uses.anchors:
-        losses.append(_preference(trainer, batch, passes, uses, counts))
+    if required.sides or required.anchors:
+        losses.append(_preference(models, batch, forwards, required, counts))
     return losses
 
 
 def _policy(
-    trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts
+    models: TrainingModels,
+    batch: Batch,
+    forwards: ForwardResults,
+    required: RequiredForwards,
+    counts: Counts,
 ) -> list[ChannelLoss]:
-    """The objective on the log-probs of the sampled tokens, as they are now; with credit, on
-    advantages that the hint has moved."""
-    head, how = head_of(trainer.student.model), trainer.settings.hint
+    """The objective on the current log-probs of the sampled tokens; with credit, on the advantages
+    that the hint has moved, and the hint channel's line of it."""
+    head, hint_settings = head_of(models.student.model), models.settings.hint
     logp_N = fused_logprobs(
-        passes.predictors("student", batch.action),
+        forwards.predictors("student", batch.action),
         head,
         batch.action.ids_N,
         head_gradient="backward",
     )
-    if not (uses.hint and how.is_credit):
-        return [policy_loss(logp_N, batch, counts, trainer.settings.policy)]
-    student = (replace(passes, cut=None).predictors("student", batch.hint_student).detach(), head)
-    credit = hint_credit(how, student, _teachers(trainer, passes), batch, counts=counts)
-    moved = replace(batch, advantage_N=credit.advantage_A)
-    return [policy_loss(logp_N, moved, counts, trainer.settings.policy), credit.loss]
+    if not (required.hint and hint_settings.is_credit):
+        return [policy_loss(logp_N, batch, counts, models.settings.policy)]
+    student = (
+        replace(forwards, leaves=None).predictors("student", batch.hint_student).detach(),
+        head,
+    )
+    credit = hint_credit(hint_settings, student, _teachers(models, forwards), batch, counts=counts)
+    credited_batch = replace(batch, advantage_N=credit.advantage_A)
+    return [policy_loss(logp_N, credited_batch, counts, models.settings.policy), credit.loss]
 
 
-def _teachers(trainer: Trainer, passes: ForwardResults) -> list[Rated]:
-    """What scored the hint targets, with its head, in the order of `ForwardResults.teachers`."""
-    heads = [reference_head(reference) for reference in trainer.teachers]
+def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[Rated]:
+    """The teachers' hidden states, each with its head, in the order of
+    `ForwardResults.teachers`."""
+    heads = [reference_head(reference) for reference in models.teachers]
     return [
-        (hidden_ND, heads[number % len(heads)]) for number, hidden_ND in enumerate(passes.teachers)
+        (hidden_ND, heads[number % len(heads)])
+        for number, hidden_ND in enumerate(forwards.teachers)
     ]
 
 
 def _preference(
-    trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards, counts: Counts
+    models: TrainingModels,
+    batch: Batch,
+    forwards: ForwardResults,
+    required: RequiredForwards,
+    counts: Counts,
 ) -> ChannelLoss:
     """The mean over pairs plus `anchor` times the mean over anchor tokens, each value with its
     weight."""
-    settings, values, weights, tokens, told = trainer.settings.preference, [], [], 0, {}
-    if uses.pairs:
-        policy, reference = _pair_logprobs(trainer, batch, passes, uses)
-        found = pair_values(settings, policy, reference)
-        values.append(found.values_P)
-        weights.append(torch.full_like(found.values_P, 1.0 / counts.pairs))
+    settings, values, weights, tokens, metrics = models.settings.preference, [], [], 0, {}
+    if required.pairs:
+        policy, reference = _pair_logprobs(models, batch, forwards, required)
+        pair_losses = pair_values(settings, policy, reference)
+        values.append(pair_losses.values_P)
+        weights.append(torch.full_like(pair_losses.values_P, 1.0 / counts.pairs))
         tokens += len(batch.response)
-        told = found.told
-    elif uses.sides:
-        values_N = _chosen_ce(trainer, batch, passes)
+        metrics = pair_losses.metrics
+    elif required.sides:
+        values_N = _chosen_ce(models, batch, forwards)
         values.append(values_N)
         weights.append(torch.full_like(values_N, 1.0 / counts.chosen_tokens))
         tokens += len(values_N)
-    if uses.anchors:
+    if required.anchors:
         values_N = -fused_logprobs(
-            passes.predictors("student", batch.anchor),
-            head_of(trainer.student.model),
+            forwards.predictors("student", batch.anchor),
+            head_of(models.student.model),
             batch.anchor.ids_N,
         )
         values.append(values_N)
@@ -220,49 +241,51 @@ def _preference(
         weights=torch.cat(weights),
         tokens=tokens,
         global_units=1,
-        told=told,
+        metrics=metrics,
     )
 
 
 def _pair_logprobs(
-    trainer: Trainer, batch: Batch, passes: ForwardResults, uses: RequiredForwards
+    models: TrainingModels, batch: Batch, forwards: ForwardResults, required: RequiredForwards
 ) -> tuple[Sides, Sides | None]:
-    """(chosen_P, rejected_P) of the student, and of the reference where the objective has one: as
-    the pairs carry it, or as scored now."""
-    take = partial(
+    """(chosen_P, rejected_P) of the student, and of the reference if the objective has one: as the
+    pairs carry it, else as scored now."""
+    sum_by_sequence = partial(
         by_sequence,
-        trainer.settings.preference,
+        models.settings.preference,
         item_N=batch.response.item_N,
         num_pairs=batch.num_pairs,
     )
 
     def sides(hidden_ND: Tensor, head: Head) -> Sides:
-        return take(fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward"))
+        return sum_by_sequence(
+            fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
+        )
 
-    known = len(batch.reference_logp_N) and trainer.settings.preference.has_reference
-    reference = take(batch.reference_logp_N) if known else None
-    if uses.reference:
-        if passes.reference_ND is None:
+    known = len(batch.reference_logp_N) and models.settings.preference.has_reference
+    reference = sum_by_sequence(batch.reference_logp_N) if known else None
+    if required.reference:
+        if forwards.reference_ND is None:
             raise AlignmentError(
-                f"{trainer.settings.preference.objective} without the reference's hidden states"
+                f"{models.settings.preference.objective} without the reference's hidden states"
             )
-        reference = sides(passes.reference_ND, reference_head(trainer.references["preference"]))
+        reference = sides(forwards.reference_ND, reference_head(models.references["preference"]))
     return (
-        sides(passes.predictors("pair", batch.response), head_of(trainer.student.model)),
+        sides(forwards.predictors("pair", batch.response), head_of(models.student.model)),
         reference,
     )
 
 
-def _chosen_ce(trainer: Trainer, batch: Batch, passes: ForwardResults) -> Tensor:
-    """Cross-entropy of each token of the chosen sides; their rows stand first."""
+def _chosen_ce(models: TrainingModels, batch: Batch, forwards: ForwardResults) -> Tensor:
+    """Cross-entropy of each token of the chosen sides, whose rows come first."""
     chosen = batch.response.first(batch.num_pairs)
     return -fused_logprobs(
-        passes.predictors("pair", chosen), head_of(trainer.student.model), chosen.ids_N
+        forwards.predictors("pair", chosen), head_of(models.student.model), chosen.ids_N
     )
 
 
 def reference_head(reference: Reference) -> Head:
-    """The output head of a model that gets no gradient."""
+    """The detached output head of a model."""
     with reference.scoring() as model:
         head = head_of(model)
         return replace(

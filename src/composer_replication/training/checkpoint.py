@@ -1,11 +1,16 @@
 """Checkpoints: tensors in safetensors, the rest in JSON; a folder appears whole or not at all.
 
-    step_000040/model.safetensors (or adapter_model.safetensors), config.json, tokenizer...   readable by from_pretrained
-    step_000040/optimiser.safetensors     "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
-    step_000040/references.safetensors    "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
-    step_000040/trainer.json              step, settings, hashes of data and start weights, means of channels and clip, health, good or not
-    step_000040/SHA256SUMS                the checksum of each of these files, checked before they are read (core/checkpoints.py)
-    rejected_step_000050/                 later than the one that a health rule, or --resume RUN/checkpoints/step_000040, went back to
+    step_000040/
+        model.safetensors        or adapter_model.safetensors; with config.json and the tokenizer
+                                 readable by from_pretrained
+        optimiser.safetensors    "<parameter>/exp_avg", "<parameter>/exp_avg_sq", "<parameter>/step"
+        references.safetensors   "<channel>/<weight>" of a reference that moves (hint.teacher = ema)
+        trainer.json             step, settings, hashes of data and start weights, means of channels
+                                 and clip, health, good or not
+        SHA256SUMS               the checksum of each of these files, checked before they are read
+                                 (core/checkpoints.py)
+    rejected_step_000050/        later than the one that a health rule, or --resume
+                                 RUN/checkpoints/step_000040, went back to
 
 Random numbers and the sampler are functions of (seed, step, rank), so neither has state to save.
 """
@@ -58,10 +63,10 @@ def save_checkpoint(
     """Write the checkpoint after `step` steps, then remove all but the newest `keep` and the newest
     good one; returns its folder.
 
-    `extra` are tensors that are neither weights nor optimiser state (`Trainer.extra_tensors`);
-    `load_extra` reads them. All of it is on the disk before it has its name, and so are the run's
-    lines up to here. Raises UnwrittenError where there is no room for it: the checkpoints before it
-    stand as they were.
+    `extra` are tensors that are neither weights nor optimiser state
+    (`TrainingModels.extra_tensors`); `load_extra` reads them. Everything is on the disk before the
+    folder gets its name, and so are the run's lines up to here. Raises UnwrittenError if there is
+    no room for it: earlier checkpoints stay as they were.
     """
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
@@ -96,8 +101,8 @@ def save_checkpoint(
 
 
 class _Whole:
-    """While the block runs a checkpoint is written; where the system refuses that, what was written
-    of it is removed, and said."""
+    """The block writes a checkpoint; if the system refuses that, the part that was written is
+    removed, and an UnwrittenError says so."""
 
     def __init__(self, run: RunDir, scratch: Path, *, step: int) -> None:
         self.run, self.scratch, self.step = run, scratch, step
@@ -115,28 +120,27 @@ class _Whole:
             isinstance(error, Exception) and "(os error " in str(error)
         ):
             shutil.rmtree(self.scratch, ignore_errors=True)
-            kept = self.run.checkpoints()
-            stands = (
-                f"{kept[-1][1].name} stands as it was" if kept else "the run has no checkpoint yet"
-            )
-            what = (
+            checkpoints = self.run.checkpoints()
+            newest = "the run has no checkpoint yet"
+            if checkpoints:
+                newest = f"{checkpoints[-1][1].name} stands as it was"
+            steps = checkpoints[-1][0] if checkpoints else 0
+            raise UnwrittenError(
                 f"the checkpoint after step {self.step} could not be written: {_words(error)};"
-                f" {stands}"
-            )
-            fix = (
-                f"make room there, then resume: it goes on after step {kept[-1][0] if kept else 0}"
-            )
-            raise UnwrittenError(what, where=str(self.run.checkpoints_dir), fix=fix) from error
+                f" {newest}",
+                where=str(self.run.checkpoints_dir),
+                fix=f"make room there, then resume: it goes on after step {steps}",
+            ) from error
 
 
 def _words(error: BaseException) -> str:
-    """What the system said, e.g. "No space left on device"."""
+    """The system's message, e.g. "No space left on device"."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def remove_partial_checkpoints(run: RunDir, *, keep: int) -> None:
-    """Remove what a kill left: checkpoints that were being written or removed, and old ones that it
-    kept from being removed."""
+    """Remove what a killed launch left: checkpoints that were being written or removed, and
+    outdated ones."""
     for leftover in run.checkpoints_dir.glob(".*.part") if run.checkpoints_dir.is_dir() else ():
         shutil.rmtree(leftover)
     for old in _outdated(run, keep=keep):
@@ -144,18 +148,18 @@ def remove_partial_checkpoints(run: RunDir, *, keep: int) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint so that at no moment half of one stands under its name."""
+    """Remove a checkpoint; at no moment is half of one there under its name."""
     aside = folder.with_name(f".{folder.name}.old.part")
     os.replace(folder, aside)
     shutil.rmtree(aside)
 
 
 def _outdated(run: RunDir, *, keep: int) -> list[Path]:
-    """All but the newest `keep` checkpoints, and never the newest good one: it is what a stopped
-    run goes back to."""
-    kept = run.checkpoints()
-    good = [folder for _, folder in kept if is_good(folder)][-1:]
-    return [folder for _, folder in kept[:-keep] if folder not in good]
+    """All but the newest `keep` checkpoints and the newest good one, which a stopped run goes back
+    to."""
+    checkpoints = run.checkpoints()
+    good = [folder for _, folder in checkpoints if is_good(folder)][-1:]
+    return [folder for _, folder in checkpoints[:-keep] if folder not in good]
 
 
 def is_good(folder: Path) -> bool:
@@ -168,8 +172,8 @@ def is_good(folder: Path) -> bool:
 
 
 def good_checkpoint(run: RunDir) -> tuple[int, Path]:
-    """(steps, folder) of the newest good checkpoint whose files are those that were written; raises
-    DataError where there is none."""
+    """(steps, folder) of the newest good checkpoint whose files are undamaged; raises DataError if
+    there is none."""
     good = next(
         (
             (step, folder)
@@ -188,8 +192,8 @@ def good_checkpoint(run: RunDir) -> tuple[int, Path]:
 
 
 def set_aside(run: RunDir, *, after: int) -> list[str]:
-    """Rename the checkpoints of more than `after` steps, so that nothing takes their weights for
-    the run's; returns the new names.
+    """Rename the checkpoints of more than `after` steps, so that nobody takes their weights for the
+    run's; returns the new names.
 
     Example: step_000040 -> rejected_step_000040
     """
@@ -205,27 +209,27 @@ def set_aside(run: RunDir, *, after: int) -> list[str]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What trainer.json holds; raises DataError for another schema, DamagedError for a folder
+    """The content of trainer.json; raises DataError for another schema, DamagedError for a folder
     without it."""
     state = read_trainer(folder)
     if state.get("schema") not in (SCHEMA, UNSEALED):
-        what = (
+        problem = (
             f"checkpoint schema {state.get('schema')!r}, this version reads {UNSEALED} and {SCHEMA}"
         )
-        raise DataError(what, where=str(folder / TRAINER), fix="start a new run")
+        raise DataError(problem, where=str(folder / TRAINER), fix="start a new run")
     return state
 
 
 def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optimizer) -> None:
-    """Put weights and optimiser state back; raises DataError where they are of another model."""
+    """Put weights and optimiser state back; raises DataError if they are of another model."""
     load_weights(student, folder)
     parameters = dict(student.model.named_parameters())
     for key, value in read_tensors(folder / OPTIMISER).items():
         name, slot = key.rsplit("/", 1)
         if name not in parameters or (slot != "step" and value.shape != parameters[name].shape):
-            what = f"the optimiser state is of another model: {name} does not fit"
+            problem = f"the optimiser state is of another model: {name} does not fit"
             raise DataError(
-                what, where=str(folder / OPTIMISER), fix="resume with the run's own student"
+                problem, where=str(folder / OPTIMISER), fix="resume with the run's own student"
             )
         # AdamW keeps its step count on the CPU
         optimiser.state[parameters[name]][slot] = (
@@ -234,7 +238,7 @@ def load_tensors(folder: Path, *, student: Student, optimiser: torch.optim.Optim
 
 
 def load_extra(folder: Path) -> dict[str, Tensor]:
-    """What `save_checkpoint` wrote as `extra`; empty where there was nothing."""
+    """The tensors that `save_checkpoint` wrote as `extra`; {} if there were none."""
     path = folder / REFERENCES
     return read_tensors(path) if path.exists() else {}
 
@@ -253,8 +257,8 @@ def check_resume(
     identity: Mapping[str, str],
     accept_changes: bool,
 ) -> list[str]:
-    """The settings that changed since the checkpoint; raises where they were not accepted, or data
-    or start weights differ."""
+    """The settings that changed since the checkpoint; raises if the changes are not accepted, or if
+    data, start weights or environment differ."""
     changed = diff_settings(state["settings"], settings)
     # first: other data may only be what other settings made of it
     if changed and not accept_changes:

@@ -2,16 +2,16 @@
 only what it got wrong is distilled.
 
     forked = Forked(config=config, renderer=renderer, sessions={...}, sites={...})
-    spots = forked.spots(examples)                        # the imported hint views, with their contexts restored and checked
-    made = forked.step(student.model, spots, step=3)
-    made.examples, made.facts["fork/same"]
+    fork_points = forked.fork_points(examples)   # the imported hint views, with their contexts
+    fork_step = forked.step(student.model, fork_points, step=3)
+    fork_step.examples, fork_step.facts["fork/same"]
 
-An imported view holds what another model wrote. Here its context stays what it is, token by token,
-and its target becomes what the student writes there: an example with origin "student" where the
-static check finds the site's mistake again, nothing otherwise. Other mistakes have no hint that
-speaks of them, and what only a sandbox could decide is counted and left alone. Everything is a
-function of (config.seed, step) and the weights. Every rank samples the same forks and takes its
-share of the examples in `train_step`.
+The target of an imported view was written by another model. Here the student writes a message of
+its own in the same context, token by token. If the static check finds the site's mistake in it, it
+becomes the target of an example with origin "student"; otherwise there is no example. Other
+mistakes have no hint that is about them, and messages that only a sandbox could judge are counted
+and left out. Everything is a function of (config.seed, step) and the weights. Every rank samples
+the same forks and takes its share of the examples in `train_step`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from composer_replication.rollouts.static_check import SiteCheck, ToolFacts
 from composer_replication.tokens.example import HintView, TrainingExample, TurnSpan
 from composer_replication.tokens.forward_size import check_forward_size
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training.batch_sampler import drawn
+from composer_replication.training.batch_sampler import draw_items
 
 AUTHOR = "student"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainForkPoint:
-    """One imported hint view, where its message stands in the session, and the fork's own spot."""
+    """An imported hint view, its message in the session, and the fork point before that message."""
 
     example: TrainingExample
     view: HintView
@@ -55,8 +55,7 @@ class TrainForkPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkStep:
-    """What one step's forks gave: examples of the failures, all samples, and numbers by metric
-    name."""
+    """The forks of one step: examples of the failures, all samples, and metrics."""
 
     examples: tuple[TrainingExample, ...]
     forks: tuple[Fork, ...]
@@ -65,8 +64,8 @@ class ForkStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forked:
-    """The producer of a run; `sessions` and `sites` by id are those that the examples were built
-    from."""
+    """The producer of a run's forks; `sessions` and `sites` by id are those that the examples were
+    built from."""
 
     config: Config
     renderer: Renderer
@@ -75,24 +74,23 @@ class Forked:
     author: str = AUTHOR
     meter: SamplingStats = field(default_factory=SamplingStats)
 
-    def spots(self, examples: Sequence[TrainingExample]) -> tuple[TrainForkPoint, ...]:
-        """Every hint view of imported examples, each site once; raises DataError where there is
-        none, or its session or site is not there.
+    def fork_points(self, examples: Sequence[TrainingExample]) -> tuple[TrainForkPoint, ...]:
+        """Every hint view of imported examples, each site once.
 
-        Raises ConfigError where a message of rollouts.max_new_tokens below its hint would not fit
-        into one forward.
+        Raises DataError if there is none, or if its session or site is missing, ConfigError if a
+        message of rollouts.max_new_tokens below its hint would not fit into one forward.
         """
         tools: dict[str, ToolFacts] = {}
-        found: dict[str, TrainForkPoint] = {}
+        fork_points: dict[str, TrainForkPoint] = {}
         for example in examples:
             for view in example.hints if example.origin == "trace" else ():
-                if view.site_id not in found:
-                    found[view.site_id] = self._spot(example, view, tools)
-        if not found:
+                if view.site_id not in fork_points:
+                    fork_points[view.site_id] = self._fork_point(example, view, tools)
+        if not fork_points:
             fix = "run recompose hints and build, or set train.fork = false"
             raise DataError("no imported hint view to fork at", where="train.fork", fix=fix)
         longest, name = max(
-            (len(s.fork.ids) + len(s.view.hint_ids), name) for name, s in found.items()
+            (len(s.fork.ids) + len(s.view.hint_ids), name) for name, s in fork_points.items()
         )
         new_tokens = self.config.rollouts.max_new_tokens
         check_forward_size(
@@ -101,21 +99,21 @@ class Forked:
             micro_tokens=self.config.train.micro_tokens,
             remedy="lower rollouts.max_new_tokens",
         )
-        return tuple(found.values())
+        return tuple(fork_points.values())
 
-    def num_samples(self, spots: Sequence[TrainForkPoint]) -> int:
-        """How many messages a step asks for."""
-        return min(self.config.train.fork_sites, len(spots)) * self.config.train.fork_samples
+    def num_samples(self, fork_points: Sequence[TrainForkPoint]) -> int:
+        """The number of messages that a step samples."""
+        return min(self.config.train.fork_sites, len(fork_points)) * self.config.train.fork_samples
 
-    def step(self, model: Any, spots: Sequence[TrainForkPoint], *, step: int) -> ForkStep:
-        """Let these weights write at `train.fork_sites` sites, `train.fork_samples` times each, and
-        make examples of the failures."""
+    def step(self, model: Any, fork_points: Sequence[TrainForkPoint], *, step: int) -> ForkStep:
+        """Sample messages at `train.fork_sites` sites, `train.fork_samples` each, and make examples
+        of the failures."""
         settings = self.config.train
-        chosen = drawn(
-            list(spots),
+        chosen = draw_items(
+            list(fork_points),
             stratum="fork",
             step=step,
-            per_step=min(settings.fork_sites, len(spots)),
+            per_step=min(settings.fork_sites, len(fork_points)),
             seed=stage_seed(self.config.seed, "fork:sites"),
         )
         sampling = Sampling.of(
@@ -131,36 +129,40 @@ class Forked:
             label=f"step-{step}:fork:",
             meter=self.meter,
         )
-        each = [spot for spot in chosen for _ in range(settings.fork_samples)]
-        wrong = [(s, f) for s, f in zip(each, forks, strict=True) if f.checked.outcome == "same"]
+        fork_point_of_sample = [spot for spot in chosen for _ in range(settings.fork_samples)]
+        failures = [
+            (s, f)
+            for s, f in zip(fork_point_of_sample, forks, strict=True)
+            if f.checked.outcome == "same"
+        ]
         examples = tuple(
             forked_example(s, f, name=f"step-{step}:{f.site.id}:{f.number}", author=self.author)
-            for s, f in wrong
+            for s, f in failures
         )
         return ForkStep(
             examples=examples, forks=tuple(forks), facts=fork_facts(forks, num_sites=len(chosen))
         )
 
-    def _spot(
+    def _fork_point(
         self, example: TrainingExample, view: HintView, tools: dict[str, ToolFacts]
     ) -> TrainForkPoint:
         session = self.sessions.get(example.session_id)
         site, *others = [self.sites[name] for name in view.site_ids if name in self.sites] or [None]
         if session is None or site is None or 1 + len(others) != len(view.site_ids):
-            what = (
+            problem = (
                 f"the {'session' if session is None else 'site'} of {view.site_id} is not among"
                 " those given"
             )
-            raise DataError(what, where=example.id, fix="run again: recompose build")
+            raise DataError(problem, where=example.id, fix="run again: recompose build")
         message = next(
             (span for span in example.turns if span.body[0] <= view.span[0] < span.body[1]), None
         )
         if message is None or message.turn != site.turn:
-            what = (
+            problem = (
                 f"the example's target is turn {message.turn if message else '-'}, the site is turn"
                 f" {site.turn}"
             )
-            raise SiteError(what, where=site.id, fix="run again: recompose build")
+            raise SiteError(problem, where=site.id, fix="run again: recompose build")
         if session.id not in tools:
             tools[session.id] = ToolFacts.of(session)
         above = example.turns[: example.turns.index(message)]
@@ -179,24 +181,26 @@ class Forked:
         return TrainForkPoint(example=example, view=view, message=message, fork=fork)
 
 
-def forked_example(spot: TrainForkPoint, fork: Fork, *, name: str, author: str) -> TrainingExample:
-    """The imported context with the student's own ids behind it; the hint stands where it stood,
-    above the message."""
+def forked_example(
+    fork_point: TrainForkPoint, fork: Fork, *, name: str, author: str
+) -> TrainingExample:
+    """The imported context followed by the student's own ids; the hint stays where it was, above
+    the message."""
     prefix, begin = fork.prefix_ids, len(fork.prefix_ids)
     ids = prefix + fork.ids
     view = replace(
-        spot.view,
+        fork_point.view,
         span=(begin, len(ids)),
         target_ids=fork.ids,
         parts=(),
         origin="student",
         logprobs=fork.logprobs,
     )
-    above = spot.example.turns[: spot.example.turns.index(spot.message)]
-    written = replace(spot.message, end=len(ids), body=(begin, len(ids)), author=author)
+    above = fork_point.example.turns[: fork_point.example.turns.index(fork_point.message)]
+    written = replace(fork_point.message, end=len(ids), body=(begin, len(ids)), author=author)
     return TrainingExample(
         id=name,
-        session_id=spot.example.session_id,
+        session_id=fork_point.example.session_id,
         ids=ids,
         hints=(view,),
         turns=(*above, written),
@@ -205,20 +209,20 @@ def forked_example(spot: TrainForkPoint, fork: Fork, *, name: str, author: str) 
 
 
 def fork_facts(forks: Sequence[Fork], *, num_sites: int) -> dict[str, float]:
-    """What a step's line says of its forks; `fork/tokens` are those of the failures, which the hint
+    """The metrics of a step's forks; `fork/tokens` are those of the failures, which the hint
     channel trains."""
-    told: dict[str, float] = {"fork/sites": num_sites, "fork/samples": len(forks)}
-    told |= {f"fork/{outcome}": count for outcome, count in outcome_counts(forks).items()}
-    told["fork/sites_same"] = len(
+    metrics: dict[str, float] = {"fork/sites": num_sites, "fork/samples": len(forks)}
+    metrics |= {f"fork/{outcome}": count for outcome, count in outcome_counts(forks).items()}
+    metrics["fork/sites_same"] = len(
         {fork.site.id for fork in forks if fork.checked.outcome == "same"}
     )
-    told["fork/sampled_tokens"] = sum(len(fork.ids) for fork in forks)
-    told["fork/tokens"] = sum(len(fork.ids) for fork in forks if fork.checked.outcome == "same")
-    return told
+    metrics["fork/sampled_tokens"] = sum(len(fork.ids) for fork in forks)
+    metrics["fork/tokens"] = sum(len(fork.ids) for fork in forks if fork.checked.outcome == "same")
+    return metrics
 
 
 def without_views(examples: Sequence[TrainingExample]) -> list[TrainingExample]:
-    """Imported examples without their hint views: what another model wrote is not distilled where
-    the student's own turn is."""
+    """Imported examples without their hint views: in a run that forks, the student's own messages
+    take their place."""
     bare = [replace(example, hints=()) if example.hints else example for example in examples]
-    return [example for example in bare if example.trained or example.anchored or example.actions]
+    return [example for example in bare if example.lm_spans or example.anchored or example.actions]

@@ -1,24 +1,27 @@
-"""A server that writes the student's messages: how the weights get there, which version it holds,
+"""A server that samples the student's messages: how it gets the weights, which version it holds,
 and whether it really holds them.
 
-    generator = Generator.of(config)                              # None where the student writes its messages in this process
-    model = generator.writer(student, step=12, note=journal.event)
-    model.version                                                 # 12, or an older one between two hand-overs
+    generator = Generator.of(config.rollouts, lora=False, ranks=1)  # None: sampling in this process
+    model = generator.writer(student, step=12, note=run_logger.event)
+    model.version                       # 12, or an older one between two hand-overs
 
 A hand-over has three parts: the weights are written into `rollouts.server.weights_dir`, the server
-is told to load them, and a few tokens are asked for and scored here: a server that holds other
-weights, or whose log-probs are of another kind, is named.
+loads them, and a few tokens that it samples are scored here. That reveals a server that holds other
+weights, or whose log-probs are of another kind.
 
-    reload     POST /collective_rpc {"method": "reload_weights"}, then POST /reset_prefix_cache: vLLM, started on that very folder
-               with VLLM_SERVER_DEV_MODE=1 (both addresses stand beside /v1, not below it)
-    adapter    POST /v1/load_lora_adapter {"lora_name", "lora_path", "load_inplace": true}: vLLM with --enable-lora and
-               VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, for a LoRA student; the server's base model must be the student's
+    reload     POST /collective_rpc {"method": "reload_weights"}, then POST /reset_prefix_cache:
+               vLLM, started on that very folder with VLLM_SERVER_DEV_MODE=1 (both addresses are
+               beside /v1, not below it)
+    adapter    POST /v1/load_lora_adapter {"lora_name", "lora_path", "load_inplace": true}: vLLM
+               with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, for a LoRA student; the
+               server's base model must be the student's
     none       nothing: the server keeps the weights of the run's start, version 0
 
 The requests are those of vLLM's documentation (features: sleep mode, LoRA adapters). They were
-tried against a small server that speaks them, not against vLLM itself. A hand-over that fails
-leaves the server at its older version: its rollouts say so, and rollouts.max_staleness leaves out
-those that are too old. Only the first of a launch must succeed.
+tested against a small server with the same interface, not against vLLM itself. If a hand-over
+fails, the server keeps its older version: its rollouts carry that version, and
+rollouts.max_staleness leaves out those that are too old. Only the first hand-over of a launch must
+succeed.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import save_student
 from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel, post
 
-# any ids do: the server and the trainer must agree on what follows them
+# any ids will do: the server and the trainer must agree on their log-probs
 _PROBE = tuple(range(1, 9))
 _PROBE_TOKENS = 16
 _PART = ".part"
@@ -50,7 +53,7 @@ _PART = ".part"
 
 @dataclass(slots=True, kw_only=True)
 class Generator:
-    """The server of a run; `version` counts the steps that the weights it holds have taken, -1 =
+    """The server of a run; `version` is the number of steps that its weights have taken, -1 =
     nothing was handed over yet."""
 
     settings: RolloutSettings
@@ -58,35 +61,34 @@ class Generator:
 
     @classmethod
     def of(cls, settings: RolloutSettings, *, lora: bool, ranks: int) -> Self | None:
-        """The generator of these settings, None for the local one; raises ConfigError for what a
-        server cannot do for this run."""
+        """The generator of these settings, None for the local one; raises ConfigError if a server
+        cannot serve this run."""
         if settings.generator == "local":
             return None
         if ranks > 1:
-            what = "several ranks would each get other messages from a server"
+            problem = "several ranks would each get other messages from a server"
             raise ConfigError(
-                what,
+                problem,
                 where="rollouts.generator",
                 fix="train on one rank, or set rollouts.generator = local",
             )
-        how = settings.server.handover
-        if how != "none" and lora != (how == "adapter"):
+        handover = settings.server.handover
+        if handover != "none" and lora != (handover == "adapter"):
             student, fix = (
                 ("a LoRA student", "adapter") if lora else ("a student without LoRA", "reload")
             )
             raise ConfigError(
-                f"handover {how!r} is not for {student}",
+                f"handover {handover!r} is not for {student}",
                 where="rollouts.server.handover",
                 fix=f"set it to {fix!r}",
             )
         return cls(settings=settings)
 
     def writer(self, student: Student, *, step: int, note: Callable[..., None]) -> ServedModel:
-        """The served student for the rollouts of one step, after a hand-over where one is due;
-        `note(kind, **facts)` hears of it.
+        """The served student for the rollouts of one step, after a hand-over if one is due.
 
-        Raises DataError where the first hand-over of a launch fails, or where the server's
-        log-probs are not those of the weights that it should hold.
+        `note(kind, **facts)` is called for a hand-over. Raises DataError if the first one of a
+        launch fails, or if the server's log-probs are not those of the weights it should hold.
         """
         if self.version < 0 or step % self.settings.refresh_every == 0:
             self._hand_over(student, step=step, note=note)
@@ -111,33 +113,33 @@ class Generator:
             return
         try:
             publish(student, Path(server.weights_dir))
-            self._tell()
+            self._load_weights()
         except (OSError, http.client.HTTPException) as error:
-            what = f"the server did not take the weights: {type(error).__name__}: {error}"
+            problem = f"the server did not take the weights: {type(error).__name__}: {error}"
             if self.version < 0:
                 fix = (
                     "start it as `recompose train --help` and training/generator.py say, and resume"
                     " the run"
                 )
-                raise DataError(what, where=server.url, fix=fix) from error
-            note("handover_failed", step=step, version=self.version, reason=what)
+                raise DataError(problem, where=server.url, fix=fix) from error
+            note("handover_failed", step=step, version=self.version, reason=problem)
             return
         gap = self._checked_gap(student)
         self.version = step
         note("handover", step=step, version=step, gap=gap)
 
-    def _tell(self) -> None:
-        """Have the server load what `publish` wrote."""
+    def _load_weights(self) -> None:
+        """Make the server load the weights that `publish` wrote."""
         server = self.settings.server
         if server.handover == "adapter":
-            where, body = (
+            url, body = (
                 f"{server.url.rstrip('/')}/load_lora_adapter",
                 {
                     "lora_name": server.model,
                     "lora_path": server.weights_dir,
                 },
             )
-            post(where, {**body, "load_inplace": True}, timeout_s=server.timeout_s)
+            post(url, {**body, "load_inplace": True}, timeout_s=server.timeout_s)
             return
         root = urlunsplit(urlsplit(server.url)._replace(path="", query="", fragment=""))
         post(
@@ -145,22 +147,24 @@ class Generator:
             {"method": "reload_weights", "timeout": server.timeout_s},
             timeout_s=server.timeout_s,
         )
-        # what it kept was computed with the old weights
+        # its cached prefixes were computed with the old weights
         post(f"{root}/reset_prefix_cache", {}, timeout_s=server.timeout_s)
 
     def _checked_gap(self, student: Student) -> float:
-        """Mean distance, in nats, between the server's log-probs of a few tokens that it samples
-        and the trainer's."""
+        """The mean distance, in nats, between the server's and the trainer's log-probs of a few
+        tokens that the server samples."""
         server = self.settings.server
         prompt = GenerationRequest(ids=_PROBE, max_tokens=_PROBE_TOKENS, seed=0)
-        (given,) = self._model().complete([prompt], temperature=1.0, top_p=1.0, stop=frozenset())
-        if given.failure:
+        (completion,) = self._model().complete(
+            [prompt], temperature=1.0, top_p=1.0, stop=frozenset()
+        )
+        if completion.failure:
             raise DataError(
-                f"the server gave no completion: {given.failure}",
+                f"the server gave no completion: {completion.failure}",
                 where=server.url,
                 fix="resume the run once it answers",
             )
-        gap = log_prob_gap(student, prompt, given)
+        gap = log_prob_gap(student, prompt, completion)
         if not gap <= server.max_gap:
             raise DataError(
                 f"the server's log-probs are {gap:.3g} nats from those of the weights that it"
@@ -175,8 +179,8 @@ class Generator:
 
 
 def publish(student: Student, folder: Path) -> None:
-    """Write the student into a folder that a server loads; each file is replaced whole, so that
-    none is ever half there.
+    """Write the student into a folder that a server loads; each file is replaced as a whole, so
+    that the server never sees half of one.
 
     Example: publish(student, Path("served")) -> served/config.json, served/model.safetensors,
     served/tokenizer.json ...
@@ -192,16 +196,18 @@ def publish(student: Student, folder: Path) -> None:
     shutil.rmtree(scratch)
 
 
-def log_prob_gap(student: Student, prompt: GenerationRequest, given: Completion) -> float:
+def log_prob_gap(student: Student, prompt: GenerationRequest, completion: Completion) -> float:
     """Mean of |log p - log p_server| over the tokens that a server sampled behind a prompt, in
     nats."""
     device = next(student.model.parameters()).device
-    ids = torch.tensor([[*prompt.ids, *given.ids]], device=device)
+    ids = torch.tensor([[*prompt.ids, *completion.ids]], device=device)
     position_N = torch.arange(len(prompt.ids), ids.shape[1], device=device)
     with scoring(student.model):
         hidden_BTD = final_hidden(student.model, ids)
         hidden_ND = predictors(hidden_BTD, torch.zeros_like(position_N), position_N)
-        own_N = token_logprobs(project(student.model, hidden_ND), ids[0, position_N])
+        student_N = token_logprobs(project(student.model, hidden_ND), ids[0, position_N])
     return float(
-        (own_N.double().cpu() - torch.tensor(given.logprobs, dtype=torch.float64)).abs().mean()
+        (student_N.double().cpu() - torch.tensor(completion.logprobs, dtype=torch.float64))
+        .abs()
+        .mean()
     )

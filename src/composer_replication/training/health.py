@@ -1,20 +1,23 @@
-"""When a run is stopped: the only home of these rules.
+"""The rules that stop a run; they are nowhere else.
 
 Health is about channels: never silently zero, a warning at once, a stop after too many bad steps in
-a row. A hint loss of which nearly every token is cut (train.hint.token_clip), or hint credit that
-nearly always stands at its bound, is bad in the same way. PolicyHealth is about a policy that acts.
-A channel's own numbers can look perfect while the policy collapses (measured: its mistake and its
-divergence both went to 0 with success), so what is judged is the policy:
+a row. A hint loss with nearly every token clipped (train.hint.token_clip), or hint credit that is
+nearly always at its bound, is bad in the same way. PolicyHealth is about a policy that acts. The
+metrics of a channel can look perfect while the policy collapses (measured: mistakes, divergence and
+success all went to 0), so the rules are about the policy:
 
     kl              mean KL(student || start) per sampled token is above max_kl
-    unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed or named what is not there
-    environment     in two steps in a row the environment (or a served generator) failed or hung in more than max_lost of the rollouts
-    monitor         success on the monitor tasks fell by more than max_monitor_loss of the best so far, and by two standard errors
+    unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed, or
+                    named something that does not exist
+    environment     in two steps in a row the environment (or a served generator) failed or hung in
+                    more than max_lost of the rollouts
+    monitor         success on the monitor tasks fell by more than max_monitor_loss of the best so
+                    far, and by two standard errors
 
-A checkpoint is good where no rule was past half of its limit; on a stop the newest good one is put
+A checkpoint is good if no rule was past half of its limit; on a stop the newest good one is put
 back (training/rollback.py). The rates of valid and of state-changing calls, entropy and length are
-compared with the run's first step: they warn and stop nothing. So does a step in which the rewards
-of every group are alike, once, when it begins: the policy channel has nothing to learn from it.
+compared with the run's first step: they warn and stop nothing. A step in which the rewards of every
+group are alike warns too, once per streak: the policy channel has nothing to learn from it.
 """
 
 from __future__ import annotations
@@ -61,22 +64,28 @@ _CLIPPED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStep:
-    """What one step measured of a channel; counts are global, the norm is at the final hidden
-    states."""
+    """The measurements of one channel in one step; counts are over all ranks, the norm is at the
+    final hidden states."""
 
     inputs: int
     tokens: int
     loss: float
     grad_norm: float
-    told: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class Health:
     """Statuses and their streaks; `state` and `restore` carry them over a resume.
 
-    Example: health.observe(3, {"hint": ChannelStep(inputs=2, tokens=0, loss=0.0, grad_norm=0.0),
-    ...}) returns the statuses and the channels that turned bad in this step.
+    >>> idle = ChannelStep(inputs=0, tokens=0, loss=0.0, grad_norm=0.0)
+    >>> starved = ChannelStep(inputs=2, tokens=0, loss=0.0, grad_norm=0.0)
+    >>> weights = dict.fromkeys(CHANNELS, 0.0) | {"hint": 1.0}
+    >>> health = Health(weights=weights, max_bad_steps=3)
+    >>> health.observe(dict.fromkeys(CHANNELS, idle) | {"hint": starved})["hint"]
+    'starved'
+    >>> [warning["channel"] for warning in health.warnings({"hint": "starved"})]
+    ['hint']
     """
 
     weights: Mapping[Channel, float]
@@ -90,25 +99,25 @@ class Health:
         """The status of every channel in this step; bad streaks grow or end."""
         statuses: dict[Channel, Status] = {}
         for name in CHANNELS:
-            seen = steps[name]
+            channel_step = steps[name]
             statuses[name] = channel_status(
                 weight=self.weights[name],
-                inputs=seen.inputs,
-                tokens=seen.tokens,
-                grad_norm=seen.grad_norm,
+                inputs=channel_step.inputs,
+                tokens=channel_step.tokens,
+                grad_norm=channel_step.grad_norm,
                 was_active=self.was_active[name],
             )
             self.was_active[name] |= statuses[name] == "active"
             self.bad_steps[name] = self.bad_steps[name] + 1 if statuses[name] in _REASONS else 0
-        told = steps["hint"].told
-        clipped = max(told.get("clipped", 0.0), told.get("bounded", 0.0))
+        hint_metrics = steps["hint"].metrics
+        clipped = max(hint_metrics.get("clipped", 0.0), hint_metrics.get("bounded", 0.0))
         self.clipped_steps = self.clipped_steps + 1 if clipped > self.max_clipped else 0
         return statuses
 
     def warnings(self, statuses: Mapping[Channel, Status]) -> list[dict[str, Any]]:
-        """One warning per channel whose bad streak has just begun."""
+        """One warning for each channel whose bad streak began in this step."""
         bad: list[Channel] = [name for name in CHANNELS if self.bad_steps[name] == 1]
-        told = [
+        warnings = [
             {
                 "channel": name,
                 "status": statuses[name],
@@ -118,7 +127,7 @@ class Health:
             for name in bad
         ]
         return [
-            *told,
+            *warnings,
             *(
                 [{"channel": "hint", "status": "clipped", **_CLIPPED}]
                 if self.clipped_steps == 1
@@ -130,11 +139,11 @@ class Health:
         """Raise StoppedError (exit code 3) for a channel that was starved, dead or all clipped for
         `max_bad_steps` steps in a row."""
         if self.clipped_steps >= self.max_bad_steps:
-            what = (
+            problem = (
                 f"channel hint at step {step}, {self.clipped_steps} steps in a row:"
                 f" {_CLIPPED['reason']}"
             )
-            raise StoppedError(what, where="clipped", fix=_CLIPPED["fix"])
+            raise StoppedError(problem, where="clipped", fix=_CLIPPED["fix"])
         for name in CHANNELS:
             if self.bad_steps[name] >= self.max_bad_steps:
                 status = statuses[name]
@@ -162,10 +171,10 @@ class Health:
 
 
 UNRESOLVABLE_STEPS = 2
-"""So many steps in a row: healthy runs were seen to reach 0.21 in one step and to recover in the
+"""The steps in a row that break a rule: healthy runs reached 0.21 in one step and recovered in the
 next."""
 MONITOR_ERRORS = 2.0
-"""By so many standard errors success must have fallen: less is chance."""
+"""The standard errors by which success must have fallen: less is chance."""
 _HALF = 0.5
 _SPREAD = "rollouts/advantage_spread"
 _BANDS: dict[str, tuple[float, float]] = {
@@ -174,8 +183,8 @@ _BANDS: dict[str, tuple[float, float]] = {
     "rollouts/entropy": (0.5, 2.0),
     "rollouts/message_tokens": (0.5, 2.0),
 }
-"""Lowest and highest multiple of the first step's value that needs no warning; entropy rises before
-a collapse and falls in it."""
+"""The lowest and the highest multiple of the first step's value that needs no warning; entropy
+rises before a collapse and falls during it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +213,7 @@ class Breach:
 
 @dataclass(slots=True, kw_only=True)
 class PolicyHealth:
-    """The rules on a live policy; `state` and `restore` carry what they remember over a resume.
+    """The rules on a live policy; `state` and `restore` carry its memory over a resume.
 
     Example: health.calls({"rollouts/unresolvable": 0.2, ...}); health.kl(0.02);
     health.monitor((1.0, 0.0, ...)); health.breach()
@@ -219,12 +228,12 @@ class PolicyHealth:
     drift: float = 0.0
     best_success: tuple[float, ...] = ()
     success: tuple[float, ...] = ()
-    start: dict[str, float] = field(default_factory=dict)
+    first_values: dict[str, float] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
 
     def calls(self, facts: Mapping[str, float]) -> list[dict[str, Any]]:
-        """Take in one step's rollouts; returns a warning for each measure that has just left its
-        band around the first step's value."""
+        """Add the metrics of one step's rollouts; returns a warning for each metric that has just
+        left its band around the first step's value."""
         self.unresolvable = facts.get("rollouts/unresolvable", 0.0)
         limit = self.settings.max_unresolvable
         self.bad_steps = self.bad_steps + 1 if self.unresolvable >= limit < 1.0 else 0
@@ -234,13 +243,13 @@ class PolicyHealth:
         warnings: list[dict[str, Any]] = []
         if self.flat_steps == 1:
             warnings.append(
-                {"measure": _SPREAD, "value": 0.0, "start": self.start.get(_SPREAD, 0.0)}
+                {"measure": _SPREAD, "value": 0.0, "start": self.first_values.get(_SPREAD, 0.0)}
             )
-        self.start.setdefault(_SPREAD, facts.get(_SPREAD, 0.0))
+        self.first_values.setdefault(_SPREAD, facts.get(_SPREAD, 0.0))
         for name, (low, high) in _BANDS.items():
             if name not in facts:
                 continue
-            first = self.start.setdefault(name, facts[name])
+            first = self.first_values.setdefault(name, facts[name])
             inside = low * first <= facts[name] <= high * first
             if not inside and name not in self.outside:
                 warnings.append({"measure": name, "value": facts[name], "start": first})
@@ -248,17 +257,16 @@ class PolicyHealth:
         return warnings
 
     def kl(self, value: float) -> None:
-        """Take in the mean KL(student || start)."""
+        """Add the mean KL(student || start)."""
         self.drift = value
 
     def monitor(self, success: tuple[float, ...]) -> None:
-        """Take in success on each monitor task; what a later one is compared with is the best so
-        far."""
+        """Add the success on each monitor task; later ones are compared with the best so far."""
         better = not self.best_success or fmean(success) > fmean(self.best_success)
         self.best_success, self.success = success if better else self.best_success, success
 
     def breach(self) -> Breach | None:
-        """The first rule that what was taken in last breaks, or None."""
+        """The first rule that the newest measurements break, or None."""
         limits = self.settings
         if self.drift > limits.max_kl:
             words = (
@@ -294,7 +302,8 @@ class PolicyHealth:
 
     @property
     def good(self) -> bool:
-        """Whether no rule is past half of its limit: the weights are worth going back to."""
+        """Whether no rule is past half of its limit, so that a stopped run may go back to the
+        weights."""
         limits = self.settings
         calm = (
             self.drift <= _HALF * limits.max_kl
@@ -305,7 +314,7 @@ class PolicyHealth:
         )
 
     def _loss(self) -> float:
-        """By which share of the best so far success on the monitor tasks fell."""
+        """The share of the best success so far that was lost on the monitor tasks."""
         best = fmean(self.best_success) if self.best_success else 0.0
         return (best - fmean(self.success)) / best if best > 0 else 0.0
 
@@ -329,7 +338,7 @@ class PolicyHealth:
             "drift": self.drift,
             "best_success": list(self.best_success),
             "success": list(self.success),
-            "start": self.start,
+            "start": self.first_values,
             "outside": sorted(self.outside),
         }
 
@@ -346,4 +355,4 @@ class PolicyHealth:
             state["flat_steps"],
         )
         self.best_success, self.success = tuple(state["best_success"]), tuple(state["success"])
-        self.start, self.outside = dict(state["start"]), set(state["outside"])
+        self.first_values, self.outside = dict(state["start"]), set(state["outside"])

@@ -1,5 +1,4 @@
-"""What a run trains on and from, as hashes: a resume with other examples or another start is
-refused."""
+"""Hashes of what a run trains on, and of its start weights: a resume with others is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ __all__ = ["data_sha256", "weights_sha256"]
 
 
 def data_sha256(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair]) -> str:
-    """A hash of everything a run trains on."""
+    """The hash of every example and pair, in their order."""
     digest = hashlib.sha256()
     for value in (*map(example_to_json, examples), *map(pair_to_json, pairs)):
         digest.update(dumps(value).encode("utf-8", "surrogatepass") + b"\n")

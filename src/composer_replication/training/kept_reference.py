@@ -1,19 +1,19 @@
 """The reference's log-probs of the pairs (dpo, dpo_norm, ipo): scored once, before the first step,
 and kept on disk by the model's hash.
 
-    kept = keep_reference(trainer, drawn, folder=work / "reference")        # the pairs that the run will draw; None = nothing on disk
-    pairs = kept.told(pairs_of_a_step)                                      # the same pairs with their log-probs: no forward of the start
+    kept_reference = keep_reference(trainer, pairs, folder=folder)  # None = not on disk
+    pairs = kept_reference.with_reference(pairs_of_a_step)          # no forward of the start
 
 The reference is the student as it was at the start, so nothing about it changes during a run, nor
 from one run to the next on the same weights. A pair is scored by itself, in the layout of the run:
-its numbers do not depend on what else stood in its forward, and those that were kept equal those
-made anew bit for bit. That holds for the same weights, model, layout, kind of device and number of
-threads, so the file is named by a hash of these; within it a pair goes by a hash of its ids. Of
-other weights, or of a pair that is encoded otherwise, there is nothing, and it is made; so it is
-where the file cannot be read. The run's first event says how many were made and how many found.
+its log-probs do not depend on what else shares its forward, and those of the file equal those
+computed again bit for bit. That holds for the same weights, model, layout, kind of device and
+number of threads, so the file is named by a hash of these; within it a pair is named by a hash of
+its ids. A pair of other weights, or one that is encoded differently, is not found, and is scored;
+so is every pair if the file cannot be read. The run's first event counts the pairs of both kinds.
 
-With the reference known, no copy of the start's weights is held for it, and a step has no forward
-for it.
+With the log-probs known, no copy of the start's weights is kept for them, and a step has no forward
+for them.
 Shapes: N tokens of the chosen response, then of the rejected one.
 """
 
@@ -38,8 +38,9 @@ from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.channels import reference_head
 from composer_replication.training.identity import weights_sha256
-from composer_replication.training.passes import scored
+from composer_replication.training.passes import score_targets
 from composer_replication.training.state import Trainer
+from composer_replication.training.training_models import TrainingModels
 
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
 """Entries of a model's configuration that change nothing about what it computes."""
@@ -47,19 +48,23 @@ _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptReference:
-    """Log-probs by pair, and where they came from: `made` in this launch, `found` in a file."""
+    """Log-probs by the hash of a pair: `num_scored` in this launch, `num_loaded` from a file."""
 
     logp_N: Mapping[str, Tensor]
-    made: int
-    found: int
+    num_scored: int
+    num_loaded: int
 
     @property
     def facts(self) -> dict[str, int]:
-        """For the run's events."""
-        return {"reference_made": self.made, "reference_found": self.found} if self.logp_N else {}
+        """The counts, for the event "start"."""
+        return (
+            {"reference_made": self.num_scored, "reference_found": self.num_loaded}
+            if self.logp_N
+            else {}
+        )
 
-    def told(self, pairs: Iterable[PreferencePair]) -> list[PreferencePair]:
-        """The pairs with what the reference thinks of each of their tokens."""
+    def with_reference(self, pairs: Iterable[PreferencePair]) -> list[PreferencePair]:
+        """The pairs with the reference's log-prob of each of their tokens."""
         return [
             replace(pair, reference=tuple(self.logp_N[pair_sha256(pair)].tolist()))
             for pair in pairs
@@ -69,27 +74,33 @@ class KeptReference:
 def keep_reference(
     trainer: Trainer, pairs: Iterable[PreferencePair], *, folder: Path | None
 ) -> KeptReference:
-    """What the trainer's reference thinks of each of these pairs; call it before the first step,
-    and before a checkpoint is loaded.
+    """The reference's log-probs of these pairs; call it before the first step, and before a
+    checkpoint is loaded.
 
-    Every rank scores its share of what no file holds, and the main one writes. Each rank gets all
-    of it.
+    Every rank scores its share of the pairs that the file lacks, and the main one writes the file.
+    Each rank gets all log-probs.
     """
-    wanted = {pair_sha256(pair): pair for pair in pairs}
+    pairs_by_hash = {pair_sha256(pair): pair for pair in pairs}
     path = None if folder is None else folder / f"{reference_sha256(trainer)[:32]}.safetensors"
-    held = _from_main(
-        _read(path, wanted) if path is not None and trainer.accelerator.is_main_process else {}
+    loaded = _from_main(
+        _read(path, pairs_by_hash)
+        if path is not None and trainer.accelerator.is_main_process
+        else {}
     )
-    missing = [name for name in wanted if name not in held]
+    missing = [name for name in pairs_by_hash if name not in loaded]
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    own: list[tuple[str, Tensor]] = []
+    scored_here: list[tuple[str, Tensor]] = []
     for number, name in enumerate(share := missing[rank::world], 1):
-        trainer.tell(partial("the start scores the pairs: {} of {}".format, number, len(share)))
-        own.append((name, _score(trainer, wanted[name])))
-    made: dict[str, Tensor] = dict(gather_object(own))
-    if made and path is not None and trainer.accelerator.is_main_process:
-        _write(path, {**_read(path, None), **made})
-    return KeptReference(logp_N={**held, **made}, made=len(made), found=len(held))
+        trainer.on_progress(
+            partial("the start scores the pairs: {} of {}".format, number, len(share))
+        )
+        scored_here.append((name, _score(trainer.models, pairs_by_hash[name])))
+    scored: dict[str, Tensor] = dict(gather_object(scored_here))
+    if scored and path is not None and trainer.accelerator.is_main_process:
+        _write(path, {**_read(path, None), **scored})
+    return KeptReference(
+        logp_N={**loaded, **scored}, num_scored=len(scored), num_loaded=len(loaded)
+    )
 
 
 def pair_sha256(pair: PreferencePair) -> str:
@@ -100,15 +111,15 @@ def pair_sha256(pair: PreferencePair) -> str:
 
 
 def reference_sha256(trainer: Trainer) -> str:
-    """A hash of everything but the pair that the log-probs depend on, down to their last bit."""
-    model, device = trainer.student.model, trainer.accelerator.device
+    """A hash of everything that the log-probs depend on to the last bit, but for the pair."""
+    model, device = trainer.models.student.model, trainer.models.device
     config = {
         key: value for key, value in model.config.to_dict().items() if key not in _NOT_OF_THE_MODEL
     }
     parts = {
         "weights": weights_sha256(model),
-        "model": [type(model).__name__, config, str(model.dtype), trainer.student.lora],
-        "layout": trainer.layout,
+        "model": [type(model).__name__, config, str(model.dtype), trainer.models.student.lora],
+        "layout": trainer.models.layout,
         "device": [
             device.type,
             torch.__version__,
@@ -119,37 +130,37 @@ def reference_sha256(trainer: Trainer) -> str:
 
 
 @torch.no_grad()
-def _score(trainer: Trainer, pair: PreferencePair) -> Tensor:
+def _score(models: TrainingModels, pair: PreferencePair) -> Tensor:
     """(N,) in float32 on the CPU."""
-    reference = trainer.references["preference"]
-    batch = collate([], [pair], pad_id=trainer.student.pad_id).to(trainer.accelerator.device)
-    hidden_ND = scored(trainer, reference, batch.pair, batch.response)
+    reference = models.references["preference"]
+    batch = collate([], [pair], pad_id=models.student.pad_id).to(models.device)
+    hidden_ND = score_targets(models, reference, batch.pair, batch.response)
     return fused_logprobs(hidden_ND, reference_head(reference), batch.response.ids_N).float().cpu()
 
 
-def _from_main(held: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What the main rank read; the others may see a file that somebody is just writing."""
-    return broadcast_object_list([held])[0]
+def _from_main(loaded: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The main rank's log-probs on every rank: another rank may see the file half written."""
+    return broadcast_object_list([loaded])[0]
 
 
 def _read(path: Path, wanted: Mapping[str, PreferencePair] | None) -> dict[str, Tensor]:
-    """What a file holds of the wanted pairs (None = of all); nothing where it is not there or is
+    """The log-probs of the wanted pairs in a file (None = of all); {} if it is missing or
     damaged."""
     try:
-        held = load_file(str(path)) if path.exists() else {}
+        log_probs = load_file(str(path)) if path.exists() else {}
     except SafetensorError:
         return {}
     if wanted is None:
-        return held
+        return log_probs
     return {
-        name: held[name]
+        name: log_probs[name]
         for name, pair in wanted.items()
-        if name in held and len(held[name]) == pair.num_response_tokens
+        if name in log_probs and len(log_probs[name]) == pair.num_response_tokens
     }
 
 
-def _write(path: Path, held: Mapping[str, Tensor]) -> None:
-    """Whole or not at all; of two runs that write at once the later one's file stands."""
+def _write(path: Path, log_probs: Mapping[str, Tensor]) -> None:
+    """Write the file whole or not at all; if two runs write at once, the later one's file stays."""
     with scratch_folder(path) as scratch:
-        save_file(dict(held), str(scratch / path.name))
+        save_file(dict(log_probs), str(scratch / path.name))
         move_into_place(scratch / path.name, path)

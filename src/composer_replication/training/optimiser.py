@@ -1,9 +1,8 @@
-"""AdamW with a linear warm-up and a linear decay, and what bounds a step: gradients are clipped
-where they are outliers.
+"""AdamW with a linear warm-up and a linear decay; gradients are clipped if they are outliers.
 
 The learning rate is a function of the step alone. A balanced total (train.balance) has a gradient
 of any length over the weights: 20 to 200 was measured. A fixed bound of 1 would rescale every step
-to one length, and with it everything that a loss says by its size: a channel that fades with its
+to one length, and remove everything that the size of a loss means: a channel that fades with its
 sites, Dr.GRPO's division by all rollouts. So the bound follows the run.
 """
 
@@ -23,7 +22,7 @@ BETAS = (0.9, 0.95)
 
 
 def learning_rate(settings: TrainSettings, step: int) -> float:
-    """The rate of `step` (from 0): up over warmup_steps, then straight down to 0 behind the last
+    """The rate of `step` (from 0): up over warmup_steps, then linearly down to 0 after the last
     step.
 
     >>> s = TrainSettings(steps=10, warmup_steps=2, learning_rate=1.0)
@@ -58,11 +57,11 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class GradientClip:
-    """Shortens a gradient that is longer than `ratio` times the running mean of the lengths before
+    """Shortens a gradient that is longer than `ratio` times the running mean of the norms before
     it, or than `max_norm`; 0 = off.
 
-    The mean is over about ten steps; a clipped step counts in it with the length that it was given,
-    so one outlier does not let the next one pass. The first step has nothing to be compared with.
+    The mean is over about ten steps. A clipped step counts with its clipped norm, so one outlier
+    does not let the next one pass. The first step has nothing to be compared with.
 
     >>> clip = GradientClip(ratio=4.0)
     >>> clip.limit
@@ -81,13 +80,13 @@ class GradientClip:
 
     @property
     def limit(self) -> float:
-        """The longest gradient that passes unchanged, now."""
+        """The largest norm that passes unchanged in the next step."""
         outlier = self.ratio * self.mean.value if self.ratio and self.mean.weight else math.inf
         return min(outlier, self.max_norm or math.inf)
 
     def apply(self, parameters: list[Tensor], *, norm: float) -> bool:
-        """Clip the gradients, whose length together is `norm`, and count the step; returns whether
-        they were clipped."""
+        """Clip the gradients, whose norm is `norm`, and count the step; returns whether they were
+        clipped."""
         limit = self.limit
         if clipped := norm > limit:
             torch.nn.utils.clip_grads_with_norm_(parameters, limit, torch.tensor(norm))

@@ -1,12 +1,14 @@
 """Which examples and pairs share a forward in the tree layout, and which rank computes them.
 
-    tree     the items of one session whose tokens fit into train.micro_tokens together; a session that does not fit becomes several
-    rank     trees go, dearest first, to the rank that has least to do so far (longest processing time first)
+    tree     the items of one session whose tokens fit into train.micro_tokens together; a session
+             that does not fit becomes several trees
+    rank     trees go, most expensive first, to the rank with the least work so far (longest
+             processing time first)
     micro    a rank's trees are packed into as few forwards as greedy packing finds
 
-No item is cut: what does not fit by itself is an error. Every rank computes the same plan from the
-same lists. The bound holds for the forward with gradient; passes without one are sliced for
-themselves (training/passes.py).
+No item is cut: one that does not fit by itself is an error. Every rank computes the same plan from
+the same lists. The bound holds for the forward with a gradient; passes without one are sliced on
+their own (training/passes.py).
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class Tree:
         return self.grower.tokens
 
     def needs(self, item: Item) -> int:
-        """Tokens that an item would add (for a pair an upper bound: what only its two sides share
-        is known to be its prefix)."""
+        """The number of tokens that an item would add; for a pair an upper bound, because only its
+        prefix is known to be shared by its two sides."""
         first, *rest = gradient_rows(item)
         shared = len(item.prefix_ids) if isinstance(item, PreferencePair) else 0
         return self.grower.missing(first) + sum(
@@ -46,16 +48,16 @@ class Tree:
         )
 
     def add(self, item: Item) -> None:
-        """Take an item in."""
+        """Add an item, and its rows to the forest."""
         self.items.append(item)
         for row in gradient_rows(item):
             self.grower.add(row)
 
     def work(self, *, pair_weight: float) -> float:
-        """What its passes cost, in tokens through the layers: three forwards with gradient, and the
-        hint branches without.
+        """The cost of its passes, in tokens through the layers: three forwards with a gradient, and
+        the hint branches without one.
 
-        `pair_weight` is what one (query, key) pair costs in tokens: about 1 / (6 * hidden size).
+        `pair_weight` is the cost of one (query, key) pair in tokens: about 1 / (6 * hidden size).
         """
         rows = [row for item in self.items for row in gradient_rows(item)]
         hints = [
@@ -65,12 +67,16 @@ class Tree:
             for view in e.hints
         ]
         forest = Forest.grow([*rows, *hints])
-        both, whole = (
+        gradient_cost, total_cost = (
             forest.over(range(len(rows))).cost,
             forest.over(range(len(rows) + len(hints))).cost,
         )
-        branches = TreeCost(whole.tokens - both.tokens, whole.pairs - both.pairs)
-        tokens, pairs = (_WITH_GRADIENT * a + b for a, b in zip(both, branches, strict=True))
+        branches = TreeCost(
+            total_cost.tokens - gradient_cost.tokens, total_cost.pairs - gradient_cost.pairs
+        )
+        tokens, pairs = (
+            _WITH_GRADIENT * a + b for a, b in zip(gradient_cost, branches, strict=True)
+        )
         return tokens + pair_weight * pairs
 
 
@@ -102,24 +108,24 @@ def session_trees(
         sessions.setdefault(item.session_id, []).append(item)
     trees: list[Tree] = []
     for items in sessions.values():
-        own: list[Tree] = []
+        trees_of_session: list[Tree] = []
         for item in sorted(items, key=lambda i: (isinstance(i, PreferencePair), -tree_size(i))):
             fitting = [
                 (need, tree)
-                for tree in own
+                for tree in trees_of_session
                 if (need := tree.needs(item)) + tree.tokens <= micro_tokens
             ]
             if fitting:
-                tree = min(fitting, key=lambda found: found[0])[1]
+                tree = min(fitting, key=lambda need_and_tree: need_and_tree[0])[1]
             else:
-                own.append(tree := Tree())
+                trees_of_session.append(tree := Tree())
             tree.add(item)
-        trees += own
+        trees += trees_of_session
     return trees
 
 
 def over_ranks(trees: Sequence[Tree], *, ranks: int, pair_weight: float) -> list[list[Tree]]:
-    """Each rank's trees: the dearest first, each to the rank with the least work so far."""
+    """Each rank's trees: the most expensive first, each to the rank with the least work so far."""
     if ranks == 1:
         return [list(trees)]
     shares: list[list[Tree]] = [[] for _ in range(ranks)]
@@ -154,11 +160,10 @@ def micros_of(trees: Sequence[Tree], *, micro_tokens: int) -> list[Micro]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How many hint views and pairs stand on a trunk, and how many of them had to bring their own
-    context.
+    """How many hint views and pairs share a trunk, and how many pairs need a context of their own.
 
-    A view always stands on its example. A pair stands on a trunk where an example holds its whole
-    prefix.
+    A view always shares its example's trunk. A pair shares a trunk if an example of its session
+    holds its whole prefix.
     """
 
     sites: int
@@ -180,7 +185,9 @@ class Sharing:
         return f"{shared}; {self.pairs_alone} pairs bring a context of their own{share}"
 
 
-def sharing(examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]) -> Sharing:
+def measure_sharing(
+    examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
+) -> Sharing:
     """How much of the data can share a trunk, session by session."""
     trunks: dict[str, Grower] = {}
     for example in examples:

@@ -35,11 +35,11 @@ Sides = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairValues:
-    """The unreduced loss of each pair, and what is told: whether the chosen side leads, and how far
+    """The unreduced loss of each pair, and its metrics: whether the chosen side leads, and how far
     it came from the reference."""
 
     values_P: Tensor
-    told: Mapping[str, Tensor]
+    metrics: Mapping[str, Tensor]
 
 
 def by_sequence(
@@ -59,16 +59,16 @@ def pair_values(settings: PreferenceSettings, policy: Sides, reference: Sides | 
     if not settings.has_reference:
         values_P = simpo(*policy, beta=beta, gamma=settings.gamma, label_smoothing=smoothing)
         return PairValues(
-            values_P=values_P, told={"accuracy": (policy[0] - policy[1]).detach() > 0}
+            values_P=values_P, metrics={"accuracy": (policy[0] - policy[1]).detach() > 0}
         )
     if reference is None:
         raise AlignmentError(f"{settings.objective} without the reference's log-probs")
-    told = {
+    metrics = {
         "accuracy": margins(*policy, *reference).detach() > 0,
         "chosen_logratio": (policy[0] - reference[0]).detach(),
     }
     if settings.objective == "ipo":
-        return PairValues(values_P=ipo(*policy, *reference, beta=beta), told=told)
+        return PairValues(values_P=ipo(*policy, *reference, beta=beta), metrics=metrics)
     return PairValues(
-        values_P=dpo(*policy, *reference, beta=beta, label_smoothing=smoothing), told=told
+        values_P=dpo(*policy, *reference, beta=beta, label_smoothing=smoothing), metrics=metrics
     )

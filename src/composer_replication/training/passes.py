@@ -1,19 +1,20 @@
 """The forwards of one micro-batch: final hidden states of the student, and of the models that score
-without gradient.
+without a gradient.
 
-    passes = run_passes(trainer, batch, uses)
-    passes.predictors("student", batch.lm)         # (N, D), on the student's graph
-    passes.teachers, passes.reference_ND           # (N, D), without one: hint targets (below each hint, by each model), responses of pairs
+    forwards = run_passes(models, batch, required)
+    forwards.predictors("student", batch.lm)         # (N, D), on the student's graph
+    forwards.teachers, forwards.reference_ND         # (N, D), without a gradient
 
 Two layouts, the same values (config.train.layout):
-    rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works with any model
-    tree   all rows are one forest (tokens/tree.py): one forward for what gets a gradient; a live teacher reads the hints on the keys and
-           values of that forward; a frozen teacher and the reference of DPO (where the pairs do not carry what it thinks of them) are one
-           pass without gradient, a slow average one of its own;
-           a trust region is a live and a frozen teacher
+    rows   student rows are one forward, pair rows another, teacher rows are scored in slices; works
+           with any model
+    tree   all rows are one forest (tokens/tree.py), and what gets a gradient is one forward. A live
+           teacher reads the hints on the keys and values of that forward. A frozen teacher and the
+           reference of DPO (if the pairs do not carry its log-probs) are one pass without a
+           gradient, a slow average is another; a trust region is a live and a frozen teacher.
 
-Losses hang on copies of what predicts their tokens (`ForwardResults.leaves`), so each is walked
-back once, and the trunk once for their sum.
+A loss is computed on detached copies of the hidden states that predict its tokens
+(`ForwardResults.leaves`): each loss is walked back once to these, and the trunk once for their sum.
 Shapes: B rows, T length, Q tokens of a pass, M = B * T or Q, N loss tokens, D hidden size.
 """
 
@@ -28,14 +29,14 @@ import torch
 from torch import Tensor
 
 from composer_replication.core.config.train_settings import TrainSettings
-from composer_replication.losses.channel import Channel
 from composer_replication.models.forward import final_hidden, predictors
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
 from composer_replication.tokens.batch import Batch, Rows, Targets
 from composer_replication.tokens.tree import Forest, Grower, Pass
+from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.reference import Reference
-from composer_replication.training.state import Trainer
+from composer_replication.training.training_models import TrainingModels
 
 Kind = Literal["student", "pair"]
 Row = tuple[int, ...]
@@ -43,11 +44,11 @@ Row = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredForwards:
-    """What the weighted channels need of one batch; `sides` is how many pair rows (0, the chosen
-    ones, or both sides).
+    """The forwards that the channels with a weight need of one batch.
 
-    `hint` = the views are scored by a teacher, for a loss of their own or for credit; `pairs` =
-    both sides, `reference` = by the start too, where the pairs do not carry what it thinks of them.
+    `hint`: a teacher scores the views, for a loss or for credit. `sides` is how many pair rows are
+    read (none, the chosen ones, or both sides). `pairs`: both sides are compared. `reference`: the
+    start scores them too, because the pairs do not carry its log-probs.
     """
 
     policy: bool
@@ -59,12 +60,11 @@ class RequiredForwards:
     reference: bool
 
     @classmethod
-    def of(
-        cls, settings: TrainSettings, weights: dict[Channel, float], batch: Batch
-    ) -> RequiredForwards:
-        """By weights and by what the batch holds."""
+    def of(cls, settings: TrainSettings, batch: Batch) -> RequiredForwards:
+        """By the weights of the channels, and by what the batch holds."""
+        weights = channel_weights(settings)
         pairs = bool(weights["preference"] and batch.num_pairs)
-        both, hint = settings.preference.both_sides, settings.hint
+        both_sides, hint = settings.preference.both_sides, settings.hint
         credited = hint.is_credit and len(batch.action) and weights["policy"]
         return cls(
             policy=bool(weights["policy"] and len(batch.action)),
@@ -73,8 +73,8 @@ class RequiredForwards:
             anchors=bool(
                 weights["preference"] and settings.preference.anchor and len(batch.anchor)
             ),
-            sides=(len(batch.pair) if both else batch.num_pairs) if pairs else 0,
-            pairs=pairs and both,
+            sides=(len(batch.pair) if both_sides else batch.num_pairs) if pairs else 0,
+            pairs=pairs and both_sides,
             reference=pairs
             and settings.preference.has_reference
             and not len(batch.reference_logp_N),
@@ -88,92 +88,89 @@ class RequiredForwards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardResults:
-    """Hidden states of one micro-batch. `places[kind]` = which of `hidden`, and the place of (row,
-    position) among its M tokens.
+    """The hidden states of one micro-batch.
 
-    `teachers` read the hint targets: below the site's hint, then, for a contrast, below another
-    site's; by the teacher, and where it is a trust region by the start too.
+    `places[kind]` is the number of a tensor of `hidden`, and the place of each (row, position)
+    among its M tokens. `teachers` are the predictors of the hint targets: below the site's hint,
+    then, for a contrast, below another site's; each by the teacher, and for a trust region by the
+    start too. `leaves` are pairs of hidden states on the graph and their detached copies.
     """
 
     hidden: tuple[Tensor, ...]
     places: dict[Kind, tuple[int, Tensor]]
     teachers: tuple[Tensor, ...] = ()
     reference_ND: Tensor | None = None
-    cut: list[tuple[Tensor, Tensor]] | None = None
+    leaves: list[tuple[Tensor, Tensor]] | None = None
 
     def predictors(self, kind: Kind, targets: Targets) -> Tensor:
         """The student's hidden states (N, D) that predict these tokens; the first of a branch is
         predicted at its parent's end."""
-        which, index_BT = self.places[kind]
-        found_ND = self.hidden[which].flatten(0, 1)[targets.predictors(index_BT)]
-        if self.cut is None:
-            return found_ND
-        self.cut.append((found_ND, found_ND.detach().requires_grad_()))
-        return self.cut[-1][1]
+        number, index_BT = self.places[kind]
+        hidden_ND = self.hidden[number].flatten(0, 1)[targets.predictors(index_BT)]
+        if self.leaves is None:
+            return hidden_ND
+        self.leaves.append((hidden_ND, hidden_ND.detach().requires_grad_()))
+        return self.leaves[-1][1]
 
-    def leaves(self) -> ForwardResults:
-        """The same states, of which `predictors` gives copies cut off from the trunk: a loss is
-        walked back to these and no further.
+    def detached_leaves(self) -> ForwardResults:
+        """The same states, of which `predictors` gives detached copies: the backward of a loss ends
+        there.
 
         There is one copy per loss token, so a norm taken there does not depend on what happens to
         share a forward.
         """
-        return replace(self, cut=[])
+        return replace(self, leaves=[])
 
-    def backward(self, trainer: Trainer) -> None:
-        """Walk the trunk back once, from the gradients that have come together at the copies."""
+    def backward(self, models: TrainingModels) -> None:
+        """Walk the trunk back once, from the gradients that have gathered at the leaves."""
         pairs = [
-            (found, copy.grad)
-            for found, copy in self.cut or ()
-            if found.requires_grad and copy.grad is not None
+            (hidden, leaf.grad)
+            for hidden, leaf in self.leaves or ()
+            if hidden.requires_grad and leaf.grad is not None
         ]
         if pairs:
-            with (
-                tree_attention(trainer.student.model) if trainer.layout == "tree" else nullcontext()
-            ):
-                torch.autograd.backward([found for found, _ in pairs], [grad for _, grad in pairs])
+            hidden, grads = zip(*pairs, strict=True)
+            with tree_attention(models.student.model) if models.layout == "tree" else nullcontext():
+                torch.autograd.backward(hidden, grads)
 
 
-def run_passes(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
-    """Every forward that the channels in use need, in the trainer's layout."""
-    return (_tree if trainer.layout == "tree" else _rows)(trainer, batch, uses)
+def run_passes(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
+    """Every forward that the channels in use need, in the layout of the run."""
+    return (_tree if models.layout == "tree" else _rows)(models, batch, required)
 
 
-def scored(trainer: Trainer, reference: Reference, rows: Rows, targets: Targets) -> Tensor:
-    """The predictors (N, D) of these tokens by a model without gradient, in the trainer's
-    layout."""
-    if trainer.layout == "tree":
-        return _ask(trainer, {"": (reference, _ReferenceRequest(rows.lists(), targets))})[""]
-    return reference.predictors(rows, targets, max_tokens=trainer.settings.micro_tokens)
+def score_targets(
+    models: TrainingModels, reference: Reference, rows: Rows, targets: Targets
+) -> Tensor:
+    """The hidden states (N, D) that predict these tokens, of a model without a gradient, in the
+    layout of the run."""
+    if models.layout == "tree":
+        return _ask(models, {"": (reference, _ReferenceRequest(rows.lists(), targets))})[""]
+    return reference.predictors(rows, targets, max_tokens=models.settings.micro_tokens)
 
 
 # ---- rows ----
 
 
-def _rows(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
-    model, hidden, places = trainer.student.model, [], {}
-    hinted = (
-        [
-            (batch.teacher, batch.hint_teacher),
-            *([(batch.wrong, batch.hint_wrong)] if len(batch.wrong) else []),
-        ]
-        if uses.hint
-        else []
-    )
-    limit = trainer.settings.micro_tokens
+def _rows(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
+    """Padded rows: the student's, then the pairs'."""
+    model, hidden, places = models.student.model, [], {}
+    limit = models.settings.micro_tokens
+    hint_rows = [(batch.teacher, batch.hint_teacher)] if required.hint else []
+    if required.hint and len(batch.wrong):
+        hint_rows.append((batch.wrong, batch.hint_wrong))
     teachers = tuple(
-        reference.predictors(*below, max_tokens=limit)
-        for below in hinted
-        for reference in trainer.teachers
+        teacher.predictors(rows, targets, max_tokens=limit)
+        for rows, targets in hint_rows
+        for teacher in models.teachers
     )
-    reference = (
-        trainer.references["preference"].predictors(batch.pair, batch.response, max_tokens=limit)
-        if uses.reference
-        else None
-    )
+    reference_ND = None
+    if required.reference:
+        reference = models.references["preference"]
+        reference_ND = reference.predictors(batch.pair, batch.response, max_tokens=limit)
     for kind, ids_BT in (
-        ("student", batch.student.ids_BT[: len(batch.student) * uses.student]),
-        ("pair", batch.pair.ids_BT[: uses.sides]),
+        ("student", batch.student.ids_BT[: len(batch.student) * required.student]),
+        ("pair", batch.pair.ids_BT[: required.sides]),
     ):
         if len(ids_BT):
             places[kind] = (
@@ -182,7 +179,7 @@ def _rows(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResu
             )
             hidden.append(final_hidden(model, ids_BT))
     return ForwardResults(
-        hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference
+        hidden=tuple(hidden), places=places, teachers=teachers, reference_ND=reference_ND
     )
 
 
@@ -191,89 +188,87 @@ def _rows(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResu
 
 @dataclass(frozen=True, slots=True)
 class _ReferenceRequest:
-    """Rows that a model without gradient reads, and the tokens whose predictors are asked for."""
+    """Rows that a model without a gradient reads, and the tokens whose predictors are needed."""
 
     rows: list[Row]
     targets: Targets
 
 
-def _tree(trainer: Trainer, batch: Batch, uses: RequiredForwards) -> ForwardResults:
-    model, references = trainer.student.model, trainer.references
-    student = batch.student.lists() if uses.student else []
-    sides, views = batch.pair.lists()[: uses.sides], batch.teacher.lists() if uses.hint else []
+def _tree(models: TrainingModels, batch: Batch, required: RequiredForwards) -> ForwardResults:
+    """One forest; with a live teacher its hint rows are branches on the student's own trunk."""
+    model, references = models.student.model, models.references
+    student = batch.student.lists() if required.student else []
+    sides = batch.pair.lists()[: required.sides]
     if not student and not sides:
         return ForwardResults(hidden=(), places={})
-    hinted = [
-        _ReferenceRequest(views, batch.hint_teacher),
-        *([_ReferenceRequest(batch.wrong.lists(), batch.hint_wrong)] if len(batch.wrong) else []),
-    ]
-    forest = Forest.grow(
-        [*student, *sides, *(row for question in hinted if uses.hint for row in question.rows)]
-    )
-    plan = forest.over(range(len(student) + len(sides)))
-    shared = uses.hint and references["hint"].is_live(model) and not dropout_active(model)
-    kept = KeyValues() if shared else None
-    hidden_QD = tree_hidden(model, plan, keep=kept)
-    device = hidden_QD.device
-    index_BT = _places(plan, range(len(student) + len(sides)), device)
+    hint_requests: list[_ReferenceRequest] = []
+    if required.hint:
+        hint_requests.append(_ReferenceRequest(batch.teacher.lists(), batch.hint_teacher))
+        if len(batch.wrong):
+            hint_requests.append(_ReferenceRequest(batch.wrong.lists(), batch.hint_wrong))
+    # 1. One forward for every row that gets a gradient.
+    trunk = [*student, *sides]
+    forest = Forest.grow([*trunk, *(row for request in hint_requests for row in request.rows)])
+    plan = forest.over(range(len(trunk)))
+    # keys and values under dropout are not the teacher's: it then reads the trunk again
+    shared = required.hint and references["hint"].is_live(model) and not dropout_active(model)
+    key_values = KeyValues() if shared else None
+    hidden_QD = tree_hidden(model, plan, keep=key_values)
+    index_BT = _places(plan, range(len(trunk)), hidden_QD.device)
     places: dict[Kind, tuple[int, Tensor]] = {
         "student": (0, index_BT[: len(student)]),
         "pair": (0, index_BT[len(student) :]),
     }
-
-    questions: dict[str, tuple[Reference, _ReferenceRequest]] = {}
-    answers: dict[str, Tensor] = {}
-    names = (
-        {
-            (below, model): f"{below}:{model}"
-            for below in range(len(hinted))
-            for model in range(len(trainer.teachers))
-        }
-        if uses.hint
-        else {}
-    )
-    if kept is not None:
-        first = len(student) + len(sides)
+    # 2. The live teacher reads only what the hints add, on the keys and values of that forward.
+    names = {
+        (request, teacher): f"{request}:{teacher}"
+        for request in range(len(hint_requests))
+        for teacher in range(len(models.teachers))
+    }
+    predictors: dict[str, Tensor] = {}
+    if key_values is not None:
 
         def on_cache(part: Sequence[int]) -> Iterator[tuple[Pass, Tensor]]:
-            rest = forest.over([first + row for row in part], cached=plan)
+            branches = forest.over([len(trunk) + row for row in part], cached=plan)
             with references["hint"].scoring() as live:
-                own_QD = tree_hidden(live, rest, cache=kept) if rest.size else hidden_QD[:0]
-            yield rest, torch.cat([hidden_QD.detach(), own_QD])
+                branch_QD = hidden_QD[:0]
+                if branches.size:
+                    branch_QD = tree_hidden(live, branches, cache=key_values)
+            yield branches, torch.cat([hidden_QD.detach(), branch_QD])
 
-        found = _answers(trainer, hinted, on_cache, known=[*student, *sides], first=first)
-        answers = {names[below, 0]: below_ND for below, below_ND in enumerate(found)}
-    questions |= {
-        name: (trainer.teachers[model], hinted[below])
-        for (below, model), name in names.items()
-        if name not in answers
-    }
-    if uses.reference:
-        questions["preference"] = (
-            references["preference"],
-            _ReferenceRequest(sides, batch.response),
+        live_predictors = _predictors(
+            models, hint_requests, on_cache, known=trunk, first=len(trunk)
         )
-    answers |= _ask(trainer, questions)
-    teachers = tuple(answers[name] for name in names.values())
+        predictors = {names[i, 0]: hidden_ND for i, hidden_ND in enumerate(live_predictors)}
+    # 3. Every other model: one pass each.
+    requests: dict[str, tuple[Reference, _ReferenceRequest]] = {
+        name: (models.teachers[teacher], hint_requests[request])
+        for (request, teacher), name in names.items()
+        if name not in predictors
+    }
+    if required.reference:
+        pair_request = _ReferenceRequest(sides, batch.response)
+        requests["preference"] = (references["preference"], pair_request)
+    predictors |= _ask(models, requests)
     return ForwardResults(
         hidden=(hidden_QD[None],),
         places=places,
-        teachers=teachers,
-        reference_ND=answers.get("preference"),
+        teachers=tuple(predictors[name] for name in names.values()),
+        reference_ND=predictors.get("preference"),
     )
 
 
 def _ask(
-    trainer: Trainer, questions: dict[str, tuple[Reference, _ReferenceRequest]]
+    models: TrainingModels, requests: dict[str, tuple[Reference, _ReferenceRequest]]
 ) -> dict[str, Tensor]:
-    """The answers by name; questions to one and the same model are put in one pass."""
-    found: dict[str, Tensor] = {}
-    names = list(questions)
+    """The predictors by name; requests of the same model are one pass."""
+    predictors: dict[str, Tensor] = {}
+    names = list(requests)
     while names:
-        reference = questions[names[0]][0]
-        together = [name for name in names if questions[name][0] == reference]
-        asked = [questions[name][1] for name in together]
-        rows = [row for question in asked for row in question.rows]
+        reference = requests[names[0]][0]
+        together = [name for name in names if requests[name][0] == reference]
+        same_model = [requests[name][1] for name in together]
+        rows = [row for request in same_model for row in request.rows]
 
         def alone(
             part: Sequence[int], reference: Reference = reference, rows: list[Row] = rows
@@ -282,34 +277,34 @@ def _ask(
             with reference.scoring() as model:
                 yield plan, tree_hidden(model, plan)
 
-        found |= dict(
-            zip(together, _answers(trainer, asked, alone, known=[], first=None), strict=True)
+        predictors |= dict(
+            zip(together, _predictors(models, same_model, alone, known=[], first=None), strict=True)
         )
         names = [name for name in names if name not in together]
-    return found
+    return predictors
 
 
-def _answers(
-    trainer: Trainer,
-    questions: list[_ReferenceRequest],
+def _predictors(
+    models: TrainingModels,
+    requests: list[_ReferenceRequest],
     score: Callable[[Sequence[int]], Iterator[tuple[Pass, Tensor]]],
     *,
     known: Sequence[Row],
     first: int | None,
 ) -> list[Tensor]:
-    """The predictors (N, D) of each question. At most train.micro_tokens new tokens (and at least
-    one row) go through one forward.
+    """The predictors (N, D) of each request, by forwards of at most train.micro_tokens new tokens
+    (and at least one row).
 
-    `first` = the number of the questions' first row in the pass that `score` gives; None where a
-    slice is numbered by itself.
+    `first` is the number of the requests' first row in the pass that `score` gives; None if each
+    slice is numbered from 0.
     """
-    rows = [row for question in questions for row in question.rows]
+    rows = [row for request in requests for row in request.rows]
     row_N = torch.cat(
-        [q.targets.row_N + sum(len(p.rows) for p in questions[:k]) for k, q in enumerate(questions)]
+        [q.targets.row_N + sum(len(p.rows) for p in requests[:k]) for k, q in enumerate(requests)]
     )
-    position_N = torch.cat([q.targets.position_N for q in questions])
+    position_N = torch.cat([q.targets.position_N for q in requests])
     out_ND: Tensor | None = None
-    for part in slices(rows, known=known, max_tokens=trainer.settings.micro_tokens):
+    for part in slices(rows, known=known, max_tokens=models.settings.micro_tokens):
         for plan, hidden_MD in score(part):
             names = range(len(part)) if first is None else [first + row for row in part]
             index_BT = _places(plan, names, hidden_MD.device)
@@ -317,18 +312,18 @@ def _answers(
             local[torch.tensor(part, device=row_N.device)] = torch.arange(
                 len(part), device=row_N.device
             )
-            here_N = local[row_N] >= 0
+            in_part_N = local[row_N] >= 0
             out_ND = (
                 hidden_MD.new_empty(len(row_N), hidden_MD.shape[1]) if out_ND is None else out_ND
             )
-            places_N = predictors(index_BT, local[row_N[here_N]], position_N[here_N])
-            out_ND[here_N] = hidden_MD[places_N]
+            rows_N = local[row_N[in_part_N]]
+            out_ND[in_part_N] = hidden_MD[predictors(index_BT, rows_N, position_N[in_part_N])]
     assert out_ND is not None
-    return list(out_ND.split([len(q.targets) for q in questions]))
+    return list(out_ND.split([len(q.targets) for q in requests]))
 
 
 def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Iterator[list[int]]:
-    """Rows in parts that add at most so many tokens to what is known; a part has at least one row.
+    """Parts of the rows that add at most `max_tokens` to `known`; a part has at least one row.
 
     >>> list(slices([(1, 2), (1, 3), (4, 5)], known=[(1,)], max_tokens=2))
     [[0, 1], [2]]
@@ -353,10 +348,10 @@ def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Ite
 
 
 def _places(plan: Pass, rows: Sequence[int], device: torch.device) -> Tensor:
-    """The place of (row, position) among the tokens of a pass; behind a row's end it is never
-    read."""
-    found = [plan.packed(row) for row in rows]
-    index_BT = torch.zeros(len(found), max(map(len, found), default=0), dtype=torch.long)
-    for number, places in enumerate(found):
+    """The place of each (row, position) among the tokens of a pass; 0 behind a row's end, where
+    nobody reads it."""
+    packed = [plan.packed(row) for row in rows]
+    index_BT = torch.zeros(len(packed), max(map(len, packed), default=0), dtype=torch.long)
+    for number, places in enumerate(packed):
         index_BT[number, : len(places)] = places
     return index_BT.to(device)

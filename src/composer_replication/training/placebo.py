@@ -1,15 +1,16 @@
-"""Controls: each takes the information out of one signal; steps, rollouts and most sites stay what
-they are (`train.placebo`).
+"""The controls of `train.placebo`: each removes the information from one signal, and leaves steps,
+rollouts and most sites as they are.
 
-    shuffled_hints     each site gets the hint of another site          neutral_hints    a text that says nothing, as long as the hint
+    shuffled_hints     each site gets the hint of another site
+    neutral_hints      each site gets a text without information, as long as its hint
     permuted_rewards   the rewards of a group go to another group, in random order
-    random_rewards     a coin per rollout, heads with p = 0.3
-    swapped_pairs      chosen and rejected change places with p = 1/2, fixed for the run; anchors stay
+    random_rewards     each reward is 1 with p = 0.3, else 0
+    swapped_pairs      chosen and rejected are swapped with p = 1/2, fixed for the run; anchors stay
 
 Hints are changed before they are rendered, so a placebo's view goes through the same alignment as a
-true one. Views of imported examples are rendered already: there the inserted ids change places
-among views, and each is still an insertion and nothing else. All are pure functions of their
-arguments and a seed.
+true one. Views of imported examples are rendered already: their inserted ids are exchanged, and
+each view is still an insertion and nothing else. All are pure functions of their arguments and a
+seed.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from composer_replication.tokens.example import HintView, PreferencePair, Traini
 from composer_replication.tokens.hint_donors import DonorSlot, shuffled_donors, shuffled_views
 
 RANDOM_REWARD_P = 0.3
-"""How often random rewards are 1: about where the workshop's student stands, so that groups are as
-often flat as with true ones."""
+"""The share of random rewards that are 1: about the success of the demo's student, so that groups
+are flat as often as with true rewards."""
 SWAP_P = 0.5
 _NOTHING = (
     "Please go on with your work and take all the time you need as it is a good day and there is no"
@@ -40,8 +41,7 @@ _FILLERS = (".", " so", " a", "!", " it", ",")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nulled:
-    """Hints of a placebo, and how many sites had to be left out because no other text was there for
-    them."""
+    """The hints of a placebo, and how many sites were left out for want of another text."""
 
     hints: tuple[Hint, ...]
     dropped: int
@@ -55,11 +55,10 @@ def null_hints(
     count: Callable[[str], int],
     seed: int,
 ) -> Nulled:
-    """The hints as `train.placebo` wants them; `groups` names the task of each site, `count` the
-    tokens of a text.
+    """The hints under the placebos `how`; the same hints if none of these is about hints.
 
-    Without a placebo for hints they come back as they are. Raises ConfigError where both placebos
-    are asked for.
+    `groups` maps a site to its task, `count` counts the tokens of a text. Raises ConfigError if
+    both placebos for hints are on.
     """
     if {"shuffled_hints", "neutral_hints"} <= set(how):
         raise ConfigError(
@@ -75,36 +74,36 @@ def null_hints(
 
 
 def shuffle_hints(hints: Sequence[Hint], *, groups: Mapping[str, str], seed: int) -> Nulled:
-    """Each site gets the text of another site's hint: of another kind and another task where there
-    is one, never its own text.
+    """Each site gets the text of another site's hint, of another kind and task if there is one, and
+    never its own text.
 
     Example: [Hint(site_id="a", text="use cat"), Hint(site_id="b", text="take path")] -> a gets
     "take path", b gets "use cat"
     """
-    places = [DonorSlot(hint=h.text, kind=h.kind, group=groups[h.site_id]) for h in hints]
-    donors = shuffled_donors(places, seed=seed)
-    given = [
+    slots = [DonorSlot(hint=h.text, kind=h.kind, group=groups[h.site_id]) for h in hints]
+    donors = shuffled_donors(slots, seed=seed)
+    shuffled = [
         dataclasses.replace(h, text=hints[d].text, writer="placebo")
         for h, d in zip(hints, donors, strict=True)
         if d is not None
     ]
-    return Nulled(hints=tuple(given), dropped=len(hints) - len(given))
+    return Nulled(hints=tuple(shuffled), dropped=len(hints) - len(shuffled))
 
 
 def neutralise_hints(hints: Sequence[Hint], *, count: Callable[[str], int]) -> Nulled:
-    """Each site gets words that say nothing, of the same number of tokens as its hint, or one more
-    or less."""
+    """Each site gets words without information, as many tokens as its hint has, or one more or
+    less."""
     texts = [neutral_text(count(h.text), count=count) for h in hints]
-    given = [
+    neutral = [
         dataclasses.replace(h, text=text, writer="placebo")
         for h, text in zip(hints, texts, strict=True)
         if text is not None
     ]
-    return Nulled(hints=tuple(given), dropped=len(hints) - len(given))
+    return Nulled(hints=tuple(neutral), dropped=len(hints) - len(neutral))
 
 
 def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
-    """Words that say nothing about any task, `num_tokens` long to within one token; None where the
+    """Words without information on any task, `num_tokens` long to within one token; None if the
     tokenizer allows none.
 
     >>> neutral_text(4, count=lambda text: len(text.split()))
@@ -131,26 +130,31 @@ def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
 def null_rewards(
     groups: Sequence[Sequence[float]], *, how: Sequence[str], seed: int
 ) -> list[tuple[float, ...]]:
-    """The rewards of a step's groups, in their order, as `train.placebo` wants them.
+    """The rewards of a step's groups, in their order, under the placebos `how`.
 
     Permuted rewards change places as whole groups and then within their new group, so as many
-    groups are flat as before and about as many tokens are trained; thrown among all rollouts they
+    groups are flat as before and about as many tokens are trained. A permutation over all rollouts
     would make nearly every group uneven.
     """
     rng = random.Random(seed)
-    given = [list(rewards) for rewards in groups]
+    rewards_by_group = [list(rewards) for rewards in groups]
     if "random_rewards" in how:
-        return [tuple(float(rng.random() < RANDOM_REWARD_P) for _ in rewards) for rewards in given]
+        return [
+            tuple(float(rng.random() < RANDOM_REWARD_P) for _ in rewards)
+            for rewards in rewards_by_group
+        ]
     if "permuted_rewards" in how:
-        rng.shuffle(given)
-        for rewards in given:
+        rng.shuffle(rewards_by_group)
+        for rewards in rewards_by_group:
             rng.shuffle(rewards)
-    return [tuple(rewards) for rewards in given]
+    return [tuple(rewards) for rewards in rewards_by_group]
 
 
 def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[PreferencePair, ...]:
-    """Each pair with its sides changed with p = 1/2, decided by its name and the seed: the same in
-    every step and after a resume."""
+    """The pairs, each with its sides swapped with p = 1/2.
+
+    The pair's name and the seed decide: the same in every step and after a resume.
+    """
 
     def swapped(pair: PreferencePair) -> bool:
         return random.Random(stage_seed(seed, f"swap:{pair.id}")).random() < SWAP_P
@@ -166,16 +170,18 @@ def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[Preferenc
 
 
 def shuffle_views(examples: Sequence[TrainingExample], *, seed: int) -> list[TrainingExample]:
-    """Examples whose hint views carry each other's inserted ids; a view for which only its own are
-    left is taken away."""
-    spots = [(e, v) for e in examples for v in e.hints]
-    donors = shuffled_views([v for _, v in spots], [e.session_id for e, _ in spots], seed=seed)
-    given = iter([None if d is None else spots[d][1].hint_ids for d in donors])
+    """Examples whose hint views have exchanged their inserted ids; a view without a donor is left
+    out."""
+    views = [(e, v) for e in examples for v in e.hints]
+    donors = shuffled_views([v for _, v in views], [e.session_id for e, _ in views], seed=seed)
+    donor_ids = iter([None if d is None else views[d][1].hint_ids for d in donors])
 
     def changed(example: TrainingExample) -> tuple[HintView, ...]:
-        found = [(view, next(given)) for view in example.hints]
+        views_with_donors = [(view, next(donor_ids)) for view in example.hints]
         return tuple(
-            dataclasses.replace(view, hint_ids=ids) for view, ids in found if ids is not None
+            dataclasses.replace(view, hint_ids=ids)
+            for view, ids in views_with_donors
+            if ids is not None
         )
 
     return [dataclasses.replace(e, hints=changed(e)) if e.hints else e for e in examples]
@@ -189,12 +195,12 @@ def null_data(
     seed: int,
     imported: bool = True,
 ) -> tuple[list[TrainingExample], list[PreferencePair]]:
-    """What was imported, with the placebos that apply to it; without one, the very same items.
+    """Imported examples and pairs under the placebos that apply to them; without one, the same
+    items.
 
-    `imported` says whether imported examples are trained at all: beside live rollouts they may only
-    bring their anchors.
-    Raises ConfigError for neutral hints in trained views that are built already: their text is not
-    there to be measured and replaced.
+    `imported` is False if imported examples are not trained on: beside live rollouts they may only
+    provide anchors. Raises ConfigError for neutral hints in views that are built already, because
+    their text is not there to be measured and replaced.
     """
     examples, pairs = list(examples), list(pairs)
     if (

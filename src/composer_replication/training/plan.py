@@ -1,5 +1,5 @@
-"""What is checked before a run exists: every item fits into one forward, and every step can feed
-every channel."""
+"""The checks before a run exists: every item fits into one forward, and every step can feed every
+channel."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ def check_train_plan(
     imported: bool = True,
     layout: Literal["tree", "rows"] | None = None,
 ) -> None:
-    """Raise ConfigError for what would otherwise stop a run in its middle, whenever the sampler
-    draws it.
+    """Raise ConfigError for anything that would stop a run later, whenever the sampler draws it.
 
-    Example: check_train_plan(config.train, examples=data.examples, pairs=data.pairs) names the
-    longest item if it is longer than train.micro_tokens, and train.batch_examples if one example a
-    step cannot feed both channels (`imported` = they are drawn at all). `layout` is the one that
-    will be used, None = the one of the settings.
+    The error names the longest item if it is longer than train.micro_tokens, and
+    train.batch_examples if one example a step cannot feed both channels. `imported` is False if
+    examples are not drawn at all. `layout` is the layout of the run, None = that of the settings.
     """
     Sampler(
         examples=examples,

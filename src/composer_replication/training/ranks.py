@@ -1,6 +1,6 @@
 """Several processes, one run directory: the main rank makes it, the others open the same one.
 
-run = shared_run(lambda: create_run(...))       # under `accelerate launch --num_processes 2` or torchrun
+run = shared_run(lambda: create_run(...))   # under `accelerate launch --num_processes 2`, torchrun
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ def shared_run(make: Callable[[], RunDir]) -> RunDir:
     state = Accelerator()  # joins the other ranks as the loop will
     if state.num_processes == 1:
         return make()
-    made = [str(make().path) if state.is_main_process else ""]
-    broadcast_object_list(made, from_process=0)
-    return open_run(Path(made[0]))
+    path = [str(make().path) if state.is_main_process else ""]
+    broadcast_object_list(path, from_process=0)
+    return open_run(Path(path[0]))

@@ -65,7 +65,7 @@ def start_kl(
     """
     found = dict.fromkeys((r.session.id for r in rollouts), 0.0)
     for part, _ in micro_batches(
-        [e for r in rollouts if (e := sampled_spans(r)).trained], micro_tokens=max_tokens
+        [e for r in rollouts if (e := sampled_spans(r)).lm_spans], micro_tokens=max_tokens
     ):
         batch = collate(part, pad_id=pad_id).to(device)
         logprobs = {
@@ -99,6 +99,6 @@ def sampled_spans(rollout: Rollout) -> TrainingExample:
         id=name,
         session_id=name,
         ids=rollout.ids,
-        trained=tuple((a, a + n) for a, n in sampled),
+        lm_spans=tuple((a, a + n) for a, n in sampled),
         origin="student",
     )

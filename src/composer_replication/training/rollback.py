@@ -1,12 +1,13 @@
-"""What the loop asks of a live policy's health: measure it, warn, and on a broken rule put the last
+"""The health of a live policy in the loop: measure it, warn, and if a rule is broken put the last
 good weights back and stop.
 
-    guard = Guard.of(trainer, live=live, journal=journal)       # before the first step: the start weights are what KL is measured from
-    facts = guard.look(made, step=3)                            # before the update; raises StoppedError after the weights were put back
-    facts = guard.judge(made, steps=4, last=False)              # after the update, for the checkpoint that is about to be written
-    guard.health.good
+    rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
+    metrics = rollback.look(live_step, step=3)                  # before the update
+    metrics = rollback.judge(live_step, steps=4, last=False)    # after it, before a checkpoint
+    rollback.health.good
 
-The rules stand in training/health.py; this file only measures and restores.
+It is made before the first step: KL is measured from the start weights. The rules are in
+training/health.py; this file only measures and restores.
 """
 
 from __future__ import annotations
@@ -30,108 +31,118 @@ from composer_replication.training.rewards import start_kl
 from composer_replication.training.rollout_metrics import drift
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import Trainer
+from composer_replication.training.training_models import TrainingModels
 
 
 @dataclass(slots=True, kw_only=True)
-class Guard:
-    """Eyes and hands of `PolicyHealth` in the loop; every rank sees the same rollouts and so
-    decides the same."""
+class Rollback:
+    """Feeds `PolicyHealth` and acts on what it decides.
+
+    Every rank sees the same rollouts, so every rank decides the same. `reference_model` has the
+    weights at the start.
+    """
 
     trainer: Trainer
     live: RolloutSource
-    journal: RunLogger
+    run_logger: RunLogger
     health: PolicyHealth
-    start: Reference
+    reference_model: Reference
 
     @classmethod
-    def of(cls, trainer: Trainer, *, live: RolloutSource, journal: RunLogger) -> Self:
-        """A guard of a trainer at its start; the frozen weights are shared with the teacher or the
-        reference of DPO where there is one."""
-        health = PolicyHealth(settings=trainer.settings.health)
+    def of(cls, trainer: Trainer, *, live: RolloutSource, run_logger: RunLogger) -> Self:
+        """The rollback of a trainer before its first step; the frozen weights are shared with the
+        hint teacher or the reference of DPO if there is one."""
         return cls(
-            trainer=trainer, live=live, journal=journal, health=health, start=_start(trainer)
+            trainer=trainer,
+            live=live,
+            run_logger=run_logger,
+            health=PolicyHealth(settings=trainer.settings.health),
+            reference_model=_reference_model(trainer.models),
         )
 
-    def look(self, made: LiveStep, *, step: int) -> dict[str, float]:
-        """Measure the policy after `step` steps on the rollouts it has just made; returns what was
-        measured."""
-        facts = self._drift(made)
+    def look(self, live_step: LiveStep, *, step: int) -> dict[str, float]:
+        """Measure the policy after `step` steps on its newest rollouts; returns the metrics."""
+        metrics = self._drift(live_step)
         if self.health.settings.monitor_tasks and step % self.health.settings.monitor_every == 0:
-            facts |= self._monitor()
-        # TRL records no log-probs
+            metrics |= self._monitor()
+        # the measured entropy first: TRL records no log-probs, so its rollouts have none
         for warning in self.health.calls(
-            {"rollouts/entropy": facts["health/entropy"], **made.facts}
+            {"rollouts/entropy": metrics["health/entropy"], **live_step.facts}
         ):
-            self.journal.event("drift", step=step, **warning)
+            self.run_logger.event("drift", step=step, **warning)
         self._check(step)
-        return facts
+        return metrics
 
     def start_kl(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """The KL of each rollout to the start, by session id, in nats."""
-        return start_kl(self.start, rollouts, **self._place())
+        return start_kl(self.reference_model, rollouts, **self._batch_options())
 
-    def judge(self, made: LiveStep, *, steps: int, last: bool) -> dict[str, float]:
-        """Measure the weights of a checkpoint after `steps` steps, at the end of the run on the
-        monitor tasks too."""
-        facts = self._drift(made)
+    def judge(self, live_step: LiveStep, *, steps: int, last: bool) -> dict[str, float]:
+        """Measure the weights of a checkpoint after `steps` steps; at the end of the run also on
+        the monitor tasks."""
+        metrics = self._drift(live_step)
         if last and self.health.settings.monitor_tasks:
-            facts |= self._monitor()
+            metrics |= self._monitor()
         self._check(steps)
-        return facts
+        return metrics
 
-    def _drift(self, made: LiveStep) -> dict[str, float]:
-        student, settings = self.trainer.student, self.trainer.settings
-        found = drift(
-            current(student),
-            self.start,
-            made.rollouts,
-            episodes=settings.health.kl_episodes,
-            **self._place(),
+    def _drift(self, live_step: LiveStep) -> dict[str, float]:
+        measured = drift(
+            current(self.trainer.models.student),
+            self.reference_model,
+            live_step.rollouts,
+            episodes=self.trainer.settings.health.kl_episodes,
+            **self._batch_options(),
         )
-        self.health.kl(found.kl)
-        return {"health/kl": found.kl, "health/entropy": found.entropy}
+        self.health.kl(measured.kl)
+        return {"health/kl": measured.kl, "health/entropy": measured.entropy}
 
-    def _place(self) -> dict[str, Any]:
-        student, settings = self.trainer.student, self.trainer.settings
+    def _batch_options(self) -> dict[str, Any]:
         return {
-            "pad_id": student.pad_id,
-            "max_tokens": settings.micro_tokens,
-            "device": self.trainer.accelerator.device,
+            "pad_id": self.trainer.models.student.pad_id,
+            "max_tokens": self.trainer.settings.micro_tokens,
+            "device": self.trainer.models.device,
         }
 
     def _monitor(self) -> dict[str, float]:
-        success = self.live.monitor(self.trainer.student.model)
+        success = self.live.monitor(self.trainer.models.student.model)
         self.health.monitor(success)
         return {"health/monitor": sum(success) / len(success)}
 
     def _check(self, steps: int) -> None:
-        """Where a rule is broken: put back the newest good checkpoint, set later ones aside, say
-        so, and raise StoppedError."""
+        """If a rule is broken: put back the newest good checkpoint, set later ones aside, write an
+        event, and raise StoppedError."""
         breach = self.health.breach()
         if breach is None:
             return
-        restored, folder = good_checkpoint(self.journal.run)
-        load_tensors(folder, student=self.trainer.student, optimiser=self.trainer.optimiser)
-        self.trainer.load_extra(load_extra(folder))
+        models = self.trainer.models
+        restored, folder = good_checkpoint(self.run_logger.run)
+        load_tensors(folder, student=models.student, optimiser=self.trainer.optimiser)
+        models.load_extra_tensors(load_extra(folder))
+        # every rank has read the folder before the later ones are renamed
         self.trainer.accelerator.wait_for_everyone()
-        aside = set_aside(self.journal.run, after=restored) if self.journal.main else []
-        what = {
-            "rule": breach.rule,
-            "value": breach.value,
-            "limit": breach.limit,
-            "restored": restored,
-            "set_aside": aside,
-        }
-        self.journal.event("restored", step=steps, **what, reason=breach.words)
+        aside: list[str] = []
+        if self.run_logger.main:
+            aside = set_aside(self.run_logger.run, after=restored)
+        self.run_logger.event(
+            "restored",
+            step=steps,
+            rule=breach.rule,
+            value=breach.value,
+            limit=breach.limit,
+            restored=restored,
+            set_aside=aside,
+            reason=breach.words,
+        )
         raise breach.error(step=steps, restored=restored)
 
 
-def _start(trainer: Trainer) -> Reference:
-    """The frozen start weights: those that score already, else a copy of their own."""
-    if "preference" in trainer.references:
-        return trainer.references["preference"]
-    if trainer.start is not None:
-        return trainer.start
-    if "hint" in trainer.references and trainer.settings.hint.teacher == "frozen":
-        return trainer.references["hint"]
-    return frozen(trainer.student)
+def _reference_model(models: TrainingModels) -> Reference:
+    """The frozen start weights: a reference that holds them already, else a copy."""
+    if "preference" in models.references:
+        return models.references["preference"]
+    if models.reference_model is not None:
+        return models.reference_model
+    if "hint" in models.references and models.settings.hint.teacher == "frozen":
+        return models.references["hint"]
+    return frozen(models.student)

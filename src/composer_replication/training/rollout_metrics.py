@@ -130,7 +130,7 @@ def drift(
     """KL(student || start) and entropy of the student at every sampled token of `episodes`
     rollouts, taken evenly from all."""
     chosen = rollouts[:: max(1, len(rollouts) // episodes)][:episodes]
-    examples = [e for r in chosen if (e := sampled_spans(r)).trained]
+    examples = [e for r in chosen if (e := sampled_spans(r)).lm_spans]
     kl = entropy = 0.0
     tokens = 0
     for part, _ in micro_batches(examples, micro_tokens=max_tokens):

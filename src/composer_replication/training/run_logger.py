@@ -1,7 +1,7 @@
-"""What a run writes down: metrics, events, log, token tables and samples; only the main rank
-writes, every rank may call.
+"""The writer of a run: metrics, events, log, token tables and samples.
 
-Nothing here prints: `on_step` and `on_event` hand the same facts to whoever shows them.
+Every rank may call it, only the main one writes. Nothing here prints: `on_step` and `on_event` get
+the same facts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.rollouts.fork import Fork, fork_to_json
 
 FORKS = "forks"
-"""Folder of the run that holds what the student wrote at imported sites (train.fork), one file a
-step, one line a message."""
+"""The folder of the messages that the student wrote at imported sites (train.fork): one file per
+step, one line per message."""
 Listener = Callable[[dict[str, Any]], None]
-Doing = Callable[[], str]
-"""What is going on, in words, as of when it is asked, e.g. "playing: 412 tokens written"."""
+Phase = Callable[[], str]
+"""Describes what a step is doing at the moment of the call, e.g. "playing: 412 tokens written"."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,15 +35,15 @@ class RunLogger:
     main: bool
     on_step: Listener | None = None
     on_event: Listener | None = None
-    on_progress: Callable[[Doing], None] | None = None
+    on_progress: Callable[[Phase], None] | None = None
     number: int = 0
     noted: dict[str, Any] = field(default_factory=dict)
     redactor: Redactor = field(default_factory=Redactor)
-    """What episodes and messages pass before they are written."""
+    """Redacts episodes and messages before they are written."""
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """One launch: the run's state follows how the block ends."""
+        """One launch: the state of the run follows how the block ends."""
         if not self.main:
             yield
             return
@@ -51,7 +51,7 @@ class RunLogger:
             yield
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Something happened."""
+        """Write an event."""
         if self.main:
             event = self.run.add_event(kind, attempt=self.number, **facts)
             self.run.add_log(_text(kind, facts), attempt=self.number)
@@ -59,40 +59,38 @@ class RunLogger:
                 self.on_event(event)
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """What was measured before a step; it goes into that step's line."""
+        """Keep metrics that were measured before a step; they go into that step's line."""
         self.noted.update(facts)
 
-    def step(self, line: dict[str, Any], warnings: list[dict[str, Any]]) -> None:
-        """One step was taken; what was noted is added to its line, warnings become events at
-        once."""
-        line |= self.noted
+    def step(self, metrics: dict[str, Any], warnings: list[dict[str, Any]]) -> None:
+        """Write the metrics of a step, with what was noted before it; warnings become events."""
+        metrics |= self.noted
         self.noted = {}
         if self.main:
-            self.run.add_metrics({**line, "attempt": self.number})
-            self.run.add_log(_text("step", line), attempt=self.number)
+            self.run.add_metrics({**metrics, "attempt": self.number})
+            self.run.add_log(_text("step", metrics), attempt=self.number)
             for warning in warnings:
                 self.event(
                     warning["status"],
-                    step=line["step"],
+                    step=metrics["step"],
                     **{k: v for k, v in warning.items() if k != "status"},
                 )
             if self.on_step is not None:
-                self.on_step(line)
+                self.on_step(metrics)
 
-    def progress(self, doing: Doing) -> None:
-        """What the run is at from now on, for somebody who waits for the next line; nothing of it
-        is written down."""
+    def progress(self, phase: Phase) -> None:
+        """Report the phase that the run is in from now on; nothing is written."""
         if self.main and self.on_progress is not None:
-            self.on_progress(doing)
+            self.on_progress(phase)
 
     def tokens(self, step: int, table: list[dict[str, Any]]) -> None:
-        """Per-token log-probs of the watched sites after `step` steps."""
+        """Write the per-token log-probs of the watched sites after `step` steps."""
         if self.main:
             write_json(self.run.tokens(step), {"step": step, "sites": table})
 
     def forks(self, step: int, forks: Iterable[Fork]) -> None:
-        """What the student wrote at imported sites before one step, and what the static check says
-        of it."""
+        """Write what the student wrote at imported sites before one step, with the result of the
+        static check."""
         if self.main:
             write_lines(
                 self.run.path / FORKS / f"step_{step:06d}.jsonl",
@@ -100,7 +98,7 @@ class RunLogger:
             )
 
     def samples(self, step: int, sessions: Iterable[Session]) -> None:
-        """A few episodes of the policy after `step` steps, without secrets."""
+        """Write a few episodes of the policy after `step` steps, without secrets."""
         if self.main:
             write_sessions(
                 self.run.sample_file(step),

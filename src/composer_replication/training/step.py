@@ -1,12 +1,15 @@
-"""One optimiser step: every channel's loss on the step's examples and pairs, one backward of the
-trunk for their sum.
+"""One optimiser step: every channel's loss on the step's inputs, one backward of the trunk for
+their sum, one update.
 
 A step, top to bottom:
     score      each channel's unreduced values (training/channels.py), micro-batch by micro-batch
-    measure    each channel's mean is walked back to the final hidden states that predict its tokens: there its gradient's norm is taken
-    add        total = sum of weight * mean / running mean norm; one backward of the trunk; summed over ranks; outliers clipped; step
-    follow     a teacher that is a slow average moves towards the student, and TAID's mixture towards the teacher
-    tell       status, tokens, loss and gradient norm per channel; warn at once, stop after train.starved_steps bad steps
+    measure    the backward of each channel's mean ends at the final hidden states that predict its
+               tokens: there its gradient's norm is taken
+    add        total = sum of weight * mean / running mean norm; one backward of the trunk; the sum
+               over ranks; outliers are clipped; the optimiser's step
+    follow     a slow average moves towards the student, and TAID's mixture towards the teacher
+    report     status, tokens, loss and gradient norm per channel; a warning at once, a stop after
+               train.starved_steps bad steps
 
 A step without any gradient (every group flat, no site, no pair) moves nothing: not the optimiser's
 moments either. Results do not depend on padding, on train.micro_tokens, or on the number of ranks
@@ -19,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
@@ -30,15 +33,15 @@ from torch import Tensor
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import AlignmentError, StoppedError
-from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss
+from composer_replication.losses.channel import CHANNELS, Channel, ChannelLoss, Status
 from composer_replication.losses.reduction import PUBLISHED
 from composer_replication.losses.total import channel_scales
 from composer_replication.tokens.batch import Counts, collate, count, micro_batches
-from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import share
-from composer_replication.training.channels import TOLD, budgets, loss_rows, losses_on
+from composer_replication.training.channels import CHANNEL_METRICS, budgets, loss_rows, losses_on
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.hinting import check_views, with_wrong_hints
+from composer_replication.training.inputs import StepInputs
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
 from composer_replication.training.packing import Micro, micros_of, over_ranks, session_trees
 from composer_replication.training.passes import RequiredForwards, run_passes
@@ -47,103 +50,58 @@ from composer_replication.training.state import Trainer
 
 
 def train_step(
-    trainer: Trainer,
-    examples: list[TrainingExample],
-    pairs: list[PreferencePair],
-    *,
-    step: int,
-    num_rollouts: int | None = None,
-    hint_sites: int = 0,
-    journal: RunLogger | None = None,
+    trainer: Trainer, inputs: StepInputs, *, step: int, run_logger: RunLogger | None = None
 ) -> dict[str, Any]:
-    """One optimiser step on the whole step's examples and pairs, of which this rank takes its
-    share; returns the metrics line.
+    """One optimiser step on the whole step's inputs, of which this rank takes its share; returns
+    the step's metrics.
 
-    `num_rollouts` is how many were sampled for the step, those of groups with equal rewards
-    included: the policy's sum is divided by it. None = the examples that have an action with an
-    advantage. Raises AlignmentError where it is less than those. `hint_sites` is how many sites a
-    full step has: with fewer the hint channel weighs less in proportion, so that the last few
-    mistakes do not move the policy as far as many did. 0 = it always weighs the same.
+    Raises AlignmentError if fewer rollouts were sampled than there are examples with an advantage,
+    StoppedError if a loss or a gradient is not finite, or if a channel stays starved or dead.
     """
     began, settings = time.perf_counter(), trainer.settings
-    examples, without_donor = hinted(trainer, examples, step=step)
-    counts = step_counts(examples, pairs, num_rollouts=num_rollouts)
-    micros = _micros(trainer, examples, pairs)
-    present: list[Channel] = [
+    # 1. Count over all ranks, and cut this rank's share into micro-batches.
+    inputs, num_without_donor = with_hint_controls(trainer, inputs, step=step)
+    counts = step_counts(inputs)
+    micros = rank_micro_batches(trainer, inputs)
+    fed: list[Channel] = [
         name
         for name, budget in budgets(settings, counts).items()
         if trainer.weights[name] and budget.tokens
     ]
-
-    undivided = _shares(settings, counts)
-    first_time = [name for name in present if not trainer.means[name].weight]
-    if first_time and settings.balance == "grad_norm":  # measure before anything moves
-        trainer.seed(step)
-        for name, seen in accumulate(trainer, micros, counts, scales=None).items():
-            if name in first_time:
-                trainer.means[name].add(seen.grad_norm / undivided[name])
+    # 2. Scale: each channel's weight, divided by the running mean of its gradient norm.
+    shares = _counted_shares(settings, counts)
+    first_time = _measure_first_norms(trainer, micros, counts, fed, shares=shares, step=step)
     scales = channel_scales(trainer.weights, trainer.means, balance=settings.balance)
-    if hint_sites:
-        scales["hint"] *= min(1.0, counts.hint_views / hint_sites)
-
-    line: dict[str, Any] = {
-        "step": step + 1,
-        **({"hint/no_donor": without_donor} if settings.hint.contrast else {}),
-    }
-    for name in present if step % settings.grad_every == 0 else present[:0]:
-        trainer.seed(step)
-        accumulate(trainer, micros, counts, scales={name: 1.0})
-        line[f"{name}/grad_norm_parameters"] = gradient_norm(trainer.trainable())
-        trainer.optimiser.zero_grad()
-
+    if inputs.hint_sites:
+        scales["hint"] *= min(1.0, counts.hint_views / inputs.hint_sites)
+    metrics: dict[str, Any] = {"step": step + 1}
+    if settings.hint.contrast:
+        metrics["hint/no_donor"] = num_without_donor
+    if step % settings.grad_every == 0:
+        metrics |= _parameter_norms(trainer, micros, counts, fed, step=step)
+    # 3. Forward and backward. The seed comes first: every pass of a step draws the same dropout.
     trainer.seed(step)
     observed = accumulate(trainer, micros, counts, scales=scales)
-    rate, norm = learning_rate(settings, step), gradient_norm(trainer.trainable())
-    total = sum(scales[name] * observed[name].loss for name in CHANNELS)
-    if not (math.isfinite(norm) and math.isfinite(total)):
-        what = f"step {step + 1} is not finite: loss {total}, gradient norm {norm}"
-        raise StoppedError(
-            what,
-            where="not_finite",
-            fix="lower train.learning_rate, or use student.dtype = float32",
-        )
-    clipped = False
-    if norm > 0:
-        clipped = trainer.clip.apply(trainer.trainable(), norm=norm)
-        set_learning_rate(trainer.optimiser, rate)
-        trainer.optimiser.step()
-        for reference in trainer.references.values():
-            reference.update(trainer.student.model)
-    trainer.optimiser.zero_grad()
-
-    line |= _taid(trainer, observed["hint"], step=step)
-    statuses = trainer.health.observe(_alive(trainer, observed))
-    for name, seen in observed.items():
+    # 4. Update the weights, and what follows them.
+    loss = sum(scales[name] * observed[name].loss for name in CHANNELS)
+    update = _update(trainer, loss=loss, step=step)
+    metrics |= _move_taid(trainer, observed["hint"], step=step)
+    # 5. Report, and stop if a channel has been silent for too long.
+    statuses = trainer.health.observe(_with_credit(trainer, observed))
+    for name, channel_step in observed.items():
         if name not in first_time or settings.balance == "none":
-            trainer.means[name].add(seen.grad_norm / undivided[name])
-        line |= {
-            f"{name}/status": statuses[name],
-            f"{name}/tokens": seen.tokens,
-            f"{name}/loss": seen.loss if seen.tokens else None,
-        }
-        line |= {f"{name}/grad_norm": seen.grad_norm, f"{name}/scale": scales[name]}
-        line |= {f"{name}/{key}": value for key, value in seen.told.items()}
-    line |= {
-        "loss": total,
-        "grad_norm": norm,
-        "clipped": clipped,
-        "lr": rate,
-        "step_s": round(time.perf_counter() - began, 4),
-    }
-    if journal is not None:
-        journal.step(line, trainer.health.warnings(statuses))
+            trainer.means[name].add(channel_step.grad_norm / shares[name])
+        metrics |= _channel_metrics(name, channel_step, statuses[name], scale=scales[name])
+    metrics |= {**update, "step_s": round(time.perf_counter() - began, 4)}
+    if run_logger is not None:
+        run_logger.step(metrics, trainer.health.warnings(statuses))
     trainer.health.check(statuses, step=step + 1)
-    return line
+    return metrics
 
 
-def _shares(settings: TrainSettings, counts: Counts) -> dict[Channel, float]:
-    """By how much a channel's mean is smaller because part of what was sampled says nothing: the
-    policy's flat groups, where they count.
+def _counted_shares(settings: TrainSettings, counts: Counts) -> dict[Channel, float]:
+    """The share of what was sampled that a channel's mean is made of: below 1 for the policy's flat
+    groups, if the objective counts them.
 
     The balance compares norms without this factor. With it, ten steps of more flat groups would be
     scaled up again, and a policy that has nothing left to learn would move as far as one that has.
@@ -155,19 +113,92 @@ def _shares(settings: TrainSettings, counts: Counts) -> dict[Channel, float]:
     }
 
 
-def _taid(trainer: Trainer, seen: ChannelStep, *, step: int) -> dict[str, float]:
-    """Where TAID's mixture stood, for the line; then the step's global mean moves it. A step
-    without a site leaves it alone."""
+def _measure_first_norms(
+    trainer: Trainer,
+    micros: list[Micro],
+    counts: Counts,
+    fed: Sequence[Channel],
+    *,
+    shares: Mapping[Channel, float],
+    step: int,
+) -> list[Channel]:
+    """Give each channel that is fed for the first time a norm to be divided by, before anything
+    moves; returns these channels."""
+    first_time: list[Channel] = [name for name in fed if not trainer.means[name].weight]
+    if first_time and trainer.settings.balance == "grad_norm":
+        trainer.seed(step)
+        for name, channel_step in accumulate(trainer, micros, counts, scales=None).items():
+            if name in first_time:
+                trainer.means[name].add(channel_step.grad_norm / shares[name])
+    return first_time
+
+
+def _parameter_norms(
+    trainer: Trainer, micros: list[Micro], counts: Counts, fed: Sequence[Channel], *, step: int
+) -> dict[str, float]:
+    """The norm of each channel's gradient over the weights, by a backward of its own."""
+    norms: dict[str, float] = {}
+    for name in fed:
+        trainer.seed(step)
+        accumulate(trainer, micros, counts, scales={name: 1.0})
+        norms[f"{name}/grad_norm_parameters"] = gradient_norm(trainer.trainable())
+        trainer.optimiser.zero_grad()
+    return norms
+
+
+def _update(trainer: Trainer, *, loss: float, step: int) -> dict[str, Any]:
+    """Clip the gradients, step the optimiser, and let slow averages follow; returns the metrics.
+
+    Raises StoppedError if the loss or the gradient is not finite, before any weight has moved.
+    """
+    rate, norm = learning_rate(trainer.settings, step), gradient_norm(trainer.trainable())
+    if not (math.isfinite(norm) and math.isfinite(loss)):
+        raise StoppedError(
+            f"step {step + 1} is not finite: loss {loss}, gradient norm {norm}",
+            where="not_finite",
+            fix="lower train.learning_rate, or use student.dtype = float32",
+        )
+    clipped = False
+    if norm > 0:  # AdamW moves weights on a gradient of 0 too: by momentum and by weight decay
+        clipped = trainer.clip.apply(trainer.trainable(), norm=norm)
+        set_learning_rate(trainer.optimiser, rate)
+        trainer.optimiser.step()
+        for reference in trainer.models.references.values():
+            reference.update(trainer.models.student.model)
+    trainer.optimiser.zero_grad()
+    return {"loss": loss, "grad_norm": norm, "clipped": clipped, "lr": rate}
+
+
+def _channel_metrics(
+    name: Channel, channel_step: ChannelStep, status: Status, *, scale: float
+) -> dict[str, Any]:
+    """One channel's part of the step's metrics."""
+    return {
+        f"{name}/status": status,
+        f"{name}/tokens": channel_step.tokens,
+        f"{name}/loss": channel_step.loss if channel_step.tokens else None,
+        f"{name}/grad_norm": channel_step.grad_norm,
+        f"{name}/scale": scale,
+        **{f"{name}/{key}": value for key, value in channel_step.metrics.items()},
+    }
+
+
+def _move_taid(trainer: Trainer, hint_step: ChannelStep, *, step: int) -> dict[str, float]:
+    """The share of the teacher in TAID's mixture, as a metric; then the step's mean moves it. A
+    step without a site leaves it alone."""
+    models = trainer.models
     if not trainer.settings.hint.weight or trainer.settings.hint.divergence != "taid":
         return {}
-    line = {"hint/taid_t": trainer.taid_t}
-    if trainer.taid is not None:
-        trainer.taid.update(seen.told.get("raw", 0.0), step=step, tokens=seen.tokens)
-    return line
+    metrics = {"hint/taid_t": models.taid_t}
+    if models.taid is not None:
+        models.taid.update(hint_step.metrics.get("raw", 0.0), step=step, tokens=hint_step.tokens)
+    return metrics
 
 
-def _alive(trainer: Trainer, observed: dict[Channel, ChannelStep]) -> dict[Channel, ChannelStep]:
-    """What health looks at: credit has no gradient of its own, it is alive where it moves
+def _with_credit(
+    trainer: Trainer, observed: dict[Channel, ChannelStep]
+) -> dict[Channel, ChannelStep]:
+    """The channels as health judges them: credit has no gradient, so it is alive if it moves
     advantages."""
     if not trainer.settings.hint.is_credit:
         return observed
@@ -178,115 +209,124 @@ def _alive(trainer: Trainer, observed: dict[Channel, ChannelStep]) -> dict[Chann
     }
 
 
-def hinted(
-    trainer: Trainer, examples: list[TrainingExample], *, step: int
-) -> tuple[list[TrainingExample], int]:
-    """The step's examples with what train.hint asks of their views, and how many views had no other
-    site's hint to be held against.
+def with_hint_controls(
+    trainer: Trainer, inputs: StepInputs, *, step: int
+) -> tuple[StepInputs, int]:
+    """The inputs with what train.hint asks of their views, and how many views were left out because
+    the step has no other hint to compare them with.
 
     Raises ConfigError for views that cannot have it. The same on every rank.
     """
-    how = trainer.settings.hint
-    if not how.weight:
-        return examples, 0
-    check_views(examples, how)
-    return (
-        with_wrong_hints(examples, seed=stage_seed(trainer.config.seed, f"contrast:{step}"))
-        if how.contrast
-        else (examples, 0)
-    )
+    hint_settings = trainer.settings.hint
+    if not hint_settings.weight:
+        return inputs, 0
+    check_views(inputs.examples, hint_settings)
+    if not hint_settings.contrast:
+        return inputs, 0
+    seed = stage_seed(trainer.config.seed, f"contrast:{step}")
+    examples, num_without_donor = with_wrong_hints(inputs.examples, seed=seed)
+    return dataclasses.replace(inputs, examples=examples), num_without_donor
 
 
-def step_counts(
-    examples: list[TrainingExample], pairs: list[PreferencePair], *, num_rollouts: int | None = None
-) -> Counts:
-    """Global counts of a step, from the lists that every rank holds.
+def step_counts(inputs: StepInputs) -> Counts:
+    """Global counts of a step, from the inputs that every rank holds.
 
-    Example: 6 rollouts, of which 2 came of a group with equal rewards: step_counts(examples, [],
-    num_rollouts=6).rollouts -> 4
+    Example: of 6 rollouts 2 came of a group with equal rewards: .rollouts -> 4, .sampled_rollouts
+    -> 6 (num_rollouts=6)
     """
-    counts = count(examples, pairs)
-    if num_rollouts is None:
+    counts = count(inputs.examples, inputs.pairs)
+    if inputs.num_rollouts is None:
         return counts
-    if num_rollouts < counts.rollouts:
+    if inputs.num_rollouts < counts.rollouts:
         raise AlignmentError(
-            f"{counts.rollouts} examples have an action with an advantage, but only {num_rollouts}"
-            " rollouts were sampled"
+            f"{counts.rollouts} examples have an action with an advantage, but only"
+            f" {inputs.num_rollouts} rollouts were sampled"
         )
-    return dataclasses.replace(counts, sampled_rollouts=num_rollouts)
+    return dataclasses.replace(counts, sampled_rollouts=inputs.num_rollouts)
 
 
-def _micros(
-    trainer: Trainer, examples: list[TrainingExample], pairs: list[PreferencePair]
-) -> list[Micro]:
-    """This rank's part of the step, cut into micro-batches."""
+def rank_micro_batches(trainer: Trainer, inputs: StepInputs) -> list[Micro]:
+    """This rank's share of the step, cut into micro-batches."""
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    rows, limit = loss_rows(examples, trainer.settings), trainer.settings.micro_tokens
-    if trainer.layout == "rows":
+    rows, limit = loss_rows(inputs.examples, trainer.settings), trainer.settings.micro_tokens
+    if trainer.models.layout == "rows":
         return micro_batches(
             share(rows, rank=rank, world=world),
-            share(pairs, rank=rank, world=world),
+            share(inputs.pairs, rank=rank, world=world),
             micro_tokens=limit,
         )
-    trees = session_trees(rows, pairs if trainer.weights["preference"] else [], micro_tokens=limit)
-    return micros_of(
-        over_ranks(trees, ranks=world, pair_weight=trainer.pair_weight)[rank], micro_tokens=limit
-    )
+    pairs = inputs.pairs if trainer.weights["preference"] else []
+    trees = session_trees(rows, pairs, micro_tokens=limit)
+    rank_trees = over_ranks(trees, ranks=world, pair_weight=trainer.models.pair_weight)[rank]
+    return micros_of(rank_trees, micro_tokens=limit)
 
 
 def accumulate(
     trainer: Trainer, micros: list[Micro], counts: Counts, *, scales: Mapping[Channel, float] | None
 ) -> dict[Channel, ChannelStep]:
-    """Score every micro-batch of this rank; with `scales`, also backward their scaled sum. What is
-    returned is summed over ranks."""
-    device = trainer.accelerator.device
-    # tokens, loss, squared norm
+    """Score every micro-batch of this rank; with `scales`, also backward their scaled sum. The
+    result is summed over ranks."""
+    models, device = trainer.models, trainer.accelerator.device
+    # columns: tokens, loss, squared norm
     sums = torch.zeros(len(CHANNELS), 3, dtype=torch.float64, device=device)
-    told = torch.zeros(len(TOLD), 2, dtype=torch.float64, device=device)  # sum, number of values
+    # columns: sum, number of values
+    metric_sums = torch.zeros(len(CHANNEL_METRICS), 2, dtype=torch.float64, device=device)
     for number, (examples, pairs) in enumerate(micros, 1):
-        trainer.tell(partial("forward and backward: part {} of {}".format, number, len(micros)))
-        batch = collate(examples, pairs, pad_id=trainer.student.pad_id).to(device)
-        uses = RequiredForwards.of(trainer.settings, trainer.weights, batch)
-        # to measure, leaves are enough
+        trainer.on_progress(
+            partial("forward and backward: part {} of {}".format, number, len(micros))
+        )
+        batch = collate(examples, pairs, pad_id=models.student.pad_id).to(device)
+        required = RequiredForwards.of(trainer.settings, batch)
+        # measuring walks back to the detached leaves only: the trunk needs no graph
         with nullcontext() if scales is not None else torch.no_grad():
-            passes = run_passes(trainer, batch, uses).leaves()
-        losses = losses_on(trainer, batch, passes, uses, counts)
-        for name, values in ((loss.name, loss.told) for loss in losses):
+            forwards = run_passes(models, batch, required).detached_leaves()
+        losses = losses_on(models, batch, forwards, required, counts)
+        # a loop variable of `losses` would keep the last channel's graph alive
+        for name, values in ((loss.name, loss.metrics) for loss in losses):
             for key, value_N in values.items():
-                told[TOLD.index((name, key))] += torch.stack(
-                    [value_N.double().sum(), told.new_tensor(len(value_N))]
+                metric_sums[CHANNEL_METRICS.index((name, key))] += torch.stack(
+                    [value_N.double().sum(), metric_sums.new_tensor(len(value_N))]
                 )
         while losses:  # a channel's graph is let go of as soon as it is walked back
-            measure_channels(
-                sums, [losses.pop(0)], [copy for _, copy in passes.cut or ()], scales=scales
-            )
+            leaves = [leaf for _, leaf in forwards.leaves or ()]
+            measure_channels(sums, [losses.pop(0)], leaves, scales=scales)
         if scales is not None:
-            passes.backward(trainer)
+            forwards.backward(models)
     if trainer.accelerator.num_processes > 1:
-        sums, told = _over_ranks(trainer, sums), _over_ranks(trainer, told)
-        # a rank without this channel adds zeros, never hangs
+        sums, metric_sums = _over_ranks(trainer, sums), _over_ranks(trainer, metric_sums)
+        # a rank without this channel adds zeros: one that skipped the call would hang the others
         for parameter in trainer.trainable() if scales is not None else ():
             grad = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
             parameter.grad = _over_ranks(trainer, grad)
-    expected = budgets(trainer.settings, counts)
+    return _channel_steps(trainer.settings, counts, sums=sums, metric_sums=metric_sums)
+
+
+def _channel_steps(
+    settings: TrainSettings, counts: Counts, *, sums: Tensor, metric_sums: Tensor
+) -> dict[Channel, ChannelStep]:
+    """What a step measured of each channel. Raises AlignmentError if another number of tokens
+    reached a loss than was counted beforehand."""
+    expected = budgets(settings, counts)
     means = {
         place: total / number
-        for place, (total, number) in zip(TOLD, told.tolist(), strict=True)
+        for place, (total, number) in zip(CHANNEL_METRICS, metric_sums.tolist(), strict=True)
         if number
     }
-    found: dict[Channel, ChannelStep] = {}
+    channel_steps: dict[Channel, ChannelStep] = {}
     for name, (tokens, loss, squares) in zip(CHANNELS, sums.tolist(), strict=True):
         if tokens not in (0, expected[name].tokens):
             raise AlignmentError(
                 f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name].tokens}"
                 " were counted beforehand"
             )
-        beside = {key: mean for (channel, key), mean in means.items() if channel == name}
-        inputs, norm = expected[name].inputs, math.sqrt(squares)
-        found[name] = ChannelStep(
-            inputs=inputs, tokens=int(tokens), loss=loss, grad_norm=norm, told=beside
+        channel_steps[name] = ChannelStep(
+            inputs=expected[name].inputs,
+            tokens=int(tokens),
+            loss=loss,
+            grad_norm=math.sqrt(squares),
+            metrics={key: mean for (channel, key), mean in means.items() if channel == name},
         )
-    return found
+    return channel_steps
 
 
 def _over_ranks(trainer: Trainer, tensor: Tensor) -> Tensor:
@@ -304,9 +344,9 @@ def measure_channels(
     """Add each channel's tokens, mean and squared gradient norm at the final hidden states to its
     row of `sums`, on its device.
 
-    With `scales`, the gradient times the channel's scale is added to what its loss hangs on: the
-    hidden states and the head's weights. The norm is 0 where the loss does not reach the hidden
-    states. Nothing is read back, so a GPU is not waited for.
+    With `scales`, the gradient times the channel's scale is added to the hidden states and to the
+    head's weights. The norm is 0 if the loss does not reach the hidden states. Nothing is read
+    back, so a GPU is not waited for.
     """
     for loss in losses:
         mean, row = loss.mean_part(), sums[CHANNELS.index(loss.name)]
@@ -320,7 +360,7 @@ def measure_channels(
             ):
                 row[2] += 0.0 if grad is None else grad.double().square().sum()
             continue
-        # every copy (Passes.predictors) hangs on one channel's loss
+        # a leaf (ForwardResults.predictors) belongs to one channel's loss
         untouched = [h for h in hidden if h.grad is None]
         mean.backward(torch.full_like(mean, scale))
         for h in untouched:
@@ -329,6 +369,6 @@ def measure_channels(
 
 
 def gradient_norm(parameters: list[Tensor]) -> float:
-    """Norm of all gradients together; 0 where there is none."""
+    """The norm of all gradients together; 0 if there is none."""
     grads = [p.grad for p in parameters if p.grad is not None]
     return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0

@@ -1,9 +1,10 @@
-"""A few sites watched token by token: what student and teacher think of the mistaken message at the
-start and at the end."""
+"""A few sites watched token by token: the log-probs of the mistaken message under student and
+teacher, at the start and at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
 from composer_replication.training.hinting import mixed_teacher, plain_divergence
 from composer_replication.training.live import LiveStep
-from composer_replication.training.reference import Reference
+from composer_replication.training.reference import Reference, live
+from composer_replication.training.run_logger import RunLogger
+from composer_replication.training.training_models import TrainingModels
 
 NUM_SITES = 8
 CHUNK = 256
@@ -41,35 +44,76 @@ def probe_examples(
     return chosen
 
 
-def keep_watched(run: RunDir, examples: Sequence[TrainingExample], *, made: LiveStep) -> None:
-    """Write down which examples are watched, so that a resumed run watches the same, after their
-    sessions, sites and hints for the page."""
-    names, ids = (
-        {example.session_id for example in examples},
-        {s for e in examples for view in e.hints for s in view.site_ids},
-    )
+def save_probe(run: RunDir, examples: Sequence[TrainingExample], *, live_step: LiveStep) -> None:
+    """Write down which examples of rollouts are watched, after their sessions, sites and hints.
+
+    A resumed run watches the same; the page shows them.
+    """
+    session_ids = {example.session_id for example in examples}
+    site_ids = {name for e in examples for view in e.hints for name in view.site_ids}
     write_sessions(
         run.watched_dir / "sessions.jsonl",
-        [session for session in made.sessions if session.id in names],
+        [session for session in live_step.sessions if session.id in session_ids],
     )
     write_lines(
         run.watched_dir / "sites.jsonl",
-        [record_to_json(site) for site in made.sites if site.id in ids],
+        [record_to_json(site) for site in live_step.sites if site.id in site_ids],
     )
     write_lines(
         run.watched_dir / "hints.jsonl",
-        [record_to_json(hint) for hint in made.hints if hint.site_id in ids],
+        [record_to_json(hint) for hint in live_step.hints if hint.site_id in site_ids],
     )
+    # last: this file says that the others are whole
     write_lines(run.watched_jsonl, map(example_to_json, examples))
 
 
-def kept_watched(run: RunDir) -> list[TrainingExample]:
-    """What `keep_watched` wrote; nothing where it was not called."""
-    return (
-        [example_from_json(value) for _, value in read_lines(run.watched_jsonl)]
-        if run.watched_jsonl.exists()
-        else []
-    )
+def load_probe(run: RunDir) -> list[TrainingExample]:
+    """The examples that `save_probe` wrote; none if it was not called."""
+    if not run.watched_jsonl.exists():
+        return []
+    return [example_from_json(value) for _, value in read_lines(run.watched_jsonl)]
+
+
+@dataclass(slots=True, kw_only=True)
+class TokenProbe:
+    """The sites that a run watches, and the writer of their tables.
+
+    `examples` are imported ones, known before the first step, or those of rollouts, chosen once
+    (`choose`) from the first step that has a hint view.
+    """
+
+    models: TrainingModels
+    run_logger: RunLogger
+    examples: list[TrainingExample]
+
+    def choose(self, live_step: LiveStep, *, step: int) -> None:
+        """Choose what is watched for the rest of the run, resumed or not, and write its first
+        table; nothing if it is chosen already."""
+        if self.examples:
+            return
+        self.examples = probe_examples([replace(e, actions=()) for e in live_step.examples])
+        if not self.examples:
+            return
+        self.write(step)
+        if self.run_logger.main:  # last: a run that is killed before this chooses again
+            save_probe(self.run_logger.run, self.examples, live_step=live_step)
+
+    def write(self, step: int) -> None:
+        """Write the log-probs of the watched sites, token by token, after `step` steps."""
+        if not self.examples:
+            return
+        student = self.models.student
+        table = token_table(
+            self.examples,
+            student=live(student),
+            teachers=self.models.teachers,
+            hint_settings=self.models.settings.hint,
+            tokenizer=student.tokenizer,
+            pad_id=student.pad_id,
+            max_tokens=self.models.settings.micro_tokens,
+            device=self.models.device,
+        )
+        self.run_logger.tokens(step, table)
 
 
 def token_table(
@@ -77,27 +121,28 @@ def token_table(
     *,
     student: Reference,
     teachers: Sequence[Reference],
-    how: HintSettings,
+    hint_settings: HintSettings,
     tokenizer: Any,
     pad_id: int,
     max_tokens: int,
     device: Any,
 ) -> list[dict[str, Any]]:
-    """Per watched site, for each token: its text, log-prob under the student (no hint) and the
-    teacher (with hint), their divergence.
+    """Each watched site's tokens: text, log-prob under the student (without the hint) and under the
+    teacher (with it), and their divergence.
 
-    `CHUNK` targets at a time: about a dozen matrices of (CHUNK, V) are the most that is held,
-    however long a message is. The divergence is that of the settings over the whole vocabulary,
-    kl(student, teacher) where it has a form of its own (TAID, the gates); `measure` says which.
-    Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5, 9], "texts": ["re", "ad"],
-    "student": [-2.1, -0.3], "teacher": [-4.0, -0.2], "divergence": [0.4, 0.01], "measure": "jsd"}
+    The logits of `CHUNK` targets are computed at a time, so at most about a dozen matrices of
+    (CHUNK, V) are in memory, however long a message is. The divergence is that of the settings over
+    the whole vocabulary, kl(student, teacher) if it is none of the three plain ones (TAID, the
+    gates); `measure` names it. Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5,
+    9], "texts": ["re", "ad"], "student": [-2.1, -0.3], "teacher": [-4.0, -0.2], "divergence": [0.4,
+    0.01], "measure": "jsd"}
     """
     table: list[dict[str, Any]] = []
-    measure = plain_divergence(how)
+    measure = plain_divergence(hint_settings)
     for example in examples:
         batch = collate([example], pad_id=pad_id).to(device)
-        ours_ND = student.predictors(batch.student, batch.hint_student, max_tokens=max_tokens)
-        theirs_KND = [
+        student_ND = student.predictors(batch.student, batch.hint_student, max_tokens=max_tokens)
+        teachers_KND = [
             teacher.predictors(batch.teacher, batch.hint_teacher, max_tokens=max_tokens)
             for teacher in teachers
         ]
@@ -105,33 +150,33 @@ def token_table(
         for first in range(0, len(batch.hint_student), CHUNK):
             part = slice(first, first + CHUNK)
             ids_C = batch.hint_student.ids_N[part]
-            ours_CV = student.project(ours_ND[part])
-            theirs_CV = mixed_teacher(
-                how,
+            student_CV = student.project(student_ND[part])
+            teacher_CV = mixed_teacher(
+                hint_settings,
                 [
                     t.project(hidden_ND[part])
-                    for t, hidden_ND in zip(teachers, theirs_KND, strict=True)
+                    for t, hidden_ND in zip(teachers, teachers_KND, strict=True)
                 ],
             )
             with torch.no_grad():
-                apart_C = hint_divergence(
-                    ours_CV,
-                    theirs_CV,
+                divergence_C = hint_divergence(
+                    student_CV,
+                    teacher_CV,
                     divergence=measure,
-                    beta=how.beta,
-                    temperature=how.temperature,
+                    beta=hint_settings.beta,
+                    temperature=hint_settings.temperature,
                 )
-            found = {
-                "student": token_logprobs(ours_CV, ids_C),
-                "teacher": token_logprobs(theirs_CV, ids_C),
-                "divergence": apart_C,
+            values = {
+                "student": token_logprobs(student_CV, ids_C),
+                "teacher": token_logprobs(teacher_CV, ids_C),
+                "divergence": divergence_C,
             }
-            for name, values_C in found.items():
+            for name, values_C in values.items():
                 numbers[name] += [float(f"{x:.6g}") for x in values_C.tolist()]
         start = 0
         for view in example.hints:
             part = slice(start, start + len(view.target_ids))
-            about = {
+            site = {
                 "site_id": view.site_id,
                 "kind": view.kind,
                 "example_id": example.id,
@@ -140,7 +185,7 @@ def token_table(
             texts = [tokenizer.decode([i]) for i in view.target_ids]
             table.append(
                 {
-                    **about,
+                    **site,
                     "ids": list(view.target_ids),
                     "texts": texts,
                     **{name: row[part] for name, row in numbers.items()},

@@ -63,10 +63,10 @@ from composer_replication.training.backends.trl_channels import (
 )
 from composer_replication.training.backends.trl_rollouts import HintProducer, Made, TrlRollout
 from composer_replication.training.batch_sampler import Sampler, share
+from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.health import Health
 from composer_replication.training.optimiser import GradientClip
 from composer_replication.training.reference import Reference, references
-from composer_replication.training.state import channel_weights
 from composer_replication.training.step import gradient_norm, measure_channels
 
 _Trainer, _Config = bases()

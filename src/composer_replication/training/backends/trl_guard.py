@@ -1,7 +1,7 @@
 """The rules on a live policy (training/health.py) over TRL's rollouts: TRL's episodes are read as
 this package's own, and judged as those.
 
-    watch = Watch(guard=Guard.of(trainer, live=live, journal=journal), tasks=..., group_size=6)
+    watch = Watch(rollback=Rollback.of(trainer, live=live, run_logger=run_logger), group_size=6, end_ids=...)
     watch.rollouts(step, made, trainer.environments)     # after TRL has played and rewarded them, before they are trained on
     facts = watch.checkpoint(steps, last=False)          # before a checkpoint of these weights is written
 
@@ -32,7 +32,7 @@ from composer_replication.rollouts.groups import Group, Groups
 from composer_replication.training.backends.trl_rollouts import Made, TrlSession
 from composer_replication.training.live import LiveStep, few, group_advantages
 from composer_replication.training.loop import NUM_SAMPLES
-from composer_replication.training.rollback import Guard
+from composer_replication.training.rollback import Rollback
 from composer_replication.training.rollout_metrics import rollout_facts
 
 LOST = "<tool_use_error>The environment failed: this episode is over</tool_use_error>"
@@ -87,10 +87,10 @@ def watched(env_class: type[MethodEnv]) -> type[WatchedTools]:
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """Brings TRL's rollouts to a guard, one generation after another; `scaled` = advantages are
+    """Brings TRL's rollouts to a rollback, one generation after another; `scaled` = advantages are
     divided by the group's deviation."""
 
-    guard: Guard
+    rollback: Rollback
     group_size: int
     end_ids: frozenset[int]
     scaled: bool = False
@@ -110,23 +110,25 @@ class Watch:
             every,
             group_size=self.group_size,
             scaled=self.scaled,
-            families=self.guard.live.world.metadata.families,
+            families=self.rollback.live.world.metadata.families,
         )
-        journal, settings = self.guard.journal, self.guard.trainer.settings
+        run_logger, settings = self.rollback.run_logger, self.rollback.trainer.settings
         if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-            journal.samples(
+            run_logger.samples(
                 step,
                 map(
                     storable_session, few(self.made, group_size=self.group_size, count=NUM_SAMPLES)
                 ),
             )
-        journal.note(self.made.facts)
-        journal.note(self.guard.look(self.made, step=step))
+        run_logger.note(self.made.facts)
+        run_logger.note(self.rollback.look(self.made, step=step))
 
     def checkpoint(self, steps: int, *, last: bool) -> dict[str, float]:
         """Measure the weights of a checkpoint after `steps` steps; raises StoppedError as
         `rollouts` does."""
-        return self.guard.judge(self.made, steps=steps, last=last) if self.made is not None else {}
+        return (
+            self.rollback.judge(self.made, steps=steps, last=last) if self.made is not None else {}
+        )
 
 
 def as_rollout(
@@ -204,7 +206,7 @@ def as_step(
     facts = rollout_facts(
         split, group_advantages(split, how=(), seed=0, scaled=scaled), families=families
     )
-    del facts[_NO_ENTROPY]  # the guard measures it
+    del facts[_NO_ENTROPY]  # the rollback measures it
     return LiveStep(examples=(), rollouts=tuple(rollouts), facts=facts)
 
 

@@ -48,9 +48,10 @@ from composer_replication.training.live import RolloutSource
 from composer_replication.training.loop import TrainResult
 from composer_replication.training.objectives import SCALED
 from composer_replication.training.optimiser import learning_rate, make_optimiser
-from composer_replication.training.rollback import Guard
+from composer_replication.training.rollback import Rollback
 from composer_replication.training.run_logger import Listener, RunLogger
 from composer_replication.training.state import Trainer
+from composer_replication.training.training_models import TrainingModels
 
 TRL = "trl"
 """Folder of the run that holds TRL's own checkpoints."""
@@ -111,28 +112,37 @@ def train_with_trl(
             kept=kept,
             method_envs=world.method_envs,
         )
-        journal = RunLogger(
+        run_logger = RunLogger(
             run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event
         )
         live = RolloutSource(config=config, renderer=renderer, world=world, kept=kept)
         watch = _watch(
-            trainer, config=config, student=student, optimiser=optimiser, live=live, journal=journal
+            trainer,
+            config=config,
+            student=student,
+            optimiser=optimiser,
+            live=live,
+            run_logger=run_logger,
         )
         if state is not None:
-            watch.guard.health.restore(state["policy_health"])
+            watch.rollback.health.restore(state["policy_health"])
         # a library does not print
         trainer.remove_callback(need("transformers", extra="trl").PrinterCallback)
         trainer.listen(
-            journal.step, lambda step, made: watch.rollouts(step, made, trainer.environments)
+            run_logger.step, lambda step, made: watch.rollouts(step, made, trainer.environments)
         )
         keep = partial(_keep, watch, identity=identity)
         trainer.add_callback(_on_save(keep, watch, config.train.steps))
-        with journal.attempt():
+        with run_logger.attempt():
             ranks, first = trainer.accelerator.num_processes, 0 if last is None else last.step
-            if resume_step is not None and journal.main and (aside := set_aside(run, after=first)):
-                journal.event("resume", step=first, set_aside=aside)
-            journal.event("start", step=first, ranks=ranks, examples=0, pairs=len(pairs))
-            journal.event(
+            if (
+                resume_step is not None
+                and run_logger.main
+                and (aside := set_aside(run, after=first))
+            ):
+                run_logger.event("resume", step=first, set_aside=aside)
+            run_logger.event("start", step=first, ranks=ranks, examples=0, pairs=len(pairs))
+            run_logger.event(
                 "backend", name="trl", not_hosted=[f"{name}: {why}" for name, why in SAID.items()]
             )
             if last is None:
@@ -243,23 +253,27 @@ def _watch(
     student: Student,
     optimiser: torch.optim.Optimizer,
     live: RolloutSource,
-    journal: RunLogger,
+    run_logger: RunLogger,
 ) -> Watch:
     """The rules on the policy, fed by TRL's rollouts; made before the first step, so that KL is
     measured from the start weights."""
     held = Trainer(
         config=config,
-        student=student,
-        references=dict(trainer.references),
+        models=TrainingModels(
+            settings=config.train,
+            student=student,
+            references=dict(trainer.references),
+            device=trainer.accelerator.device,
+        ),
         optimiser=optimiser,
         accelerator=trainer.accelerator,
         health=trainer.health,
         clip=trainer.clip,
     )
     ends = frozenset(live.renderer.codec.control.values())
-    guard = Guard.of(held, live=live, journal=journal)
+    rollback = Rollback.of(held, live=live, run_logger=run_logger)
     return Watch(
-        guard=guard,
+        rollback=rollback,
         group_size=config.rollouts.group_size,
         end_ids=ends,
         scaled=config.train.policy.objective in SCALED,
@@ -269,27 +283,27 @@ def _watch(
 def _keep(watch: Watch, step: int, *, identity: dict[str, str], facts: Mapping[str, float]) -> None:
     """Write a checkpoint where the rest of the program looks for one; `facts` were measured of
     these weights."""
-    guard = watch.guard
-    theirs = guard.journal.run.path / TRL / f"checkpoint-{step}"
-    if guard.journal.main and theirs.is_dir():
+    rollback = watch.rollback
+    theirs = rollback.run_logger.run.path / TRL / f"checkpoint-{step}"
+    if rollback.run_logger.main and theirs.is_dir():
         seal(theirs)
         sync_all(theirs)
-    held, journal = guard.trainer, guard.journal
-    if journal.main:
+    held, run_logger = rollback.trainer, rollback.run_logger
+    if run_logger.main:
         state = {
             "settings": training_settings(held.config),
             "backend": "trl",
-            "good": guard.health.good,
+            "good": rollback.health.good,
             **identity,
         }
-        state["policy_health"] = guard.health.state()
+        state["policy_health"] = rollback.health.state()
         what = {
-            "student": held.student,
+            "student": held.models.student,
             "optimiser": held.optimiser,
             "keep": held.settings.keep_checkpoints,
         }
-        save_checkpoint(journal.run, step, state=state, **what)
-    journal.event("checkpoint", step=step, good=guard.health.good, **facts)
+        save_checkpoint(run_logger.run, step, state=state, **what)
+    run_logger.event("checkpoint", step=step, good=rollback.health.good, **facts)
 
 
 def _on_save(keep: Callable[..., None], watch: Watch, steps: int) -> Any:

@@ -141,7 +141,7 @@ def _batches(renderer: Renderer, plan: WarmUpSettings) -> Iterator[list[Training
             )
             rows.append(
                 TrainingExample(
-                    id=f"lesson:{number}", session_id="lesson", ids=rendered.ids, trained=spoken
+                    id=f"lesson:{number}", session_id="lesson", ids=rendered.ids, lm_spans=spoken
                 )
             )
         rows.sort(key=lambda row: len(row.ids))
@@ -173,7 +173,7 @@ def copies(rng: random.Random, names: list[int]) -> list[TrainingExample]:
         span = (COPY_LENGTH + 1, 2 * COPY_LENGTH)
         rows.append(
             TrainingExample(
-                id=f"copy:{number}", session_id="copy", ids=said + said, trained=(span,)
+                id=f"copy:{number}", session_id="copy", ids=said + said, lm_spans=(span,)
             )
         )
     return rows

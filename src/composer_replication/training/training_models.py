@@ -1,0 +1,114 @@
+"""The models of a run: the student, and those that score beside it without a gradient.
+
+Nothing here optimises (training/state.py does). The forwards of training/passes.py and the losses
+of training/channels.py need these models, the settings and a batch, and nothing else of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from composer_replication.core.config.train_settings import TrainSettings
+from composer_replication.losses.channel import Channel
+from composer_replication.losses.schedules import TaidSchedule
+from composer_replication.models.load_student import Student
+from composer_replication.models.tree_forward import why_not_tree
+from composer_replication.training.channel_weights import channel_weights
+from composer_replication.training.hinting import taid_schedule
+from composer_replication.training.reference import Reference, frozen, references
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingModels:
+    """The student, and the references that score without a gradient, by channel.
+
+    `layout` is how the forwards of a step are laid out; `why_rows` is why it is not the tree that
+    the settings ask for ("" if it is). `reference_model` is the second half of a trust region, the
+    weights at the start. `taid` is the schedule of TAID's mixture, None if it does not move.
+    """
+
+    settings: TrainSettings
+    student: Student
+    references: dict[Channel, Reference]
+    device: torch.device
+    layout: Literal["tree", "rows"] = "rows"
+    why_rows: str = ""
+    reference_model: Reference | None = None
+    taid: TaidSchedule | None = None
+
+    @property
+    def teachers(self) -> tuple[Reference, ...]:
+        """The models that the hint's teacher is made of: one, or the live one and the start."""
+        if self.reference_model is None:
+            return (self.references["hint"],)
+        return (self.references["hint"], self.reference_model)
+
+    @property
+    def taid_t(self) -> float:
+        """The share of the teacher in TAID's mixture in this step."""
+        return self.settings.hint.taid.t_start if self.taid is None else self.taid.t
+
+    @property
+    def pair_weight(self) -> float:
+        """The cost of one (query, key) pair in tokens.
+
+        4 * H per layer and pair against 24 * H^2 per layer and token, H the hidden size.
+        """
+        return 1.0 / (6 * self.student.model.get_input_embeddings().weight.shape[1])
+
+    def extra_tensors(self) -> dict[str, Tensor]:
+        """The tensors of references that move, as "<channel>/<weight>": a checkpoint holds them
+        beside the student and the optimiser."""
+        return {
+            f"{name}/{key}": value
+            for name, reference in self.references.items()
+            for key, value in reference.tensors().items()
+        }
+
+    def load_extra_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put `extra_tensors` back; raises DataError if they are of other references."""
+        for name, reference in self.references.items():
+            reference.load(
+                {
+                    key.removeprefix(f"{name}/"): value
+                    for key, value in tensors.items()
+                    if key.startswith(f"{name}/")
+                }
+            )
+
+
+def make_models(
+    settings: TrainSettings, *, student: Student, device: torch.device
+) -> TrainingModels:
+    """The student on its device and in training mode, and references made from its weights as they
+    are now: call it before the first step and before a checkpoint is loaded."""
+    student.model.to(device).train()
+    hint, weights = settings.hint, channel_weights(settings)
+    needs_dpo_reference = weights["preference"] > 0 and settings.preference.has_reference
+    scoring = references(
+        student,
+        teacher=hint.teacher,
+        hint=hint.weight > 0,
+        dpo=needs_dpo_reference,
+        ema=hint.ema,
+    )
+    reference_model = None
+    if hint.weight and hint.teacher == "trust_region":
+        # one frozen copy of the start is enough for both
+        reference_model = scoring.get("preference") or frozen(student)
+    why_rows = why_not_tree(student.model) if settings.layout == "tree" else ""
+    return TrainingModels(
+        settings=settings,
+        student=student,
+        references=scoring,
+        device=device,
+        layout="rows" if why_rows else settings.layout,
+        why_rows=why_rows,
+        reference_model=reference_model,
+        taid=taid_schedule(hint, steps=settings.steps) if hint.weight else None,
+    )
