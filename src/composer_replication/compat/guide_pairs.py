@@ -155,8 +155,8 @@ def extract_dpo_pairs(
             own,
             answers,
             min_families=agreement_threshold,
-            own_family=family_of(state.author),
-            scene=scene,
+            student_family=family_of(state.author),
+            comparison=scene,
         )
         if verdict.outcome == "pair" and verdict.chosen is not None:
             chosen = verdict.chosen.turn
@@ -298,8 +298,8 @@ def _judged(pair: DPOPair, number: int) -> Pair:
     session_id = pair.state_id.rpartition(":")[0] or pair.state_id
     return Pair(
         id=f"{pair.state_id}#{number}",
-        chosen=side_of(chosen, scene=scene),
-        rejected=side_of(rejected, scene=scene),
+        chosen=side_of(chosen, comparison=scene),
+        rejected=side_of(rejected, comparison=scene),
         state=messages_hash(pair.state_messages),
         tail=tail_of(context),
         preference=Preference(

@@ -278,7 +278,7 @@ def test_what_was_paid_to_whom_stands_on_the_verdict() -> None:
         Answer(site_id="s", teacher="glm", family="b", turn=SEARCH, usd=0.125),
         Answer(site_id="s", teacher="opus", family="own", turn=LIST, usd=1.0),
     )
-    record = agree(LIST, given, min_families=2, own_family="own").record()
+    record = agree(LIST, given, min_families=2, student_family="own").record()
     assert record == {
         "tier": "exact", "families": ["a", "b"], "of": 2, "own_family_left_out": 1, "evidence": [],
         "usd": {"kimi": 0.75, "glm": 0.125, "opus": 1.0},

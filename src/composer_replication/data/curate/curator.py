@@ -22,7 +22,7 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ToolSpec, Turn
 from composer_replication.data.curate import structure
-from composer_replication.data.curate.duplicates import Exact, Near, key_of
+from composer_replication.data.curate.duplicates import ExactDuplicates, NearDuplicates, key_of
 from composer_replication.data.curate.language import guess
 from composer_replication.data.curate.pair import Pair, PairSide, side_of
 from composer_replication.data.curate.recipe import EXACT, NEAR, Recipe, RecipeStep
@@ -121,7 +121,7 @@ class Curator:
         else:
             self._kept_any_training = True
 
-    def answer(self, turn: Turn, *, tools: Mapping[str, ToolSpec]) -> str:
+    def check_answer(self, turn: Turn, *, tools: Mapping[str, ToolSpec]) -> str:
         """What the recipe has against an answer by itself, before it may vote: "" or
         "words_num_filter: 0 words ...".
 
@@ -162,10 +162,10 @@ class Curator:
             both = step.name == "answer_not_empty_filter"
             return partial(_side_check, _SIDE_CHECKS[step.name], both)
         if step.name == EXACT:
-            return _exact(Exact(), parameters)
+            return _exact(ExactDuplicates(), parameters)
         if step.name == NEAR:
             window, threshold = parameters["window_size"], parameters["jaccard_threshold"]
-            return Near(
+            return NearDuplicates(
                 threshold=threshold,
                 window=window,
                 lowercase=parameters["lowercase"],
@@ -221,7 +221,7 @@ def _side_check(check: structure.SideCheck, both: bool, pair: Pair) -> str:
     return ""
 
 
-def _exact(seen: Exact, parameters: Mapping[str, Any]) -> Check:
+def _exact(seen: ExactDuplicates, parameters: Mapping[str, Any]) -> Check:
     how = {name: parameters[name] for name in ("lowercase", "ignore_non_character")}
     return lambda pair: seen.first(key_of(pair, side=parameters["text_key"], **how), pair.id)
 

@@ -45,7 +45,7 @@ _CHECK = (
 _RUN = "from data_juicer.tools.process_data import main; main()"
 TIMEOUT_S = 3600
 _ROUNDING = 1e-9
-HOW = (
+INSTALL_FIX = (
     f"make it an environment of its own: {shlex.quote(sys.executable or 'python')} -m venv"
     " .venv-data-juicer, then with `.venv-data-juicer/bin/python -m pip install` torch (a CPU"
     " build), and after it py-data-juicer==1.6.1 aiohttp ray"
@@ -63,7 +63,9 @@ class DataJuicer:
         installed."""
         if not self.python.is_file():
             raise ConfigError(
-                f"no Python at {str(self.python)!r}", where="curate.data_juicer_python", fix=HOW
+                f"no Python at {str(self.python)!r}",
+                where="curate.data_juicer_python",
+                fix=INSTALL_FIX,
             )
         done = subprocess.run(
             [str(self.python), "-c", _CHECK, *PACKAGES],
@@ -77,10 +79,10 @@ class DataJuicer:
             raise ConfigError(
                 f"data-juicer would install {', '.join(missing)} by itself",
                 where="curate.data_juicer_python",
-                fix=HOW,
+                fix=INSTALL_FIX,
             )
 
-    def kept(
+    def filter_rows(
         self, rows: Iterable[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """The rows that are left after some operators, in the order in which they were given."""
@@ -219,7 +221,7 @@ def _by_counting(
             continue
         left = {
             (row["pair"], row["side"])
-            for row in engine.kept(rows, [operator_of(step) for step in mine])
+            for row in engine.filter_rows(rows, [operator_of(step) for step in mine])
         }
         for row in rows:
             if (row["pair"], row["side"]) not in left:
@@ -240,7 +242,7 @@ def _by_key(
     left = (
         {
             row["pair"]
-            for row in engine.kept(
+            for row in engine.filter_rows(
                 rows, [{EXACT: {"lowercase": False, "ignore_non_character": False}}]
             )
         }

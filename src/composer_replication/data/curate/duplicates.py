@@ -22,7 +22,7 @@ from itertools import chain
 from zlib import crc32
 
 from composer_replication.data.curate.pair import Pair
-from composer_replication.data.replay.actions import SAY, MessageAction
+from composer_replication.data.replay.actions import NO_TOOL, MessageAction
 
 _BINS, _ROWS, _SKETCH = 30, 3, 128
 _DIGITS_AND_SIGNS = re.compile(r"[\W\d_]+")
@@ -47,7 +47,7 @@ def key_of(pair: Pair, *, lowercase: bool, ignore_non_character: bool, side: str
 
 
 def _loosened(action: MessageAction, *, lowercase: bool, bare: bool) -> tuple[tuple[str, str], ...]:
-    if not (lowercase or bare) or any(name != SAY for name, _ in action.parts):
+    if not (lowercase or bare) or any(name != NO_TOOL for name, _ in action.parts):
         return action.parts
     words = [(name, text.lower() if lowercase else text) for name, text in action.parts]
     return tuple(
@@ -56,7 +56,7 @@ def _loosened(action: MessageAction, *, lowercase: bool, bare: bool) -> tuple[tu
 
 
 @dataclass(slots=True)
-class Exact:
+class ExactDuplicates:
     """The pairs met so far: key -> id of the first one."""
 
     seen: dict[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class Near:
+class NearDuplicates:
     """The kept pairs, findable by what they say. Most calls stand in one pair only, and nothing is
     hashed before a second one comes."""
 
@@ -139,7 +139,7 @@ def _calls(pair: Pair, only: str) -> int:
     """A number for what both messages call: only pairs with equal calls meet."""
     return hash(
         tuple(
-            tuple(part for part in side.action.parts if part[0] != SAY)
+            tuple(part for part in side.action.parts if part[0] != NO_TOOL)
             for _, side in pair.sides_of(only)
         )
     )

@@ -162,7 +162,7 @@ def _read(side: PairSide, column: str) -> str | None:
 def _kept(
     engine: DataJuicer, rows: list[dict[str, Any]], steps: Iterable[RecipeStep]
 ) -> list[dict[str, Any]]:
-    return engine.kept(rows, [operator_of(step) for step in steps]) if rows else []
+    return engine.filter_rows(rows, [operator_of(step) for step in steps]) if rows else []
 
 
 def _rewritten(pair: Pair, name: str, text: str) -> Pair:
@@ -172,7 +172,7 @@ def _rewritten(pair: Pair, name: str, text: str) -> Pair:
     turn = replace(
         old, blocks=(*said, *(block for block in old.blocks if not isinstance(block, Text)))
     )
-    side = {name: side_of(turn, scene=ComparisonContext(offered=frozenset(pair.tools)))}
+    side = {name: side_of(turn, comparison=ComparisonContext(offered=frozenset(pair.tools)))}
     evidence: Mapping[str, Any] = pair.preference.evidence
     told = {**evidence, "rewritten": sorted({*evidence.get("rewritten", ()), name})}
     return replace(pair, preference=replace(pair.preference, evidence=told, **{name: turn}), **side)

@@ -26,7 +26,7 @@ MAX_TOKENS = 256
 
 
 @lru_cache(maxsize=1)
-def minilm() -> Callable[[Sequence[str]], list[list[float]]]:
+def load_minilm() -> Callable[[Sequence[str]], list[list[float]]]:
     """The embedding; raises MissingExtraError where it is not installed, DataError where the
     weights are others."""
     folder = _folder()

@@ -21,7 +21,7 @@ from composer_replication.core.jsonl import dumps
 from composer_replication.core.site import Preference
 from composer_replication.core.trace import Session, ToolCall, ToolSpec, Turn
 from composer_replication.data.replay.actions import (
-    NOWHERE,
+    NO_CONTEXT,
     ComparisonContext,
     MessageAction,
     canonical_action,
@@ -87,7 +87,7 @@ class Pair:
         return tuple(one for one in self.sides if only in ("", one[0]))
 
 
-def side_of(turn: Turn, *, scene: ComparisonContext = NOWHERE) -> PairSide:
+def side_of(turn: Turn, *, comparison: ComparisonContext = NO_CONTEXT) -> PairSide:
     """A message as one side of a pair.
 
     >>> from composer_replication.core.trace import ToolCall
@@ -105,7 +105,7 @@ def side_of(turn: Turn, *, scene: ComparisonContext = NOWHERE) -> PairSide:
     text = "\n".join([prose, *lines] if prose and lines else lines or [prose])
     return PairSide(
         turn=turn,
-        action=canonical_action(turn, scene),
+        action=canonical_action(turn, comparison),
         text=text,
         words="" if calls else prose,
         prose=prose,
@@ -128,8 +128,8 @@ def session_pairs(
         scene = _scene(session, context, (preference.chosen, rejected))
         yield Pair(
             id=f"{session.id}:{preference.turn}" + (f":{number}" if number > 1 else ""),
-            chosen=side_of(preference.chosen, scene=scene),
-            rejected=side_of(rejected, scene=scene),
+            chosen=side_of(preference.chosen, comparison=scene),
+            rejected=side_of(rejected, comparison=scene),
             state=states[preference.turn],
             tail=tail_of(context),
             preference=preference,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.data.curate.meaning import minilm
+from composer_replication.data.curate.meaning import load_minilm
 from composer_replication.data.sites.by_path import load_function
 
 Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
@@ -34,7 +34,7 @@ def likeness_by(path: str, *, setting: str) -> Likeness:
     "package.module:function" gives for a list of texts."""
     if not path:
         return likeness
-    embed: Embed = minilm() if path == "minilm" else load_function(path, setting=setting)
+    embed: Embed = load_minilm() if path == "minilm" else load_function(path, setting=setting)
 
     def cosine(one: str, other: str) -> float:
         vectors = embed([one, other])

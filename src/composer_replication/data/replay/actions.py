@@ -28,7 +28,7 @@ from composer_replication.data.replay.viewed_files import (
 )
 from composer_replication.data.sites.shell import parse, shell_command
 
-SAY = ""
+NO_TOOL = ""
 """Stands for the name of a tool where a message makes no call."""
 Intent = str
 """read, search, list, edit, run_test, run, ask, finish, delegate, plan or other."""
@@ -90,7 +90,7 @@ class ComparisonContext:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-NOWHERE = ComparisonContext()
+NO_CONTEXT = ComparisonContext()
 
 
 def comparison_context(session: Session, turn: int) -> ComparisonContext:
@@ -104,7 +104,7 @@ def comparison_context(session: Session, turn: int) -> ComparisonContext:
     )
 
 
-def canonical_action(turn: Turn, scene: ComparisonContext = NOWHERE) -> MessageAction:
+def canonical_action(turn: Turn, scene: ComparisonContext = NO_CONTEXT) -> MessageAction:
     """What a message does, so that equal actions are equal: order of calls and of arguments, spaces
     and words beside calls do not count.
 
@@ -116,7 +116,7 @@ def canonical_action(turn: Turn, scene: ComparisonContext = NOWHERE) -> MessageA
     """
     if not turn.calls:
         words = " ".join(turn.text.split())
-        return MessageAction(((SAY, words),) if words else ())
+        return MessageAction(((NO_TOOL, words),) if words else ())
     parts: set[tuple[str, str]] = set()
     after: dict[str, str] = {}
     for call in turn.calls:
@@ -137,7 +137,7 @@ def canonical_action(turn: Turn, scene: ComparisonContext = NOWHERE) -> MessageA
     return MessageAction(tuple(sorted(parts)))
 
 
-def aims(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[tuple[str, str]]:
+def tool_targets(turn: Turn, scene: ComparisonContext = NO_CONTEXT) -> frozenset[tuple[str, str]]:
     """Which kind of tool each call takes to which target: a file, or a program with its operands;
     words alone aim at nothing.
 
@@ -145,11 +145,11 @@ def aims(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[tuple[str,
     [(':shell:', 'pytest tests/a.py')]
     """
     if not turn.calls:
-        return frozenset({(SAY, "")}) if turn.text.strip() else frozenset()
+        return frozenset({(NO_TOOL, "")}) if turn.text.strip() else frozenset()
     return frozenset(_aim(call, scene) for call in turn.calls)
 
 
-def intents(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[Intent]:
+def intents(turn: Turn, scene: ComparisonContext = NO_CONTEXT) -> frozenset[Intent]:
     """What a message is for, one word per call; without calls: "ask" where it ends with a question,
     else "finish".
 

@@ -28,12 +28,12 @@ from typing import Any, Literal, get_args
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
 from composer_replication.data.replay.actions import (
-    NOWHERE,
+    NO_CONTEXT,
     ComparisonContext,
     MessageAction,
-    aims,
     canonical_action,
     intents,
+    tool_targets,
 )
 
 Outcome = Literal["pair", "agreed", "no_consensus", "none"]
@@ -110,48 +110,48 @@ class AnsweredTurn:
 
     session_id: str
     turn: int
-    own: Turn
+    student_turn: Turn
     answers: tuple[Answer, ...]
-    scene: ComparisonContext = NOWHERE
-    own_family: str = ""
+    comparison: ComparisonContext = NO_CONTEXT
+    student_family: str = ""
     after_error: bool = False
     erred: bool = False
     evidence: tuple[str, ...] = ()
 
 
-def weigh_place(
-    place: AnsweredTurn,
+def weigh_answers(
+    answered: AnsweredTurn,
     *,
     min_families: int,
     tiers: Sequence[Tier] = ("exact",),
     judge: Judge | None = None,
     need_evidence: bool = False,
 ) -> Agreement:
-    """`agree` on a place, e.g. weigh_place(place, min_families=3).outcome -> "pair"."""
+    """`agree` on a place, e.g. weigh_answers(place, min_families=3).outcome -> "pair"."""
     return agree(
-        place.own,
-        place.answers,
+        answered.student_turn,
+        answered.answers,
         min_families=min_families,
-        own_family=place.own_family,
-        after_error=place.after_error,
-        erred=place.erred,
-        scene=place.scene,
+        student_family=answered.student_family,
+        after_error=answered.after_error,
+        erred=answered.erred,
+        comparison=answered.comparison,
         tiers=tiers,
         judge=judge,
-        evidence=place.evidence,
+        evidence=answered.evidence,
         need_evidence=need_evidence,
     )
 
 
 def agree(
-    own: Turn,
+    student_turn: Turn,
     answers: Sequence[Answer],
     *,
     min_families: int,
-    own_family: str = "",
+    student_family: str = "",
     after_error: bool = False,
     erred: bool = False,
-    scene: ComparisonContext = NOWHERE,
+    comparison: ComparisonContext = NO_CONTEXT,
     tiers: Sequence[Tier] = ("exact",),
     judge: Judge | None = None,
     evidence: Sequence[str] = (),
@@ -164,7 +164,7 @@ def agree(
     turn's own call raised an error; it can lose a pair, but is no anchor. `evidence` names what
     else speaks against the student's action; with `need_evidence` there is no pair without any.
     """
-    others = [answer for answer in answers if not own_family or answer.family != own_family]
+    others = [answer for answer in answers if not student_family or answer.family != student_family]
     prices: dict[str, float] = defaultdict(float)
     for answer in answers:
         prices[answer.teacher] += answer.usd
@@ -178,18 +178,20 @@ def agree(
         evidence=tuple(evidence),
         prices=dict(prices),
     )
-    if not canonical_action(own, scene).parts:
+    if not canonical_action(student_turn, comparison).parts:
         return told(outcome="none", reason="no_text_or_call")
     if num_families < MIN_AGREED:
         return told(outcome="none", reason="too_few_families")
     first: Agreement | None = None
     for tier in tiers:
-        read = _reader(tier, own, others, scene=scene, judge=judge, own_family=own_family)
+        read = _reader(
+            tier, student_turn, others, scene=comparison, judge=judge, own_family=student_family
+        )
         if read is None:
             continue
         by = judge.name if tier == "judge" and judge is not None else ""
         verdict = _weigh(
-            own,
+            student_turn,
             others,
             read,
             partial(told, tier=tier, judge=by),
@@ -205,18 +207,18 @@ def agree(
     return first or told(outcome="none", reason="no_judge")
 
 
-Read = Callable[[Turn], Hashable]
+ActionKey = Callable[[Turn], Hashable]
 """What a tier reads of a message: equal readings are one vote; a false one is none."""
 
 
-def comparison_of(tier: Tier, scene: ComparisonContext = NOWHERE) -> Read:
+def action_key(tier: Tier, scene: ComparisonContext = NO_CONTEXT) -> ActionKey:
     """How a tier compares messages without asking anybody; what a judge would put together is read
     exactly here.
 
-    Example: read = comparison_of("target"); read(one) == read(other)
+    Example: read = action_key("target"); read(one) == read(other)
     """
     if tier == "target":
-        return lambda turn: aims(turn, scene)
+        return lambda turn: tool_targets(turn, scene)
     if tier == "intent":
         return lambda turn: intents(turn, scene)
     return lambda turn: canonical_action(turn, scene).parts
@@ -230,9 +232,9 @@ def _reader(
     scene: ComparisonContext,
     judge: Judge | None,
     own_family: str,
-) -> Read | None:
+) -> ActionKey | None:
     if tier != "judge":
-        return comparison_of(tier, scene)
+        return action_key(tier, scene)
     families = {own_family, *(answer.family for answer in answers)}
     return (
         _judged(own, answers, judge, scene=scene)
@@ -243,7 +245,7 @@ def _reader(
 
 def _judged(
     own: Turn, answers: Sequence[Answer], judge: Judge, *, scene: ComparisonContext
-) -> Read:
+) -> ActionKey:
     """Groups as a judge sees them: each message joins the first group whose first message it is the
     same as."""
     leaders: list[Turn] = []
@@ -267,7 +269,7 @@ def _judged(
 def _weigh(
     own: Turn,
     others: Sequence[Answer],
-    read: Read,
+    read: ActionKey,
     told: Callable[..., Agreement],
     *,
     min_families: int,
@@ -310,7 +312,7 @@ def _weigh(
     return told(outcome="no_consensus", teachers=_teachers(others))
 
 
-def supporters(answers: Sequence[Answer], read: Read) -> dict[Hashable, frozenset[str]]:
+def supporters(answers: Sequence[Answer], read: ActionKey) -> dict[Hashable, frozenset[str]]:
     """Which families gave an action. A family has one vote: what most of its models did; where they
     are divided, it has none."""
     by_family: dict[str, Counter[Hashable]] = defaultdict(Counter)

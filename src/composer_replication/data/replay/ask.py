@@ -18,8 +18,14 @@ from dataclasses import dataclass, replace
 from composer_replication.core.site import Anchor, Answer, Preference
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.replay.actions import canonical_action, comparison_context
-from composer_replication.data.replay.agree import Agreement, AnsweredTurn, Judge, Tier, weigh_place
-from composer_replication.data.replay.counter_evidence import GAP, spoken_against
+from composer_replication.data.replay.agree import (
+    Agreement,
+    AnsweredTurn,
+    Judge,
+    Tier,
+    weigh_answers,
+)
+from composer_replication.data.replay.counter_evidence import GAP, evidence_against
 from composer_replication.data.replay.model_families import family_of as maker_of
 
 Ask = Callable[[Session, int], tuple[Answer, ...] | None]
@@ -45,7 +51,7 @@ class NoResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReplayedTurn:
     """One turn of a model: the answers to it (none where it was not asked about), what they amount
     to, and what was weighed."""
 
@@ -53,7 +59,7 @@ class Asked:
     turn: int
     answers: tuple[Answer, ...]
     result: Preference | Anchor | NoResult
-    place: AnsweredTurn | None = None
+    answered: AnsweredTurn | None = None
 
     @property
     def outcome(self) -> str:
@@ -76,7 +82,7 @@ def replay(
     need_evidence: bool = False,
     tiers: Sequence[Tier] = ("exact",),
     judge: Callable[[AnsweredTurn], Judge | None] = lambda place: None,
-) -> Iterator[Asked]:
+) -> Iterator[ReplayedTurn]:
     """Every assistant turn of every session, in order, with its answers and what they amount to.
 
     `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the
@@ -92,7 +98,7 @@ def replay(
             if turn.role != "assistant":
                 continue
             if reason := why_not_asked(session, number):
-                yield Asked(
+                yield ReplayedTurn(
                     session_id=session.id,
                     turn=number,
                     answers=(),
@@ -100,15 +106,17 @@ def replay(
                 )
                 continue
             if (answers := ask(session, number)) is None:
-                yield Asked(
+                yield ReplayedTurn(
                     session_id=session.id,
                     turn=number,
                     answers=(),
                     result=_no(session, number, "not_asked"),
                 )
                 continue
-            place = place_of(session, number, answers, family_of=family_of, errors=errors)
-            verdict = weigh_place(place, min_families=min_families, tiers=tiers, judge=judge(place))
+            place = answered_turn(session, number, answers, family_of=family_of, errors=errors)
+            verdict = weigh_answers(
+                place, min_families=min_families, tiers=tiers, judge=judge(place)
+            )
             result = _result(session, number, verdict)
             if isinstance(result, Preference):
                 if fails(session, number, result.chosen):
@@ -125,12 +133,12 @@ def replay(
                     )
                 elif not place.evidence and need_evidence:
                     result = _no(session, number, "no_evidence")
-            yield Asked(
-                session_id=session.id, turn=number, answers=answers, result=result, place=place
+            yield ReplayedTurn(
+                session_id=session.id, turn=number, answers=answers, result=result, answered=place
             )
 
 
-def place_of(
+def answered_turn(
     session: Session,
     turn: int,
     answers: Iterable[Answer],
@@ -143,13 +151,13 @@ def place_of(
     return AnsweredTurn(
         session_id=session.id,
         turn=turn,
-        own=session.turns[turn],
+        student_turn=session.turns[turn],
         answers=tuple(answers),
-        scene=comparison_context(session, turn),
-        own_family=family_of(session.turns[turn].author),
+        comparison=comparison_context(session, turn),
+        student_family=family_of(session.turns[turn].author),
         after_error=follows_error(session, turn),
         erred=turn in (failed_turns(session) if errors is None else errors),
-        evidence=spoken_against(session, turn),
+        evidence=evidence_against(session, turn),
     )
 
 

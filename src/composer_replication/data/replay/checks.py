@@ -163,7 +163,9 @@ def leave_one_out(places: Sequence[AnsweredTurn], *, weigh: Weigh) -> tuple[Left
 
 
 def _pairs(places: Sequence[AnsweredTurn], weigh: Weigh) -> Mapping[tuple[str, int], object]:
-    verdicts = (((place.session_id, place.turn), weigh(place), place.scene) for place in places)
+    verdicts = (
+        ((place.session_id, place.turn), weigh(place), place.comparison) for place in places
+    )
     return {
         key: canonical_action(v.chosen.turn, scene)
         for key, v, scene in verdicts

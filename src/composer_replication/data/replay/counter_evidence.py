@@ -1,7 +1,7 @@
 """What speaks against a student's message besides the votes of teachers: objective evidence, and
 gaps that somebody measured.
 
-    spoken_against(session, 7)       -> ("own_errored:unknown_tool",)
+    evidence_against(session, 7)       -> ("own_errored:unknown_tool",)
 
 own_errored        a call of it raised an error that is the model's own mistake (not a red test, not a cancelled sibling)
 human_rejected     the human refused one of its calls
@@ -23,7 +23,7 @@ OWN_ERRORED, HUMAN_REJECTED, ENDED_IN_FAILURE, GAP = (
 _OF_CATEGORY = {"mistake": OWN_ERRORED, "rejected": HUMAN_REJECTED}
 
 
-def spoken_against(session: Session, turn: int) -> tuple[str, ...]:
+def evidence_against(session: Session, turn: int) -> tuple[str, ...]:
     """The objective evidence against a message, each with its kind; found by call id, and only in
     what came later."""
     calls = session.calls()

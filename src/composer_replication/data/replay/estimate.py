@@ -18,10 +18,10 @@ from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Teacher, request_key, worst_usd
 from composer_replication.core.trace import Session
-from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.gather import Asking, Steps, teacher_requests
+from composer_replication.data.replay.ask import answered_turn, failed_turns
+from composer_replication.data.replay.gather import StepRequest, Steps, teacher_requests
 from composer_replication.data.replay.judging import longest_request, most_questions
-from composer_replication.data.replay.price_gate import no_pair_for
+from composer_replication.data.replay.price_gate import why_no_pair
 
 USUAL_ANSWER_TOKENS = 300
 USUAL_QUESTION_TOKENS = 4_000
@@ -97,18 +97,18 @@ def estimate(
                 continue
             num_steps += 1
             num_sites += asking.step.why == "site"
-            place = place_of(session, asking.step.turn, (), errors=errors)
-            asked = [teacher for teacher in teachers if teacher.family != place.own_family]
+            place = answered_turn(session, asking.step.turn, (), errors=errors)
+            asked = [teacher for teacher in teachers if teacher.family != place.student_family]
             how = {
                 "num_families": len({teacher.family for teacher in asked}),
                 "min_families": settings.min_families,
             }
-            reason = no_pair_for(place, **how, need_evidence=settings.need_evidence, gaps=gaps)
+            reason = why_no_pair(place, **how, need_evidence=settings.need_evidence, gaps=gaps)
             no_pair[reason] += settings.gate == "value"
             for teacher in asked:
                 if teacher.price.free or not reason or settings.gate == "none":
                     bills[teacher.name] = _with_call(bills[teacher.name], teacher, asking, bought)
-            if judge is not None and not reason and judge.family != place.own_family:
+            if judge is not None and not reason and judge.family != place.student_family:
                 bills[judge.name] = _with_questions(bills[judge.name], judge, asked, settings)
     return Bill(
         sessions=num_sessions,
@@ -122,7 +122,7 @@ def estimate(
 
 
 def _with_call(
-    bill: TeacherBill, teacher: Teacher, asking: Asking, bought: Collection[str]
+    bill: TeacherBill, teacher: Teacher, asking: StepRequest, bought: Collection[str]
 ) -> TeacherBill:
     if teacher.identity and request_key(teacher, asking.request) in bought:
         return replace(bill, kept=bill.kept + 1)

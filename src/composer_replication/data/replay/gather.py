@@ -31,9 +31,9 @@ from composer_replication.core.teacher import REFUSED, Bought, Request, Teacher,
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.agree import AnsweredTurn, Tier
-from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.model_families import who_answered
-from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, usable
+from composer_replication.data.replay.ask import answered_turn, failed_turns
+from composer_replication.data.replay.model_families import answering_family
+from composer_replication.data.replay.price_gate import agrees, still_open, usable, why_no_pair
 from composer_replication.data.replay.prompt import PromptBudget, Prompts, TrimmedPrompt
 from composer_replication.data.replay.steps import ReplayStep
 from composer_replication.data.teachers.asking import Asker
@@ -67,7 +67,7 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class StepRequest:
     """One step as it will be asked: what every teacher is shown."""
 
     session: Session
@@ -76,7 +76,7 @@ class Asking:
     prompt: TrimmedPrompt
 
 
-def place_name(session: Session, turn: int) -> str:
+def turn_site_id(session: Session, turn: int) -> str:
     """The name of a place as answers carry it: a site that means the whole message, e.g.
     "s1:7:-"."""
     return f"{session.id}:{turn}:-"
@@ -84,7 +84,7 @@ def place_name(session: Session, turn: int) -> str:
 
 def teacher_requests(
     session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, redactor: Redactor
-) -> Iterator[Asking]:
+) -> Iterator[StepRequest]:
     """What is sent about each step of one session, trimmed and without secrets."""
     if not steps:
         return
@@ -102,9 +102,9 @@ def teacher_requests(
             tools=clean.tools,
             max_tokens=settings.max_answer_tokens,
             temperature=settings.temperature,
-            about=place_name(session, step.turn),
+            about=turn_site_id(session, step.turn),
         )
-        yield Asking(session=session, step=step, request=request, prompt=prompt)
+        yield StepRequest(session=session, step=step, request=request, prompt=prompt)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class _GatherCall:
                 _Open(
                     asking.step,
                     asking.request,
-                    place_of(session, asking.step.turn, (), errors=errors),
+                    answered_turn(session, asking.step.turn, (), errors=errors),
                 )
             )
         queues: list[asyncio.Queue[_Open | None]] = [asyncio.Queue() for _ in self.teachers]
@@ -179,7 +179,7 @@ class _GatherCall:
     async def _one(self, session: Session, one: _Open, rank: int) -> bool:
         """Ask one teacher about one step, where it should be; whether it answered."""
         teacher = self.teachers[rank]
-        if teacher.family == one.place.own_family:
+        if teacher.family == one.place.student_family:
             self.counts["own_family"] += 1
             return False
         if self.settings.gate == "value" and not teacher.price.free:
@@ -194,7 +194,7 @@ class _GatherCall:
         if not answer.problem and (detail := self.refuse(session, answer.turn)):
             answer = replace(answer, problem=f"{REFUSED}{detail}")
         self._count(bought, answer)
-        if answer.family == one.place.own_family:
+        if answer.family == one.place.student_family:
             self.counts["own_family answered"] += 1
         one.place = replace(one.place, answers=(*one.place.answers, answer))
         return True
@@ -228,20 +228,22 @@ class _GatherCall:
         """Why the teacher of this rank is not worth its price at a place; "" where it is."""
         settings, families = (
             self.settings,
-            {teacher.family for teacher in self.teachers} - {place.own_family},
+            {teacher.family for teacher in self.teachers} - {place.student_family},
         )
         how = {
             "num_families": len(families),
             "min_families": settings.min_families,
             "need_evidence": settings.need_evidence,
         }
-        if reason := no_pair_for(place, **how, gaps=self.gaps):
+        if reason := why_no_pair(place, **how, gaps=self.gaps):
             return reason
         if not place.answers:
             return ""
         least = settings.min_confidence
         told = {answer.family for answer in place.answers if usable(answer, min_confidence=least)}
-        left = len({teacher.family for teacher in self.teachers[rank:]} - {place.own_family} - told)
+        left = len(
+            {teacher.family for teacher in self.teachers[rank:]} - {place.student_family} - told
+        )
         open_ = still_open(
             place,
             left=left,
@@ -254,7 +256,7 @@ class _GatherCall:
     def _agrees(self, place: AnsweredTurn) -> bool:
         first = place.answers[0]
         return (
-            first.family != place.own_family
+            first.family != place.student_family
             and usable(first, min_confidence=self.settings.min_confidence)
             and agrees(place, first, tiers=self._tiers(place))
         )
@@ -264,7 +266,7 @@ class _GatherCall:
         return [
             tier
             for tier in self.settings.tiers
-            if tier != "judge" or self.judge_family != place.own_family
+            if tier != "judge" or self.judge_family != place.student_family
         ]
 
     def _count(self, bought: Bought, answer: Answer) -> None:
@@ -304,7 +306,7 @@ def family_that_answered(teacher: Teacher, reply: TeacherReply) -> str:
     asked = teacher.identity.get("model")
     if not isinstance(asked, str):
         return reply.family or teacher.family
-    return who_answered(teacher.family, asked=asked, reported=reply.turn.author)
+    return answering_family(teacher.family, asked=asked, reported=reply.turn.author)
 
 
 async def gather(
@@ -385,7 +387,7 @@ def lookup(
             kept.append(answer)
 
     def ask(session: Session, turn: int) -> tuple[Answer, ...] | None:
-        found = by_place.get(place_name(session, turn))
+        found = by_place.get(turn_site_id(session, turn))
         return None if found is None else tuple(found)
 
     return ask

@@ -1,7 +1,7 @@
 """The last tier: a model that says whether two messages amount to the same step, asked where the
 stricter tiers gave nothing.
 
-    judged = await judge_places(sessions, places, judge, asker=asker, settings=config.replay, redactor=redactor)
+    judged = await judge_turns(sessions, places, judge, asker=asker, settings=config.replay, redactor=redactor)
     replay(sessions, ask, tiers=("exact", "judge"), judge=judged.at, ...)
 
 It is asked only where its word could make a pair, one question after the other at a place, because
@@ -31,7 +31,7 @@ from composer_replication.core.trace import HARNESS, Session, Text, Turn
 from composer_replication.data.hints.windows import call_names, cut_middle, shown_turn
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.actions import MessageAction, canonical_action
-from composer_replication.data.replay.agree import AnsweredTurn, Judge, weigh_place
+from composer_replication.data.replay.agree import AnsweredTurn, Judge, weigh_answers
 from composer_replication.data.replay.gather import family_that_answered
 from composer_replication.data.replay.price_gate import worth_judging
 from composer_replication.data.teachers.asking import Asker
@@ -65,7 +65,7 @@ class JudgeResult:
 
     name: str
     family: str
-    said: Mapping[_Key, Mapping[_Both, bool | None]] = field(default_factory=dict)
+    verdicts: Mapping[_Key, Mapping[_Both, bool | None]] = field(default_factory=dict)
     usd: Mapping[_Key, float] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     stopped: ComposerError | None = None
@@ -73,12 +73,12 @@ class JudgeResult:
     def at(self, place: AnsweredTurn) -> Judge:
         """The judge at one place; what it was not asked there is undecided."""
         key = (place.session_id, place.turn)
-        said = self.said.get(key, {})
+        said = self.verdicts.get(key, {})
         same = lambda one, other: said.get(_both(one, other, place))  # noqa: E731 - a name would say no more
         return Judge(family=self.family, same=same, name=self.name, usd=self.usd.get(key, 0.0))
 
 
-async def judge_places(
+async def judge_turns(
     sessions: Iterable[Session],
     places: Iterable[AnsweredTurn],
     teacher: Teacher,
@@ -112,7 +112,7 @@ async def judge_places(
     return JudgeResult(
         name=teacher.name,
         family=teacher.family,
-        said=said,
+        verdicts=said,
         usd=usd,
         counts=counts,
         stopped=run.stopped,
@@ -120,7 +120,7 @@ async def judge_places(
 
 
 class _JudgeCall:
-    """One call of `judge_places`."""
+    """One call of `judge_turns`."""
 
     def __init__(
         self, teacher: Teacher, asker: Asker, settings: ReplaySettings, redactor: Redactor
@@ -150,7 +150,7 @@ class _JudgeCall:
             return said.get(both)
 
         judge = Judge(family=self.teacher.family, same=same)
-        weigh_place(
+        weigh_answers(
             place, min_families=self.settings.min_families, tiers=self.settings.tiers, judge=judge
         )
         return missing[0] if missing else None
@@ -158,7 +158,7 @@ class _JudgeCall:
     async def _ask(
         self, clean: Session, place: AnsweredTurn, two: tuple[Turn, Turn]
     ) -> bool | None:
-        request = request_of(clean, place, two, settings=self.settings, redactor=self.redactor)
+        request = judge_request(clean, place, two, settings=self.settings, redactor=self.redactor)
         if request is None:
             self.counts["too long"] += 1
             return None
@@ -175,12 +175,12 @@ class _JudgeCall:
         if family_that_answered(self.teacher, bought.reply) != self.teacher.family:
             self.counts["another model"] += 1
             return None
-        said = read_word(bought.reply)
+        said = read_verdict(bought.reply)
         self.counts[{True: "same", False: "different", None: "undecided"}[said]] += 1
         return said
 
 
-def request_of(
+def judge_request(
     clean: Session,
     place: AnsweredTurn,
     two: Sequence[Turn],
@@ -225,11 +225,11 @@ def _shown(turn: Turn, redactor: Redactor) -> str:
     return redactor.text("\n".join([*([turn.text] if turn.text else []), *calls]))
 
 
-def read_word(reply: TeacherReply) -> bool | None:
+def read_verdict(reply: TeacherReply) -> bool | None:
     """What a judge says: strict JSON with the one field `same`, a fence around it taken off; None
     for everything else.
 
-    >>> read_word(TeacherReply(turn=Turn(role="assistant", author="m", blocks=(Text('{"same": true}'),))))
+    >>> read_verdict(TeacherReply(turn=Turn(role="assistant", author="m", blocks=(Text('{"same": true}'),))))
     True
     """
     if reply.problem or reply.turn.calls:
@@ -264,4 +264,6 @@ def longest_request(settings: ReplaySettings) -> Request:
 
 
 def _both(one: Turn, other: Turn, place: AnsweredTurn) -> _Both:
-    return frozenset((canonical_action(one, place.scene), canonical_action(other, place.scene)))
+    return frozenset(
+        (canonical_action(one, place.comparison), canonical_action(other, place.comparison))
+    )

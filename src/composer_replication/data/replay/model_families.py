@@ -67,16 +67,16 @@ def known_maker(model: str) -> str:
     return ""
 
 
-def who_answered(family: str, *, asked: str, reported: str | None) -> str:
+def answering_family(family: str, *, asked: str, reported: str | None) -> str:
     """The family of an answer: the teacher's, or that of the model which the server says it was,
     where that is another maker's.
 
     A router may fall back to another model, an alias may stand for any. A name that the table does
     not know changes nothing.
 
-    >>> who_answered("zhipu", asked="z-ai/glm-5.2", reported="anthropic/claude-opus-4-5")
+    >>> answering_family("zhipu", asked="z-ai/glm-5.2", reported="anthropic/claude-opus-4-5")
     'anthropic'
-    >>> who_answered("glm", asked="glm-5", reported="glm-5-0711"), who_answered("mine", asked="alias", reported="some-server")
+    >>> answering_family("glm", asked="glm-5", reported="glm-5-0711"), answering_family("mine", asked="alias", reported="some-server")
     ('glm', 'mine')
     """
     maker = known_maker(reported or "")

@@ -1,7 +1,7 @@
 """Is another answer worth its price? Only where a pair can still come of it, by the tiers and the
 evidence that the settings ask for.
 
-    no_pair_for(place, num_families=3, min_families=3, need_evidence=True, gaps=False)     # "no_evidence": nobody is asked
+    why_no_pair(place, num_families=3, min_families=3, need_evidence=True, gaps=False)     # "no_evidence": nobody is asked
     still_open(place, left=1, min_families=3, tiers=("exact", "target"))   # False: no answer that may still come makes a pair, or stops one
 
 Nothing is compared here in another way than agree.py compares it. What a judge would say is not
@@ -18,7 +18,7 @@ from composer_replication.data.replay.agree import (
     MIN_AGREED,
     AnsweredTurn,
     Tier,
-    comparison_of,
+    action_key,
     supporters,
 )
 
@@ -29,7 +29,7 @@ def usable(answer: Answer, *, min_confidence: float = 0.0) -> bool:
     return not answer.problem and (answer.confidence is None or answer.confidence >= min_confidence)
 
 
-def no_pair_for(
+def why_no_pair(
     place: AnsweredTurn, *, num_families: int, min_families: int, need_evidence: bool, gaps: bool
 ) -> str:
     """Why no answers at all make a pair of a place: after_error, no_evidence, too_few_families, or
@@ -47,8 +47,8 @@ def no_pair_for(
 
 def agrees(place: AnsweredTurn, answer: Answer, *, tiers: Sequence[Tier] = ("exact",)) -> bool:
     """Whether an answer does what the student did, whichever of the tiers looks at it."""
-    reads = [comparison_of(tier, place.scene) for tier in tiers]
-    return all(read(answer.turn) == read(place.own) for read in reads)
+    reads = [action_key(tier, place.comparison) for tier in tiers]
+    return all(read(answer.turn) == read(place.student_turn) for read in reads)
 
 
 def still_open(
@@ -92,7 +92,7 @@ def worth_judging(
     are not the student's."""
     others = _others(place)
     num_families = len({answer.family for answer in others})
-    if no_pair_for(
+    if why_no_pair(
         place,
         num_families=num_families,
         min_families=min_families,
@@ -108,7 +108,7 @@ def _others(place: AnsweredTurn) -> list[Answer]:
     return [
         answer
         for answer in place.answers
-        if not place.own_family or answer.family != place.own_family
+        if not place.student_family or answer.family != place.student_family
     ]
 
 
@@ -148,8 +148,8 @@ class _Votes:
 
 
 def _votes(place: AnsweredTurn, answers: Sequence[Answer], tier: Tier) -> _Votes:
-    read = comparison_of(tier, place.scene)
-    done, votes = read(place.own), supporters(answers, read)
+    read = action_key(tier, place.comparison)
+    done, votes = read(place.student_turn), supporters(answers, read)
     own = len(votes.get(done, ()))
     sizes = sorted(
         (len(families) for action, families in votes.items() if action != done), reverse=True

@@ -50,7 +50,7 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long an attempt may take, how many there are, and the pauses between them: doubling, with
     jitter.
 
@@ -89,7 +89,7 @@ class Patience:
         )
 
 
-class Gate:
+class RateLimiter:
     """Lets so many calls through at once, not more often than allowed, and none while the provider
     asks for quiet."""
 
@@ -119,7 +119,7 @@ class Gate:
     ) -> None:
         self._room.release()
 
-    def quiet(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """No call begins for so long."""
         self._quiet_until = max(self._quiet_until, asyncio.get_running_loop().time() + seconds)
 
@@ -133,11 +133,11 @@ class Asker:
         ledger: Ledger | None,
         *,
         limits: Mapping[str, RateLimits] | None = None,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         seed: int = 0,
     ) -> None:
-        self._ledger, self.patience = ledger, patience or Patience()
-        self._limits, self._gates = dict(limits or {}), dict[str, Gate]()
+        self._ledger, self.patience = ledger, retry_policy or RetryPolicy()
+        self._limits, self._gates = dict(limits or {}), dict[str, RateLimiter]()
         self._rng = random.Random(seed)
         self._in_flight = 0
         self._answered, self._in_vain = set[str](), defaultdict[str, list[TeacherError]](list)
@@ -163,7 +163,7 @@ class Asker:
         if (bought := self._ledger.find(key)) is not None:
             return bought
         gate = self._gates.setdefault(
-            teacher.provider, Gate(self._limits.get(teacher.provider, RateLimits()))
+            teacher.provider, RateLimiter(self._limits.get(teacher.provider, RateLimits()))
         )
         attempt, waited_s = 0, 0.0
         while True:
@@ -176,7 +176,7 @@ class Asker:
                 if wait_s is None:
                     raise self._failed_for_good(teacher, error) from None
                 if error.wait_s is not None:
-                    gate.quiet(error.wait_s)
+                    gate.pause(error.wait_s)
             waited_s += wait_s
             await asyncio.sleep(wait_s)
 
@@ -271,7 +271,7 @@ class Asker:
                     key,
                     teacher=teacher,
                     request=request,
-                    patience_s=self.patience.timeout_s + _BOOK_LONGER_S,
+                    timeout_s=self.patience.timeout_s + _BOOK_LONGER_S,
                 )
             except BudgetError as error:
                 if not self._in_flight:

@@ -2,7 +2,7 @@
 kept under its request.
 
     ledger = Ledger(Path("work/ledger.sqlite3"), max_usd=2.0)
-    held = ledger.reserve(key, teacher=teacher, request=request, patience_s=120)   # Call, or the Reply that was bought earlier
+    held = ledger.reserve(key, teacher=teacher, request=request, timeout_s=120)   # Call, or the Reply that was bought earlier
     ledger.settle(held, reply, price=teacher.price).usd                            # or .free(held), or .lose(held)
 
 What is booked is `answered` calls at their cost + calls in flight and lost ones at their worst
@@ -55,7 +55,12 @@ from composer_replication.core.teacher import (
     worst_usd,
 )
 from composer_replication.data.teachers.owner import new_owner, owner_is_alive
-from composer_replication.data.teachers.room import RELEASED, SLOT_BYTES, Room, rooms_of
+from composer_replication.data.teachers.room import (
+    RELEASED,
+    SLOT_BYTES,
+    SpillFile,
+    read_spill_files,
+)
 
 LEDGER_NAME = "ledger.sqlite3"
 NANO = 10**9
@@ -158,7 +163,7 @@ class Ledger:
         self.path, self.max_usd, self.owner, self._is_alive = path, max_usd, new_owner(), is_alive
         make_folder(path.parent)
         os.close(open_private(path, os.O_RDWR))  # answers and prompts are nobody else's business
-        self._room, self._num_open, self._full = Room(path, owner=self.owner), 0, ""
+        self._room, self._num_open, self._full = SpillFile(path, owner=self.owner), 0, ""
         self._in_room: dict[str, Bought] = {}
         self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
         try:
@@ -246,12 +251,12 @@ class Ledger:
         )
 
     def reserve(
-        self, key: str, *, teacher: Teacher, request: Request, patience_s: float
+        self, key: str, *, teacher: Teacher, request: Request, timeout_s: float
     ) -> Call | Busy | Bought:
         """Book the worst case of one attempt, unless the answer is there already or another is
         asking for it.
 
-        `patience_s`: how long the attempt may take at most; after that a call of a process on
+        `timeout_s`: how long the attempt may take at most; after that a call of a process on
         another machine counts as lost. The worst case is never below the dearest call of this
         teacher that cost more than was booked for it: its prices are too low.
         Raises BudgetError where the worst case does not fit under the ceiling any more,
@@ -263,7 +268,7 @@ class Ledger:
             self._room.make(
                 (self._num_open + 1) * (SLOT_BYTES + _BYTES_A_TOKEN * request.max_tokens)
             )
-            made = self._book(key, teacher=teacher, request=request, patience_s=patience_s)
+            made = self._book(key, teacher=teacher, request=request, timeout_s=timeout_s)
         except (OSError, sqlite3.OperationalError) as error:
             raise _cannot_write(
                 self.path, f"no room on the disk for an answer, so none was asked for: {error}"
@@ -272,7 +277,7 @@ class Ledger:
         return made
 
     def _book(
-        self, key: str, *, teacher: Teacher, request: Request, patience_s: float
+        self, key: str, *, teacher: Teacher, request: Request, timeout_s: float
     ) -> Call | Busy | Bought:
         worst = to_nano(worst_usd(teacher, request))
         with self._transaction() as db:
@@ -305,7 +310,7 @@ class Ledger:
                     worst,
                     self.owner,
                     now,
-                    now + patience_s,
+                    now + timeout_s,
                 ),
             )
             assert made.lastrowid is not None
@@ -381,7 +386,7 @@ class Ledger:
         """Take over what dead processes kept beside the ledger because the disk was full; returns
         the files, to be removed after that."""
         left: list[Path] = []
-        for path, owner, records in rooms_of(self.path):
+        for path, owner, records in read_spill_files(self.path):
             until = path.stat().st_mtime + _STRANGERS_ROOM_S
             if owner != RELEASED and (self._runs(owner, until) if owner else time.time() < until):
                 continue

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.data.teachers.asking import Patience, RateLimits
+from composer_replication.data.teachers.asking import RateLimits, RetryPolicy
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 
@@ -53,6 +53,6 @@ def limits_of(teachers: Iterable[TeacherSettings]) -> Mapping[str, RateLimits]:
     return found
 
 
-def patience_of(settings: ReplaySettings) -> Patience:
+def retry_policy_of(settings: ReplaySettings) -> RetryPolicy:
     """How long an answer is waited for, and how often it is tried."""
-    return Patience(timeout_s=settings.timeout_s, attempts=settings.attempts)
+    return RetryPolicy(timeout_s=settings.timeout_s, attempts=settings.attempts)

@@ -4,7 +4,7 @@ the ledger cannot grow.
     room = Room(ledger_path, owner="host:4711:93218417:1f0c9a2e")
     room.make(3 * SLOT_BYTES)                  # OSError where the disk has none: then nothing is asked
     room.keep(record)                          # into blocks that are allocated already; on the disk when it returns
-    for old in rooms_of(ledger_path): old.records()
+    for old in read_spill_files(ledger_path): old.records()
 
 A file system that writes anew what it overwrites (copy on write) may need a little more than was
 taken. A record that was torn by a power cut does not have its checksum and is left out, with those
@@ -29,7 +29,7 @@ _HEAD = struct.Struct("<II")
 _ENDING = ".room"
 
 
-class Room:
+class SpillFile:
     """One file of allocated blocks, of one process; see the head of this module."""
 
     def __init__(self, ledger: Path, *, owner: str) -> None:
@@ -91,7 +91,7 @@ class Room:
             os.close(descriptor)
 
 
-def rooms_of(ledger: Path) -> Iterator[tuple[Path, str, list[bytes]]]:
+def read_spill_files(ledger: Path) -> Iterator[tuple[Path, str, list[bytes]]]:
     """(file, owner, records) of every room beside a ledger; the owner is "" where it was not begun,
     RELEASED where it was let go of."""
     for path in sorted(ledger.parent.glob(f".{ledger.name}.*{_ENDING}")):
