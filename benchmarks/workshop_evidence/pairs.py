@@ -38,7 +38,7 @@ from composer_replication.core.trace import Session, Text, ToolCall, Turn
 from composer_replication.data.replay.actions import MessageAction, canonical_action
 from composer_replication.data.replay.agree import AnsweredTurn, weigh_answers
 from composer_replication.data.replay.ask import answered_turn, failed_turns
-from composer_replication.data.replay.checks import shuffled
+from composer_replication.data.replay.checks import shuffle_answers
 from composer_replication.data.replay.gather import gather, lookup
 from composer_replication.data.replay.steps import all_steps
 from composer_replication.data.teachers.asking import Asker
@@ -159,7 +159,7 @@ def null_pairs(
     weigh = partial(weigh_answers, min_families=min_families)
     seen: set[tuple[str, int, MessageAction]] = set()
     for number in range(MAX_NULL_ROUNDS):
-        for place in shuffled(places, seed=seed + number):
+        for place in shuffle_answers(places, seed=seed + number):
             verdict = weigh(place)
             if verdict.outcome != "pair" or verdict.chosen is None:
                 continue

@@ -11,7 +11,12 @@ from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_answers, read_sessions
 from composer_replication.data.replay.agree import AnsweredTurn, weigh_answers
 from composer_replication.data.replay.ask import answered_turn, failed_turns
-from composer_replication.data.replay.checks import LeftOut, NullTest, leave_one_out, null_test
+from composer_replication.data.replay.checks import (
+    LeaveOneOutResult,
+    NullTest,
+    leave_one_out,
+    null_test,
+)
 from composer_replication.data.replay.gather import lookup
 
 
@@ -52,7 +57,7 @@ def _places(job: Job, *, min_confidence: float) -> list[AnsweredTurn]:
     return places
 
 
-def _show(job: Job, null: NullTest, left_out: tuple[LeftOut, ...], enough: int) -> None:
+def _show(job: Job, null: NullTest, left_out: tuple[LeaveOneOutResult, ...], enough: int) -> None:
     screen = job.screen
     words = {
         True: "collapses, as it must",

@@ -14,8 +14,8 @@ import pytest
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Request, TeacherReply
 from composer_replication.data.teachers.asking import (
-    FAILED_IN_A_ROW,
-    IN_VAIN,
+    MAX_FAILED_IN_A_ROW,
+    MAX_UNANSWERED_AT_START,
     Asker,
     RateLimits,
     RetryPolicy,
@@ -258,7 +258,7 @@ def test_after_a_bill_above_its_booking_a_teacher_is_not_asked_any_more(ledger: 
             ) as caught:
                 await asker.ask(teacher, request(text))
             assert caught.value.for_all and not caught.value.again and caught.value.exit_code
-        kept = asker.kept(teacher, request("a"))
+        kept = asker.find(teacher, request("a"))
         assert kept is not None and kept.usd == 5.0
         # others may be asked
         assert (await asker.ask(says(name="other", salt="other"), request("b"))).usd == 0.25
@@ -275,7 +275,7 @@ def test_a_bill_of_exactly_the_booking_is_none_above_it(ledger: Ledger) -> None:
 
 
 def test_a_teacher_whose_first_calls_are_all_lost_is_not_asked_any_more(ledger: Ledger) -> None:
-    teacher, asked = acting(*[cut() for _ in range(IN_VAIN)])
+    teacher, asked = acting(*[cut() for _ in range(MAX_UNANSWERED_AT_START)])
 
     async def work() -> None:
         asker = Asker(ledger, retry_policy=QUICK)
@@ -290,7 +290,7 @@ def test_a_teacher_whose_first_calls_are_all_lost_is_not_asked_any_more(ledger: 
             assert caught.value.for_all and "--max-usd" not in str(caught.value)
 
     run(work())
-    assert len(asked) == IN_VAIN == ledger.totals().num_lost
+    assert len(asked) == MAX_UNANSWERED_AT_START == ledger.totals().num_lost
 
 
 def test_calls_that_are_free_or_come_after_an_answer_do_not_end_the_asking(ledger: Ledger) -> None:
@@ -419,7 +419,7 @@ def test_refusals_without_end_are_given_up(ledger: Ledger) -> None:
 
     errors = run(work())
     assert len(asked) <= 3 * (
-        FAILED_IN_A_ROW + 100
+        MAX_FAILED_IN_A_ROW + 100
     ) < 500 and "12 requests to made in a row brought no answer" in str(errors[-1])
 
 

@@ -116,7 +116,7 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
             code = 1
             try:
                 with Ledger(path, max_usd=100.0) as ledger:
-                    ledger._room.make(16 * SLOT_BYTES)
+                    ledger._spill.reserve(16 * SLOT_BYTES)
                     begun = (folder / f"{LEDGER_NAME}-wal").stat().st_size
                     resource.setrlimit(
                         resource.RLIMIT_FSIZE, (begun + pages * 4096, resource.RLIM_INFINITY)
@@ -144,9 +144,9 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
 def test_a_torn_record_is_left_out_and_one_of_a_live_process_is_left_alone(tmp_path: Path) -> None:
     ledger = tmp_path / LEDGER_NAME
     room = SpillFile(ledger, owner="host:1:2:abcd")
-    room.make(100)
+    room.reserve(100)
     for record in (b"one", b"two", b"three"):
-        room.keep(record)
+        room.append(record)
     ((path, owner, records),) = read_spill_files(ledger)
     assert (owner, records) == (
         "host:1:2:abcd",
