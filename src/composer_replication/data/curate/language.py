@@ -3,7 +3,7 @@
 It needs no model and no download, and gives no answer if unsure, e.g. for code.
 
 >>> guess_language("Let me look at the file that the test reads.")
-LanguageGuess(language='en', score=1.0)
+LanguageGuess(language='en', score=0.8)
 >>> guess_language("def f(x): return x")
 LanguageGuess(language='', score=0.0)
 """

@@ -70,7 +70,7 @@ class RetryPolicy:
         The pause that the endpoint asked for is never shortened.
 
         >>> late = TeacherError("busy", again=True, billed=False, wait_s=7.0)
-        >>> 7.0 <= Patience().wait_s(1, late, random.Random(0)) <= 8.0
+        >>> 7.0 <= RetryPolicy().wait_s(1, late, random.Random(0)) <= 8.0
         True
         """
         requested_s = error.wait_s or 0.0

@@ -204,9 +204,8 @@ def read_usage(value: JSON) -> Usage:
     If one number is absurd, none of them is used. With the user's own key behind a router
     (`is_byok`) the router's cost is its fee, and the model's bill is added.
 
-    >>> details = {"cached_tokens": 7}
-    >>> read_usage({"prompt_tokens": 9, "completion_tokens": 2, "cost": 0.01,
-    "prompt_tokens_details": details})
+    >>> tokens = {"prompt_tokens": 9, "completion_tokens": 2}
+    >>> read_usage({**tokens, "cost": 0.01, "prompt_tokens_details": {"cached_tokens": 7}})
     Usage(input_tokens=9, output_tokens=2, cached_tokens=7, cache_write_tokens=0, usd=0.01)
     """
     fields = value if isinstance(value, dict) else {}
