@@ -136,7 +136,7 @@ class Asker:
         retry_policy: RetryPolicy | None = None,
         seed: int = 0,
     ) -> None:
-        self._ledger, self.patience = ledger, retry_policy or RetryPolicy()
+        self._ledger, self.retry_policy = ledger, retry_policy or RetryPolicy()
         self._limits, self._gates = dict(limits or {}), dict[str, RateLimiter]()
         self._rng = random.Random(seed)
         self._in_flight = 0
@@ -175,7 +175,7 @@ class Asker:
                 async with self._one_at_a_time_at_first(teacher), gate:
                     return await self._attempt(self._ledger, teacher, request, key)
             except TeacherError as error:
-                wait_s = self.patience.wait_s(attempt, error, self._rng, waited_s=waited_s)
+                wait_s = self.retry_policy.wait_s(attempt, error, self._rng, waited_s=waited_s)
                 if wait_s is None:
                     raise self._final_error(teacher, error) from None
                 if error.wait_s is not None:
@@ -201,11 +201,11 @@ class Asker:
             return booking
         self._in_flight += 1
         try:
-            async with asyncio.timeout(self.patience.timeout_s):
+            async with asyncio.timeout(self.retry_policy.timeout_s):
                 reply = await teacher.ask(request)
             cost = ledger.settle(booking, reply, price=teacher.price)
         except TimeoutError as error:
-            message = f"no answer within {self.patience.timeout_s:g} s"
+            message = f"no answer within {self.retry_policy.timeout_s:g} s"
             ledger.lose(booking, why=message)
             timeout_error = TeacherError(
                 message, where=_where(teacher), fix="raise its timeout_s", again=True, billed=True
@@ -280,7 +280,7 @@ class Asker:
                     key,
                     teacher=teacher,
                     request=request,
-                    timeout_s=self.patience.timeout_s + _BOOK_LONGER_S,
+                    timeout_s=self.retry_policy.timeout_s + _BOOK_LONGER_S,
                 )
             except BudgetError as error:
                 if not self._in_flight:

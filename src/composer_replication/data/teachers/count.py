@@ -3,7 +3,7 @@
     sent_tokens({"messages": [...], "tools": [...]})
     received_tokens({"choices": [{"message": {...}}], ...}, max_tokens=1024)
 
-An endpoint's own numbers may be higher, never lower, than this count.
+What an endpoint reports is booked only if it is more than this count.
 
 `most_tokens` is tuned to be an upper bound, not an estimate. It was compared with the tokenizers of
 Qwen 3, DeepSeek V3, GPT-4o, gpt-oss, Gemma 3 and Claude on 250 texts of agent logs, 40 Python
@@ -70,7 +70,7 @@ def most_tokens(text: str) -> int:
     count = 0
     for piece in _PIECE.finditer(text):
         size, kind = piece.end() - piece.start(), piece.lastindex
-        if kind == 1:  # letters: two a token, fewer in capitals and long runs
+        if kind == 1:  # letters: two per token, fewer in capitals and long runs
             count += -(-size * 5 // 8) if size > _LONG_WORD or piece[1].isupper() else size // 2 + 1
         elif kind == 2:  # some tokenizers take every digit by itself
             count += size
@@ -143,7 +143,7 @@ def received_tokens(body: Mapping[str, JSON], *, max_tokens: int) -> int:
         )
     )
     server_texts = list(_server_texts(body))
-    # A server may hide generated text in fields of its own: what exceeds the allowance counts.
+    # A server may hide generated text in its own fields: beyond the allowance all of it counts.
     if sum(map(len, server_texts)) > FREE_CHARACTERS + SEALED_PER_TOKEN * max_tokens:
         outside_texts += server_texts
     count = 0
