@@ -148,14 +148,14 @@ class _GatherCall:
         # 2. Queue them: with a gate at the first teacher, who hands them on, else at every teacher.
         queues: list[asyncio.Queue[_OpenStep | None]] = [asyncio.Queue() for _ in self.teachers]
         gated = self.settings.gate == "value"
-        for step in (*opened, None):
+        for open_step in (*opened, None):
             for queue in queues[:1] if gated else queues:
-                queue.put_nowait(step)
+                queue.put_nowait(open_step)
         # 3. Run the teachers concurrently; None ends a queue.
         async with asyncio.TaskGroup() as group:
             for rank in range(len(self.teachers)):
                 group.create_task(self._run_teacher(session, rank, queues, hand_on=gated))
-        return [(step.step.turn, step.answered.answers) for step in opened]
+        return [(open_step.step.turn, open_step.answered.answers) for open_step in opened]
 
     async def _run_teacher(
         self,
@@ -167,11 +167,11 @@ class _GatherCall:
     ) -> None:
         agreed_in_a_row = 0
         paid = not self.teachers[rank].price.free
-        while (step := await queues[rank].get()) is not None:
+        while (open_step := await queues[rank].get()) is not None:
             counts_as_sample = (
-                not step.answered.answers
-                and step.step.why == "sampled"
-                and not step.answered.evidence
+                not open_step.answered.answers
+                and open_step.step.why == "sampled"
+                and not open_step.answered.evidence
             )
             if (
                 hand_on
@@ -180,35 +180,39 @@ class _GatherCall:
                 and self.settings.settled_after
                 and agreed_in_a_row >= self.settings.settled_after
             ):
-                self._close(step, "trace_settled")
-            if await self._ask_step(session, step, rank) and counts_as_sample:
-                agreed_in_a_row = agreed_in_a_row + 1 if self._first_matches(step.answered) else 0
+                self._close(open_step, "trace_settled")
+            if await self._ask_step(session, open_step, rank) and counts_as_sample:
+                agreed_in_a_row = (
+                    agreed_in_a_row + 1 if self._first_matches(open_step.answered) else 0
+                )
             if hand_on and rank + 1 < len(queues):
-                queues[rank + 1].put_nowait(step)
+                queues[rank + 1].put_nowait(open_step)
         if hand_on and rank + 1 < len(queues):
             queues[rank + 1].put_nowait(None)
 
-    async def _ask_step(self, session: Session, step: _OpenStep, rank: int) -> bool:
+    async def _ask_step(self, session: Session, open_step: _OpenStep, rank: int) -> bool:
         """Ask one teacher about one step unless that is pointless; return whether it answered."""
         teacher = self.teachers[rank]
-        if teacher.family == step.answered.student_family:
+        if teacher.family == open_step.answered.student_family:
             self.counts["own_family"] += 1
             return False
         if self.settings.gate == "value" and not teacher.price.free:
-            if not step.closed and (reason := self._why_closed(step.answered, rank)):
-                self._close(step, reason)
-            if step.closed:
+            if not open_step.closed and (reason := self._why_closed(open_step.answered, rank)):
+                self._close(open_step, reason)
+            if open_step.closed:
                 return False
-        bought = await self._buy(teacher, step.request)
+        bought = await self._buy(teacher, open_step.request)
         if bought is None:
             return False
-        answer = answer_of(teacher, step.request, bought)
+        answer = answer_of(teacher, open_step.request, bought)
         if not answer.problem and (detail := self.refuse(session, answer.turn)):
             answer = replace(answer, problem=f"{REFUSED}{detail}")
         self._count_answer(bought, answer)
-        if answer.family == step.answered.student_family:
+        if answer.family == open_step.answered.student_family:
             self.counts["own_family answered"] += 1
-        step.answered = replace(step.answered, answers=(*step.answered.answers, answer))
+        open_step.answered = replace(
+            open_step.answered, answers=(*open_step.answered.answers, answer)
+        )
         return True
 
     async def _buy(self, teacher: Teacher, request: Request) -> Bought | None:
@@ -229,11 +233,11 @@ class _GatherCall:
             self.stopped = self.stopped or error
         return None
 
-    def _close(self, step: _OpenStep, reason: str) -> None:
+    def _close(self, open_step: _OpenStep, reason: str) -> None:
         """Ask no paid teacher about a step any more; free ones are still asked."""
-        if not step.closed:
+        if not open_step.closed:
             self.counts[reason] += 1
-            step.closed = True
+            open_step.closed = True
 
     def _why_closed(self, answered: AnsweredTurn, rank: int) -> str:
         """Return why the teacher of this rank is not worth its price at a turn; "" if it is."""
@@ -373,15 +377,15 @@ async def gather(
     except BaseExceptionGroup as errors:
         raise _first_leaf(errors) from errors
     ranks = {teacher.name: rank for rank, teacher in enumerate(teachers)}
-    answers, asked = list[Answer](), set[tuple[str, int]]()
+    answers, asked_turns = list[Answer](), set[tuple[str, int]]()
     for _, (session_id, opened) in sorted(results.items()):
         for turn, turn_answers in opened:
             answers += sorted(turn_answers, key=lambda answer: ranks[answer.teacher])
             if turn_answers:
-                asked.add((session_id, turn))
+                asked_turns.add((session_id, turn))
     return Gathered(
         answers=tuple(answers),
-        asked=frozenset(asked),
+        asked=frozenset(asked_turns),
         counts=dict(sorted(run.counts.items())),
         stopped=run.stopped,
     )

@@ -147,8 +147,8 @@ def received_tokens(body: Mapping[str, JSON], *, max_tokens: int) -> int:
     if sum(map(len, server_texts)) > FREE_CHARACTERS + SEALED_PER_TOKEN * max_tokens:
         outside_texts += server_texts
     count = 0
-    for row in choice_rows or [{}]:
-        count += _choice_tokens(row, outside_texts, max_tokens=max_tokens)
+    for choice_row in choice_rows or [{}]:
+        count += _choice_tokens(choice_row, outside_texts, max_tokens=max_tokens)
         outside_texts = []
     return count
 
@@ -177,10 +177,13 @@ def _choice_tokens(
     )
     other_texts = [*_model_texts(choice_fields, without=_SERVER_FIELDS_OUTSIDE), *outside_texts]
     logprob_text = "".join(_model_texts(choice.get("logprobs")))
-    thinking_texts = _without_contained(" ".join(_model_texts(one)) for one in thinking)
+    thinking_texts = _without_contained(
+        " ".join(_model_texts(thinking_value)) for thinking_value in thinking
+    )
     most = sum(map(most_tokens, [*json_strings(message_fields), *thinking_texts, *other_texts]))
     unsealed_texts = _without_contained(
-        " ".join(_model_texts(one, without=_SERVER_FIELDS | _SEALED_FIELDS)) for one in thinking
+        " ".join(_model_texts(thinking_value, without=_SERVER_FIELDS | _SEALED_FIELDS))
+        for thinking_value in thinking
     )
     least = max(
         sum(map(least_tokens, [*_model_texts(message_fields), *unsealed_texts, *other_texts])),
