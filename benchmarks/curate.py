@@ -75,7 +75,9 @@ def measure(count: int, data_juicer: str) -> dict[str, Any]:
         ),
         "answers_per_s": round(
             count
-            / best(lambda: [curator.answer(pair.chosen.turn, tools=pair.tools) for pair in pairs])
+            / best(
+                lambda: [curator.check_answer(pair.chosen.turn, tools=pair.tools) for pair in pairs]
+            )
         ),
         "recipes": {name: one_recipe(pairs, name, data_juicer) for name in SHIPPED},
     }

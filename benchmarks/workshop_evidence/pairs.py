@@ -36,9 +36,9 @@ from composer_replication.core.site import Answer, Preference
 from composer_replication.core.teacher import Request, Teacher
 from composer_replication.core.trace import Session, Text, ToolCall, Turn
 from composer_replication.data.replay.actions import MessageAction, canonical_action
-from composer_replication.data.replay.agree import AnsweredTurn, weigh_place
-from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.checks import shuffled
+from composer_replication.data.replay.agree import AnsweredTurn, weigh_answers
+from composer_replication.data.replay.ask import answered_turn, failed_turns
+from composer_replication.data.replay.checks import shuffle_answers
 from composer_replication.data.replay.gather import gather, lookup
 from composer_replication.data.replay.steps import all_steps
 from composer_replication.data.teachers.asking import Asker
@@ -133,16 +133,16 @@ def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[An
         errors = failed_turns(session)
         for step in all_steps(session):
             if given := ask(session, step.turn):
-                places.append(place_of(session, step.turn, given, errors=errors))
+                places.append(answered_turn(session, step.turn, given, errors=errors))
     return places
 
 
 def raw_pairs(places: Iterable[AnsweredTurn]) -> Iterator[Preference]:
     """Every answer that is not what the student did, each as a pair of its own."""
     for place in places:
-        own = canonical_action(place.own, place.scene)
+        own = canonical_action(place.student_turn, place.comparison)
         for answer in place.answers:
-            if canonical_action(answer.turn, place.scene) != own:
+            if canonical_action(answer.turn, place.comparison) != own:
                 yield Preference(
                     session_id=place.session_id,
                     turn=place.turn,
@@ -156,14 +156,18 @@ def null_pairs(
 ) -> Iterator[Preference]:
     """What the same agreement makes of answers dealt to other places: `wanted` different pairs,
     from as many rounds as it takes."""
-    weigh = partial(weigh_place, min_families=min_families)
+    weigh = partial(weigh_answers, min_families=min_families)
     seen: set[tuple[str, int, MessageAction]] = set()
     for number in range(MAX_NULL_ROUNDS):
-        for place in shuffled(places, seed=seed + number):
+        for place in shuffle_answers(places, seed=seed + number):
             verdict = weigh(place)
             if verdict.outcome != "pair" or verdict.chosen is None:
                 continue
-            key = (place.session_id, place.turn, canonical_action(verdict.chosen.turn, place.scene))
+            key = (
+                place.session_id,
+                place.turn,
+                canonical_action(verdict.chosen.turn, place.comparison),
+            )
             if len(seen) == wanted or key in seen:
                 continue
             seen.add(key)

@@ -83,7 +83,7 @@ def place(number: int, own: Turn, **answers: Turn) -> AnsweredTurn:
         Answer(site_id=f"s{number}:1:-", teacher=name, family=name, turn=turn)
         for name, turn in answers.items()
     )
-    return AnsweredTurn(session_id=f"s{number}", turn=1, own=own, answers=given)
+    return AnsweredTurn(session_id=f"s{number}", turn=1, student_turn=own, answers=given)
 
 
 def test_raw_is_every_answer_that_is_another_action_however_many_agree() -> None:

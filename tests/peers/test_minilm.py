@@ -8,7 +8,7 @@ import importlib.util
 import pytest
 
 from composer_replication.compat.guide_pairs import DJNormalizer, DPOPair
-from composer_replication.data.curate.meaning import PACKAGE, minilm
+from composer_replication.data.curate.meaning import PACKAGE, load_minilm
 from composer_replication.data.curate.similarity import likeness, likeness_by
 
 pytestmark = pytest.mark.train
@@ -33,7 +33,7 @@ def test_two_ways_to_say_it_are_near_and_one_word_that_matters_is_not() -> None:
     assert alike(*SAME) > 0.9 > alike(*OTHER) and likeness(*SAME) < likeness(*OTHER), (
         "the words in common say the opposite"
     )
-    alone, padded = minilm()([SAME[0]])[0], minilm()([SAME[0], SAME[1] * 20])[0]
+    alone, padded = load_minilm()([SAME[0]])[0], load_minilm()([SAME[0], SAME[1] * 20])[0]
     assert alone == pytest.approx(padded, abs=1e-5), "what stands beside a text does not change it"
 
 

@@ -9,9 +9,14 @@ from typing import Any
 
 from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_answers, read_sessions
-from composer_replication.data.replay.agree import AnsweredTurn, weigh_place
-from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.checks import LeftOut, NullTest, leave_one_out, null_test
+from composer_replication.data.replay.agree import AnsweredTurn, weigh_answers
+from composer_replication.data.replay.ask import answered_turn, failed_turns
+from composer_replication.data.replay.checks import (
+    LeaveOneOutResult,
+    NullTest,
+    leave_one_out,
+    null_test,
+)
 from composer_replication.data.replay.gather import lookup
 
 
@@ -21,7 +26,7 @@ def check(job: Job) -> dict[str, Any]:
     job.need_fresh(job.answers, verb="replay")
     settings = job.config.replay
     places = list(_places(job, min_confidence=settings.min_confidence))
-    weigh = partial(weigh_place, min_families=settings.min_families, tiers=settings.tiers)
+    weigh = partial(weigh_answers, min_families=settings.min_families, tiers=settings.tiers)
     null = null_test(places, weigh=weigh, seed=job.config.seed)
     families = {answer.family for place in places for answer in place.answers}
     # Where every family is needed, none can be left out: those that are left have to be enough, and
@@ -48,11 +53,11 @@ def _places(job: Job, *, min_confidence: float) -> list[AnsweredTurn]:
         errors = failed_turns(session)
         for turn, _ in session.assistant_turns():
             if answers := ask(session, turn):
-                places.append(place_of(session, turn, answers, errors=errors))
+                places.append(answered_turn(session, turn, answers, errors=errors))
     return places
 
 
-def _show(job: Job, null: NullTest, left_out: tuple[LeftOut, ...], enough: int) -> None:
+def _show(job: Job, null: NullTest, left_out: tuple[LeaveOneOutResult, ...], enough: int) -> None:
     screen = job.screen
     words = {
         True: "collapses, as it must",

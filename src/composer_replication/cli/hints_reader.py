@@ -20,7 +20,7 @@ from composer_replication.data.hints.hint_reader import Reading, read_session, r
 from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of
+from composer_replication.data.teachers.open import limits_of, named_teachers, retry_policy_of
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 
@@ -103,7 +103,7 @@ async def _read(job: Job, teacher: Teacher, sessions: list[Session]) -> list[Rea
         asker = Asker(
             ledger,
             limits=limits,
-            patience=patience_of(job.config.replay),
+            retry_policy=retry_policy_of(job.config.replay),
             seed=stage_seed(job.config.seed, "hints"),
         )
         redactor, readings = job.redactor(), list[Reading]()

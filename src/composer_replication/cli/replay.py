@@ -20,7 +20,7 @@ from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Anchor, Preference
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.replay.ask import Asked
+from composer_replication.data.replay.ask import ReplayedTurn
 from composer_replication.data.replay.ask import replay as weigh_all
 from composer_replication.data.replay.estimate import estimate as estimate_bill
 from composer_replication.data.replay.gather import lookup
@@ -104,7 +104,7 @@ def _write(job: Job, plan: ReplayPlan, told: Told) -> int:
         "need_evidence": settings.need_evidence,
     }
     judge = (lambda place: None) if told.judged is None else told.judged.at
-    asked: list[Asked] = list(
+    asked: list[ReplayedTurn] = list(
         weigh_all(plan.sessions, ask, **how, fails=fails, gap=gap, judge=judge)
     )
     pairs = [one.result for one in asked if isinstance(one.result, Preference)]

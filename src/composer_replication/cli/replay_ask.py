@@ -18,13 +18,13 @@ from composer_replication.core.errors import ComposerError, ConfigError, DataErr
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import diff_settings
 from composer_replication.data.replay.agree import AnsweredTurn
-from composer_replication.data.replay.ask import failed_turns, place_of
+from composer_replication.data.replay.ask import answered_turn, failed_turns
 from composer_replication.data.replay.gather import Gathered, gather, lookup
-from composer_replication.data.replay.judging import JudgeResult, judge_places
+from composer_replication.data.replay.judging import JudgeResult, judge_turns
 from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from composer_replication.data.teachers.open import limits_of, named_teachers, patience_of
+from composer_replication.data.teachers.open import limits_of, named_teachers, retry_policy_of
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 from composer_replication.data.teachers.owner import held_alone
 
@@ -130,7 +130,10 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
                 job.screen.line(told, style="yellow")
         seed = stage_seed(job.config.seed, "replay")
         asker = Asker(
-            ledger, limits=limits_of(named.values()), patience=patience_of(settings), seed=seed
+            ledger,
+            limits=limits_of(named.values()),
+            retry_policy=retry_policy_of(settings),
+            seed=seed,
         )
         how: dict[str, Any] = {
             "asker": asker,
@@ -150,7 +153,7 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
         if plan.judge is None or gathered.stopped is not None:
             return Told(gathered)
         return Told(
-            gathered, await judge_places(plan.sessions, _places(plan, gathered), plan.judge, **how)
+            gathered, await judge_turns(plan.sessions, _places(plan, gathered), plan.judge, **how)
         )
 
 
@@ -160,4 +163,4 @@ def _places(plan: ReplayPlan, gathered: Gathered) -> Iterator[AnsweredTurn]:
         errors = failed_turns(session)
         for turn, _ in session.assistant_turns():
             if answers := ask(session, turn):
-                yield place_of(session, turn, answers, errors=errors)
+                yield answered_turn(session, turn, answers, errors=errors)

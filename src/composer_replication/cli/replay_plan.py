@@ -118,7 +118,7 @@ def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: b
 
 
 def _refused(session: Session, answer: Turn, *, curator: Curator) -> str:
-    return curator.answer(answer, tools={tool.name: tool for tool in session.tools})
+    return curator.check_answer(answer, tools={tool.name: tool for tool in session.tools})
 
 
 def _chosen(

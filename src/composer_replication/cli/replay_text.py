@@ -11,7 +11,7 @@ from composer_replication.cli.replay_ask import Told
 from composer_replication.cli.replay_bill import bill_of, say_asking
 from composer_replication.cli.replay_plan import ReplayPlan
 from composer_replication.core.config.rollout_settings import ReplaySettings
-from composer_replication.data.replay.ask import Asked
+from composer_replication.data.replay.ask import ReplayedTurn
 from composer_replication.data.replay.estimate import USUAL_ANSWER_TOKENS, Bill
 from composer_replication.data.teachers.scripted import Scripted
 
@@ -105,7 +105,9 @@ def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
     }
 
 
-def say_outcomes(job: Job, plan: ReplayPlan, asked: Sequence[Asked], told: Told) -> dict[str, Any]:
+def say_outcomes(
+    job: Job, plan: ReplayPlan, asked: Sequence[ReplayedTurn], told: Told
+) -> dict[str, Any]:
     """What came of the answers as a table and as numbers."""
     gathered, judged, stopped = told.gathered, told.judged, told.stopped
     counts, screen, answers = Counter(one.outcome for one in asked), job.screen, gathered.answers

@@ -1,14 +1,13 @@
-"""`ComposerDataCollator` and `CollatorConfig`, as the earlier public framework's guide names them:
-a thin front of build and `collate`.
+"""The earlier guide's `ComposerDataCollator`: a thin front of build and `collate`.
 
     collator = ComposerDataCollator(tokenizer, CollatorConfig(enable_replay_dpo=True))
     batch = collator(trace_examples, normalized_pairs)        # records or dictionaries
-    collator.skipped                                          # what does not fit or cannot be rendered; a warning tells it too
+    collator.skipped                                          # messages left out, also in a warning
 
-What differs from the guide: everything is rendered with the student's own chat template; masks are
-0/1 and attention comes from lengths; the teacher row is the student's with the hint inserted above
-the *marked* message, which is the mistake; `student_response_idx` and `teacher_response_idx` say
-where its tokens stand on either side; a conversation that is longer than a row becomes several
+Differences from the guide: everything is rendered with the student's chat template; masks are 0/1
+and attention comes from lengths; the teacher row is the student's with the hint inserted above the
+*marked* message, which is the mistake; `student_response_idx` and `teacher_response_idx` are the
+positions of its tokens on either side; a conversation that is longer than a row becomes several
 windows of whole messages, as `recompose build` cuts them, and no message is ever cut.
 
 Shapes: B student rows, T length, H teacher rows (one per hint), P pairs, N tokens of the longest
@@ -30,23 +29,23 @@ from composer_replication.compat.guide_types import TraceExample, TraceTurn
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.core.site import Hint, Preference, Site
-from composer_replication.core.trace import Segment, Session, SourceRef, ToolSpec, Turn
+from composer_replication.core.trace import Segment, Session, SourceRef, Turn
+from composer_replication.data.chat import tool_from_chat
 from composer_replication.tokens.batch import Batch, Rows, Targets, collate
 from composer_replication.tokens.dataset import Skipped, build_examples
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 
 HintGenerator = Callable[[str, Mapping[str, Any]], str | None]
-_MEANT = frozenset(
+_INTENDED_SKIPS = frozenset(
     (("hint", "no_hint"), ("hint", "category"), ("lm_ce", "site"), ("lm_ce", "author"))
 )
-"""Skips that say what was asked for: a mistake without a hint, a message that is not trained."""
+"""Skips that the input asks for: a mistake without a hint, a message that is not trained."""
 _NOBODY = "\0nobody"
 
 
 class TokenizerLike(Protocol):
-    """What the collator asks of a tokenizer: one of transformers (a PreTrainedTokenizerFast) has it
-    all."""
+    """The parts of a tokenizer that the collator uses, as PreTrainedTokenizerFast has them."""
 
     chat_template: Any
     pad_token_id: int | None
@@ -63,7 +62,7 @@ class CollatorConfig:
 
     Without a `hint_generator` a marked turn's hint is `error_meta["hint"]`, which
     `claude_states_to_trace_examples` writes. `pad_token_id` None is the tokenizer's. `ignore_index`
-    fills the index tensors behind the end of a target, where a gather must not go.
+    pads the index tensors after the end of a target.
 
     Example: CollatorConfig(max_seq_len=4096, hint_generator=my_hints, enable_replay_dpo=True)
     """
@@ -85,15 +84,14 @@ class CollatorConfig:
 
 
 class ComposerDataCollator:
-    """Turns the guide's examples into one batch of tensors, e.g. ComposerDataCollator(tokenizer,
-    config)(examples, pairs).
+    """Turns the guide's examples and pairs into one batch of tensors.
 
     Keys: input_ids attention_mask response_mask rewards example_idx; with enable_sdpo
     ctx_teacher_input_ids ctx_teacher_attention_mask sdpo_loss_mask sdpo_row student_response_idx
     teacher_response_idx; with enable_replay_dpo dpo_{chosen,rejected}_{input_ids,
     attention_mask,response_mask}. `example_idx` is the example of each row (a long one has
     several), `sdpo_row` the student row of each teacher row. A marked message is in no
-    response_mask. `skipped` counts what the last batch lacks, by name.
+    response_mask. `skipped` counts what was left out of the last batch, by reason.
     """
 
     def __init__(
@@ -108,8 +106,10 @@ class ComposerDataCollator:
         examples: Sequence[TraceExample | Mapping[str, Any]],
         pairs: Sequence[PreferencePair | Mapping[str, Any]] = (),
     ) -> dict[str, Tensor]:
-        """One batch; raises DataError where nothing of the examples, or of the pairs, fits, and
-        where pairs are on and none was given."""
+        """Return one batch.
+
+        Raises DataError if no example or no pair fits, and if pairs are enabled but none is given.
+        """
         config = self.config
         if config.enable_replay_dpo and not pairs:
             raise DataError(
@@ -117,25 +117,25 @@ class ComposerDataCollator:
             )
         self.skipped = Counter()
         built = [
-            (number, row)
+            (number, item)
             for number, example in enumerate(examples)
-            for row in self.training_examples(example, number=number)
+            for item in self.training_examples(example, number=number)
         ]
         if not built:
-            raise self._nothing("examples", "max_seq_len", config.max_seq_len)
-        made = (
+            raise self._nothing_left("examples", "max_seq_len", config.max_seq_len)
+        tokenized = (
             [self._pair(pair, number) for number, pair in enumerate(pairs)]
             if config.enable_replay_dpo
             else []
         )
-        sides = [pair for pair in made if pair is not None]
-        if made and not sides:
-            raise self._nothing("pairs", "max_dpo_seq_len", config.max_dpo_seq_len)
+        sides = [pair for pair in tokenized if pair is not None]
+        if tokenized and not sides:
+            raise self._nothing_left("pairs", "max_dpo_seq_len", config.max_dpo_seq_len)
         if self.skipped:
-            told = ", ".join(f"{name} ({num})" for name, num in self.skipped.most_common())
-            warnings.warn(f"ComposerDataCollator leaves out: {told}", UserWarning, stacklevel=2)
-        batch = collate([row for _, row in built], sides, pad_id=self._pad_id())
-        kept = guide_keys(
+            summary = ", ".join(f"{name} ({num})" for name, num in self.skipped.most_common())
+            warnings.warn(f"ComposerDataCollator leaves out: {summary}", UserWarning, stacklevel=2)
+        batch = collate([item for _, item in built], sides, pad_id=self._pad_id())
+        tensors = guide_keys(
             batch,
             ignore_index=config.ignore_index,
             hints=config.enable_sdpo,
@@ -145,33 +145,31 @@ class ComposerDataCollator:
         return {
             "rewards": torch.tensor(rewards),
             "example_idx": torch.tensor([number for number, _ in built]),
-            **kept,
+            **tensors,
         }
 
     def training_examples(
         self, example: TraceExample | Mapping[str, Any], *, number: int = 0
     ) -> list[TrainingExample]:
-        """The windows of the guide's example in the project's own form, rendered with the student's
-        template."""
-        known = (
+        """Return the windows of an example as TrainingExamples."""
+        fields = (
             {key: value for key, value in example.items() if key != self.config.rlvr_reward_key}
             if type(example) is dict
             else example
         )
-        whole = TraceExample.of(known, where=f"example {number}")
-        name = whole.id or f"example {number}"
-        session = _session(name, [turn.turn() for turn in whole.turns], whole.tools)
-        sites, hints = self._marks(whole, name)
+        record = TraceExample.of(fields, where=f"example {number}")
+        name = record.id or f"example {number}"
+        session = _session(name, [turn.turn() for turn in record.turns], record.tools)
+        sites, hints = self._sites_and_hints(record, name)
         settings = BuildSettings(max_tokens=self.config.max_seq_len)
         return [
             item
-            for item in self._built(session, settings, sites=sites, hints=hints)
+            for item in self._build(session, settings, sites=sites, hints=hints)
             if isinstance(item, TrainingExample)
         ]
 
-    def _marks(self, example: TraceExample, name: str) -> tuple[list[Site], list[Hint]]:
-        """A site for every message that cross-entropy must leave alone; a hint for those that are
-        mistakes."""
+    def _sites_and_hints(self, example: TraceExample, name: str) -> tuple[list[Site], list[Hint]]:
+        """Return a site for every message that lm_ce must not train, and hints for the mistakes."""
         sites, hints = [], []
         for number, turn in enumerate(example.turns):
             if turn.role != "assistant" or (turn.trained and turn.error_kind is None):
@@ -210,8 +208,10 @@ class ComposerDataCollator:
         return turn.error_meta["hint"]
 
     def _pair(self, pair: PreferencePair | Mapping[str, Any], number: int) -> PreferencePair | None:
-        """A pair as tokens: one that is, or one of `extract_dpo_pairs` or `DJNormalizer`, or a
-        dictionary of its fields."""
+        """Return a pair as tokens.
+
+        It may be tokens already, a pair of `extract_dpo_pairs` or `DJNormalizer`, or a dictionary.
+        """
         if isinstance(pair, PreferencePair):
             length = len(pair.prefix_ids) + max(len(pair.chosen_ids), len(pair.rejected_ids))
             if length <= self.config.max_dpo_seq_len:
@@ -228,13 +228,13 @@ class ComposerDataCollator:
         return next(
             (
                 item
-                for item in self._built(session, settings, pairs=[preference])
+                for item in self._build(session, settings, pairs=[preference])
                 if isinstance(item, PreferencePair)
             ),
             None,
         )
 
-    def _built(
+    def _build(
         self,
         session: Session,
         settings: BuildSettings,
@@ -243,8 +243,8 @@ class ComposerDataCollator:
         hints: Sequence[Hint] = (),
         pairs: Sequence[Preference] = (),
     ) -> list[TrainingExample | PreferencePair]:
-        """What build makes of a conversation; what it leaves out is counted."""
-        found = []
+        """Build the examples of a conversation, and count those that are left out."""
+        items = []
         for item in build_examples(
             [session],
             sites=sites,
@@ -254,19 +254,19 @@ class ComposerDataCollator:
             settings=settings,
         ):
             if not isinstance(item, Skipped):
-                found.append(item)
-            elif (item.channel, item.reason) not in _MEANT:
+                items.append(item)
+            elif (item.channel, item.reason) not in _INTENDED_SKIPS:
                 self.skipped[f"{item.channel}/{item.reason}"] += item.count
-        return found
+        return items
 
-    def _nothing(self, what: str, knob: str, limit: int) -> DataError:
+    def _nothing_left(self, noun: str, setting: str, limit: int) -> DataError:
         reasons = (
             ", ".join(f"{name} ({num})" for name, num in self.skipped.most_common())
             or "no message of a model to train on"
         )
-        fix = f"raise {knob} if they are too long: no message is cut"
+        fix = f"raise {setting} if they are too long: no message is cut"
         return DataError(
-            f"nothing is left of the {what}: {reasons}; {knob} is {limit}",
+            f"nothing is left of the {noun}: {reasons}; {setting} is {limit}",
             where="ComposerDataCollator",
             fix=fix,
         )
@@ -282,23 +282,22 @@ class ComposerDataCollator:
         return float(example.get(key, 0.0))
 
     def _pad_id(self) -> int:
-        """The configured id, or the tokenizer's; whatever it is, no mask is made from it."""
-        own = self.renderer.tokenizer
+        """Return the configured pad id, or the tokenizer's; masks never depend on it."""
+        tokenizer = self.renderer.tokenizer
         ids = (
             self.config.pad_token_id,
-            getattr(own, "pad_token_id", None),
-            getattr(own, "eos_token_id", None),
+            getattr(tokenizer, "pad_token_id", None),
+            getattr(tokenizer, "eos_token_id", None),
         )
-        return next((one for one in ids if one is not None), 0)
+        return next((pad_id for pad_id in ids if pad_id is not None), 0)
 
 
 def guide_keys(
     batch: Batch, *, ignore_index: int = -100, hints: bool = True, pairs: bool = True
 ) -> dict[str, Tensor]:
-    """A batch of `collate` under the guide's names; what the collator gives, without the rewards.
+    """Return a batch of `collate` under the guide's names, without the rewards.
 
-    Example: guide_keys(batch)["sdpo_row"] -> tensor([1]): the only teacher row belongs to student
-    row 1
+    Example: guide_keys(batch)["sdpo_row"] -> tensor([1]): the only teacher row belongs to row 1
     """
     result = {
         "input_ids": batch.student.ids_BT,
@@ -333,29 +332,21 @@ def guide_keys(
 
 
 def _session(name: str, turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]]) -> Session:
-    whole = (Segment(start=0, end=len(turns)),)
+    segments = (Segment(start=0, end=len(turns)),)
     return Session(
         id=name,
         source=SourceRef(file=""),
         turns=tuple(turns),
-        segments=whole,
-        tools=tuple(map(_tool, tools)),
-    )
-
-
-def _tool(value: Mapping[str, Any]) -> ToolSpec:
-    """A tool in the shape of a request."""
-    function = value["function"]
-    return ToolSpec(
-        name=function["name"],
-        description=function.get("description", ""),
-        parameters=function.get("parameters", {}),
+        segments=segments,
+        tools=tuple(map(tool_from_chat, tools)),
     )
 
 
 def _sides(pair: Mapping[str, Any], *, where: str) -> tuple[list[Turn], Turn, Turn]:
-    """Context, chosen and rejected message of the guide's pair; chat messages before flat text,
-    which has lost what a call was."""
+    """Return context, chosen and rejected message of a pair.
+
+    Chat messages are preferred to flat text, in which calls are lost.
+    """
     context = pair.get("prompt_messages") or pair.get("state_messages")
     if not context or "chosen" not in pair or "rejected" not in pair:
         fix = (
@@ -383,15 +374,14 @@ def _sides(pair: Mapping[str, Any], *, where: str) -> tuple[list[Turn], Turn, Tu
 
 
 def _mask(rows: Rows, targets: Targets) -> Tensor:
-    """1 at every target token, 0 elsewhere."""
+    """Return a mask with 1 at every target token, 0 elsewhere."""
     mask_BT = torch.zeros_like(rows.ids_BT)
     mask_BT[targets.row_N, targets.position_N] = 1
     return mask_BT
 
 
 def _positions(targets: Targets, fill: int) -> Tensor:
-    """(H, N): where each target token stands in its row; the logits that predict it stand one
-    before."""
+    """Return (H, N): the position of each target token; its logits are one position earlier."""
     counts = torch.bincount(targets.item_N, minlength=targets.num_items)
     positions_HN = torch.full(
         (targets.num_items, int(counts.max()) if targets.num_items else 0), fill, dtype=torch.long

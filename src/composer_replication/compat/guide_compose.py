@@ -1,5 +1,4 @@
-"""`compose_loss`, as the earlier public framework's guide names it: three terms of one batch, added
-up.
+"""The earlier guide's `compose_loss`: the sum of three terms of one batch.
 
     batch = ComposerDataCollator(tokenizer, config)(examples, pairs)
     parts = compose_loss(model, batch, alpha_sdpo=0.1, beta_replay=0.05, reference=start)
@@ -7,11 +6,10 @@ up.
 
     total = lm_ce + alpha_sdpo * sdpo_jsd + beta_replay * trace_replay_dpo
 
-What differs from the guide: the hint term compares the tokens of the mistaken message at their own
+Differences from the guide: the hint term compares the tokens of the mistaken message at their own
 positions on either side; a term with a weight and no input raises instead of being 0; DPO needs a
-reference (a model, or the log-probs of one); sdpo_wrapper="taid" needs a taid_t. Means are over
-this batch alone. `recompose train` and `train` use training/step.py, which counts over the whole
-step.
+reference (a model, or its log-probs); sdpo_wrapper="taid" needs a taid_t. Means are over this batch
+alone. `recompose train` and `train` use training/step.py, which counts tokens over the whole step.
 
 Shapes: B rows, T length, H hints, N tokens, P pairs, D hidden size.
 """
@@ -40,17 +38,15 @@ from composer_replication.models.forward import final_hidden, head_of, predictor
 from composer_replication.tokens.batch import Batch
 
 _REFERENCE = ("ref_logprobs", "ref_logps")  # the guide's name, and a shorter one
-# rows of ids (B, T), and row and position of each of N loss tokens
+# Rows of ids (B, T), and row and position of each of N loss tokens.
 Ids = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossComponents:
-    """The terms of `compose_loss`, each a mean of this batch before its weight; a term whose weight
-    is 0 is a constant 0.
+    """The terms of `compose_loss`: unweighted means of this batch; constant 0 if the weight is 0.
 
-    Example: LossComponents(total=<2.31>, lm_ce=<2.30>, sdpo_jsd=<0.08>,
-    trace_replay_dpo=<0.69>).total.backward()
+    Example: LossComponents(total=<2.31>, lm_ce=<2.30>, sdpo_jsd=<0.08>, trace_replay_dpo=<0.69>)
     """
 
     total: Tensor
@@ -75,16 +71,15 @@ def compose_loss(
     dpo_beta: float = 0.1,
     reference: Any = None,
 ) -> LossComponents:
-    """The three terms of a batch of `ComposerDataCollator`, or of `collate`, with gradient to
-    `model`.
+    """Return the terms of a batch of `ComposerDataCollator` or `collate`, with gradient to `model`.
 
-    The hint term is the raw JSD between the model and itself below the hint (without gradient), on
-    the mistaken message's tokens; "taid" and "entropy_opd" put TAID's or the guide's gated loss in
-    its place. `reference` is the model DPO compares with; without it a model with adapters is
-    compared with itself without them, and else the batch must hold
+    The hint term is the raw JSD between the model and itself with the hint in its context (without
+    gradient), on the tokens of the mistaken message; "taid" and "entropy_opd" replace it by TAID's
+    or the guide's gated loss. `reference` is DPO's reference model; without it a model with
+    adapters is compared with its base model, and for others the batch must hold
     dpo_{chosen,rejected}_ref_logprobs (P,).
-    Raises DataError for a weighted term without inputs, AlignmentError where both sides of a hint
-    do not hold the same ids, ConfigError for options that cannot be used.
+    Raises DataError for a weighted term without inputs, AlignmentError if both sides of a hint do
+    not hold the same ids, ConfigError for invalid options.
     """
     _check(alpha_sdpo, beta_replay, dpo_variant, sdpo_wrapper)
     _check_numbers(
@@ -96,11 +91,13 @@ def compose_loss(
         },
     )
     taid_share = _taid_share(sdpo_wrapper, taid_t)
-    held = guide_keys(batch) if isinstance(batch, Batch) else batch
+    tensors = guide_keys(batch) if isinstance(batch, Batch) else batch
     head = head_of(model)
-    student_BT = _need(held, "input_ids", "lm_ce")
+    student_BT = _need(tensors, "input_ids", "lm_ce")
     hidden_BTD = final_hidden(model, student_BT)
-    row_N, position_N = _places(_need(held, "response_mask", "lm_ce"), student_BT, "lm_ce")
+    row_N, position_N = _mask_positions(
+        _need(tensors, "response_mask", "lm_ce"), student_BT, "lm_ce"
+    )
     lm_ce = -fused_logprobs(
         predictors(hidden_BTD, row_N, position_N), head, student_BT[row_N, position_N]
     ).mean()
@@ -108,22 +105,22 @@ def compose_loss(
     zero = lm_ce.new_zeros(())
     hint = preference = zero
     if alpha_sdpo:
-        how = {
+        options = {
             "wrapper": sdpo_wrapper,
             "t": taid_share,
             "h_max": entropy_opd_h_max,
             "beta": jsd_beta,
         }
-        hint = _hint_term(model, held, hidden_BTD, **how)
+        hint = _hint_term(model, tensors, hidden_BTD, **options)
     if beta_replay:
-        sides = _pair_sides(held)
+        sides = _pair_sides(tensors)
         if dpo_variant == "simpo":
-            chosen_P, rejected_P = (_sides(model, side, mean=True) for side in sides)
+            chosen_P, rejected_P = (_pair_logprobs(model, side, mean=True) for side in sides)
             preference = simpo(chosen_P, rejected_P, beta=simpo_beta, gamma=simpo_gamma).mean()
         else:
-            given = _reference_logps(model, held, sides, reference)
-            chosen_P, rejected_P = (_sides(model, side, mean=False) for side in sides)
-            preference = dpo(chosen_P, rejected_P, *given, beta=dpo_beta).mean()
+            reference_logps = _reference_logps(model, tensors, sides, reference)
+            chosen_P, rejected_P = (_pair_logprobs(model, side, mean=False) for side in sides)
+            preference = dpo(chosen_P, rejected_P, *reference_logps, beta=dpo_beta).mean()
     total = lm_ce + alpha_sdpo * hint + beta_replay * preference
     return LossComponents(total=total, lm_ce=lm_ce, sdpo_jsd=hint, trace_replay_dpo=preference)
 
@@ -155,7 +152,7 @@ def _check_numbers(*, jsd_beta: float, positive: Mapping[str, float | None]) -> 
 
 
 def _taid_share(sdpo_wrapper: str, taid_t: float | Tensor | None) -> float:
-    """TAID's t as a number; it is not read without TAID."""
+    """Return TAID's t as a number, 0 if the wrapper is another one."""
     if sdpo_wrapper != "taid":
         return 0.0
     fix = "give TAIDScheduler.t, which you update each step"
@@ -167,18 +164,18 @@ def _taid_share(sdpo_wrapper: str, taid_t: float | Tensor | None) -> float:
         raise ConfigError(f"taid_t: {error}", where="compose_loss", fix=fix) from error
 
 
-def _need(held: Mapping[str, Tensor], key: str, term: str) -> Tensor:
-    if key not in held:
+def _need(tensors: Mapping[str, Tensor], key: str, term: str) -> Tensor:
+    if key not in tensors:
         raise DataError(
             f"the term {term} has a weight, but the batch holds no {key}",
             where="compose_loss",
             fix="set its weight to 0",
         )
-    return held[key]
+    return tensors[key]
 
 
-def _places(mask_BT: Tensor, ids_BT: Tensor, term: str) -> tuple[Tensor, Tensor]:
-    """Row and position of each token of a mask of 0 and 1."""
+def _mask_positions(mask_BT: Tensor, ids_BT: Tensor, term: str) -> tuple[Tensor, Tensor]:
+    """Return row and position of each token in a mask of 0 and 1."""
     if mask_BT.shape != ids_BT.shape:
         raise AlignmentError(
             f"a mask of {tuple(mask_BT.shape)} for ids of {tuple(ids_BT.shape)}", where=term
@@ -199,7 +196,7 @@ def _places(mask_BT: Tensor, ids_BT: Tensor, term: str) -> tuple[Tensor, Tensor]
 
 def _hint_term(
     model: Any,
-    held: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
     hidden_BTD: Tensor,
     *,
     wrapper: str,
@@ -207,44 +204,52 @@ def _hint_term(
     h_max: float | None,
     beta: float,
 ) -> Tensor:
-    """Mean over the tokens of every mistaken message."""
+    """Return the mean over the tokens of all mistaken messages."""
     term = "sdpo_jsd"
     student_BT, teacher_BT = (
-        _need(held, "input_ids", term),
-        _need(held, "ctx_teacher_input_ids", term),
+        _need(tensors, "input_ids", term),
+        _need(tensors, "ctx_teacher_input_ids", term),
     )
-    ours_HN, theirs_HN = (
-        _need(held, "student_response_idx", term),
-        _need(held, "teacher_response_idx", term),
+    student_index_HN, teacher_index_HN = (
+        _need(tensors, "student_response_idx", term),
+        _need(tensors, "teacher_response_idx", term),
     )
-    sites_H = _need(held, "sdpo_row", term)
-    if ours_HN.shape != theirs_HN.shape or not len(sites_H) == len(ours_HN) == len(teacher_BT):
+    sites_H = _need(tensors, "sdpo_row", term)
+    if student_index_HN.shape != teacher_index_HN.shape or not len(sites_H) == len(
+        student_index_HN
+    ) == len(teacher_BT):
         shapes = (
-            f"{tuple(ours_HN.shape)}, {tuple(theirs_HN.shape)}, {len(sites_H)} sites,"
-            f" {len(teacher_BT)} teacher rows"
+            f"{tuple(student_index_HN.shape)}, {tuple(teacher_index_HN.shape)},"
+            f" {len(sites_H)} sites, {len(teacher_BT)} teacher rows"
         )
         raise AlignmentError(f"student and teacher do not line up: {shapes}", where=term)
-    if not torch.equal(ours_HN >= 0, theirs_HN >= 0):
+    if not torch.equal(student_index_HN >= 0, teacher_index_HN >= 0):
         raise AlignmentError(
             "student and teacher do not line up: one side has more tokens than the other",
             where=term,
         )
-    hint_N, place_N = (ours_HN >= 0).nonzero(as_tuple=True)
+    hint_N, token_N = (student_index_HN >= 0).nonzero(as_tuple=True)
     if not len(hint_N):
         raise DataError(
             f"the term {term} has a weight, but no hint is in the batch",
             where="compose_loss",
             fix="set alpha_sdpo to 0",
         )
-    row_N, at_N, there_N = sites_H[hint_N], ours_HN[hint_N, place_N], theirs_HN[hint_N, place_N]
-    if int(torch.minimum(at_N, there_N).min()) == 0:
+    row_N, student_position_N, teacher_position_N = (
+        sites_H[hint_N],
+        student_index_HN[hint_N, token_N],
+        teacher_index_HN[hint_N, token_N],
+    )
+    if int(torch.minimum(student_position_N, teacher_position_N).min()) == 0:
         raise AlignmentError("a target begins at position 0, which nothing predicts", where=term)
-    if not torch.equal(student_BT[row_N, at_N], teacher_BT[hint_N, there_N]):
+    if not torch.equal(
+        student_BT[row_N, student_position_N], teacher_BT[hint_N, teacher_position_N]
+    ):
         raise AlignmentError("student and teacher do not hold the same target ids", where=term)
     head = head_of(model)
     with scoring(model):
-        teacher_ND = predictors(final_hidden(model, teacher_BT), hint_N, there_N)
-    student_ND = predictors(hidden_BTD, row_N, at_N)
+        teacher_ND = predictors(final_hidden(model, teacher_BT), hint_N, teacher_position_N)
+    student_ND = predictors(hidden_BTD, row_N, student_position_N)
     if wrapper == "none":
         return fused_divergence(
             student_ND, head, teacher_ND, head, divergence="jsd", beta=beta, raw=True
@@ -256,24 +261,27 @@ def _hint_term(
     ).mean()
 
 
-def _pair_sides(held: Mapping[str, Tensor]) -> tuple[Ids, Ids]:
-    """Chosen and rejected rows with the places of their response tokens."""
+def _pair_sides(tensors: Mapping[str, Tensor]) -> tuple[Ids, Ids]:
+    """Return chosen and rejected rows with the positions of their response tokens."""
     term = "trace_replay_dpo"
-    found = []
+    sides = []
     for side in ("chosen", "rejected"):
-        ids_PT = _need(held, f"dpo_{side}_input_ids", term)
-        found.append(
-            (ids_PT, *_places(_need(held, f"dpo_{side}_response_mask", term), ids_PT, term))
+        ids_PT = _need(tensors, f"dpo_{side}_input_ids", term)
+        sides.append(
+            (
+                ids_PT,
+                *_mask_positions(_need(tensors, f"dpo_{side}_response_mask", term), ids_PT, term),
+            )
         )
-    if len(found[0][0]) != len(found[1][0]):
+    if len(sides[0][0]) != len(sides[1][0]):
         raise AlignmentError(
-            f"{len(found[0][0])} chosen rows and {len(found[1][0])} rejected ones", where=term
+            f"{len(sides[0][0])} chosen rows and {len(sides[1][0])} rejected ones", where=term
         )
-    return found[0], found[1]
+    return sides[0], sides[1]
 
 
-def _sides(model: Any, side: Ids, *, mean: bool) -> Tensor:
-    """Sum (or mean) of the response's log-probs, per pair."""
+def _pair_logprobs(model: Any, side: Ids, *, mean: bool) -> Tensor:
+    """Return the sum (or mean) of the response's log-probs, per pair."""
     ids_PT, row_N, position_N = side
     hidden_ND = predictors(final_hidden(model, ids_PT), row_N, position_N)
     logp_N = fused_logprobs(
@@ -285,28 +293,30 @@ def _sides(model: Any, side: Ids, *, mean: bool) -> Tensor:
 
 
 def _reference_logps(
-    model: Any, held: Mapping[str, Tensor], sides: tuple[Ids, Ids], reference: Any
+    model: Any, tensors: Mapping[str, Tensor], sides: tuple[Ids, Ids], reference: Any
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs of both sides under the reference, without gradient."""
+    """Return the log-probs of both sides under the reference, without gradient."""
     term = "trace_replay_dpo"
-    name = next((name for name in _REFERENCE if f"dpo_chosen_{name}" in held), None)
+    name = next((name for name in _REFERENCE if f"dpo_chosen_{name}" in tensors), None)
     if reference is None and name is not None:
         chosen_P, rejected_P = (
-            _need(held, f"dpo_{side}_{name}", term) for side in ("chosen", "rejected")
+            _need(tensors, f"dpo_{side}_{name}", term) for side in ("chosen", "rejected")
         )
-        for given_P in (chosen_P, rejected_P):
-            if given_P.shape != (len(sides[0][0]),):
+        for logp_P in (chosen_P, rejected_P):
+            if logp_P.shape != (len(sides[0][0]),):
                 raise AlignmentError(
-                    f"reference log-probs of {tuple(given_P.shape)} for {len(sides[0][0])} pairs",
+                    f"reference log-probs of {tuple(logp_P.shape)} for {len(sides[0][0])} pairs",
                     where=term,
                 )
         return chosen_P, rejected_P
-    adapters = reference is not None
-    if not adapters and not hasattr(model, "disable_adapter"):
+    with_adapters = reference is not None
+    if not with_adapters and not hasattr(model, "disable_adapter"):
         fix = "give reference=<the model at the start>, or dpo_variant='simpo', which needs none"
         raise ConfigError(
             "DPO has nothing to compare the model with", where="compose_loss", fix=fix
         )
-    scored = reference if adapters else model
-    with scoring(scored, adapters=adapters):
-        return _sides(scored, sides[0], mean=False), _sides(scored, sides[1], mean=False)
+    scoring_model = reference if with_adapters else model
+    with scoring(scoring_model, adapters=with_adapters):
+        return _pair_logprobs(scoring_model, sides[0], mean=False), _pair_logprobs(
+            scoring_model, sides[1], mean=False
+        )

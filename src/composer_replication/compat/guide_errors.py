@@ -60,7 +60,7 @@ DEFAULT_KIND = "tool_error"
 
 
 def default_classify_error(text: str) -> str:
-    """The guide's kind of an error text: one of six, `tool_error` where nothing more is known.
+    """Return the guide's kind of an error text: one of six, `tool_error` if no other matches.
 
     >>> default_classify_error("bash: foo: command not found")
     'command_not_found'

@@ -1,11 +1,10 @@
-"""`ClaudeCodeIngester` and `claude_states_to_trace_examples`, as the earlier public framework's
-guide names them.
+"""The earlier guide's `ClaudeCodeIngester` and `claude_states_to_trace_examples`.
 
     sessions = ClaudeCodeIngester().ingest("~/.claude/projects")
-    examples = claude_states_to_trace_examples(sessions)              # or sessions.to_states(), or dictionaries of the guide
+    examples = claude_states_to_trace_examples(sessions)      # or states, or dictionaries of them
 
-What differs: the marked message is the mistaken one, found by call id; `site="recovery"` gives the
-guide's choice, with a warning.
+Difference from the guide: the marked message is the mistaken one, found by call id;
+`site="recovery"` is the guide's choice, with a warning.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from composer_replication.data.sites.find_sites import find_sites
 
 @dataclass(frozen=True, slots=True)
 class IngestedSessions:
-    """Sessions that are read as they are asked for; can be walked more than once."""
+    """Sessions that are read lazily, and can be iterated more than once."""
 
     paths: tuple[str, ...]
     settings: IngestSettings
@@ -44,8 +43,7 @@ class IngestedSessions:
             yield from result.sessions
 
     def to_states(self) -> Iterator[TraceState]:
-        """One state per message a model wrote, lazily; messages that two states share are the same
-        objects."""
+        """Yield one state per assistant message; states share their common message objects."""
         for session in self:
             yield from session_states(session)
 
@@ -57,16 +55,18 @@ class ClaudeCodeIngester:
         self.settings = settings or IngestSettings()
 
     def ingest(self, path: str | Path) -> IngestedSessions:
-        """The sessions of a file or folder, redacted. Whatever takes states takes them as they are;
-        `.to_states()` gives the states."""
+        """Return the redacted sessions of a file or folder.
+
+        Functions that take states take them directly; `.to_states()` converts them.
+        """
         return IngestedSessions((str(path),), self.settings)
 
 
 def states_of(items: Iterable[TraceState | Mapping[str, Any] | Session]) -> Iterator[TraceState]:
-    """The guide's states, given as such, as dictionaries of their fields, or as sessions (what an
-    ingester gives).
+    """Yield states from states, dictionaries of their fields, or sessions.
 
-    >>> [one.student_action["content"] for one in states_of([{"state_id": "s1:1", "messages": [], "student_action": "Done."}])]
+    >>> state = {"state_id": "s1:1", "messages": [], "student_action": "Done."}
+    >>> [state.student_action["content"] for state in states_of([state])]
     ['Done.']
     """
     for number, item in enumerate(items):
@@ -77,31 +77,30 @@ def states_of(items: Iterable[TraceState | Mapping[str, Any] | Session]) -> Iter
 
 
 def session_states(session: Session) -> Iterator[TraceState]:
-    """The guide's states of one session: the context in view, the tools, and the message written,
-    for every message of a model."""
+    """Yield a state per assistant message of a session: context in view, tools, action."""
     calls, tools = session.calls(), tuple(map(tool_to_chat, session.tools))
     for segment in session.segments:
         context = session.context(segment.start) if segment.start < segment.end else ()
-        before = [message for turn in context for message in to_chat(turn)]
+        context_messages = [message for turn in context for message in to_chat(turn)]
         for index in range(segment.start, segment.end):
             turn = session.turns[index]
             messages = to_chat(turn)
             if turn.role == "assistant" and index >= session.copied and messages:
                 yield TraceState(
                     f"{session.id}:{index}",
-                    list(before),
+                    list(context_messages),
                     messages[0],
                     tuple(_answers(turn, session.turns, calls)),
                     author=turn.author or "",
                     tools=tools,
                 )
-            before += messages
+            context_messages += messages
 
 
 def _answers(
     turn: Turn, turns: Sequence[Turn], calls: Mapping[str, CallRef]
 ) -> Iterator[dict[str, Any]]:
-    """The tool messages that answered the calls of a turn."""
+    """Yield the tool messages that answered the calls of a turn."""
     for call in turn.calls:
         ref = calls[call.id]
         if ref.result_turn is not None:
@@ -117,16 +116,15 @@ def claude_states_to_trace_examples(
     final_reward: float = 0.0,
     site: Literal["cause", "recovery"] = "cause",
 ) -> Iterator[TraceExample]:
-    """One example per conversation, its mistaken messages marked.
+    """Yield one example per conversation, with its mistaken messages marked.
 
     States that continue one another are one conversation; a compaction or a rewind begins another,
-    in which the messages before it are context. A message is `trained` in one example only, and
-    never where it is a mistake or a human rejected or cut it off. `error_kind_fn` is given the text
-    of an error and may rename its kind; None from it leaves the message unmarked, and still
-    untrained. It cannot turn a rejection or a failed check into a mistake. `site="recovery"` marks
-    the turn after the error instead, and warns. A marked turn's `error_meta["hint"]` is what
-    `recompose hints` would write there, "" where that is nothing: a collator needs no generator
-    then.
+    in which the earlier messages are context. A message is `trained` in one example only, and never
+    if it is a mistake or a human rejected or interrupted it. `error_kind_fn` gets the text of an
+    error and may rename its kind; if it returns None the message is not marked, and still not
+    trained. It cannot turn a rejection or a failed check into a mistake. `site="recovery"` marks
+    the turn after the error instead, and warns. A marked turn's `error_meta["hint"]` is the text of
+    `recompose hints`, "" if there is none, so that a collator needs no hint generator.
     """
     for conversation in _conversations(states_of(states)):
         yield _example(conversation, error_kind_fn, final_reward, site)
@@ -134,8 +132,10 @@ def claude_states_to_trace_examples(
 
 @dataclass(slots=True)
 class _Conversation:
-    """Messages, and the positions of those that were some state's action here: the others are
-    context, trained elsewhere or never."""
+    """The messages of a conversation, and the positions of the states' actions among them.
+
+    The other messages are context, trained elsewhere or never.
+    """
 
     name: str
     messages: list[dict[str, Any]]
@@ -147,7 +147,7 @@ class _Conversation:
 def _conversations(states: Iterable[TraceState]) -> Iterator[_Conversation]:
     current: _Conversation | None = None
     for state in states:
-        # Shared messages are the same objects, so this comparison does not read their text again.
+        # Shared messages are the same objects, so comparing them is cheap.
         if current is None or state.messages[: len(current.messages)] != current.messages:
             if current is not None:
                 yield current
@@ -163,7 +163,7 @@ def _example(
     conversation: _Conversation,
     rename: Callable[[str], str | None] | None,
     final_reward: float,
-    site: Literal["cause", "recovery"],
+    site_choice: Literal["cause", "recovery"],
 ) -> TraceExample:
     messages = [*conversation.messages, *conversation.answers]
     turns = tuple(from_chat(m) for m in messages)
@@ -181,36 +181,36 @@ def _example(
             tool_calls=tuple(m.get("tool_calls") or ()),
             tool_call_id=m.get("tool_call_id"),
             is_error=m.get("is_error"),
-            trained=i in conversation.actions
-            and not any(following.is_interrupt for following in turns[i + 1 : i + 2]),
+            trained=index in conversation.actions
+            and not any(following.is_interrupt for following in turns[index + 1 : index + 2]),
         )
-        for i, m in enumerate(messages)
+        for index, m in enumerate(messages)
     ]
-    sites = list(find_sites(session, settings=SitesSettings(site=site)))
-    targets = [one for one in sites if one.is_target and one.turn in conversation.actions]
+    sites = list(find_sites(session, settings=SitesSettings(site=site_choice)))
+    targets = [site for site in sites if site.is_target and site.turn in conversation.actions]
     hints = {
         hint.site_id: hint.text
         for hint in write_hints(session, targets, settings=HintsSettings()).hints
     }
     texts: dict[int, list[str]] = defaultdict(list)
-    for found in targets:
-        if (text := hints.get(found.id)) and text not in texts[found.turn]:
-            texts[found.turn].append(text)
-    for found in sites:
-        if found.bars_lm_ce:
-            marked[found.turn] = replace(marked[found.turn], trained=False)
-    for found in targets:
-        error = " ".join(r.text for i in found.evidence for r in session.turns[i].results)
-        kind = rename(error) if rename else found.kind
-        # of several failing calls the first says the kind
-        if kind is not None and marked[found.turn].error_kind is None:
+    for site in targets:
+        if (text := hints.get(site.id)) and text not in texts[site.turn]:
+            texts[site.turn].append(text)
+    for site in sites:
+        if site.bars_lm_ce:
+            marked[site.turn] = replace(marked[site.turn], trained=False)
+    for site in targets:
+        error = " ".join(r.text for index in site.evidence for r in session.turns[index].results)
+        kind = rename(error) if rename else site.kind
+        # The first of several failing calls sets the kind.
+        if kind is not None and marked[site.turn].error_kind is None:
             meta = {
-                "tool": found.tool,
-                "call_id": found.call_id,
-                "detail": found.detail,
-                "hint": "\n".join(texts[found.turn]),
+                "tool": site.tool,
+                "call_id": site.call_id,
+                "detail": site.detail,
+                "hint": "\n".join(texts[site.turn]),
             }
-            marked[found.turn] = replace(marked[found.turn], error_kind=kind, error_meta=meta)
+            marked[site.turn] = replace(marked[site.turn], error_kind=kind, error_meta=meta)
     return TraceExample(
         id=conversation.name,
         turns=tuple(marked),

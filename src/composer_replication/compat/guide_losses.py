@@ -1,18 +1,18 @@
-"""Loss functions as the earlier public framework's guide names them: thin fronts of this floor that
-return one mean.
+"""Loss functions under the names of the earlier guide: thin fronts that return one mean.
 
     generalized_jsd_loss(student_logits, teacher_logits, labels=labels, beta=0.5)
     simpo_loss(chosen_mean, rejected_mean, beta=2.0, gamma=1.0)
-    taid_loss(student_logits, teacher_logits, mask, t);  TAIDScheduler(num_train_steps).update_t(loss, global_step)
+    taid_loss(student_logits, teacher_logits, mask, t)
+    TAIDScheduler(num_train_steps).update_t(loss, global_step)
     entropy_aware_opd_loss(student_logits, teacher_logits, mask, h_max=None)
 
-The first is raw, as OPSD and TRL have it: JSD(.5) has a quarter of a KL's gradient. What differs
-from the guide: shapes that do not match, a mask that is not of 0 and 1, and t = None raise; an
-empty mask gives 0 with a zero gradient; sums run in float32 at least. The trainers do not use
-these: a mean taken here knows nothing of other micro-batches and ranks.
+The first is raw, as in OPSD and TRL: JSD(.5) has a quarter of a KL's gradient. Differences from the
+guide: shapes that do not match, a mask with other values than 0 and 1, and t = None raise; an empty
+mask gives 0 with a zero gradient; sums run in float32 at least. The trainers do not use these: a
+mean taken here ignores other micro-batches and ranks.
 
-Shapes: B rows, T length, V vocabulary; position t of the logits predicts what position t of mask
-and labels speaks about.
+Shapes: B rows, T length, V vocabulary; position t of the logits predicts the token of position t of
+mask and labels.
 """
 
 from __future__ import annotations
@@ -45,26 +45,32 @@ def generalized_jsd_loss(
     token_clip: float | None = None,
     top_k: int | None = None,
 ) -> Tensor:
-    """Generalised JSD of whole logits, raw; beta weighs the teacher, 0 is KL(teacher || student)
-    and 1 is KL(student || teacher).
+    """Return the raw generalised JSD of full logits.
+
+    beta weighs the teacher: 0 is KL(teacher || student), 1 is KL(student || teacher).
 
     >>> z = torch.tensor([[[0.0, 0.0]]]); t = torch.tensor([[[0.0, 1.0]]])
-    >>> round(generalized_jsd_loss(z, t, beta=0.5).item(), 4), round(generalized_jsd_loss(z, t, beta=0.0).item(), 4)
-    (0.0285, 0.1109)
+    >>> [round(generalized_jsd_loss(z, t, beta=beta).item(), 4) for beta in (0.5, 0.0)]
+    [0.0285, 0.1109]
 
-    With `labels` only positions other than -100 count, and "batchmean" and "mean" divide by their
-    number. Without, "batchmean" divides by B, as TRL and OPSD do, and "mean" by all tokens.
-    `token_clip` holds each (token, vocabulary) entry below it before the sum, so the value may be
-    negative; `top_k` keeps the teacher's, both renormalised. "none" gives the values of the counted
-    positions, in order.
+    With `labels`, positions of -100 do not count, and "batchmean" and "mean" divide by the number
+    of the others. Without, "batchmean" divides by B, as TRL and OPSD do, and "mean" by all tokens.
+    `token_clip` clips each (token, vocabulary) entry from above before the sum, so the value may be
+    negative; `top_k` keeps the teacher's top k entries and renormalises both sides. "none" returns
+    the values of the counted positions, in order.
     """
     student_NV, teacher_NV = _rows(
         student_logits, teacher_logits, None if labels is None else labels != IGNORED
     )
     if top_k is not None:
-        how = {"k": top_k, "support": "teacher", "rest": "renormalised", "entry_clip": token_clip}
+        topk_options = {
+            "k": top_k,
+            "support": "teacher",
+            "rest": "renormalised",
+            "entry_clip": token_clip,
+        }
         values_N = topk_divergence(
-            student_NV, teacher_NV, beta=beta, temperature=temperature, **how
+            student_NV, teacher_NV, beta=beta, temperature=temperature, **topk_options
         )  # pyright: ignore[reportArgumentType]
     elif token_clip is not None:
         values_N = entry_clipped(
@@ -76,10 +82,10 @@ def generalized_jsd_loss(
         return values_N
     if reduction not in ("batchmean", "sum", "mean"):
         raise ValueError(f"reduction is 'batchmean', 'sum', 'mean' or 'none', not {reduction!r}")
-    rows = (
+    divisor = (
         student_logits.shape[0] if labels is None and reduction == "batchmean" else values_N.numel()
     )
-    return values_N.sum() / (1 if reduction == "sum" else max(rows, 1))
+    return values_N.sum() / (1 if reduction == "sum" else max(divisor, 1))
 
 
 def simpo_loss(
@@ -90,8 +96,9 @@ def simpo_loss(
     gamma: float = 1.0,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """SimPO's mean over pairs, from the mean log-prob per token of each side; gamma is the margin
-    itself, not its ratio to beta.
+    """Return SimPO's mean over pairs, from the mean log-prob per token of each side.
+
+    gamma is the margin itself, not its ratio to beta.
 
     >>> round(simpo_loss(torch.tensor([-0.5]), torch.tensor([-1.0])).item(), 6)
     0.693147
@@ -120,13 +127,15 @@ def simpo_loss(
 def taid_loss(
     student_logits: Tensor, teacher_logits: Tensor, mask: Tensor, t: float | Tensor
 ) -> Tensor:
-    """TAID's mean over the mask: the cross-entropy of the student with softmax((1 - t) sg(student)
-    + t teacher).
+    """Return TAID's mean over the mask, with the target softmax((1 - t) sg(student) + t teacher).
 
-    >>> z = torch.tensor([[[0.0, 0.0]]]); round(taid_loss(z, z, torch.ones(1, 1), 0.4).item(), 4)  # at identity the entropy, not 0
+    For equal logits it is their entropy, not 0.
+
+    >>> z = torch.tensor([[[0.0, 0.0]]])
+    >>> round(taid_loss(z, z, torch.ones(1, 1), 0.4).item(), 4)
     0.6931
 
-    Raises ValueError for t = None or outside 0 to 1.
+    Raises ValueError unless t is within 0 to 1.
     """
     student_NV, teacher_NV = _rows(student_logits, teacher_logits, _mask(mask))
     return _mean(taid(student_NV, teacher_NV, t=t))
@@ -143,15 +152,16 @@ def entropy_aware_opd_loss(
     k: int = 16,
     alpha: float = 1.0,
 ) -> Tensor:
-    """Entropy-aware distillation, mean over the mask: the guide's soft gate by default, the
-    published loss with gate="paper".
+    """Return the mean entropy-aware distillation loss over the mask.
+
+    gate="soft" is the guide's loss, "paper" the published one; they differ (losses/entropy.py). For
+    a uniform teacher the soft gate gives KL(teacher || student):
 
     >>> z = torch.tensor([[[0.0, 1.0]]]); u = torch.zeros(1, 1, 2)
-    >>> round(entropy_aware_opd_loss(z, u).item(), 4)  # a uniform teacher: only KL(teacher || student)
+    >>> round(entropy_aware_opd_loss(z, u).item(), 4)
     0.1201
 
-    They are different losses: see losses/entropy.py. `h_max` is read by "soft"; `tau`, `k` and
-    `alpha` by "paper".
+    "soft" reads `h_max`; "paper" reads `tau`, `k` and `alpha`.
     """
     student_NV, teacher_NV = _rows(
         student_logits, teacher_logits, None if mask is None else _mask(mask)
@@ -165,14 +175,14 @@ def entropy_aware_opd_loss(
 
 @dataclass(slots=True)
 class TAIDScheduler:
-    """TAID's schedule under the guide's names; `t` is where it stands.
+    """TAID's schedule under the guide's names; `t` is its current value.
 
     >>> schedule = TAIDScheduler(1000)
     >>> schedule.update_t(2.0, 0), schedule.update_t(1.9, 1)
     (0.4, 0.4006)
 
-    A step without a site must not be an update: give `tokens=0`, or do not call. A loss of exactly
-    0 is taken for such a step, because a cross-entropy is not 0 where there was a token.
+    A step without a site must not update the schedule: pass `tokens=0`, or do not call. A loss of
+    exactly 0 counts as such a step, because a cross-entropy over tokens is never 0.
     """
 
     num_train_steps: int
@@ -209,8 +219,7 @@ class TAIDScheduler:
 
 
 def _rows(student: Tensor, teacher: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Both logits as (N, V), at the kept positions only; raises ValueError unless all shapes
-    match."""
+    """Return both logits as (N, V) at the kept positions; raises ValueError if shapes differ."""
     if student.shape != teacher.shape:
         raise ValueError(
             f"student logits {tuple(student.shape)} and teacher logits {tuple(teacher.shape)} do"
@@ -226,8 +235,10 @@ def _rows(student: Tensor, teacher: Tensor, keep: Tensor | None) -> tuple[Tensor
 
 
 def _mask(mask: Tensor) -> Tensor:
-    """The mask as bool; raises ValueError where it holds anything but 0 and 1: a -100 would turn
-    the sign."""
+    """Return the mask as bool; raises ValueError for values other than 0 and 1.
+
+    A -100 would flip the sign of the loss.
+    """
     if mask.dtype == torch.bool:
         return mask
     if not bool(((mask == 0) | (mask == 1)).all()):

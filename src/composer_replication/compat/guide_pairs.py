@@ -1,13 +1,12 @@
-"""`extract_dpo_pairs`, `DJNormalizer` and `replay_and_normalize_trace`, as the earlier public
-framework's guide names them.
+"""The earlier guide's `extract_dpo_pairs`, `DJNormalizer` and `replay_and_normalize_trace`.
 
     pairs = extract_dpo_pairs(states=states, teacher_actions=actions, agreement_threshold=2)
     normalizer = DJNormalizer("with_disagreement_filter")
-    good = normalizer.normalize(pairs)                     # normalizer.report says why the others are gone
+    good = normalizer.normalize(pairs)                     # normalizer.report counts the others
     actions, good = await replay_and_normalize_trace(states=states, max_total_usd=2.0)
 
-What differs: a vote is that of a model family, actions are compared and not their text, the model
-that wrote the trace has no say, and both messages of a pair are judged by themselves.
+Differences from the guide: a model family has one vote, actions are compared instead of their text,
+the model that wrote the trace does not vote, and each message of a pair is judged by itself.
 """
 
 from __future__ import annotations
@@ -41,18 +40,16 @@ from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 Message = Mapping[str, Any]
 Actions = Mapping[str, Message | str]
-"""What each teacher would do at one state: model id -> a chat message, or its text."""
+"""What each teacher would do at one state: model id -> chat message, or its text."""
 Replay = Callable[..., Awaitable[Mapping[str, Any]]]
 States = Iterable[TraceState | Mapping[str, Any] | Session]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DPOPair(MappingDataclass):
-    """Two messages at a state: as flat text, and as the chat messages that they were;
-    pair["chosen"] reads as pair.chosen does.
+    """Two messages at a state, as flat text and as chat messages; also reads as a dictionary.
 
-    Example: DPOPair(state_id="s1:7", state_messages=[...], chosen="Read {...}", rejected="Bash
-    {...}", n_teachers_agreeing=3)
+    Example: DPOPair(state_id="s1:7", state_messages=[...], chosen="Read {}", rejected="Bash {}")
     """
 
     state_id: str
@@ -71,10 +68,9 @@ class DPOPair(MappingDataclass):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalizedDPOPair(MappingDataclass):
-    """A pair that a recipe kept, flat (`prompt`, `chosen`, `rejected`) and as chat messages;
-    `provenance` as it came, and the recipe.
+    """A pair that a recipe kept, flat (`prompt`, `chosen`, `rejected`) and as chat messages.
 
-    ComposerDataCollator takes it as it is.
+    `provenance` is the DPOPair's, with the recipe added. ComposerDataCollator takes it directly.
     """
 
     state_id: str
@@ -90,8 +86,7 @@ class NormalizedDPOPair(MappingDataclass):
 
 
 class NormalizedTrace(NamedTuple):
-    """What `replay_and_normalize_trace` gives, e.g. actions, pairs = await
-    replay_and_normalize_trace(...)."""
+    """The result of `replay_and_normalize_trace`."""
 
     teacher_actions: Mapping[str, Any]
     pairs: list[NormalizedDPOPair]
@@ -105,25 +100,24 @@ def extract_dpo_pairs(
     tools: Iterable[Message] = (),
     families: Mapping[str, str] | None = None,
 ) -> list[DPOPair]:
-    """The states at which at least `agreement_threshold` model families would have done the same,
-    and something else than the trace.
+    """Return a pair for each state at which enough model families agree on another action.
 
-    `teacher_actions` has one entry per state, in their order or by `state_id`. An answer that is no
-    message (arguments that do not parse) has no vote; a warning counts those, and the states
-    without any answer. The family of the model that wrote the trace has none either, where the
-    state says who that was. `families` says whose model a teacher's name stands for; without it
-    what `replay_trace` knows of its teachers does, else the name itself has to tell. `tools` stand
-    for those that `replay_trace` offered, or that the states carry. Only `replay_trace` knows what
-    an answer cost: for other `teacher_actions` the provenance has no `usd`.
+    `teacher_actions` has one entry per state, in their order or by `state_id`. An answer that is
+    not a message (arguments that do not parse) has no vote; a warning counts those, and the states
+    without any answer. The family of the model that wrote the trace has no vote either, if the
+    state gives its author. `families` maps a teacher's name to its family; the default is what
+    `replay_trace` knows of its teachers, else the name itself. `tools` replace those that
+    `replay_trace` offered, or that the states carry. Only `replay_trace` knows the cost of an
+    answer: for other `teacher_actions` the provenance has no `usd`.
     """
-    known = list(states_of(states))
-    given = tuple(dict(tool) for tool in tools)
+    all_states = list(states_of(states))
+    tool_rows = tuple(dict(tool) for tool in tools)
     bought = teacher_actions if isinstance(teacher_actions, TeacherActions) else None
-    makers = {**(bought.families if bought is not None else {}), **(families or {})}
-    unread: Counter[str] = Counter()
+    family_of_teacher = {**(bought.families if bought is not None else {}), **(families or {})}
+    unparsed: Counter[str] = Counter()
     num_silent = 0
     pairs = []
-    for number, state in enumerate(known):
+    for number, state in enumerate(all_states):
         if not isinstance(teacher_actions, Mapping) and number >= len(teacher_actions):
             raise DataError(
                 f"{len(teacher_actions)} entries of teacher_actions, and more states",
@@ -134,29 +128,31 @@ def extract_dpo_pairs(
             if isinstance(teacher_actions, Mapping)
             else teacher_actions[number]
         )
-        own = from_chat(state.student_action)
+        student_turn = from_chat(state.student_action)
         paid = bought.usd.get(state.state_id, {}) if bought is not None else {}
-        read = [
-            _answer(state.state_id, teacher, said, makers, paid)
-            for teacher, said in actions.items()
+        parsed = [
+            _answer(state.state_id, teacher, answer_message, family_of_teacher, paid)
+            for teacher, answer_message in actions.items()
         ]
-        answers = [answer for answer in read if answer is not None]
-        unread.update(
-            teacher for teacher, answer in zip(actions, read, strict=True) if answer is None
+        answers = [answer for answer in parsed if answer is not None]
+        unparsed.update(
+            teacher for teacher, answer in zip(actions, parsed, strict=True) if answer is None
         )
         num_silent += not actions
         offered = (
-            given
+            tool_rows
             or (bought.tools.get(state.state_id, ()) if bought is not None else ())
             or state.tools
         )
-        scene = ComparisonContext(offered=frozenset(tool_from_chat(tool).name for tool in offered))
+        comparison = ComparisonContext(
+            offered=frozenset(tool_from_chat(tool).name for tool in offered)
+        )
         verdict = agree(
-            own,
+            student_turn,
             answers,
             min_families=agreement_threshold,
-            own_family=family_of(state.author),
-            scene=scene,
+            student_family=family_of(state.author),
+            comparison=comparison,
         )
         if verdict.outcome == "pair" and verdict.chosen is not None:
             chosen = verdict.chosen.turn
@@ -165,30 +161,30 @@ def extract_dpo_pairs(
                     state_id=state.state_id,
                     state_messages=state.messages,
                     chosen=side_of(chosen).text,
-                    rejected=side_of(own).text,
+                    rejected=side_of(student_turn).text,
                     n_teachers_agreeing=len(verdict.teachers),
                     chosen_message=to_chat(chosen)[0],
-                    rejected_message=to_chat(own)[0],
+                    rejected_message=to_chat(student_turn)[0],
                     tools=tuple(offered),
                     provenance=_provenance(verdict, state, priced=bought is not None),
                 )
             )
-    _warn(unread, num_silent, len(known))
+    _warn(unparsed, num_silent, len(all_states))
     return pairs
 
 
-def _warn(unread: Counter[str], num_silent: int, num_states: int) -> None:
-    told = [
+def _warn(unparsed: Counter[str], num_silent: int, num_states: int) -> None:
+    parts = [
         f"{num} answers of {teacher} are no messages and have no vote"
-        for teacher, num in unread.items()
+        for teacher, num in unparsed.items()
     ]
-    told += [f"{num_silent} of {num_states} states have no answer"] if num_silent else []
-    if told:
-        warnings.warn(f"extract_dpo_pairs: {'; '.join(told)}", UserWarning, stacklevel=3)
+    parts += [f"{num_silent} of {num_states} states have no answer"] if num_silent else []
+    if parts:
+        warnings.warn(f"extract_dpo_pairs: {'; '.join(parts)}", UserWarning, stacklevel=3)
 
 
 def _provenance(verdict: Agreement, state: TraceState, *, priced: bool) -> dict[str, Any]:
-    """What is known of a pair; a price that nobody told is left out, for it is not 0."""
+    """Return the provenance of a pair; an unknown price is left out, because it is not 0."""
     record = verdict.record()
     if not priced:
         record.pop("usd")
@@ -198,15 +194,15 @@ def _provenance(verdict: Agreement, state: TraceState, *, priced: bool) -> dict[
 def _answer(
     state_id: str,
     teacher: str,
-    said: Message | str,
+    message: Message | str,
     families: Mapping[str, str],
     paid: Mapping[str, float],
 ) -> Answer | None:
     try:
         turn = from_chat(
-            {"role": "assistant", "content": said}
-            if isinstance(said, str)
-            else {"role": "assistant", **said}
+            {"role": "assistant", "content": message}
+            if isinstance(message, str)
+            else {"role": "assistant", **message}
         )
     except DataError:
         return None
@@ -221,12 +217,11 @@ def _answer(
 
 
 class DJNormalizer:
-    """Keeps the pairs that a recipe has nothing against, e.g.
-    DJNormalizer("default").normalize(pairs).
+    """Keeps the pairs that pass a recipe, e.g. DJNormalizer("default").normalize(pairs).
 
-    `engine="data_juicer"` counts with the real one, whose Python is `data_juicer_python`, and runs
-    every other operator of its (mappers, simhash, perplexity). `report`, `dropped` and `rewritten`
-    (messages that a mapper changed) speak of the last call.
+    `engine="data_juicer"` runs the statistics on real data-juicer, whose Python is
+    `data_juicer_python`, and allows all of its operators (mappers, simhash, perplexity). `report`,
+    `dropped` and `rewritten` (messages that a mapper changed) are those of the last call.
     """
 
     def __init__(
@@ -249,9 +244,9 @@ class DJNormalizer:
         self.rewritten: Mapping[str, int] = {}
 
     def normalize(self, pairs: Iterable[DPOPair | Message]) -> list[NormalizedDPOPair]:
-        """The pairs that are kept, in both shapes; a pair may be a dictionary of its fields."""
-        known = [DPOPair.of(pair, where=f"pair {number}") for number, pair in enumerate(pairs)]
-        inner = [_judged(pair, number) for number, pair in enumerate(known)]
+        """Return the pairs that are kept, in both shapes; a pair may be a dictionary."""
+        dpo_pairs = [DPOPair.of(pair, where=f"pair {number}") for number, pair in enumerate(pairs)]
+        inner = [_as_pair(pair, number) for number, pair in enumerate(dpo_pairs)]
         self.rewritten = {}
         if self.engine is not None and self.recipe.foreign:
             judged = curate_foreign(self.engine, self.recipe, inner)
@@ -262,8 +257,8 @@ class DJNormalizer:
                 dict(judged.rewritten),
             )
         elif self.engine is not None:
-            curator, both = curate_with(self.engine, self.recipe, inner)
-            verdicts = [dropped for _, dropped in both]
+            curator, judged_pairs = curate_with(self.engine, self.recipe, inner)
+            verdicts = [dropped for _, dropped in judged_pairs]
         else:
             curator = Curator(self.recipe)
             verdicts = [curator.judge(pair) for pair in inner]
@@ -272,11 +267,10 @@ class DJNormalizer:
             tuple(dropped for dropped in verdicts if dropped is not None),
         )
         kept = [number for number, dropped in enumerate(verdicts) if dropped is None]
-        return [_normalized(known[number], inner[number], self.recipe.name) for number in kept]
+        return [_normalized(dpo_pairs[number], inner[number], self.recipe.name) for number in kept]
 
     def normalize_file(self, source: str | Path, target: str | Path) -> DropReport:
-        """A file of DPO pairs (one JSON object a line) to a file of normalized ones; returns the
-        report."""
+        """Normalize a JSON-lines file of DPO pairs into another one; return the report."""
         pairs = [
             DPOPair.of(row, where=f"{source}:{number}") for number, row in read_lines(Path(source))
         ]
@@ -285,12 +279,11 @@ class DJNormalizer:
         return self.report
 
 
-def _judged(pair: DPOPair, number: int) -> Pair:
-    """A pair of the guide as it is judged. Where only flat text is there, that text is the
-    message."""
+def _as_pair(pair: DPOPair, number: int) -> Pair:
+    """Return a guide's pair as a Pair; a message given as flat text only has no calls."""
     context = tuple(from_chat(message) for message in pair.state_messages)
     tools = {tool.name: tool for tool in map(tool_from_chat, pair.tools)}
-    scene = ComparisonContext(offered=frozenset(tools))
+    comparison = ComparisonContext(offered=frozenset(tools))
     chosen, rejected = (
         _turn(pair.chosen_message, pair.chosen),
         _turn(pair.rejected_message, pair.rejected),
@@ -298,8 +291,8 @@ def _judged(pair: DPOPair, number: int) -> Pair:
     session_id = pair.state_id.rpartition(":")[0] or pair.state_id
     return Pair(
         id=f"{pair.state_id}#{number}",
-        chosen=side_of(chosen, scene=scene),
-        rejected=side_of(rejected, scene=scene),
+        chosen=side_of(chosen, comparison=comparison),
+        rejected=side_of(rejected, comparison=comparison),
         state=messages_hash(pair.state_messages),
         tail=tail_of(context),
         preference=Preference(
@@ -344,40 +337,45 @@ async def replay_and_normalize_trace(
     tools: Iterable[Message] = (),
     ledger: str | Path | None = None,
 ) -> NormalizedTrace:
-    """Ask the teachers at every state, keep what enough families agree on, and of that what the
-    recipe keeps: (actions, pairs).
+    """Ask the teachers at every state, extract pairs, and return (actions, pairs that are kept).
 
-    `teachers`, `max_total_usd` and `ledger` are those of `replay_trace`, DEFAULT_TEACHERS unless
-    given; BudgetError where the ceiling is reached. A `replay` of your own is given a ledger only
-    where one is named. A `normalizer` of your own has the report of what its recipe drops; without
-    one a warning counts it.
+    `teachers` (default: DEFAULT_TEACHERS), `max_total_usd` and `ledger` are those of
+    `replay_trace`. A `replay` function of your own gets a ledger only if one is given. With a
+    `normalizer` of your own read its report for dropped pairs; without one a warning counts them.
+    Raises BudgetError at the ceiling.
     """
-    known, offered = list(states_of(states)), [dict(tool) for tool in tools]
-    asked = DEFAULT_TEACHERS if teachers is None else teachers
+    all_states, offered = list(states_of(states)), [dict(tool) for tool in tools]
+    chosen_teachers = DEFAULT_TEACHERS if teachers is None else teachers
     specs = tuple(map(tool_from_chat, offered))
-    place = {} if ledger is None else {"ledger": ledger}
+    ledger_argument = {} if ledger is None else {"ledger": ledger}
     actions = await replay(
-        states=known, teachers=asked, max_total_usd=max_total_usd, tools=specs, **place
+        states=all_states,
+        teachers=chosen_teachers,
+        max_total_usd=max_total_usd,
+        tools=specs,
+        **ledger_argument,
     )
     pairs = extract_dpo_pairs(
-        states=known,
+        states=all_states,
         teacher_actions=actions,
         agreement_threshold=agreement_threshold,
         tools=offered,
-        families=_families(asked),
+        families=_families(chosen_teachers),
     )
     if normalizer is not None:
         return NormalizedTrace(actions, normalizer.normalize(pairs))  # the caller holds its report
-    ours = DJNormalizer()
-    kept = ours.normalize(pairs)
-    if ours.dropped:
+    default_normalizer = DJNormalizer()
+    kept = default_normalizer.normalize(pairs)
+    if default_normalizer.dropped:
         reasons = ", ".join(
             f"{reason} ({num})"
-            for reason, num in Counter(one.reason for one in ours.dropped).most_common()
+            for reason, num in Counter(
+                dropped.reason for dropped in default_normalizer.dropped
+            ).most_common()
         )
         warnings.warn(
-            f"the recipe {ours.recipe.name!r} drops {len(ours.dropped)} of {len(pairs)} pairs:"
-            f" {reasons}",
+            f"the recipe {default_normalizer.recipe.name!r} drops {len(default_normalizer.dropped)}"
+            f" of {len(pairs)} pairs: {reasons}",
             UserWarning,
             stacklevel=2,
         )
@@ -385,16 +383,18 @@ async def replay_and_normalize_trace(
 
 
 def _families(teachers: Any) -> dict[str, str]:
-    """Whose models the teachers are, as far as they say so themselves."""
+    """Return the families of the teachers, as far as they are known."""
     if isinstance(teachers, Mapping):
-        return {name: one.family or family_of(one.model) for name, one in teachers.items()}
-    return {one.name: one.family for one in teachers if hasattr(one, "family")}
+        return {
+            name: teacher.family or family_of(teacher.model) for name, teacher in teachers.items()
+        }
+    return {teacher.name: teacher.family for teacher in teachers if hasattr(teacher, "family")}
 
 
 def replay_and_normalize_trace_sync(**arguments: Any) -> NormalizedTrace:
-    """`replay_and_normalize_trace` for code that is not asynchronous; takes the same arguments.
+    """Run `replay_and_normalize_trace` from synchronous code, with the same arguments.
 
-    Raises ConfigError where an event loop runs already, as in a notebook: await the other there.
+    Raises ConfigError if an event loop is already running, as in a notebook: use `await` there.
     """
     if _a_loop_runs():
         raise ConfigError(

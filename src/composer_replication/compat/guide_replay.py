@@ -1,14 +1,13 @@
-"""`replay_trace` as the earlier public framework's guide names it: states in, each teacher's
-actions out, under a ceiling.
+"""The earlier guide's `replay_trace`: states in, each teacher's actions out, under a ceiling.
 
-    actions = await replay_trace(states=sessions.to_states(), teachers=DEFAULT_TEACHERS, max_total_usd=2.0)
-    actions["s1:7"]              # {"kimi": {"role": "assistant", "content": ..., "tool_calls": [...]}, "glm": ..., "deepseek": ...}
-    actions.problems             # {"glm: cut_off": 2, ...}: what brought no message, which a warning tells as well
+    actions = await replay_trace(states=sessions.to_states(), max_total_usd=2.0)
+    actions["s1:7"]              # {"kimi": {"role": "assistant", "content": ..., ...}, "glm": ...}
+    actions.problems             # {"glm: cut_off": 2, ...}: calls without a message; a warning too
 
-What differs: money is booked before each call, so calls begin only while `max_total_usd` has room
-for their worst case; where it has none BudgetError comes, and everything bought so far is in the
-ledger for the next call. Teachers are offered the tools of the session. Inside the project a step
-is a turn of a Session, and the verb is `recompose replay`.
+Differences from the guide: cost is booked before each call, so a call begins only if
+`max_total_usd` has room for its worst case; otherwise it raises BudgetError, and everything bought
+so far is in the ledger for the next run. Teachers are offered the tools of the session. Inside the
+project a step is a turn of a Session, and the verb is `recompose replay`.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ from composer_replication.data.teachers.open import limits_of
 from composer_replication.data.teachers.openai_compatible import OpenAICompatible
 
 DEFAULT_LEDGER = Path("recompose") / "guide"
-"""The folder that keeps what is bought where no other is named; under the folder that a run of the
-program is in."""
-_TOLD = 6
+"""The default folder of the ledger, below the current folder."""
+_MAX_KINDS_SHOWN = 6
 
 
 async def replay_trace(
@@ -57,76 +55,85 @@ async def replay_trace(
     ledger: str | Path | None = None,
     max_tokens: int = 1024,
 ) -> TeacherActions:
-    """What each teacher would have done at each state: state id -> teacher's name -> its message in
-    the shape of a chat response.
+    """Return what each teacher would have done: state id -> teacher's name -> its chat message.
 
-    `states` may be dictionaries of their fields, or sessions as an ingester gives them. `teachers`
-    are settings by name, whose keys come from the environment, or teachers of your own. `tools`
-    stand for those that the states carry; where neither says, they are inferred from the session's
-    calls. `ledger` is a folder or file that keeps the answers, and beside it `redaction.key`, by
-    which secrets are named; without one it is DEFAULT_LEDGER. `max_total_usd` is the ceiling of all
-    calls in that ledger, of earlier runs as well; 0 and None pay for nothing, and None says what
-    asking would cost at most. What brings no message is counted in `problems`, and a warning says
-    so. Raises BudgetError at the ceiling, TeacherError for a key or model that is not accepted,
-    ConfigError for settings that cannot be asked from here.
+    `states` may be dictionaries of their fields, or sessions from an ingester. `teachers` are
+    settings by name, whose keys come from the environment, or teacher objects. `tools` replace
+    those of the states; if neither gives any, they are inferred from the session's calls. `ledger`
+    is a folder or file that keeps the answers, next to the `redaction.key` that names secrets; the
+    default is DEFAULT_LEDGER. `max_total_usd` is the ceiling of all calls in that ledger, earlier
+    runs included; with 0 or None nothing is paid for, and the error for None gives the worst-case
+    cost. Calls without a message are counted in `problems` and in a warning. Raises BudgetError at
+    the ceiling, TeacherError for a rejected key or model, ConfigError for settings that this
+    function cannot use.
     """
-    known = list(states_of(states))
+    all_states = list(states_of(states))
     if twice := [
-        state_id for state_id, num in Counter(one.state_id for one in known).items() if num > 1
+        state_id
+        for state_id, num in Counter(state.state_id for state in all_states).items()
+        if num > 1
     ]:
         raise DataError(
             "two states have one id",
             where=twice[0],
             fix="answers are given by id: give each state its own",
         )
-    offered = tools_at(known, tools)
-    named = teachers if isinstance(teachers, Mapping) else {}
+    tools_of_states = tools_at(all_states, tools)
+    settings_by_name = teachers if isinstance(teachers, Mapping) else {}
     async with AsyncExitStack() as stack:
-        asked = [await stack.enter_async_context(_opened(name, one)) for name, one in named.items()]
-        everyone: list[Teacher] = [*asked, *(() if isinstance(teachers, Mapping) else teachers)]
+        opened_teachers = [
+            await stack.enter_async_context(_open_teacher(name, state))
+            for name, state in settings_by_name.items()
+        ]
+        everyone: list[Teacher] = [
+            *opened_teachers,
+            *(() if isinstance(teachers, Mapping) else teachers),
+        ]
         if not everyone:
             raise ConfigError(
                 "no teacher", where="replay_trace(teachers=)", fix="leave it out, or name one"
             )
         file = _ledger_file(DEFAULT_LEDGER if ledger is None else Path(ledger))
-        # the names of secrets are part of a request: another key would buy it again
+        # The placeholders of secrets are part of a request: with another key it would be bought
+        # again.
         redactor = Redactor(key=store_key(file.parent))
         requests = {
-            one.state_id: _request(one, specs, redactor, max_tokens)
-            for one, specs in zip(known, offered, strict=True)
-            if one.messages
+            state.state_id: _request(state, specs, redactor, max_tokens)
+            for state, specs in zip(all_states, tools_of_states, strict=True)
+            if state.messages
         }
         book = stack.enter_context(Ledger(file, max_usd=max_total_usd or 0.0))
         run = _ReplayCall(
-            Asker(book, limits=limits_of(named.values())), {one.state_id: {} for one in known}
+            Asker(book, limits=limits_of(settings_by_name.values())),
+            {state.state_id: {} for state in all_states},
         )
         if max_total_usd is None:
-            _say_the_bill(run.asker, everyone, requests.values(), book)
-        run.problems["no message before the state"] += len(known) - len(requests)
-        done = await asyncio.gather(
-            *(run.teacher(teacher, requests) for teacher in everyone), return_exceptions=True
+            _check_ceiling(run.asker, everyone, requests.values(), book)
+        run.problems["no message before the state"] += len(all_states) - len(requests)
+        errors = await asyncio.gather(
+            *(run.ask_teacher(teacher, requests) for teacher in everyone), return_exceptions=True
         )
         _warn(run, num_calls=len(everyone) * len(requests), file=file)
-        for error in done:
+        for error in errors:
             if error is not None:
                 raise error
     families = {teacher.name: teacher.family for teacher in everyone}
     tools_of = {
-        one.state_id: tuple(map(tool_to_chat, specs))
-        for one, specs in zip(known, offered, strict=True)
+        state.state_id: tuple(map(tool_to_chat, specs))
+        for state, specs in zip(all_states, tools_of_states, strict=True)
     }
     return TeacherActions(
-        run.found, usd=run.usd, families=families, tools=tools_of, problems=dict(+run.problems)
+        run.actions, usd=run.usd, families=families, tools=tools_of, problems=dict(+run.problems)
     )
 
 
 class TeacherActions(dict[str, dict[str, dict[str, Any]]]):
-    """State id -> teacher's name -> its message; beside them what was paid and offered, whose
-    models they are, and what brought no message.
+    """State id -> teacher's name -> its message, with costs, families, tools and problems.
 
-    `usd` is what each message cost when it was bought, by state id and teacher; `tools` are those
-    on offer, by state id; `problems` has what was left out, by name and number.
-    Example: actions["s1:7"]["glm"]["content"]; actions.usd["s1:7"] -> {"glm": 0.0021};
+    `usd` is what each message cost when it was bought, by state id and teacher; `families` are the
+    teachers' model families, `tools` those on offer by state id; `problems` counts the calls
+    without a message, by reason.
+    Examples: actions["s1:7"]["glm"]["content"]; actions.usd["s1:7"] -> {"glm": 0.0021};
     actions.problems -> {"kimi: unknown_tool": 3}
     """
 
@@ -145,15 +152,15 @@ class TeacherActions(dict[str, dict[str, dict[str, Any]]]):
 
 @dataclass(slots=True)
 class _ReplayCall:
-    """One call of `replay_trace`: what its teachers have said so far."""
+    """The state of one call of `replay_trace`: the actions so far."""
 
     asker: Asker
-    found: dict[str, dict[str, dict[str, Any]]]
+    actions: dict[str, dict[str, dict[str, Any]]]
     usd: dict[str, dict[str, float]] = field(default_factory=dict)
     problems: Counter[str] = field(default_factory=Counter)
 
-    async def teacher(self, teacher: Teacher, requests: Mapping[str, Request]) -> None:
-        """Every state in order; what brings no message is counted."""
+    async def ask_teacher(self, teacher: Teacher, requests: Mapping[str, Request]) -> None:
+        """Ask one teacher about every state in order; count the calls without a message."""
         for state_id, request in requests.items():
             try:
                 bought = await self.asker.ask(teacher, request)
@@ -171,24 +178,24 @@ class _ReplayCall:
             if bought.reply.problem:
                 self.problems[f"{teacher.name}: {bought.reply.problem}"] += 1
                 continue
-            self.found[state_id][teacher.name] = to_chat(bought.reply.turn)[0]
+            self.actions[state_id][teacher.name] = to_chat(bought.reply.turn)[0]
             self.usd.setdefault(state_id, {})[teacher.name] = bought.usd
 
 
 def tools_at(
     states: Sequence[TraceState], tools: Sequence[ToolSpec] = ()
 ) -> list[tuple[ToolSpec, ...]]:
-    """The tools on offer at each state, in order: `tools`, else those the state carries, else one
-    per name called in its session.
+    """Return the tools on offer at each state: `tools`, else the state's, else inferred from calls.
 
-    A session is what stands before the last colon of the state's id.
+    Inferred are all names called in its session; the session's id is the state's id up to the last
+    colon.
     Example: tools_at([TraceState("s1:7", messages, action)]) -> [(ToolSpec(name="Read", ...),)]
     """
-    silent: dict[str, list[TraceState]] = {}
+    without_tools: dict[str, list[TraceState]] = {}
     for state in states:
         if not (tools or state.tools):
-            silent.setdefault(_session_of(state), []).append(state)
-    inferred = {session: _inferred(group) for session, group in silent.items()}
+            without_tools.setdefault(_session_of(state), []).append(state)
+    inferred = {session: _infer_tools(group) for session, group in without_tools.items()}
     return [
         tuple(tools) or tuple(map(tool_from_chat, state.tools)) or inferred[_session_of(state)]
         for state in states
@@ -199,36 +206,35 @@ def _session_of(state: TraceState) -> str:
     return state.state_id.rpartition(":")[0] or state.state_id
 
 
-def _inferred(group: Iterable[TraceState]) -> tuple[ToolSpec, ...]:
-    # States share their messages: each is read once.
+def _infer_tools(group: Iterable[TraceState]) -> tuple[ToolSpec, ...]:
+    # States share their message objects: each is read once.
     messages = {
         id(m): m for state in group for m in (*state.messages, state.student_action, *state.answers)
     }
-    turns = [turn for message in messages.values() if (turn := _readable(message)) is not None]
+    turns = [turn for message in messages.values() if (turn := _read_or_none(message)) is not None]
     refused = {
         r.call_id for turn in turns for r in turn.results if r.is_error and says_refused(r.text)
     }
     return tools_from_calls((call for turn in turns for call in turn.calls), refused=refused)
 
 
-def _readable(message: Mapping[str, Any]) -> Turn | None:
-    """A message that can be read; one that cannot says nothing about tools, and is refused by name
-    where it would be sent."""
+def _read_or_none(message: Mapping[str, Any]) -> Turn | None:
+    """Return a message as a turn, or None if it cannot be read: sending it raises the error."""
     try:
         return from_chat(message)
     except DataError:
         return None
 
 
-def _say_the_bill(
+def _check_ceiling(
     asker: Asker, teachers: Sequence[Teacher], requests: Iterable[Request], book: Ledger
 ) -> None:
-    """Raises BudgetError where something would have to be paid for."""
+    """Raise BudgetError with the worst-case cost if any call would have to be paid for."""
     worst = [
-        worst_usd(one, request)
+        worst_usd(teacher, request)
         for request in requests
-        for one in teachers
-        if one.identity and asker.kept(one, request) is None
+        for teacher in teachers
+        if teacher.identity and asker.find(teacher, request) is None
     ]
     if paid := [usd for usd in worst if usd]:
         ceiling = math.ceil((sum(paid) + book.totals().booked_usd) * 100) / 100
@@ -244,38 +250,40 @@ def _say_the_bill(
 
 def _warn(run: _ReplayCall, *, num_calls: int, file: Path) -> None:
     if num := run.problems.total():
-        told = [f"{name} ({number})" for name, number in run.problems.most_common(_TOLD)]
-        rest = len(+run.problems) - len(told)
-        more = f", and {rest} other kinds" if rest > 0 else ""
+        shown_kinds = [
+            f"{name} ({number})" for name, number in run.problems.most_common(_MAX_KINDS_SHOWN)
+        ]
+        num_hidden = len(+run.problems) - len(shown_kinds)
+        more = f", and {num_hidden} other kinds" if num_hidden > 0 else ""
         text = (
             f"replay_trace: {num} times no message came of {num_calls} calls:"
-            f" {', '.join(told)}{more}; answers are kept in {file}"
+            f" {', '.join(shown_kinds)}{more}; answers are kept in {file}"
         )
         warnings.warn(text, UserWarning, stacklevel=2)
 
 
 def _ledger_file(path: Path) -> Path:
-    """A folder, or a new name without an ending, keeps the ledger under its usual name."""
+    """Return the ledger's file: LEDGER_NAME in a folder, or in a new path without a suffix."""
     return path / LEDGER_NAME if path.is_dir() or not (path.exists() or path.suffix) else path
 
 
-def _opened(name: str, settings: TeacherSettings) -> OpenAICompatible:
+def _open_teacher(name: str, settings: TeacherSettings) -> OpenAICompatible:
     if settings.kind == "local":
-        how = (
+        example = (
             f"LocalTeacher({name!r}, settings) with settings.family set, e.g."
             " teachers=[LocalTeacher(...), OpenAICompatible(...)]"
         )
         raise ConfigError(
             f"teacher {name!r} is a model of this machine (kind = 'local')",
             where="replay_trace(teachers=)",
-            fix=f"hand it in: {how}",
+            fix=f"hand it in: {example}",
         )
-    whole = (
+    with_family = (
         settings
         if settings.family
         else settings.model_copy(update={"family": family_of(settings.model)})
     )
-    return OpenAICompatible(name, whole, environ=os.environ)
+    return OpenAICompatible(name, with_family, environ=os.environ)
 
 
 def _request(

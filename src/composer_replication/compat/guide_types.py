@@ -4,9 +4,9 @@
     TraceTurn       one message, with the kind of the mistake it makes, if any
     TraceExample    a conversation with such marks and a final reward
 
-They are plain chat messages, and the guide held them as dictionaries: state["messages"] reads as
-state.messages does, and whatever takes one of them takes a dictionary of its fields as well. Inside
-the project a conversation is a Session (core/trace.py), a mistake a Site.
+They are plain chat messages. The guide had them as dictionaries, so state["messages"] reads as
+state.messages does, and every function that takes one of them also takes a dictionary of its
+fields. Inside the project a conversation is a Session (core/trace.py), a mistake a Site.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from typing import Any, Self, cast
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Text, ToolCall, ToolResult, Turn
 
-# the guide's text tag; nothing here reads or writes it, errors are found by call id
+# The guide's text tag. Nothing here reads or writes it: errors are found by call id.
 TOOL_ERROR_TAG = "[TOOL_RESULT (ERROR)]"
 
 
 class MappingDataclass(Mapping[str, Any]):
-    """A dataclass that reads as a dictionary too: pair["chosen"], dict(pair), {**state, "state_id":
-    "s2"}."""
+    """A dataclass that also reads as a dictionary: pair["chosen"], {**state, "state_id": "s2"}."""
 
     __slots__ = ()
 
@@ -42,8 +41,9 @@ class MappingDataclass(Mapping[str, Any]):
 
     @classmethod
     def of(cls, value: Self | Mapping[str, Any], *, where: str = "") -> Self:
-        """The record itself, or one made of a dictionary; raises DataError for a key that it does
-        not have, or one that is missing.
+        """Return the record itself, or one made of a dictionary.
+
+        Raises DataError for an unknown key, or a missing one.
 
         >>> TraceTurn.of({"role": "user", "content": "Fix it."}).content
         'Fix it.'
@@ -60,9 +60,13 @@ class MappingDataclass(Mapping[str, Any]):
             raise DataError(
                 f"a {cls.__name__} has no {unknown[0]!r}", where=where, fix=f"it has {_listed(cls)}"
             )
-        known = fields(cls)  # pyright: ignore[reportArgumentType]
-        needed = [f.name for f in known if f.default is MISSING and f.default_factory is MISSING]
-        if missing := [name for name in needed if name not in value]:
+        dataclass_fields = fields(cls)  # pyright: ignore[reportArgumentType]
+        required = [
+            f.name
+            for f in dataclass_fields
+            if f.default is MISSING and f.default_factory is MISSING
+        ]
+        if missing := [name for name in required if name not in value]:
             raise DataError(
                 f"a {cls.__name__} without {missing[0]!r}",
                 where=where,
@@ -81,14 +85,13 @@ def _listed(kind: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TraceState(MappingDataclass):
-    """One step of a session, e.g. TraceState("s1:7", [{"role": "user", ...}, ...], {"role":
-    "assistant", ...}).
+    """One step of a session, e.g. TraceState("s1:7", messages, {"role": "assistant", ...}).
 
-    `messages` are chat messages in the shape of an OpenAI request; a tool message says whether it
-    `is_error`. An action that is given as text becomes the message that says it. `answers` are the
-    tool messages that answered the action; they show how the last step of a session ended, which no
-    later state does. `author` is the model that wrote the action, "" where nobody knows. `tools`
-    are those on offer, as a request names them; () where the state does not say.
+    `messages` are chat messages in the shape of an OpenAI request; a tool message has `is_error`.
+    An action given as text becomes an assistant message. `answers` are the tool messages that
+    answered the action; they show how the last step of a session ended, which no later state does.
+    `author` is the model that wrote the action, "" if unknown. `tools` are those on offer, as in a
+    request; () if unknown.
     """
 
     state_id: str
@@ -108,14 +111,13 @@ class TraceState(MappingDataclass):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTurn(MappingDataclass):
-    """One message; `error_kind` names the mistake it makes (None = none), `error_meta` holds what a
-    hint may use.
+    """One message; `error_kind` names its mistake, if any, `error_meta` holds facts for a hint.
 
     `trained` = a model wrote it at this step and nothing speaks against cross-entropy on it; only
-    assistant messages are trained. `is_error` is a tool message's. `error_meta["hint"]` is the hint
-    that the package wrote for it, "" where it has none to give.
+    assistant messages are trained. `is_error` belongs to tool messages. `error_meta["hint"]` is the
+    hint that the package wrote for it, "" if it has none.
 
-    Example: TraceTurn(role="assistant", content="", tool_calls=({"id": "c1", ...},),
+    Example: TraceTurn(role="assistant", tool_calls=({"id": "c1", ...},),
     error_kind="file_not_found")
     """
 
@@ -133,13 +135,15 @@ class TraceTurn(MappingDataclass):
             raise DataError(
                 "the content of a turn is text", where=f"a {self.role} turn", fix="join its parts"
             )
-        # None beside calls, as OpenAI has it
+        # OpenAI sends None as the content of a message with calls.
         object.__setattr__(self, "content", self.content or "")
         object.__setattr__(self, "tool_calls", tuple(self.tool_calls or ()))
 
     def turn(self) -> Turn:
-        """The message as the project has it; raises DataError for an unknown role, or a call whose
-        arguments are not JSON."""
+        """Return the message as a Turn.
+
+        Raises DataError for an unknown role, or a call whose arguments are not JSON.
+        """
         if self.role == "tool":
             return Turn(
                 role="tool",
@@ -158,11 +162,9 @@ class TraceTurn(MappingDataclass):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceExample(MappingDataclass):
-    """A conversation in which some assistant messages are marked, and the reward of its end;
-    `tools` are those that were on offer.
+    """A conversation with marked assistant messages, a final reward, and the tools on offer.
 
-    Example: TraceExample(turns=[{"role": "user", "content": "Hi."}, {"role": "assistant",
-    "content": "Hello."}], final_reward=1.0)
+    Example: TraceExample(turns=[{"role": "user", "content": "Hi."}], final_reward=1.0)
     """
 
     turns: tuple[TraceTurn, ...]

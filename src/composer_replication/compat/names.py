@@ -1,11 +1,10 @@
-"""Which names each module path of the guide holds, and what is said of those that are gone or still
-to come.
+"""The names of each module path of the guide, and messages for those that are gone or to come.
 
-    from composer_replication.trainer.data_collator import CollatorConfig      # the one that composer_replication.CollatorConfig is
-    from composer_replication.diloco.serverless import LocalProcessExecutor    # ImportError: still to come, and what to use meanwhile
+    from composer_replication.trainer.data_collator import CollatorConfig    # the top-level name
+    from composer_replication.diloco.serverless import LocalProcessExecutor  # ImportError: to come
 
-Nothing is imported before it is asked for, so a path costs nothing and a name has one home (the top
-level's table).
+Nothing is imported before it is asked for: a path costs nothing, and every name is defined once (in
+the table of the package's __init__).
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ MODULES: dict[str, str] = {
     "recipes.monarch.actors": "GeneratorActor TrainerActor",
     "recipes.verl": "*",
 }
-"""The guide's module paths below `composer_replication`, and their names; "*" = whatever is asked
-for is still to come."""
+"""The guide's module paths below `composer_replication`, and their names; "*" = every name is still
+to come."""
 
 _RANKS = "accelerate launch --num_processes N -m composer_replication.cli train (one machine)"
 _DILOCO = f"DiLoCo is still to come; meanwhile train with all ranks in step: {_RANKS}"
@@ -99,7 +98,7 @@ GONE: dict[str, str] = {
 
 
 def missing(name: str) -> ImportError | None:
-    """The error of a name that is gone or still to come; None for any other name.
+    """Return the error of a name that is gone or still to come; None for any other name.
 
     >>> str(missing("build_batch"))[:19], missing("compose_loss")
     ('build_batch is gone', None)
@@ -110,15 +109,14 @@ def missing(name: str) -> ImportError | None:
 
 
 def names_of(module: str) -> list[str]:
-    """What `from MODULE import *` takes: the names of a path that are there."""
+    """Return the names that `from MODULE import *` imports: those of a path that exist."""
     return [
         name for name in MODULES[_path(module)].split() if name != "*" and missing(name) is None
     ]
 
 
 def module_getattr(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of one path: its names from the top level, an ImportError for one that is
-    gone or still to come."""
+    """Return the `__getattr__` of a path: top-level names, ImportError for missing ones."""
     path = _path(module)
     names = MODULES[path].split()
 

@@ -70,7 +70,7 @@ def test_an_operator_that_names_a_side_looks_at_that_message_only() -> None:
     votes = Curator(
         read_recipe("process:\n  - words_num_filter: {text_key: rejected, min_num: 3}\n")
     )
-    assert votes.answer(short, tools={}) == "", "an answer would be the chosen message"
+    assert votes.check_answer(short, tools={}) == "", "an answer would be the chosen message"
 
 
 def test_duplicates_by_one_side_are_looked_for_as_asked_and_the_price_is_told() -> None:

@@ -183,7 +183,7 @@ def test_a_template_that_refuses_a_message_drops_its_pair() -> None:
 def test_an_answer_is_judged_by_itself_before_it_votes() -> None:
     curator = Curator(load_recipe("default"))
     said = [
-        curator.answer(turn, tools=TOOL_TABLE)
+        curator.check_answer(turn, tools=TOOL_TABLE)
         for turn in (READ, say(""), call("Reed"), call("Read"), say("..."), OWN)
     ]
     assert [one.partition(":")[0] for one in said] == [

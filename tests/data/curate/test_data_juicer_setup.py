@@ -107,7 +107,7 @@ def test_one_row_per_message_no_skipping_no_secrets_and_the_same_pairs(
 def test_a_run_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     engine = fake_engine(tmp_path, program="raise RuntimeError('op failed: no model')")
     with pytest.raises(DataError, match="op failed: no model"):
-        engine.kept([{"text": "a"}], [{"words_num_filter": {}}])
+        engine.filter_rows([{"text": "a"}], [{"words_num_filter": {}}])
 
 
 def test_bounds_without_an_end_are_left_out_and_shares_get_room_for_rounding() -> None:

@@ -38,9 +38,9 @@ WORDS = (
 
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> Any:
-    meaning.minilm.cache_clear()
+    meaning.load_minilm.cache_clear()
     yield
-    meaning.minilm.cache_clear()
+    meaning.load_minilm.cache_clear()
 
 
 def package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -87,7 +87,7 @@ def test_texts_become_unit_vectors_and_the_packages_code_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package(tmp_path, monkeypatch)
-    alone, _ = (embed := meaning.minilm())(
+    alone, _ = (embed := meaning.load_minilm())(
         ["the lock file", "the build fails there is no lock file the build fails"]
     )
     assert sum(x * x for x in alone) == pytest.approx(1.0, abs=1e-5) and alone == pytest.approx(
@@ -104,10 +104,10 @@ def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     home = package(tmp_path, monkeypatch)
     monkeypatch.setattr(meaning, "SHA256", "0" * 64)
     with pytest.raises(DataError, match="not those of all-MiniLM-L6-v2"):
-        meaning.minilm()
+        meaning.load_minilm()
     (home / "model" / "model.safetensors").unlink()
     with pytest.raises(DataError, match="no file"):
-        meaning.minilm()
+        meaning.load_minilm()
 
 
 def test_the_recipe_is_the_lexical_one_but_for_its_judge() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.data.curate.recipe import OWN, SHIPPED, load_recipe, read_recipe
+from composer_replication.data.curate.recipe import OUR_OPERATORS, SHIPPED, load_recipe, read_recipe
 from composer_replication.data.curate.yaml_subset import read_yaml
 
 yaml = pytest.importorskip(
@@ -126,8 +126,8 @@ def test_a_recipe_of_ones_own_and_one_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_every_operator_of_our_own_stands_in_a_recipe_or_can_be_given() -> None:
-    for name in OWN:
-        assert read_recipe(f"process:\n  - {name}\n").steps[0].parameters == OWN[name]
+    for name in OUR_OPERATORS:
+        assert read_recipe(f"process:\n  - {name}\n").steps[0].parameters == OUR_OPERATORS[name]
 
 
 @pytest.mark.parametrize(

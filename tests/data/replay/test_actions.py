@@ -18,12 +18,12 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.data.replay.actions import (
-    NOWHERE,
+    NO_CONTEXT,
     ComparisonContext,
-    aims,
     canonical_action,
     comparison_context,
     intents,
+    tool_targets,
 )
 from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.replay.viewed_files import (
@@ -96,9 +96,9 @@ def test_exactly_the_same(one: Turn, other: Turn, same: bool) -> None:
 def test_a_name_that_is_not_on_offer_is_not_repaired() -> None:
     scene = ComparisonContext(offered=frozenset({"Bash"}))
     wrong, right = turn(("shell", {"command": "ls"})), bash("ls")
-    assert canonical_action(wrong, scene) != canonical_action(right, scene) and aims(
+    assert canonical_action(wrong, scene) != canonical_action(right, scene) and tool_targets(
         wrong, scene
-    ) != aims(right, scene)
+    ) != tool_targets(right, scene)
     assert intents(wrong, scene) == {"other"} and intents(right, scene) == {"list"}
     # where nobody knows what was on offer
     assert canonical_action(wrong) == canonical_action(right)
@@ -209,11 +209,15 @@ def test_texts_and_changes() -> None:
     ],
 )
 def test_targets_and_purposes(message: Turn, aim: tuple[str, str], intent: str) -> None:
-    assert aims(message) == {aim} and intents(message) == {intent}
+    assert tool_targets(message) == {aim} and intents(message) == {intent}
 
 
 def test_silence_has_neither() -> None:
-    assert not aims(turn()) and not intents(turn()) and not canonical_action(turn(), NOWHERE).parts
+    assert (
+        not tool_targets(turn())
+        and not intents(turn())
+        and not canonical_action(turn(), NO_CONTEXT).parts
+    )
 
 
 @pytest.mark.parametrize(

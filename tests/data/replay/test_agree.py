@@ -142,15 +142,15 @@ def test_a_turn_that_raised_an_error_is_never_an_anchor_but_may_lose_a_pair() ->
 
 def test_the_students_own_family_has_no_say() -> None:
     given = [("a", SEARCH), ("b", SEARCH), ("c", SEARCH)]
-    verdict = weigh(LIST, given, own_family="c")
+    verdict = weigh(LIST, given, student_family="c")
     assert (verdict.outcome, verdict.reason, verdict.num_own_family, verdict.num_families) == (
         "none",
         "outvoted",
         1,
         2,
     )
-    assert weigh(LIST, given, own_family="c", min_families=2).families == ("a", "b")
-    alone = weigh(LIST, given[:2], own_family="a")
+    assert weigh(LIST, given, student_family="c", min_families=2).families == ("a", "b")
+    alone = weigh(LIST, given[:2], student_family="a")
     assert (alone.outcome, alone.reason) == ("none", "too_few_families")
     assert weigh(LIST, []).reason == "too_few_families"
 
@@ -223,11 +223,11 @@ def test_edits_agree_where_the_file_would_read_the_same() -> None:
         for family, (o, n) in zip("abc", ways, strict=True)
     ]
     assert (
-        weigh(LIST, given, scene=scene).outcome == "pair"
+        weigh(LIST, given, comparison=scene).outcome == "pair"
         and weigh(LIST, given).outcome == "no_consensus"
     )
     same = weigh(
-        act("Edit", file_path="a.py", old_string="1\n", new_string="2\n"), given, scene=scene
+        act("Edit", file_path="a.py", old_string="1\n", new_string="2\n"), given, comparison=scene
     )
     assert same.outcome == "agreed" and same.num_families == 3
 
@@ -252,7 +252,7 @@ def test_a_judge_is_asked_last_and_never_one_of_a_family_at_the_table() -> None:
             given,
             tiers=("exact", "judge"),
             judge=judge_of(family, asked),
-            own_family=own_family,
+            student_family=own_family,
         )
         assert verdict.outcome == "no_consensus" and not asked
     assert weigh(say("Done."), given, tiers=("judge",)).reason == "no_judge"
@@ -278,7 +278,7 @@ def test_what_was_paid_to_whom_stands_on_the_verdict() -> None:
         Answer(site_id="s", teacher="glm", family="b", turn=SEARCH, usd=0.125),
         Answer(site_id="s", teacher="opus", family="own", turn=LIST, usd=1.0),
     )
-    record = agree(LIST, given, min_families=2, own_family="own").record()
+    record = agree(LIST, given, min_families=2, student_family="own").record()
     assert record == {
         "tier": "exact", "families": ["a", "b"], "of": 2, "own_family_left_out": 1, "evidence": [],
         "usd": {"kimi": 0.75, "glm": 0.125, "opus": 1.0},

@@ -230,7 +230,7 @@ def test_a_measured_gap_stands_on_the_pair() -> None:
     assert [one.outcome for one in asked] == ["pair", "pair"]
     pair = asked[0].result
     assert isinstance(pair, Preference) and pair.evidence["evidence"] == ["gap:1.5"]
-    assert asked[0].place is not None and asked[0].place.evidence == ("gap:1.5",)
+    assert asked[0].answered is not None and asked[0].answered.evidence == ("gap:1.5",)
 
 
 def test_the_authors_family_is_left_out() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Text, ToolCall, Turn
-from composer_replication.data.replay.agree import AnsweredTurn, weigh_place
-from composer_replication.data.replay.checks import leave_one_out, null_test, shuffled
+from composer_replication.data.replay.agree import AnsweredTurn, weigh_answers
+from composer_replication.data.replay.checks import leave_one_out, null_test, shuffle_answers
 
-WEIGH = partial(weigh_place, min_families=3)
-TWO = partial(weigh_place, min_families=2)
+WEIGH = partial(weigh_answers, min_families=3)
+TWO = partial(weigh_answers, min_families=2)
 
 
 def read(path: str) -> Turn:
@@ -31,7 +31,7 @@ def place(number: int, said: dict[str, Turn]) -> AnsweredTurn:
     return AnsweredTurn(
         session_id=f"s{number // 4}",
         turn=number % 4,
-        own=Turn(role="assistant", author="m", blocks=(Text("Done."),)),
+        student_turn=Turn(role="assistant", author="m", blocks=(Text("Done."),)),
         answers=answers,
     )
 
@@ -70,7 +70,7 @@ def test_too_little_says_nothing() -> None:
 
 
 def test_every_teacher_keeps_its_answers_and_none_stays_at_its_place() -> None:
-    dealt = shuffled(LOOKING, seed=3)
+    dealt = shuffle_answers(LOOKING, seed=3)
     for family in "abc":
         before = [a.turn for p in LOOKING for a in p.answers if a.family == family]
         after = [a.turn for p in dealt for a in p.answers if a.family == family]
@@ -79,17 +79,17 @@ def test_every_teacher_keeps_its_answers_and_none_stays_at_its_place() -> None:
     for old, new in zip(LOOKING, dealt, strict=True):
         assert {a.site_id for a in new.answers} == {
             a.site_id for a in old.answers
-        } and new.own is old.own
+        } and new.student_turn is old.student_turn
         given = {a.turn.calls[0].arguments["file_path"] for a in new.answers}
         # of other sessions only
         assert not given & {f"{n}.py" for n in range(40) if f"s{n // 4}" == old.session_id}
-    assert shuffled(LOOKING, seed=3) == dealt != shuffled(LOOKING, seed=4)
+    assert shuffle_answers(LOOKING, seed=3) == dealt != shuffle_answers(LOOKING, seed=4)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_few_places_of_one_session_can_be_dealt_too(count: int) -> None:
     places = LOOKING[: min(count, 4)]
-    moved = [a.turn for p in shuffled(places, seed=1) for a in p.answers if a.family == "a"]
+    moved = [a.turn for p in shuffle_answers(places, seed=1) for a in p.answers if a.family == "a"]
     kept = [one == p.answers[0].turn for one, p in zip(moved, places, strict=True)]
     assert not any(kept) if len(places) > 1 else all(kept)
 

@@ -16,7 +16,7 @@ from composer_replication.core.trace import (
     ToolResult,
     Turn,
 )
-from composer_replication.data.replay.counter_evidence import spoken_against
+from composer_replication.data.replay.counter_evidence import evidence_against
 
 GO = Turn(role="user", author="human", blocks=(Text("go"),))
 REFUSED = "The user doesn't want to proceed with this tool use. The tool use was rejected."
@@ -47,7 +47,7 @@ def after(name: str, text: str, *, error: bool | None = True, **arguments: str) 
 def test_only_the_models_own_mistakes_and_a_humans_no_speak_against_it(
     session: Session, found: str
 ) -> None:
-    evidence = spoken_against(session, 1)
+    evidence = evidence_against(session, 1)
     assert len(evidence) == bool(found) and all(one.startswith(found) for one in evidence)
 
 
@@ -60,12 +60,12 @@ def test_a_last_word_that_ends_a_failure() -> None:
         segments=(Segment(start=0, end=2),),
         outcome=1.0,
     )
-    assert spoken_against(good, 1) == () == spoken_against(replace(good, outcome=None), 1)
-    assert spoken_against(replace(good, outcome=0.0), 1) == ("ended_in_failure",)
+    assert evidence_against(good, 1) == () == evidence_against(replace(good, outcome=None), 1)
+    assert evidence_against(replace(good, outcome=0.0), 1) == ("ended_in_failure",)
     longer = replace(
         good, turns=(GO, done, GO, done), segments=(Segment(start=0, end=4),), outcome=0.0
     )
-    assert spoken_against(longer, 1) == ()
+    assert evidence_against(longer, 1) == ()
 
 
 def test_a_result_is_found_by_call_id_and_not_by_place() -> None:
@@ -82,4 +82,4 @@ def test_a_result_is_found_by_call_id_and_not_by_place() -> None:
         turns=(GO, calls, other, results),
         segments=(Segment(start=0, end=4),),
     )
-    assert spoken_against(session, 1) == () and spoken_against(session, 2) != ()
+    assert evidence_against(session, 1) == () and evidence_against(session, 2) != ()

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from composer_replication.core.site import Answer
 from composer_replication.core.trace import Turn
-from composer_replication.data.replay.agree import AnsweredTurn, Tier, comparison_of, weigh_place
+from composer_replication.data.replay.agree import AnsweredTurn, Tier, action_key, weigh_answers
 from composer_replication.data.replay.price_gate import (
-    agrees,
-    no_pair_for,
+    is_usable,
+    matches_student,
     still_open,
-    usable,
+    why_no_pair,
     worth_judging,
 )
 from tests.data.teachers.made import calling
@@ -39,17 +39,17 @@ def place(own: Turn, *turns: Turn, **facts: object) -> AnsweredTurn:
         Answer(site_id="s:1:-", teacher=f, family=f, turn=turn)
         for f, turn in zip("abcdefgh", turns, strict=False)
     )
-    return replace(AnsweredTurn(session_id="s", turn=1, own=own, answers=answers), **facts)
+    return replace(AnsweredTurn(session_id="s", turn=1, student_turn=own, answers=answers), **facts)
 
 
 def comes_of(at: AnsweredTurn, tiers: Sequence[Tier], min_families: int) -> object:
     """What training sees of a verdict: the pair's chosen action at its tier, or that there is
     none."""
-    verdict = weigh_place(at, min_families=min_families, tiers=tiers)
+    verdict = weigh_answers(at, min_families=min_families, tiers=tiers)
     return (
         None
         if verdict.chosen is None
-        else (verdict.tier, comparison_of(verdict.tier)(verdict.chosen.turn))
+        else (verdict.tier, action_key(verdict.tier)(verdict.chosen.turn))
     )
 
 
@@ -67,7 +67,7 @@ def test_it_is_closed_exactly_where_no_further_answer_changes_what_comes_of_it(
 ) -> None:
     at = place(bash(own), *map(bash, said), erred=erred)
     is_open = still_open(at, left=left, min_families=min_families, tiers=tiers)
-    if at.answers and agrees(at, at.answers[0], tiers=tiers):
+    if at.answers and matches_student(at, at.answers[0], tiers=tiers):
         # the one rule that is a wager: who contradicts the student and the first teacher is rarely
         # right
         assert not is_open
@@ -103,8 +103,8 @@ def test_where_agreement_can_only_be_tied_the_looser_tier_settles_it() -> None:
 
 def test_an_answer_is_used_that_is_as_sure_as_it_has_to_be() -> None:
     answer = Answer(site_id="s:1:-", teacher="a", family="a", turn=bash("ls"), confidence=0.5)
-    assert usable(answer, min_confidence=0.5) and not usable(answer, min_confidence=0.51)
-    assert usable(replace(answer, confidence=None), min_confidence=1.0) and not usable(
+    assert is_usable(answer, min_confidence=0.5) and not is_usable(answer, min_confidence=0.51)
+    assert is_usable(replace(answer, confidence=None), min_confidence=1.0) and not is_usable(
         replace(answer, problem="cut_off")
     )
 
@@ -135,7 +135,7 @@ def test_what_a_judge_may_put_together_counts_as_one_until_it_has_spoken() -> No
         place(own, one, two, own), **how
     )
     # two that are not the student's own
-    assert not worth_judging(place(own, one, two, three, own_family="a"), **how)
+    assert not worth_judging(place(own, one, two, three, student_family="a"), **how)
     assert not worth_judging(place(own, one, two, three), **{**how, "need_evidence": True})
 
 
@@ -147,15 +147,15 @@ def test_nobody_is_paid_where_no_answers_at_all_make_a_pair() -> None:
     )
     few = {"num_families": 3, "min_families": 3}
     reasons = [
-        no_pair_for(at, **few, need_evidence=need, gaps=False)
+        why_no_pair(at, **few, need_evidence=need, gaps=False)
         for need in (True, False)
         for at in (plain, against, late)
     ]
     assert reasons == ["no_evidence", "", "after_error", "", "", "after_error"]
     assert (
-        no_pair_for(against, num_families=2, min_families=3, need_evidence=True, gaps=False)
+        why_no_pair(against, num_families=2, min_families=3, need_evidence=True, gaps=False)
         == "too_few_families"
     )
     assert (
-        no_pair_for(plain, **few, need_evidence=True, gaps=True) == ""
+        why_no_pair(plain, **few, need_evidence=True, gaps=True) == ""
     )  # an environment may still measure that another message leads further

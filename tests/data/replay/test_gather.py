@@ -34,7 +34,7 @@ from composer_replication.data.replay.ask import replay
 from composer_replication.data.replay.gather import Gathered, gather, lookup
 from composer_replication.data.replay.price_gate import still_open
 from composer_replication.data.replay.steps import all_steps, choose_steps
-from composer_replication.data.teachers.asking import Asker, Patience
+from composer_replication.data.teachers.asking import Asker, RetryPolicy
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 from composer_replication.data.teachers.scripted import Scripted
@@ -97,7 +97,7 @@ def run(
 
     async def work() -> Gathered:
         with Ledger(tmp_path / LEDGER_NAME, max_usd=max_usd) as ledger:
-            asker = Asker(ledger, patience=Patience(attempts=2, first_wait_s=0.001))
+            asker = Asker(ledger, retry_policy=RetryPolicy(attempts=2, first_wait_s=0.001))
             return await gather(
                 sessions,
                 teachers,
@@ -161,7 +161,7 @@ def test_the_gate_closes_when_no_answer_can_change_what_comes_of_it() -> None:
             )
             for n, turn in enumerate(turns)
         ]
-        place = AnsweredTurn(session_id="s", turn=1, own=own, answers=tuple(answers))
+        place = AnsweredTurn(session_id="s", turn=1, student_turn=own, answers=tuple(answers))
         return still_open(place, left=left, min_families=least, min_confidence=0.5)
 
     assert is_open(a, left=2) and is_open(a, a, left=1)
@@ -425,7 +425,7 @@ def test_a_bad_answer_is_dropped_while_replay_runs_and_the_next_teacher_is_asked
     curator = Curator(load_recipe("default"))
 
     def refuse(session: Session, turn: Turn) -> str:
-        return curator.answer(turn, tools={tool.name: tool for tool in session.tools})
+        return curator.check_answer(turn, tools={tool.name: tool for tool in session.tools})
 
     teachers = [
         teacher("a", lambda request: calling("read", path=7)),

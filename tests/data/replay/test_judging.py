@@ -18,15 +18,15 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.site import Answer, Preference
 from composer_replication.core.teacher import Price, Request, TeacherReply, worst_usd
 from composer_replication.core.trace import Segment, Session, SourceRef, Text, ToolCall, Turn
-from composer_replication.data.replay.ask import place_of, replay
+from composer_replication.data.replay.ask import answered_turn, replay
 from composer_replication.data.replay.judging import (
     JudgeResult,
-    judge_places,
+    judge_turns,
     longest_request,
     most_questions,
-    read_word,
+    read_verdict,
 )
-from composer_replication.data.teachers.asking import Asker, Patience
+from composer_replication.data.teachers.asking import Asker, RetryPolicy
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made
 
@@ -92,7 +92,7 @@ def test_another_model_than_the_judge_that_was_named_says_nothing(tmp_path: Path
     assert (
         asked
         and told.counts["another model"] == len(asked)
-        and not any(said for at in told.said.values() for said in at.values())
+        and not any(said for at in told.verdicts.values() for said in at.values())
     )
 
 
@@ -112,10 +112,10 @@ def judged(
 
     async def work() -> JudgeResult:
         with Ledger(tmp_path / LEDGER_NAME, max_usd=max_usd) as ledger:
-            asker = Asker(ledger, patience=Patience(attempts=2, first_wait_s=0.001))
-            return await judge_places(
+            asker = Asker(ledger, retry_policy=RetryPolicy(attempts=2, first_wait_s=0.001))
+            return await judge_turns(
                 [one],
-                [place_of(one, 1, given)],
+                [answered_turn(one, 1, given)],
                 teacher,
                 asker=asker,
                 settings=settings,
@@ -148,7 +148,7 @@ def test_the_word_of_the_judge_makes_a_pair_and_stands_on_it_with_its_price(tmp_
         and found.counts["different"] == 3
     )
     again = judged(tmp_path, OWN, ALIKE, judge(first_word, asked), max_usd=0.0)
-    assert len(asked) == 5 and again.counts["kept"] == 5 and again.said == found.said
+    assert len(asked) == 5 and again.counts["kept"] == 5 and again.verdicts == found.verdicts
 
 
 def test_nothing_of_the_question_tells_whose_message_is_whose(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_what_is_no_strict_json_is_no_word(tmp_path: Path, word: Any) -> None:
 
 
 def test_a_fence_is_taken_off_and_an_answer_with_a_problem_is_no_word() -> None:
-    assert read_word(TeacherReply(turn=say('```json\n{"same": false}\n```'))) is False
-    assert read_word(TeacherReply(turn=say('{"same": true}'), problem="cut_off")) is None
+    assert read_verdict(TeacherReply(turn=say('```json\n{"same": false}\n```'))) is False
+    assert read_verdict(TeacherReply(turn=say('{"same": true}'), problem="cut_off")) is None
 
 
 def test_a_ceiling_ends_it_and_what_was_said_is_kept(tmp_path: Path) -> None:

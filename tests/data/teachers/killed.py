@@ -20,7 +20,7 @@ from typing import Any
 
 from composer_replication.core.errors import TeacherError
 from composer_replication.core.teacher import Price, Request, TeacherReply
-from composer_replication.data.teachers.asking import Asker, Patience, RateLimits
+from composer_replication.data.teachers.asking import Asker, RateLimits, RetryPolicy
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made, reply, request
 
@@ -78,8 +78,8 @@ def live(folder: Path, *, last: int) -> None:
         teacher = Made(provider.act, price=Price(input_usd_per_mtok=WORST * 1e6))
 
         async def work() -> list[Any]:
-            patience = Patience(attempts=4, first_wait_s=0.0001)
-            asker = Asker(ledger, limits={"here": RateLimits(at_once=2)}, patience=patience)
+            patience = RetryPolicy(attempts=4, first_wait_s=0.0001)
+            asker = Asker(ledger, limits={"here": RateLimits(at_once=2)}, retry_policy=patience)
             return await asyncio.gather(*(asker.ask(teacher, request(name)) for name in NAMES))
 
         assert [bought.reply.turn.text for bought in asyncio.run(work())] == list(NAMES)

@@ -14,16 +14,16 @@ import pytest
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Request, TeacherReply
 from composer_replication.data.teachers.asking import (
-    FAILED_IN_A_ROW,
-    IN_VAIN,
+    MAX_FAILED_IN_A_ROW,
+    MAX_UNANSWERED_AT_START,
     Asker,
-    Patience,
     RateLimits,
+    RetryPolicy,
 )
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from tests.data.teachers.made import Made, reply, request, says
 
-QUICK = Patience(timeout_s=5.0, attempts=4, first_wait_s=0.001, longest_wait_s=2.0)
+QUICK = RetryPolicy(timeout_s=5.0, attempts=4, first_wait_s=0.001, longest_wait_s=2.0)
 Step = TeacherReply | TeacherError | Callable[[], Coroutine[Any, Any, TeacherReply]]
 
 
@@ -66,9 +66,9 @@ def test_asked_again_until_it_answers_and_only_what_may_be_billed_stays_booked(
     teacher, asked = acting(busy(), cut(), reply(usd=0.25))
 
     async def work() -> None:
-        bought = await Asker(ledger, patience=QUICK).ask(teacher, request())
+        bought = await Asker(ledger, retry_policy=QUICK).ask(teacher, request())
         assert (bought.usd, bought.now) == (0.25, True)
-        again = await Asker(ledger, patience=QUICK).ask(teacher, request())
+        again = await Asker(ledger, retry_policy=QUICK).ask(teacher, request())
         assert (again.usd, again.now, again.reply) == (0.25, False, bought.reply)
 
     run(work())
@@ -85,11 +85,11 @@ def test_what_cannot_succeed_is_not_tried_again(ledger: Ledger) -> None:
     for error in (TeacherError("no such model", again=False, billed=False), busy(wait_s=3600.0)):
         teacher, asked = acting(error)
         with pytest.raises(TeacherError, match=error.what):
-            run(Asker(ledger, patience=QUICK).ask(teacher, request()))
+            run(Asker(ledger, retry_policy=QUICK).ask(teacher, request()))
         assert len(asked) == 1
     teacher, asked = acting(*[busy() for _ in range(9)])
     with pytest.raises(TeacherError, match="429"):
-        run(Asker(ledger, patience=QUICK).ask(teacher, request()))
+        run(Asker(ledger, retry_policy=QUICK).ask(teacher, request()))
     assert len(asked) == QUICK.attempts and ledger.totals().booked_usd == 0.0
 
 
@@ -100,7 +100,9 @@ def test_a_teacher_that_hangs_is_given_up_and_stays_booked(ledger: Ledger) -> No
 
     teacher, asked = acting(hang, reply(usd=0.5))
     bought = run(
-        Asker(ledger, patience=Patience(timeout_s=0.05, first_wait_s=0.001)).ask(teacher, request())
+        Asker(ledger, retry_policy=RetryPolicy(timeout_s=0.05, first_wait_s=0.001)).ask(
+            teacher, request()
+        )
     )
     assert bought.usd == 0.5 and len(asked) == 2 and ledger.totals().lost_usd == 1.0
 
@@ -141,7 +143,7 @@ def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None
                 raise busy(wait_s=0.3)
             return reply()
 
-        asker, teacher = Asker(ledger, patience=QUICK), Made(act)
+        asker, teacher = Asker(ledger, retry_policy=QUICK), Made(act)
         first = asyncio.create_task(asker.ask(teacher, request("a")))
         await asyncio.sleep(0.02)
         other = Made(act, name="other", provider="elsewhere")
@@ -184,7 +186,7 @@ def test_limits_of_a_provider(ledger: Ledger) -> None:
 
 
 def test_jitter_grows_and_never_undercuts_what_the_endpoint_asked_for() -> None:
-    rng, patience = random.Random(1), Patience(first_wait_s=1.0, longest_wait_s=8.0, attempts=9)
+    rng, patience = random.Random(1), RetryPolicy(first_wait_s=1.0, longest_wait_s=8.0, attempts=9)
     waits = [
         [patience.wait_s(attempt, cut(), rng) or 0.0 for _ in range(50)]
         for attempt in (1, 2, 3, 4, 8)
@@ -249,14 +251,14 @@ def test_after_a_bill_above_its_booking_a_teacher_is_not_asked_any_more(ledger: 
     teacher, asked = acting(reply(usd=5.0), reply())
 
     async def work() -> None:
-        asker = Asker(ledger, patience=QUICK)
+        asker = Asker(ledger, retry_policy=QUICK)
         for text in ("a", "b"):
             with pytest.raises(
                 TeacherError, match=r"made billed \$5 for a call that was booked at \$1"
             ) as caught:
                 await asker.ask(teacher, request(text))
             assert caught.value.for_all and not caught.value.again and caught.value.exit_code
-        kept = asker.kept(teacher, request("a"))
+        kept = asker.find(teacher, request("a"))
         assert kept is not None and kept.usd == 5.0
         # others may be asked
         assert (await asker.ask(says(name="other", salt="other"), request("b"))).usd == 0.25
@@ -268,15 +270,15 @@ def test_after_a_bill_above_its_booking_a_teacher_is_not_asked_any_more(ledger: 
 def test_a_bill_of_exactly_the_booking_is_none_above_it(ledger: Ledger) -> None:
     teacher, asked = acting(reply(usd=1.0), reply(usd=1.0 + 1e-9))
     for text in ("a", "b"):
-        run(Asker(ledger, patience=QUICK).ask(teacher, request(text)))
+        run(Asker(ledger, retry_policy=QUICK).ask(teacher, request(text)))
     assert len(asked) == 2
 
 
 def test_a_teacher_whose_first_calls_are_all_lost_is_not_asked_any_more(ledger: Ledger) -> None:
-    teacher, asked = acting(*[cut() for _ in range(IN_VAIN)])
+    teacher, asked = acting(*[cut() for _ in range(MAX_UNANSWERED_AT_START)])
 
     async def work() -> None:
-        asker = Asker(ledger, patience=QUICK)
+        asker = Asker(ledger, retry_policy=QUICK)
         with pytest.raises(TeacherError, match="broke off"):
             await asker.ask(teacher, request("a"))  # QUICK.attempts of them
         for text in "bc":
@@ -288,7 +290,7 @@ def test_a_teacher_whose_first_calls_are_all_lost_is_not_asked_any_more(ledger: 
             assert caught.value.for_all and "--max-usd" not in str(caught.value)
 
     run(work())
-    assert len(asked) == IN_VAIN == ledger.totals().num_lost
+    assert len(asked) == MAX_UNANSWERED_AT_START == ledger.totals().num_lost
 
 
 def test_calls_that_are_free_or_come_after_an_answer_do_not_end_the_asking(ledger: Ledger) -> None:
@@ -299,10 +301,10 @@ def test_calls_that_are_free_or_come_after_an_answer_do_not_end_the_asking(ledge
         reply(usd=0.1),
     ]
     teacher, asked = acting(*steps)
-    patient = Patience(attempts=10, first_wait_s=0.0001)
+    patient = RetryPolicy(attempts=10, first_wait_s=0.0001)
 
     async def work() -> None:
-        asker = Asker(ledger, patience=patient)
+        asker = Asker(ledger, retry_policy=patient)
         for text in "ab":
             assert (await asker.ask(teacher, request(text))).usd == 0.1
 
@@ -316,7 +318,7 @@ def test_a_ceiling_that_lost_calls_reached_is_not_blamed(tmp_path: Path) -> None
     with Ledger(tmp_path / LEDGER_NAME, max_usd=2.0) as small:
         teacher, asked = acting(cut(), cut())
         with pytest.raises(TeacherError, match=r"first calls of made \(2\) brought no answer"):
-            run(Asker(small, patience=QUICK).ask(teacher, request()))
+            run(Asker(small, retry_policy=QUICK).ask(teacher, request()))
         with pytest.raises(
             BudgetError,
             match=(
@@ -324,7 +326,7 @@ def test_a_ceiling_that_lost_calls_reached_is_not_blamed(tmp_path: Path) -> None
                 r" off\).*--settle-lost"
             ),
         ) as over:
-            run(Asker(small, patience=QUICK).ask(teacher, request()))
+            run(Asker(small, retry_policy=QUICK).ask(teacher, request()))
         assert "raise --max-usd" not in str(over.value) and len(asked) == 2
 
 
@@ -352,7 +354,9 @@ def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: 
 
     async def work() -> None:
         asker = Asker(
-            ledger, limits={"a": RateLimits(at_once=8), "b": RateLimits(at_once=8)}, patience=QUICK
+            ledger,
+            limits={"a": RateLimits(at_once=8), "b": RateLimits(at_once=8)},
+            retry_policy=QUICK,
         )
         one, other = teacher("a"), teacher("b")
         await asyncio.gather(
@@ -377,7 +381,7 @@ def test_a_wrong_price_costs_one_call_and_no_more(ledger: Ledger) -> None:
 
     async def work() -> list[Any]:
         asker, teacher = (
-            Asker(ledger, limits={"here": RateLimits(at_once=16)}, patience=QUICK),
+            Asker(ledger, limits={"here": RateLimits(at_once=16)}, retry_policy=QUICK),
             Made(act),
         )
         return await asyncio.gather(
@@ -408,20 +412,20 @@ def test_refusals_without_end_are_given_up(ledger: Ledger) -> None:
     teacher, asked = acting(*[busy() for _ in range(500)])
 
     async def work() -> list[Any]:
-        asker = Asker(ledger, patience=Patience(attempts=3, first_wait_s=0.0001))
+        asker = Asker(ledger, retry_policy=RetryPolicy(attempts=3, first_wait_s=0.0001))
         return await asyncio.gather(
             *(asker.ask(teacher, request(str(n))) for n in range(100)), return_exceptions=True
         )
 
     errors = run(work())
     assert len(asked) <= 3 * (
-        FAILED_IN_A_ROW + 100
+        MAX_FAILED_IN_A_ROW + 100
     ) < 500 and "12 requests to made in a row brought no answer" in str(errors[-1])
 
 
 def test_the_pauses_of_one_request_are_bounded_in_all() -> None:
     patience, rng = (
-        Patience(longest_wait_s=10.0, all_waits_s=25.0, first_wait_s=0.0, attempts=99),
+        RetryPolicy(longest_wait_s=10.0, all_waits_s=25.0, first_wait_s=0.0, attempts=99),
         random.Random(1),
     )
     waited = 0.0
@@ -435,7 +439,7 @@ def test_what_would_fail_for_all_is_asked_once(ledger: Ledger) -> None:
     teacher, asked = acting(*[refused] * 9)
 
     async def work() -> list[Any]:
-        asker = Asker(ledger, patience=QUICK)
+        asker = Asker(ledger, retry_policy=QUICK)
         return await asyncio.gather(
             *(asker.ask(teacher, request(str(n))) for n in range(9)), return_exceptions=True
         )

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Price, Request, TeacherReply
-from composer_replication.data.teachers.asking import Asker, Patience, RateLimits
+from composer_replication.data.teachers.asking import Asker, RateLimits, RetryPolicy
 from composer_replication.data.teachers.ledger import LEDGER_NAME, NANO, Ledger, to_nano
 from tests.data.teachers.made import Made, reply, request
 
 OUTCOMES = ("ok", "ok", "ok", "no_usage", "refused", "cut", "fault", "hang", "kill")
-QUICK = Patience(timeout_s=0.02, attempts=3, first_wait_s=0.0001)
+QUICK = RetryPolicy(timeout_s=0.02, attempts=3, first_wait_s=0.0001)
 
 
 class KilledError(BaseException):
@@ -96,7 +96,7 @@ def one_life(
     ceiling: float,
     num: int,
     at_once: int,
-    patience: Patience = QUICK,
+    patience: RetryPolicy = QUICK,
 ) -> tuple[set[str], bool]:
     """Ask everything until done, the ceiling or a kill; returns the requests that were answered
     before, and whether it was killed."""
@@ -105,7 +105,9 @@ def one_life(
         teacher = provider.serve(ledger, ceiling)
 
         async def work() -> list[Any]:
-            asker = Asker(ledger, limits={"here": RateLimits(at_once=at_once)}, patience=patience)
+            asker = Asker(
+                ledger, limits={"here": RateLimits(at_once=at_once)}, retry_policy=patience
+            )
 
             async def ask(number: int) -> Any:
                 try:
@@ -200,7 +202,7 @@ def test_a_process_that_is_killed_books_what_was_in_flight() -> None:
             ceiling=7.0,
             num=4,
             at_once=4,
-            patience=Patience(timeout_s=2.0, attempts=1),
+            patience=RetryPolicy(timeout_s=2.0, attempts=1),
         )
         assert dead
         with Ledger(path, max_usd=7.0, is_alive=lambda owner: False) as ledger:

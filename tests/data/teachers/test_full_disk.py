@@ -16,7 +16,7 @@ from composer_replication.core.errors import NoSpaceError
 from composer_replication.core.teacher import Bought, Request, TeacherReply
 from composer_replication.data.teachers.asking import Asker, RateLimits
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from composer_replication.data.teachers.room import SLOT_BYTES, Room, rooms_of
+from composer_replication.data.teachers.room import SLOT_BYTES, SpillFile, read_spill_files
 from tests.data.teachers.made import Made, reply, request
 
 NAMES = [f"step {number}" for number in range(8)]
@@ -82,7 +82,7 @@ def test_a_ledger_that_cannot_grow_loses_no_answer_and_asks_for_nothing_twice(
             "an answer was paid for twice"
         )
         assert ledger.totals().spent_usd == 0.25 * len(NAMES) and not ledger.totals().in_flight_usd
-    assert not list(rooms_of(path))
+    assert not list(read_spill_files(path))
 
 
 def test_where_there_is_no_room_for_an_answer_nothing_is_asked(
@@ -116,7 +116,7 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
             code = 1
             try:
                 with Ledger(path, max_usd=100.0) as ledger:
-                    ledger._room.make(16 * SLOT_BYTES)
+                    ledger._spill.reserve(16 * SLOT_BYTES)
                     begun = (folder / f"{LEDGER_NAME}-wal").stat().st_size
                     resource.setrlimit(
                         resource.RLIMIT_FSIZE, (begun + pages * 4096, resource.RLIM_INFINITY)
@@ -131,7 +131,7 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, pages
         before = (folder / "asked").read_text().split()
-        saved += any(records for _, _, records in rooms_of(path))
+        saved += any(records for _, _, records in read_spill_files(path))
         with Ledger(path, max_usd=100.0) as ledger:
             assert ledger.totals().num_answers * 2 == len(before), "an answer was lost"
             done = ask_all(ledger, asked)
@@ -143,11 +143,11 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
 
 def test_a_torn_record_is_left_out_and_one_of_a_live_process_is_left_alone(tmp_path: Path) -> None:
     ledger = tmp_path / LEDGER_NAME
-    room = Room(ledger, owner="host:1:2:abcd")
-    room.make(100)
+    room = SpillFile(ledger, owner="host:1:2:abcd")
+    room.reserve(100)
     for record in (b"one", b"two", b"three"):
-        room.keep(record)
-    ((path, owner, records),) = rooms_of(ledger)
+        room.append(record)
+    ((path, owner, records),) = read_spill_files(ledger)
     assert (owner, records) == (
         "host:1:2:abcd",
         [b"one", b"two", b"three"],
@@ -155,7 +155,7 @@ def test_a_torn_record_is_left_out_and_one_of_a_live_process_is_left_alone(tmp_p
     raw = bytearray(path.read_bytes())
     raw[raw.index(b"three")] ^= 1
     path.write_bytes(raw)
-    assert next(rooms_of(ledger))[2] == [b"one", b"two"]
+    assert next(read_spill_files(ledger))[2] == [b"one", b"two"]
     with Ledger(ledger, max_usd=1.0, is_alive=lambda name: True):
         assert path.exists()
 
@@ -167,9 +167,7 @@ def test_a_full_ledger_books_nothing_more(tmp_path: Path) -> None:
         # there is room again, and what could not be written has to be taken over first
         Full.last = 10**9
         with pytest.raises(NoSpaceError, match="cannot be written"):
-            ledger.reserve(
-                "key", teacher=Made(act=_nobody), request=request("more"), patience_s=1.0
-            )
+            ledger.reserve("key", teacher=Made(act=_nobody), request=request("more"), timeout_s=1.0)
 
 
 async def _nobody(one: Request) -> TeacherReply:

@@ -32,7 +32,7 @@ def nobody(owner: str) -> bool:
 def book(ledger: Ledger, text: str = "go", *, teacher: Made = TEACHER) -> Call | Busy | Bought:
     asked = request(text)
     return ledger.reserve(
-        request_key(teacher, asked), teacher=teacher, request=asked, patience_s=60.0
+        request_key(teacher, asked), teacher=teacher, request=asked, timeout_s=60.0
     )
 
 
@@ -167,7 +167,7 @@ def test_a_call_of_a_killed_process_stays_booked_and_may_be_made_again(file: Pat
 def test_a_call_on_another_machine_is_lost_when_its_time_is_up(file: Path) -> None:
     with Ledger(file, max_usd=5.0) as there:
         asked = request()
-        there.reserve(request_key(TEACHER, asked), teacher=TEACHER, request=asked, patience_s=0.0)
+        there.reserve(request_key(TEACHER, asked), teacher=TEACHER, request=asked, timeout_s=0.0)
         with Ledger(file, max_usd=5.0, is_alive=lambda owner: None) as here:
             assert here.totals().num_lost == 1
     with Ledger(file, max_usd=5.0) as there:

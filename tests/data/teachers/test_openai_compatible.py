@@ -245,7 +245,7 @@ def test_absurd_numbers_are_not_believed_and_the_answer_is_kept_at_its_worst_cas
     )
     assert got.usage == Usage() and got.turn.text == "Done." and got.confidence is None
     with Ledger(tmp_path / "ledger", max_usd=2.0) as ledger:
-        held = ledger.reserve("key", teacher=says(), request=ASKED, patience_s=9.0)
+        held = ledger.reserve("key", teacher=says(), request=ASKED, timeout_s=9.0)
         assert isinstance(held, Call) and ledger.settle(held, got, price=says().price).usd == 1.0
         assert ledger.totals().num_answers == 1
 

@@ -1,14 +1,13 @@
-"""Judges pairs one after the other, and single answers while replay runs; says of each dropped one
-which operator dropped it and why.
+"""Judge pairs one by one, and single answers during replay; name the operator that drops one.
 
     curator = Curator(load_recipe("default"))
     for pair in pairs:
         if dropped := curator.judge(pair):
-            dropped.reason, dropped.detail         # "tool_offered_filter", "chosen: there is no tool 'Reed'"
-    curator.report()                               # kept, dropped by reason, by side and by split
+            dropped.reason, dropped.detail  # "tool_offered_filter", "chosen: there is no tool 'X'"
+    curator.report()                        # kept, dropped by reason and by split
 
-Held-out pairs have to come first where there are any: a training pair that stands there, too, then
-drops as its duplicate.
+Held-out pairs come first: a training pair that repeats one is then dropped as its duplicate, not
+the other way round.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from typing import Any
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ToolSpec, Turn
 from composer_replication.data.curate import structure
-from composer_replication.data.curate.duplicates import Exact, Near, key_of
-from composer_replication.data.curate.language import guess
+from composer_replication.data.curate.duplicates import ExactDuplicates, NearDuplicates, key_of
+from composer_replication.data.curate.language import guess_language
 from composer_replication.data.curate.pair import Pair, PairSide, side_of
 from composer_replication.data.curate.recipe import EXACT, NEAR, Recipe, RecipeStep
 from composer_replication.data.curate.similarity import Likeness, likeness_by
 from composer_replication.data.curate.statistics import STATISTICS
 
 Check = Callable[[Pair], str]
-"""What is wrong with a pair, "" where nothing is."""
-Count = Callable[[PairSide], str]
-"""What a number of one message has against it, "" where it is within its bounds."""
-Renders = Callable[[Pair], str]
-"""What a student's chat template has against a pair, "" where it takes both messages."""
+"""Returns what is wrong with a pair, "" = nothing."""
+BoundCheck = Callable[[PairSide], str]
+"""Returns how a statistic of one message is out of bounds, "" = it is within them."""
+TemplateCheck = Callable[[Pair], str]
+"""Returns why a student's chat template cannot render a pair, "" = it can."""
 LEAKS = "leaks_held_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """A pair that is not trained on: which operator said so, and its words."""
+    """A pair that is not trained on: the operator that dropped it, and the operator's reason."""
 
     pair_id: str
     reason: str
@@ -49,8 +48,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropReport:
-    """What became of the pairs: dropped by reason, and kept by split; repositories and sessions
-    that still have pairs."""
+    """The numbers of pairs dropped by reason and kept by split, and of sessions with kept pairs."""
 
     recipe: str
     pairs: int
@@ -65,16 +63,18 @@ class DropReport:
 
 @dataclass(slots=True)
 class Curator:
-    """A recipe at work. `renders` tries a student's chat template; without it that operator has
-    nothing to say, and says so in `idle`."""
+    """Applies a recipe to pairs.
+
+    `renders` tries a student's chat template; without it the operator for that is listed in `idle`.
+    """
 
     recipe: Recipe
-    renders: Renders | None = None
+    renders: TemplateCheck | None = None
     counts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     idle: tuple[str, ...] = ()
     _checks: list[tuple[str, Check]] = field(default_factory=list)
-    _counts: list[tuple[str, Count | None]] = field(default_factory=list)
+    _answer_checks: list[tuple[str, BoundCheck | None]] = field(default_factory=list)
     _held_out: set[str] = field(default_factory=set)
     _units: dict[str, set[str]] = field(
         default_factory=lambda: {"session": set(), "repository": set()}
@@ -84,16 +84,16 @@ class Curator:
     def __post_init__(self) -> None:
         for step in self.recipe.steps:
             if (step.name in STATISTICS and step.side != "rejected") or step.name in _SIDE_CHECKS:
-                self._counts.append(
-                    (step.name, _count_of(step) if step.name in STATISTICS else None)
+                self._answer_checks.append(
+                    (step.name, _bound_check(step) if step.name in STATISTICS else None)
                 )
             if step.name == "chat_template_filter" and self.renders is None:
                 self.idle = (*self.idle, step.name)
             else:
-                self._checks.append((step.name, self._check_of(step)))
+                self._checks.append((step.name, self._make_check(step)))
 
     def judge(self, pair: Pair) -> Dropped | None:
-        """The first operator that has something against a pair; None where the pair is kept."""
+        """Return what the first objecting operator says about a pair; None if the pair is kept."""
         if pair.held_out and self._kept_any_training:
             raise DataError(
                 "a held-out pair came after training pairs",
@@ -121,21 +121,20 @@ class Curator:
         else:
             self._kept_any_training = True
 
-    def answer(self, turn: Turn, *, tools: Mapping[str, ToolSpec]) -> str:
-        """What the recipe has against an answer by itself, before it may vote: "" or
-        "words_num_filter: 0 words ...".
+    def check_answer(self, turn: Turn, *, tools: Mapping[str, ToolSpec]) -> str:
+        """Return the recipe's objection to a single answer before it votes, "" if there is none.
 
-        Operators that compare, and those of duplicates, have no say here.
+        Operators that compare messages or look for duplicates are not applied.
         """
         side = side_of(turn)
-        for name, count in self._counts:
+        for name, count in self._answer_checks:
             if detail := _SIDE_CHECKS[name](side, tools) if count is None else count(side):
                 self.refused[name] += 1
                 return f"{name}: {detail}"
         return ""
 
     def report(self) -> DropReport:
-        """What became of the pairs so far."""
+        """Return the numbers of pairs kept and dropped so far."""
         kept = {side: self.counts[f"kept {side}"] for side in ("train", "held_out")}
         dropped = {
             reason: count
@@ -154,18 +153,18 @@ class Curator:
             answers_refused=dict(self.refused),
         )
 
-    def _check_of(self, step: RecipeStep) -> Check:
+    def _make_check(self, step: RecipeStep) -> Check:
         parameters = step.parameters
         if step.name in STATISTICS:
-            return partial(_statistic, _count_of(step), step.side)
+            return partial(_check_bound, _bound_check(step), step.side)
         if step.name in _SIDE_CHECKS:
-            both = step.name == "answer_not_empty_filter"
-            return partial(_side_check, _SIDE_CHECKS[step.name], both)
+            is_pair_check = step.name == "answer_not_empty_filter"
+            return partial(_check_sides, _SIDE_CHECKS[step.name], is_pair_check)
         if step.name == EXACT:
-            return _exact(Exact(), parameters)
+            return _exact_check(ExactDuplicates(), parameters)
         if step.name == NEAR:
             window, threshold = parameters["window_size"], parameters["jaccard_threshold"]
-            return Near(
+            return NearDuplicates(
                 threshold=threshold,
                 window=window,
                 lowercase=parameters["lowercase"],
@@ -176,15 +175,15 @@ class Curator:
         return _PAIR_CHECKS[step.name](parameters)
 
 
-def _statistic(count: Count, only: str, pair: Pair) -> str:
-    """Every side is counted by itself: no number of one side is ever used for the other."""
-    for name, side in pair.sides_of(only):
-        if detail := count(side):
+def _check_bound(bound_check: BoundCheck, side_name: str, pair: Pair) -> str:
+    """Check each side by its own number, never by the other side's."""
+    for name, side in pair.sides_of(side_name):
+        if detail := bound_check(side):
             return f"{name}: {detail}"
     return ""
 
 
-def _count_of(step: RecipeStep) -> Count:
+def _bound_check(step: RecipeStep) -> BoundCheck:
     statistic, parameters = STATISTICS[step.name], step.parameters
     words = (statistic.field if step.side else parameters["text_key"]) == "words"
     least, most = parameters[statistic.least[0]], parameters[statistic.most[0]]
@@ -214,19 +213,19 @@ _SIDE_CHECKS: Mapping[str, structure.SideCheck] = {
 }
 
 
-def _side_check(check: structure.SideCheck, both: bool, pair: Pair) -> str:
-    for name, side in pair.sides if both else pair.sides[:1]:
+def _check_sides(check: structure.SideCheck, on_both_sides: bool, pair: Pair) -> str:
+    for name, side in pair.sides if on_both_sides else pair.sides[:1]:
         if detail := check(side, pair.tools):
             return f"{name}: {detail}"
     return ""
 
 
-def _exact(seen: Exact, parameters: Mapping[str, Any]) -> Check:
-    how = {name: parameters[name] for name in ("lowercase", "ignore_non_character")}
-    return lambda pair: seen.first(key_of(pair, side=parameters["text_key"], **how), pair.id)
+def _exact_check(seen: ExactDuplicates, parameters: Mapping[str, Any]) -> Check:
+    settings = {name: parameters[name] for name in ("lowercase", "ignore_non_character")}
+    return lambda pair: seen.first(key_of(pair, side=parameters["text_key"], **settings), pair.id)
 
 
-def _evidence(parameters: Mapping[str, Any]) -> Check:
+def _evidence_check(parameters: Mapping[str, Any]) -> Check:
     def check(pair: Pair) -> str:
         evidence = pair.preference.evidence
         if parameters["need"] and not evidence.get("evidence"):
@@ -241,42 +240,42 @@ def _evidence(parameters: Mapping[str, Any]) -> Check:
     return check
 
 
-def _same_language(parameters: Mapping[str, Any]) -> Check:
+def _same_language_check(parameters: Mapping[str, Any]) -> Check:
     def check(pair: Pair) -> str:
         if not pair.chosen.prose or not pair.rejected.prose:
             return ""
-        chosen = guess(pair.chosen.prose)
+        chosen = guess_language(pair.chosen.prose)
         if not chosen.language or chosen.score < parameters["min_score"]:
             return ""
-        rejected = guess(pair.rejected.prose)
-        sure = rejected.language and rejected.score >= parameters["min_score"]
+        rejected = guess_language(pair.rejected.prose)
+        is_sure = rejected.language and rejected.score >= parameters["min_score"]
         return (
             f"chosen is {chosen.language}, rejected {rejected.language}"
-            if sure and chosen.language != rejected.language
+            if is_sure and chosen.language != rejected.language
             else ""
         )
 
     return check
 
 
-def _language(parameters: Mapping[str, Any]) -> Check:
+def _language_check(parameters: Mapping[str, Any]) -> Check:
     wanted = [parameters["lang"]] if isinstance(parameters["lang"], str) else parameters["lang"]
 
     def check(pair: Pair) -> str:
         for name, side in pair.sides:
-            found = guess(side.prose)
+            guess = guess_language(side.prose)
             if (
-                found.language
-                and found.score >= parameters["min_score"]
-                and found.language not in wanted
+                guess.language
+                and guess.score >= parameters["min_score"]
+                and guess.language not in wanted
             ):
-                return f"{name}: {found.language}"
+                return f"{name}: {guess.language}"
         return ""
 
     return check
 
 
-def _disagreement(parameters: Mapping[str, Any]) -> Check:
+def _disagreement_check(parameters: Mapping[str, Any]) -> Check:
     alike: Likeness = likeness_by(parameters["embed"], setting="disagreement_filter.embed")
 
     def check(pair: Pair) -> str:
@@ -296,8 +295,8 @@ def _disagreement(parameters: Mapping[str, Any]) -> Check:
 _PAIR_CHECKS: Mapping[str, Callable[[Mapping[str, Any]], Check]] = {
     "chosen_differs_filter": lambda parameters: structure.same_action,
     "chat_shape_filter": lambda parameters: structure.no_chat,
-    "evidence_filter": _evidence,
-    "same_language_filter": _same_language,
-    "language_id_score_filter": _language,
-    "disagreement_filter": _disagreement,
+    "evidence_filter": _evidence_check,
+    "same_language_filter": _same_language_check,
+    "language_id_score_filter": _language_check,
+    "disagreement_filter": _disagreement_check,
 }

@@ -1,18 +1,17 @@
-"""The same recipe on real data-juicer: its counting operators run as a program in an environment of
-its own, never in this process.
+"""Run a recipe on real data-juicer, as a program in a separate environment, never in this process.
 
     engine = DataJuicer(Path(".venv-data-juicer/bin/python"))
-    engine.check()                                             # what is missing there, before anything runs
+    engine.check()                             # names missing packages before anything runs
     curator, judged = curate_with(engine, recipe, pairs)
 
-Importing data-juicer installs packages by itself (ray, then PyTorch with several GB of CUDA), so it
-never happens here: the environment must already hold what it would fetch, it is given no way to
-install, and what is missing is named.
+Importing data-juicer installs packages by itself (ray, then PyTorch with several GB of CUDA). So
+the environment must hold them already, and the program is given no way to install; missing packages
+are named.
 
-Layout: one row per message, not per pair. data-juicer keeps one number per filter and row; a row
-that holds both messages would give the rejected one the number of the chosen (pairs with an empty
-rejected message passed the earlier recipe that way). A pair is kept where both its rows are.
-`skip_op_error` is off: by default a failing operator is skipped, and everything is kept.
+Layout: one row per message, not per pair. data-juicer keeps one number per filter and row; in a row
+with both messages the rejected one would be judged by the number of the chosen (in the earlier
+recipe pairs with an empty rejected message passed that way). A pair is kept if both its rows are.
+`skip_op_error` is off: by default data-juicer skips a failing operator and keeps everything.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _CHECK = (
 _RUN = "from data_juicer.tools.process_data import main; main()"
 TIMEOUT_S = 3600
 _ROUNDING = 1e-9
-HOW = (
+INSTALL_FIX = (
     f"make it an environment of its own: {shlex.quote(sys.executable or 'python')} -m venv"
     " .venv-data-juicer, then with `.venv-data-juicer/bin/python -m pip install` torch (a CPU"
     " build), and after it py-data-juicer==1.6.1 aiohttp ray"
@@ -54,54 +53,55 @@ HOW = (
 
 @dataclass(frozen=True, slots=True)
 class DataJuicer:
-    """The Python of an environment with data-juicer in it."""
+    """The Python interpreter of an environment with data-juicer."""
 
     python: Path
 
     def check(self) -> None:
-        """Raise ConfigError where the environment or a package in it is missing; nothing is
-        installed."""
+        """Raise ConfigError if the environment or a package in it is missing; install nothing."""
         if not self.python.is_file():
             raise ConfigError(
-                f"no Python at {str(self.python)!r}", where="curate.data_juicer_python", fix=HOW
+                f"no Python at {str(self.python)!r}",
+                where="curate.data_juicer_python",
+                fix=INSTALL_FIX,
             )
-        done = subprocess.run(
+        process = subprocess.run(
             [str(self.python), "-c", _CHECK, *PACKAGES],
             capture_output=True,
             text=True,
             check=False,
             env=_environment(),
         )
-        missing = json.loads(done.stdout) if done.returncode == 0 else list(PACKAGES)
+        missing = json.loads(process.stdout) if process.returncode == 0 else list(PACKAGES)
         if missing:
             raise ConfigError(
                 f"data-juicer would install {', '.join(missing)} by itself",
                 where="curate.data_juicer_python",
-                fix=HOW,
+                fix=INSTALL_FIX,
             )
 
-    def kept(
+    def filter_rows(
         self, rows: Iterable[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """The rows that are left after some operators, in the order in which they were given."""
+        """Return the rows that are left after some operators, in their original order."""
         with tempfile.TemporaryDirectory(prefix="recompose-dj-") as folder:
-            work = Path(folder)
-            write_lines(work / "in.jsonl", rows)
+            folder_path = Path(folder)
+            write_lines(folder_path / "in.jsonl", rows)
             recipe = {
                 "project_name": "recompose",
-                "dataset_path": str(work / "in.jsonl"),
-                "export_path": str(work / "out" / "kept.jsonl"),
+                "dataset_path": str(folder_path / "in.jsonl"),
+                "export_path": str(folder_path / "out" / "kept.jsonl"),
                 "np": 1,
                 "skip_op_error": False,
                 "open_tracer": False,
                 "op_fusion": False,
                 "process": list(steps),
             }
-            (work / "recipe.yaml").write_text(json.dumps(recipe), "utf-8")  # JSON is YAML
-            command = [str(self.python), "-c", _RUN, "--config", str(work / "recipe.yaml")]
-            done = subprocess.run(
+            (folder_path / "recipe.yaml").write_text(json.dumps(recipe), "utf-8")  # JSON is YAML
+            command = [str(self.python), "-c", _RUN, "--config", str(folder_path / "recipe.yaml")]
+            process = subprocess.run(
                 command,
-                cwd=work,
+                cwd=folder_path,
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -109,18 +109,17 @@ class DataJuicer:
                 env=_environment(),
                 timeout=TIMEOUT_S,
             )
-            out = work / "out" / "kept.jsonl"
-            if done.returncode != 0 or not out.is_file():
+            kept_file = folder_path / "out" / "kept.jsonl"
+            if process.returncode != 0 or not kept_file.is_file():
                 raise DataError(
-                    f"data-juicer failed: {done.stderr.strip()[-600:]}",
-                    where=f"exit code {done.returncode}",
+                    f"data-juicer failed: {process.stderr.strip()[-600:]}",
+                    where=f"exit code {process.returncode}",
                 )
-            return [row for _, row in read_lines(out)]
+            return [row for _, row in read_lines(kept_file)]
 
 
 def _environment() -> dict[str, str]:
-    """The surroundings of the other program: no secrets of ours, no hub, and nowhere to install
-    from."""
+    """Return the program's environment variables: no secrets, no hub, no package index."""
     offline = {
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
@@ -137,110 +136,120 @@ def _environment() -> dict[str, str]:
 
 
 def operator_of(step: RecipeStep) -> dict[str, Any]:
-    """A step as data-juicer is told it. Bounds without an end are left out, those of shares are
-    wider by a billionth.
+    """Return a step in data-juicer's form.
 
-    data-juicer keeps its numbers as text of ten digits and reads 0.3 back as 0.30000000000000004: a
-    share that is exactly the bound would fall on either side by chance. No share of a text that
-    anybody writes lies that close to a bound without being it.
+    Infinite bounds are left out, and bounds of ratios are wider by a billionth: data-juicer keeps
+    its numbers as text of ten digits and reads 0.3 back as 0.30000000000000004, so that a ratio
+    exactly at the bound would pass or fail by chance. No real text has a ratio so close to a bound
+    without being on it.
     """
     if step.foreign:
         return {step.name: {k: v for k, v in step.parameters.items() if k != "text_key"}}
     least, most = STATISTICS[step.name].least[0], STATISTICS[step.name].most[0]
-    wider = {least: -_ROUNDING, most: _ROUNDING}
-    told = {
-        k: v + wider[k] if k in wider and isinstance(v, float) else v
+    widening = {least: -_ROUNDING, most: _ROUNDING}
+    parameters = {
+        k: v + widening[k] if k in widening and isinstance(v, float) else v
         for k, v in step.parameters.items()
     }
-    return {step.name: {k: v for k, v in told.items() if k != "text_key" and v != float("inf")}}
+    return {
+        step.name: {k: v for k, v in parameters.items() if k != "text_key" and v != float("inf")}
+    }
 
 
 def curate_with(
     engine: DataJuicer, recipe: Recipe, pairs: Sequence[Pair]
 ) -> tuple[Curator, list[tuple[Pair, Dropped | None]]]:
-    """Judge pairs with data-juicer's own counting and exact deduplication; what it has no operator
-    for is judged as always.
+    """Judge pairs with data-juicer's statistics and exact deduplication, and our other operators.
 
-    Near-duplicates are looked for as always, too: data-juicer would look for them among texts,
-    whatever these call.
+    Near-duplicates are found by our operator too: data-juicer compares texts only, whatever the
+    messages call.
     """
     engine.check()
-    counting = tuple(step for step in recipe.steps if step.name in STATISTICS)
-    dropped = _by_counting(engine, counting, pairs)
-    before = Curator(
+    filters = tuple(step for step in recipe.steps if step.name in STATISTICS)
+    dropped = _drop_by_filters(engine, filters, pairs)
+    structural = Curator(
         Recipe(
             name=recipe.name,
             steps=tuple(s for s in recipe.steps if s.name not in (*STATISTICS, EXACT, NEAR)),
         )
     )
-    judged = {pair.id: dropped.get(pair.id) or before.judge(pair) for pair in pairs}
+    judged = {pair.id: dropped.get(pair.id) or structural.judge(pair) for pair in pairs}
     exact = next((step for step in recipe.steps if step.name == EXACT), None)
     if exact is not None:
-        left = [pair for pair in pairs if judged[pair.id] is None]
-        judged |= _by_key(engine, exact, left)
-    last = Curator(
+        remaining = [pair for pair in pairs if judged[pair.id] is None]
+        judged |= _drop_exact_duplicates(engine, exact, remaining)
+    near = Curator(
         Recipe(name=recipe.name, steps=tuple(s for s in recipe.steps if s.name == NEAR)),
-        renders=before.renders,
+        renders=structural.renders,
     )
-    last.idle = before.idle
+    near.idle = structural.idle
     for pair in pairs:
-        found = judged[pair.id]
-        if found is None:
-            judged[pair.id] = last.judge(pair)
+        dropped_pair = judged[pair.id]
+        if dropped_pair is None:
+            judged[pair.id] = near.judge(pair)
         else:
-            last.counts[found.reason] += 1
-    return last, [(pair, judged[pair.id]) for pair in pairs]
+            near.counts[dropped_pair.reason] += 1
+    return near, [(pair, judged[pair.id]) for pair in pairs]
 
 
 def column_of(step: RecipeStep) -> str:
-    """What a step reads of a message: "text", or "words"; text_key: chosen says whose, not what."""
+    """Return what a step reads of a message: "text" or "words".
+
+    `text_key: chosen` says which message, not what is read of it.
+    """
     statistic = STATISTICS.get(step.name)
-    usual = statistic.field if statistic is not None else "words"
-    return usual if step.side else step.parameters.get("text_key") or usual
+    default_column = statistic.field if statistic is not None else "words"
+    return default_column if step.side else step.parameters.get("text_key") or default_column
 
 
-def _by_counting(
+def _drop_by_filters(
     engine: DataJuicer, steps: Sequence[RecipeStep], pairs: Sequence[Pair]
 ) -> dict[str, Dropped]:
-    """What the filters drop. Those of one column run together; two columns are two data sets,
-    because not every message has words."""
-    found: dict[str, Dropped] = {}
-    for column, only in product(("text", "words"), ("", "chosen", "rejected")):
-        mine = [step for step in steps if (column_of(step), step.side) == (column, only)]
+    """Return the pairs that the filters drop, by id.
+
+    Each column is a data set of its own, because not every message has words.
+    """
+    dropped: dict[str, Dropped] = {}
+    for column, side_name in product(("text", "words"), ("", "chosen", "rejected")):
+        column_steps = [
+            step for step in steps if (column_of(step), step.side) == (column, side_name)
+        ]
         sides = [
-            (n, name, side) for n, pair in enumerate(pairs) for name, side in pair.sides_of(only)
+            (n, name, side)
+            for n, pair in enumerate(pairs)
+            for name, side in pair.sides_of(side_name)
         ]
         rows = [
             {"text": side.text if column == "text" else side.words, "pair": n, "side": name}
             for n, name, side in sides
             if column == "text" or not side.calls
         ]
-        if not mine or not rows:
+        if not column_steps or not rows:
             continue
-        left = {
+        kept = {
             (row["pair"], row["side"])
-            for row in engine.kept(rows, [operator_of(step) for step in mine])
+            for row in engine.filter_rows(rows, [operator_of(step) for step in column_steps])
         }
         for row in rows:
-            if (row["pair"], row["side"]) not in left:
+            if (row["pair"], row["side"]) not in kept:
                 pair_id = pairs[row["pair"]].id
-                found.setdefault(
+                dropped.setdefault(
                     pair_id,
                     Dropped(pair_id=pair_id, reason=f"data_juicer_{column}", detail=row["side"]),
                 )
-    return found
+    return dropped
 
 
-def _by_key(
+def _drop_exact_duplicates(
     engine: DataJuicer, step: RecipeStep, pairs: Sequence[Pair]
 ) -> dict[str, Dropped | None]:
-    how = {name: bool(step.parameters[name]) for name in ("lowercase", "ignore_non_character")}
-    keys = [key_of(pair, side=step.side, **how) for pair in pairs]
+    settings = {name: bool(step.parameters[name]) for name in ("lowercase", "ignore_non_character")}
+    keys = [key_of(pair, side=step.side, **settings) for pair in pairs]
     rows = [{"text": key, "pair": n} for n, key in enumerate(keys)]
-    left = (
+    kept = (
         {
             row["pair"]
-            for row in engine.kept(
+            for row in engine.filter_rows(
                 rows, [{EXACT: {"lowercase": False, "ignore_non_character": False}}]
             )
         }
@@ -250,7 +259,7 @@ def _by_key(
     return {
         pair.id: (
             None
-            if n in left
+            if n in kept
             else Dropped(pair_id=pair.id, reason=EXACT, detail=pairs[keys.index(keys[n])].id)
         )
         for n, pair in enumerate(pairs)

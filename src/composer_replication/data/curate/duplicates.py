@@ -1,13 +1,12 @@
-"""Pairs that stand there already: exactly, or nearly, always by state, chosen and rejected
-together.
+"""Find duplicate pairs, exact or near, always by state, chosen and rejected together.
 
-The same action in another state is no duplicate, and two calls that differ in one digit are two
-calls: near-duplicates are looked for among pairs whose calls are equal after canonicalisation, by
-what the state and the messages *say*.
+The same action in another state is not a duplicate, and two calls that differ in one digit are two
+calls: near-duplicates are searched among pairs whose calls are equal in canonical form, by the text
+of the state and the messages.
 
-Near ones are found without a model: each stretch of words is hashed once, the smallest hash of
-every bin makes the signature, bins in threes find candidates, and a candidate counts where the
-estimated overlap reaches the threshold. The first of several stays.
+The search needs no model (MinHash): each n-gram of words is hashed once, the smallest hash per bin
+makes the signature, triples of bins find candidates, and a candidate counts if the estimated
+overlap reaches the threshold. The first of several duplicates stays.
 """
 
 from __future__ import annotations
@@ -22,32 +21,31 @@ from itertools import chain
 from zlib import crc32
 
 from composer_replication.data.curate.pair import Pair
-from composer_replication.data.replay.actions import SAY, MessageAction
+from composer_replication.data.replay.actions import NO_TOOL, MessageAction
 
 _BINS, _ROWS, _SKETCH = 30, 3, 128
 _DIGITS_AND_SIGNS = re.compile(r"[\W\d_]+")
 
 
 def key_of(pair: Pair, *, lowercase: bool, ignore_non_character: bool, side: str = "") -> str:
-    """What two equal pairs have in common, as text; the two settings loosen what messages *say*,
-    never what they call.
+    """Return a key that equal pairs share; the two settings loosen texts, never calls.
 
-    With `side` it is that message alone, in whatever state.
+    With `side` it is the key of that message alone, in any state.
     """
     actions = [
-        _loosened(one.action, lowercase=lowercase, bare=ignore_non_character)
-        for _, one in pair.sides_of(side)
+        _loosen(pair_side.action, lowercase=lowercase, bare=ignore_non_character)
+        for _, pair_side in pair.sides_of(side)
     ]
     texts = ["" if side else pair.state, *chain.from_iterable(chain.from_iterable(actions))]
-    # so that no two lists of texts are one when joined
+    # Lengths first, so that two different lists of texts never join to the same string.
     lengths = [len(actions[0]), *map(len, texts)]
     return blake2b(
         "".join((repr(lengths), *texts)).encode("utf-8", "surrogatepass"), digest_size=16
     ).hexdigest()
 
 
-def _loosened(action: MessageAction, *, lowercase: bool, bare: bool) -> tuple[tuple[str, str], ...]:
-    if not (lowercase or bare) or any(name != SAY for name, _ in action.parts):
+def _loosen(action: MessageAction, *, lowercase: bool, bare: bool) -> tuple[tuple[str, str], ...]:
+    if not (lowercase or bare) or any(name != NO_TOOL for name, _ in action.parts):
         return action.parts
     words = [(name, text.lower() if lowercase else text) for name, text in action.parts]
     return tuple(
@@ -56,21 +54,20 @@ def _loosened(action: MessageAction, *, lowercase: bool, bare: bool) -> tuple[tu
 
 
 @dataclass(slots=True)
-class Exact:
-    """The pairs met so far: key -> id of the first one."""
+class ExactDuplicates:
+    """The pairs seen so far: key -> id of the first one."""
 
     seen: dict[str, str] = field(default_factory=dict)
 
     def first(self, key: str, pair_id: str) -> str:
-        """The id of the pair that has this key already; "" where it is new, and then remembered."""
-        found = self.seen.setdefault(key, pair_id)
-        return "" if found == pair_id else found
+        """Return the id of the first pair with this key; "" if it is new, and then remember it."""
+        first_id = self.seen.setdefault(key, pair_id)
+        return "" if first_id == pair_id else first_id
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """The kept pairs with equal calls: those of which only the text was kept yet, and those that
-    can be found by their stretches."""
+    """The kept pairs with equal calls: texts not hashed yet, and the index of the others."""
 
     waiting: list[tuple[str, str]] = field(default_factory=list)
     sketches: list[tuple[str, array[int]]] = field(default_factory=list)
@@ -78,9 +75,11 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class Near:
-    """The kept pairs, findable by what they say. Most calls stand in one pair only, and nothing is
-    hashed before a second one comes."""
+class NearDuplicates:
+    """An index of the kept pairs by their texts.
+
+    Most calls occur in one pair only, so nothing is hashed before a second one comes.
+    """
 
     threshold: float
     window: int = 5
@@ -89,22 +88,27 @@ class Near:
     buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
 
     def first(self, pair: Pair) -> str:
-        """The id of a kept pair that says nearly the same and calls the same; "" where there is
-        none, and then it is kept."""
+        """Return the id of a kept pair with nearly the same text and equal calls.
+
+        "" if there is none; then the pair is added to the index.
+        """
         text = " ".join(
-            ["" if self.side else pair.tail, *(one.prose for _, one in pair.sides_of(self.side))]
+            [
+                "" if self.side else pair.tail,
+                *(pair_side.prose for _, pair_side in pair.sides_of(self.side)),
+            ]
         )
-        calls = _calls(pair, self.side)
+        calls = _hash_calls(pair, self.side)
         if calls not in self.buckets:
             self.buckets[calls].waiting.append((pair.id, text))
             return ""
         bucket = self.buckets[calls]
         while bucket.waiting:
             waiting_id, waiting_text = bucket.waiting.pop()
-            falling = self._stretches(waiting_text)
-            _keep(bucket, waiting_id, _bands(falling), _sketch(falling))
-        falling = self._stretches(text)
-        sketch, bands, tried = _sketch(falling), _bands(falling), set[int]()
+            hashes = self._stretches(waiting_text)
+            _keep(bucket, waiting_id, _bands(hashes), _sketch(hashes))
+        hashes = self._stretches(text)
+        sketch, bands, tried = _sketch(hashes), _bands(hashes), set[int]()
         for band in bands:
             for number in bucket.bands.get(band, ()):
                 if (
@@ -117,12 +121,14 @@ class Near:
         return ""
 
     def _stretches(self, text: str) -> list[int]:
-        """A number per stretch of words, falling; the hash of a tuple of integers is not salted, so
-        every run finds the same."""
+        """Return the hashes of a text's n-grams of words, descending.
+
+        The hash of a tuple of integers is not salted, so every run finds the same duplicates.
+        """
         text = text.lower() if self.lowercase else text
         words = list(map(crc32, text.encode("utf-8", "surrogatepass").split()))
-        stretches = zip(*(words[start:] for start in range(self.window)), strict=False)
-        return sorted(set(map(hash, stretches)), reverse=True)
+        ngrams = zip(*(words[start:] for start in range(self.window)), strict=False)
+        return sorted(set(map(hash, ngrams)), reverse=True)
 
 
 def _keep(bucket: _Bucket, pair_id: str, bands: list[tuple[int, ...]], sketch: array[int]) -> None:
@@ -131,37 +137,38 @@ def _keep(bucket: _Bucket, pair_id: str, bands: list[tuple[int, ...]], sketch: a
     bucket.sketches.append((pair_id, sketch))
 
 
-def _sketch(falling: list[int]) -> array[int]:
-    return array("q", falling[-_SKETCH:])
+def _sketch(hashes: list[int]) -> array[int]:
+    return array("q", hashes[-_SKETCH:])
 
 
-def _calls(pair: Pair, only: str) -> int:
-    """A number for what both messages call: only pairs with equal calls meet."""
+def _hash_calls(pair: Pair, side_name: str) -> int:
+    """Return a hash of the calls of both messages: only pairs with equal calls are compared."""
     return hash(
         tuple(
-            tuple(part for part in side.action.parts if part[0] != SAY)
-            for _, side in pair.sides_of(only)
+            tuple(part for part in side.action.parts if part[0] != NO_TOOL)
+            for _, side in pair.sides_of(side_name)
         )
     )
 
 
-def _bands(falling: list[int]) -> list[tuple[int, ...]]:
-    """The smallest hash of every bin, in threes, each with its place; an empty bin borrows from the
-    next one that is not."""
-    if not falling:
+def _bands(hashes: list[int]) -> list[tuple[int, ...]]:
+    """Return the smallest hash per bin, in triples with their position.
+
+    An empty bin borrows from the next one that is not empty.
+    """
+    if not hashes:
         return []
-    smallest = {value % _BINS: value for value in falling}  # the last one of a bin is its smallest
+    smallest = {value % _BINS: value for value in hashes}  # the last one of a bin is its smallest
     if len(smallest) < _BINS:
-        for place in range(2 * _BINS - 2, -1, -1):
-            if place % _BINS not in smallest and (place + 1) % _BINS in smallest:
-                smallest[place % _BINS] = smallest[(place + 1) % _BINS]
-    bins = [smallest[place] for place in range(_BINS)]
+        for index in range(2 * _BINS - 2, -1, -1):
+            if index % _BINS not in smallest and (index + 1) % _BINS in smallest:
+                smallest[index % _BINS] = smallest[(index + 1) % _BINS]
+    bins = [smallest[index] for index in range(_BINS)]
     return [(start, *bins[start : start + _ROWS]) for start in range(0, _BINS, _ROWS)]
 
 
-def overlap(one: array[int], other: array[int]) -> float:
-    """The share of stretches that two texts have in common, estimated from the smallest hashes of
-    each; exact for short texts."""
-    union, both = {*one, *other}, set(one) & set(other)
-    smallest = union if max(len(one), len(other)) < _SKETCH else nsmallest(_SKETCH, union)
-    return sum(value in both for value in smallest) / len(smallest) if union else 1.0
+def overlap(first: array[int], second: array[int]) -> float:
+    """Estimate the common share of two texts' n-grams from their smallest hashes."""
+    union, common = {*first, *second}, set(first) & set(second)
+    smallest = union if max(len(first), len(second)) < _SKETCH else nsmallest(_SKETCH, union)
+    return sum(value in common for value in smallest) / len(smallest) if union else 1.0

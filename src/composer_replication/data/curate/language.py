@@ -1,8 +1,11 @@
-"""In which language is a text? By script, and by the small words of eight languages: no model, no
-download, and no answer where unsure.
+"""Guess the language of a text by its script and the function words of eight languages.
 
-guess("Let me look at the file that the test reads.")     -> Guess(language="en", score=1.0)
-guess("def f(x): return x")                               -> Guess(language="", score=0.0)     (code says nothing)
+It needs no model and no download, and gives no answer if unsure, e.g. for code.
+
+>>> guess_language("Let me look at the file that the test reads.")
+LanguageGuess(language='en', score=0.8)
+>>> guess_language("def f(x): return x")
+LanguageGuess(language='', score=0.0)
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 MIN_EVIDENCE = 3
-"""So many small words, or eight characters of a script, before anything is said."""
+"""The fewest function words for a guess; a script needs eight characters."""
 ENOUGH_EVIDENCE = 12
-"""So many small words at the beginning of a text, and the rest is not read."""
+"""With so many function words at the beginning of a text, the rest is not read."""
 _SCRIPTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("ja", re.compile("[\u3040-\u30ff]")),
     ("ko", re.compile("[\uac00-\ud7af]")),
@@ -62,40 +65,40 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """A language ("" = not known) and the share of the evidence that is of it, 0 to 1."""
+class LanguageGuess:
+    """A language ("" = unknown) and the share of the evidence for it, 0 to 1."""
 
     language: str
     score: float
 
 
-def guess(text: str) -> Guess:
-    """The language of a text, as far as its script and its small words tell."""
-    if not text.isascii() and (found := _by_script(text)) is not None:
-        return found
-    small = _small_words(text[:400])
-    if len(small) < ENOUGH_EVIDENCE:
-        small += _small_words(text[400:2000])
-    if len(small) < MIN_EVIDENCE:
-        return Guess("", 0.0)
-    (best, count), *others = Counter(chain.from_iterable(small)).most_common(2)
-    alone = not others or others[0][1] < count  # "is we in" is as good Dutch as English
-    return Guess(best, count / len(small)) if alone else Guess("", 0.0)
+def guess_language(text: str) -> LanguageGuess:
+    """Guess the language of a text."""
+    if not text.isascii() and (by_script := _by_script(text)) is not None:
+        return by_script
+    function_words = _small_words(text[:400])
+    if len(function_words) < ENOUGH_EVIDENCE:
+        function_words += _small_words(text[400:2000])
+    if len(function_words) < MIN_EVIDENCE:
+        return LanguageGuess("", 0.0)
+    (best, count), *runner_up = Counter(chain.from_iterable(function_words)).most_common(2)
+    is_unique = not runner_up or runner_up[0][1] < count  # "is we in" is as good Dutch as English
+    return LanguageGuess(best, count / len(function_words)) if is_unique else LanguageGuess("", 0.0)
 
 
 def _small_words(text: str) -> list[tuple[str, ...]]:
-    """The languages of each small word of a text."""
+    """Return the languages of each function word of a text."""
     return list(filter(None, map(_LANGUAGES_OF.get, _WORD.findall(text.lower()))))
 
 
-def _by_script(text: str) -> Guess | None:
+def _by_script(text: str) -> LanguageGuess | None:
     letters = len(_WORD.findall(text)) + len(_NOT_ASCII.findall(text))
     counts = {language: len(pattern.findall(text)) for language, pattern in _SCRIPTS}
     if counts["ja"]:  # Japanese is written with Chinese characters, too
         counts["ja"], counts["zh"] = counts["ja"] + counts["zh"], 0
     best = max(counts, key=lambda language: counts[language])
     return (
-        Guess(best, min(1.0, counts[best] / letters))
+        LanguageGuess(best, min(1.0, counts[best] / letters))
         if counts[best] >= 8 and 4 * counts[best] >= letters
         else None
     )

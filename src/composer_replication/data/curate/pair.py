@@ -1,11 +1,10 @@
-"""A pair as it is judged: two messages side by side, the state in which they stand, and where all
-of it comes from.
+"""A pair as the curator judges it: two messages at one state, with their provenance.
 
     for pair in session_pairs(session, preferences):
-        pair.chosen.text, pair.chosen.words          # all of it; only what it says, where it calls no tool
-        pair.key                                     # (state, chosen, rejected) after canonicalisation
+        pair.chosen.text, pair.chosen.words     # all of it; only its text, "" if it calls a tool
+        pair.key                                # (state, chosen, rejected) in canonical form
 
-A state is known by the hash of every message in view, taken in one pass over a session; copies of a
+A state is the hash of every message in view, computed in one pass over a session; copies of a
 session have equal states.
 """
 
@@ -21,7 +20,7 @@ from composer_replication.core.jsonl import dumps
 from composer_replication.core.site import Preference
 from composer_replication.core.trace import Session, ToolCall, ToolSpec, Turn
 from composer_replication.data.replay.actions import (
-    NOWHERE,
+    NO_CONTEXT,
     ComparisonContext,
     MessageAction,
     canonical_action,
@@ -31,16 +30,15 @@ from composer_replication.data.replay.agent_tools import change_of
 from composer_replication.data.replay.viewed_files import files_in_view
 
 TAIL_CHARS = 800
-"""So much of the end of a state is compared where near-duplicates are looked for."""
+"""How much of the end of a state near-duplicates are compared by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSide:
     """One message of a pair.
 
-    `text` is everything it says and calls (one line of JSON per call), `words` what it says - ""
-    where it calls a tool: a call has no words to count. `prose` is what it says in either case,
-    `calls` what it calls.
+    `prose` is its text, `calls` are its calls, and `text` is both, with one line of JSON per call.
+    `words` is the text to count words of: "" if it calls a tool, because a call has no words.
     """
 
     turn: Turn
@@ -53,11 +51,9 @@ class PairSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two messages at one state; `preference` carries the provenance, `held_out` the side of the
-    split.
+    """Two messages at one state; `preference` carries the provenance, `held_out` the split.
 
-    `context` are the messages in view, oldest first; they are read by checks of the chat's shape
-    and by exports only.
+    `context` are the messages in view, oldest first; only chat-shape checks and exports read them.
     """
 
     id: str
@@ -73,8 +69,7 @@ class Pair:
 
     @property
     def key(self) -> tuple[str, MessageAction, MessageAction]:
-        """What makes two pairs the same: state, chosen and rejected, the messages after
-        canonicalisation."""
+        """The identity of a pair: its state, and both messages in canonical form."""
         return self.state, self.chosen.action, self.rejected.action
 
     @property
@@ -82,16 +77,16 @@ class Pair:
         """Both sides with their names."""
         return ("chosen", self.chosen), ("rejected", self.rejected)
 
-    def sides_of(self, only: str) -> tuple[tuple[str, PairSide], ...]:
-        """One side with its name, "chosen" or "rejected"; both for ""."""
-        return tuple(one for one in self.sides if only in ("", one[0]))
+    def sides_of(self, name: str) -> tuple[tuple[str, PairSide], ...]:
+        """Return (name, side) of "chosen" or "rejected", or of both for ""."""
+        return tuple(side for side in self.sides if name in ("", side[0]))
 
 
-def side_of(turn: Turn, *, scene: ComparisonContext = NOWHERE) -> PairSide:
-    """A message as one side of a pair.
+def side_of(turn: Turn, *, comparison: ComparisonContext = NO_CONTEXT) -> PairSide:
+    """Return a message as one side of a pair.
 
-    >>> from composer_replication.core.trace import ToolCall
-    >>> side = side_of(Turn(role="assistant", author="a", blocks=(ToolCall("c", "Read", {"path": "b.py"}),)))
+    >>> call = ToolCall("c", "Read", {"path": "b.py"})
+    >>> side = side_of(Turn(role="assistant", author="a", blocks=(call,)))
     >>> side.text, side.words
     ('Read {"path":"b.py"}', '')
     """
@@ -105,7 +100,7 @@ def side_of(turn: Turn, *, scene: ComparisonContext = NOWHERE) -> PairSide:
     text = "\n".join([prose, *lines] if prose and lines else lines or [prose])
     return PairSide(
         turn=turn,
-        action=canonical_action(turn, scene),
+        action=canonical_action(turn, comparison),
         text=text,
         words="" if calls else prose,
         prose=prose,
@@ -116,20 +111,20 @@ def side_of(turn: Turn, *, scene: ComparisonContext = NOWHERE) -> PairSide:
 def session_pairs(
     session: Session, preferences: Iterable[Preference], *, held_out: bool = False
 ) -> Iterator[Pair]:
-    """The pairs of one session, in the order of their turns."""
+    """Yield the pairs of one session in the order of their turns."""
     ordered = sorted(preferences, key=lambda p: p.turn)
     states = state_hashes(session, {p.turn for p in ordered})
     tools = {tool.name: tool for tool in session.tools}
-    seen: dict[int, int] = {}
+    pairs_at_turn: dict[int, int] = {}
     for preference in ordered:
-        number = seen[preference.turn] = seen.get(preference.turn, 0) + 1
+        number = pairs_at_turn[preference.turn] = pairs_at_turn.get(preference.turn, 0) + 1
         context = session.context(preference.turn)
         rejected = preference.rejected_turn(session)
-        scene = _scene(session, context, (preference.chosen, rejected))
+        comparison = _comparison(session, context, (preference.chosen, rejected))
         yield Pair(
             id=f"{session.id}:{preference.turn}" + (f":{number}" if number > 1 else ""),
-            chosen=side_of(preference.chosen, scene=scene),
-            rejected=side_of(rejected, scene=scene),
+            chosen=side_of(preference.chosen, comparison=comparison),
+            rejected=side_of(rejected, comparison=comparison),
             state=states[preference.turn],
             tail=tail_of(context),
             preference=preference,
@@ -140,10 +135,10 @@ def session_pairs(
         )
 
 
-def _scene(
+def _comparison(
     session: Session, context: Sequence[Turn], messages: Iterable[Turn]
 ) -> ComparisonContext:
-    """Files are looked up only where somebody wants to change one: that reads the whole context."""
+    """Return the comparison context, with files only if a message changes one: they cost a pass."""
     offered = frozenset(tool.name for tool in session.tools)
     if not any(change_of(call) for message in messages for call in message.calls):
         return ComparisonContext(cwd=session.cwd, offered=offered)
@@ -155,7 +150,7 @@ def _scene(
 
 
 def tail_of(context: Sequence[Turn]) -> str:
-    """The last characters of what stood in view: words, calls and results, without ids."""
+    """Return the last characters of a context: text, calls and results, without ids."""
     parts: list[str] = []
     length = 0
     for turn in reversed(context):
@@ -173,32 +168,31 @@ def tail_of(context: Sequence[Turn]) -> str:
 
 
 def state_hashes(session: Session, turns: set[int]) -> dict[int, str]:
-    """The hash of what was in view at each of some turns; one pass over the session, however long
-    the contexts are."""
+    """Return the hash of the messages in view at each of `turns`, in one pass over the session."""
     digests = [_turn_digest(turn) for turn in session.turns]
-    found: dict[int, str] = {}
+    hashes: dict[int, str] = {}
     for segment in session.segments:
         wanted = [turn for turn in turns if segment.start <= turn < segment.end]
         if not wanted:
             continue
-        running = hashlib.sha256("\0".join(segment.cleared).encode("utf-8", "surrogatepass"))
-        for a, b in segment.context:
-            for number in range(a, b):
-                running.update(digests[number])
+        digest = hashlib.sha256("\0".join(segment.cleared).encode("utf-8", "surrogatepass"))
+        for start, end in segment.context:
+            for number in range(start, end):
+                digest.update(digests[number])
         for number in range(segment.start, max(wanted) + 1):
             if number in turns:
-                found[number] = running.hexdigest()[:32]
-            running.update(digests[number])
-    return found
+                hashes[number] = digest.hexdigest()[:32]
+            digest.update(digests[number])
+    return hashes
 
 
 def messages_hash(messages: Sequence[object]) -> str:
-    """The hash of a state that is given as chat messages."""
+    """Return the hash of a state given as chat messages."""
     return hashlib.sha256(dumps(messages).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _turn_digest(turn: Turn) -> bytes:
-    """A message without what differs between copies: ids of calls, who the log says wrote it."""
+    """Return the hash of a message without call ids and author, which differ between copies."""
     order = {call.id: str(number) for number, call in enumerate(turn.calls)}
     row = turn_to_json(turn)
     blocks = [[b[0], order.get(b[1], ""), *b[2:]] if b[0] in "cr" else b for b in row["blocks"]]

@@ -1,13 +1,12 @@
-"""Pairs on disk in both shapes, flat and as chat messages, with everything that is known about
-them; and back without a loss.
+"""Pairs on disk, flat and as chat messages, with their provenance, and back without loss.
 
     row = row_of(pair)
-    row["prompt"], row["chosen"], row["rejected"]                                     # plain text, for who trains on text
-    row["prompt_messages"], row["chosen_messages"], row["rejected_messages"]          # for who applies a chat template
-    pair_of(row) == pair                                                              # the messages in view as a chat: without thinking
+    row["prompt"], row["chosen"], row["rejected"]          # plain text, for trainers of text
+    row["prompt_messages"], row["chosen_messages"], row["rejected_messages"]  # for chat templates
+    pair_of(row) == pair                                   # if the context has no thinking
 
-The prompt stands in every row, so a file of them is many times as large as its sessions: `curate`
-writes it only when asked to.
+The prompt is in every row, so a file of them is many times as large as its sessions: `curate`
+writes it only if asked to.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SCHEMA = 1
 
 
 def row_of(pair: Pair) -> dict[str, Any]:
-    """One pair as a JSON object, self-contained."""
+    """Return one pair as a self-contained JSON object."""
     messages = [message for turn in pair.context for message in to_chat(turn)]
     return {
         "schema": SCHEMA,
@@ -57,8 +56,7 @@ def row_of(pair: Pair) -> dict[str, Any]:
 
 
 def pair_of(row: Mapping[str, Any], *, where: str = "") -> Pair:
-    """The inverse of `row_of`; raises DataError where the row is damaged, or where its shapes do
-    not say the same."""
+    """Invert `row_of`; raises DataError if the row is damaged or its two shapes differ."""
     try:
         if row["schema"] != SCHEMA:
             raise DataError(
@@ -66,23 +64,24 @@ def pair_of(row: Mapping[str, Any], *, where: str = "") -> Pair:
                 where=where,
                 fix="curate again",
             )
-        about = row["provenance"]
-        preference = preference_from_json(about["preference"], where=where)
+        provenance = row["provenance"]
+        preference = preference_from_json(provenance["preference"], where=where)
         chosen, rejected = (
-            MessageAction(tuple((name, text) for name, text in parts)) for parts in about["actions"]
+            MessageAction(tuple((name, text) for name, text in parts))
+            for parts in provenance["actions"]
         )
         tools = [tool_from_chat(tool) for tool in row["tools"]]
         pair = Pair(
             id=row["id"],
             chosen=_side(preference.chosen, chosen),
-            rejected=_side(turn_from_json(about["rejected_turn"]), rejected),
-            state=about["state"],
-            tail=about["tail"],
+            rejected=_side(turn_from_json(provenance["rejected_turn"]), rejected),
+            state=provenance["state"],
+            tail=provenance["tail"],
             preference=preference,
             tools={tool.name: tool for tool in tools},
             context=tuple(from_chat(message) for message in row["prompt_messages"]),
-            repository=about["repository"],
-            held_out=about["held_out"],
+            repository=provenance["repository"],
+            held_out=provenance["held_out"],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, DataError):
@@ -103,7 +102,7 @@ def _side(turn: Turn, action: MessageAction) -> PairSide:
 
 
 def flat_prompt(context: Sequence[Turn]) -> str:
-    """The messages in view as plain text, a role above each."""
+    """Return the messages in view as plain text, with the role above each."""
     parts = [f"<{m['role']}>\n{_flat(turn, m)}" for turn in context for m in to_chat(turn)]
     return "\n\n".join([*parts, "<assistant>\n"])
 
@@ -113,11 +112,11 @@ def _flat(turn: Turn, message: Mapping[str, Any]) -> str:
 
 
 def read_rows(path: Path) -> Iterator[Pair]:
-    """The pairs of a file of rows, one at a time."""
+    """Yield the pairs of a file of rows."""
     for number, row in read_lines(path):
         yield pair_of(row, where=f"{path}:{number}")
 
 
 def export_rows(pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
-    """The rows of some pairs, one at a time."""
+    """Yield the rows of some pairs."""
     return map(row_of, pairs)

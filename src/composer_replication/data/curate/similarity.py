@@ -1,7 +1,6 @@
-"""How alike two messages are, by their words; an embedding may judge in place of them: "minilm"
-(meaning.py), or one of your own.
+"""The similarity of two messages by their words, or by an embedding.
 
-likeness("Let me read a.py", "Let me read b.py")       -> 0.67
+The embedding is "minilm" (meaning.py) or one of the user's own.
 """
 
 from __future__ import annotations
@@ -12,32 +11,39 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from composer_replication.core.errors import ConfigError
-from composer_replication.data.curate.meaning import minilm
+from composer_replication.data.curate.meaning import load_minilm
 from composer_replication.data.sites.by_path import load_function
 
 Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
-"""Texts to vectors of one length."""
+"""Maps texts to vectors of one length."""
 Likeness = Callable[[str, str], float]
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
-def likeness(one: str, other: str) -> float:
-    """The share of words and signs that two texts have in common, with repetitions, 0 to 1; two
-    empty texts are alike."""
-    counts, others = Counter(_TOKEN.findall(one.lower())), Counter(_TOKEN.findall(other.lower()))
+def likeness(first: str, second: str) -> float:
+    """Return the share of common words and signs of two texts, with repetitions, 0 to 1.
+
+    Two empty texts have 1.
+
+    >>> likeness("Let me read a.py", "Let me read b.py")
+    0.7142857142857143
+    """
+    counts, others = Counter(_TOKEN.findall(first.lower())), Counter(_TOKEN.findall(second.lower()))
     either = sum((counts | others).values())
     return sum((counts & others).values()) / either if either else 1.0
 
 
 def likeness_by(path: str, *, setting: str) -> Likeness:
-    """The lexical one for "", else the cosine of the vectors that "minilm" or
-    "package.module:function" gives for a list of texts."""
+    """Return `likeness` for "", else the cosine similarity of an embedding.
+
+    The embedding is "minilm" or "package.module:function", a function from texts to vectors.
+    """
     if not path:
         return likeness
-    embed: Embed = minilm() if path == "minilm" else load_function(path, setting=setting)
+    embed: Embed = load_minilm() if path == "minilm" else load_function(path, setting=setting)
 
-    def cosine(one: str, other: str) -> float:
-        vectors = embed([one, other])
+    def cosine(first: str, second: str) -> float:
+        vectors = embed([first, second])
         if len(vectors) != 2 or len(vectors[0]) != len(vectors[1]):
             raise ConfigError(
                 f"{path} gives no two vectors of one length",

@@ -1,8 +1,7 @@
-"""Checks that need no numbers: is there an action at all, could the tool take it, does it differ,
-is the state a chat?
+"""Checks of structure: is there an action, could the tool take it, is the state a chat?
 
-Each is given a pair and says what is wrong, "" where nothing is. Only the chosen message has to be
-a call that could be carried out: the rejected one may be rejected for exactly that.
+Each returns what is wrong with a pair, "" if nothing is. Only the chosen message must be a call
+that could be executed: the rejected one may have been rejected for exactly that.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ SideCheck = Callable[[PairSide, Mapping[str, ToolSpec]], str]
 
 
 def no_action(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
-    """A message that says and calls nothing, or of which thinking is all that there is."""
+    """Object to a message without text and calls; thinking alone is no action."""
     return "" if side.calls or side.prose.strip() else "says nothing and calls nothing"
 
 
 def not_offered(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
-    """A call of a tool that nobody offered; where no tools are known nothing is said."""
+    """Object to a call of a tool that is not on offer, if the tools are known."""
     return (
         next(
             (f"there is no tool {call.name!r}" for call in side.calls if call.name not in tools), ""
@@ -33,7 +32,7 @@ def not_offered(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
 
 
 def misfitting(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
-    """A call whose arguments are no JSON object, or do not fit the schema of the tool."""
+    """Object to arguments that are not a JSON object, or do not fit the tool's schema."""
     for call in side.calls:
         if not isinstance(call.arguments, Mapping):
             return f"{call.name}: the arguments are no JSON object"
@@ -48,42 +47,41 @@ def misfitting(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
 
 
 def doubled_ids(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
-    """Two calls of one id, or one without: no result could name them."""
+    """Object to calls without an id, or with the same one: no result could refer to them."""
     ids = [call.id for call in side.calls]
     return "" if all(ids) and len(set(ids)) == len(ids) else "calls without an id of their own"
 
 
 def same_action(pair: Pair) -> str:
-    """Both messages do the same, whatever they say beside it."""
+    """Object to two messages with the same action, whatever their text beside it."""
     return "both do the same" if pair.chosen.action == pair.rejected.action else ""
 
 
 def no_chat(pair: Pair) -> str:
-    """A state that no chat template takes: no request in it, results without calls, or open calls
-    before an answer."""
+    """Object to a state that is not a chat; see `chat_problem`."""
     return chat_problem(pair.context) if pair.context else ""
 
 
 def chat_problem(context: Sequence[Turn]) -> str:
-    """What is wrong with messages as the beginning of a chat.
+    """Return why messages do not begin a chat: no request, or unmatched calls and results.
 
     >>> chat_problem(())
     'nobody asked for anything'
     """
     if not any(turn.role == "user" for turn in context):
         return "nobody asked for anything"
-    waiting: set[str] = set()
-    made: set[str] = set()
+    open_calls: set[str] = set()
+    call_ids: set[str] = set()
     for turn in context:
         for result in turn.results if turn.role != "assistant" else ():
-            if result.call_id not in made:
+            if result.call_id not in call_ids:
                 return "a result without its call"
-            waiting.discard(result.call_id)
+            open_calls.discard(result.call_id)
         if turn.role != "assistant":
             continue
-        if waiting:
+        if open_calls:
             return "a message before the results of the calls above it"
         ids = [call.id for call in turn.calls]
-        waiting.update(ids)
-        made.update(ids)
-    return "calls that were not answered yet" if waiting else ""
+        open_calls.update(ids)
+        call_ids.update(ids)
+    return "calls that were not answered yet" if open_calls else ""

@@ -1,10 +1,11 @@
-"""The part of YAML that recipes are written in: nested mappings and lists, also in brackets and
-braces, plain and quoted scalars, comments.
+"""The subset of YAML for recipes: nested mappings and lists, plain and quoted scalars, comments.
 
-    read_yaml("process:\\n  - text_length_filter: {min_len: 1}\\n")   -> {"process": [{"text_length_filter": {"min_len": 1}}]}
+    read_yaml("process:\\n  - text_length_filter: {min_len: 1}\\n")
+    # {"process": [{"text_length_filter": {"min_len": 1}}]}
 
-Everything else (anchors, tags, block scalars, several documents) is refused by line: a recipe that
-is read in part is another recipe.
+Lists and mappings may also be in brackets and braces. Everything else (anchors, tags, block
+scalars, several documents) is refused with its line: a recipe that is read in part is another
+recipe.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from composer_replication.core.errors import ConfigError
 
 _KEY = re.compile(r"(?P<key>[A-Za-z_][\w.-]*|\"[^\"]*\"|'[^']*')\s*:(?:\s+(?P<rest>.*))?$")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$")
-_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_PLAIN_VALUES: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _AMBIGUOUS = frozenset(("yes", "no", "on", "off", "y", "n"))
 _REFUSED = tuple("&*!|>%@`")
 _CLOSES = {"[": "]", "{": "}"}
@@ -31,8 +32,7 @@ class _Line:
 
 
 def read_yaml(text: str, *, where: str = "recipe") -> Any:
-    """The value that a text of that part of YAML says; raises ConfigError with the line where it
-    says more.
+    """Parse the YAML subset; raises ConfigError with the line of anything else.
 
     >>> read_yaml("a: [1, 'b']  # two\\nc:\\n  - d: 0.5\\n    e: true\\n")
     {'a': [1, 'b'], 'c': [{'d': 0.5, 'e': True}]}
@@ -44,9 +44,9 @@ def read_yaml(text: str, *, where: str = "recipe") -> Any:
     ]
     if not lines:
         return None
-    value, rest = _block(lines, lines[0].indent, where)
-    if rest:
-        raise _refuse("this line is indented as none above it", rest[0], where)
+    value, unread = _block(lines, lines[0].indent, where)
+    if unread:
+        raise _error("this line is indented as none above it", unread[0], where)
     return value
 
 
@@ -57,19 +57,19 @@ def _line(number: int, raw: str, where: str) -> _Line | None:
         return None
     line = _Line(number, len(text) - len(bare), bare)
     if "\t" in raw[: len(raw) - len(raw.lstrip())] or bare.startswith(("---", "...")):
-        raise _refuse("tabs and several documents are not read", line, where)
+        raise _error("tabs and several documents are not read", line, where)
     return line
 
 
 def _without_comment(text: str) -> str:
     quote = ""
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         if quote:
             quote = "" if letter == quote else quote
         elif letter in "\"'":
             quote = letter
-        elif letter == "#" and (place == 0 or text[place - 1] in " \t"):
-            return text[:place]
+        elif letter == "#" and (position == 0 or text[position - 1] in " \t"):
+            return text[:position]
     return text
 
 
@@ -80,7 +80,7 @@ def _block(lines: list[_Line], indent: int, where: str) -> tuple[Any, list[_Line
 
 
 def _list(lines: list[_Line], indent: int, where: str) -> tuple[list[Any], list[_Line]]:
-    found: list[Any] = []
+    items: list[Any] = []
     while (
         lines
         and lines[0].indent == indent
@@ -95,30 +95,30 @@ def _list(lines: list[_Line], indent: int, where: str) -> tuple[list[Any], list[
             value, lines = _block([_Line(first.number, inner, bare), *lines], inner, where)
         else:
             value = _scalar(bare, first, where)
-        found.append(value)
-    return found, lines
+        items.append(value)
+    return items, lines
 
 
 def _mapping(lines: list[_Line], indent: int, where: str) -> tuple[dict[str, Any], list[_Line]]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     while lines and lines[0].indent == indent:
         line, lines = lines[0], lines[1:]
         match = _KEY.match(line.text)
         if match is None:
-            raise _refuse('this is not "key: value"', line, where)
+            raise _error('this is not "key: value"', line, where)
         key = match["key"].strip("\"'")
-        if key in found:
-            raise _refuse(f"the key {key!r} stands here for the second time", line, where)
+        if key in values:
+            raise _error(f"the key {key!r} stands here for the second time", line, where)
         rest = (match["rest"] or "").strip()
         if rest:
-            found[key] = _scalar(rest, line, where)
+            values[key] = _scalar(rest, line, where)
         elif lines and lines[0].indent == indent and lines[0].text.startswith("-"):
-            found[key], lines = _list(lines, indent, where)
+            values[key], lines = _list(lines, indent, where)
         else:
-            found[key], lines = _nested(lines, indent, where)
+            values[key], lines = _nested(lines, indent, where)
     if lines and lines[0].indent > indent:
-        raise _refuse("this line is indented deeper than what it belongs to", lines[0], where)
-    return found, lines
+        raise _error("this line is indented deeper than what it belongs to", lines[0], where)
+    return values, lines
 
 
 def _nested(lines: list[_Line], indent: int, where: str) -> tuple[Any, list[_Line]]:
@@ -146,55 +146,54 @@ def _scalar(text: str, line: _Line, where: str) -> Any:
         or text.endswith(":")
         or text.lower() in _AMBIGUOUS
     ):
-        raise _refuse(f"{text!r} is more of YAML than recipes are read with", line, where)
+        raise _error(f"{text!r} is more of YAML than recipes are read with", line, where)
     if _NUMBER.match(text):
         return float(text) if any(c in text for c in ".eE") else int(text)
-    return _WORDS.get(text.lower(), text)
+    return _PLAIN_VALUES.get(text.lower(), text)
 
 
 def _flow(text: str, line: _Line, where: str) -> Any:
-    """A list in brackets or a mapping in braces, of scalars or of such again."""
-    parts = _parts(text[1:-1], line, where)
+    """Parse a list in brackets or a mapping in braces, which may be nested."""
+    items = _split_items(text[1:-1], line, where)
     if text[0] == "[":
-        return [_scalar(part, line, where) for part in parts]
-    found: dict[str, Any] = {}
-    for part in parts:
-        match = _KEY.match(part)
-        if match is None or (key := match["key"].strip("\"'")) in found:
-            raise _refuse(
-                f'{part!r} is not "key: value", or its key stands there already', line, where
+        return [_scalar(item, line, where) for item in items]
+    values: dict[str, Any] = {}
+    for item in items:
+        match = _KEY.match(item)
+        if match is None or (key := match["key"].strip("\"'")) in values:
+            raise _error(
+                f'{item!r} is not "key: value", or its key stands there already', line, where
             )
-        found[key] = _scalar((match["rest"] or "").strip() or "null", line, where)
-    return found
+        values[key] = _scalar((match["rest"] or "").strip() or "null", line, where)
+    return values
 
 
-def _parts(text: str, line: _Line, where: str) -> list[str]:
-    """What stands between the commas of a list or mapping; commas in quotes and inner brackets
-    belong to their part."""
-    parts, depth, quote, start = list[str](), 0, "", 0
-    for place, letter in enumerate(text):
+def _split_items(text: str, line: _Line, where: str) -> list[str]:
+    """Split a list or mapping at its commas, except those in quotes and inner brackets."""
+    items, depth, quote, start = list[str](), 0, "", 0
+    for position, letter in enumerate(text):
         if quote:
             quote = "" if letter == quote else quote
-        elif letter in "\"'" and text[start:place].rstrip()[-1:] in ("", ":", ",", "[", "{"):
+        elif letter in "\"'" and text[start:position].rstrip()[-1:] in ("", ":", ",", "[", "{"):
             quote = letter  # elsewhere it is an apostrophe
         elif letter in "[{":
             depth += 1
         elif letter in "]}":
             depth -= 1
         elif letter == "," and not depth:
-            parts.append(text[start:place].strip())
-            start = place + 1
+            items.append(text[start:position].strip())
+            start = position + 1
         if depth < 0:
             break
     if depth or quote:
-        raise _refuse(f"{text!r} does not close what it opens", line, where)
+        raise _error(f"{text!r} does not close what it opens", line, where)
     last = text[start:].strip()
-    if "" in parts:
-        raise _refuse(f"there is nothing between two commas of {text!r}", line, where)
-    return [*parts, *([last] if last else [])]
+    if "" in items:
+        raise _error(f"there is nothing between two commas of {text!r}", line, where)
+    return [*items, *([last] if last else [])]
 
 
-def _refuse(what: str, line: _Line, where: str) -> ConfigError:
+def _error(what: str, line: _Line, where: str) -> ConfigError:
     return ConfigError(
         what,
         where=f"{where}:{line.number}",

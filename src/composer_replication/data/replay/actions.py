@@ -1,14 +1,14 @@
-"""What a message does, in one spelling, and how like another message's action that is.
+"""The action of a message in canonical form, and how similar two actions are.
 
-    canonical_action(turn, scene)         # the action itself: equal exactly where the same would be done
-    aims(turn, scene)              # which tool on which target: ("edit", "a.py")
-    intents(turn)                  # what for: {"read"}, {"run_test"}
+    canonical_action(turn, comparison)    # the action itself: equal if and only if both do the same
+    tool_targets(turn, comparison)        # which tool on which target: ("edit", "a.py")
+    intents(turn)                         # the purpose: {"read"}, {"run_test"}
 
-The three are the tiers of agreement, from strict to loose; a judge is the fourth (agree.py).
-Parallel calls are compared as sets. An edit counts by what the file would read afterwards where the
-context shows the file, so an edit of one line, an edit of the whole function and a new file with
-the same text are one action. Nothing is repaired: a name that is not on offer stays the name that
-was said.
+These are three of the tiers of agreement, from strict to loose; a judge is the fourth (agree.py).
+Parallel calls are compared as sets. If the context shows the file, an edit is compared by the
+file's text after it: an edit of one line, an edit of the whole function and a new file with the
+same text are then one action. Nothing is repaired: a tool name that is not on offer stays as it was
+written.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from composer_replication.data.replay.viewed_files import (
 )
 from composer_replication.data.sites.shell import parse, shell_command
 
-SAY = ""
-"""Stands for the name of a tool where a message makes no call."""
+NO_TOOL = ""
+"""The tool name of a message that makes no call."""
 Intent = str
 """read, search, list, edit, run_test, run, ask, finish, delegate, plan or other."""
 
@@ -40,9 +40,9 @@ _INTENT_OF: Mapping[str, Intent] = {
     "web": "search",
     **{kind: kind for kind in ("read", "edit", "search", "list", "ask", "plan", "delegate")},
 }
-_ONE_TOOL = frozenset(("shell",))
-"""Kinds whose tools do the same under every name; a reader of another name may read otherwise
-(pages, line numbers)."""
+_INTERCHANGEABLE_KINDS = frozenset(("shell",))
+"""Kinds whose tools are the same under every name. Reading tools are not: another one may show
+pages or line numbers."""
 _COSMETIC = frozenset(("description", "timeout", "timeout_ms", "explanation"))
 _TEST_PROGRAMS = frozenset(
     (
@@ -68,9 +68,9 @@ _QUOTED_OR_BLANK = re.compile(r"('[^']*'|\"(?:\\.|[^\"\\])*\")|[ \t]+")
 
 @dataclass(frozen=True, slots=True)
 class MessageAction:
-    """What a message does: its calls as a sorted set, or its words where it makes none.
+    """What a message does: its calls as a sorted set, or its text if it makes none.
 
-    Example: MessageAction((("read_file", '{"path":"a.py"}'),)), MessageAction((("", "Done."),))
+    Examples: MessageAction((("read_file", '{"path":"a.py"}'),)), MessageAction((("", "Done."),))
     """
 
     parts: tuple[tuple[str, str], ...]
@@ -78,11 +78,9 @@ class MessageAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonContext:
-    """What a comparison may know of the place where a message stands: the folder, the tools on
-    offer, the files that are in view.
+    """What a comparison knows about a turn: working folder, tools on offer, files in view.
 
-    Example: ComparisonContext(cwd="/repo", offered=frozenset({"Read", "Bash"}), files={"a.py": "x =
-    1\\n"})
+    Example: ComparisonContext(cwd="/repo", offered=frozenset({"Read"}), files={"a.py": "x = 1\\n"})
     """
 
     cwd: str = ""
@@ -90,12 +88,11 @@ class ComparisonContext:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-NOWHERE = ComparisonContext()
+NO_CONTEXT = ComparisonContext()
 
 
 def comparison_context(session: Session, turn: int) -> ComparisonContext:
-    """The scene of one turn: its session's folder and tools, and the files as its context shows
-    them."""
+    """Return a turn's comparison context: its session's folder and tools, and the files in view."""
     files = files_in_view(
         session.context(turn), relative=lambda path: relative_path(path, cwd=session.cwd)
     )
@@ -104,160 +101,168 @@ def comparison_context(session: Session, turn: int) -> ComparisonContext:
     )
 
 
-def canonical_action(turn: Turn, scene: ComparisonContext = NOWHERE) -> MessageAction:
-    """What a message does, so that equal actions are equal: order of calls and of arguments, spaces
-    and words beside calls do not count.
+def canonical_action(turn: Turn, comparison: ComparisonContext = NO_CONTEXT) -> MessageAction:
+    """Return the action of a message, so that two messages that do the same compare equal.
+
+    The order of calls and of arguments, blanks, and text beside calls do not count.
 
     >>> from composer_replication.core.trace import Text
-    >>> one = Turn(role="assistant", author="a", blocks=(Text("I look."), ToolCall("c1", "edit", {"old": "1", "new": "2"})))
-    >>> two = Turn(role="assistant", author="b", blocks=(ToolCall("x", "edit", {"new": "2", "old": "1"}),))
-    >>> canonical_action(one) == canonical_action(two)
+    >>> call = ToolCall("c", "edit", {"old": "1", "new": "2"})
+    >>> first = Turn(role="assistant", author="a", blocks=(Text("I look."), call))
+    >>> call = ToolCall("x", "edit", {"new": "2", "old": "1"})
+    >>> second = Turn(role="assistant", author="b", blocks=(call,))
+    >>> canonical_action(first) == canonical_action(second)
     True
     """
     if not turn.calls:
         words = " ".join(turn.text.split())
-        return MessageAction(((SAY, words),) if words else ())
+        return MessageAction(((NO_TOOL, words),) if words else ())
     parts: set[tuple[str, str]] = set()
-    after: dict[str, str] = {}
+    text_after: dict[str, str] = {}
     for call in turn.calls:
-        path = changed_path(call, scene)
+        path = changed_path(call, comparison)
         text = (
-            apply_change(after.get(path, scene.files[path]), change_of(call))
-            if path in scene.files
+            apply_change(text_after.get(path, comparison.files[path]), change_of(call))
+            if path in comparison.files
             else None
         )
-        if text is not None and _is_on_offer(call, scene):
-            after[path] = text
+        if text is not None and _is_on_offer(call, comparison):
+            text_after[path] = text
         else:
-            parts.add(_spelt(call, scene))
+            parts.add(_canonical_call(call, comparison))
     parts |= {
-        (_label("edit"), _dumps([path, *resulting_change(scene.files[path], text)]))
-        for path, text in after.items()
+        (_kind_label("edit"), _dumps([path, *resulting_change(comparison.files[path], text)]))
+        for path, text in text_after.items()
     }
     return MessageAction(tuple(sorted(parts)))
 
 
-def aims(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[tuple[str, str]]:
-    """Which kind of tool each call takes to which target: a file, or a program with its operands;
-    words alone aim at nothing.
+def tool_targets(
+    turn: Turn, comparison: ComparisonContext = NO_CONTEXT
+) -> frozenset[tuple[str, str]]:
+    """Return (kind of tool, target) per call; a target is a file, or a program and its operands.
 
-    >>> sorted(aims(Turn(role="assistant", author="a", blocks=(ToolCall("c", "Bash", {"command": "pytest -x tests/a.py"}),))))
+    >>> call = ToolCall("c", "Bash", {"command": "pytest -x tests/a.py"})
+    >>> sorted(tool_targets(Turn(role="assistant", author="a", blocks=(call,))))
     [(':shell:', 'pytest tests/a.py')]
     """
     if not turn.calls:
-        return frozenset({(SAY, "")}) if turn.text.strip() else frozenset()
-    return frozenset(_aim(call, scene) for call in turn.calls)
+        return frozenset({(NO_TOOL, "")}) if turn.text.strip() else frozenset()
+    return frozenset(_call_target(call, comparison) for call in turn.calls)
 
 
-def intents(turn: Turn, scene: ComparisonContext = NOWHERE) -> frozenset[Intent]:
-    """What a message is for, one word per call; without calls: "ask" where it ends with a question,
-    else "finish".
+def intents(turn: Turn, comparison: ComparisonContext = NO_CONTEXT) -> frozenset[Intent]:
+    """Return the purpose of each call; without calls "ask" if the text ends with "?", or "finish".
 
-    >>> sorted(intents(Turn(role="assistant", author="a", blocks=(ToolCall("c", "Bash", {"command": "cd x && grep -n foo a.py"}),))))
+    >>> call = ToolCall("c", "Bash", {"command": "cd x && grep -n foo a.py"})
+    >>> sorted(intents(Turn(role="assistant", author="a", blocks=(call,))))
     ['search']
     """
     if not turn.calls:
         words = turn.text.strip()
         return frozenset({"ask" if words.endswith("?") else "finish"}) if words else frozenset()
-    return frozenset(_intent(call, scene) for call in turn.calls)
+    return frozenset(_intent(call, comparison) for call in turn.calls)
 
 
 def relative_path(path: str, *, cwd: str) -> str:
-    """A path as seen from the session's folder: relative_path("/repo/./a.py", cwd="/repo") ->
-    "a.py"."""
+    """Return a path relative to the session's folder, if it lies inside.
+
+    >>> relative_path("/repo/./a.py", cwd="/repo")
+    'a.py'
+    """
     path = path.replace("/./", "/").removeprefix("./")
     return (
         path[len(cwd.rstrip("/")) + 1 :] if cwd and path.startswith(cwd.rstrip("/") + "/") else path
     )
 
 
-def changed_path(call: ToolCall, scene: ComparisonContext) -> str:
-    """The file that a call would change, as seen from the session's folder; "" where it changes
-    none that can be told."""
-    return _path(call.arguments, scene) if change_of(call) else ""
+def changed_path(call: ToolCall, comparison: ComparisonContext) -> str:
+    """Return the file that a call would change, relative to the session's folder; "" if unknown."""
+    return _target_path(call.arguments, comparison) if change_of(call) else ""
 
 
-def _label(kind: str) -> str:
-    """How a kind of tool is written where the name of a tool stands, so that no tool can be called
-    that."""
+def _kind_label(kind: str) -> str:
+    """Return a kind of tool in a form that no tool name has."""
     return f":{kind}:"
 
 
-def _is_on_offer(call: ToolCall, scene: ComparisonContext) -> bool:
-    return not scene.offered or call.name in scene.offered
+def _is_on_offer(call: ToolCall, comparison: ComparisonContext) -> bool:
+    return not comparison.offered or call.name in comparison.offered
 
 
-def _spelt(call: ToolCall, scene: ComparisonContext) -> tuple[str, str]:
-    """One call in one spelling: shells under one name where on offer, paths from the folder, a
-    command without what does not matter."""
-    kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
-    name = _label(kind) if kind in _ONE_TOOL else call.name
+def _canonical_call(call: ToolCall, comparison: ComparisonContext) -> tuple[str, str]:
+    """Return a call in canonical form: one name for all shells, relative paths, bare command."""
+    kind = kind_of(call.name) if _is_on_offer(call, comparison) else ""
+    name = _kind_label(kind) if kind in _INTERCHANGEABLE_KINDS else call.name
     command = shell_command(call.name, call.arguments) if kind == "shell" else None
     if command is not None:
-        rest = {
+        other_arguments = {
             k: v
             for k, v in call.arguments.items()
             if k not in _COSMETIC and k not in ("command", "cmd", "script")
         }
-        return name, _dumps({"command": _command(command, scene.cwd), **rest})
-    if not scene.cwd:
+        return name, _dumps(
+            {"command": _canonical_command(command, comparison.cwd), **other_arguments}
+        )
+    if not comparison.cwd:
         return name, _dumps(call.arguments)
     paths = {
-        k: relative_path(v, cwd=scene.cwd)
+        k: relative_path(v, cwd=comparison.cwd)
         for k, v in call.arguments.items()
         if k in PATHS and isinstance(v, str)
     }
     return name, _dumps({**call.arguments, **paths})
 
 
-def _command(text: str, cwd: str) -> str:
-    """A command line without the blanks between its words, and without going to the folder where it
-    is anyhow."""
-    text = text.strip()
-    if "<<" not in text:
-        text = _QUOTED_OR_BLANK.sub(lambda found: found[1] or " ", text)
+def _canonical_command(command: str, cwd: str) -> str:
+    """Return a command with single blanks, and without `cd` to the folder it runs in anyway."""
+    command = command.strip()
+    if "<<" not in command:
+        command = _QUOTED_OR_BLANK.sub(lambda match: match[1] or " ", command)
     if cwd:
         folder = cwd.rstrip("/")
         for quote in ("", '"', "'"):
-            text = text.removeprefix(f"cd {quote}{folder}{quote} && ")
-            text = text.replace(f"git -C {quote}{folder}{quote} ", "git ")
-        text = text.replace(f"{folder}/", "")
-    return text
+            command = command.removeprefix(f"cd {quote}{folder}{quote} && ")
+            command = command.replace(f"git -C {quote}{folder}{quote} ", "git ")
+        command = command.replace(f"{folder}/", "")
+    return command
 
 
-def _path(arguments: Mapping[str, Any], scene: ComparisonContext) -> str:
-    return relative_path(path_of(arguments), cwd=scene.cwd)
+def _target_path(arguments: Mapping[str, Any], comparison: ComparisonContext) -> str:
+    return relative_path(path_of(arguments), cwd=comparison.cwd)
 
 
-def _aim(call: ToolCall, scene: ComparisonContext) -> tuple[str, str]:
-    kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
+def _call_target(call: ToolCall, comparison: ComparisonContext) -> tuple[str, str]:
+    kind = kind_of(call.name) if _is_on_offer(call, comparison) else ""
     kind = "edit" if kind == "write" else kind
-    name = _label(kind) if kind else call.name
+    name = _kind_label(kind) if kind else call.name
     command = shell_command(call.name, call.arguments) if kind == "shell" else None
     if command is not None:
-        run = [s for s in parse(_command(command, scene.cwd)).simple if s.name != "cd"]
-        return name, " ; ".join(" ".join((s.name, *s.operands)) for s in run[:8])
-    path = _path(call.arguments, scene)
+        commands = [
+            s for s in parse(_canonical_command(command, comparison.cwd)).simple if s.name != "cd"
+        ]
+        return name, " ; ".join(" ".join((s.name, *s.operands)) for s in commands[:8])
+    path = _target_path(call.arguments, comparison)
     return name, path or _dumps({k: v for k, v in call.arguments.items() if k not in _COSMETIC})
 
 
-def _intent(call: ToolCall, scene: ComparisonContext) -> Intent:
-    kind = kind_of(call.name) if _is_on_offer(call, scene) else ""
+def _intent(call: ToolCall, comparison: ComparisonContext) -> Intent:
+    kind = kind_of(call.name) if _is_on_offer(call, comparison) else ""
     command = shell_command(call.name, call.arguments) if kind == "shell" else None
     if command is None:
         return _INTENT_OF.get(kind, "other")
-    found = {
-        _program(s.name, s.words)
+    purposes = {
+        _program_intent(s.name, s.words)
         for s in parse(command).simple
         if s.name not in ("cd", "echo", "export", "true")
     }
     return next(
-        (intent for intent in ("run_test", "run", "search", "read", "list") if intent in found),
+        (intent for intent in ("run_test", "run", "search", "read", "list") if intent in purposes),
         "run",
     )
 
 
-def _program(name: str, words: Iterable[str]) -> Intent:
+def _program_intent(name: str, words: Iterable[str]) -> Intent:
     words = tuple(words)
     if name in _TEST_PROGRAMS or (
         words and (words[0] in _TEST_WORDS or any(w in _TEST_PROGRAMS for w in words[:2]))

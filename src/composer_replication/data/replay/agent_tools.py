@@ -1,5 +1,4 @@
-"""What the tools of coding agents are called, and where their calls keep the file, the old text and
-the new one.
+"""The tools of coding agents: their names, and the arguments that hold the file and the edit.
 
 kind_of("str_replace")                 -> "edit"
 path_of({"file_path": "a.py"})         -> "a.py"
@@ -16,7 +15,7 @@ from composer_replication.data.sites.shell import SHELL_TOOLS
 from composer_replication.data.sites.shell_rules import word_set
 
 Change = tuple[tuple[str | None, str, bool], ...]
-"""Replacements in order: (old text, new text, everywhere); old None = the whole file."""
+"""Replacements in order: (old text, new text, replace all); old None = the whole file."""
 _NAMES: Mapping[str, frozenset[str]] = {
     "shell": frozenset(SHELL_TOOLS),
     "read": word_set("Read read read_file view_file open_file view cat NotebookRead"),
@@ -45,21 +44,19 @@ _TEXT = ("content", "text", "file_text")
 
 
 def kind_of(tool: str) -> str:
-    """What a tool is for, by its name: shell, read, write, edit, search, list, ask, plan, delegate,
-    test, web; "" where unknown."""
+    """Return the kind of a tool by its name, a key of _NAMES; "" if the name is unknown."""
     return _KIND_OF.get(tool, "")
 
 
 def path_of(arguments: Mapping[str, Any]) -> str:
-    """The file that a call names, as it was written; "" where it names none."""
+    """Return the path that a call names, as it was written; "" if it names none."""
     return next((arguments[key] for key in PATHS if isinstance(arguments.get(key), str)), "")
 
 
 def change_of(call: ToolCall) -> Change:
-    """The replacements that a call asks for; () where it changes no file, or not in a way that can
-    be told.
+    """Return the replacements that a call asks for; () if it changes no file, or in an unknown way.
 
-    >>> change_of(ToolCall("c", "Edit", {"file_path": "a.py", "old_string": "1", "new_string": "2"}))
+    >>> change_of(ToolCall("c", "Edit", {"path": "a.py", "old_string": "1", "new_string": "2"}))
     (('1', '2', False),)
     """
     arguments, kind = call.arguments, kind_of(call.name)
@@ -69,9 +66,11 @@ def change_of(call: ToolCall) -> Change:
     if kind != "edit":
         return ()
     edits = arguments.get("edits")
-    found = [_replacement(edit) for edit in (edits if isinstance(edits, list) else [arguments])]
-    known = tuple(one for one in found if one is not None)
-    return known if len(known) == len(found) else ()
+    replacements = [
+        _replacement(edit) for edit in (edits if isinstance(edits, list) else [arguments])
+    ]
+    known = tuple(one for one in replacements if one is not None)
+    return known if len(known) == len(replacements) else ()
 
 
 def _replacement(arguments: Any) -> tuple[str, str, bool] | None:

@@ -1,13 +1,12 @@
-"""Ask at every turn of a session what others would have done, and turn their agreement into
-preferences and anchors.
+"""Turn the answers to each turn of a session into preferences and anchors.
 
-    for asked in replay(sessions, ask, min_families=3):
-        asked.answers            # what each teacher would have done there
-        asked.result             # a Preference, an Anchor, or NoResult(reason="outvoted")
+    for replayed in replay(sessions, ask, min_families=3):
+        replayed.answers         # what each teacher would have done there
+        replayed.result          # a Preference, an Anchor, or NoResult(reason="outvoted")
 
-`ask(session, turn)` returns the answers to one turn; who is asked, and what that costs, is the
-caller's. Copied turns (they are asked about in the session they come from), messages without words
-or calls and those a human cut off are not asked about.
+`ask(session, turn)` returns the answers to one turn; the caller decides who is asked, and pays.
+Three kinds of messages are not asked about: copied ones (their original session is), those without
+text or calls, and those that a human interrupted.
 """
 
 from __future__ import annotations
@@ -18,18 +17,24 @@ from dataclasses import dataclass, replace
 from composer_replication.core.site import Anchor, Answer, Preference
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.replay.actions import canonical_action, comparison_context
-from composer_replication.data.replay.agree import Agreement, AnsweredTurn, Judge, Tier, weigh_place
-from composer_replication.data.replay.counter_evidence import GAP, spoken_against
+from composer_replication.data.replay.agree import (
+    Agreement,
+    AnsweredTurn,
+    Judge,
+    Tier,
+    weigh_answers,
+)
+from composer_replication.data.replay.counter_evidence import GAP, evidence_against
 from composer_replication.data.replay.model_families import family_of as maker_of
 
 Ask = Callable[[Session, int], tuple[Answer, ...] | None]
-"""The asker: what each teacher would do at turn `turn` of a session, given the context the student
-had; None = nobody was asked."""
+"""Returns what each teacher would do at a turn, given the student's context; None = nobody was
+asked."""
 Fails = Callable[[Session, int, Turn], bool]
-"""Whether a message would raise an error at a turn, where that can be tried."""
+"""Whether a message would raise an error at a turn, for environments that can try it."""
 Gap = Callable[[Session, int, Turn], float | None]
-"""How much further a message would lead than the student's own, where that can be measured; None
-where it cannot."""
+"""How much better a message does than the student's own (e.g. a difference of rewards); None if
+that cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +50,21 @@ class NoResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One turn of a model: the answers to it (none where it was not asked about), what they amount
-    to, and what was weighed."""
+class ReplayedTurn:
+    """One assistant turn: its answers (none if nobody was asked), its result, what was weighed."""
 
     session_id: str
     turn: int
     answers: tuple[Answer, ...]
     result: Preference | Anchor | NoResult
-    place: AnsweredTurn | None = None
+    answered: AnsweredTurn | None = None
 
     @property
     def outcome(self) -> str:
-        """In one word: pair, agreed, no_consensus, or the reason why none of them.
+        """The result in one word: pair, agreed, no_consensus, or the reason why it is none of them.
 
-        >>> Asked(session_id="s1", turn=3, answers=(), result=NoResult(session_id="s1", turn=3, reason="copied")).outcome
+        >>> result = NoResult(session_id="s1", turn=3, reason="copied")
+        >>> ReplayedTurn(session_id="s1", turn=3, answers=(), result=result).outcome
         'copied'
         """
         return "pair" if isinstance(self.result, Preference) else self.result.reason
@@ -75,16 +80,16 @@ def replay(
     gap: Gap = lambda session, turn, chosen: None,
     need_evidence: bool = False,
     tiers: Sequence[Tier] = ("exact",),
-    judge: Callable[[AnsweredTurn], Judge | None] = lambda place: None,
-) -> Iterator[Asked]:
-    """Every assistant turn of every session, in order, with its answers and what they amount to.
+    judge: Callable[[AnsweredTurn], Judge | None] = lambda answered: None,
+) -> Iterator[ReplayedTurn]:
+    """Yield every assistant turn of every session, in order, with its answers and their result.
 
-    `family_of` gives the family of a turn's author, whose answers do not count; "" = of none of the
-    teachers' families. With `need_evidence` agreement alone makes no pair: the student's message
-    has to have failed (evidence.py), or `gap` has to measure more than 0. `tiers` says how alike
-    answers have to be (agree.py), and `judge` who decides at a place (judging.py). `fails` tries a
-    message where there is an environment to try it in: teachers may share a mistake, and what
-    raises an error is preferred to nothing.
+    `family_of` gives the family of a turn's author, whose answers do not count; "" = none of the
+    teachers' families. With `need_evidence` agreement alone makes no pair: either the student's
+    message failed (counter_evidence.py), or `gap` measures more than 0. `tiers` sets how similar
+    answers have to be (agree.py); `judge` returns the judge of a turn (judging.py). `fails` tries
+    the chosen message in an environment, if there is one: teachers may share a mistake, and a
+    message that raises an error must not be preferred.
     """
     for session in sessions:
         errors = failed_turns(session)
@@ -92,45 +97,51 @@ def replay(
             if turn.role != "assistant":
                 continue
             if reason := why_not_asked(session, number):
-                yield Asked(
+                yield ReplayedTurn(
                     session_id=session.id,
                     turn=number,
                     answers=(),
-                    result=_no(session, number, reason),
+                    result=_no_result(session, number, reason),
                 )
                 continue
             if (answers := ask(session, number)) is None:
-                yield Asked(
+                yield ReplayedTurn(
                     session_id=session.id,
                     turn=number,
                     answers=(),
-                    result=_no(session, number, "not_asked"),
+                    result=_no_result(session, number, "not_asked"),
                 )
                 continue
-            place = place_of(session, number, answers, family_of=family_of, errors=errors)
-            verdict = weigh_place(place, min_families=min_families, tiers=tiers, judge=judge(place))
-            result = _result(session, number, verdict)
+            answered = answered_turn(session, number, answers, family_of=family_of, errors=errors)
+            verdict = weigh_answers(
+                answered, min_families=min_families, tiers=tiers, judge=judge(answered)
+            )
+            result = _result_of(session, number, verdict)
             if isinstance(result, Preference):
                 if fails(session, number, result.chosen):
-                    result = _no(session, number, "chosen_fails")
+                    result = _no_result(session, number, "chosen_fails")
                 elif (
-                    not place.evidence
-                    and (further := gap(session, number, result.chosen)) is not None
-                    and further > 0
+                    not answered.evidence
+                    and (measured_gap := gap(session, number, result.chosen)) is not None
+                    and measured_gap > 0
                 ):
-                    verdict = replace(verdict, evidence=(f"{GAP}:{further:g}",))
-                    place, result = (
-                        replace(place, evidence=verdict.evidence),
-                        _result(session, number, verdict),
+                    verdict = replace(verdict, evidence=(f"{GAP}:{measured_gap:g}",))
+                    answered, result = (
+                        replace(answered, evidence=verdict.evidence),
+                        _result_of(session, number, verdict),
                     )
-                elif not place.evidence and need_evidence:
-                    result = _no(session, number, "no_evidence")
-            yield Asked(
-                session_id=session.id, turn=number, answers=answers, result=result, place=place
+                elif not answered.evidence and need_evidence:
+                    result = _no_result(session, number, "no_evidence")
+            yield ReplayedTurn(
+                session_id=session.id,
+                turn=number,
+                answers=answers,
+                result=result,
+                answered=answered,
             )
 
 
-def place_of(
+def answered_turn(
     session: Session,
     turn: int,
     answers: Iterable[Answer],
@@ -138,23 +149,25 @@ def place_of(
     family_of: Callable[[str | None], str] = maker_of,
     errors: frozenset[int] | None = None,
 ) -> AnsweredTurn:
-    """A turn with its answers and with all that is weighed beside them; `errors` are the session's
-    failed turns, where they are known."""
+    """Return a turn with its answers and everything weighed beside them.
+
+    `errors` are the session's failed turns, if the caller has counted them already.
+    """
     return AnsweredTurn(
         session_id=session.id,
         turn=turn,
-        own=session.turns[turn],
+        student_turn=session.turns[turn],
         answers=tuple(answers),
-        scene=comparison_context(session, turn),
-        own_family=family_of(session.turns[turn].author),
+        comparison=comparison_context(session, turn),
+        student_family=family_of(session.turns[turn].author),
         after_error=follows_error(session, turn),
         erred=turn in (failed_turns(session) if errors is None else errors),
-        evidence=spoken_against(session, turn),
+        evidence=evidence_against(session, turn),
     )
 
 
 def failed_turns(session: Session) -> frozenset[int]:
-    """The messages of which a call raised an error, found by call id."""
+    """Return the turns of which a call raised an error, found by call id."""
     return frozenset(
         ref.turn
         for ref in session.calls().values()
@@ -163,19 +176,17 @@ def failed_turns(session: Session) -> frozenset[int]:
 
 
 def follows_error(session: Session, turn: int) -> bool:
-    """Whether an error result stands between a message and the model's message before it, in the
-    context that the model had."""
-    for seen in reversed(session.context(turn)):
-        if seen.role == "assistant":
+    """Return whether an error result precedes a message, after the model's previous one."""
+    for turn_in_view in reversed(session.context(turn)):
+        if turn_in_view.role == "assistant":
             return False
-        if any(result.is_error for result in seen.results):
+        if any(result.is_error for result in turn_in_view.results):
             return True
     return False
 
 
 def why_not_asked(session: Session, number: int) -> str:
-    """Why nobody is asked about a message: copied, no_text_or_call or interrupted; "" where it can
-    be asked about."""
+    """Return why a turn is not asked about: copied, no_text_or_call, interrupted; else ""."""
     turns: tuple[Turn, ...] = session.turns
     if number < session.copied:
         return "copied"
@@ -186,7 +197,7 @@ def why_not_asked(session: Session, number: int) -> str:
     return ""
 
 
-def _result(session: Session, number: int, verdict: Agreement) -> Preference | Anchor | NoResult:
+def _result_of(session: Session, number: int, verdict: Agreement) -> Preference | Anchor | NoResult:
     if verdict.outcome == "pair" and verdict.chosen is not None:
         return Preference(
             session_id=session.id,
@@ -199,8 +210,8 @@ def _result(session: Session, number: int, verdict: Agreement) -> Preference | A
         return Anchor(
             session_id=session.id, turn=number, reason=verdict.outcome, teachers=verdict.teachers
         )
-    return _no(session, number, verdict.reason)
+    return _no_result(session, number, verdict.reason)
 
 
-def _no(session: Session, number: int, reason: str) -> NoResult:
+def _no_result(session: Session, number: int, reason: str) -> NoResult:
     return NoResult(session_id=session.id, turn=number, reason=reason)

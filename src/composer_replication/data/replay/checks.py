@@ -1,11 +1,9 @@
-"""Is the agreement worth anything? Two tests of a whole replay that cost nothing: shuffled
-teachers, and one family left out.
+"""Two free tests of a whole replay: shuffled teachers, and one family left out.
 
-    null_test(places, seed=7, weigh=...)         # answers dealt to other turns: the pair rate must collapse
-    leave_one_out(places, weigh=...)             # the same pairs without each family in turn
+    null_test(turns, seed=7, weigh=...)   # answers of other turns: the pair rate must collapse
+    leave_one_out(turns, weigh=...)       # the same pairs without each family in turn
 
-A place is a turn with the answers that were given there; `weigh` is `agree` with the settings that
-were used.
+`weigh` is `weigh_answers` with the settings of the replay.
 """
 
 from __future__ import annotations
@@ -20,18 +18,20 @@ from composer_replication.data.replay.actions import canonical_action
 from composer_replication.data.replay.agree import Agreement, AnsweredTurn
 
 MAX_NULL_SHARE = 0.5
-"""A null rate above this share of the true one is no collapse: most of the pairs would come of any
-answers."""
+"""A null rate above this share of the true one is no collapse: any answers would give most of the
+pairs."""
 
 
 Weigh = Callable[[AnsweredTurn], Agreement]
-"""`agree` with the settings of a replay, e.g. partial(weigh_place, min_families=3)."""
+"""E.g. partial(weigh_answers, min_families=3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NullTest:
-    """Pairs with the teachers' own answers and with shuffled ones; `passed` None = too little data
-    to say."""
+    """Pairs with the true answers and with shuffled ones; `passed` None = too little data to tell.
+
+    `places` are answered turns (the name is part of the report's format).
+    """
 
     places: int
     pairs: int
@@ -41,67 +41,76 @@ class NullTest:
 
     @property
     def rate(self) -> float:
-        """Pairs per place."""
+        """Pairs per answered turn."""
         return self.pairs / self.places if self.places else 0.0
 
     @property
     def null_rate(self) -> float:
-        """Pairs per place when every teacher's answers are dealt to other places."""
+        """Pairs per answered turn when every teacher's answers are dealt to other turns."""
         return self.null_pairs / self.places if self.places else 0.0
 
 
 def null_test(
-    places: Sequence[AnsweredTurn], *, weigh: Weigh, seed: int, rounds: int = 5
+    turns: Sequence[AnsweredTurn], *, weigh: Weigh, seed: int, rounds: int = 5
 ) -> NullTest:
-    """Deal every teacher's answers to other places, each teacher's apart, and weigh again.
+    """Deal each teacher's answers to other turns, teacher by teacher, and weigh again.
 
-    Each teacher keeps its own habits, and only the link to the place is gone: what remains of the
-    pairs is what its habits alone would have made ("everybody always runs the tests"). The rate
-    must fall to at most half of the true one. With fewer than ten pairs, or where no answer could
-    be dealt to another place, nothing is said.
+    Each teacher keeps its habits; only the link between answer and turn is gone. The pairs that
+    remain are those that habits alone produce ("everybody always runs the tests"), and their rate
+    must fall to at most half of the true one. With fewer than ten pairs `passed` is None.
     """
-    pairs = sum(weigh(place).outcome == "pair" for place in places)
-    null = [
-        sum(weigh(place).outcome == "pair" for place in shuffled(places, seed=seed + number))
+    pairs = sum(weigh(answered).outcome == "pair" for answered in turns)
+    null_pairs = [
+        sum(
+            weigh(answered).outcome == "pair"
+            for answered in shuffle_answers(turns, seed=seed + number)
+        )
         for number in range(rounds)
     ]
-    mean = sum(null) / rounds if rounds else 0.0
+    mean_null_pairs = sum(null_pairs) / rounds if rounds else 0.0
     enough = pairs >= 10 and rounds > 0
     return NullTest(
-        places=len(places),
+        places=len(turns),
         pairs=pairs,
-        null_pairs=mean,
+        null_pairs=mean_null_pairs,
         rounds=rounds,
-        passed=mean <= MAX_NULL_SHARE * pairs if enough else None,
+        passed=mean_null_pairs <= MAX_NULL_SHARE * pairs if enough else None,
     )
 
 
-def shuffled(places: Sequence[AnsweredTurn], *, seed: int) -> list[AnsweredTurn]:
-    """The places with every teacher's answers dealt anew: to another place, and where it can be to
-    one of another session.
+def shuffle_answers(turns: Sequence[AnsweredTurn], *, seed: int) -> list[AnsweredTurn]:
+    """Deal every teacher's answers to other turns, of other sessions if possible.
 
-    Evidence stays where it was: it says something about the student's action, not about the
-    answers.
+    Evidence stays in place: it is about the student's action, not about the answers.
     """
     generator = random.Random(seed)
+    # Teacher by teacher, so that each keeps its habits and only the link to the turn is broken.
     dealt: dict[int, list[Answer]] = defaultdict(list)
-    for teacher in dict.fromkeys(answer.teacher for place in places for answer in place.answers):
-        homes = [
+    for teacher in dict.fromkeys(
+        answer.teacher for answered in turns for answer in answered.answers
+    ):
+        given_answers = [
             (n, answer)
-            for n, place in enumerate(places)
-            for answer in place.answers
+            for n, answered in enumerate(turns)
+            for answer in answered.answers
             if answer.teacher == teacher
         ]
-        for (home, original), giver in zip(
-            homes, _elsewhere([places[n].session_id for n, _ in homes], generator), strict=True
+        for (recipient, original), donor in zip(
+            given_answers,
+            _donor_indices([turns[n].session_id for n, _ in given_answers], generator),
+            strict=True,
         ):
-            dealt[home].append(replace(homes[giver][1], site_id=original.site_id))
-    return [replace(place, answers=tuple(dealt[number])) for number, place in enumerate(places)]
+            dealt[recipient].append(replace(given_answers[donor][1], site_id=original.site_id))
+    return [
+        replace(answered, answers=tuple(dealt[number])) for number, answered in enumerate(turns)
+    ]
 
 
-def _elsewhere(sessions: Sequence[str], generator: random.Random) -> list[int]:
-    """For every place, from which other place it gets its answer; of another session, unless one
-    session has more than half of them."""
+def _donor_indices(sessions: Sequence[str], generator: random.Random) -> list[int]:
+    """Return for each turn the index of the turn whose answer it gets.
+
+    That is one of another session, unless one session has more than half of the turns.
+    """
     names = list(dict.fromkeys(sessions))
     generator.shuffle(names)
     of_session: dict[str, list[int]] = {name: [] for name in names}
@@ -111,18 +120,22 @@ def _elsewhere(sessions: Sequence[str], generator: random.Random) -> list[int]:
         generator.shuffle(numbers)
     row = [number for numbers in of_session.values() for number in numbers]
     largest = max(map(len, of_session.values()), default=0)
-    # Turned by the length of the longest session, nobody in the row stands beside one of its own.
-    turn = largest if 2 * largest <= len(row) else max(1, len(row) // 2)
-    found = (
-        dict(zip(row, row[turn % len(row) :] + row[: turn % len(row)], strict=True)) if row else {}
+    # Sessions are contiguous in the row: rotated by the largest one's size, none meets itself.
+    shift = largest if 2 * largest <= len(row) else max(1, len(row) // 2)
+    donor_of = (
+        dict(zip(row, row[shift % len(row) :] + row[: shift % len(row)], strict=True))
+        if row
+        else {}
     )
-    return [found[number] for number in range(len(sessions))]
+    return [donor_of[number] for number in range(len(sessions))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """What a replay gives without one family: pairs, those that stay with the same chosen action,
-    that change it, and that are new."""
+class LeaveOneOutResult:
+    """The pairs of a replay without one family, compared with those of all families.
+
+    `same` and `changed` are the common pairs with the same and with another chosen action.
+    """
 
     family: str
     pairs: int
@@ -132,40 +145,44 @@ class LeftOut:
     lost: int
 
 
-def leave_one_out(places: Sequence[AnsweredTurn], *, weigh: Weigh) -> tuple[LeftOut, ...]:
-    """Weigh again without each family in turn: pairs that hang on one family show as lost, and
-    those that it prevented as new.
+def leave_one_out(turns: Sequence[AnsweredTurn], *, weigh: Weigh) -> tuple[LeaveOneOutResult, ...]:
+    """Weigh again without each family in turn.
 
-    `weigh` has to ask for one family less than there are, or without any of them there are no pairs
-    at all.
+    Pairs that need a family show as lost without it, pairs that it prevented as new. `weigh` must
+    require at least one family fewer than there are, or there are no pairs without any of them.
     """
-    families = sorted({answer.family for place in places for answer in place.answers})
-    full = _pairs(places, weigh)
+    families = sorted({answer.family for answered in turns for answer in answered.answers})
+    full = _chosen_actions(turns, weigh)
     report = []
     for family in families:
-        rest = _pairs(
-            [replace(p, answers=tuple(a for a in p.answers if a.family != family)) for p in places],
+        remaining = _chosen_actions(
+            [replace(p, answers=tuple(a for a in p.answers if a.family != family)) for p in turns],
             weigh,
         )
-        both = full.keys() & rest.keys()
-        same = sum(full[key] == rest[key] for key in both)
+        common = full.keys() & remaining.keys()
+        same = sum(full[key] == remaining[key] for key in common)
         report.append(
-            LeftOut(
+            LeaveOneOutResult(
                 family=family,
-                pairs=len(rest),
+                pairs=len(remaining),
                 same=same,
-                changed=len(both) - same,
-                new=len(rest.keys() - full.keys()),
-                lost=len(full.keys() - rest.keys()),
+                changed=len(common) - same,
+                new=len(remaining.keys() - full.keys()),
+                lost=len(full.keys() - remaining.keys()),
             )
         )
     return tuple(report)
 
 
-def _pairs(places: Sequence[AnsweredTurn], weigh: Weigh) -> Mapping[tuple[str, int], object]:
-    verdicts = (((place.session_id, place.turn), weigh(place), place.scene) for place in places)
+def _chosen_actions(
+    turns: Sequence[AnsweredTurn], weigh: Weigh
+) -> Mapping[tuple[str, int], object]:
+    verdicts = (
+        ((answered.session_id, answered.turn), weigh(answered), answered.comparison)
+        for answered in turns
+    )
     return {
-        key: canonical_action(v.chosen.turn, scene)
-        for key, v, scene in verdicts
-        if v.outcome == "pair" and v.chosen is not None
+        key: canonical_action(verdict.chosen.turn, comparison)
+        for key, verdict, comparison in verdicts
+        if verdict.outcome == "pair" and verdict.chosen is not None
     }

@@ -1,10 +1,9 @@
-"""What speaks against a student's message besides the votes of teachers: objective evidence, and
-gaps that somebody measured.
+"""Evidence against a student's message besides the teachers' votes.
 
-    spoken_against(session, 7)       -> ("own_errored:unknown_tool",)
+    evidence_against(session, 7)       -> ("own_errored:unknown_tool",)
 
-own_errored        a call of it raised an error that is the model's own mistake (not a red test, not a cancelled sibling)
-human_rejected     the human refused one of its calls
+own_errored        a call raised an error that is a mistake: no failed check, no cancelled call
+human_rejected     the human rejected one of its calls
 ended_in_failure   it made no call and ended a session whose outcome was failure
 gap                the caller measured that the chosen action leads further (replay's `gap`)
 """
@@ -23,11 +22,10 @@ OWN_ERRORED, HUMAN_REJECTED, ENDED_IN_FAILURE, GAP = (
 _OF_CATEGORY = {"mistake": OWN_ERRORED, "rejected": HUMAN_REJECTED}
 
 
-def spoken_against(session: Session, turn: int) -> tuple[str, ...]:
-    """The objective evidence against a message, each with its kind; found by call id, and only in
-    what came later."""
+def evidence_against(session: Session, turn: int) -> tuple[str, ...]:
+    """Return the evidence against a turn, with its kind; found by call id, in later turns only."""
     calls = session.calls()
-    found: dict[str, None] = {}
+    evidence: dict[str, None] = {}
     for call in session.turns[turn].calls:
         ref = calls.get(call.id)
         if (
@@ -40,8 +38,8 @@ def spoken_against(session: Session, turn: int) -> tuple[str, ...]:
             continue
         if is_error(call, ref.result):
             verdict = judge(call, ref.result)
-            if word := _OF_CATEGORY.get(verdict.category):
-                found[f"{word}:{verdict.kind}"] = None
+            if label := _OF_CATEGORY.get(verdict.category):
+                evidence[f"{label}:{verdict.kind}"] = None
     is_last = turn == len(session.turns) - 1
     if (
         is_last
@@ -49,5 +47,5 @@ def spoken_against(session: Session, turn: int) -> tuple[str, ...]:
         and session.outcome is not None
         and session.outcome <= 0
     ):
-        found[ENDED_IN_FAILURE] = None
-    return tuple(found)
+        evidence[ENDED_IN_FAILURE] = None
+    return tuple(evidence)

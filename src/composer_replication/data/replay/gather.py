@@ -1,19 +1,19 @@
-"""Ask the teachers: the steps of one session go to each teacher in order, sessions and teachers run
-at the same time.
+"""Ask the teachers about the steps of sessions.
 
-    gathered = await gather(sessions, teachers, asker=asker, steps=all_steps, settings=config.replay, redactor=redactor)
-    gathered.answers             # one Answer per step and teacher that was asked, in the order of sessions, steps and teachers
-    gathered.counts              # {"bought": 212, "kept": 40, "settled": 88, "failed": 3, "problem: cut_off": 2, ...}
+    gathered = await gather(sessions, teachers, asker=asker, steps=all_steps, ...)
+    gathered.answers             # one Answer per step and teacher asked, by session, step, teacher
+    gathered.counts              # {"bought": 212, "kept": 40, "settled": 88, "failed": 3, ...}
     gathered.stopped             # the BudgetError that ended it early, or None
 
-A teacher asked in order finds most of each prompt in its provider's cache. Between teachers a step
-is handed on: the second begins with a step when the first has answered it, and is asked at all only
-where that is worth its price (gate.py). An answer that `refuse` has something against is marked at
-once: it is kept, because it was paid for, and the next teacher is asked as if it had not come.
+Each teacher gets the steps of one session in order, because then its provider's cache holds most of
+each prompt already; sessions and teachers run concurrently. With a gate, a step passes from teacher
+to teacher: the second one gets it after the first has answered, and is asked only if that is worth
+its price (price_gate.py). An answer that `refuse` objects to is marked at once: it stays, because
+it was paid for, and the next teacher is asked as if it had not come.
 
-Secrets leave the messages here, whatever `ingest` did: what is sent was redacted in this run. Their
-names are part of a request, so a redactor with the work folder's key finds again what was bought,
-and one with another key would buy it once more.
+Secrets are removed from the messages here, whatever `ingest` did: everything that is sent was
+redacted in this run. The placeholders of secrets are part of a request: a redactor with the work
+folder's key finds earlier answers in the ledger, one with another key would buy them again.
 """
 
 from __future__ import annotations
@@ -31,24 +31,30 @@ from composer_replication.core.teacher import REFUSED, Bought, Request, Teacher,
 from composer_replication.core.trace import Session, Turn
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.agree import AnsweredTurn, Tier
-from composer_replication.data.replay.ask import failed_turns, place_of
-from composer_replication.data.replay.model_families import who_answered
-from composer_replication.data.replay.price_gate import agrees, no_pair_for, still_open, usable
+from composer_replication.data.replay.ask import answered_turn, failed_turns
+from composer_replication.data.replay.model_families import answering_family
+from composer_replication.data.replay.price_gate import (
+    is_usable,
+    matches_student,
+    still_open,
+    why_no_pair,
+)
 from composer_replication.data.replay.prompt import PromptBudget, Prompts, TrimmedPrompt
 from composer_replication.data.replay.steps import ReplayStep
 from composer_replication.data.teachers.asking import Asker
 
 Steps = Callable[[Session], Sequence[ReplayStep]]
 Refuse = Callable[[Session, Turn], str]
-"""What is wrong with an answer by itself, "" where nothing is, e.g. what a curation recipe has
-against it."""
+"""Returns what is wrong with an answer by itself, e.g. by a curation recipe; "" = nothing."""
 _Answered = list[tuple[int, tuple[Answer, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What came of asking; see the head of this module. `asked` are the (session, turn) that
-    somebody was asked about."""
+    """The result of asking; see the head of this module.
+
+    `asked` are the (session, turn) that some teacher answered.
+    """
 
     answers: tuple[Answer, ...]
     asked: frozenset[tuple[str, int]]
@@ -57,18 +63,18 @@ class Gathered:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A step on its way from teacher to teacher."""
+class _OpenStep:
+    """A step on its way from teacher to teacher; once `closed`, no paid teacher is asked."""
 
     step: ReplayStep
     request: Request
-    place: AnsweredTurn
+    answered: AnsweredTurn
     closed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """One step as it will be asked: what every teacher is shown."""
+class StepRequest:
+    """One step with the request that every teacher gets."""
 
     session: Session
     step: ReplayStep
@@ -76,16 +82,15 @@ class Asking:
     prompt: TrimmedPrompt
 
 
-def place_name(session: Session, turn: int) -> str:
-    """The name of a place as answers carry it: a site that means the whole message, e.g.
-    "s1:7:-"."""
+def turn_site_id(session: Session, turn: int) -> str:
+    """Return the site id of a whole message, as answers carry it, e.g. "s1:7:-"."""
     return f"{session.id}:{turn}:-"
 
 
 def teacher_requests(
     session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, redactor: Redactor
-) -> Iterator[Asking]:
-    """What is sent about each step of one session, trimmed and without secrets."""
+) -> Iterator[StepRequest]:
+    """Yield the request for each step of one session, trimmed and redacted."""
     if not steps:
         return
     clean = redact_session(session, redactor)
@@ -102,14 +107,14 @@ def teacher_requests(
             tools=clean.tools,
             max_tokens=settings.max_answer_tokens,
             temperature=settings.temperature,
-            about=place_name(session, step.turn),
+            about=turn_site_id(session, step.turn),
         )
-        yield Asking(session=session, step=step, request=request, prompt=prompt)
+        yield StepRequest(session=session, step=step, request=request, prompt=prompt)
 
 
 @dataclass(slots=True, kw_only=True)
 class _GatherCall:
-    """One call of `gather`: what is shared between its sessions."""
+    """The state of one call of `gather`, shared by its sessions."""
 
     teachers: Sequence[Teacher]
     asker: Asker
@@ -122,152 +127,170 @@ class _GatherCall:
     counts: Counter[str] = field(default_factory=Counter)
     stopped: ComposerError | None = None
 
-    async def session(self, session: Session) -> _Answered:
-        """All steps of one session; the teachers are stations, each with its own queue."""
-        opened: list[_Open] = []
+    async def ask_session(self, session: Session) -> _Answered:
+        """Ask about all steps of one session; each teacher is a task with its own queue."""
+        # 1. Make the requests, and count the steps that cannot be asked about.
+        opened: list[_OpenStep] = []
         errors = failed_turns(session)
-        for asking in teacher_requests(
+        for step_request in teacher_requests(
             session, self.steps(session), settings=self.settings, redactor=self.redactor
         ):
-            if not asking.prompt.fits or not asking.prompt.turns:
-                self.counts["prompt_too_long" if asking.prompt.turns else "no_context"] += 1
+            if not step_request.prompt.fits or not step_request.prompt.turns:
+                self.counts["prompt_too_long" if step_request.prompt.turns else "no_context"] += 1
                 continue
             opened.append(
-                _Open(
-                    asking.step,
-                    asking.request,
-                    place_of(session, asking.step.turn, (), errors=errors),
+                _OpenStep(
+                    step_request.step,
+                    step_request.request,
+                    answered_turn(session, step_request.step.turn, (), errors=errors),
                 )
             )
-        queues: list[asyncio.Queue[_Open | None]] = [asyncio.Queue() for _ in self.teachers]
+        # 2. Queue them: with a gate at the first teacher, who hands them on, else at every teacher.
+        queues: list[asyncio.Queue[_OpenStep | None]] = [asyncio.Queue() for _ in self.teachers]
         gated = self.settings.gate == "value"
-        for one in (*opened, None):
+        for open_step in (*opened, None):
             for queue in queues[:1] if gated else queues:
-                queue.put_nowait(one)
+                queue.put_nowait(open_step)
+        # 3. Run the teachers concurrently; None ends a queue.
         async with asyncio.TaskGroup() as group:
             for rank in range(len(self.teachers)):
-                group.create_task(self._station(session, rank, queues, hand_on=gated))
-        return [(one.step.turn, one.place.answers) for one in opened]
+                group.create_task(self._run_teacher(session, rank, queues, hand_on=gated))
+        return [(open_step.step.turn, open_step.answered.answers) for open_step in opened]
 
-    async def _station(
+    async def _run_teacher(
         self,
         session: Session,
         rank: int,
-        queues: list[asyncio.Queue[_Open | None]],
+        queues: list[asyncio.Queue[_OpenStep | None]],
         *,
         hand_on: bool,
     ) -> None:
         agreed_in_a_row = 0
         paid = not self.teachers[rank].price.free
-        while (one := await queues[rank].get()) is not None:
-            counts = not one.place.answers and one.step.why == "sampled" and not one.place.evidence
+        while (open_step := await queues[rank].get()) is not None:
+            counts_as_sample = (
+                not open_step.answered.answers
+                and open_step.step.why == "sampled"
+                and not open_step.answered.evidence
+            )
             if (
                 hand_on
                 and paid
-                and counts
+                and counts_as_sample
                 and self.settings.settled_after
                 and agreed_in_a_row >= self.settings.settled_after
             ):
-                self._close(one, "trace_settled")
-            if await self._one(session, one, rank) and counts:
-                agreed_in_a_row = agreed_in_a_row + 1 if self._agrees(one.place) else 0
+                self._close(open_step, "trace_settled")
+            if await self._ask_step(session, open_step, rank) and counts_as_sample:
+                agreed_in_a_row = (
+                    agreed_in_a_row + 1 if self._first_matches(open_step.answered) else 0
+                )
             if hand_on and rank + 1 < len(queues):
-                queues[rank + 1].put_nowait(one)
+                queues[rank + 1].put_nowait(open_step)
         if hand_on and rank + 1 < len(queues):
             queues[rank + 1].put_nowait(None)
 
-    async def _one(self, session: Session, one: _Open, rank: int) -> bool:
-        """Ask one teacher about one step, where it should be; whether it answered."""
+    async def _ask_step(self, session: Session, open_step: _OpenStep, rank: int) -> bool:
+        """Ask one teacher about one step unless that is pointless; return whether it answered."""
         teacher = self.teachers[rank]
-        if teacher.family == one.place.own_family:
+        if teacher.family == open_step.answered.student_family:
             self.counts["own_family"] += 1
             return False
         if self.settings.gate == "value" and not teacher.price.free:
-            if not one.closed and (reason := self._why_closed(one.place, rank)):
-                self._close(one, reason)
-            if one.closed:
+            if not open_step.closed and (reason := self._why_closed(open_step.answered, rank)):
+                self._close(open_step, reason)
+            if open_step.closed:
                 return False
-        bought = await self._bought(teacher, one.request)
+        bought = await self._buy(teacher, open_step.request)
         if bought is None:
             return False
-        answer = answer_of(teacher, one.request, bought)
+        answer = answer_of(teacher, open_step.request, bought)
         if not answer.problem and (detail := self.refuse(session, answer.turn)):
             answer = replace(answer, problem=f"{REFUSED}{detail}")
-        self._count(bought, answer)
-        if answer.family == one.place.own_family:
+        self._count_answer(bought, answer)
+        if answer.family == open_step.answered.student_family:
             self.counts["own_family answered"] += 1
-        one.place = replace(one.place, answers=(*one.place.answers, answer))
+        open_step.answered = replace(
+            open_step.answered, answers=(*open_step.answered.answers, answer)
+        )
         return True
 
-    async def _bought(self, teacher: Teacher, request: Request) -> Bought | None:
-        """The answer of one teacher, or None where there is none; after a stop only what was bought
-        earlier."""
+    async def _buy(self, teacher: Teacher, request: Request) -> Bought | None:
+        """Return the answer of one teacher, or None; after a stop only an earlier answer."""
         if self.stopped is not None:
-            return self.asker.kept(teacher, request)
+            return self.asker.find(teacher, request)
         try:
             return await self.asker.ask(teacher, request)
         except TeacherError as error:
             if error.for_all:
                 self.stopped = self.stopped or error
-            # it was billed above its booking, and it is an answer
-            if (came := self.asker.kept(teacher, request)) is not None:
-                return replace(came, now=True)
+            # An answer that was billed above its booking raises, but it is in the ledger.
+            if (late_answer := self.asker.find(teacher, request)) is not None:
+                return replace(late_answer, now=True)
             self.counts["failed"] += 1
             self.counts[f"failed: {error.what}"] += 1
         except BudgetError as error:
             self.stopped = self.stopped or error
         return None
 
-    def _close(self, one: _Open, reason: str) -> None:
-        """No paid teacher is asked about a step any more; what is free is asked all the same."""
-        if not one.closed:
+    def _close(self, open_step: _OpenStep, reason: str) -> None:
+        """Ask no paid teacher about a step any more; free ones are still asked."""
+        if not open_step.closed:
             self.counts[reason] += 1
-            one.closed = True
+            open_step.closed = True
 
-    def _why_closed(self, place: AnsweredTurn, rank: int) -> str:
-        """Why the teacher of this rank is not worth its price at a place; "" where it is."""
+    def _why_closed(self, answered: AnsweredTurn, rank: int) -> str:
+        """Return why the teacher of this rank is not worth its price at a turn; "" if it is."""
         settings, families = (
             self.settings,
-            {teacher.family for teacher in self.teachers} - {place.own_family},
+            {teacher.family for teacher in self.teachers} - {answered.student_family},
         )
-        how = {
+        requirements = {
             "num_families": len(families),
             "min_families": settings.min_families,
             "need_evidence": settings.need_evidence,
         }
-        if reason := no_pair_for(place, **how, gaps=self.gaps):
+        if reason := why_no_pair(answered, **requirements, gaps=self.gaps):
             return reason
-        if not place.answers:
+        if not answered.answers:
             return ""
-        least = settings.min_confidence
-        told = {answer.family for answer in place.answers if usable(answer, min_confidence=least)}
-        left = len({teacher.family for teacher in self.teachers[rank:]} - {place.own_family} - told)
-        open_ = still_open(
-            place,
+        min_confidence = settings.min_confidence
+        answered_families = {
+            answer.family
+            for answer in answered.answers
+            if is_usable(answer, min_confidence=min_confidence)
+        }
+        left = len(
+            {teacher.family for teacher in self.teachers[rank:]}
+            - {answered.student_family}
+            - answered_families
+        )
+        is_open = still_open(
+            answered,
             left=left,
             min_families=settings.min_families,
-            min_confidence=least,
-            tiers=self._tiers(place),
+            min_confidence=min_confidence,
+            tiers=self._tiers_for(answered),
         )
-        return "" if open_ else "settled"
+        return "" if is_open else "settled"
 
-    def _agrees(self, place: AnsweredTurn) -> bool:
-        first = place.answers[0]
+    def _first_matches(self, answered: AnsweredTurn) -> bool:
+        first = answered.answers[0]
         return (
-            first.family != place.own_family
-            and usable(first, min_confidence=self.settings.min_confidence)
-            and agrees(place, first, tiers=self._tiers(place))
+            first.family != answered.student_family
+            and is_usable(first, min_confidence=self.settings.min_confidence)
+            and matches_student(answered, first, tiers=self._tiers_for(answered))
         )
 
-    def _tiers(self, place: AnsweredTurn) -> Sequence[Tier]:
-        """The tiers that a place is weighed by: a judge has no say over its own family."""
+    def _tiers_for(self, answered: AnsweredTurn) -> Sequence[Tier]:
+        """Return the tiers of a turn: a judge does not judge its own family."""
         return [
             tier
             for tier in self.settings.tiers
-            if tier != "judge" or self.judge_family != place.own_family
+            if tier != "judge" or self.judge_family != answered.student_family
         ]
 
-    def _count(self, bought: Bought, answer: Answer) -> None:
+    def _count_answer(self, bought: Bought, answer: Answer) -> None:
         self.counts["bought" if bought.now else "kept"] += 1
         if answer.problem:
             kind = answer.problem.removeprefix(REFUSED).partition(":")[0]
@@ -277,8 +300,7 @@ class _GatherCall:
 
 
 def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
-    """A reply as it is written to answers.jsonl; its family is that of the model which the server
-    says it was."""
+    """Return a reply as an Answer, under the family of the model that answered."""
     reply, usage = bought.reply, bought.reply.usage
     return Answer(
         site_id=request.about,
@@ -299,12 +321,15 @@ def answer_of(teacher: Teacher, request: Request, bought: Bought) -> Answer:
 
 
 def family_that_answered(teacher: Teacher, reply: TeacherReply) -> str:
-    """The family whose vote a reply is; a teacher without a model in its identity, e.g. a script,
-    answers itself."""
-    asked = teacher.identity.get("model")
-    if not isinstance(asked, str):
+    """Return the family that a reply votes for.
+
+    That is the family of the model that the server reports; a teacher without a model in its
+    identity, e.g. a script, votes for its own family.
+    """
+    asked_model = teacher.identity.get("model")
+    if not isinstance(asked_model, str):
         return reply.family or teacher.family
-    return who_answered(teacher.family, asked=asked, reported=reply.turn.author)
+    return answering_family(teacher.family, asked=asked_model, reported=reply.turn.author)
 
 
 async def gather(
@@ -322,70 +347,71 @@ async def gather(
     """Ask every teacher about the chosen steps of every session; see the head of this module.
 
     `gaps`: an environment can measure whether an answer leads further than the student's message,
-    which is evidence for a pair. `judge_family` is whose model judges, where one does. What cannot
-    be answered is counted, and the others go on. Where the ceiling leaves no room, or a teacher's
-    key is not accepted, nothing more is sent; calls in flight are waited for, what was bought
-    earlier is looked up, and `stopped` says why.
+    which is evidence for a pair. `judge_family` is the family of the judge, if there is one. A
+    request that fails is counted, and the others continue. If the ceiling leaves no room, or a
+    teacher's key is rejected, nothing more is sent: calls in flight are awaited, earlier answers
+    are looked up, and `stopped` holds the error.
     """
-    how = {
-        "teachers": teachers,
-        "asker": asker,
-        "steps": steps,
-        "settings": settings,
-        "redactor": redactor,
-    }
-    run = _GatherCall(**how, refuse=refuse, gaps=gaps, judge_family=judge_family)
-    done: dict[int, tuple[str, _Answered]] = {}
-    rest = iter(enumerate(sessions))
+    run = _GatherCall(
+        teachers=teachers,
+        asker=asker,
+        steps=steps,
+        settings=settings,
+        redactor=redactor,
+        refuse=refuse,
+        gaps=gaps,
+        judge_family=judge_family,
+    )
+    results: dict[int, tuple[str, _Answered]] = {}
+    remaining_sessions = iter(enumerate(sessions))
 
     async def work() -> None:
-        # each worker takes the next one, after a stop as well: what was bought there is kept
-        for number, session in rest:
-            done[number] = session.id, await run.session(session)
+        # After a stop too: earlier answers about the remaining sessions are in the ledger.
+        for number, session in remaining_sessions:
+            results[number] = session.id, await run.ask_session(session)
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(settings.sessions_at_once):
                 group.create_task(work())
     except BaseExceptionGroup as errors:
-        raise _first_of(errors) from errors
+        raise _first_leaf(errors) from errors
     ranks = {teacher.name: rank for rank, teacher in enumerate(teachers)}
-    answers, asked = list[Answer](), set[tuple[str, int]]()
-    for _, (session_id, opened) in sorted(done.items()):
-        for turn, given in opened:
-            answers += sorted(given, key=lambda answer: ranks[answer.teacher])
-            if given:
-                asked.add((session_id, turn))
+    answers, asked_turns = list[Answer](), set[tuple[str, int]]()
+    for _, (session_id, opened) in sorted(results.items()):
+        for turn, turn_answers in opened:
+            answers += sorted(turn_answers, key=lambda answer: ranks[answer.teacher])
+            if turn_answers:
+                asked_turns.add((session_id, turn))
     return Gathered(
         answers=tuple(answers),
-        asked=frozenset(asked),
+        asked=frozenset(asked_turns),
         counts=dict(sorted(run.counts.items())),
         stopped=run.stopped,
     )
 
 
-def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group of groups: what a reader can do something about."""
+def _first_leaf(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first single error of nested groups, which is the one to act on."""
     first = errors.exceptions[0]
-    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
+    return _first_leaf(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def lookup(
     answers: Iterable[Answer], *, min_confidence: float = 0.0
 ) -> Callable[[Session, int], tuple[Answer, ...] | None]:
-    """Answers as an asker for `replay`: those to a place that can be used, None where nobody was
-    asked.
+    """Return answers as the `ask` of `replay`: a turn's usable ones, None if nobody was asked.
 
     Example: replay(sessions, lookup(gathered.answers), min_families=3)
     """
-    by_place: dict[str, list[Answer]] = {}
+    by_turn: dict[str, list[Answer]] = {}
     for answer in answers:
-        kept = by_place.setdefault(answer.site_id, [])
-        if usable(answer, min_confidence=min_confidence):
-            kept.append(answer)
+        turn_answers = by_turn.setdefault(answer.site_id, [])
+        if is_usable(answer, min_confidence=min_confidence):
+            turn_answers.append(answer)
 
     def ask(session: Session, turn: int) -> tuple[Answer, ...] | None:
-        found = by_place.get(place_name(session, turn))
-        return None if found is None else tuple(found)
+        known_answers = by_turn.get(turn_site_id(session, turn))
+        return None if known_answers is None else tuple(known_answers)
 
     return ask

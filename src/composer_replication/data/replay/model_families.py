@@ -1,11 +1,10 @@
-"""Which family a model belongs to: who made it, because models of one maker share data, and with it
-their mistakes.
+"""The family of a model: its maker, because models of one maker share data and thus mistakes.
 
-family_of("claude-opus-4-5-20251101")       -> "anthropic"
-family_of("moonshotai/kimi-k2.5")           -> "moonshot"
+    family_of("claude-opus-4-5-20251101")       -> "anthropic"
+    family_of("moonshotai/kimi-k2.5")           -> "moonshot"
 
-A model that is not in the table is a family of its own, under its own name; "" where nobody knows
-who wrote.
+A model that is not in the table is a family by itself, under its own name; "" if the author is
+unknown.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _NOT_A_MODEL = frozenset(("human", "harness", "environment", "<synthetic>"))
 
 
 def family_of(model: str | None) -> str:
-    """The maker of a model by its id: of the model itself, not of the service that runs it.
+    """Return the maker of a model by its id: of the model, not of the service that runs it.
 
     >>> family_of("nvidia/llama-3.3-nemotron-super-49b"), family_of("my-own-model"), family_of(None)
     ('meta', 'my-own-model', '')
@@ -53,12 +52,12 @@ def family_of(model: str | None) -> str:
 
 
 def known_maker(model: str) -> str:
-    """The maker of a model by its id where the table knows it, else "".
+    """Return the maker of a model by its id if it is in the table, else "".
 
     >>> known_maker("z-ai/glm-5.2"), known_maker("my-own-model")
     ('zhipu', '')
     """
-    # the last part names the model, those before it a service or a maker
+    # The last part names the model, those before it a service or a maker.
     for part in reversed(re.split(r"[/:@]", model.lower())):
         for start in (match.start() for match in re.finditer(r"(?<![a-z])[a-z]", part)):
             for family, rule in _RULES:
@@ -67,17 +66,18 @@ def known_maker(model: str) -> str:
     return ""
 
 
-def who_answered(family: str, *, asked: str, reported: str | None) -> str:
-    """The family of an answer: the teacher's, or that of the model which the server says it was,
-    where that is another maker's.
+def answering_family(family: str, *, asked: str, reported: str | None) -> str:
+    """Return the family of an answer: the teacher's, or another maker's if the server reports one.
 
-    A router may fall back to another model, an alias may stand for any. A name that the table does
-    not know changes nothing.
+    A router may fall back to another model, and an alias may stand for any. A reported name that is
+    not in the table changes nothing.
 
-    >>> who_answered("zhipu", asked="z-ai/glm-5.2", reported="anthropic/claude-opus-4-5")
+    >>> answering_family("zhipu", asked="z-ai/glm-5.2", reported="anthropic/claude-opus-4-5")
     'anthropic'
-    >>> who_answered("glm", asked="glm-5", reported="glm-5-0711"), who_answered("mine", asked="alias", reported="some-server")
-    ('glm', 'mine')
+    >>> answering_family("glm", asked="glm-5", reported="glm-5-0711")
+    'glm'
+    >>> answering_family("mine", asked="alias", reported="some-server")
+    'mine'
     """
     maker = known_maker(reported or "")
     return (

@@ -1,11 +1,10 @@
-"""Is another answer worth its price? Only where a pair can still come of it, by the tiers and the
-evidence that the settings ask for.
+"""Is another answer worth its price? Only if it can still decide whether a turn becomes a pair.
 
-    no_pair_for(place, num_families=3, min_families=3, need_evidence=True, gaps=False)     # "no_evidence": nobody is asked
-    still_open(place, left=1, min_families=3, tiers=("exact", "target"))   # False: no answer that may still come makes a pair, or stops one
+    why_no_pair(answered, num_families=3, min_families=3, ...)               # "no_evidence"
+    still_open(answered, left=1, min_families=3, tiers=("exact", "target"))  # False: no use asking
 
-Nothing is compared here in another way than agree.py compares it. What a judge would say is not
-known yet: any two messages that are not the same word for word may be the same to it.
+Messages are compared exactly as agree.py compares them. A judge's verdict is not known yet: it may
+equate any two messages that are not identical.
 """
 
 from __future__ import annotations
@@ -18,143 +17,139 @@ from composer_replication.data.replay.agree import (
     MIN_AGREED,
     AnsweredTurn,
     Tier,
-    comparison_of,
+    action_key,
+    of_other_families,
     supporters,
 )
 
 
-def usable(answer: Answer, *, min_confidence: float = 0.0) -> bool:
-    """Whether an answer says something: it has no problem, and its model was as sure as it has to
-    be, where that is known."""
+def is_usable(answer: Answer, *, min_confidence: float = 0.0) -> bool:
+    """Return whether an answer has no problem and, if its confidence is known, enough of it."""
     return not answer.problem and (answer.confidence is None or answer.confidence >= min_confidence)
 
 
-def no_pair_for(
-    place: AnsweredTurn, *, num_families: int, min_families: int, need_evidence: bool, gaps: bool
+def why_no_pair(
+    answered: AnsweredTurn, *, num_families: int, min_families: int, need_evidence: bool, gaps: bool
 ) -> str:
-    """Why no answers at all make a pair of a place: after_error, no_evidence, too_few_families, or
-    "" where they may.
+    """Return why no pair is possible: after_error, no_evidence, too_few_families; else "".
 
-    `num_families` are those that can answer, without the student's own. `gaps`: an environment can
+    `num_families` counts those that can answer, without the student's. `gaps`: an environment can
     measure whether another message leads further, which is evidence too.
     """
-    if place.after_error:
+    if answered.after_error:
         return "after_error"
-    if need_evidence and not gaps and not place.evidence:
+    if need_evidence and not gaps and not answered.evidence:
         return "no_evidence"
     return "too_few_families" if num_families < min_families else ""
 
 
-def agrees(place: AnsweredTurn, answer: Answer, *, tiers: Sequence[Tier] = ("exact",)) -> bool:
-    """Whether an answer does what the student did, whichever of the tiers looks at it."""
-    reads = [comparison_of(tier, place.scene) for tier in tiers]
-    return all(read(answer.turn) == read(place.own) for read in reads)
+def matches_student(
+    answered: AnsweredTurn, answer: Answer, *, tiers: Sequence[Tier] = ("exact",)
+) -> bool:
+    """Return whether an answer does what the student did, at every one of the tiers."""
+    keys = [action_key(tier, answered.comparison) for tier in tiers]
+    return all(key(answer.turn) == key(answered.student_turn) for key in keys)
 
 
 def still_open(
-    place: AnsweredTurn,
+    answered: AnsweredTurn,
     *,
     left: int,
     min_families: int,
     tiers: Sequence[Tier] = ("exact",),
     min_confidence: float = 0.0,
 ) -> bool:
-    """Whether to ask the next of `left` teachers of families that have not been asked, after the
-    answers at a place.
+    """Return whether to ask another teacher, with `left` families that have not answered yet.
 
-    Not where the first that could be used did what the student did: others who contradict both are
-    rare, and few of them are right. Not where so many agree on something else that those left
-    cannot change it, and not where no action can reach `min_families` at any tier.
+    No if the first usable answer did what the student did: later answers that contradict both are
+    rare, and few of them are right. No if so many families agree that the remaining ones cannot
+    change the outcome, and no if no action can reach `min_families` at any tier.
     """
-    sure = [answer for answer in _others(place) if usable(answer, min_confidence=min_confidence)]
-    if not sure:
+    others = of_other_families(answered.answers, answered.student_family)
+    usable_answers = [a for a in others if is_usable(a, min_confidence=min_confidence)]
+    if not usable_answers:
         return left >= min_families
-    if not left or agrees(place, sure[0], tiers=tiers):
+    if not left or matches_student(answered, usable_answers[0], tiers=tiers):
         return False
     may_agree = False
-    # in the order of agree.py: where a stricter one decides, no looser one is looked at
+    # The order of agree.py: once a stricter tier decides, no looser one counts.
     for tier in tiers:
-        votes = _votes(place, sure, tier)
+        votes = _count_votes(answered, usable_answers, tier)
         if votes.is_pair(left, min_families=min_families):
-            return may_agree  # only a stricter tier can still stop it
-        if votes.is_agreed(left) and not place.erred:
+            return may_agree  # only a stricter tier can still prevent the pair
+        if votes.is_agreed(left) and not answered.erred:
             return False
         if votes.may_pair(left, min_families=min_families):
             return True
-        may_agree = may_agree or (not place.erred and votes.may_agree(left))
+        may_agree = may_agree or (not answered.erred and votes.may_agree(left))
     return False
 
 
 def worth_judging(
-    place: AnsweredTurn, *, min_families: int, need_evidence: bool, gaps: bool
+    answered: AnsweredTurn, *, min_families: int, need_evidence: bool, gaps: bool
 ) -> bool:
-    """Whether a judge could make a pair of the answers at a place, if it found those the same that
-    are not the student's."""
-    others = _others(place)
+    """Return whether a pair results if a judge equates all answers unlike the student's."""
+    others = of_other_families(answered.answers, answered.student_family)
     num_families = len({answer.family for answer in others})
-    if no_pair_for(
-        place,
+    if why_no_pair(
+        answered,
         num_families=num_families,
         min_families=min_families,
         need_evidence=need_evidence,
         gaps=gaps,
     ):
         return False
-    return _votes(place, others, "judge").may_pair(0, min_families=min_families)
-
-
-def _others(place: AnsweredTurn) -> list[Answer]:
-    """The answers that count: those of another family than the student's, whoever was asked."""
-    return [
-        answer
-        for answer in place.answers
-        if not place.own_family or answer.family != place.own_family
-    ]
+    return _count_votes(answered, others, "judge").may_pair(0, min_families=min_families)
 
 
 @dataclass(frozen=True, slots=True)
 class _Votes:
-    """How many families do what the student did, what most of the others do, and what the next most
-    do."""
+    """The families that did what the student did, and those of the two most common other actions.
 
-    own: int
+    With `to_be_judged`, `most` is an upper bound: a judge may still merge or separate actions.
+    """
+
+    student: int
     most: int
     second: int
     to_be_judged: bool
 
     def may_pair(self, left: int, *, min_families: int) -> bool:
-        """Whether a pair comes of it if all who are left say what most of the others say."""
+        """Return whether it is a pair if all `left` families give the most common other action."""
         return (
             self.most + left >= min_families
-            and self.most + left > self.own
+            and self.most + left > self.student
             and (left > 0 or self.most > self.second)
         )
 
     def is_pair(self, left: int, *, min_families: int) -> bool:
-        """Whether it is a pair whatever those say who are left."""
+        """Return whether it is a pair whatever the `left` families answer."""
         return (
             not self.to_be_judged
             and self.most >= min_families
-            and self.most > max(self.own, self.second) + left
+            and self.most > max(self.student, self.second) + left
         )
 
     def is_agreed(self, left: int) -> bool:
-        """Whether it is agreement with the student whatever those say who are left."""
-        return not self.to_be_judged and self.own >= MIN_AGREED and self.own > self.most + left
+        """Return whether it is agreement with the student whatever the `left` families answer."""
+        return (
+            not self.to_be_judged and self.student >= MIN_AGREED and self.student > self.most + left
+        )
 
     def may_agree(self, left: int) -> bool:
-        """Whether it is agreement with the student if all who are left do the same."""
-        return self.own + left >= MIN_AGREED and self.own + left > self.most
+        """Return whether it is agreement with the student if all `left` families join it."""
+        return self.student + left >= MIN_AGREED and self.student + left > self.most
 
 
-def _votes(place: AnsweredTurn, answers: Sequence[Answer], tier: Tier) -> _Votes:
-    read = comparison_of(tier, place.scene)
-    done, votes = read(place.own), supporters(answers, read)
-    own = len(votes.get(done, ()))
+def _count_votes(answered: AnsweredTurn, answers: Sequence[Answer], tier: Tier) -> _Votes:
+    key = action_key(tier, answered.comparison)
+    student_action, votes = key(answered.student_turn), supporters(answers, key)
+    student = len(votes.get(student_action, ()))
     sizes = sorted(
-        (len(families) for action, families in votes.items() if action != done), reverse=True
+        (len(families) for action, families in votes.items() if action != student_action),
+        reverse=True,
     )
-    if tier == "judge":  # a judge may put all of them together
-        return _Votes(own, sum(sizes), 0, to_be_judged=True)
+    if tier == "judge":  # a judge may merge all of them
+        return _Votes(student, sum(sizes), 0, to_be_judged=True)
     most, second, *_ = (*sizes, 0, 0)
-    return _Votes(own, most, second, to_be_judged=False)
+    return _Votes(student, most, second, to_be_judged=False)

@@ -1,20 +1,19 @@
-"""What a teacher is shown: the context that the student had, trimmed to a budget, never anything
-from after the message.
+"""The prompt of a teacher: the context that the student had, trimmed to a budget.
 
-    prompts = Prompts(session, budget=PromptBudget(max_tokens=32_000, head_tokens=4_000, tail_tokens=8_000))
-    prompt = prompts.at(41)
+    budget = PromptBudget(max_tokens=32_000, head_tokens=4_000, tail_tokens=8_000)
+    prompt = Prompts(session, budget=budget).at(41)
     prompt.turns, prompt.tokens, prompt.results_cut, prompt.messages_left_out
 
-A context that fits is shown whole. Of a longer one the beginning and the last messages stay;
-between them the results of tools give way to a note of their length, long arguments to their
-beginning, and where that is not enough the oldest messages go, with a note of how many. What stays
-is decided by position alone: choosing by what the student did next would tell the teachers what it
-was.
+A context that fits is shown in full. Of a longer one the head and the tail stay; between them tool
+results are replaced by a note of their length and long arguments by their beginning, and if that is
+not enough the oldest messages are dropped, with a note of how many. Position alone decides what
+stays: choosing by what the student did next would tell the teachers what it was. Nothing after the
+message is ever shown.
 
-Both borders move in steps, not with every message. So the prompts of neighbouring steps begin with
-the same messages, and a provider's cache that is asked in order has most of each prompt already.
+Both boundaries move in steps, not with every message. So the prompts of neighbouring steps share a
+prefix, which a provider's cache holds already if the steps are asked in order.
 
-Thinking is never shown, and tokens are estimated from bytes: there is no tokenizer on this floor.
+Thinking is never shown. Tokens are estimated from bytes, because this package calls no tokenizer.
 """
 
 from __future__ import annotations
@@ -36,17 +35,16 @@ from composer_replication.core.trace import (
 )
 
 BYTES_PER_TOKEN = 2.5
-"""Measured on public sessions against the provider's own counts (benchmarks/replay_cost.py),
-rounded so as to estimate too much."""
+"""Measured on public sessions against the provider's counts (benchmarks/replay_cost.py) and rounded
+down, so that token counts are overestimated."""
 MESSAGE_TOKENS = 6
 SHORT_CHARS = 300
-"""A result or an argument that is not longer is never cut."""
+"""Results and arguments up to this length are never cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptBudget:
-    """How long a prompt may be, and how much of its beginning and end stays, in estimated tokens;
-    see replay.max_prompt_tokens."""
+    """The estimated tokens of a prompt, its head and its tail; see replay.max_prompt_tokens."""
 
     max_tokens: int
     head_tokens: int
@@ -55,8 +53,10 @@ class PromptBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimmedPrompt:
-    """The messages shown, their estimated tokens, and how much was cut; `fits` is False where even
-    that is over the budget."""
+    """The messages shown, their estimated tokens, and how much was cut.
+
+    `fits` is False if they exceed the budget even so.
+    """
 
     turns: tuple[Turn, ...]
     tokens: int
@@ -66,25 +66,26 @@ class TrimmedPrompt:
 
 
 class Prompts:
-    """The prompts of one session; sizes of messages are counted once."""
+    """The prompts of one session; the size of each message is estimated once."""
 
     def __init__(self, session: Session, *, budget: PromptBudget) -> None:
         self._session, self._budget = session, budget
         self._shown: dict[int, tuple[Turn, int]] = {}
-        self._short: dict[int, tuple[Turn, int, int]] = {}
 
     def at(self, turn: int) -> TrimmedPrompt:
-        """The prompt for a message: what was in view when it was written."""
+        """Return the prompt for a turn: the context in view when it was written."""
         cleared = bool(self._session.segment_of(turn).cleared)
-        whole = [self._whole(index, turn, cleared) for index in self._session.context_indices(turn)]
-        total = sum(size for _, size in whole)
+        untrimmed = [
+            self._untrimmed(index, turn, cleared) for index in self._session.context_indices(turn)
+        ]
+        total = sum(size for _, size in untrimmed)
         if total <= self._budget.max_tokens:
             return TrimmedPrompt(
-                turns=tuple(shown for shown, _ in whole if shown.blocks), tokens=total
+                turns=tuple(shown for shown, _ in untrimmed if shown.blocks), tokens=total
             )
-        return self._trimmed([shown for shown, _ in whole], [size for _, size in whole])
+        return self._trim([shown for shown, _ in untrimmed], [size for _, size in untrimmed])
 
-    def _whole(self, index: int, at: int, cleared: bool) -> tuple[Turn, int]:
+    def _untrimmed(self, index: int, at: int, cleared: bool) -> tuple[Turn, int]:
         if cleared:
             shown = without_thinking(self._session.seen(index, at=at))
             return shown, estimate_message_tokens(shown)
@@ -93,20 +94,25 @@ class Prompts:
             self._shown[index] = shown, estimate_message_tokens(shown)
         return self._shown[index]
 
-    def _trimmed(self, turns: list[Turn], sizes: list[int]) -> TrimmedPrompt:
+    def _trim(self, turns: list[Turn], sizes: list[int]) -> TrimmedPrompt:
         budget = self._budget
-        ends = list(accumulate(sizes))
-        head = _head_end(turns)
-        # The tail begins at a multiple of its size, so that it begins at the same message for many
+        cumulative = list(accumulate(sizes))
+        head = _head_length(turns)
+        # The tail begins at a multiple of its size, so that it starts at the same message for many
         # steps.
-        border = max(0, ends[-1] - budget.tail_tokens) // budget.tail_tokens * budget.tail_tokens
-        tail = next((i for i in range(head, len(turns)) if ends[i] > border), len(turns))
-        front = [cut_texts(turn, budget.head_tokens // max(1, head)) for turn in turns[:head]]
-        middle = [cut_results(turn, SHORT_CHARS) for turn in turns[head:tail]]
-        end = [cut_texts(turn, budget.max_tokens // 4) for turn in turns[tail:]]
-        fixed = sum(map(estimate_message_tokens, (*front, *end)))
+        boundary = (
+            max(0, cumulative[-1] - budget.tail_tokens) // budget.tail_tokens * budget.tail_tokens
+        )
+        tail_start = next(
+            (i for i in range(head, len(turns)) if cumulative[i] > boundary), len(turns)
+        )
+        head_turns = [cut_texts(turn, budget.head_tokens // max(1, head)) for turn in turns[:head]]
+        middle = [cut_results(turn, SHORT_CHARS) for turn in turns[head:tail_start]]
+        tail_turns = [cut_texts(turn, budget.max_tokens // 4) for turn in turns[tail_start:]]
+        fixed = sum(map(estimate_message_tokens, (*head_turns, *tail_turns)))
         sizes = [estimate_message_tokens(turn) for turn in middle]
-        gone = _left_out(
+        # The middle gets what head and tail leave; its oldest messages go if that is too little.
+        num_left_out = _count_left_out(
             middle, sizes, room=budget.max_tokens - fixed, step=max(1, budget.max_tokens // 4)
         )
         note = (
@@ -114,32 +120,33 @@ class Prompts:
                 Turn(
                     role="user",
                     author="harness",
-                    blocks=(Text(f"[{gone} earlier messages left out]"),),
+                    blocks=(Text(f"[{num_left_out} earlier messages left out]"),),
                 ),
             )
-            if gone
+            if num_left_out
             else ()
         )
-        shown = (*front, *note, *middle[gone:], *end)
-        tokens = fixed + sum(sizes[gone:]) + sum(map(estimate_message_tokens, note))
-        cut = sum(
+        shown = (*head_turns, *note, *middle[num_left_out:], *tail_turns)
+        tokens = fixed + sum(sizes[num_left_out:]) + sum(map(estimate_message_tokens, note))
+        num_cut = sum(
             a != b
             for a, b in zip(
-                (*front, *middle[gone:], *end), (*turns[:head], *turns[head + gone :]), strict=True
+                (*head_turns, *middle[num_left_out:], *tail_turns),
+                (*turns[:head], *turns[head + num_left_out :]),
+                strict=True,
             )
         )
         return TrimmedPrompt(
             turns=tuple(turn for turn in shown if turn.blocks),
             tokens=tokens,
-            results_cut=cut,
-            messages_left_out=gone,
+            results_cut=num_cut,
+            messages_left_out=num_left_out,
             fits=tokens <= budget.max_tokens,
         )
 
 
-def _head_end(turns: Sequence[Turn]) -> int:
-    """How many messages are the beginning: up to the first that a human wrote, at most those before
-    the first answer."""
+def _head_length(turns: Sequence[Turn]) -> int:
+    """Count the messages of the head: up to the first human one, before the first answer."""
     for index, turn in enumerate(turns):
         if turn.role == "assistant":
             return index
@@ -148,45 +155,45 @@ def _head_end(turns: Sequence[Turn]) -> int:
     return len(turns)
 
 
-def _left_out(turns: Sequence[Turn], sizes: Sequence[int], *, room: int, step: int) -> int:
-    """How many of the oldest messages go so that the others fit. Their tokens are a multiple of
-    `step`, rounded up to a whole exchange."""
+def _count_left_out(turns: Sequence[Turn], sizes: Sequence[int], *, room: int, step: int) -> int:
+    """Return how many of the oldest messages to drop so that the others fit `room` tokens.
+
+    At least a multiple of `step` tokens goes, so that the boundary rarely moves.
+    """
     excess = sum(sizes) - room
     if excess <= 0:
         return 0
-    wanted, gone, count = -(-excess // step) * step, 0, 0
-    while count < len(turns) and gone < wanted:
-        gone += sizes[count]
+    target, dropped_tokens, count = -(-excess // step) * step, 0, 0
+    while count < len(turns) and dropped_tokens < target:
+        dropped_tokens += sizes[count]
         count += 1
-    # a result does not stay without its call
+    # A result is not shown without its call.
     while count < len(turns) and turns[count].role == "tool":
         count += 1
     return count
 
 
 def without_thinking(turn: Turn) -> Turn:
-    """The message without thinking and without blocks that nobody can read."""
+    """Return the message without thinking and without opaque blocks."""
     blocks = tuple(block for block in turn.blocks if not isinstance(block, (Thinking, Opaque)))
     return turn if len(blocks) == len(turn.blocks) else replace(turn, blocks=blocks)
 
 
 def cut_results(turn: Turn, limit: int) -> Turn:
-    """The message with results and arguments of more than `limit` characters cut; its words
-    stay."""
+    """Return the message with results and arguments of more than `limit` characters cut."""
 
     def cut(block: Block) -> Block:
         if isinstance(block, ToolResult) and len(block.text) > limit:
             return replace(block, text=f"[old result left out: {len(block.text)} characters]")
         if isinstance(block, ToolCall):
-            return replace(block, arguments=_shorter(block.arguments, limit))
+            return replace(block, arguments=_shorten(block.arguments, limit))
         return block
 
     return replace(turn, blocks=tuple(map(cut, turn.blocks)))
 
 
 def cut_texts(turn: Turn, max_tokens: int) -> Turn:
-    """The message with the middle of every text and result cut that alone takes more than
-    `max_tokens`."""
+    """Return the message with the middle cut out of texts and results of more than `max_tokens`."""
     limit = max(SHORT_CHARS, int(max_tokens * BYTES_PER_TOKEN))
 
     def cut(block: Block) -> Block:
@@ -195,11 +202,11 @@ def cut_texts(turn: Turn, max_tokens: int) -> Turn:
             and len(block.text.encode("utf-8", "surrogatepass")) > limit
         ):
             keep = limit // 2 * len(block.text) // len(block.text.encode("utf-8", "surrogatepass"))
-            gone = len(block.text) - 2 * keep
+            num_dropped = len(block.text) - 2 * keep
             return replace(
                 block,
                 text=(
-                    f"{block.text[:keep]}\n[{gone} characters left"
+                    f"{block.text[:keep]}\n[{num_dropped} characters left"
                     f" out]\n{block.text[len(block.text) - keep :]}"
                 ),
             )
@@ -208,18 +215,18 @@ def cut_texts(turn: Turn, max_tokens: int) -> Turn:
     return replace(turn, blocks=tuple(map(cut, turn.blocks)))
 
 
-def _shorter(value: Any, limit: int) -> Any:
+def _shorten(value: Any, limit: int) -> Any:
     if isinstance(value, str) and len(value) > limit:
         return f"{value[: limit // 2]}[{len(value) - limit // 2} characters left out]"
     if isinstance(value, Mapping):
-        return {key: _shorter(inner, limit) for key, inner in value.items()}
+        return {key: _shorten(inner, limit) for key, inner in value.items()}
     return (
-        [_shorter(inner, limit) for inner in value] if isinstance(value, (list, tuple)) else value
+        [_shorten(inner, limit) for inner in value] if isinstance(value, (list, tuple)) else value
     )
 
 
 def estimate_message_tokens(turn: Turn) -> int:
-    """Estimated tokens of a message.
+    """Estimate the tokens of a message.
 
     >>> estimate_message_tokens(Turn(role="user", author="human", blocks=(Text("x" * 25),)))
     16
@@ -227,15 +234,15 @@ def estimate_message_tokens(turn: Turn) -> int:
     count = 0
     for block in turn.blocks:
         if isinstance(block, ToolCall):
-            count += len(block.name) + _bytes(block.arguments)
+            count += len(block.name) + _count_bytes(block.arguments)
         elif not isinstance(block, Thinking):
-            count += _bytes(block.text)
+            count += _count_bytes(block.text)
     return MESSAGE_TOKENS + int(count / BYTES_PER_TOKEN)
 
 
-def _bytes(value: Any) -> int:
+def _count_bytes(value: Any) -> int:
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
     if isinstance(value, Mapping):
-        return sum(_bytes(key) + _bytes(inner) + 5 for key, inner in value.items())
-    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else len(str(value))
+        return sum(_count_bytes(key) + _count_bytes(inner) + 5 for key, inner in value.items())
+    return sum(map(_count_bytes, value)) if isinstance(value, (list, tuple)) else len(str(value))

@@ -1,12 +1,11 @@
-"""Which messages the teachers are asked about: the mistaken ones, some others drawn at random, or
-all.
+"""Choose the turns to ask the teachers about: the mistaken ones, a random sample, or all.
 
-    ask_about = choose_steps(session, sites={3, 19}, sampled=4, seed=7)
-    [(step.turn, step.why) for step in ask_about]       # [(3, "site"), (8, "sampled"), (19, "site"), ...]
+    steps = choose_steps(session, sites={3, 19}, sampled=4, seed=7)
+    [(step.turn, step.why) for step in steps]       # [(3, "site"), (8, "sampled"), ...]
 
-A message right after an error is left out, also where it is a mistake itself: there the environment
-has just told the student what was wrong, and no pair is made of it. Never asked about: copied
-messages, those that say and do nothing, those that a human cut off.
+A turn right after an error is left out, even if it is a mistake itself: the environment has just
+told the student what was wrong, so no pair is made there. Never asked about: copied messages, those
+without text or calls, those that a human interrupted.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Why = Literal["site", "sampled", "all"]
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """One message that is asked about, and why, e.g. ReplayStep(turn=7, why="site")."""
+    """One turn to ask about, and why, e.g. ReplayStep(turn=7, why="site")."""
 
     turn: int
     why: Why
@@ -33,22 +32,24 @@ class ReplayStep:
 def choose_steps(
     session: Session, *, sites: Collection[int] = (), sampled: int = 0, seed: int = 0
 ) -> tuple[ReplayStep, ...]:
-    """The messages at `sites` and `sampled` others, in order. The draw depends on the seed and the
-    session's id alone."""
-    open_to = [step.turn for step in all_steps(session) if not follows_error(session, step.turn)]
-    others = [number for number in open_to if number not in sites]
+    """Return the turns at `sites` and `sampled` others, in order.
+
+    The draw depends on the seed and the session's id alone.
+    """
+    askable = [step.turn for step in all_steps(session) if not follows_error(session, step.turn)]
+    others = [number for number in askable if number not in sites]
     drawn = set(random.Random(f"{seed}:{session.id}").sample(others, min(sampled, len(others))))
     return tuple(
-        ReplayStep(n, "site" if n in sites else "sampled")
-        for n in open_to
-        if n in sites or n in drawn
+        ReplayStep(turn, "site" if turn in sites else "sampled")
+        for turn in askable
+        if turn in sites or turn in drawn
     )
 
 
 def all_steps(session: Session) -> tuple[ReplayStep, ...]:
-    """Every message that can be asked about, in order."""
+    """Return every turn that can be asked about, in order."""
     return tuple(
-        ReplayStep(n, "all")
-        for n, turn in enumerate(session.turns)
-        if turn.role == "assistant" and not why_not_asked(session, n)
+        ReplayStep(number, "all")
+        for number, turn in enumerate(session.turns)
+        if turn.role == "assistant" and not why_not_asked(session, number)
     )

@@ -1,15 +1,14 @@
-"""The only way to ask a model: the money is booked first, limits are kept, what fails is tried
-again, every answer is kept.
+"""The only way to ask a model: book the cost first, respect limits, retry, keep every answer.
 
     asker = Asker(ledger, limits={"openrouter": RateLimits(at_once=8, per_minute=120)})
     bought = await asker.ask(teacher, Request(turns=session.context(7), tools=session.tools))
-    bought.reply.turn, bought.usd, bought.now         # now = False: it was bought earlier, and nothing was sent
+    bought.reply.turn, bought.usd, bought.now   # now = False: bought earlier, nothing was sent
 
-The first call of each teacher goes alone, until one of them is answered: a price that is set too
-low shows before many are in flight. Each attempt is booked on its own: one that timed out may have
-been billed, and stays booked when the next one is. Where the ceiling leaves no room, the asker
-waits for its own calls in flight, which mostly cost less than was booked for them; BudgetError
-comes where none is left. Raises TeacherError where the last attempt failed.
+The calls of a teacher run one at a time until the first is answered, so that a price that is set
+too low shows before many are in flight. Each attempt is booked separately: one that timed out may
+have been billed, and stays booked when the next one is. If the ceiling leaves no room, the asker
+waits for its calls in flight, which mostly cost less than their bookings; it raises BudgetError if
+there are none. Raises TeacherError if the last attempt failed.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from composer_replication.core.errors import BudgetError, NoSpaceError, TeacherE
 from composer_replication.core.teacher import Bought, Request, Teacher, request_key
 from composer_replication.data.teachers.ledger import BookedCost, Busy, Call, Ledger
 
-IN_VAIN = 5
-"""So many calls at the beginning that may be billed and bring no answer are enough: the next ones
-would be lost, too."""
-FAILED_IN_A_ROW = 12
-"""So many requests one after the other that all their attempts brought no answer to end the asking:
-refusals are believed to be free of charge, and nobody has to be believed for ever."""
+MAX_UNANSWERED_AT_START = 5
+"""Stop after this many possibly billed calls without a single answer: the next ones would be lost
+too."""
+MAX_FAILED_IN_A_ROW = 12
+"""Stop after this many failed requests in a row: refusals are assumed to be free of charge, but not
+for ever."""
 _POLL_S = 0.05
 _ROUNDING_USD = 1.5e-9
 _BOOK_LONGER_S = 60.0
-"""A call counts as asked by somebody for so much longer than its time-out."""
+"""How long after its time-out a call still counts as in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """How fast one provider may be asked; per_minute 0 = no bound.
+    """The rate limits of one provider; per_minute 0 = no limit.
 
     Example: RateLimits(at_once=8, per_minute=120)
     """
@@ -50,12 +49,11 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long an attempt may take, how many there are, and the pauses between them: doubling, with
-    jitter.
+class RetryPolicy:
+    """The time-out and number of attempts, with exponential backoff and jitter between them.
 
-    An endpoint that asks for a longer pause than `longest_wait_s`, or for more than `all_waits_s`
-    in all, is not tried again.
+    There is no further attempt if the endpoint asks for a longer pause than `longest_wait_s`, or
+    for more than `all_waits_s` in total.
     """
 
     timeout_s: float = 180.0
@@ -67,19 +65,20 @@ class Patience:
     def wait_s(
         self, attempt: int, error: TeacherError, rng: random.Random, *, waited_s: float = 0.0
     ) -> float | None:
-        """Seconds until the next attempt; None = there is none. What the endpoint asked for is
-        never cut short.
+        """Return the seconds until the next attempt, or None if there is none.
+
+        The pause that the endpoint asked for is never shortened.
 
         >>> late = TeacherError("busy", again=True, billed=False, wait_s=7.0)
-        >>> 7.0 <= Patience().wait_s(1, late, random.Random(0)) <= 8.0
+        >>> 7.0 <= RetryPolicy().wait_s(1, late, random.Random(0)) <= 8.0
         True
         """
-        asked_s = error.wait_s or 0.0
+        requested_s = error.wait_s or 0.0
         if (
             not error.again
             or attempt >= self.attempts
-            or asked_s > self.longest_wait_s
-            or waited_s + asked_s > self.all_waits_s
+            or requested_s > self.longest_wait_s
+            or waited_s + requested_s > self.all_waits_s
         ):
             return None
         if error.wait_s is not None:
@@ -89,9 +88,8 @@ class Patience:
         )
 
 
-class Gate:
-    """Lets so many calls through at once, not more often than allowed, and none while the provider
-    asks for quiet."""
+class RateLimiter:
+    """Limits concurrency and rate of the calls to one provider, and pauses on request."""
 
     def __init__(self, limits: RateLimits) -> None:
         self._room = asyncio.Semaphore(limits.at_once)
@@ -119,34 +117,39 @@ class Gate:
     ) -> None:
         self._room.release()
 
-    def quiet(self, seconds: float) -> None:
-        """No call begins for so long."""
+    def pause(self, seconds: float) -> None:
+        """Start no call for that many seconds."""
         self._quiet_until = max(self._quiet_until, asyncio.get_running_loop().time() + seconds)
 
 
 class Asker:
-    """Asks teachers through one ledger; make one per event loop. Without a ledger only teachers
-    whose answers are not kept can be asked."""
+    """Asks teachers through one ledger; create one per event loop.
+
+    Without a ledger it can only ask teachers whose answers are not kept.
+    """
 
     def __init__(
         self,
         ledger: Ledger | None,
         *,
         limits: Mapping[str, RateLimits] | None = None,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         seed: int = 0,
     ) -> None:
-        self._ledger, self.patience = ledger, patience or Patience()
-        self._limits, self._gates = dict(limits or {}), dict[str, Gate]()
+        self._ledger, self.retry_policy = ledger, retry_policy or RetryPolicy()
+        self._limits, self._gates = dict(limits or {}), dict[str, RateLimiter]()
         self._rng = random.Random(seed)
         self._in_flight = 0
-        self._answered, self._in_vain = set[str](), defaultdict[str, list[TeacherError]](list)
+        self._answered, self._unanswered = set[str](), defaultdict[str, list[TeacherError]](list)
         self._given_up: dict[str, TeacherError] = {}
-        self._first, self._failed = dict[str, asyncio.Lock](), defaultdict[str, int](int)
-        self._ended = asyncio.Event()
+        self._start_locks, self._failures_in_a_row = (
+            dict[str, asyncio.Lock](),
+            defaultdict[str, int](int),
+        )
+        self._call_ended = asyncio.Event()
 
-    def kept(self, teacher: Teacher, request: Request) -> Bought | None:
-        """The answer that was bought earlier, or None; nothing is sent."""
+    def find(self, teacher: Teacher, request: Request) -> Bought | None:
+        """Return the answer that was bought earlier, or None; nothing is sent."""
         return (
             self._ledger.find(request_key(teacher, request))
             if self._ledger is not None and teacher.identity
@@ -154,7 +157,7 @@ class Asker:
         )
 
     async def ask(self, teacher: Teacher, request: Request) -> Bought:
-        """The answer of one teacher to one request, from the ledger where it was bought before."""
+        """Return the answer of one teacher to one request, from the ledger if it is there."""
         if not teacher.identity:
             return Bought(reply=await teacher.ask(request))
         if self._ledger is None:
@@ -163,27 +166,27 @@ class Asker:
         if (bought := self._ledger.find(key)) is not None:
             return bought
         gate = self._gates.setdefault(
-            teacher.provider, Gate(self._limits.get(teacher.provider, RateLimits()))
+            teacher.provider, RateLimiter(self._limits.get(teacher.provider, RateLimits()))
         )
         attempt, waited_s = 0, 0.0
         while True:
             attempt += 1
             try:
-                async with self._alone_at_first(teacher), gate:
+                async with self._one_at_a_time_at_first(teacher), gate:
                     return await self._attempt(self._ledger, teacher, request, key)
             except TeacherError as error:
-                wait_s = self.patience.wait_s(attempt, error, self._rng, waited_s=waited_s)
+                wait_s = self.retry_policy.wait_s(attempt, error, self._rng, waited_s=waited_s)
                 if wait_s is None:
-                    raise self._failed_for_good(teacher, error) from None
+                    raise self._final_error(teacher, error) from None
                 if error.wait_s is not None:
-                    gate.quiet(error.wait_s)
+                    gate.pause(error.wait_s)
             waited_s += wait_s
             await asyncio.sleep(wait_s)
 
     @asynccontextmanager
-    async def _alone_at_first(self, teacher: Teacher) -> AsyncIterator[None]:
-        """One call at a time of a teacher that has not answered yet."""
-        lock = self._first.setdefault(teacher.name, asyncio.Lock())
+    async def _one_at_a_time_at_first(self, teacher: Teacher) -> AsyncIterator[None]:
+        """Hold a teacher's lock during the call, as long as the teacher has not answered yet."""
+        lock = self._start_locks.setdefault(teacher.name, asyncio.Lock())
         async with lock:
             if teacher.name not in self._answered:
                 yield
@@ -193,67 +196,73 @@ class Asker:
     async def _attempt(
         self, ledger: Ledger, teacher: Teacher, request: Request, key: str
     ) -> Bought:
-        held = await self._reserve(ledger, teacher, request, key)
-        if isinstance(held, Bought):
-            return held
+        booking = await self._reserve(ledger, teacher, request, key)
+        if isinstance(booking, Bought):
+            return booking
         self._in_flight += 1
         try:
-            async with asyncio.timeout(self.patience.timeout_s):
+            async with asyncio.timeout(self.retry_policy.timeout_s):
                 reply = await teacher.ask(request)
-            cost = ledger.settle(held, reply, price=teacher.price)
+            cost = ledger.settle(booking, reply, price=teacher.price)
         except TimeoutError as error:
-            what = f"no answer within {self.patience.timeout_s:g} s"
-            ledger.lose(held, why=what)
-            late = TeacherError(
-                what, where=_where(teacher), fix="raise its timeout_s", again=True, billed=True
+            message = f"no answer within {self.retry_policy.timeout_s:g} s"
+            ledger.lose(booking, why=message)
+            timeout_error = TeacherError(
+                message, where=_where(teacher), fix="raise its timeout_s", again=True, billed=True
             )
-            raise self._lost(teacher, late) from error
+            raise self._count_unanswered(teacher, timeout_error) from error
         except TeacherError as error:
-            (ledger.lose if error.billed else ledger.free)(held, why=error.what)
-            raise self._lost(teacher, error) if error.billed else error from None
-        # cancelled, interrupted, or a fault of the teacher's code: it may have been billed
+            (ledger.lose if error.billed else ledger.free)(booking, why=error.what)
+            raise self._count_unanswered(teacher, error) if error.billed else error from None
+        # Cancelled, interrupted, or a bug in the teacher's code: it may have been billed.
         except BaseException as error:
-            ledger.lose(held, why=type(error).__name__)
+            ledger.lose(booking, why=type(error).__name__)
             raise
         finally:
             self._in_flight -= 1
-            self._ended.set()
-            self._ended = asyncio.Event()
+            self._call_ended.set()
+            self._call_ended = asyncio.Event()
+        # The answer is in the ledger from here on, even if the next line ends the asking.
         self._answered.add(teacher.name)
-        self._failed[teacher.name] = 0
-        if cost.usd > held.worst_usd + _ROUNDING_USD:
-            raise self._give_up(teacher, _above(teacher, booked=held.worst_usd, cost=cost))
+        self._failures_in_a_row[teacher.name] = 0
+        if cost.usd > booking.worst_usd + _ROUNDING_USD:
+            raise self._give_up(
+                teacher, _above_booking_error(teacher, booked=booking.worst_usd, cost=cost)
+            )
         return Bought(reply=reply, usd=cost.usd, key=key, whose=cost.whose)
 
-    def _failed_for_good(self, teacher: Teacher, error: TeacherError) -> TeacherError:
-        """The error of a request whose attempts are used up, or what ends the asking after many of
-        them in a row."""
-        if error.for_all:  # whoever waits for his turn does not have to find it out again
+    def _final_error(self, teacher: Teacher, error: TeacherError) -> TeacherError:
+        """Return the error of a request without attempts left, or the one that ends the asking."""
+        if error.for_all:  # requests that are waiting need not run into it again
             return self._give_up(teacher, error)
-        self._failed[teacher.name] += 1
-        if self._failed[teacher.name] < FAILED_IN_A_ROW:
+        self._failures_in_a_row[teacher.name] += 1
+        if self._failures_in_a_row[teacher.name] < MAX_FAILED_IN_A_ROW:
             return error
-        what = (
-            f"{FAILED_IN_A_ROW} requests to {teacher.name} in a row brought no answer, the last"
+        message = (
+            f"{MAX_FAILED_IN_A_ROW} requests to {teacher.name} in a row brought no answer, the last"
             f" one: {error.what}"
         )
         fix = error.fix or "look whether the endpoint is up, and run it again"
         return self._give_up(
             teacher,
             TeacherError(
-                what, where=error.where, fix=fix, again=False, billed=error.billed, for_all=True
+                message, where=error.where, fix=fix, again=False, billed=error.billed, for_all=True
             ),
         )
 
-    def _lost(self, teacher: Teacher, error: TeacherError) -> TeacherError:
-        """The error of a call that may be billed, or what ends the asking where there were only
-        such calls."""
+    def _count_unanswered(self, teacher: Teacher, error: TeacherError) -> TeacherError:
+        """Return the error of a possibly billed call, or the one that ends the asking.
+
+        A teacher that has answered once is not ended by it.
+        """
         if teacher.name in self._answered:
             return error
-        lost = self._in_vain[teacher.name]
-        lost.append(error)
+        errors = self._unanswered[teacher.name]
+        errors.append(error)
         return (
-            error if len(lost) < IN_VAIN else self._give_up(teacher, _only_in_vain(teacher, lost))
+            error
+            if len(errors) < MAX_UNANSWERED_AT_START
+            else self._give_up(teacher, _none_answered_error(teacher, errors))
         )
 
     def _give_up(self, teacher: Teacher, error: TeacherError) -> TeacherError:
@@ -263,29 +272,32 @@ class Asker:
         self, ledger: Ledger, teacher: Teacher, request: Request, key: str
     ) -> Call | Bought:
         while True:
-            ended = self._ended
-            if (reason := self._given_up.get(teacher.name)) is not None:
-                raise reason
+            call_ended = self._call_ended
+            if (error_for_all := self._given_up.get(teacher.name)) is not None:
+                raise error_for_all
             try:
-                held = ledger.reserve(
+                booking = ledger.reserve(
                     key,
                     teacher=teacher,
                     request=request,
-                    patience_s=self.patience.timeout_s + _BOOK_LONGER_S,
+                    timeout_s=self.retry_policy.timeout_s + _BOOK_LONGER_S,
                 )
             except BudgetError as error:
                 if not self._in_flight:
                     if (
                         not isinstance(error, NoSpaceError)
-                        and (lost := self._in_vain[teacher.name])
+                        and (unanswered := self._unanswered[teacher.name])
                         and not self._answered
                     ):
-                        raise self._give_up(teacher, _only_in_vain(teacher, lost)) from error
+                        raise self._give_up(
+                            teacher, _none_answered_error(teacher, unanswered)
+                        ) from error
                     raise
-                await ended.wait()
+                # `call_ended` was read before `reserve`, so that no end in between is missed.
+                await call_ended.wait()
                 continue
-            if not isinstance(held, Busy):
-                return held
+            if not isinstance(booking, Busy):
+                return booking
             await asyncio.sleep(_POLL_S)
 
 
@@ -293,30 +305,32 @@ def _where(teacher: Teacher) -> str:
     return f"{teacher.name} at {teacher.provider}"
 
 
-def _above(teacher: Teacher, *, booked: float, cost: BookedCost) -> TeacherError:
+def _above_booking_error(teacher: Teacher, *, booked: float, cost: BookedCost) -> TeacherError:
     if cost.whose == "ours":
-        what = f"{teacher.name} answered with more than was asked for (max_tokens, one choice): "
-        what += f"${cost.usd:.6g} by our own count, and ${booked:.6g} was booked"
+        message = f"{teacher.name} answered with more than was asked for (max_tokens, one choice): "
+        message += f"${cost.usd:.6g} by our own count, and ${booked:.6g} was booked"
         fix = (
             "the answer is kept; an endpoint that does not keep max_tokens cannot be held to a"
             " ceiling (see output_field of this teacher)"
         )
     else:
-        what = f"{teacher.name} billed ${cost.usd:.6g} for a call that was booked at ${booked:.6g}"
-        what += ": its prices are set too low, and no ceiling holds"
+        message = (
+            f"{teacher.name} billed ${cost.usd:.6g} for a call that was booked at ${booked:.6g}"
+        )
+        message += ": its prices are set too low, and no ceiling holds"
         fix = (
             "the answer is kept; set max_input_usd_per_mtok, max_output_usd_per_mtok and"
             " max_request_usd to what it really costs"
         )
     return TeacherError(
-        what, where=_where(teacher), fix=fix, again=False, billed=True, for_all=True
+        message, where=_where(teacher), fix=fix, again=False, billed=True, for_all=True
     )
 
 
-def _only_in_vain(teacher: Teacher, lost: Sequence[TeacherError]) -> TeacherError:
-    last = lost[-1]
-    what = (
-        f"the first calls of {teacher.name} ({len(lost)}) brought no answer and may have been"
+def _none_answered_error(teacher: Teacher, errors: Sequence[TeacherError]) -> TeacherError:
+    last = errors[-1]
+    message = (
+        f"the first calls of {teacher.name} ({len(errors)}) brought no answer and may have been"
         f" billed, the last one: {last.what}"
     )
     fix = (
@@ -324,5 +338,10 @@ def _only_in_vain(teacher: Teacher, lost: Sequence[TeacherError]) -> TeacherErro
         " does not help"
     )
     return TeacherError(
-        what, where=last.where or _where(teacher), fix=fix, again=False, billed=True, for_all=True
+        message,
+        where=last.where or _where(teacher),
+        fix=fix,
+        again=False,
+        billed=True,
+        for_all=True,
     )

@@ -1,8 +1,7 @@
-"""Teachers that need no table of settings: three makers of open-weight models, through one router
-and one key.
+"""The default teachers: open-weight models of three makers, through one router with one key.
 
-The prices are the most that is accepted, not what is billed: the router is told them and takes no
-dearer provider.
+The prices are the highest accepted, not those billed: they are sent to the router, which then uses
+no dearer provider.
 """
 
 from __future__ import annotations

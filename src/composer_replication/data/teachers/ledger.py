@@ -1,22 +1,20 @@
-"""The ledger: money is booked at worst case before a call and settled afterwards; every answer is
-kept under its request.
+"""The ledger: each call is booked at its worst case before it is sent and settled afterwards.
 
     ledger = Ledger(Path("work/ledger.sqlite3"), max_usd=2.0)
-    held = ledger.reserve(key, teacher=teacher, request=request, patience_s=120)   # Call, or the Reply that was bought earlier
-    ledger.settle(held, reply, price=teacher.price).usd                            # or .free(held), or .lose(held)
+    call = ledger.reserve(key, teacher=teacher, request=request, timeout_s=120)
+    ledger.settle(call, reply, price=teacher.price).usd    # or ledger.free(call), ledger.lose(call)
 
-What is booked is `answered` calls at their cost + calls in flight and lost ones at their worst
-case. Nothing is booked that would take this sum over the ceiling, whoever books: one transaction
-looks and books, on one file, whatever the number of tasks and processes. Every booking is on the
-disk before its request leaves. So a kill at any point leaves the call booked, as lost: it may have
-been billed. An answer is on the disk, with its cost, from the transaction that settles it; from
-then on asking the same costs nothing. Where the disk has no room for that transaction the answer
-goes into blocks that were allocated before it was asked for (room.py), nothing more is asked, and
-whoever opens the ledger next takes it over.
+The booked sum is the cost of answered calls plus the worst case of those in flight and lost. No
+booking may take it over the ceiling: one transaction on one file checks and books, whatever the
+number of tasks and processes. A booking is on disk before its request is sent; after a kill at any
+point the call is still booked, as lost, because it may have been billed. The transaction that
+settles a call writes its answer and its cost; from then on the same request costs nothing. If the
+disk has no room for that transaction, the answer goes into blocks that were allocated before the
+request (room.py), no further request is sent, and whoever opens the ledger next imports it.
 
-What a call cost is never taken from the endpoint alone: it is at least our own count of what was
-sent and received, at the prices of the settings, and what the endpoint reports counts only where it
-is more.
+The cost of a call is never the endpoint's word alone: it is at least our own count of what was sent
+and received, at the prices of the settings, and the endpoint's numbers count only if they are
+higher.
 
 Amounts are whole billionths of a dollar, rounded up: sums of floating-point numbers would drift.
 """
@@ -55,15 +53,20 @@ from composer_replication.core.teacher import (
     worst_usd,
 )
 from composer_replication.data.teachers.owner import new_owner, owner_is_alive
-from composer_replication.data.teachers.room import RELEASED, SLOT_BYTES, Room, rooms_of
+from composer_replication.data.teachers.room import (
+    RELEASED,
+    SLOT_BYTES,
+    SpillFile,
+    read_spill_files,
+)
 
 LEDGER_NAME = "ledger.sqlite3"
 NANO = 10**9
 _VERSION = 2
 _BUSY_S = 60.0
 _BYTES_A_TOKEN = 16
-_STRANGERS_ROOM_S = 3600.0
-"""The room of a process on another machine is left alone for so long."""
+_FOREIGN_SPILL_S = 3600.0
+"""How long the spill file of a process on another machine is left alone."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS prompts (sha TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS calls (
@@ -75,7 +78,8 @@ CREATE TABLE IF NOT EXISTS calls (
     state TEXT NOT NULL CHECK (state IN ('in_flight', 'answered', 'again', 'lost', 'free')),
     booked INTEGER NOT NULL CHECK (booked >= 0),
     worst INTEGER NOT NULL CHECK (worst >= 0),
-    basis TEXT NOT NULL DEFAULT 'worst_case' CHECK (basis IN ('worst_case', 'reported', 'tokens', 'by_hand')),
+    basis TEXT NOT NULL DEFAULT 'worst_case' CHECK (basis IN \
+('worst_case', 'reported', 'tokens', 'by_hand')),
     reply BLOB,
     why TEXT NOT NULL DEFAULT '',
     owner TEXT NOT NULL,
@@ -89,12 +93,14 @@ CREATE INDEX IF NOT EXISTS by_key ON calls (key);
 CREATE INDEX IF NOT EXISTS by_state ON calls (state);
 CREATE TABLE IF NOT EXISTS total (one INTEGER PRIMARY KEY CHECK (one = 1), booked INTEGER NOT NULL);
 INSERT OR IGNORE INTO total VALUES (1, 0);
-CREATE TRIGGER IF NOT EXISTS book_new AFTER INSERT ON calls BEGIN UPDATE total SET booked = booked + new.booked; END;
+CREATE TRIGGER IF NOT EXISTS book_new AFTER INSERT ON calls BEGIN \
+UPDATE total SET booked = booked + new.booked; END;
 CREATE TRIGGER IF NOT EXISTS book_change AFTER UPDATE OF booked ON calls
     BEGIN UPDATE total SET booked = booked + new.booked - old.booked; END;
-CREATE TRIGGER IF NOT EXISTS nothing_is_deleted BEFORE DELETE ON calls BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END;
+CREATE TRIGGER IF NOT EXISTS nothing_is_deleted BEFORE DELETE ON calls BEGIN \
+SELECT RAISE(ABORT, 'a ledger only grows'); END;
 """
-_SINCE_2 = "ALTER TABLE calls ADD COLUMN whose TEXT NOT NULL DEFAULT ''"
+_UPGRADE_TO_2 = "ALTER TABLE calls ADD COLUMN whose TEXT NOT NULL DEFAULT ''"
 Basis = Literal["worst_case", "reported", "tokens", "by_hand"]
 _Record = dict[str, Any]
 
@@ -109,8 +115,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookedCost:
-    """What is booked for an answer, how that is known, and whose number it is, e.g.
-    BookedCost(usd=0.003, basis="tokens", whose="ours")."""
+    """The cost booked for an answer, its basis, and whose number it is.
+
+    Example: BookedCost(usd=0.003, basis="tokens", whose="ours")
+    """
 
     usd: float
     basis: Basis
@@ -119,16 +127,14 @@ class BookedCost:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else, who is alive, is asking the same at this moment: wait for his answer instead
-    of paying for another."""
+    """Another living process has the same request in flight: wait for it, do not pay twice."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What a ledger holds: dollars spent on answers, booked for calls in flight and for lost ones,
-    and how many there are of each."""
+    """The dollars and numbers of answered calls, calls in flight and lost calls of a ledger."""
 
     spent_usd: float
     in_flight_usd: float
@@ -139,15 +145,15 @@ class Totals:
 
     @property
     def booked_usd(self) -> float:
-        """What counts against the ceiling."""
+        """The dollars that count against the ceiling."""
         return self.spent_usd + self.in_flight_usd + self.lost_usd
 
 
 class Ledger:
     """One SQLite file of calls; see the head of this module. Close it, or use it in a `with`.
 
-    `max_usd` is the ceiling of the whole file, over all runs. `is_alive` tells whether an owner of
-    calls in flight still runs.
+    `max_usd` is the ceiling of the whole file, over all runs. `is_alive` returns whether the owner
+    of a call in flight still runs, None if unknown.
     """
 
     def __init__(
@@ -157,9 +163,9 @@ class Ledger:
             raise ValueError(f"max_usd must be a number of dollars, not {max_usd}")
         self.path, self.max_usd, self.owner, self._is_alive = path, max_usd, new_owner(), is_alive
         make_folder(path.parent)
-        os.close(open_private(path, os.O_RDWR))  # answers and prompts are nobody else's business
-        self._room, self._num_open, self._full = Room(path, owner=self.owner), 0, ""
-        self._in_room: dict[str, Bought] = {}
+        os.close(open_private(path, os.O_RDWR))  # answers and prompts are private
+        self._spill, self._num_open, self._write_error = SpillFile(path, owner=self.owner), 0, ""
+        self._in_spill: dict[str, Bought] = {}
         self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
         try:
             self._open()
@@ -176,7 +182,7 @@ class Ledger:
 
     def _open(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
-        # a booking must survive a power cut, not only a kill
+        # A booking must survive a power cut, not only a kill.
         self._db.execute("PRAGMA synchronous = FULL")
         with self._transaction() as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -189,12 +195,12 @@ class Ledger:
                 for statement in _statements(_TABLES):
                     db.execute(statement)
             if version == 1:
-                db.execute(_SINCE_2)
+                db.execute(_UPGRADE_TO_2)
             if version != _VERSION:
                 db.execute(f"PRAGMA user_version = {_VERSION}")
-            left = self._take_over(db)
-            self._sweep(db)
-        for file in left:
+            imported_files = self._take_over(db)
+            self._lose_orphans(db)
+        for file in imported_files:
             file.unlink(missing_ok=True)
 
     def __enter__(self) -> Ledger:
@@ -204,14 +210,13 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Close the file; what is in flight stays booked, and what the disk had no room for waits
-        for the next who opens it."""
+        """Close the file; calls in flight stay booked, spilled answers wait for the next opener."""
         self._db.close()
-        self._room.close()
+        self._spill.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, and nobody else writes meanwhile."""
+        """Run a write transaction; it excludes all other writers."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -224,13 +229,13 @@ class Ledger:
             yield self._db
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # a full disk ends some of them by itself
+            if self._db.in_transaction:  # a full disk may have rolled it back already
                 self._db.execute("ROLLBACK")
             raise
 
     def find(self, key: str) -> Bought | None:
-        """The answer to a request that was bought earlier, or None."""
-        if (bought := self._in_room.get(key)) is not None:
+        """Return the answer to a request that was bought earlier, or None."""
+        if (bought := self._in_spill.get(key)) is not None:
             return bought
         row = self._db.execute(
             "SELECT reply, booked, whose FROM calls WHERE key = ? AND state = 'answered'", (key,)
@@ -246,33 +251,32 @@ class Ledger:
         )
 
     def reserve(
-        self, key: str, *, teacher: Teacher, request: Request, patience_s: float
+        self, key: str, *, teacher: Teacher, request: Request, timeout_s: float
     ) -> Call | Busy | Bought:
-        """Book the worst case of one attempt, unless the answer is there already or another is
-        asking for it.
+        """Book the worst case of one attempt, unless it is answered already or in flight elsewhere.
 
-        `patience_s`: how long the attempt may take at most; after that a call of a process on
-        another machine counts as lost. The worst case is never below the dearest call of this
-        teacher that cost more than was booked for it: its prices are too low.
-        Raises BudgetError where the worst case does not fit under the ceiling any more,
-        NoSpaceError where the disk has no room for the answer.
+        After `timeout_s` a call of a process on another machine counts as lost. If a call of this
+        teacher has cost more than its booking, the prices are too low: then the worst case is at
+        least the dearest such call.
+        Raises BudgetError if the worst case does not fit under the ceiling, NoSpaceError if the
+        disk has no room for the answer.
         """
-        if self._full:
+        if self._write_error:
             raise self._no_space()
         try:
-            self._room.make(
+            self._spill.reserve(
                 (self._num_open + 1) * (SLOT_BYTES + _BYTES_A_TOKEN * request.max_tokens)
             )
-            made = self._book(key, teacher=teacher, request=request, patience_s=patience_s)
+            booking = self._book(key, teacher=teacher, request=request, timeout_s=timeout_s)
         except (OSError, sqlite3.OperationalError) as error:
             raise _cannot_write(
                 self.path, f"no room on the disk for an answer, so none was asked for: {error}"
             ) from error
-        self._num_open += isinstance(made, Call)
-        return made
+        self._num_open += isinstance(booking, Call)
+        return booking
 
     def _book(
-        self, key: str, *, teacher: Teacher, request: Request, patience_s: float
+        self, key: str, *, teacher: Teacher, request: Request, timeout_s: float
     ) -> Call | Busy | Bought:
         worst = to_nano(worst_usd(teacher, request))
         with self._transaction() as db:
@@ -286,14 +290,16 @@ class Ledger:
             )
             worst = max(worst, db.execute(dearest, (teacher.name,)).fetchone()[0] or 0)
             booked = db.execute("SELECT booked FROM total").fetchone()[0]
+            # In whole billionths: a float sum could slip over the ceiling. A free call always
+            # passes, even if the ceiling is reached.
             if worst and booked + worst > math.floor(Fraction(str(self.max_usd)) * NANO):
-                raise self._over(worst, booked)
+                raise self._over_ceiling(worst, booked)
             sha, now = prompt_sha(request), time.time()
             db.execute(
                 "INSERT OR IGNORE INTO prompts VALUES (?, ?)",
                 (sha, _pack(request_to_json(request))),
             )
-            made = db.execute(
+            cursor = db.execute(
                 "INSERT INTO calls (key, prompt, teacher, about, state, booked, worst, owner,"
                 " began, until) VALUES (?, ?, ?, ?, 'in_flight', ?, ?, ?, ?, ?)",
                 (
@@ -305,17 +311,17 @@ class Ledger:
                     worst,
                     self.owner,
                     now,
-                    now + patience_s,
+                    now + timeout_s,
                 ),
             )
-            assert made.lastrowid is not None
-            return Call(made.lastrowid, worst / NANO)
+            assert cursor.lastrowid is not None
+            return Call(cursor.lastrowid, worst / NANO)
 
     def settle(self, call: Call, reply: TeacherReply, *, price: Price) -> BookedCost:
-        """Keep an answer and book what it cost; returns that. See `cost_of` for whose number it is.
+        """Store an answer and book its cost, which is returned; see `cost_of`.
 
-        Where the ledger cannot be written the answer goes into the room that was taken for it; then
-        `reserve` refuses, and says where.
+        If the ledger cannot be written the answer goes into the spill file; from then on `reserve`
+        raises NoSpaceError, which names that file.
         """
         cost = cost_of(reply, price, call.worst_usd)
         key = self._key_of(call)
@@ -328,11 +334,11 @@ class Ledger:
         record |= {"basis": cost.basis, "whose": cost.whose, "ended": time.time()}
         try:
             with self._transaction() as db:
-                self._keep(db, record)
+                self._store_answer(db, record)
         except (sqlite3.OperationalError, DataError) as error:
-            self._keep_in_room(record, error)
+            self._spill_answer(record, error)
             usd = record["nano"] / NANO
-            self._in_room[key] = Bought(reply=reply, usd=usd, now=False, key=key, whose=cost.whose)
+            self._in_spill[key] = Bought(reply=reply, usd=usd, now=False, key=key, whose=cost.whose)
         self._num_open -= 1
         return cost
 
@@ -340,21 +346,21 @@ class Ledger:
         return self._db.execute("SELECT key FROM calls WHERE id = ?", (call.id,)).fetchone()[0]
 
     @staticmethod
-    def _keep(db: sqlite3.Connection, record: _Record) -> None:
-        """Write an answer into the row of its call; one that is there already is left as it is."""
+    def _store_answer(db: sqlite3.Connection, record: _Record) -> None:
+        """Write an answer into the row of its call; an answer that is there already stays."""
         state = db.execute("SELECT state FROM calls WHERE id = ?", (record["id"],)).fetchone()[0]
         if state in ("answered", "again"):
             return
-        # Somebody who seemed dead may have answered meanwhile: both were billed, one answer is
-        # kept.
-        twice = db.execute(
+        # A process that seemed dead may have answered meanwhile: both calls were billed, and one
+        # answer is kept.
+        already_answered = db.execute(
             "SELECT 1 FROM calls WHERE key = ? AND state = 'answered'", (record["key"],)
         ).fetchone()
         db.execute(
             "UPDATE calls SET state = ?, booked = ?, basis = ?, whose = ?, reply = ?, why = '',"
             " ended = ? WHERE id = ?",
             (
-                "again" if twice else "answered",
+                "again" if already_answered else "answered",
                 record["nano"],
                 record["basis"],
                 record["whose"],
@@ -364,55 +370,58 @@ class Ledger:
             ),
         )
 
-    def _keep_in_room(self, record: _Record, error: Exception) -> None:
-        """Into the room with an answer that the ledger cannot take: whole, or without its body
-        where that is too long for it."""
-        self._full = self._full or str(error)
-        slim = {**record, "reply": {**record["reply"], "raw": ""}}
-        for one in (record, slim):
+    def _spill_answer(self, record: _Record, error: Exception) -> None:
+        """Append an answer to the spill file, without its raw body if it does not fit with it."""
+        self._write_error = self._write_error or str(error)
+        without_body = {**record, "reply": {**record["reply"], "raw": ""}}
+        # The body is only for inspection: the parsed reply is what counts as the answer.
+        for candidate in (record, without_body):
             try:
-                self._room.keep(_pack(one))
+                self._spill.append(_pack(candidate))
                 return
-            except OSError as worse:
-                last = worse
-        self._full = f"{self._full}; an answer could not be kept at all: {last}"
+            except OSError as spill_error:
+                last_error = spill_error
+        self._write_error = f"{self._write_error}; an answer could not be kept at all: {last_error}"
 
     def _take_over(self, db: sqlite3.Connection) -> list[Path]:
-        """Take over what dead processes kept beside the ledger because the disk was full; returns
-        the files, to be removed after that."""
-        left: list[Path] = []
-        for path, owner, records in rooms_of(self.path):
-            until = path.stat().st_mtime + _STRANGERS_ROOM_S
-            if owner != RELEASED and (self._runs(owner, until) if owner else time.time() < until):
+        """Import spill files of dead processes; return them, to be removed after the commit."""
+        imported_files: list[Path] = []
+        for path, owner, records in read_spill_files(self.path):
+            until = path.stat().st_mtime + _FOREIGN_SPILL_S
+            if owner != RELEASED and (
+                self._is_running(owner, until) if owner else time.time() < until
+            ):
                 continue
-            found = [_unpack(record) for record in records]
+            answers = [_unpack(record) for record in records]
             ids = {row[0] for row in db.execute("SELECT id FROM calls WHERE state != 'free'")}
-            # else it is another ledger's: left alone
-            if all(record["id"] in ids for record in found):
-                for record in found:
-                    self._keep(db, record)
-                left.append(path)
-        return left
+            # Otherwise it belongs to another ledger and is left alone.
+            if all(record["id"] in ids for record in answers):
+                for record in answers:
+                    self._store_answer(db, record)
+                imported_files.append(path)
+        return imported_files
 
     def _no_space(self) -> NoSpaceError:
-        kept = (
-            f"; paid answers that it could not take ({len(self._in_room)}) are in {self._room.path}"
-            if self._in_room
+        spilled = (
+            f"; paid answers that it could not take ({len(self._in_spill)}) are in"
+            f" {self._spill.path}"
+            if self._in_spill
             else ""
         )
-        return _cannot_write(self.path, f"the ledger cannot be written: {self._full}{kept}")
+        return _cannot_write(
+            self.path, f"the ledger cannot be written: {self._write_error}{spilled}"
+        )
 
     def free(self, call: Call, *, why: str) -> None:
-        """The endpoint refused before it began: nothing was billed, the booking goes."""
-        self._end(call, "free", 0, why=why)
+        """Release a booking: the endpoint refused the request, and nothing was billed."""
+        self._end_unanswered(call, "free", 0, why=why)
 
     def lose(self, call: Call, *, why: str) -> None:
-        """No answer came, but it may have been billed: the booking stays at its worst case."""
-        self._end(call, "lost", to_nano(call.worst_usd), why=why)
+        """Keep a booking at its worst case: no answer came, but the call may have been billed."""
+        self._end_unanswered(call, "lost", to_nano(call.worst_usd), why=why)
 
-    def _end(self, call: Call, state: str, booked: int, *, why: str) -> None:
-        """End a call without an answer; where that cannot be written it stays booked, as in flight
-        and then as lost."""
+    def _end_unanswered(self, call: Call, state: str, booked: int, *, why: str) -> None:
+        """End a call without an answer; it stays booked if that cannot be written."""
         self._num_open -= 1
         try:
             with self._transaction() as db:
@@ -422,11 +431,10 @@ class Ledger:
                     (state, booked, why, time.time(), call.id),
                 )
         except (sqlite3.OperationalError, DataError) as error:
-            self._full = self._full or str(error)
+            self._write_error = self._write_error or str(error)
 
     def settle_lost(self, usd: float) -> int:
-        """Book all lost calls together at `usd`, what the provider's own bill says of them; returns
-        how many there were."""
+        """Book all lost calls together at `usd`, the provider's bill; return their number."""
         with self._transaction() as db:
             lost = [
                 row[0]
@@ -434,26 +442,29 @@ class Ledger:
                     "SELECT id FROM calls WHERE state = 'lost' AND basis = 'worst_case' ORDER BY id"
                 )
             ]
-            for place, number in enumerate(lost):
-                share = to_nano(usd) if place == 0 else 0
+            for position, call_id in enumerate(lost):
+                share = to_nano(usd) if position == 0 else 0
                 db.execute(
-                    "UPDATE calls SET booked = ?, basis = 'by_hand' WHERE id = ?", (share, number)
+                    "UPDATE calls SET booked = ?, basis = 'by_hand' WHERE id = ?", (share, call_id)
                 )
         return len(lost)
 
     def prompt(self, key: str) -> Request | None:
-        """The request as it was sent, trimmed, or None where it was never made."""
+        """Return the request as it was sent, trimmed, or None if there was none."""
         row = self._db.execute(
             "SELECT body FROM prompts JOIN calls ON sha = prompt WHERE key = ? LIMIT 1", (key,)
         ).fetchone()
         return None if row is None else request_from_json(_unpack(row[0]))
 
     def totals(self) -> Totals:
-        """What is spent, in flight and lost at this moment."""
+        """Return the dollars and numbers of answered calls, calls in flight and lost calls."""
         rows = self._db.execute(
             "SELECT state, SUM(booked), COUNT(*) FROM calls GROUP BY state"
         ).fetchall()
-        usd, num = {s: b / NANO for s, b, _ in rows}, {s: n for s, _, n in rows}
+        usd, num = (
+            {state: booked / NANO for state, booked, _ in rows},
+            {state: count for state, _, count in rows},
+        )
         return Totals(
             spent_usd=usd.get("answered", 0.0) + usd.get("again", 0.0),
             in_flight_usd=usd.get("in_flight", 0.0),
@@ -464,36 +475,35 @@ class Ledger:
         )
 
     def _asked_by_another(self, db: sqlite3.Connection, key: str) -> Busy | None:
-        """Who is asking for `key` at this moment; calls of the dead become lost."""
-        for number, owner, until in db.execute(
+        """Return the living owner of a call of `key` in flight; lose calls of dead owners."""
+        for call_id, owner, until in db.execute(
             "SELECT id, owner, until FROM calls WHERE key = ? AND state = 'in_flight'", (key,)
         ).fetchall():
-            if self._runs(owner, until):
+            if self._is_running(owner, until):
                 return Busy(owner)
-            self._lose_orphan(db, number)
+            self._lose_orphan(db, call_id)
         return None
 
-    def _sweep(self, db: sqlite3.Connection) -> None:
-        """Calls in flight whose process has died are lost: they stay booked, and can be settled by
-        hand."""
-        for number, owner, until in db.execute(
+    def _lose_orphans(self, db: sqlite3.Connection) -> None:
+        """Mark calls of dead processes as lost: they stay booked, and can be settled by hand."""
+        for call_id, owner, until in db.execute(
             "SELECT id, owner, until FROM calls WHERE state = 'in_flight'"
         ).fetchall():
-            if not self._runs(owner, until):
-                self._lose_orphan(db, number)
+            if not self._is_running(owner, until):
+                self._lose_orphan(db, call_id)
 
-    def _runs(self, owner: str, until: float) -> bool:
+    def _is_running(self, owner: str, until: float) -> bool:
         alive = True if owner == self.owner else self._is_alive(owner)
         return time.time() < until if alive is None else alive
 
     @staticmethod
-    def _lose_orphan(db: sqlite3.Connection, number: int) -> None:
+    def _lose_orphan(db: sqlite3.Connection, call_id: int) -> None:
         db.execute(
             "UPDATE calls SET state = 'lost', why = 'its process ended', ended = ? WHERE id = ?",
-            (time.time(), number),
+            (time.time(), call_id),
         )
 
-    def _over(self, worst: int, booked: int) -> BudgetError:
+    def _over_ceiling(self, worst: int, booked: int) -> BudgetError:
         totals = self.totals()
         parts = (
             f"${totals.spent_usd:.4f} spent, ${totals.in_flight_usd:.4f} in flight,"
@@ -501,11 +511,11 @@ class Ledger:
         )
         fix = "everything bought so far is kept: raise --max-usd and run the same command again"
         if totals.lost_usd > totals.spent_usd:
-            last = (
+            query = (
                 "SELECT teacher, why FROM calls WHERE state = 'lost' ORDER BY ended DESC, id DESC"
                 " LIMIT 1"
             )
-            teacher, why = self._db.execute(last).fetchone()
+            teacher, why = self._db.execute(query).fetchone()
             fix = (
                 f"most of it is booked for {totals.num_lost} calls that brought no answer, the last"
                 f" one of {teacher} ({why}): look at its address, then book what the provider's"
@@ -520,8 +530,7 @@ class Ledger:
 
 
 def bought_keys(path: Path) -> frozenset[str]:
-    """The requests that a ledger holds answers to; none where there is no file. Nothing is
-    written."""
+    """Return the keys of the requests that a ledger has answers to, without writing to it."""
     if not path.exists():
         return frozenset()
     try:
@@ -537,7 +546,7 @@ def bought_keys(path: Path) -> frozenset[str]:
 
 
 def to_nano(usd: float) -> int:
-    """Dollars as whole billionths, rounded up.
+    """Return dollars as whole billionths, rounded up.
 
     >>> to_nano(0.1), to_nano(1e-10)
     (100000000, 1)
@@ -546,43 +555,44 @@ def to_nano(usd: float) -> int:
 
 
 def cost_of(reply: TeacherReply, price: Price, worst: float) -> BookedCost:
-    """What is booked for an answer: our own count at our prices, or what the endpoint's numbers
-    come to where that is more.
+    """Return the cost to book: our own count at our prices, or the endpoint's if higher.
 
-    An endpoint that reports neither its tokens nor a cost, or a cost that no call has (below 0,
-    above MOST_USD, no number), may have billed anything up to the worst case: then that is booked.
+    The worst case is booked for an endpoint that reports neither tokens nor a cost, or a cost that
+    no call has (below 0, above MOST_USD, not a number): it may have billed anything.
 
-    >>> from composer_replication.core.teacher import Usage; from composer_replication.core.trace import Turn
+    >>> from composer_replication.core.teacher import Usage
+    >>> from composer_replication.core.trace import Turn
     >>> turn = Turn(role="assistant", author="m", blocks=())
-    >>> cost_of(TeacherReply(turn=turn, usage=Usage(usd=0.0), sent_tokens=900), Price(input_usd_per_mtok=2.0), 0.5)
+    >>> reply = TeacherReply(turn=turn, usage=Usage(usd=0.0), sent_tokens=900)
+    >>> cost_of(reply, Price(input_usd_per_mtok=2.0), 0.5)
     BookedCost(usd=0.0018, basis='tokens', whose='ours')
     """
     usage = reply.usage
     ours = price.usd(input_tokens=reply.sent_tokens, output_tokens=reply.received_tokens)
-    told: list[tuple[float, Basis]] = []
+    reported: list[tuple[float, Basis]] = []
     if usage.input_tokens is not None and usage.output_tokens is not None:
-        told.append(
+        reported.append(
             (
                 price.usd(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens),
                 "tokens",
             )
         )
     if usage.usd is not None:
-        told.append((usage.usd, "reported"))
-    if not told or not all(0 <= usd <= MOST_USD for usd, _ in told):
+        reported.append((usage.usd, "reported"))
+    if not reported or not all(0 <= usd <= MOST_USD for usd, _ in reported):
         return BookedCost(usd=max(worst, ours), basis="worst_case", whose="ours")
-    most, basis = max(told)
+    most, basis = max(reported)
     if ours >= most:
         return BookedCost(usd=ours, basis="tokens", whose="ours")
     return BookedCost(usd=most, basis=basis, whose="endpoint")
 
 
-def _cannot_write(path: Path, what: str) -> NoSpaceError:
+def _cannot_write(path: Path, message: str) -> NoSpaceError:
     fix = (
         "make room on the disk and run the same command again: nothing that was bought is lost, and"
         " none of it is asked for again"
     )
-    return NoSpaceError(what, where=str(path), fix=fix)
+    return NoSpaceError(message, where=str(path), fix=fix)
 
 
 def _pack(value: Any) -> bytes:
@@ -594,8 +604,7 @@ def _unpack(blob: bytes) -> Any:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one: `executescript` would commit the transaction around
-    it."""
+    """Yield a script's statements; `executescript` would commit the open transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -1,9 +1,8 @@
-"""Teachers from settings: names become models that can be asked, and one asker with the limits of
-all of them.
+"""Teachers from settings: their settings by name, rate limits and retry policy.
 
-named = named_teachers(config.replay, maker_of=family_of)    # {"kimi": TeacherSettings(...), ...}; nothing is opened
+named = named_teachers(settings, maker_of=family_of)       # {"kimi": TeacherSettings(...), ...}
 teacher = OpenAICompatible("kimi", named["kimi"], environ=os.environ)
-limits_of(named.values())                                   # {"openrouter.ai": RateLimits(at_once=8, per_minute=0.0)}
+limits_of(named.values())       # {"openrouter.ai": RateLimits(at_once=8, per_minute=0.0)}
 """
 
 from __future__ import annotations
@@ -14,20 +13,19 @@ from urllib.parse import urlsplit
 from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.data.teachers.asking import Patience, RateLimits
+from composer_replication.data.teachers.asking import RateLimits, RetryPolicy
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 
 def named_teachers(
     settings: ReplaySettings, *, maker_of: Callable[[str], str]
 ) -> dict[str, TeacherSettings]:
-    """The settings of every teacher of replay.teachers, in order; where one tells no family,
-    `maker_of` its model's name does.
+    """Return the settings of every teacher of replay.teachers by name, in order.
 
-    Raises ConfigError for a name that nobody has.
+    A teacher without a family gets `maker_of` its model. Raises ConfigError for an unknown name.
     """
     known = {**DEFAULT_TEACHERS, **settings.teacher}
-    found: dict[str, TeacherSettings] = {}
+    named: dict[str, TeacherSettings] = {}
     for name in settings.teachers:
         if name not in known:
             fix = (
@@ -35,24 +33,30 @@ def named_teachers(
                 " scripted alone"
             )
             raise ConfigError(f"no teacher {name!r}", where="replay.teachers", fix=fix)
-        one = known[name]
-        found[name] = one if one.family else one.model_copy(update={"family": maker_of(one.model)})
-    return found
+        teacher = known[name]
+        named[name] = (
+            teacher
+            if teacher.family
+            else teacher.model_copy(update={"family": maker_of(teacher.model)})
+        )
+    return named
 
 
 def limits_of(teachers: Iterable[TeacherSettings]) -> Mapping[str, RateLimits]:
-    """The limits of each provider: of teachers that share one, the strictest."""
-    found: dict[str, RateLimits] = {}
-    for one in teachers:
-        provider = urlsplit(one.base_url).netloc
-        old = found.get(provider, RateLimits(at_once=one.at_once, per_minute=one.per_minute))
-        rates = [rate for rate in (old.per_minute, one.per_minute) if rate]
-        found[provider] = RateLimits(
-            at_once=min(old.at_once, one.at_once), per_minute=min(rates, default=0.0)
+    """Return the rate limits of each provider: the strictest of the teachers that share it."""
+    limits: dict[str, RateLimits] = {}
+    for teacher in teachers:
+        provider = urlsplit(teacher.base_url).netloc
+        strictest = limits.get(
+            provider, RateLimits(at_once=teacher.at_once, per_minute=teacher.per_minute)
         )
-    return found
+        rates = [rate for rate in (strictest.per_minute, teacher.per_minute) if rate]
+        limits[provider] = RateLimits(
+            at_once=min(strictest.at_once, teacher.at_once), per_minute=min(rates, default=0.0)
+        )
+    return limits
 
 
-def patience_of(settings: ReplaySettings) -> Patience:
-    """How long an answer is waited for, and how often it is tried."""
-    return Patience(timeout_s=settings.timeout_s, attempts=settings.attempts)
+def retry_policy_of(settings: ReplaySettings) -> RetryPolicy:
+    """Return the time-out and the number of attempts from the settings."""
+    return RetryPolicy(timeout_s=settings.timeout_s, attempts=settings.attempts)

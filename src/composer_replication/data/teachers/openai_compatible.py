@@ -1,16 +1,15 @@
-"""Any endpoint that speaks chat completions: OpenRouter, OpenAI, vLLM, Ollama, llama.cpp,
-transformers serve.
+"""A teacher behind any chat-completions endpoint: OpenRouter, OpenAI, vLLM, Ollama, llama.cpp, ...
 
-    teacher = OpenAICompatible("glm", settings, environ=os.environ)     # the key is taken from environ[settings.key_env], nowhere else
-    reply = await teacher.ask(request)                                  # one attempt; use data/teachers/asking.py
+    teacher = OpenAICompatible("glm", settings, environ=os.environ)  # reads environ[key_env]
+    reply = await teacher.ask(request)                               # one attempt; use an Asker
 
 The key is sent in a header and kept in memory only. It is not part of the identity, of errors or of
-representations, and an endpoint that repeats it in an answer gets it taken out of what was parsed
-(scrub.py). Redirects are not followed: they would carry it elsewhere.
+representations, and if an endpoint repeats it in an answer it is removed (scrub.py). Redirects are
+not followed: they would carry it elsewhere.
 
-Nothing that an endpoint says is taken for granted: what was sent and received is counted here
-(count.py), a body is read up to MAX_BODY_BYTES, before and after it is unpacked, and a refusal that
-brings an answer or a bill along may have been billed.
+Nothing that an endpoint reports is taken on trust: what was sent and received is counted here
+(count.py), a body is read up to MAX_BODY_BYTES, both compressed and decompressed, and a refusal
+that contains an answer or usage may have been billed.
 """
 
 from __future__ import annotations
@@ -42,16 +41,34 @@ MAX_BODY_BYTES = 4 * 2**20
 _PIECE_BYTES = 2**16
 CONNECT_S = 20.0
 TEMPLATE_TOKENS = 2048
-"""More than any chat template adds by itself, with its words about tools."""
-_A_KEY = re.compile(r"[!#-\[\]-~]+")
+"""More than any chat template adds by itself, its text about tools included."""
+_KEY_PATTERN = re.compile(r"[!#-\[\]-~]+")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_REFUSED = {400, 401, 402, 403, 404, 405, 409, 413, 414, 415, 422, 425, 429, 451, 501, 503, 529}
-"""Nothing is billed for these: the request was refused before it began. Others - 408, 500, 502,
-504, 52x - may come after the model has worked, or from something in between, behind which it may
-have gone on: they may be billed."""
-_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
-_FOR_ALL = {401, 402, 404, 405}
-_MOST_WORDS = 2_000
+_UNBILLED_STATUSES = {
+    400,
+    401,
+    402,
+    403,
+    404,
+    405,
+    409,
+    413,
+    414,
+    415,
+    422,
+    425,
+    429,
+    451,
+    501,
+    503,
+    529,
+}
+"""Statuses of requests that were refused before they began, so nothing is billed. The others (408,
+500, 502, 504, 52x) may come after the model has worked, or from a proxy behind which it goes on:
+they may be billed."""
+_RETRY_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
+_FATAL_STATUSES = {401, 402, 404, 405}
+_MAX_ERROR_CHARS = 2_000
 _FIXES = {
     401: "check the key in the environment variable {key}",
     402: "the account behind the key has no credit left",
@@ -61,12 +78,11 @@ _FIXES = {
 
 
 class OpenAICompatible:
-    """A teacher behind an address; see the head of this module. Close it, or use it in an `async
-    with`.
+    """A teacher behind an address. Close it, or use it in an `async with`.
 
-    Raises ConfigError where the key is missing or would travel unencrypted, or where a paid
-    endpoint has no price. Without an `environ` it can be named and priced, not asked: then neither
-    the key nor the HTTP package is needed.
+    Raises ConfigError if the key is missing or would be sent unencrypted, or if a remote endpoint
+    has no price. Without an `environ` it can be named and priced but not asked; then neither the
+    key nor the HTTP package is needed.
     """
 
     def __init__(
@@ -75,14 +91,14 @@ class OpenAICompatible:
         self.name, self.family, self.settings = name, settings.family, settings
         self.provider = urlsplit(settings.base_url).netloc
         self.price = price_of(settings)
-        _check(name, settings)
+        _check_price_and_transport(name, settings)
         if environ is None:
             return
-        key = _key(name, settings, environ)
+        key = _read_key(name, settings, environ)
         self._scrub = KeyScrub(key)
         self._redactor = Redactor(words=(key,) if key else (), environ=environ)
         self._http = need("httpx2", extra="replay")
-        self._client: Any = _client(self._http, settings, key)
+        self._client: Any = _make_client(self._http, settings, key)
 
     def __repr__(self) -> str:
         return f"OpenAICompatible({self.name!r}, model={self.settings.model!r})"
@@ -99,26 +115,25 @@ class OpenAICompatible:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What decides the answer: address, model and preferences; not the key, and not the most
-        that it may cost."""
+        """The settings that decide the answer: address, model, preferences; no key or prices."""
         settings = self.settings
-        row: dict[str, Any] = {
+        identity: dict[str, Any] = {
             "kind": "chat",
             "base_url": settings.base_url,
             "model": settings.model,
         }
         if settings.body:
-            row["body"] = settings.body
+            identity["body"] = settings.body
         if settings.logprobs:
-            row["logprobs"] = True
+            identity["logprobs"] = True
         if preferences := {
             name: value for name, value in routing_of(settings).items() if name != "max_price"
         }:
-            row["provider"] = preferences
-        return row
+            identity["provider"] = preferences
+        return identity
 
     def body_of(self, request: Request) -> dict[str, Any]:
-        """The JSON that is sent."""
+        """Return the JSON body of a request."""
         settings = self.settings
         body: dict[str, Any] = {
             "model": settings.model,
@@ -143,27 +158,29 @@ class OpenAICompatible:
         return {**body, **settings.body}
 
     def most_input_tokens(self, request: Request) -> int:
-        """A token stands for a byte at least; tools count twice, because templates write them with
-        spaces and line ends."""
+        """Return an upper bound: a token is at least one byte.
+
+        Tools count twice, because templates write them with spaces and line ends.
+        """
         return (
             TEMPLATE_TOKENS
-            + len(_bytes(self.body_of(request)))
-            + len(_bytes(chat_tools(request.tools)))
+            + len(_json_bytes(self.body_of(request)))
+            + len(_json_bytes(chat_tools(request.tools)))
         )
 
     async def ask(self, request: Request) -> TeacherReply:
-        """One attempt; raises TeacherError for everything that is no answer."""
+        """Make one attempt; raises TeacherError unless it brings an answer."""
         http, sent = self._http, self.body_of(request)
         try:
             async with self._client.stream(
-                "POST", f"{self.settings.base_url}/chat/completions", content=_bytes(sent)
-            ) as got:
-                status, headers, packed = int(got.status_code), got.headers, bytearray()
-                async for piece in got.aiter_raw(_PIECE_BYTES):
-                    packed += piece
-                    if len(packed) > MAX_BODY_BYTES:
+                "POST", f"{self.settings.base_url}/chat/completions", content=_json_bytes(sent)
+            ) as response:
+                status, headers, raw_body = int(response.status_code), response.headers, bytearray()
+                async for piece in response.aiter_raw(_PIECE_BYTES):
+                    raw_body += piece
+                    if len(raw_body) > MAX_BODY_BYTES:
                         raise self._too_long()
-        # nothing was sent
+        # Nothing was sent, so nothing was billed.
         except (http.ConnectError, http.ConnectTimeout, http.PoolTimeout) as error:
             raise self._error(
                 f"no connection ({type(error).__name__})", again=True, billed=False
@@ -172,23 +189,24 @@ class OpenAICompatible:
             raise self._error(
                 f"the connection broke off ({type(error).__name__})", again=True, billed=True
             ) from None
-        return self._read(status, headers, self._unpacked(bytes(packed), headers), request, sent)
+        return self._read(
+            status, headers, self._decompress(bytes(raw_body), headers), request, sent
+        )
 
-    def _unpacked(self, packed: bytes, headers: Mapping[str, str]) -> bytes:
-        """A body as it was before it was packed; we ask for none that is, and some are all the
-        same."""
-        how = headers.get("content-encoding", "").strip().lower()
-        if how in ("", "identity"):
-            return packed
-        if how not in ("gzip", "x-gzip", "deflate"):
+    def _decompress(self, raw_body: bytes, headers: Mapping[str, str]) -> bytes:
+        """Return the decompressed body; some servers compress although we ask them not to."""
+        encoding = headers.get("content-encoding", "").strip().lower()
+        if encoding in ("", "identity"):
+            return raw_body
+        if encoding not in ("gzip", "x-gzip", "deflate"):
             raise self._error(
-                f"the answer is packed as {harmless(how)[:20]!r}, which was not asked for",
+                f"the answer is packed as {harmless(encoding)[:20]!r}, which was not asked for",
                 again=False,
                 billed=True,
             )
-        unpack = zlib.decompressobj(wbits=47)
+        decompressor = zlib.decompressobj(wbits=47)
         try:
-            body = unpack.decompress(packed, MAX_BODY_BYTES + 1)
+            body = decompressor.decompress(raw_body, MAX_BODY_BYTES + 1)
         except zlib.error as error:
             raise self._error(
                 "the body of the answer cannot be unpacked", again=True, billed=True
@@ -211,9 +229,9 @@ class OpenAICompatible:
         sent: Mapping[str, Any],
     ) -> TeacherReply:
         wait_s = retry_after_s(headers, now=time.time())
-        # routers answer 200 and put the error in the body
-        if status == 200 and (told := _error_in(body)) is not None:
-            status = told[0]
+        # Routers answer 200 and put the error into the body.
+        if status == 200 and (error_in_body := _error_in(body)) is not None:
+            status = error_in_body[0]
         if status != 200:
             raise self._refusal(status, body, wait_s)
         try:
@@ -221,49 +239,52 @@ class OpenAICompatible:
         except TeacherError as error:
             raise self._error(error.what, again=error.again, billed=error.billed) from None
         received = received_tokens(json.loads(body), max_tokens=request.max_tokens)
-        most = self.most_input_tokens(request)
+        max_sent = self.most_input_tokens(request)
         reply = replace(
             reply,
-            raw=self._raw(body),
-            sent_tokens=min(sent_tokens(sent), most),
+            raw=self._raw_text(body),
+            sent_tokens=min(sent_tokens(sent), max_sent),
             received_tokens=received,
         )
-        return self._redacted(self._scrub.reply(reply))
+        return self._redact(self._scrub.reply(reply))
 
-    def _raw(self, body: bytes) -> str:
-        """The body as it is kept: as it came, or, where the key stands in it, its values without
-        that; nothing of a key in pieces."""
+    def _raw_text(self, body: bytes) -> str:
+        """Return the body to keep, without the key; "" if it holds the key in pieces."""
         value, text = json.loads(body), body.decode("utf-8", "replace")
-        clean = self._scrub.value(value)
-        if self._scrub.in_pieces(clean):
+        scrubbed = self._scrub.value(value)
+        if self._scrub.in_pieces(scrubbed):
             return ""
-        return text if clean == value and not self._scrub.holds(text) else dumps(clean)
+        return text if scrubbed == value and not self._scrub.holds(text) else dumps(scrubbed)
 
-    def _redacted(self, reply: TeacherReply) -> TeacherReply:
-        """The reply without secrets, the key among them, as it is once parsed: arguments are JSON
-        within JSON, whose escapes hide a key."""
+    def _redact(self, reply: TeacherReply) -> TeacherReply:
+        """Return the reply without secrets, the key among them.
+
+        This runs on the parsed reply: arguments are JSON within JSON, whose escapes hide a key.
+        """
         turn, raw = redact_turn(reply.turn, self._redactor), self._redactor.text(reply.raw)
         if turn is not reply.turn:
-            raw = ""  # the body says the same behind escapes
+            raw = ""  # the body holds the same secret behind escapes
         return (
             reply if turn is reply.turn and raw is reply.raw else replace(reply, turn=turn, raw=raw)
         )
 
     def _refusal(self, status: int, body: bytes, wait_s: float | None) -> TeacherError:
-        told = _error_in(body)
-        words = (
-            harmless(self._redactor.text(self._scrub.text(told[1][:_MOST_WORDS])))[:300].strip()
-            if told
+        error_in_body = _error_in(body)
+        message = (
+            harmless(self._redactor.text(self._scrub.text(error_in_body[1][:_MAX_ERROR_CHARS])))[
+                :300
+            ].strip()
+            if error_in_body
             else ""
         )
         fix = _FIXES.get(status, "").format(key=self.settings.key_env)
         return self._error(
-            f"status {status}" + (f": {words}" if words else ""),
+            f"status {status}" + (f": {message}" if message else ""),
             fix=fix,
-            again=status in _AGAIN,
-            billed=status not in _REFUSED or _brings_a_bill(body),
+            again=status in _RETRY_STATUSES,
+            billed=status not in _UNBILLED_STATUSES or _has_answer_or_usage(body),
             wait_s=wait_s,
-            for_all=status in _FOR_ALL or 300 <= status < 400,
+            for_all=status in _FATAL_STATUSES or 300 <= status < 400,
         )
 
     def _error(self, what: str, **facts: Any) -> TeacherError:
@@ -271,8 +292,7 @@ class OpenAICompatible:
 
 
 def price_of(settings: TeacherSettings) -> Price:
-    """The most that a teacher may cost, e.g. Price(input_usd_per_mtok=0.6,
-    output_usd_per_mtok=2.5)."""
+    """Return the highest price that a teacher may have, from its settings."""
     return Price(
         input_usd_per_mtok=settings.max_input_usd_per_mtok,
         output_usd_per_mtok=settings.max_output_usd_per_mtok,
@@ -281,12 +301,14 @@ def price_of(settings: TeacherSettings) -> Price:
 
 
 def routing_of(settings: TeacherSettings) -> dict[str, Any]:
-    """What a router may do with a request; empty where the endpoint is none. `max_price` makes the
-    booked worst case a true bound."""
+    """Return a router's preferences; empty if the endpoint is not a router.
+
+    `max_price` makes the booked worst case a true bound.
+    """
     host = urlsplit(settings.base_url).hostname or ""
     if settings.routing == "omit" or (settings.routing == "auto" and host != "openrouter.ai"):
         return {}
-    most = {
+    max_price = {
         "prompt": settings.max_input_usd_per_mtok,
         "completion": settings.max_output_usd_per_mtok,
         "request": settings.max_request_usd,
@@ -294,7 +316,7 @@ def routing_of(settings: TeacherSettings) -> dict[str, Any]:
     preferences: dict[str, Any] = {
         "data_collection": settings.data_collection,
         "require_parameters": True,
-        "max_price": most,
+        "max_price": max_price,
     }
     if settings.distillable:
         preferences["enforce_distillable_text"] = True
@@ -306,26 +328,25 @@ def routing_of(settings: TeacherSettings) -> dict[str, Any]:
 
 
 def retry_after_s(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Seconds that the endpoint asks for, from Retry-After as a number or a date, or from
-    retry-after-ms.
+    """Return the pause that an endpoint asks for: Retry-After (number or date) or retry-after-ms.
 
     >>> retry_after_s({"retry-after": "7"}, now=0.0)
     7.0
     """
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        given = headers.get(name, "").strip()
-        if given.replace(".", "", 1).isdecimal() and given.isascii():
-            return float(given) * unit
-        if given and unit == 1.0:
+        value = headers.get(name, "").strip()
+        if value.replace(".", "", 1).isdecimal() and value.isascii():
+            return float(value) * unit
+        if value and unit == 1.0:
             try:
-                return max(0.0, email.utils.parsedate_to_datetime(given).timestamp() - now)
+                return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now)
             except (ValueError, OverflowError):
                 return None
     return None
 
 
-def _check(name: str, settings: TeacherSettings) -> None:
-    """Refuse what would cost money without a bound, or send a key in the clear."""
+def _check_price_and_transport(name: str, settings: TeacherSettings) -> None:
+    """Refuse settings that would cost money without a bound, or send a key unencrypted."""
     parts = urlsplit(settings.base_url)
     if parts.hostname in _LOOPBACK:
         return
@@ -345,7 +366,7 @@ def _check(name: str, settings: TeacherSettings) -> None:
         )
 
 
-def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> str:
+def _read_key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> str:
     where = f"replay.teacher.{name}"
     if not settings.key_env:
         return ""
@@ -360,7 +381,7 @@ def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> st
         raise ConfigError(
             f"the environment variable {settings.key_env} is not set", where=where, fix=fix
         )
-    if not _A_KEY.fullmatch(key):
+    if not _KEY_PATTERN.fullmatch(key):
         raise ConfigError(
             f"the value of {settings.key_env} is no key: it holds spaces, quotes or odd characters",
             where=where,
@@ -368,7 +389,7 @@ def _key(name: str, settings: TeacherSettings, environ: Mapping[str, str]) -> st
     return key
 
 
-def _client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
+def _make_client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
     headers = {
         "content-type": "application/json",
         "user-agent": "composer-replication",
@@ -379,23 +400,22 @@ def _client(http: ModuleType, settings: TeacherSettings, key: str) -> Any:
     return http.AsyncClient(
         headers=headers,
         timeout=http.Timeout(None, connect=CONNECT_S),  # the asker bounds the whole attempt
-        # No connection is used again: what a server left behind on it would be read as the answer
-        # to the next request.
+        # No connection is reused: bytes that a server left on it would be read as the answer to the
+        # next request.
         limits=http.Limits(max_connections=settings.at_once, max_keepalive_connections=0),
         follow_redirects=False,
-        # none is kept: an answer is not told apart by what came before
+        # No cookie is kept: an answer must not depend on earlier requests.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         trust_env=urlsplit(settings.base_url).hostname not in _LOOPBACK,
     )
 
 
-def _bytes(value: Any) -> bytes:
+def _json_bytes(value: Any) -> bytes:
     return dumps(value).encode("utf-8")
 
 
 def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
-    """Mark the last message that holds text: what stands up to there is read from the cache by the
-    next request."""
+    """Mark the last message with text, so that the next request reads the prefix from the cache."""
     for message in reversed(messages):
         if isinstance(message["content"], str) and message["content"]:
             message["content"] = [
@@ -404,29 +424,30 @@ def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
             return
 
 
-def _error_in(body: bytes) -> tuple[int, str] | None:
-    """(status, words) of the error that a body holds instead of an answer, or None."""
+def _parse_or_none(body: bytes) -> Any:
     try:
-        value = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
         return None
-    # `detail`: FastAPI, so transformers serve
+
+
+def _error_in(body: bytes) -> tuple[int, str] | None:
+    """Return (status, message) of the error that a body holds instead of an answer, or None."""
+    value = _parse_or_none(body)
+    # `detail` is FastAPI's, and so that of transformers serve.
     error = (value.get("error") or value.get("detail")) if isinstance(value, dict) else None
     if not error or value.get("choices"):
         return None
-    row = error if isinstance(error, dict) else {"message": error}
-    code, words = row.get("code"), row.get("message")
+    error_fields = error if isinstance(error, dict) else {"message": error}
+    code, message = error_fields.get("code"), error_fields.get("message")
     return (code if isinstance(code, int) and 300 <= code < 600 else 502), (
-        words if isinstance(words, str) else ""
+        message if isinstance(message, str) else ""
     )
 
 
-def _brings_a_bill(body: bytes) -> bool:
-    """Whether a refusal holds an answer, or usage of more than nothing."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
+def _has_answer_or_usage(body: bytes) -> bool:
+    """Return whether a refusal holds an answer, or usage above 0: it may have been billed."""
+    value = _parse_or_none(body)
     if not isinstance(value, dict):
         return False
     usage = value.get("usage")

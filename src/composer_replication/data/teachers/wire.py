@@ -1,12 +1,12 @@
-"""Requests as chat-completions JSON, and answers back: pure functions, no network.
+"""Convert requests to chat-completions JSON and answers back: pure functions, no network.
 
-    chat_messages(session.context(7))     # [{"role": "user", "content": "fix it"}, {"role": "assistant", "tool_calls": [...]}, ...]
-    read_reply(body, request=request, model="glm-5")      # TeacherReply(turn=..., usage=..., problem="")
+    chat_messages(session.context(7))     # [{"role": "user", "content": "fix it"}, ...]
+    read_reply(body, request=request, model="glm-5")      # TeacherReply(turn=..., usage=..., ...)
 
-What the protocol asks for and a log may lack is made visible, never invented: a call without a
-recorded result is answered "[no result was recorded]", and a result whose call is not in view is
-shown as a message of the user. Thinking is left out: another model would take it for its own.
-Nothing in an answer is repaired: one that cannot be used keeps its words and carries a `problem`.
+What the protocol requires and a log may lack is marked, never invented: a call without a recorded
+result is answered "[no result was recorded]", and a result whose call is not in view becomes a user
+message. Thinking is left out: another model would take it for its own. Nothing in an answer is
+repaired: an unusable one keeps its text and carries a `problem`.
 """
 
 from __future__ import annotations
@@ -39,21 +39,20 @@ _NO_PARAMETERS: Mapping[str, JSON] = {"type": "object", "properties": {}}
 
 
 def chat_messages(turns: Sequence[Turn]) -> list[dict[str, JSON]]:
-    """Messages of a chat-completions request; each call is followed at once by its result, as the
-    protocol asks."""
+    """Return the messages of a request; its result follows each call, as the protocol requires."""
     results: dict[str, ToolResult] = {}
     for turn in turns:
         for result in turn.results:
             results.setdefault(result.call_id, result)
-    given: set[int] = set()  # results that stand behind their call already
+    answered_results: set[int] = set()  # results that already follow their call
     messages: list[dict[str, JSON]] = []
     for turn in turns:
         if turn.role == "assistant":
-            messages += _assistant(turn, results, given)
+            messages += _assistant_messages(turn, results, answered_results)
             continue
         for result in turn.results:
-            if id(result) not in given:
-                messages.append({"role": "user", "content": f"{LOST_CALL}\n{_words(result)}"})
+            if id(result) not in answered_results:
+                messages.append({"role": "user", "content": f"{LOST_CALL}\n{_result_text(result)}"})
         if turn.text:
             messages.append(
                 {"role": "system" if turn.role == "system" else "user", "content": turn.text}
@@ -61,8 +60,8 @@ def chat_messages(turns: Sequence[Turn]) -> list[dict[str, JSON]]:
     return messages
 
 
-def _assistant(
-    turn: Turn, results: Mapping[str, ToolResult], given: set[int]
+def _assistant_messages(
+    turn: Turn, results: Mapping[str, ToolResult], answered_results: set[int]
 ) -> Iterable[dict[str, JSON]]:
     if not turn.calls and not turn.text:
         return
@@ -79,21 +78,20 @@ def _assistant(
     yield message
     for call in turn.calls:
         result = results.get(call.id)
-        if result is not None and id(result) not in given:
-            given.add(id(result))
-            yield {"role": "tool", "tool_call_id": call.id, "content": _words(result)}
+        if result is not None and id(result) not in answered_results:
+            answered_results.add(id(result))
+            yield {"role": "tool", "tool_call_id": call.id, "content": _result_text(result)}
         else:
             yield {"role": "tool", "tool_call_id": call.id, "content": NO_RESULT}
 
 
-def _words(result: ToolResult) -> str:
-    shown = "".join(f"\n[{media}: not kept]" for media in result.images)
-    return (result.text + shown).strip("\n") or ("[error]" if result.is_error else "[no output]")
+def _result_text(result: ToolResult) -> str:
+    images = "".join(f"\n[{media}: not kept]" for media in result.images)
+    return (result.text + images).strip("\n") or ("[error]" if result.is_error else "[no output]")
 
 
 def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, JSON]]:
-    """Tools of a chat-completions request; one without a schema takes an object without
-    properties."""
+    """Return the tools of a request; one without a schema gets an object without properties."""
     return [
         tool_to_chat(tool if tool.parameters else replace(tool, parameters=_NO_PARAMETERS))
         for tool in tools
@@ -101,10 +99,9 @@ def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, JSON]]:
 
 
 def read_reply(body: bytes, *, request: Request, model: str) -> TeacherReply:
-    """The answer in the body of a response with status 200; raises TeacherError where there is none
-    in it.
+    """Return the answer in the body of a response with status 200.
 
-    A body without an answer may have been billed all the same, so it counts as such.
+    Raises TeacherError if it holds none; that counts as billed, because it may have been.
     """
     try:
         value = json.loads(body)
@@ -117,7 +114,7 @@ def read_reply(body: bytes, *, request: Request, model: str) -> TeacherReply:
         raise _broken("the body holds no answer")
     if choice.get("error"):
         raise _broken("the model broke off with an error")
-    blocks, problem = _blocks(message, {tool.name for tool in request.tools})
+    blocks, problem = _read_blocks(message, {tool.name for tool in request.tools})
     author = value.get("model") if isinstance(value.get("model"), str) else model
     provider = value.get("provider")
     return TeacherReply(
@@ -135,42 +132,46 @@ def _broken(what: str) -> TeacherError:
 
 
 def _problem(
-    message: Mapping[str, JSON], finish: str, blocks: tuple[Block, ...], of_calls: str
+    message: Mapping[str, JSON], finish_reason: str, blocks: tuple[Block, ...], call_problem: str
 ) -> str:
-    if message.get("refusal") or finish == "content_filter":
+    if message.get("refusal") or finish_reason == "content_filter":
         return "refused"
-    if finish == "length":
+    if finish_reason == "length":
         return "cut_off"
-    return of_calls or ("" if blocks else "empty")
+    return call_problem or ("" if blocks else "empty")
 
 
-def _blocks(message: Mapping[str, JSON], offered: set[str]) -> tuple[tuple[Block, ...], str]:
-    """The blocks of a message, and the first thing that is wrong with its calls."""
+def _read_blocks(message: Mapping[str, JSON], offered: set[str]) -> tuple[tuple[Block, ...], str]:
+    """Return the blocks of a message, and the first problem of its calls."""
     blocks: list[Block] = []
     problem = ""
-    if text := _text(message.get("content")).strip():
+    if text := _content_text(message.get("content")).strip():
         blocks.append(Text(text))
     calls = message.get("tool_calls")
-    seen: set[str] = set()
-    for place, row in enumerate(calls if isinstance(calls, list) else ()):
-        function = row.get("function") if isinstance(row, dict) else None
+    seen_ids: set[str] = set()
+    for index, call in enumerate(calls if isinstance(calls, list) else ()):
+        function = call.get("function") if isinstance(call, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
-        arguments = _arguments(function.get("arguments")) if isinstance(function, dict) else None
+        arguments = (
+            _parse_arguments(function.get("arguments")) if isinstance(function, dict) else None
+        )
         if not isinstance(name, str) or not name or arguments is None:
-            blocks.append(Opaque("tool_call", dumps(row)))
+            blocks.append(Opaque("tool_call", dumps(call)))
             problem = problem or ("bad_arguments" if name else "no_name")
             continue
-        given = row.get("id")
+        given_id = call.get("id")
         call_id = (
-            given if isinstance(given, str) and given and given not in seen else f"call_{place}"
+            given_id
+            if isinstance(given_id, str) and given_id and given_id not in seen_ids
+            else f"call_{index}"
         )
-        seen.add(call_id)
+        seen_ids.add(call_id)
         blocks.append(ToolCall(call_id, name, arguments))
         problem = problem or ("" if name in offered else "unknown_tool")
     return tuple(blocks), problem
 
 
-def _text(content: JSON) -> str:
+def _content_text(content: JSON) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -182,79 +183,87 @@ def _text(content: JSON) -> str:
     return ""
 
 
-def _arguments(given: JSON) -> Mapping[str, JSON] | None:
-    """Parsed arguments, or None for what is no JSON object; some servers send them parsed, and
-    nothing for none."""
-    if isinstance(given, str) and given.strip():
+def _parse_arguments(arguments: JSON) -> Mapping[str, JSON] | None:
+    """Return parsed arguments, or None if they are not a JSON object.
+
+    Some servers send them parsed, and null or "" for none.
+    """
+    if isinstance(arguments, str) and arguments.strip():
         try:
-            given = json.loads(given)
+            arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             return None
-    elif given is None or given == "":
+    elif arguments is None or arguments == "":
         return {}
-    return given if isinstance(given, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def read_usage(value: JSON) -> Usage:
-    """Tokens and cost as reported; what is missing or no number is None, and where one number is
-    absurd none of them is believed.
+    """Return tokens and cost as reported, None for each that is missing or not a number.
 
-    With a key of one's own behind a router (`is_byok`) the router's cost is its fee, and the
-    model's own bill is added.
+    If one number is absurd, none of them is used. With the user's own key behind a router
+    (`is_byok`) the router's cost is its fee, and the model's bill is added.
 
-    >>> read_usage({"prompt_tokens": 9, "completion_tokens": 2, "cost": 0.01, "prompt_tokens_details": {"cached_tokens": 7}})
+    >>> tokens = {"prompt_tokens": 9, "completion_tokens": 2}
+    >>> read_usage({**tokens, "cost": 0.01, "prompt_tokens_details": {"cached_tokens": 7}})
     Usage(input_tokens=9, output_tokens=2, cached_tokens=7, cache_write_tokens=0, usd=0.01)
     """
-    row = value if isinstance(value, dict) else {}
-    details = row.get("prompt_tokens_details")
+    fields = value if isinstance(value, dict) else {}
+    details = fields.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
-    upstream = row.get("cost_details")
+    upstream = fields.get("cost_details")
     upstream = upstream if isinstance(upstream, dict) else {}
     tokens = (
-        row.get("prompt_tokens"),
-        row.get("completion_tokens"),
-        row.get("prompt_cache_hit_tokens"),
+        fields.get("prompt_tokens"),
+        fields.get("completion_tokens"),
+        fields.get("prompt_cache_hit_tokens"),
         *details.values(),
     )
-    dollars = (row.get("cost"), upstream.get("upstream_inference_cost"))
-    if any(_absurd(one, MOST_TOKENS) for one in tokens) or any(
-        _absurd(one, MOST_USD) for one in dollars
+    dollars = (fields.get("cost"), upstream.get("upstream_inference_cost"))
+    if any(_is_absurd(number, MOST_TOKENS) for number in tokens) or any(
+        _is_absurd(number, MOST_USD) for number in dollars
     ):
         return Usage()
-    cached = _count(details.get("cached_tokens")) or _count(row.get("prompt_cache_hit_tokens")) or 0
-    usd = _dollars(row.get("cost"))
-    if usd is not None and row.get("is_byok") is True:
-        theirs = _dollars(upstream.get("upstream_inference_cost"))
-        usd = None if theirs is None else usd + theirs
+    cached = (
+        _int_or_none(details.get("cached_tokens"))
+        or _int_or_none(fields.get("prompt_cache_hit_tokens"))
+        or 0
+    )
+    usd = _float_or_none(fields.get("cost"))
+    if usd is not None and fields.get("is_byok") is True:
+        upstream_usd = _float_or_none(upstream.get("upstream_inference_cost"))
+        usd = None if upstream_usd is None else usd + upstream_usd
     return Usage(
-        input_tokens=_count(row.get("prompt_tokens")),
-        output_tokens=_count(row.get("completion_tokens")),
+        input_tokens=_int_or_none(fields.get("prompt_tokens")),
+        output_tokens=_int_or_none(fields.get("completion_tokens")),
         cached_tokens=cached,
-        cache_write_tokens=_count(details.get("cache_write_tokens")) or 0,
+        cache_write_tokens=_int_or_none(details.get("cache_write_tokens")) or 0,
         usd=usd,
     )
 
 
-def _count(value: JSON) -> int | None:
+def _int_or_none(value: JSON) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _dollars(value: JSON) -> float | None:
+def _float_or_none(value: JSON) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, (int, float)) else float(value)
 
 
-def _absurd(value: JSON, most: float) -> bool:
-    """Whether a number is below 0, above `most`, or none at all; compared, not converted: an
-    integer may be too long for a float."""
+def _is_absurd(value: JSON, most: float) -> bool:
+    """Return whether a number is below 0, above `most`, or NaN.
+
+    Compared, not converted: an integer may be too long for a float.
+    """
     return isinstance(value, (int, float)) and not 0 <= value <= most
 
 
 def _confidence(logprobs: JSON) -> float | None:
-    """Geometric mean of the tokens' probabilities."""
-    rows = logprobs.get("content") if isinstance(logprobs, dict) else None
+    """Return the geometric mean of the tokens' probabilities."""
+    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
     values = (
-        [row.get("logprob") for row in rows if isinstance(row, dict)]
-        if isinstance(rows, list)
+        [token.get("logprob") for token in tokens if isinstance(token, dict)]
+        if isinstance(tokens, list)
         else []
     )
     known = [
