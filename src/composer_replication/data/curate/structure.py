@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from composer_replication.core.trace import ToolSpec, Turn
 from composer_replication.data.curate.pair import Pair, PairSide
-from composer_replication.data.sites.arguments import misfit
+from composer_replication.data.sites.arguments import find_misfit
 
 SideCheck = Callable[[PairSide, Mapping[str, ToolSpec]], str]
 
@@ -41,7 +41,7 @@ def misfitting(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
         if (
             tool is not None
             and tool.parameters
-            and (problem := misfit(call.arguments, tool.parameters).problem)
+            and (problem := find_misfit(call.arguments, tool.parameters).problem)
         ):
             return f"{call.name}: {problem}"
     return ""

@@ -18,6 +18,7 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.data.sites.call_verdict import judge
+from composer_replication.data.sites.shell import shell_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +52,27 @@ class SiteContext:
         return self.session.turns[self.site.turn]
 
     @property
+    def command(self) -> str | None:
+        """The command line of the mistaken call; None if it is not a call of a shell."""
+        return shell_command(self.call.name, self.call.arguments) if self.call else None
+
+    @property
     def subject(self) -> str:
         """The path, command, option or ref that the error names, "" where it names none."""
         if self.call is None or self.evidence is None:
             return ""
         return judge(self.call, self.evidence).subject
 
-    def answered(self) -> Iterator[tuple[ToolCall, ToolResult]]:
+    def answered_calls(self) -> Iterator[tuple[ToolCall, ToolResult]]:
         """Calls before the site with their results, as they stood in view, in the order of the
         results."""
-        made: dict[str, ToolCall] = {}
+        calls_by_id: dict[str, ToolCall] = {}
         for turn in self.before:
             for block in turn.blocks:
                 if isinstance(block, ToolCall):
-                    made[block.id] = block
-                elif isinstance(block, ToolResult) and block.call_id in made:
-                    yield made[block.call_id], block
+                    calls_by_id[block.id] = block
+                elif isinstance(block, ToolResult) and block.call_id in calls_by_id:
+                    yield calls_by_id[block.call_id], block
 
 
 Writer = Callable[[SiteContext], str | None]

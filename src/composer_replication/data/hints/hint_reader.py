@@ -89,7 +89,7 @@ class BadReading(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedMistake:
     """One mistaken message as one reading names it; `sure` is the reader's own word."""
 
     turn: int
@@ -144,9 +144,9 @@ def reading_requests(
     calls hold.
     """
     clean = redact_session(session, redactor)
-    room = settings.window_tokens - estimate_tokens(INSTRUCTIONS)
-    asked: list[tuple[TextWindow, Request]] = []
-    for window in windows_of(clean, max_tokens=room, overlap_tokens=settings.overlap_tokens):
+    max_tokens = settings.window_tokens - estimate_tokens(INSTRUCTIONS)
+    requests: list[tuple[TextWindow, Request]] = []
+    for window in windows_of(clean, max_tokens=max_tokens, overlap_tokens=settings.overlap_tokens):
         if not any(
             turn.role == "assistant"
             for turn in session.turns[max(window.start, session.copied) : window.end]
@@ -165,8 +165,8 @@ def reading_requests(
                 schema=SCHEMA,
                 about=f"{session.id}#{window.start}-{window.end}.{vote}",
             )
-            asked.append((window, request))
-    return asked
+            requests.append((window, request))
+    return requests
 
 
 async def read_session(
@@ -179,13 +179,13 @@ async def read_session(
 ) -> Reading:
     """Read a session: ask, check each reading, count the votes. Money that is spent is kept in the
     asker's ledger."""
-    asked = reading_requests(session, settings=settings, redactor=redactor)
-    told = await asyncio.gather(*(_ask(asker, teacher, request) for _, request in asked))
+    requests = reading_requests(session, settings=settings, redactor=redactor)
+    replies = await asyncio.gather(*(_ask(asker, teacher, request) for _, request in requests))
     void: Counter[str] = Counter()
-    votes: dict[TextWindow, list[tuple[Named, ...]]] = {window: [] for window, _ in asked}
+    votes: dict[TextWindow, list[tuple[NamedMistake, ...]]] = {window: [] for window, _ in requests}
     answers: list[Answer] = []
     stopped: ComposerError | None = None
-    for (window, _), answer in zip(asked, told, strict=True):
+    for (window, _), answer in zip(requests, replies, strict=True):
         if isinstance(answer, BudgetError) or (isinstance(answer, TeacherError) and answer.for_all):
             stopped = stopped or answer
         if isinstance(answer, ComposerError):
@@ -196,12 +196,12 @@ async def read_session(
             votes[window].append(parse_reading(answer.turn.text, session=session, window=window))
         except BadReading as error:
             void[str(error)] += 1
-    flags, unsure = _agreed(votes, settings=settings)
+    flags, unsure = _count_votes(votes, settings=settings)
     return Reading(
         session_id=session.id,
         flags=flags,
         answers=tuple(answers),
-        num_asked=len(asked),
+        num_asked=len(requests),
         unsure=unsure,
         void=dict(void.most_common()),
         stopped=stopped,
@@ -225,7 +225,7 @@ async def _ask(asker: Asker, teacher: Teacher, request: Request) -> Answer | Com
     )
 
 
-def parse_reading(text: str, *, session: Session, window: TextWindow) -> tuple[Named, ...]:
+def parse_reading(text: str, *, session: Session, window: TextWindow) -> tuple[NamedMistake, ...]:
     """The mistakes that a reading names; raises BadReading where anything about it is not as it was
     asked for.
 
@@ -246,13 +246,15 @@ def parse_reading(text: str, *, session: Session, window: TextWindow) -> tuple[N
     ):
         raise BadReading("not an object with the one field mistakes")
     by_name = {name: call_id for call_id, name in call_names(session).items()}
-    named = [_named(entry, session, window, by_name) for entry in value["mistakes"]]
-    if len({(one.turn, one.call_id) for one in named}) < len(named):
+    mistakes = [_parse_mistake(entry, session, window, by_name) for entry in value["mistakes"]]
+    if len({(mistake.turn, mistake.call_id) for mistake in mistakes}) < len(mistakes):
         raise BadReading("a message named twice")
-    return tuple(one for one in named if one.turn >= session.copied)
+    return tuple(mistake for mistake in mistakes if mistake.turn >= session.copied)
 
 
-def _named(entry: Any, session: Session, window: TextWindow, by_name: Mapping[str, str]) -> Named:
+def _parse_mistake(
+    entry: Any, session: Session, window: TextWindow, by_name: Mapping[str, str]
+) -> NamedMistake:
     if not isinstance(entry, dict) or entry.keys() != _FIELDS:
         raise BadReading("a mistake with other fields")
     turn, call, evidence, sure, hint = (
@@ -280,33 +282,33 @@ def _named(entry: Any, session: Session, window: TextWindow, by_name: Mapping[st
     calls = session.turns[turn].calls
     # the only call is what was wrong
     call_id = by_name[call] if isinstance(call, str) else calls[0].id if len(calls) == 1 else None
-    return Named(turn, call_id, evidence, sure, hint)
+    return NamedMistake(turn, call_id, evidence, sure, hint)
 
 
-def _agreed(
-    votes: Mapping[TextWindow, list[tuple[Named, ...]]], *, settings: ReaderSettings
+def _count_votes(
+    votes: Mapping[TextWindow, list[tuple[NamedMistake, ...]]], *, settings: ReaderSettings
 ) -> tuple[tuple[Flag, ...], int]:
     """The messages that enough sure readings of one window name; where windows overlap, the one
     with more votes counts."""
     best: dict[tuple[int, str | None], Flag] = {}
     dropped: set[tuple[int, str | None]] = set()
     for readings in votes.values():
-        by_key: dict[tuple[int, str | None], list[Named]] = {}
+        by_key: dict[tuple[int, str | None], list[NamedMistake]] = {}
         for reading in readings:
-            for one in reading:
-                by_key.setdefault((one.turn, one.call_id), []).append(one)
-        for key, all_named in by_key.items():
-            named = [one for one in all_named if one.sure]
-            if len(named) < settings.min_votes:
+            for mistake in reading:
+                by_key.setdefault((mistake.turn, mistake.call_id), []).append(mistake)
+        for key, mistakes in by_key.items():
+            sure = [mistake for mistake in mistakes if mistake.sure]
+            if len(sure) < settings.min_votes:
                 dropped.add(key)
                 continue
             flag = Flag(
                 turn=key[0],
                 call_id=key[1],
-                evidence=min(one.evidence for one in named),
-                votes=len(named),
+                evidence=min(mistake.evidence for mistake in sure),
+                votes=len(sure),
                 of=settings.votes,
-                hints=central([one.hint for one in named]),
+                hints=rank_by_agreement([mistake.hint for mistake in sure]),
             )
             if key not in best or best[key].votes < flag.votes:
                 best[key] = flag
@@ -315,7 +317,7 @@ def _agreed(
     )
 
 
-def central(hints: list[str]) -> tuple[str, ...]:
+def rank_by_agreement(hints: list[str]) -> tuple[str, ...]:
     """Hints by how much they share with the others, the one that says what most of them say first;
     each once.
 
@@ -325,7 +327,9 @@ def central(hints: list[str]) -> tuple[str, ...]:
     words = {hint: frozenset(w.lower() for w in _WORD.findall(hint)) for hint in hints}
 
     def shared(hint: str) -> float:
-        own = words[hint]
-        return sum(len(own & words[other]) / max(1, len(own | words[other])) for other in hints)
+        own_words = words[hint]
+        return sum(
+            len(own_words & words[other]) / max(1, len(own_words | words[other])) for other in hints
+        )
 
     return tuple(sorted(words, key=shared, reverse=True))

@@ -95,11 +95,11 @@ def _by_rarest_word(wanted: set[Gram]) -> dict[str, list[Gram]]:
     A text that holds a run holds all of its words, so that most runs need not be compared with most
     texts.
     """
-    words = {gram: _WORD.findall(" ".join(gram).lower()) for gram in wanted}
-    shared = Counter(chain.from_iterable(words.values()))
+    words_of = {gram: _WORD.findall(" ".join(gram).lower()) for gram in wanted}
+    num_grams = Counter(chain.from_iterable(words_of.values()))
     by_word: dict[str, list[Gram]] = {}
-    for gram, own in words.items():
-        by_word.setdefault(min(own, key=lambda w: shared[w], default=""), []).append(gram)
+    for gram, gram_words in words_of.items():
+        by_word.setdefault(min(gram_words, key=lambda w: num_grams[w], default=""), []).append(gram)
     return by_word
 
 
@@ -115,20 +115,20 @@ class Occurrences:
     @classmethod
     def of(cls, session: Session, *, wanted: set[Gram]) -> Occurrences:
         """Read every message and event of a session once."""
-        found = cls()
+        occurrences = cls()
         if not wanted:
-            return found
+            return occurrences
         by_word = _by_rarest_word(wanted)
         for index, turn in enumerate(session.turns):
-            found._add(index, turn_text(turn), by_word)
+            occurrences._add(index, turn_text(turn), by_word)
         for event in session.events:
-            found._add(event.turn, event.text, by_word)
-        return found
+            occurrences._add(event.turn, event.text, by_word)
+        return occurrences
 
     def _add(self, index: int, text: str, by_word: Mapping[str, Sequence[Gram]]) -> None:
         words = set(_WORD.findall(text.lower()))
-        near = chain.from_iterable(by_word.get(word, ()) for word in ("", *words))
-        possible = {g for g in near if (g[0] in text if len(g) == 1 else words.issuperset(g))}
+        candidates = chain.from_iterable(by_word.get(word, ()) for word in ("", *words))
+        possible = {g for g in candidates if (g[0] in text if len(g) == 1 else words.issuperset(g))}
         if possible:  # the exact look is slow, and most turns hold nothing of a hint
             for gram in possible.intersection(chain(passages(text), names(text))):
                 self.turns.setdefault(gram, []).append(index)
@@ -145,7 +145,7 @@ class Leak:
 
 
 def find_leak(
-    text: str, *, session: Session, site_turn: int, occurrences: Occurrences, free: Set[Gram]
+    text: str, *, session: Session, site_turn: int, occurrences: Occurrences, allowed: Set[Gram]
 ) -> Leak | None:
     """The first run of a hint that only a turn after the site could have given, or None.
 
@@ -155,7 +155,7 @@ def find_leak(
     for gram in chain(passages(text), names(text)):
         turns = occurrences.turns.get(gram, ())
         later = next((t for t in turns if t > site_turn), None)
-        if later is None or gram in free or any(t in in_view for t in turns):
+        if later is None or gram in allowed or any(t in in_view for t in turns):
             continue
         if len(gram) == 1 and site_turn in turns:  # the mistaken message may be named from
             continue

@@ -47,51 +47,55 @@ def write_reader_hints(
 ) -> ReaderHints:
     """One hint per flag, from the most usual to the least the first that the leak rules keep; a
     rule's site keeps its kind."""
-    known = {(site.turn, site.call_id): site for site in sites if site.detector != DETECTOR}
+    rule_site_of = {(site.turn, site.call_id): site for site in sites if site.detector != DETECTOR}
     calls = session.calls()
-    found: list[Site] = []
+    all_sites: list[Site] = []
     drafts: list[HintDraft] = []
     contradicted = 0
     for flag in reading.flags:
-        ruled = _ruled(session, flag, known)
-        site = next((one for one in ruled if one.category in TARGET_CATEGORIES), None)
-        if ruled and site is None:
+        rule_sites = _rule_sites(session, flag, rule_site_of)
+        site = next(
+            (checked for checked in rule_sites if checked.category in TARGET_CATEGORIES), None
+        )
+        if rule_sites and site is None:
             contradicted += 1
             continue
-        site = site or _site(session, flag)
-        found.append(site)
+        site = site or _make_site(session, flag)
+        all_sites.append(site)
         context = site_context(session, site, rules=tuple(rules), calls=calls)
         drafts += (
             HintDraft(context=context, text=text, writer=WRITER, knows=KNOWS) for text in flag.hints
         )
-    kept: dict[str, Hint] = {}
+    hints: dict[str, Hint] = {}
     refused: dict[str, Refusal] = {}
-    for one in check_drafts(session, drafts, rules=rules, max_words=max_words):
-        if isinstance(one, Hint):
-            kept.setdefault(one.site_id, one)
+    for checked in check_drafts(session, drafts, rules=rules, max_words=max_words):
+        if isinstance(checked, Hint):
+            hints.setdefault(checked.site_id, checked)
         else:
-            refused.setdefault(one.site_id, one)
+            refused.setdefault(checked.site_id, checked)
     return ReaderHints(
-        sites=tuple(found),
-        hints=tuple(kept.values()),
-        refused=tuple(refusal for site_id, refusal in refused.items() if site_id not in kept),
+        sites=tuple(all_sites),
+        hints=tuple(hints.values()),
+        refused=tuple(refusal for site_id, refusal in refused.items() if site_id not in hints),
         contradicted=contradicted,
     )
 
 
-def _ruled(
-    session: Session, flag: Flag, known: Mapping[tuple[int, str | None], Site]
+def _rule_sites(
+    session: Session, flag: Flag, rule_site_of: Mapping[tuple[int, str | None], Site]
 ) -> list[Site]:
     """The rules' word on what a flag names: its site, or for a whole message the sites of its
     calls, where the rules know every one."""
-    if (site := known.get((flag.turn, flag.call_id))) is not None:
+    if (site := rule_site_of.get((flag.turn, flag.call_id))) is not None:
         return [site]
     calls = session.turns[flag.turn].calls if flag.call_id is None else ()
-    found = [known[flag.turn, call.id] for call in calls if (flag.turn, call.id) in known]
-    return found if len(found) == len(calls) else []
+    sites = [
+        rule_site_of[flag.turn, call.id] for call in calls if (flag.turn, call.id) in rule_site_of
+    ]
+    return sites if len(sites) == len(calls) else []
 
 
-def _site(session: Session, flag: Flag) -> Site:
+def _make_site(session: Session, flag: Flag) -> Site:
     """A site that no rule had found; its evidence is the result of its call, where it has one."""
     turn = session.turns[flag.turn]
     call = next((c for c in turn.calls if c.id == flag.call_id), None)

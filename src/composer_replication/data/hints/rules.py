@@ -42,20 +42,20 @@ def split_rules(text: str) -> tuple[str, ...]:
     ('Read before `Edit`, always.', 'No sudo.')
     """
     rules: list[list[str]] = []
-    open_rule, fenced = False, False
+    in_rule, in_fence = False, False
     for line in text.splitlines():
         if line.lstrip().startswith("```"):
-            fenced, open_rule = not fenced, False
-        elif fenced or not line.strip() or line.lstrip().startswith("#"):
-            open_rule = False
+            in_fence, in_rule = not in_fence, False
+        elif in_fence or not line.strip() or line.lstrip().startswith("#"):
+            in_rule = False
         elif _BULLET.match(line):
             rules.append([_BULLET.sub("", line).strip()])
-            open_rule = True
-        elif open_rule:
+            in_rule = True
+        elif in_rule:
             rules[-1].append(line.strip())
         else:
             rules.append([line.strip()])
-            open_rule = True
+            in_rule = True
     return tuple(" ".join(lines) for lines in rules)
 
 

@@ -82,11 +82,11 @@ def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tup
         )
         if end == len(shown):
             break
-        again, back = 0, end
-        while back > start + 1 and again + sizes[back - 1] <= overlap_tokens:
-            back -= 1
-            again += sizes[back]
-        start = back
+        overlap, next_start = 0, end
+        while next_start > start + 1 and overlap + sizes[next_start - 1] <= overlap_tokens:
+            next_start -= 1
+            overlap += sizes[next_start]
+        start = next_start
     return tuple(windows)
 
 
@@ -107,12 +107,12 @@ def shown_turn(number: int, turn: Turn, names: Mapping[str, str], *, limit: int)
             "\n".join(_shown_result(number, result, names, limit) for result in turn.results)
             or f"#{number} tool"
         )
-    who = (
+    role = (
         turn.role
         if turn.role != "user" or turn.author in (None, "human")
         else f"{turn.role} ({turn.author})"
     )
-    parts = [f"#{number} {who}"]
+    parts = [f"#{number} {role}"]
     for block in turn.blocks:
         if isinstance(block, ToolCall):
             arguments = json.dumps(block.arguments, ensure_ascii=False)

@@ -56,7 +56,7 @@ def write_claude_code(
     for. Nothing is written then.
     """
     text = "".join(
-        _line(record, session)
+        _json_line(record, session)
         for record in claude_code_records(session, start=start, branch=branch)
     )
     path = folder / _NOT_IN_A_FOLDER_NAME.sub("-", session.cwd) / f"{log_id(session.id)}.jsonl"
@@ -70,7 +70,7 @@ def claude_code_records(
 ) -> Iterator[dict[str, Any]]:
     """The records of a session's log, in order; raises DataError like `write_claude_code`."""
     _check_session(session)
-    log = _Log(session, start=start, branch=branch)
+    log = _RecordBuilder(session, start=start, branch=branch)
     for number, turn in enumerate(session.turns):
         where = f"{session.id}, turn {number}"
         if turn.role == "system" or (number == 0 and session.tools):
@@ -106,23 +106,26 @@ def call_id_of(session_id: str, call_id: str) -> str:
     return f"toolu_01{uuid.uuid5(_NAMESPACE, f'{session_id}/call/{call_id}').hex[:22]}"
 
 
-class _Log:
+class _RecordBuilder:
     """Makes records one after the other, each hanging on the one before it."""
 
     def __init__(self, session: Session, *, start: datetime, branch: str) -> None:
         self.session, self.start, self.branch = session, start, branch
         self.session_id = log_id(session.id)
         self.parent: str | None = None
-        self.count = 0
-        self.owner: dict[str, str] = {}  # call id -> the record that holds the call
+        self.num_records = 0
+        self.record_of_call: dict[str, str] = {}  # call id -> the record that holds the call
 
     def snapshot(self, turn: Turn | None, *, where: str) -> dict[str, Any]:
         """The system prompt and the tools; the reader joins the parts of a prompt, so it has to be
         one text."""
         if turn is not None and (
-            self.count or turn.author != HARNESS or not _is_one_text(turn.blocks) or not turn.text
+            self.num_records
+            or turn.author != HARNESS
+            or not _is_one_text(turn.blocks)
+            or not turn.text
         ):
-            raise _refused(
+            raise _unsupported(
                 "a system message that is not one text of the agent program at the very beginning",
                 where,
             )
@@ -146,12 +149,12 @@ class _Log:
     def assistant(self, turn: Turn, *, number: int, where: str) -> Iterator[dict[str, Any]]:
         """One record per block, all with the message's id; usage as the API reports it, on each."""
         if not turn.blocks:
-            raise _refused("an assistant message without any block", where)
-        if any(block in turn.blocks[:place] for place, block in enumerate(turn.blocks)):
-            raise _refused("a message that holds the same block twice", where)
+            raise _unsupported("an assistant message without any block", where)
+        if any(block in turn.blocks[:index] for index, block in enumerate(turn.blocks)):
+            raise _unsupported("a message that holds the same block twice", where)
         message: dict[str, Any] = {
             "model": turn.author,
-            "id": self._short("msg", number),
+            "id": self._api_id("msg", number),
             "type": "message",
             "role": "assistant",
             "stop_reason": "tool_use" if turn.calls else "end_turn",
@@ -163,15 +166,15 @@ class _Log:
                 "output_tokens": len(turn.sampled.ids) if turn.sampled is not None else 0,
             },
         }
-        request = self._short("req", number)
+        request_id = self._api_id("req", number)
         for block in turn.blocks:
             record = self._record(
                 "assistant",
                 message={**message, "content": [_content(block, where)]},
-                requestId=request,
+                requestId=request_id,
             )
             if isinstance(block, ToolCall):
-                self.owner[block.id] = record["uuid"]
+                self.record_of_call[block.id] = record["uuid"]
             yield record
 
     def result(self, turn: Turn, *, where: str) -> dict[str, Any]:
@@ -181,14 +184,14 @@ class _Log:
             or not isinstance(turn.blocks[0], ToolResult)
             or turn.author != ENVIRONMENT
         ):
-            raise _refused(
+            raise _unsupported(
                 "a tool message that is not exactly one result of the environment", where
             )
         result = turn.blocks[0]
         if result.images:
-            raise _refused("a picture in a result", where)
-        if result.call_id not in self.owner:
-            raise _refused(
+            raise _unsupported("a picture in a result", where)
+        if result.call_id not in self.record_of_call:
+            raise _unsupported(
                 f"a result of a call {result.call_id!r} that no message before it holds", where
             )
         block: dict[str, Any] = {
@@ -198,25 +201,25 @@ class _Log:
         }
         if result.is_error is not None:
             block["is_error"] = result.is_error
-        owner = self.owner[result.call_id]
+        caller_uuid = self.record_of_call[result.call_id]
         outcome = f"Error: {result.text}" if result.is_error else {"type": "text"}
         message = {"role": "user", "content": [block]}
         return self._record(
             "user",
-            parent=owner,
+            parent=caller_uuid,
             message=message,
             toolUseResult=outcome,
-            sourceToolAssistantUUID=owner,
+            sourceToolAssistantUUID=caller_uuid,
         )
 
     def user(self, turn: Turn, *, where: str) -> dict[str, Any]:
         """What the human said, or the agent program in a way that a reader can tell."""
         texts = [block.text for block in turn.blocks if isinstance(block, Text)]
         if len(texts) != len(turn.blocks) or not all(texts):
-            raise _refused("a user message that is not text", where)
-        wanted = Authorship(turn.author or "", turn.tag)
+            raise _unsupported("a user message that is not text", where)
+        expected = Authorship(turn.author or "", turn.tag)
         for is_meta in (False, True):
-            if all(authorship(text, is_meta=is_meta) == wanted for text in texts):
+            if all(authorship(text, is_meta=is_meta) == expected for text in texts):
                 flags: dict[str, Any] = {"isMeta": True} if is_meta else {}
                 content = (
                     texts[0]
@@ -224,15 +227,15 @@ class _Log:
                     else [{"type": "text", "text": text} for text in texts]
                 )
                 return self._record("user", message={"role": "user", "content": content}, **flags)
-        raise _refused(
+        raise _unsupported(
             f"a user message by {turn.author!r} with the tag {turn.tag!r}, which no reader could"
             " tell",
             where,
         )
 
     def _record(self, kind: str, *, parent: str | None = None, **fields: Any) -> dict[str, Any]:
-        name = str(uuid.uuid5(_NAMESPACE, f"{self.session_id}/record/{self.count}"))
-        time = (self.start + timedelta(seconds=SECONDS_PER_RECORD * self.count)).strftime(
+        record_id = str(uuid.uuid5(_NAMESPACE, f"{self.session_id}/record/{self.num_records}"))
+        time = (self.start + timedelta(seconds=SECONDS_PER_RECORD * self.num_records)).strftime(
             "%Y-%m-%dT%H:%M:%S.000Z"
         )
         record = {
@@ -245,14 +248,14 @@ class _Log:
             "gitBranch": self.branch,
             "type": kind,
             **fields,
-            "uuid": name,
+            "uuid": record_id,
             "timestamp": time,
         }
-        self.parent = name
-        self.count += 1
+        self.parent = record_id
+        self.num_records += 1
         return record
 
-    def _short(self, prefix: str, number: int) -> str:
+    def _api_id(self, prefix: str, number: int) -> str:
         return (
             f"{prefix}_01{uuid.uuid5(_NAMESPACE, f'{self.session_id}/{prefix}/{number}').hex[:22]}"
         )
@@ -266,17 +269,17 @@ def _check_session(session: Session) -> None:
             fix="give it one: replace(session, cwd='/work/project')",
         )
     if not session.turns:
-        raise _refused("a session without a turn", session.id)
+        raise _unsupported("a session without a turn", session.id)
     if (
         session.segments != (Segment(start=0, end=len(session.turns)),)
         or session.copied
         or session.parent is not None
     ):
-        raise _refused("rewinds, compactions, copied turns or a subagent", session.id)
+        raise _unsupported("rewinds, compactions, copied turns or a subagent", session.id)
     calls = [call.id for turn in session.turns for call in turn.calls]
     results = [result.call_id for turn in session.turns for result in turn.results]
     if len({*calls}) != len(calls) or len({*results}) != len(results):
-        raise _refused("two calls or two results with one id", session.id)
+        raise _unsupported("two calls or two results with one id", session.id)
 
 
 def _is_one_text(blocks: tuple[Block, ...]) -> bool:
@@ -295,22 +298,22 @@ def _content(block: Block, where: str) -> dict[str, Any]:
             "name": block.name,
             "input": dict(block.arguments),
         }
-    raise _refused(f"a block {type(block).__name__} in an assistant message", where)
+    raise _unsupported(f"a block {type(block).__name__} in an assistant message", where)
 
 
-def _line(record: Mapping[str, Any], session: Session) -> str:
+def _json_line(record: Mapping[str, Any], session: Session) -> str:
     try:
         line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         line.encode("utf-8")
     # NaN, half of a surrogate pair, what JSON has no word for
     except (ValueError, TypeError, RecursionError) as error:
-        raise _refused(f"a value that is no JSON text: {error}", session.id) from error
+        raise _unsupported(f"a value that is no JSON text: {error}", session.id) from error
     return line + "\n"
 
 
-def _refused(what: str, where: str) -> DataError:
+def _unsupported(content: str, where: str) -> DataError:
     return DataError(
-        f"a Claude Code log has no place for {what}",
+        f"a Claude Code log has no place for {content}",
         where=where,
         fix="keep this session in sessions.jsonl",
     )

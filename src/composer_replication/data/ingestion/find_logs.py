@@ -62,17 +62,17 @@ def find_logs(
     too, with the reason.
     Raises DataError for a path that does not exist, and where the default folder is missing.
     """
-    found: dict[str, LogFile] = {}
+    logs: dict[str, LogFile] = {}
     for root in _roots(paths, environ):
         for path, name, why in _files(root):
             key = str(path) if why else os.path.realpath(path)
-            if key not in found:
-                found[key] = (
+            if key not in logs:
+                logs[key] = (
                     LogFile(path=path, name=name, num_bytes=0, why=why)
                     if why
-                    else _sniffed(path, name)
+                    else _sniff(path, name)
                 )
-    return tuple(sorted(found.values(), key=lambda f: (f.agent is not None, -f.num_bytes, f.name)))
+    return tuple(sorted(logs.values(), key=lambda f: (f.agent is not None, -f.num_bytes, f.name)))
 
 
 def other_files(
@@ -100,9 +100,9 @@ def _roots(paths: Iterable[str | Path], environ: Mapping[str, str] | None) -> li
         p for p in default_folders(environ) if p.is_dir()
     ]
     if not roots:
-        looked = ", ".join(str(p) for p in default_folders(environ))
+        looked_in = ", ".join(str(p) for p in default_folders(environ))
         raise DataError(
-            f"no Claude Code logs in {looked}",
+            f"no Claude Code logs in {looked_in}",
             fix="give files or folders: recompose ingest PATH ...",
         )
     for root in roots:
@@ -116,8 +116,8 @@ def _files(root: Path) -> Iterator[tuple[Path, str, str]]:
     if not root.is_dir():
         yield root, root.name, ""
         return
-    failed: list[OSError] = []
-    for folder, folders, files in os.walk(root, onerror=failed.append):
+    errors: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=errors.append):
         folders.sort()
         for name in sorted(files):
             path = Path(folder) / name
@@ -130,7 +130,7 @@ def _files(root: Path) -> Iterator[tuple[Path, str, str]]:
                     else "not a file"
                 )
                 yield path, path.relative_to(root).as_posix(), why
-    for error in failed:
+    for error in errors:
         path = Path(os.fsdecode(error.filename))
         yield (
             path,
@@ -146,7 +146,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _sniffed(path: Path, name: str) -> LogFile:
+def _sniff(path: Path, name: str) -> LogFile:
     """The file with what its first lines tell: the subagent whose messages it holds, by its first
     message, and the folder."""
     agent: tuple[str, str] | None = None

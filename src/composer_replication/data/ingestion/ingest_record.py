@@ -20,7 +20,7 @@ from composer_replication.data.ingestion.repository import plain_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SessionEntry:
     """What is known of one stored session without reading it; times in UTC, `started` and `ended`
     as the agent wrote them.
 
@@ -43,25 +43,25 @@ class Seen:
     @staticmethod
     def of(
         header: Mapping[str, Any], *, first_seen: str, last_seen: str = "", mark: str = ""
-    ) -> Seen:
+    ) -> SessionEntry:
         """From the header line of a stored session."""
-        head = header["session"]
-        source = head.get("source", {})
-        return Seen(
-            project=head.get("repository", ""),
-            cwd=head.get("cwd", ""),
+        fields_of_session = header["session"]
+        source = fields_of_session.get("source", {})
+        return SessionEntry(
+            project=fields_of_session.get("repository", ""),
+            cwd=fields_of_session.get("cwd", ""),
             file=source.get("file", ""),
             log_sha256=source.get("sha256", ""),
-            turns=head.get("num_turns", 0),
-            started=head.get("started", ""),
-            ended=head.get("ended", ""),
+            turns=fields_of_session.get("num_turns", 0),
+            started=fields_of_session.get("started", ""),
+            ended=fields_of_session.get("ended", ""),
             first_seen=first_seen,
             last_seen=last_seen or first_seen,
             mark=mark,
         )
 
 
-_NAMES = frozenset(f.name for f in fields(Seen))
+_NAMES = frozenset(f.name for f in fields(SessionEntry))
 
 
 @dataclass(slots=True)
@@ -73,14 +73,16 @@ class IngestRecord:
     """
 
     files: list[dict[str, Any]] = field(default_factory=list)
-    sessions: dict[str, Seen] = field(default_factory=dict)
+    sessions: dict[str, SessionEntry] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     since: str = ""
 
-    def is_forgotten(self, session_id: str, seen: Seen) -> bool:
+    def is_forgotten(self, session_id: str, entry: SessionEntry) -> bool:
         """Whether the user had a session, its parent or its project removed."""
-        return any(is_named(name, session_id, seen, inside=True) for name in self.forgotten)
+        return any(
+            names_session(name, session_id, entry, include_nested=True) for name in self.forgotten
+        )
 
     def add_files(self, reports: Iterable[Mapping[str, Any]], *, names: Mapping[str, str]) -> None:
         """Put the reports of files in place of what they replace: the file that gave these sessions
@@ -88,12 +90,12 @@ class IngestRecord:
         for report in reports:
             sessions = [names.get(name, name) for name in report["sessions"] if name in names]
             new = {**report, "sessions": sessions}
-            self.files = [old for old in self.files if not _replaced(old, new)]
+            self.files = [old for old in self.files if not _is_replaced(old, new)]
             self.files.append(new)
 
     def to_json(self) -> dict[str, Any]:
         """As it is written."""
-        sessions = {name: asdict(seen) for name, seen in self.sessions.items()}
+        sessions = {name: asdict(entry) for name, entry in self.sessions.items()}
         removed = [name for name in self.removed if name not in sessions]
         return {
             "files": self.files,
@@ -103,7 +105,7 @@ class IngestRecord:
         }
 
 
-def project_folder(seen: Seen) -> str:
+def project_folder(entry: SessionEntry) -> str:
     """The folder of a session's project: where it ran, up to the part that gave the project its
     name; "" where the log does not tell.
 
@@ -112,11 +114,13 @@ def project_folder(seen: Seen) -> str:
     >>> project_folder(Seen(project="acme/shop", cwd="/srv/clone/.worktrees/2"))
     '/srv/clone'
     """
-    parts, name = plain_folder(seen.cwd).split("/"), seen.project.rpartition("/")[2]
+    parts, name = plain_folder(entry.cwd).split("/"), entry.project.rpartition("/")[2]
     return "/".join(parts[: len(parts) - parts[::-1].index(name)] if name in parts else parts)
 
 
-def is_named(wanted: str, session_id: str, seen: Seen, *, inside: bool = False) -> bool:
+def names_session(
+    name: str, session_id: str, entry: SessionEntry, *, include_nested: bool = False
+) -> bool:
     """Whether an entry of the forgotten means this session: its id, its parent's, its repository,
     or the folder of its project.
 
@@ -129,73 +133,76 @@ def is_named(wanted: str, session_id: str, seen: Seen, *, inside: bool = False) 
     >>> [is_named(word, "s1", seen) for word in ("s1", "acme/shop", "/home/me/shop", "my/shop")]
     [True, True, True, False]
     """
-    if session_id == wanted or session_id.startswith((f"{wanted}.agent-", f"{wanted}~")):
+    if session_id == name or session_id.startswith((f"{name}.agent-", f"{name}~")):
         return True
-    if is_path(wanted):
-        within = (
-            inside
-            and "/" not in seen.project
-            and f"{plain_folder(seen.cwd)}/".startswith(f"{wanted}/")
+    if is_path(name):
+        is_nested = (
+            include_nested
+            and "/" not in entry.project
+            and f"{plain_folder(entry.cwd)}/".startswith(f"{name}/")
         )
-        return within or wanted == project_folder(seen)
-    return wanted == seen.project or (
-        "/" not in wanted and wanted == seen.project.rpartition("/")[2]
-    )
+        return is_nested or name == project_folder(entry)
+    return name == entry.project or ("/" not in name and name == entry.project.rpartition("/")[2])
 
 
-def meanings(word: str, sessions: Mapping[str, Seen]) -> list[str]:
+def resolve_name(name: str, sessions: Mapping[str, SessionEntry]) -> list[str]:
     """What a word of the user can mean among these sessions, each so that nothing else is meant: an
     id, a repository or a project's folder.
 
     >>> meanings("app", {"s1": Seen(project="app", cwd="/a/app"), "s2": Seen(project="app", cwd="/b/app"), "s3": Seen(project="acme/app")})
     ['/a/app', '/b/app', 'acme/app']
     """
-    if any(name == word or name.startswith((f"{word}.agent-", f"{word}~")) for name in sessions):
-        return [word]
-    if is_path(word):
-        folder = plain_folder(str(Path(word).expanduser()))
-        return [folder] if any(project_folder(seen) == folder for seen in sessions.values()) else []
-    found = [
-        seen
-        for seen in sessions.values()
-        if word in (seen.project, seen.project.rpartition("/")[2])
+    if any(
+        session_id == name or session_id.startswith((f"{name}.agent-", f"{name}~"))
+        for session_id in sessions
+    ):
+        return [name]
+    if is_path(name):
+        folder = plain_folder(str(Path(name).expanduser()))
+        return (
+            [folder] if any(project_folder(entry) == folder for entry in sessions.values()) else []
+        )
+    matching = [
+        entry
+        for entry in sessions.values()
+        if name in (entry.project, entry.project.rpartition("/")[2])
     ]
     return sorted(
         {
-            seen.project if "/" in seen.project else project_folder(seen) or seen.project
-            for seen in found
+            entry.project if "/" in entry.project else project_folder(entry) or entry.project
+            for entry in matching
         }
     )
 
 
-def is_path(word: str) -> bool:
+def is_path(name: str) -> bool:
     """Whether a word is the full path of a folder, as a system of any kind writes it."""
-    return word.startswith(("/", "~", "\\")) or word[1:3] in (":/", ":\\")
+    return name.startswith(("/", "~", "\\")) or name[1:3] in (":/", ":\\")
 
 
 def read_record(path: Path, *, sessions: Path) -> IngestRecord:
     """The record of a store; one without a record (made by an earlier version, or by hand) begins
     with what its sessions say."""
-    written = (
+    last_written = (
         datetime.fromtimestamp(sessions.stat().st_mtime, UTC).isoformat(timespec="seconds")
         if sessions.exists()
         else ""
     )
     if not path.exists():
-        return IngestRecord(since=written)
+        return IngestRecord(since=last_written)
     try:
         value = json.loads(path.read_bytes())
-        seen = {
-            str(name): Seen(**{k: v for k, v in one.items() if k in _NAMES})
-            for name, one in value.get("sessions", {}).items()
+        entries = {
+            str(name): SessionEntry(**{k: v for k, v in stored_fields.items() if k in _NAMES})
+            for name, stored_fields in value.get("sessions", {}).items()
         }
         forgotten, removed = list(value.get("forgotten", ())), list(value.get("removed", ()))
         return IngestRecord(
             files=list(value["files"]),
-            sessions=seen,
+            sessions=entries,
             forgotten=forgotten,
             removed=removed,
-            since=written,
+            since=last_written,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         fix = "move it away: the sessions stay, only when they were first seen is lost"
@@ -204,7 +211,7 @@ def read_record(path: Path, *, sessions: Path) -> IngestRecord:
         ) from error
 
 
-def _replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _is_replaced(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether a report stands for the same sessions, or, where the file gave none then, for the
     same file."""
     if old.get("sessions"):

@@ -34,8 +34,8 @@ class LineReader:
 
     def __iter__(self) -> Iterator[tuple[int, bytes | None]]:
         digest = hashlib.sha256()
-        with self.path.open("rb", buffering=0) as raw:
-            source: io.RawIOBase = _Hashing(raw, digest) if self.hashed else raw
+        with self.path.open("rb", buffering=0) as file:
+            source: io.RawIOBase = _Hashing(file, digest) if self.hashed else file
             stream = io.BufferedReader(source, BUFFER_BYTES)
             self.binary = b"\0" in stream.peek(1)
             limit, readline = self.max_line_bytes, stream.readline

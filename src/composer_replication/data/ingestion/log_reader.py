@@ -24,7 +24,7 @@ from composer_replication.core.trace import (
 )
 from composer_replication.data.ingestion.attachments import ATTACHMENT_TYPES, read_attachment
 from composer_replication.data.ingestion.authorship import authorship
-from composer_replication.data.ingestion.conversation import Conversation, Sent
+from composer_replication.data.ingestion.conversation import Conversation, RequestSummary
 from composer_replication.data.ingestion.counts import RawCounts
 from composer_replication.data.ingestion.find_logs import LogFile
 from composer_replication.data.ingestion.lines import LineReader
@@ -36,10 +36,10 @@ from composer_replication.data.ingestion.log_records import (
     RawBlock,
     agent_of_result,
     decode,
+    decode_all_fields,
     decode_progress,
     decode_typed,
     is_deep,
-    rare,
 )
 from composer_replication.data.ingestion.logged_tools import offered_tools
 
@@ -63,7 +63,7 @@ class Stream:
     ended: str = ""
     tools: tuple[ToolSpec, ...] = ()
     system: str = ""
-    sent: Sent = field(default_factory=Sent)
+    request_summary: RequestSummary = field(default_factory=RequestSummary)
     synthetic: set[str] = field(default_factory=set)
 
 
@@ -124,9 +124,9 @@ class FileReader:
         self.is_claude_code = False
         self.has_requests = False
         self.num_known = 0
-        self.fresh: list[int] = []
+        self.new_marks: list[int] = []
         self._known = known
-        self._side_of: dict[str, Stream] = {}
+        self._side_of_record: dict[str, Stream] = {}
         self._first_users: dict[str, int] = {}
         self._num_users = 0
         self._task_calls: set[str] = set()
@@ -141,7 +141,12 @@ class FileReader:
     def read(self) -> None:
         """Read the whole file; raises OSError if it cannot be opened or read, SessionError if it is
         refused."""
-        raw, types, ids, main = self.raw, self.raw.record_types, self.raw.session_ids, self.main
+        raw, record_types, session_ids, main = (
+            self.raw,
+            self.raw.record_types,
+            self.raw.session_ids,
+            self.main,
+        )
         version = None
         for number, line in self.lines:
             if line is None:
@@ -157,24 +162,28 @@ class FileReader:
                     continue
             kind = record.type
             name = f"{kind}/{record.subtype}" if record.subtype else kind
-            types[name] = types.get(name, 0) + 1
+            record_types[name] = record_types.get(name, 0) + 1
             if session_id := record.sessionId:
-                ids[session_id] = ids.get(session_id, 0) + 1
+                session_ids[session_id] = session_ids.get(session_id, 0) + 1
             if record.version != version and record.version:
                 raw.versions.add(version := record.version)
             if record.isSidechain:
                 raw.sidechain_records += 1
             if kind == "assistant":
-                self._assistant(record, line, self._side(record) if record.isSidechain else main)
+                self._read_assistant(
+                    record, line, self._side_stream(record) if record.isSidechain else main
+                )
                 self._count_assistant(record)
             elif kind == "user":
                 self._num_users += 1
-                self._user(record, line, self._side(record) if record.isSidechain else main)
+                self._read_user(
+                    record, line, self._side_stream(record) if record.isSidechain else main
+                )
             else:
-                self._other(record, line)
-                if not self.is_claude_code and sum(types.values()) >= FOREIGN_AFTER_RECORDS:
+                self._read_other(record, line)
+                if not self.is_claude_code and sum(record_types.values()) >= FOREIGN_AFTER_RECORDS:
                     break
-        raw.records = sum(types.values())
+        raw.records = sum(record_types.values())
         for stream in (self.main, *self.sides.values()):
             raw.duplicates += stream.conversation.num_duplicates
             raw.dangling_parents += stream.conversation.num_dangling
@@ -184,7 +193,7 @@ class FileReader:
         noted."""
         raw, number = self.raw, self._number
         try:
-            record, left_out = decode(line)
+            record, dropped_fields = decode(line)
         except BadRecord as error:
             raw.damaged_lines += 1
             raw.note(
@@ -196,9 +205,9 @@ class FileReader:
                 ),
             )
             return None
-        if left_out:
-            raw.odd_fields += len(left_out)
-            raw.note(number, f"wrong type, left out: {', '.join(left_out)}")
+        if dropped_fields:
+            raw.odd_fields += len(dropped_fields)
+            raw.note(number, f"wrong type, left out: {', '.join(dropped_fields)}")
         return record
 
     # ---- counting --------------------------------------------------------------------------------
@@ -224,43 +233,43 @@ class FileReader:
         if self._known.has(mark):
             self.num_known += 1
             return True
-        self.fresh.append(mark)
+        self.new_marks.append(mark)
         return False
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _begin(self, stream: Stream, record: LogRecord) -> None:
+    def _start_stream(self, stream: Stream, record: LogRecord) -> None:
         """What the first message of a stream tells of it."""
         stream.started = record.timestamp or ""
         stream.cwd = stream.cwd or record.cwd or ""
         if record.sessionId or record.uuid:
             self.is_claude_code = True
 
-    def _side(self, record: LogRecord) -> Stream:
+    def _side_stream(self, record: LogRecord) -> Stream:
         key = record.agentId or ""
-        stream = self.sides.get(key) if key else self._side_of.get(record.parentUuid or "")
+        stream = self.sides.get(key) if key else self._side_of_record.get(record.parentUuid or "")
         if stream is None:
             key = key or f"{len(self.sides) + 1}"
             stream = self.sides[key] = Stream(Conversation(), agent_id=key)
         if record.uuid:
-            self._side_of[record.uuid] = stream
+            self._side_of_record[record.uuid] = stream
         return stream
 
     def _new_message(self, record: LogRecord, stream: Stream, kind: str) -> Message | None:
         """The message of a record that is new to its stream; None, and counted, where there is none
         or it was met before."""
         if record.message is None:
-            self._damaged(f"{kind} record without a message")
+            self._note_odd_field(f"{kind} record without a message")
             return None
         if not stream.started:
-            self._begin(stream, record)
+            self._start_stream(stream, record)
         stream.ended = record.timestamp or stream.ended
-        if record.uuid is not None and record.uuid in stream.conversation.at:
+        if record.uuid is not None and record.uuid in stream.conversation.draft_of_record:
             self.raw.duplicates += 1
             return None
         return record.message
 
-    def _assistant(self, record: LogRecord, line: bytes, stream: Stream) -> None:
+    def _read_assistant(self, record: LogRecord, line: bytes, stream: Stream) -> None:
         message, uuid, conversation = (
             self._new_message(record, stream, "an assistant"),
             record.uuid,
@@ -273,16 +282,18 @@ class FileReader:
             conversation.link(uuid, record.parentUuid)
             if key not in stream.synthetic:
                 stream.synthetic.add(key)
-                conversation.event("synthetic", text=_plain_text(message.content))
+                conversation.add_event("synthetic", text=_plain_text(message.content))
             return
-        known = key not in conversation.by_message and self._is_known(key)
-        draft = conversation.assistant(uuid, record.parentUuid, key, message.model, known=known)
+        is_copied = key not in conversation.draft_of_message and self._is_known(key)
+        draft = conversation.add_assistant(
+            uuid, record.parentUuid, key, message.model, is_copied=is_copied
+        )
         if message.usage is not None:
             draft.usage = message.usage
         content, blocks = message.content, draft.blocks
         if isinstance(content, str):
             content = [RawBlock(type="text", text=content)]
-        for place, raw in enumerate(content or ()):
+        for index, raw in enumerate(content or ()):
             if (
                 raw.type == "tool_use"
                 and type(raw.input) is dict
@@ -290,27 +301,27 @@ class FileReader:
                 and raw.name is not None
                 and not is_deep(raw.input)
             ):
-                conversation.call(draft, ToolCall(raw.id, raw.name, raw.input))
+                conversation.add_call(draft, ToolCall(raw.id, raw.name, raw.input))
                 if raw.name in SUBAGENT_TOOLS:
                     self._task_calls.add(raw.id)
                 continue
-            block = self._block(raw, line, place)
+            block = self._block(raw, line, index)
             if blocks and block in blocks:
                 self.raw.duplicates += 1
             else:
                 blocks.append(block)
 
-    def _block(self, raw: RawBlock, line: bytes, place: int) -> Block:
+    def _block(self, raw: RawBlock, line: bytes, index: int) -> Block:
         """A block of an assistant message that is not a usable call."""
         if raw.type == "text":
             return Text(raw.text or "")
         if raw.type == "thinking":
             return Thinking(raw.thinking or "")
         if raw.type == "tool_use":
-            self._damaged("a call without id, name or usable arguments")
-        return self._opaque(raw, line, place)
+            self._note_odd_field("a call without id, name or usable arguments")
+        return self._opaque(raw, line, index)
 
-    def _user(self, record: LogRecord, line: bytes, stream: Stream) -> None:
+    def _read_user(self, record: LogRecord, line: bytes, stream: Stream) -> None:
         message, uuid, conversation = (
             self._new_message(record, stream, "a user"),
             record.uuid,
@@ -321,23 +332,25 @@ class FileReader:
         content = message.content
         if isinstance(content, str):
             content = [RawBlock(type="text", text=content)]
-        if record.isCompactSummary and conversation.begins_compaction():
-            conversation.event("compaction")
-        parent, spoken = record.parentUuid, []
-        for place, raw in enumerate(content or ()):
+        if record.isCompactSummary and conversation.begin_compaction_at_summary():
+            conversation.add_event("compaction")
+        parent, texts = record.parentUuid, []
+        for index, raw in enumerate(content or ()):
             if raw.type == "tool_result":
                 if raw.tool_use_id is None:
-                    self._damaged("a result that names no call")
+                    self._note_odd_field("a result that names no call")
                     continue
                 call_id = raw.tool_use_id
-                known = call_id not in conversation.answered and self._is_known(call_id)
-                conversation.result(uuid, parent, tool_result(raw, call_id), ENVIRONMENT, known)
+                is_copied = call_id not in conversation.draft_of_result and self._is_known(call_id)
+                conversation.add_result(
+                    uuid, parent, tool_result(raw, call_id), ENVIRONMENT, is_copied
+                )
                 if call_id in self._task_calls:
-                    self._learn_agent(record, call_id)
+                    self._remember_agent(record, call_id)
                 parent = uuid or parent
             elif raw.type == "text":
                 if raw.text:
-                    spoken.append(
+                    texts.append(
                         (
                             authorship(
                                 raw.text,
@@ -348,44 +361,49 @@ class FileReader:
                         )
                     )
             else:
-                spoken.append(
-                    (authorship("", is_meta=bool(record.isMeta)), self._opaque(raw, line, place))
+                texts.append(
+                    (authorship("", is_meta=bool(record.isMeta)), self._opaque(raw, line, index))
                 )
-        if spoken:
-            self._say(record, stream, spoken, parent)
+        if texts:
+            self._add_texts(record, stream, texts, parent)
         if parent == record.parentUuid:
             conversation.link(uuid, parent)  # an empty message still has children
 
-    def _say(
-        self, record: LogRecord, stream: Stream, spoken: list[tuple[Any, Block]], parent: str | None
+    def _add_texts(
+        self, record: LogRecord, stream: Stream, texts: list[tuple[Any, Block]], parent: str | None
     ) -> None:
         """The texts of a user record; neighbours by the same author are one turn."""
-        uuid, known = record.uuid, self._is_known(record.uuid)
-        if not stream.prompt and isinstance(spoken[0][1], Text):
-            stream.prompt = spoken[0][1].text
-        while spoken:
-            who = spoken[0][0]
-            run = 1
-            while run < len(spoken) and spoken[run][0] == who:
-                run += 1
-            stream.conversation.say(
-                uuid, parent, who.author, who.tag, [block for _, block in spoken[:run]], known=known
+        uuid, is_copied = record.uuid, self._is_known(record.uuid)
+        if not stream.prompt and isinstance(texts[0][1], Text):
+            stream.prompt = texts[0][1].text
+        while texts:
+            writer = texts[0][0]
+            length = 1
+            while length < len(texts) and texts[length][0] == writer:
+                length += 1
+            stream.conversation.add_message(
+                uuid,
+                parent,
+                writer.author,
+                writer.tag,
+                [block for _, block in texts[:length]],
+                is_copied=is_copied,
             )
             parent = uuid or parent
-            del spoken[:run]
+            del texts[:length]
 
-    def _opaque(self, raw: RawBlock, line: bytes, place: int) -> Opaque:
+    def _opaque(self, raw: RawBlock, line: bytes, index: int) -> Opaque:
         """A block that is kept but not interpreted; pictures and documents without their bytes."""
         kind = raw.type or "?"
         self.raw.opaque_blocks[kind] += 1
         if raw.source is not None:
             return Opaque(kind, json.dumps({"media_type": raw.source.media_type}))
-        whole = rare(line)
-        if isinstance(whole.get("data"), dict):
-            whole = whole["data"].get("message")  # a progress record wraps the record
-        message = whole.get("message") if isinstance(whole, dict) else None
+        fields = decode_all_fields(line)
+        if isinstance(fields.get("data"), dict):
+            fields = fields["data"].get("message")  # a progress record wraps the record
+        message = fields.get("message") if isinstance(fields, dict) else None
         blocks = message.get("content") if isinstance(message, dict) else None
-        value = blocks[place] if isinstance(blocks, list) and place < len(blocks) else None
+        value = blocks[index] if isinstance(blocks, list) and index < len(blocks) else None
         return Opaque(
             kind,
             (
@@ -395,18 +413,18 @@ class FileReader:
             ),
         )
 
-    def _damaged(self, why: str) -> None:
+    def _note_odd_field(self, reason: str) -> None:
         self.raw.odd_fields += 1
-        self.raw.note(self._number, why)
+        self.raw.note(self._number, reason)
 
-    def _learn_agent(self, record: LogRecord, call_id: str) -> None:
+    def _remember_agent(self, record: LogRecord, call_id: str) -> None:
         agent = agent_of_result(record.toolUseResult)
         if agent:
             self.agent_calls[agent] = call_id
 
     # ---- other records ---------------------------------------------------------------------------
 
-    def _other(self, record: LogRecord, line: bytes) -> None:
+    def _read_other(self, record: LogRecord, line: bytes) -> None:
         kind = record.type
         if kind not in RECORD_TYPES:
             self.raw.unknown_types[kind] += 1
@@ -414,23 +432,23 @@ class FileReader:
             self.is_claude_code = True
         if kind == "progress":
             if record.data is not None and record.data.type == "agent_progress":
-                self._progress(record, line)
+                self._read_progress(record, line)
             self.main.conversation.link(record.uuid, record.parentUuid)
         elif kind == "attachment":
-            self._attachment(record, rare(line))
+            self._read_attachment(record, decode_all_fields(line))
         elif kind == "system":
-            self._system(record, line)
+            self._read_system(record, line)
         elif kind == "api-request":
             self.has_requests = True
         elif kind == "queue-operation":
-            self._queued(rare(line))
+            self._read_queue_operation(decode_all_fields(line))
         elif kind == "pr-link":
-            name = rare(line).get("prRepository")
+            name = decode_all_fields(line).get("prRepository")
             self.repository = name if isinstance(name, str) else self.repository
         else:
             self.main.conversation.link(record.uuid, record.parentUuid)
 
-    def _progress(self, record: LogRecord, line: bytes) -> None:
+    def _read_progress(self, record: LogRecord, line: bytes) -> None:
         """A subagent's message inside a progress record, unless the subagent has a file of its
         own."""
         agent = (record.data.agentId if record.data is not None else None) or ""
@@ -438,7 +456,7 @@ class FileReader:
             return
         progress = decode_progress(line)
         if progress is None or progress.data.message is None:
-            self._damaged("a progress record whose message cannot be used")
+            self._note_odd_field("a progress record whose message cannot be used")
             return
         inner, call_id = progress.data.message, progress.parentToolUseID
         key = agent or call_id or "?"
@@ -450,77 +468,81 @@ class FileReader:
             stream.call_id = call_id
         inner.parentUuid = None
         if inner.type == "assistant":
-            self._assistant(inner, line, stream)
+            self._read_assistant(inner, line, stream)
         elif inner.type == "user":
-            self._user(inner, line, stream)
+            self._read_user(inner, line, stream)
 
-    def _attachment(self, record: LogRecord, whole: dict[str, Any]) -> None:
-        payload = whole.get("attachment")
-        if isinstance(payload, dict) and "rendered" in whole:
-            payload = {**payload, "rendered": whole["rendered"]}
-        found = read_attachment(payload)
-        self.raw.attachments[found.kind] += 1
-        if found.kind not in ATTACHMENT_TYPES:
-            self.raw.unknown_attachments[found.kind] += 1
-        stream = self._side(record) if record.isSidechain else self.main
+    def _read_attachment(self, record: LogRecord, fields: dict[str, Any]) -> None:
+        payload = fields.get("attachment")
+        if isinstance(payload, dict) and "rendered" in fields:
+            payload = {**payload, "rendered": fields["rendered"]}
+        attachment = read_attachment(payload)
+        self.raw.attachments[attachment.kind] += 1
+        if attachment.kind not in ATTACHMENT_TYPES:
+            self.raw.unknown_attachments[attachment.kind] += 1
+        stream = self._side_stream(record) if record.isSidechain else self.main
         conversation = stream.conversation
-        if record.uuid is not None and record.uuid in conversation.at:
+        if record.uuid is not None and record.uuid in conversation.draft_of_record:
             self.raw.duplicates += 1
             return
-        if found.event:
-            conversation.event(found.event, call_id=found.call_id, text=found.event_text)
-        if found.tools is not None:
-            stream.tools = offered_tools(found.tools) or stream.tools
-        if found.kind == "prompt_snapshot":
-            if found.text and found.text != stream.system:
-                stream.system = found.text
-                conversation.set_system([Text(found.text)], HARNESS)
-        elif found.text:
-            conversation.say(
+        if attachment.event:
+            conversation.add_event(
+                attachment.event, call_id=attachment.call_id, text=attachment.event_text
+            )
+        if attachment.tools is not None:
+            stream.tools = offered_tools(attachment.tools) or stream.tools
+        if attachment.kind == "prompt_snapshot":
+            if attachment.text and attachment.text != stream.system:
+                stream.system = attachment.text
+                conversation.set_system([Text(attachment.text)], HARNESS)
+        elif attachment.text:
+            conversation.add_message(
                 record.uuid,
                 record.parentUuid,
-                found.author,
-                found.tag,
-                [Text(found.text)],
-                loose=True,
+                attachment.author,
+                attachment.tag,
+                [Text(attachment.text)],
+                is_side_message=True,
             )
         conversation.link(record.uuid, record.parentUuid)
 
-    def _system(self, record: LogRecord, line: bytes) -> None:
+    def _read_system(self, record: LogRecord, line: bytes) -> None:
         conversation = (
-            self._side(record).conversation if record.isSidechain else self.main.conversation
+            self._side_stream(record).conversation if record.isSidechain else self.main.conversation
         )
         kind = record.subtype
         if kind == "compact_boundary":
-            if record.uuid in conversation.at:
+            if record.uuid in conversation.draft_of_record:
                 self.raw.duplicates += 1
                 return
-            conversation.event("compaction")
-            conversation.compact(_preserved(rare(line).get("compactMetadata"), conversation))
+            conversation.add_event("compaction")
+            conversation.begin_compaction(
+                _preserved(decode_all_fields(line).get("compactMetadata"), conversation)
+            )
             conversation.link(record.uuid, None)
             return
         if kind == "microcompact_boundary":
-            metadata = rare(line).get("microcompactMetadata")
+            metadata = decode_all_fields(line).get("microcompactMetadata")
             metadata = metadata if isinstance(metadata, dict) else {}
-            conversation.event("microcompaction")
+            conversation.add_event("microcompaction")
             conversation.clear_results(
                 _ids(metadata.get("compactedToolIds")),
                 attachments=_ids(metadata.get("clearedAttachmentUUIDs")),
             )
         elif kind == "api_error":
-            conversation.event("api_error")
+            conversation.add_event("api_error")
         conversation.link(record.uuid, record.parentUuid)
 
-    def _queued(self, whole: dict[str, Any]) -> None:
+    def _read_queue_operation(self, fields: dict[str, Any]) -> None:
         """Text typed while the agent worked: "remove" = handed to it in mid-turn, "dequeue" = sent
         as a message later."""
-        operation, content = whole.get("operation"), whole.get("content")
+        operation, content = fields.get("operation"), fields.get("content")
         if operation == "enqueue":
             self._queue.append(content if isinstance(content, str) else "")
         elif operation in ("dequeue", "remove") and self._queue:
             text = self._queue.pop(0)
             if operation == "remove" and text and authorship(text).author == HUMAN:
-                self.main.conversation.event("queued", text=text)
+                self.main.conversation.add_event("queued", text=text)
         elif operation == "popAll":
             self._queue.clear()
 
@@ -539,8 +561,8 @@ def _preserved(metadata: Any, conversation: Conversation) -> list[str]:
         return uuids
     if isinstance(segment, dict):
         head, tail = segment.get("headUuid"), segment.get("tailUuid")
-        order = list(conversation.at)
-        if head in conversation.at and tail in conversation.at:
+        order = list(conversation.draft_of_record)
+        if head in conversation.draft_of_record and tail in conversation.draft_of_record:
             return order[order.index(head) : order.index(tail) + 1]
     return []
 

@@ -126,14 +126,14 @@ class LogRecord(msgspec.Struct, gc=False):
     toolUseResult: msgspec.Raw = msgspec.Raw()
 
 
-class _Carried(msgspec.Struct):
+class _ProgressMessage(msgspec.Struct):
     message: LogRecord | None = None
 
 
 class ProgressRecord(msgspec.Struct):
     """A progress record that carries a subagent's message."""
 
-    data: _Carried
+    data: _ProgressMessage
     parentToolUseID: str | None = None
 
 
@@ -188,7 +188,7 @@ def agent_of_result(data: bytes | msgspec.Raw) -> str:
         return ""
 
 
-def rare(line: bytes) -> dict[str, Any]:
+def decode_all_fields(line: bytes) -> dict[str, Any]:
     """The whole record as a dictionary, for the few types of which more than the common fields is
     wanted."""
     try:
@@ -225,14 +225,14 @@ def is_deep(value: Any, *, limit: int = MAX_DEPTH) -> bool:
     return True
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("a number that is not finite")
     return value
 
 
-def _refuse(text: str) -> None:
+def _reject_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
@@ -242,7 +242,7 @@ def _loads(line: bytes) -> Any:
     try:
         # json would guess UTF-16 line by line, and read half of such a file
         text = line.decode("utf-8-sig", "surrogatepass")
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(text, parse_constant=_reject_constant, parse_float=_parse_finite)
     except RecursionError:
         raise BadRecord("nested too deep") from None
     except UnicodeDecodeError:
@@ -262,37 +262,39 @@ def _decode_slowly(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
         blocks = [{"type": b["type"]} if _is_other_block(b) else b for b in message["content"]]
         value = {**value, "message": {**message, "content": blocks}}
     if "toolUseResult" in value:
-        value["toolUseResult"] = msgspec.Raw(msgspec.json.encode(_plain(value["toolUseResult"])))
-    left_out: list[str] = []
+        value["toolUseResult"] = msgspec.Raw(
+            msgspec.json.encode(_encodable(value["toolUseResult"]))
+        )
+    dropped_fields: list[str] = []
     while True:
         try:
-            return msgspec.convert(value, LogRecord), tuple(left_out)
+            return msgspec.convert(value, LogRecord), tuple(dropped_fields)
         except RecursionError:
             raise BadRecord("nested too deep") from None
         # half of a surrogate pair where something else than text is wanted; the error names no
         # field
         except UnicodeEncodeError:
-            top = _unconvertible(value)
-            if top is None:
+            field_name = _unconvertible(value)
+            if field_name is None:
                 raise BadRecord("wrong type: half of a surrogate pair in the record") from None
-            value = {k: v for k, v in value.items() if k != top}
-            left_out.append(top)
+            value = {k: v for k, v in value.items() if k != field_name}
+            dropped_fields.append(field_name)
         except msgspec.ValidationError as error:
-            why, _, path = str(error).partition(" - at `$.")
+            reason, _, path = str(error).partition(" - at `$.")
             name = path.rstrip("`")
-            top = name.split(".")[0].split("[")[0]
+            field_name = name.split(".")[0].split("[")[0]
             if name.startswith("message.usage") and isinstance(value.get("message"), dict):
                 value = {
                     **value,
                     "message": {k: v for k, v in value["message"].items() if k != "usage"},
                 }
-                left_out.append("message.usage")
-            elif top in value and top not in _NEEDED:
-                value = {k: v for k, v in value.items() if k != top}
-                left_out.append(top)
+                dropped_fields.append("message.usage")
+            elif field_name in value and field_name not in _NEEDED:
+                value = {k: v for k, v in value.items() if k != field_name}
+                dropped_fields.append(field_name)
             else:
                 raise BadRecord(
-                    f"wrong type: {why[0].lower()}{why[1:]} in {name or 'the record'}"
+                    f"wrong type: {reason[0].lower()}{reason[1:]} in {name or 'the record'}"
                 ) from None
 
 
@@ -307,10 +309,10 @@ def _is_other_block(block: Any) -> bool:
 
 def _unconvertible(value: dict[str, Any]) -> str | None:
     """The first field that nothing depends on and that cannot be converted by itself."""
-    for name, inner in value.items():
+    for name, field_value in value.items():
         if name not in _NEEDED:
             try:
-                msgspec.convert({name: inner}, LogRecord)
+                msgspec.convert({name: field_value}, LogRecord)
             except UnicodeEncodeError:
                 return name
             except msgspec.ValidationError:
@@ -318,7 +320,7 @@ def _unconvertible(value: dict[str, Any]) -> str | None:
     return None
 
 
-def _plain(value: Any) -> Any:
+def _encodable(value: Any) -> Any:
     """None for a value that msgspec cannot encode (a lone surrogate in it): these fields are a
     convenience."""
     try:

@@ -51,7 +51,7 @@ def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
     return tuple(specs.values())
 
 
-def says_refused(text: str) -> bool:
+def is_refusal(text: str) -> bool:
     """Whether an error result says that there is no such tool or that the arguments do not fit it.
 
     >>> says_refused("<tool_use_error>Error: No such tool available: Reed</tool_use_error>"), says_refused("Exit code 1")
@@ -74,25 +74,27 @@ def tools_from_calls(
     """
     # Most calls of a tool look alike, so the sorts of calls are few: name, argument names, their
     # types.
-    sorts = dict.fromkeys(
+    call_shapes = dict.fromkeys(
         (c.name, tuple(c.arguments), tuple(map(type, c.arguments.values())))
         for c in calls
         if c.id not in refused
     )
     by_name: dict[str, list[tuple[tuple[str, ...], tuple[type, ...]]]] = {}
-    for name, arguments, types in sorts:
+    for name, arguments, types in call_shapes:
         by_name.setdefault(name, []).append((arguments, types))
     return tuple(ToolSpec(name=name, parameters=_schema(by_name[name])) for name in sorted(by_name))
 
 
-def _schema(sorts: list[tuple[tuple[str, ...], tuple[type, ...]]]) -> dict[str, Any]:
-    kinds: dict[str, set[str]] = {}
-    for arguments, types in sorts:
-        for name, kind in zip(arguments, types, strict=True):
-            kinds.setdefault(name, set()).add(_TYPES.get(kind, "string"))
+def _schema(call_shapes: list[tuple[tuple[str, ...], tuple[type, ...]]]) -> dict[str, Any]:
+    json_types: dict[str, set[str]] = {}
+    for arguments, types in call_shapes:
+        for name, python_type in zip(arguments, types, strict=True):
+            json_types.setdefault(name, set()).add(_TYPES.get(python_type, "string"))
     properties = {
-        name: {"type": next(iter(found)) if len(found) == 1 else sorted(found)}
-        for name, found in kinds.items()
+        name: {"type": next(iter(names)) if len(names) == 1 else sorted(names)}
+        for name, names in json_types.items()
     }
-    required = [name for name in kinds if all(name in arguments for arguments, _ in sorts)]
+    required = [
+        name for name in json_types if all(name in arguments for arguments, _ in call_shapes)
+    ]
     return {"type": "object", "properties": properties, "required": required}

@@ -74,7 +74,7 @@ def redact_counts(raw: RawCounts, redactor: Redactor) -> None:
         raw.unknown_attachments,
         raw.opaque_blocks,
     ):
-        for name in [n for n in counts if names[n] != n]:
+        for name in [count for count in counts if names[count] != count]:
             counts[names[name]] = counts.get(names[name], 0) + counts.pop(name)
 
 
@@ -92,9 +92,11 @@ class _Names(dict[str, str]):
 def _turn(turn: Turn, redactor: Redactor, names: _Names) -> Turn:
     blocks = tuple(_block(block, redactor, names) for block in turn.blocks)
     author = names[turn.author] if turn.author is not None else None
-    same = author == turn.author and all(a is b for a, b in zip(blocks, turn.blocks, strict=True))
+    is_unchanged = author == turn.author and all(
+        a is b for a, b in zip(blocks, turn.blocks, strict=True)
+    )
     # the ids spell what went
-    return turn if same else replace(turn, author=author, blocks=blocks, sampled=None)
+    return turn if is_unchanged else replace(turn, author=author, blocks=blocks, sampled=None)
 
 
 def _block(block: Block, redactor: Redactor, names: _Names) -> Block:

@@ -64,14 +64,14 @@ def local_remote(folder: str) -> str:
     none."""
     if not folder.startswith("/") or folder.startswith("//"):
         return ""
-    for place in (Path(folder), *Path(folder).parents):
+    for ancestor in (Path(folder), *Path(folder).parents):
         try:
-            with (place / ".git" / "config").open("rb") as stream:
+            with (ancestor / ".git" / "config").open("rb") as stream:
                 text = stream.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             continue
-        found = _REMOTE.search(text)
-        return remote_name(found[1]) if found else ""
+        match = _REMOTE.search(text)
+        return remote_name(match[1]) if match else ""
     return ""
 
 

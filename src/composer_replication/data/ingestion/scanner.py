@@ -25,21 +25,21 @@ from composer_replication.core.errors import ConfigError, SecretsFoundError
 from composer_replication.core.files import scratch_folder
 from composer_replication.core.surroundings import program_environment
 
-PLACE, REPORT = "{file}", "{report}"
-FOUND = 9
+FILE, REPORT = "{file}", "{report}"
+FINDINGS_EXIT_CODE = 9
 """The exit code that a scanner set up by name is told to use for findings: 1 is also that of its
 own faults."""
 _GITLEAKS = (
     "dir",
-    PLACE,
+    FILE,
     "--no-banner",
     "--log-level=error",
     "--redact",
-    f"--exit-code={FOUND}",
+    f"--exit-code={FINDINGS_EXIT_CODE}",
     "--report-format=json",
     f"--report-path={REPORT}",
 )
-BY_NAME: dict[str, tuple[str, ...]] = {"gitleaks": ("gitleaks", *_GITLEAKS)}
+NAMED_SCANNERS: dict[str, tuple[str, ...]] = {"gitleaks": ("gitleaks", *_GITLEAKS)}
 """Scanners that need no command: gitleaks 8.19 or later."""
 SETTING = "[ingest.scanner]"
 
@@ -50,52 +50,55 @@ def command_line(command: Sequence[str], path: Path) -> list[str]:
     >>> command_line(("scan", "--file={file}"), Path("a.jsonl")), command_line(("scan", "-q"), Path("a.jsonl"))
     (['scan', '--file=a.jsonl'], ['scan', '-q', 'a.jsonl'])
     """
-    if any(PLACE in part for part in command):
-        return [part.replace(PLACE, str(path)) for part in command]
+    if any(FILE in part for part in command):
+        return [part.replace(FILE, str(path)) for part in command]
     return [*command, str(path)]
 
 
 def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) -> None:
     """Run the scanner over a file; raises SecretsFoundError where it objects, ConfigError where it
     cannot be run."""
-    if len(command) == 1 and command[0] in BY_NAME:
-        _check_by_name(path, command[0], timeout_s=timeout_s)
+    if len(command) == 1 and command[0] in NAMED_SCANNERS:
+        _check_with_named(path, command[0], timeout_s=timeout_s)
         return
-    line = command_line(command, path)
-    done = _run(line, timeout_s=timeout_s)
-    if done.returncode:
-        num_lines = len(done.stdout.splitlines()) + len(done.stderr.splitlines())
-        raise _objection(
-            f"{line[0]!r}", f"exit code {done.returncode}, {num_lines} lines of findings"
+    argv = command_line(command, path)
+    completed = _run(argv, timeout_s=timeout_s)
+    if completed.returncode:
+        num_lines = len(completed.stdout.splitlines()) + len(completed.stderr.splitlines())
+        raise _secrets_found(
+            f"{argv[0]!r}", f"exit code {completed.returncode}, {num_lines} lines of findings"
         )
 
 
-def _check_by_name(path: Path, name: str, *, timeout_s: float) -> None:
+def _check_with_named(path: Path, name: str, *, timeout_s: float) -> None:
     """Run a scanner of BY_NAME and read its report; a fault of the scanner's own is no clean
     bill."""
     with scratch_folder(path.with_name("scan")) as folder:
         report = folder / "report.json"
-        line = [part.replace(REPORT, str(report)) for part in command_line(BY_NAME[name], path)]
-        done = _run(line, timeout_s=timeout_s)
-        if done.returncode not in (0, FOUND):
-            what = f"the scanner {name!r} failed (exit code {done.returncode})"
+        argv = [
+            part.replace(REPORT, str(report)) for part in command_line(NAMED_SCANNERS[name], path)
+        ]
+        completed = _run(argv, timeout_s=timeout_s)
+        if completed.returncode not in (0, FINDINGS_EXIT_CODE):
+            problem = f"the scanner {name!r} failed (exit code {completed.returncode})"
             raise ConfigError(
-                what,
+                problem,
                 where=SETTING,
                 fix=(
-                    f"run it by hand: {' '.join(line[:3])} ...; it has to know these options (8.19"
+                    f"run it by hand: {' '.join(argv[:3])} ...; it has to know these options (8.19"
                     " or later)"
                 ),
             )
-        kinds = _kinds_of(report, name)
-    if kinds or done.returncode:
-        raise _objection(
+        findings = _count_findings(report, name)
+    if findings or completed.returncode:
+        raise _secrets_found(
             f"{name!r}",
-            ", ".join(f"{kind}: {number}" for kind, number in kinds.most_common()) or "no report",
+            ", ".join(f"{kind}: {number}" for kind, number in findings.most_common())
+            or "no report",
         )
 
 
-def _kinds_of(report: Path, name: str) -> Counter[str]:
+def _count_findings(report: Path, name: str) -> Counter[str]:
     """How many findings of each rule a report of gitleaks holds; what was found is not looked
     at."""
     text = report.read_text("utf-8", "replace") if report.exists() else ""
@@ -110,10 +113,10 @@ def _kinds_of(report: Path, name: str) -> Counter[str]:
         ) from error
 
 
-def _run(line: list[str], *, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
+def _run(argv: list[str], *, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
     try:
-        done = subprocess.run(
-            line,
+        completed = subprocess.run(
+            argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,
@@ -121,18 +124,18 @@ def _run(line: list[str], *, timeout_s: float) -> subprocess.CompletedProcess[by
             env=program_environment(),
         )
     except OSError as error:
-        what = f"the scanner {line[0]!r} cannot be run: {error.strerror or type(error).__name__}"
-        raise ConfigError(what, where=SETTING, fix="install it, or give its path") from error
+        problem = f"the scanner {argv[0]!r} cannot be run: {error.strerror or type(error).__name__}"
+        raise ConfigError(problem, where=SETTING, fix="install it, or give its path") from error
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"the scanner {line[0]!r} was not done within {timeout_s:g} s", where=SETTING
+            f"the scanner {argv[0]!r} was not done within {timeout_s:g} s", where=SETTING
         ) from error
-    return done
+    return completed
 
 
-def _objection(scanner: str, what: str) -> SecretsFoundError:
+def _secrets_found(scanner: str, findings: str) -> SecretsFoundError:
     return SecretsFoundError(
-        f"the scanner {scanner} objects to the redacted sessions ({what})",
+        f"the scanner {scanner} objects to the redacted sessions ({findings})",
         where=SETTING,
         fix=(
             "nothing was stored; run the scanner on your logs, put what it finds into"

@@ -50,9 +50,9 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
     try:
         with without_keys():
             module = (
-                _of_file(Path(module_name), where)
+                _load_file(Path(module_name), where)
                 if module_name.endswith(".py")
-                else _of_module(module_name)
+                else _load_module(module_name)
             )
     except ConfigError:
         raise
@@ -65,7 +65,7 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
     # the module is the user's: whatever it raises on import is theirs to correct
     except Exception as error:
         raise ConfigError(
-            f"importing {module_name!r} raised {_said(error)}",
+            f"importing {module_name!r} raised {_describe_error(error)}",
             where=where,
             fix="correct that module",
         ) from error
@@ -91,17 +91,19 @@ def files_of(path: str, function: Callable[..., Any]) -> tuple[Path, ...]:
         if module_name.endswith(".py")
         else getattr(sys.modules.get(module_name), "__file__", None)
     )
-    own = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None)
-    return tuple(dict.fromkeys(Path(name).resolve() for name in (named, own) if name))
+    defining_file = getattr(
+        sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None
+    )
+    return tuple(dict.fromkeys(Path(name).resolve() for name in (named, defining_file) if name))
 
 
-def _of_file(file: Path, where: str) -> ModuleType:
+def _load_file(file: Path, where: str) -> ModuleType:
     """The module that a file gives, run once for a path and content."""
     if not file.is_file():
         raise ConfigError(
             f"no file {str(file)!r}", where=where, fix="check the part in front of the colon"
         )
-    loader = _Content(file.resolve())
+    loader = _HashedSource(file.resolve())
     name = (
         f"{file.stem}_{hashlib.sha256(str(loader.file).encode() + loader.content).hexdigest()[:16]}"
     )
@@ -119,7 +121,7 @@ def _of_file(file: Path, where: str) -> ModuleType:
     return sys.modules[name]
 
 
-def _of_module(module_name: str) -> ModuleType:
+def _load_module(module_name: str) -> ModuleType:
     """The module of a name, its packages first, run from its source: a .pyc beside it may hold
     anything, and was not looked at."""
     names = module_name.split(".")
@@ -128,20 +130,20 @@ def _of_module(module_name: str) -> ModuleType:
         if spec is None or spec.origin is None or not isinstance(spec.loader, SourceFileLoader):
             importlib.import_module(name)
             continue
-        spec.loader = _Content(Path(spec.origin))
+        spec.loader = _HashedSource(Path(spec.origin))
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
-        package, _, own = name.rpartition(".")
+        package, _, attribute = name.rpartition(".")
         if package:
-            setattr(sys.modules[package], own, module)
+            setattr(sys.modules[package], attribute, module)
     return sys.modules[module_name]
 
 
-class _Content(SourceLoader):
+class _HashedSource(SourceLoader):
     """Runs the bytes that were hashed, never those of a stale .pyc."""
 
     def __init__(self, file: Path) -> None:
@@ -178,17 +180,17 @@ def users_code(path: str, function: Callable[..., Any], *, setting: str, on: str
     # any error of a stranger's function is the stranger's, and is shown as such with its cause
     except Exception as error:
         raise ConfigError(
-            f"{path} raised {_said(error)} on {on}",
-            where=f"{_place(function, error)} [{setting}]",
+            f"{path} raised {_describe_error(error)} on {on}",
+            where=f"{_error_location(function, error)} [{setting}]",
             fix="correct that function, or take it out of the settings",
         ) from error
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def _place(function: Callable[..., Any], error: Exception) -> str:
+def _error_location(function: Callable[..., Any], error: Exception) -> str:
     """The last line of the function's own file that the error passed through, e.g. "mine.py:12"."""
     frames = traceback.extract_tb(error.__traceback__)
     code = getattr(function, "__code__", None)

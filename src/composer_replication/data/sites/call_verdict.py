@@ -5,7 +5,11 @@ from __future__ import annotations
 from composer_replication.core.trace import ToolCall, ToolResult
 from composer_replication.data.sites.shell import SHELL_TOOLS, shell_command
 from composer_replication.data.sites.shell_errors import judge_shell_error
-from composer_replication.data.sites.tool_errors import judge_tool_error, not_the_model, says_error
+from composer_replication.data.sites.tool_errors import (
+    is_error_text,
+    judge_tool_error,
+    not_the_model,
+)
 from composer_replication.data.sites.verdict import Verdict
 
 
@@ -14,7 +18,7 @@ def is_error(call: ToolCall, result: ToolResult) -> bool:
     agent program writes."""
     if result.is_error is not None:
         return result.is_error
-    return says_error(result.text, is_shell=call.name in SHELL_TOOLS)
+    return is_error_text(result.text, is_shell=call.name in SHELL_TOOLS)
 
 
 def judge(call: ToolCall, result: ToolResult) -> Verdict:

@@ -21,7 +21,7 @@ from composer_replication.data.sites.verdict import Verdict, quote
 Detector = Callable[[Session], Iterable[Site]]
 
 # Failures that are not the model's; `failed_check` and `benign` have a detector of their own.
-APART: frozenset[Category] = frozenset(("failed_check", "benign"))
+CHECK_CATEGORIES: frozenset[Category] = frozenset(("failed_check", "benign"))
 
 
 def make_site(
@@ -64,7 +64,7 @@ def tool_error(session: Session) -> Iterator[Site]:
     for ref, result, turn in answered_calls(session):
         if is_error(ref.call, result):
             verdict = with_hindsight(session, ref, judge(ref.call, result))
-            if verdict.category not in APART:
+            if verdict.category not in CHECK_CATEGORIES:
                 yield make_site(session, ref, verdict, detector="tool_error", evidence=turn)
 
 
@@ -83,7 +83,7 @@ def failed_check(session: Session) -> Iterator[Site]:
         else:
             command = shell_command(ref.call.name, ref.call.arguments)
             verdict = failing_lines(parse(command), result.text) if command else None
-        if verdict is not None and verdict.category in APART:
+        if verdict is not None and verdict.category in CHECK_CATEGORIES:
             yield make_site(session, ref, verdict, detector="failed_check", evidence=turn)
     yield from _hook_blocks(session)
 

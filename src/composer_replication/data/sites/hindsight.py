@@ -44,11 +44,11 @@ def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
     if (
         verdict.kind in PATH_STATED
         and not _CHANGES_A_FILE.search(ref.call.name)
-        and _LOOKS_FOR.search(_words_of(session, ref))
+        and _LOOKS_FOR.search(_stated_intent(session, ref))
     ):
         return dataclasses.replace(verdict, category="failed_check", kind=PATH_EXPLORED)
     if verdict.kind == "shell_unknown_command" and _ASKS_IF_INSTALLED.search(
-        _words_of(session, ref)
+        _stated_intent(session, ref)
     ):
         return dataclasses.replace(verdict, category="failed_check", kind="command_failed")
     if (
@@ -62,14 +62,14 @@ def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _words_of(session: Session, ref: CallRef) -> str:
+def _stated_intent(session: Session, ref: CallRef) -> str:
     """The last sentence of the message before the call, and the call's own description of
     itself."""
-    said = ""
+    last_text = ""
     for block in session.turns[ref.turn].blocks:
         if isinstance(block, Text) and block.text.strip():
-            said = block.text
-    sentences = [one for one in _SENTENCE.split(said.strip()) if one]
+            last_text = block.text
+    sentences = [sentence for sentence in _SENTENCE.split(last_text.strip()) if sentence]
     description = ref.call.arguments.get("description")
     return f"{sentences[-1] if sentences else ''}\n{description if isinstance(description, str) else ''}"
 
@@ -77,35 +77,35 @@ def _words_of(session: Session, ref: CallRef) -> str:
 def _was_just_read(session: Session, ref: CallRef) -> bool:
     """Whether the file was read in the message before, or in the one before that, and no call since
     can have changed it."""
-    before = session.context_indices(ref.turn)
-    written = [i for i in before if session.turns[i].role == "assistant"]
-    since = written[-JUST_READ] if len(written) >= JUST_READ else 0
+    in_view = session.context_indices(ref.turn)
+    model_turns = [i for i in in_view if session.turns[i].role == "assistant"]
+    first_turn = model_turns[-JUST_READ] if len(model_turns) >= JUST_READ else 0
     path = ref.call.arguments.get("file_path")
-    read = False
+    was_read = False
     for other in session.calls().values():
         if (
             other.call.id == ref.call.id
             or other.result is None
-            or not since <= other.turn <= ref.turn
+            or not first_turn <= other.turn <= ref.turn
         ):
             continue
         if not only_reads(other.call):
-            read = False
+            was_read = False
             if other.turn == ref.turn:
                 return False
         elif (
-            other.turn in before
+            other.turn in in_view
             and other.call.arguments.get("file_path") == path
             and not is_error(other.call, other.result)
         ):
-            read = path is not None
-    return read
+            was_read = path is not None
+    return was_read
 
 
 def _is_installed(session: Session, ref: CallRef, program: str) -> bool:
     """Whether a later call of the session runs the program by its full path, and none before did:
     until then nobody could know."""
-    found = False
+    was_run_later = False
     for other in session.calls().values():
         command = shell_command(other.call.name, other.call.arguments)
         if (
@@ -120,5 +120,5 @@ def _is_installed(session: Session, ref: CallRef, program: str) -> bool:
         ):
             if other.turn <= ref.turn:
                 return False
-            found = True
-    return found
+            was_run_later = True
+    return was_run_later

@@ -38,7 +38,7 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _AnsweredCalls:
     """Calls of one tool with the same arguments: the latest that is answered, and those whose
     answer is still to come."""
 
@@ -48,12 +48,14 @@ class _Asked:
     def answered_before(self, turn: int) -> str | None:
         """The id of the latest call whose answer stood in view when this turn was written."""
         while self.pending and self.pending[0][0] < turn:
-            _, made, call_id = heapq.heappop(self.pending)
-            self.latest = max(self.latest, (made, call_id)) if self.latest else (made, call_id)
+            _, call_turn, call_id = heapq.heappop(self.pending)
+            self.latest = (
+                max(self.latest, (call_turn, call_id)) if self.latest else (call_turn, call_id)
+            )
         return self.latest[1] if self.latest else None
 
 
-class _Repeats:
+class _RepeatFinder:
     """One session read once: the spelling of each reading call, and which messages could have
     changed an answer."""
 
@@ -74,23 +76,25 @@ class _Repeats:
                 index if self.barriers[-1] else self.last_barrier[-1] if index else -1
             )
 
-    def of_segment(self, segment: Segment) -> Iterator[CallRef]:
+    def find_in_segment(self, segment: Segment) -> Iterator[CallRef]:
         """The repeats among the calls that were written in one segment."""
         cleared = frozenset(segment.cleared)
-        asked: dict[Key, _Asked] = {}
+        answered: dict[Key, _AnsweredCalls] = {}
         for index in self._carried_over(segment):
-            self._ask(index, asked, cleared)
+            self._add_calls(index, answered, cleared)
         for index in range(segment.start, segment.end):
-            spelt = {
+            key_of_call = {
                 call.id: key for key, call in self.keys[index] if call is self.refs[call.id].call
             }
             for ref in self.by_turn.get(index, ()):
-                if ref.call.id in spelt and self._repeats(ref, asked.get(spelt[ref.call.id])):
+                if ref.call.id in key_of_call and self._is_repeat(
+                    ref, answered.get(key_of_call[ref.call.id])
+                ):
                     yield ref
             if self.barriers[index]:
-                asked.clear()
+                answered.clear()
             else:
-                self._ask(index, asked, cleared)
+                self._add_calls(index, answered, cleared)
 
     def _carried_over(self, segment: Segment) -> list[int]:
         """Turns of an earlier segment in view after the last one that could have changed an answer,
@@ -101,30 +105,33 @@ class _Repeats:
             and segment.start not in self.by_turn
         ):
             return []  # nothing before a human's word counts, and most segments open with one
-        kept: list[range] = []
+        ranges: list[range] = []
         for a, b in reversed(segment.context):
             barrier = self.last_barrier[b - 1]
-            kept.append(range(max(a, barrier + 1), b))
+            ranges.append(range(max(a, barrier + 1), b))
             if barrier >= a:
                 break
-        return [index for indices in reversed(kept) for index in indices]
+        return [index for indices in reversed(ranges) for index in indices]
 
-    def _ask(self, index: int, asked: dict[Key, _Asked], cleared: frozenset[str]) -> None:
-        taken: set[Key] = set()
+    def _add_calls(
+        self, index: int, answered: dict[Key, _AnsweredCalls], cleared: frozenset[str]
+    ) -> None:
+        added: set[Key] = set()
         for key, call in self.keys[index]:
-            if call.id in cleared or key in taken:
+            if call.id in cleared or key in added:
                 continue
-            taken.add(key)
+            added.add(key)
             result_turn = self.refs[call.id].result_turn
             if result_turn is not None:
                 heapq.heappush(
-                    asked.setdefault(key, _Asked()).pending, (result_turn, index, call.id)
+                    answered.setdefault(key, _AnsweredCalls()).pending,
+                    (result_turn, index, call.id),
                 )
 
-    def _repeats(self, ref: CallRef, asked: _Asked | None) -> bool:
-        if asked is None or ref.result is None or not ref.result.text.strip():
+    def _is_repeat(self, ref: CallRef, answered: _AnsweredCalls | None) -> bool:
+        if answered is None or ref.result is None or not ref.result.text.strip():
             return False
-        earlier = self.refs.get(asked.answered_before(ref.turn) or "")
+        earlier = self.refs.get(answered.answered_before(ref.turn) or "")
         if earlier is None or earlier.result is None or is_error(earlier.call, earlier.result):
             return False
         text = ref.result.text
@@ -136,9 +143,9 @@ class _Repeats:
 def find_repeats(session: Session) -> Iterator[CallRef]:
     """The calls that repeat one in view, in order; the time grows with the number of calls, not
     with its square."""
-    repeats = _Repeats(session)
+    repeats = _RepeatFinder(session)
     for segment in session.segments:
-        yield from repeats.of_segment(segment)
+        yield from repeats.find_in_segment(segment)
 
 
 def canonical_arguments(call: ToolCall) -> str:
@@ -148,17 +155,19 @@ def canonical_arguments(call: ToolCall) -> str:
     >>> canonical_arguments(ToolCall("c", "Bash", {"description": "list", "command": " ls "}))
     '{"command":"ls"}'
     """
-    kept = {
+    arguments = {
         k: v.strip() if isinstance(v, str) else v
         for k, v in call.arguments.items()
         if k not in ("description", "timeout")
     }
-    return json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return json.dumps(
+        arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str
+    )
 
 
-def same_call(one: ToolCall, other: ToolCall) -> bool:
+def same_call(left: ToolCall, right: ToolCall) -> bool:
     """Whether two calls ask the same of the same tool."""
-    return one.name == other.name and canonical_arguments(one) == canonical_arguments(other)
+    return left.name == right.name and canonical_arguments(left) == canonical_arguments(right)
 
 
 def only_reads(call: ToolCall) -> bool:
@@ -169,10 +178,10 @@ def only_reads(call: ToolCall) -> bool:
     if not command or "$(" in command or "`" in command:
         return False
     parsed = parse(command)
-    return bool(parsed.simple) and all(_reads(s) for s in parsed.simple)
+    return bool(parsed.simple) and all(_only_reads(s) for s in parsed.simple)
 
 
-def _reads(simple: Simple) -> bool:
+def _only_reads(simple: Simple) -> bool:
     if any(r != "/dev/null" and not r.isdigit() for r in simple.redirects):
         return False
     if simple.name != "git":
@@ -182,9 +191,9 @@ def _reads(simple: Simple) -> bool:
             "-exec",
             "--in-place",
         } & set(simple.words)
-    rest = simple.operands
+    operands = simple.operands
     return (
-        bool(rest)
-        and rest[0] in READ_ONLY_GIT
-        and (rest[0] not in ("branch", "remote") or len(rest) == 1)
+        bool(operands)
+        and operands[0] in READ_ONLY_GIT
+        and (operands[0] not in ("branch", "remote") or len(operands) == 1)
     )

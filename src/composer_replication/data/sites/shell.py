@@ -113,13 +113,13 @@ class Command:
         """Every program that the line runs."""
         return frozenset(s.name for s in self.simple)
 
-    def names_thing(self, thing: str) -> bool:
+    def mentions(self, name: str) -> bool:
         """Whether the line itself mentions a path, ref or word, as it stands or as the tail of what
         the message prints."""
-        thing = thing.strip().strip("'\"`‘’").rstrip("/")
-        if not thing or thing in (".", ".."):
+        name = name.strip().strip("'\"`‘’").rstrip("/")
+        if not name or name in (".", ".."):
             return False
-        if re.search(rf"(?<![\w/.-]){re.escape(thing)}(?![\w-])", self.text):
+        if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w-])", self.text):
             return True
         for simple in self.simple:
             for word in (simple.program, *simple.words, *simple.redirects):
@@ -128,9 +128,9 @@ class Command:
                     bare
                     and bare != "."
                     and (
-                        bare == thing.removeprefix("./")
-                        or thing.endswith(f"/{bare}")
-                        or _glob_match(thing, bare)
+                        bare == name.removeprefix("./")
+                        or name.endswith(f"/{bare}")
+                        or _glob_match(name, bare)
                     )
                 ):
                     return True
@@ -164,8 +164,8 @@ def parse(command: str) -> Command:
     >>> [s.name for s in parse("X=src; cd $X && timeout 5 go test ./... | head -3").simple]
     ['cd', 'go', 'head']
     """
-    text = _fill_in(command)
-    reader = _Reader()
+    text = _fill_in_assignments(command)
+    reader = _CommandBuilder()
     reader.read(_HEREDOC.sub(lambda m: m.group(3), text), depth=0)
     return Command(text, tuple(reader.simple), tuple(reader.operators))
 
@@ -182,7 +182,7 @@ def _tokens(text: str) -> list[ShellWord | Operator]:
         ]
 
 
-class _Reader:
+class _CommandBuilder:
     """Puts words together to simple commands; what a substitution runs stands before the command
     that it is part of."""
 
@@ -192,29 +192,29 @@ class _Reader:
     def read(self, text: str, *, depth: int) -> None:
         words: list[ShellWord] = []
         redirects: list[tuple[str, ShellWord]] = []
-        wanting, before, inner = "", ";", depth
+        redirect, before, inner = "", ";", depth
         for token in (*_tokens(text), Operator(";")):
             if isinstance(token, ShellWord):
                 if depth < MAX_DEPTH:
                     for command in token.commands:
                         self.operators.append("(")
                         self.read(command, depth=depth + 1)
-                if wanting:
-                    redirects.append((wanting, token))
-                    wanting = ""
+                if redirect:
+                    redirects.append((redirect, token))
+                    redirect = ""
                 else:
                     words.append(token)
             elif token.redirects:
-                wanting = token.text
+                redirect = token.text
             else:
-                self._close(words, redirects, depth=inner, before=before)
-                words, redirects, wanting = [], [], ""
+                self._add_command(words, redirects, depth=inner, before=before)
+                words, redirects, redirect = [], [], ""
                 inner = max(depth, inner + {"(": 1, ")": -1}.get(token.text, 0))
                 before = token.text
                 self.operators.append(token.text)
         self.operators.pop()
 
-    def _close(
+    def _add_command(
         self,
         words: list[ShellWord],
         redirects: list[tuple[str, ShellWord]],
@@ -222,18 +222,20 @@ class _Reader:
         depth: int,
         before: str,
     ) -> None:
-        first, wrappers = _program_at([w.text for w in words])
-        if first is None:
+        start, wrappers = _program_at([w.text for w in words])
+        if start is None:
             return
-        rest = words[first:]
-        plain = [w for w in (*rest, *(w for _, w in redirects)) if w.expands or w.glob]
+        program_words = words[start:]
+        changeable = [
+            w for w in (*program_words, *(w for _, w in redirects)) if w.expands or w.glob
+        ]
         self.simple.append(
             Simple(
-                rest[0].text,
-                tuple(w.text for w in rest[1:]),
+                program_words[0].text,
+                tuple(w.text for w in program_words[1:]),
                 tuple(w.text for _, w in redirects),
-                open=frozenset(w.text for w in plain),
-                globs=frozenset(w.text for w in plain if not w.expands),
+                open=frozenset(w.text for w in changeable),
+                globs=frozenset(w.text for w in changeable if not w.expands),
                 wrappers=wrappers,
                 depth=depth,
                 before=before,
@@ -271,19 +273,21 @@ def _program_at(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
     return at, ()
 
 
-def _fill_in(command: str) -> str:
-    found = re.finditer(r"(?:^|[;&\n(]|\bexport\b)\s*([A-Za-z_]\w*)=([^\s;&|()$`]+)", command)
+def _fill_in_assignments(command: str) -> str:
+    assignments = re.finditer(r"(?:^|[;&\n(]|\bexport\b)\s*([A-Za-z_]\w*)=([^\s;&|()$`]+)", command)
     values: dict[str, set[str]] = {}
-    for m in islice(found, MAX_ASSIGNMENTS):
+    for m in islice(assignments, MAX_ASSIGNMENTS):
         values.setdefault(m.group(1), set()).add(m.group(2).strip("'\""))
     # else: which one holds is not known
-    for name, value in ((name, given.pop()) for name, given in values.items() if len(given) == 1):
+    for name, value in (
+        (name, candidates.pop()) for name, candidates in values.items() if len(candidates) == 1
+    ):
         command = re.sub(rf"\$(?:\{{{name}\}}|{name}\b)", lambda _m, v=value: v, command)
     return command
 
 
-def _glob_match(thing: str, word: str) -> bool:
-    return any(c in word for c in "*?[") and len(word) > 2 and fnmatch.fnmatchcase(thing, word)
+def _glob_match(name: str, word: str) -> bool:
+    return any(c in word for c in "*?[") and len(word) > 2 and fnmatch.fnmatchcase(name, word)
 
 
 def is_own_program(simple: Simple) -> bool:

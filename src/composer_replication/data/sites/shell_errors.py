@@ -90,9 +90,9 @@ def judge_shell_error(command: str, text: str) -> Verdict:
     if apart is not None and (code is None or apart.category == "interrupted"):
         return apart
     parsed = parse(command)
-    wrong = malformed(parsed, body)
-    if wrong is not None:
-        return wrong
+    mistake = malformed(parsed, body)
+    if mistake is not None:
+        return mistake
     if code in KILLED_CODES:
         return Verdict(category="environment", kind="killed", detail=quote(text))
     last = parsed.simple[-1] if parsed.simple else None
@@ -124,12 +124,12 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
     output = body if len(body) <= 2 * READ_CHARS else body[:READ_CHARS] + "\n" + body[-READ_CHARS:]
     for rule in SHELL_RULES:
         for match in rule.pattern.finditer(output):
-            subject = _group(match, "x")
-            if not _about_the_line(
+            subject = _matched_group(match, "x")
+            if not _is_about_line(
                 rule,
                 command,
                 subject=subject,
-                writer=_group(match, "prog"),
+                writer=_matched_group(match, "prog"),
                 option=_OPTION.search(match.group()),
             ):
                 continue
@@ -139,8 +139,8 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
                 command, subject
             ):
                 return None
-            if (rule.kind == "shell_unknown_command" and _asks_for(command, subject)) or (
-                rule.kind == "shell_unknown_ref" and _reckons_with(command)
+            if (rule.kind == "shell_unknown_command" and _checks_for_program(command, subject)) or (
+                rule.kind == "shell_unknown_ref" and _handles_missing_ref(command)
             ):
                 continue
             detail = quote(output[output.rfind("\n", 0, match.end() - 1) + 1 :])
@@ -160,7 +160,7 @@ def _usage_for_version(command: Command, body: str) -> Verdict | None:
     """A verdict where a program was asked for its version and answered with its usage: it has no
     such option, and a pipe hid that."""
     line = body.lstrip()
-    asked = next(
+    asking = next(
         (
             s
             for s in command.simple
@@ -169,13 +169,13 @@ def _usage_for_version(command: Command, body: str) -> Verdict | None:
         None,
     )
     if (
-        asked is None
+        asking is None
         or _VERSION.search(body)
         or not re.match(r"(?:usage\b|error: .*(?:--version|version)\b)", line, re.IGNORECASE)
     ):
         return None
     return Verdict(
-        category="mistake", kind="shell_bad_option", detail=quote(line), subject=asked.words[-1]
+        category="mistake", kind="shell_bad_option", detail=quote(line), subject=asking.words[-1]
     )
 
 
@@ -199,7 +199,7 @@ def is_sound_substitution(text: str) -> bool:
     >>> [is_sound_substitution(t) for t in ("x=$(go env) | head", "echo $(go env | head", "echo a(b) $(c) | head")]
     [True, False, False]
     """
-    found, stack, i = False, list[str](), 0
+    has_substitution, stack, i = False, list[str](), 0
     while i < len(text):
         char, top = text[i], stack[-1] if stack else ""
         if top == "'":
@@ -207,7 +207,7 @@ def is_sound_substitution(text: str) -> bool:
         elif char == "\\":
             i += 1
         elif text.startswith("$(", i):
-            found, i = True, i + 1
+            has_substitution, i = True, i + 1
             stack.append("(")
         elif char == '"':
             stack = stack[:-1] if top == '"' else [*stack, '"']
@@ -220,7 +220,7 @@ def is_sound_substitution(text: str) -> bool:
                 return False
             stack.pop()
         i += 1
-    return found and not stack
+    return has_substitution and not stack
 
 
 def failing_lines(command: Command, body: str) -> Verdict | None:
@@ -241,14 +241,14 @@ def _failure_quote(body: str) -> str:
     return quote(body[match.start() :]) if match else ""
 
 
-def _group(match: re.Match[str], prefix: str) -> str:
+def _matched_group(match: re.Match[str], prefix: str) -> str:
     """The numbered group that took part: x3 of x0, x1, ..."""
     return next(
         (v for k, v in match.groupdict().items() if v and k.removeprefix(prefix).isdigit()), ""
     )
 
 
-def _was_given(command: Command, writer: str, option: re.Match[str]) -> bool:
+def _was_passed(command: Command, writer: str, option: re.Match[str]) -> bool:
     """Whether a program of the line was given the option that it complains of; where its words come
     from a variable or a pipe, it was."""
     name = (option["option"] or option["bare"]).lstrip("-")
@@ -256,13 +256,13 @@ def _was_given(command: Command, writer: str, option: re.Match[str]) -> bool:
         if simple.name == writer and (
             simple.open
             or "xargs" in simple.wrappers
-            or any(_holds(word, name) for word in simple.words)
+            or any(_is_option_in(word, name) for word in simple.words)
         ):
             return True
     return False
 
 
-def _holds(word: str, option: str) -> bool:
+def _is_option_in(word: str, option: str) -> bool:
     bare = word.lstrip("-")
     if not option:  # it complains of dashes alone
         return bool(word) and not bare
@@ -273,7 +273,7 @@ def _holds(word: str, option: str) -> bool:
     )
 
 
-def _about_the_line(
+def _is_about_line(
     rule: ShellRule, command: Command, *, subject: str, writer: str, option: re.Match[str] | None
 ) -> bool:
     if writer and (writer not in command.names or writer not in STOCK):
@@ -283,20 +283,21 @@ def _about_the_line(
     if rule.needs == "inline":
         return bool(INLINE_CODE.search(command.text))
     if rule.needs == "program":
-        return bool(writer) and (option is None or _was_given(command, writer, option))
+        return bool(writer) and (option is None or _was_passed(command, writer, option))
     if rule.needs == "command":
         return any(
-            subject in (s.program, s.name, *s.words[:1], *s.wrappers) or subject in _nested(s)
+            subject in (s.program, s.name, *s.words[:1], *s.wrappers)
+            or subject in _nested_programs(s)
             for s in command.simple
         )
     if rule.needs == "option":
         # A message that names nothing can be about any part of the line: all of it must be stock
         # then.
         return (any if subject else all)(_takes(s, subject) for s in command.simple)
-    return command.names_thing(subject)
+    return command.mentions(subject)
 
 
-def _nested(simple: Simple) -> Iterator[str]:
+def _nested_programs(simple: Simple) -> Iterator[str]:
     """Programs inside `bash -c '...'` and command substitutions."""
     for word in simple.words:
         if " " in word or "$(" in word:
@@ -324,7 +325,7 @@ def _takes(simple: Simple, subject: str) -> bool:
     return False
 
 
-def _asks(command: Command) -> bool:
+def _tests_exit_status(command: Command) -> bool:
     """Whether the line itself asks how a command ended: `if`, `[ -f x ]`, `echo $?`."""
     return (
         bool(command.names & _ASKERS)
@@ -333,7 +334,7 @@ def _asks(command: Command) -> bool:
     )
 
 
-def _asks_for(command: Command, program: str) -> bool:
+def _checks_for_program(command: Command, program: str) -> bool:
     """Whether the line asks if a program is there: `command -v x y`, `which x`, or for its version
     alone."""
     for simple in command.simple:
@@ -352,7 +353,7 @@ def _asks_for(command: Command, program: str) -> bool:
     )
 
 
-def _reckons_with(command: Command) -> bool:
+def _handles_missing_ref(command: Command) -> bool:
     """Whether a line asks git if a ref or file is there and goes on where it is not: `git cat-file
     -e x || ...`, `if git show a:b`."""
     for i, simple in enumerate(command.simple):
@@ -364,10 +365,10 @@ def _reckons_with(command: Command) -> bool:
             or _GIT_ASKS.match(" ".join(simple.words))
         ):
             return True
-        for other in command.simple[i + 1 :]:
-            if other.before == "||":
+        for following in command.simple[i + 1 :]:
+            if following.before == "||":
                 return True
-            if other.before not in ("&&", "|"):
+            if following.before not in ("&&", "|"):
                 break
     return bool(_ASKS.search(command.text))
 
@@ -375,7 +376,7 @@ def _reckons_with(command: Command) -> bool:
 def _is_probe(rule: ShellRule, command: Command, match: re.Match[str]) -> bool:
     """Whether a line that ended well shows that it reckoned with the failure, or that the words may
     be quoted content."""
-    if "||" in command.operators or _asks(command):
+    if "||" in command.operators or _tests_exit_status(command):
         return True
     if rule.kind == "shell_unknown_command":
         return any(
@@ -409,7 +410,7 @@ def _removes(command: Command, subject: str) -> bool:
 def _explores(command: Command, subject: str, body: str) -> bool:
     """Whether the line asks if the path is there: it lists it, silences its errors, has another way
     out, or names several candidates."""
-    if "*" in subject or "||" in command.operators or _asks(command):
+    if "*" in subject or "||" in command.operators or _tests_exit_status(command):
         return True
     path = subject.rstrip("/")
     using = [s for s in command.simple if path in (w.rstrip("/") for w in (s.program, *s.words))]
@@ -418,12 +419,12 @@ def _explores(command: Command, subject: str, body: str) -> bool:
     lookers = [s for s in using if s.name in LOOKERS]
     if any(s.name != "find" for s in lookers):
         return True
-    return any(_starts(s) > 1 for s in lookers) and any(
+    return any(_count_starts(s) > 1 for s in lookers) and any(
         line.strip() and "o such file" not in line for line in body.splitlines()
     )
 
 
-def _starts(find: Simple) -> int:
+def _count_starts(find: Simple) -> int:
     """How many folders a `find` starts in."""
     return next((i for i, word in enumerate(find.words) if word.startswith("-")), len(find.words))
 

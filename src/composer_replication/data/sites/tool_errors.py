@@ -170,7 +170,7 @@ def not_the_model(text: str) -> Verdict | None:
     >>> not_the_model("The user doesn't want to proceed with this tool use.").category
     'rejected'
     """
-    return _first(NOT_THE_MODEL, strip_tag(text))
+    return _first_match(NOT_THE_MODEL, strip_tag(text))
 
 
 def judge_tool_error(text: str, *, tool: str) -> Verdict:
@@ -182,24 +182,24 @@ def judge_tool_error(text: str, *, tool: str) -> Verdict:
     >>> judge_tool_error("<tool_use_error>File does not exist.</tool_use_error>", tool="Read").kind
     'file_missing'
     """
-    words = strip_tag(text)
-    found = _first(NOT_THE_MODEL, words)
-    if found is not None:
-        return found
-    if tool == "StructuredOutput" and _STRUCTURED.search(words[:HEAD_CHARS]):
-        return Verdict(category="mistake", kind="structured_output_invalid", detail=quote(words))
-    found = (_first(AGENT_POLICY, words) if _TAGGED.search(text) else None) or _first(
-        CALL_IS_WRONG, words
-    )
-    if found is not None:
-        return found
+    message = strip_tag(text)
+    verdict = _first_match(NOT_THE_MODEL, message)
+    if verdict is not None:
+        return verdict
+    if tool == "StructuredOutput" and _STRUCTURED.search(message[:HEAD_CHARS]):
+        return Verdict(category="mistake", kind="structured_output_invalid", detail=quote(message))
+    verdict = (
+        _first_match(AGENT_POLICY, message) if _TAGGED.search(text) else None
+    ) or _first_match(CALL_IS_WRONG, message)
+    if verdict is not None:
+        return verdict
     # the agent refused the call before the tool ran: its arguments are at fault
     if _TAGGED.search(text):
-        return Verdict(category="mistake", kind="other", detail=quote(words))
-    return Verdict(category="environment", kind="unclassified", detail=quote(words))
+        return Verdict(category="mistake", kind="other", detail=quote(message))
+    return Verdict(category="environment", kind="unclassified", detail=quote(message))
 
 
-def says_error(text: str, *, is_shell: bool) -> bool:
+def is_error_text(text: str, *, is_shell: bool) -> bool:
     """Whether a result without any error flag opens with words that only the agent program writes
     on failure."""
     if is_shell:
@@ -207,18 +207,18 @@ def says_error(text: str, *, is_shell: bool) -> bool:
     return (
         bool(_TAGGED.search(text))
         or bool(re.match(r"Error: No such tool available|InputValidationError", text))
-        or _rejected(text)
+        or _is_rejection(text)
     )
 
 
-def _rejected(text: str) -> bool:
-    found = _first(NOT_THE_MODEL[:5], text.strip())
+def _is_rejection(text: str) -> bool:
+    found = _first_match(NOT_THE_MODEL[:5], text.strip())
     return found is not None
 
 
-def _first(rules: tuple[ErrorPattern, ...], words: str) -> Verdict | None:
-    head = words[:HEAD_CHARS]
+def _first_match(rules: tuple[ErrorPattern, ...], message: str) -> Verdict | None:
+    head = message[:HEAD_CHARS]
     for rule in rules:
         if rule.pattern.search(head):
-            return Verdict(category=rule.category, kind=rule.kind, detail=quote(words))
+            return Verdict(category=rule.category, kind=rule.kind, detail=quote(message))
     return None
