@@ -125,15 +125,7 @@ def track_places(context: SiteContext) -> Places:
     places = Places(cwd=None)
     for ref in sorted(answered, key=lambda ref: (ref.result_turn or 0, ref.turn)):
         result = in_view.get(ref.call.id)
-        start_folder = cwd
-        if ref.call.name not in _SHELL_STAYS:
-            workdir = ref.call.arguments.get("workdir")
-            start_folder = (
-                resolve(workdir, context.session.cwd)
-                if isinstance(workdir, str)
-                else context.session.cwd
-            )
-        places.folder_of_call[ref.call.id] = start_folder
+        places.folder_of_call[ref.call.id] = _start_folder(ref.call, cwd, context.session.cwd)
         cwd = _apply_call(
             ref, result, cwd=cwd, home=context.session.cwd, shown=shown, refused=refused
         )
@@ -171,14 +163,7 @@ def _apply_call(
     command = shell_command(call.name, call.arguments)
     start_folder, effects = cwd, Effects(cwd)
     if command is not None:
-        workdir = call.arguments.get("workdir")
-        start_folder = (
-            cwd
-            if call.name in _SHELL_STAYS
-            else resolve(workdir, home)
-            if isinstance(workdir, str)
-            else home
-        )
+        start_folder = _start_folder(call, cwd, home)
         effects = trace_effects(parse(command), start_folder)
         cwd = _folder_after_call(call, parse(command), effects, cwd=cwd, failed=failed)
     elif call.name not in _FILE_TOOLS and _REMOVING_TOOL.search(call.name):
@@ -212,6 +197,15 @@ def _apply_call(
             refused.add(missing)
     reported = _CWD.findall(result.text[-400:]) if command is not None or failed else []
     return str(reported[-1]) if reported else cwd
+
+
+def _start_folder(call: ToolCall, cwd: str | None, home: str) -> str | None:
+    """The folder in which a call runs: that of a lasting shell, else the one that the call names,
+    else the session's."""
+    if call.name in _SHELL_STAYS:
+        return cwd
+    workdir = call.arguments.get("workdir")
+    return resolve(workdir, home) if isinstance(workdir, str) else home
 
 
 def _folder_after_call(
@@ -271,11 +265,7 @@ def wrong_path(context: SiteContext) -> str:
     path argument."""
     if context.call is None:
         return ""
-    return (
-        context.subject
-        if shell_command(context.call.name, context.call.arguments) is not None
-        else path_argument(context.call)
-    )
+    return context.subject if context.command is not None else path_argument(context.call)
 
 
 def _resolve_wrong_path(context: SiteContext, wrong: str, cwd: str | None) -> tuple[str, bool]:
@@ -343,11 +333,9 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
 
 def _reads_files(context: SiteContext) -> bool:
     """Whether the mistaken call was to read a file, and nothing else."""
-    call = context.call
-    command = shell_command(call.name, call.arguments) if call else None
-    if command is None:
-        return call is not None and call.name in READERS
-    return all(s.name in _SHELL_READERS for s in parse(command).simple)
+    if context.command is None:
+        return context.call is not None and context.call.name in READERS
+    return all(s.name in _SHELL_READERS for s in parse(context.command).simple)
 
 
 def was_refused(context: SiteContext) -> bool:

@@ -45,7 +45,6 @@ from composer_replication.data.sites.shell import (
     Command,
     Simple,
     parse,
-    shell_command,
 )
 from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, PATH_STATED
 from composer_replication.data.sites.tool_errors import strip_tag
@@ -359,12 +358,9 @@ def _is_search(context: SiteContext) -> bool:
         or _is_drive(context)
     ):
         return True
-    command = shell_command(context.call.name, context.call.arguments)
-    return (
-        context.call.name in LISTERS
-        if command is None
-        else bool(parse(command).names & (LOOKERS | {"fd"}))
-    )
+    if context.command is None:
+        return context.call.name in LISTERS
+    return bool(parse(context.command).names & (LOOKERS | {"fd"}))
 
 
 def _is_drive(context: SiteContext) -> bool:
@@ -498,7 +494,7 @@ def shell_syntax(context: SiteContext) -> str | None:
         1
     ) in SHELL_KEYWORDS:
         return _fill("shell_keyword")
-    command = shell_command(context.call.name, context.call.arguments) or ""
+    command = context.command or ""
     if re.match(r"(?:Syntax|Indentation|Tab)Error", detail):
         return None if re.search(r"<<-?\s*['\"\\]", command) else _fill("shell_syntax_inline")
     if re.match(r"(?:jq|g?awk|sed|[ef]?grep|rg|fd): ?|failed to parse jq", detail):
@@ -696,11 +692,7 @@ def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[
         or _is_from(text, "refused_path")
         or _is_from(text, "list_refs")
     ):
-        shell = (
-            context.call is not None
-            and shell_command(context.call.name, context.call.arguments) is not None
-        )
-        return ("kind", "error_text" if shell else "call")
+        return ("kind", "call" if context.command is None else "error_text")
     if writer is known_refs and _is_from(text, "list_ref"):
         return ("kind", "error_text")
     if writer is shell_missing_path and _is_from(text, "make_folder"):
@@ -718,11 +710,7 @@ def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[
         too_large,
         is_directory,
     )
-    if (
-        names_a_file
-        and context.call
-        and shell_command(context.call.name, context.call.arguments) is not None
-    ):
+    if names_a_file and context.command is not None:
         return tuple("error_text" if k == "call" else k for k in known)
     return known
 
