@@ -294,16 +294,10 @@ class FileReader:
         if isinstance(content, str):
             content = [RawBlock(type="text", text=content)]
         for index, raw in enumerate(content or ()):
-            if (
-                raw.type == "tool_use"
-                and type(raw.input) is dict
-                and raw.id is not None
-                and raw.name is not None
-                and not is_deep(raw.input)
-            ):
-                conversation.add_call(draft, ToolCall(raw.id, raw.name, raw.input))
-                if raw.name in SUBAGENT_TOOLS:
-                    self._task_calls.add(raw.id)
+            if raw.type == "tool_use" and (call := tool_call(raw)) is not None:
+                conversation.add_call(draft, call)
+                if call.name in SUBAGENT_TOOLS:
+                    self._task_calls.add(call.id)
                 continue
             block = self._block(raw, line, index)
             if blocks and block in blocks:
@@ -394,24 +388,9 @@ class FileReader:
 
     def _opaque(self, raw: RawBlock, line: bytes, index: int) -> Opaque:
         """A block that is kept but not interpreted; pictures and documents without their bytes."""
-        kind = raw.type or "?"
-        self.raw.opaque_blocks[kind] += 1
-        if raw.source is not None:
-            return Opaque(kind, json.dumps({"media_type": raw.source.media_type}))
-        fields = decode_all_fields(line)
-        if isinstance(fields.get("data"), dict):
-            fields = fields["data"].get("message")  # a progress record wraps the record
-        message = fields.get("message") if isinstance(fields, dict) else None
-        blocks = message.get("content") if isinstance(message, dict) else None
-        value = blocks[index] if isinstance(blocks, list) and index < len(blocks) else None
-        return Opaque(
-            kind,
-            (
-                ""
-                if value is None or is_deep(value)
-                else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            ),
-        )
+        self.raw.opaque_blocks[raw.type or "?"] += 1
+        # Decoding the line again is slow, and a picture's bytes are not kept.
+        return opaque_block(raw, _content_block(line, index) if raw.source is None else None)
 
     def _note_odd_field(self, reason: str) -> None:
         self.raw.odd_fields += 1
@@ -571,6 +550,33 @@ def _plain_text(content: str | list[RawBlock] | None) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(b.text for b in content or () if b.text)
+
+
+def _content_block(line: bytes, index: int) -> Any:
+    """The block at `index` of a record's message, as JSON; None if it cannot be had."""
+    fields = decode_all_fields(line)
+    if isinstance(fields.get("data"), dict):
+        fields = fields["data"].get("message")  # a progress record wraps the record
+    message = fields.get("message") if isinstance(fields, dict) else None
+    blocks = message.get("content") if isinstance(message, dict) else None
+    return blocks[index] if isinstance(blocks, list) and index < len(blocks) else None
+
+
+def tool_call(raw: RawBlock) -> ToolCall | None:
+    """The call that a block holds; None if it lacks an id, a name or usable arguments."""
+    if raw.id is None or raw.name is None or type(raw.input) is not dict or is_deep(raw.input):
+        return None
+    return ToolCall(raw.id, raw.name, raw.input)
+
+
+def opaque_block(raw: RawBlock, value: Any) -> Opaque:
+    """A block that is kept but not interpreted: its JSON, or only the media type of a picture."""
+    kind = raw.type or "?"
+    if raw.source is not None:
+        return Opaque(kind, json.dumps({"media_type": raw.source.media_type}))
+    if value is None or is_deep(value):
+        return Opaque(kind, "")
+    return Opaque(kind, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def tool_result(raw: RawBlock, call_id: str) -> ToolResult:

@@ -29,7 +29,6 @@ from composer_replication.core.trace import (
     CLEARED_TEXT,
     HARNESS,
     Block,
-    Opaque,
     Text,
     Thinking,
     ToolCall,
@@ -43,8 +42,8 @@ from composer_replication.data.ingestion.conversation import (
     TurnDraft,
 )
 from composer_replication.data.ingestion.lines import LineReader
-from composer_replication.data.ingestion.log_reader import tool_result
-from composer_replication.data.ingestion.log_records import RawBlock, is_deep
+from composer_replication.data.ingestion.log_reader import opaque_block, tool_call, tool_result
+from composer_replication.data.ingestion.log_records import RawBlock
 from composer_replication.data.ingestion.logged_tools import offered_tools
 
 MAX_RUN = 32
@@ -591,19 +590,8 @@ def _to_block(value: Any) -> Block:
         return Text(raw.text or "")
     if raw.type == "thinking":
         return Thinking(raw.thinking or "")
-    if (
-        raw.type == "tool_use"
-        and type(raw.input) is dict
-        and raw.id is not None
-        and raw.name is not None
-        and not is_deep(raw.input)
-    ):
-        return ToolCall(raw.id, raw.name, raw.input)
+    if raw.type == "tool_use" and (call := tool_call(raw)) is not None:
+        return call
     if raw.type == "tool_result" and raw.tool_use_id is not None:
         return tool_result(raw, raw.tool_use_id)
-    if raw.source is not None:
-        return Opaque(raw.type or "?", json.dumps({"media_type": raw.source.media_type}))
-    return Opaque(
-        raw.type or "?",
-        "" if is_deep(value) else json.dumps(value, ensure_ascii=False, separators=(",", ":")),
-    )
+    return opaque_block(raw, value)
