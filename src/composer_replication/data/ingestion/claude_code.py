@@ -1,5 +1,5 @@
-"""Claude Code logs into Sessions: one file in memory at a time, nothing twice, everything left out
-counted.
+"""Read Claude Code logs into Sessions: one file in memory at a time, no message twice, and every
+omission counted.
 
 logs = find_logs(["~/.claude/projects"])
 for result in ingest(logs, settings=IngestSettings(), redactor=Redactor()):
@@ -40,7 +40,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """What one file gave: the report, and the sessions to store."""
+    """The result of one file: its report, and the sessions to store."""
 
     report: FileReport
     sessions: tuple[Session, ...] = ()
@@ -48,11 +48,13 @@ class FileResult:
 
 @dataclass(slots=True)
 class Links:
-    """What later files need to know of earlier ones: session names in use, which call started which
-    subagent, and where.
+    """The facts of earlier files that later files need: names in use, and the calls that started
+    subagents.
 
-    `roots` are the folders in which the sessions ran; `repositories` those of the sessions that
-    have subagents.
+    `names` are session names in use; `calls` maps (session id, agent id or prompt key) to the
+    parent and the model that made the call; `parents` are the ids of sessions whose subagents have
+    files; `roots` are the folders in which sessions ran; `repositories` maps a session with
+    subagents to its repository.
     """
 
     names: set[str] = field(default_factory=set)
@@ -77,12 +79,12 @@ def ingest(
     hashed: bool = True,
     known: KnownIds | None = None,
 ) -> Iterator[FileResult]:
-    """Read logs one after the other and give, for each, its report and its sessions; lazily.
+    """Read logs one after the other; lazily yield the report and the sessions of each.
 
     `logs` come from `find_logs`, whose order matters: whole files before their partial copies,
-    subagents last. The redactor is applied before a session is given out; None = no redaction. No
-    error of a file stops the others. `known` carries the ids of messages read earlier on, so that a
-    later run leaves out what it has.
+    subagents last. Sessions are redacted before they are yielded, unless `redactor` is None. An
+    error in one file does not stop the others. `known` holds the ids of messages that were read
+    before, so that a later run leaves them out.
     Example: next(ingest(find_logs(["a.jsonl"]))).report.to_json()["tool_use"] -> 66
     """
     settings = settings or IngestSettings()
@@ -231,7 +233,7 @@ def _status(reader: FileReader, parsed: list[_ParsedSession]) -> tuple[Status, s
 
 
 def sessions_of(reader: FileReader, links: Links, file: str) -> list[_ParsedSession]:
-    """The sessions of a file: the main one, then its subagents, each linked to the call that
+    """Build the sessions of a file: the main one, then its subagents, each linked to the call that
     started it."""
     parsed: list[_ParsedSession] = []
     main, main_name = reader.main, ""
@@ -240,7 +242,7 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_ParsedSess
     raw_name = _most_common(reader.raw.session_ids)
     finished = main.conversation.finish()
     calls_by_prompt = _calls_by_prompt(main.conversation)
-    # A subagent works for its session, wherever it stands: one repository for both.
+    # A subagent works for its session, whatever folder it runs in: both get one repository.
     repository = links.repositories.get(raw_name, "") if not finished.turns else ""
     repository = repository or repository_of(main.cwd, named=reader.repository, roots=links.roots)
     if finished.turns:
@@ -274,8 +276,8 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_ParsedSess
 
 
 def _apply_requests(reader: FileReader) -> None:
-    """The conversations of a file in the order of their requests, with the tools of these, as far
-    as the log holds them."""
+    """Put the conversations of a file into the order of their requests and take the tools from
+    there, as far as the log holds them."""
     requests = read_requests(
         LineReader(reader.log.path, reader.lines.max_line_bytes, hashed=False),
         last=reader.num_lines,
@@ -325,7 +327,7 @@ def _parsed_session(
 
 
 def _drop_repeated_events(events: tuple[Event, ...], turns: tuple[Turn, ...]) -> tuple[Event, ...]:
-    """Steering that also stands in the log as a message is that message, not an event as well."""
+    """Drop "queued" events whose text the log also holds as a message of the human."""
     if all(e.kind != "queued" for e in events):
         return events
     human_texts = {turn.text for turn in turns if turn.author == HUMAN}
@@ -333,7 +335,7 @@ def _drop_repeated_events(events: tuple[Event, ...], turns: tuple[Turn, ...]) ->
 
 
 def _as_task(turn: Turn, author: str | None) -> Turn:
-    """What a subagent is told comes from the model that called it, not from the human."""
+    """Attribute a subagent's task to the model that called it, not to the human."""
     return (
         replace(turn, author=author, tag="task")
         if turn.role == "user" and turn.author == HUMAN
@@ -342,7 +344,7 @@ def _as_task(turn: Turn, author: str | None) -> Turn:
 
 
 def _calls_by_prompt(conversation: Conversation) -> dict[str, list[tuple[str, str | None]]]:
-    """The words of a task -> (call id, author) of the calls that gave it, in order."""
+    """Map each task's prompt to the (call id, author) of the calls that sent it, in order."""
     calls: dict[str, list[tuple[str, str | None]]] = {}
     for call in conversation.calls:
         if call.name in SUBAGENT_TOOLS or "subagent_type" in call.arguments:
@@ -361,7 +363,7 @@ def _remember_calls(
     reader: FileReader,
     by_prompt: dict[str, list[tuple[str, str | None]]],
 ) -> None:
-    """Keep, for subagents with a file of their own, which call of this session started them."""
+    """Remember which call started each subagent, for subagents that have their own file."""
     for agent, call_id in reader.agent_calls.items():
         links.calls[raw_name, agent] = (
             Parent(session_id=name, call_id=call_id),
@@ -390,8 +392,8 @@ def _find_parent(
     main_name: str,
     by_prompt: dict[str, list[tuple[str, str | None]]],
 ) -> tuple[Parent, str | None]:
-    """The call that started a subagent and the model that made it: as recorded, else by the words
-    of its task."""
+    """Find the call that started a subagent and the model that made it: as recorded, else by the
+    text of its task."""
     raw_name = _most_common(reader.raw.session_ids)
     for key in (side.agent_id, _prompt_key(side.prompt)):
         if not main_name and (raw_name, key) in links.calls:
@@ -409,13 +411,13 @@ def _find_parent(
 
 
 def _most_common(ids: dict[str, int]) -> str:
-    """The id most records carry; of equals the one met last (an older version's resume begins with
-    the old id)."""
+    """The id that most records carry; on a tie the last one met, because in older versions a
+    resumed session begins with records of the old id."""
     return max(reversed(ids), key=lambda name: ids[name], default="")
 
 
 def _safe_name(name: str, fallback: str) -> str:
-    """A session id that can stand in a file name or a shell line: as logged if it is plain, else a
+    """A session id that is safe in a file name or a shell line: as logged if it is plain, else a
     hash."""
     if _SAFE_NAME.fullmatch(name):
         return name

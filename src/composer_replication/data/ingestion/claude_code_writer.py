@@ -1,16 +1,17 @@
-"""A Session as a Claude Code log: the inverse of `ingest`, for sessions of our own that shall go
-the way of any log.
+"""Write a Session as a Claude Code log: the inverse of `ingest`, for sessions that we generate.
 
-    path = write_claude_code(session, Path("logs"))     # logs/-workshop-train-7-0/5e0c...-....jsonl, for cwd "/workshop/train/7-0"
+    path = write_claude_code(session, Path("logs"))
+    # for cwd "/workshop/train/7-0": logs/-workshop-train-7-0/5e0c2d54-....jsonl
 
-The layout is that of 2.1.284: one record per content block of a message, results as user records
-that hang on the record with their call, and an attachment "prompt_snapshot" with the system prompt
-and the tools, which logs hold since about 2.1.267. Before that no log has a place for tools. Ids
-and times are derived from the session's id and a given start, so the bytes are always the same.
+The layout is that of 2.1.284: one record per content block of a message; results as user records
+whose parent is the record with their call; and an attachment "prompt_snapshot" with the system
+prompt and the tools, which logs contain since about 2.1.267 (older logs have no place for tools).
+Ids and times are derived from the session's id and a given start, so that the bytes are always the
+same.
 
-Not in a log, and so lost: sampled ids and log-probs, tags of assistant messages, events, the
-outcome. What a log cannot hold as it is (several segments, subagents, pictures, blocks of unknown
-types, a system prompt in mid-session) is refused by name, never bent to fit.
+A log has no field for sampled ids and log-probs, tags of assistant messages, events and the
+outcome: they are lost. A session that a log cannot represent (several segments, subagents,
+pictures, blocks of unknown types, a system prompt in mid-session) is refused with the reason.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _NOT_IN_A_FOLDER_NAME = re.compile(r"[^A-Za-z0-9]")
 def write_claude_code(
     session: Session, folder: Path, *, start: datetime = START, branch: str = "main"
 ) -> Path:
-    """Write `<folder>/<project>/<session id>.jsonl` and return its path; the project's name is the
+    """Write `<folder>/<project>/<session id>.jsonl` and return its path; the project is the
     session's folder with dashes.
 
-    Raises DataError for a session that names no folder (`cwd`) or holds what a log has no place
-    for. Nothing is written then.
+    Raises DataError, before anything is written, if the session names no folder (`cwd`) or if a
+    log cannot represent it.
     """
     text = "".join(
         _json_line(record, session)
@@ -68,7 +69,7 @@ def write_claude_code(
 def claude_code_records(
     session: Session, *, start: datetime = START, branch: str = "main"
 ) -> Iterator[dict[str, Any]]:
-    """The records of a session's log, in order; raises DataError like `write_claude_code`."""
+    """Yield the records of a session's log in order; raises DataError like `write_claude_code`."""
     _check_session(session)
     log = _RecordBuilder(session, start=start, branch=branch)
     for number, turn in enumerate(session.turns):
@@ -84,8 +85,8 @@ def claude_code_records(
 
 
 def log_id(session_id: str) -> str:
-    """The id under which a session stands in its log: as it is if it is a UUID, as Claude Code's
-    are, else one derived from it.
+    """The id of a session in its log: unchanged if it is a UUID, as in Claude Code, else a UUID
+    derived from it.
 
     >>> log_id("5E0C2D54-93F0-5F4A-9E0B-0A8B1F4B7C11"), log_id("w1") == log_id("w1") != log_id("w2")
     ('5e0c2d54-93f0-5f4a-9e0b-0a8b1f4b7c11', True)
@@ -97,17 +98,19 @@ def log_id(session_id: str) -> str:
 
 
 def call_id_of(session_id: str, call_id: str) -> str:
-    """A call id as the API gives them, different in every session; a reader takes an id that it met
-    in another file for a copy.
+    """A call id in the API's form, different in every session: a reader would take an id that it
+    knows from another file for a copy.
 
-    >>> call_id_of("w1", "c0").startswith("toolu_01"), call_id_of("w1", "c0") == call_id_of("w2", "c0")
-    (True, False)
+    >>> call_id_of("w1", "c0").startswith("toolu_01")
+    True
+    >>> call_id_of("w1", "c0") == call_id_of("w2", "c0")
+    False
     """
     return f"toolu_01{uuid.uuid5(_NAMESPACE, f'{session_id}/call/{call_id}').hex[:22]}"
 
 
 class _RecordBuilder:
-    """Makes records one after the other, each hanging on the one before it."""
+    """Builds records one after the other; each names the one before it as its parent."""
 
     def __init__(self, session: Session, *, start: datetime, branch: str) -> None:
         self.session, self.start, self.branch = session, start, branch
@@ -117,8 +120,8 @@ class _RecordBuilder:
         self.record_of_call: dict[str, str] = {}  # call id -> the record that holds the call
 
     def snapshot(self, turn: Turn | None, *, where: str) -> dict[str, Any]:
-        """The system prompt and the tools; the reader joins the parts of a prompt, so it has to be
-        one text."""
+        """Record the system prompt and the tools; the prompt must be one text, because a reader
+        joins its parts."""
         if turn is not None and (
             self.num_records
             or turn.author != HARNESS
@@ -147,7 +150,7 @@ class _RecordBuilder:
         return self._record("attachment", attachment=payload)
 
     def assistant(self, turn: Turn, *, number: int, where: str) -> Iterator[dict[str, Any]]:
-        """One record per block, all with the message's id; usage as the API reports it, on each."""
+        """Yield one record per block, each with the message's id and the usage of the request."""
         if not turn.blocks:
             raise _unsupported("an assistant message without any block", where)
         if any(block in turn.blocks[:index] for index, block in enumerate(turn.blocks)):
@@ -178,7 +181,7 @@ class _RecordBuilder:
             yield record
 
     def result(self, turn: Turn, *, where: str) -> dict[str, Any]:
-        """The result of one call, on the record that holds the call."""
+        """Record the result of one call, as a child of the record with the call."""
         if (
             len(turn.blocks) != 1
             or not isinstance(turn.blocks[0], ToolResult)
@@ -213,7 +216,7 @@ class _RecordBuilder:
         )
 
     def user(self, turn: Turn, *, where: str) -> dict[str, Any]:
-        """What the human said, or the agent program in a way that a reader can tell."""
+        """Record a message of the human, or of the agent program if a reader will recognise it."""
         texts = [block.text for block in turn.blocks if isinstance(block, Text)]
         if len(texts) != len(turn.blocks) or not all(texts):
             raise _unsupported("a user message that is not text", where)
@@ -305,9 +308,9 @@ def _json_line(record: Mapping[str, Any], session: Session) -> str:
     try:
         line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         line.encode("utf-8")
-    # NaN, half of a surrogate pair, what JSON has no word for
+    # NaN, a lone surrogate, or a type that JSON cannot express
     except (ValueError, TypeError, RecursionError) as error:
-        raise _unsupported(f"a value that is no JSON text: {error}", session.id) from error
+        raise _unsupported(f"a value that is not JSON text: {error}", session.id) from error
     return line + "\n"
 
 

@@ -1,14 +1,14 @@
-"""One conversation put together from records: messages merged, results joined, and what was in
-context when.
+"""Assemble one conversation from records: merge messages, join results, and track what was in
+context at each turn.
 
-Records arrive in file order, which is the only order that can be trusted (timestamps run backwards,
-and the parent chain alone loses parallel calls). The parent chain is used for one thing: to see
-that the human went back and wrote on from an earlier message. Then a new stretch begins whose
-context leaves the abandoned messages out.
+Records arrive in file order, the only order that can be trusted: timestamps run backwards, and the
+parent chain alone loses parallel calls. The parent chain serves one purpose, to detect that the
+human went back and continued from an earlier message. A new stretch then begins, whose context
+leaves out the abandoned messages.
 
-Not every second child is a way back. The results of parallel calls each hang on their own record of
-the message, and the next message hangs on one of them; attachments hang beside each other. These go
-on in one line.
+A second child of a record is not always a rewind. The results of parallel calls each name their
+own record of the message as parent, and the next message names one of the results; attachments
+are siblings of each other. All of these continue the current stretch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_STRETCHES = 4096
 
 
 class TurnDraft:
-    """A turn that may still grow."""
+    """A turn under construction: later records may add blocks to it."""
 
     __slots__ = (
         "anchor",
@@ -63,11 +63,11 @@ class TurnDraft:
         self.author = author
         self.blocks = blocks
         self.tag = tag
-        self.is_copied = is_copied  # stands in another session too
-        self.is_side_message = False  # an attachment: hangs beside the chain, never a way back
-        # the last one reported: earlier records of a message may hold a part only
+        self.is_copied = is_copied  # an earlier session holds it, too
+        self.is_side_message = False  # an attachment: beside the parent chain, never a rewind
+        # the last one reported: earlier records of a message may hold partial counts
         self.usage: LogUsage | None = None
-        # of a result: the message that holds the call; None = the draft itself
+        # for a result, the message that holds the call; None = the draft itself
         self.anchor: TurnDraft | None = None
         self.home: Stretch | None = None
         self.rank = 0
@@ -75,11 +75,11 @@ class TurnDraft:
 
     @property
     def group(self) -> TurnDraft:
-        """The message this belongs to: of a result the one with the call, else the draft itself."""
+        """The message to which this belongs: for a result the one with the call, else itself."""
         return self if self.anchor is None else self.anchor
 
     def turn(self) -> Turn:
-        """The turn as it stands now."""
+        """The turn with the blocks so far."""
         tokens = self.usage.context_tokens if self.usage is not None else 0
         return Turn(
             role=self.role,
@@ -91,7 +91,7 @@ class TurnDraft:
 
 
 class Stretch:
-    """Turns written one after the other in one context."""
+    """Turns written one after the other in one context: `base`, then `drafts` so far."""
 
     __slots__ = ("base", "cleared", "drafts", "pinned")
 
@@ -104,13 +104,13 @@ class Stretch:
         self.base = base
         self.drafts: list[TurnDraft] = []
         self.cleared = cleared
-        self.pinned = pinned  # the summary: stays when the human goes back to a preserved message
+        self.pinned = pinned  # the summary: it stays if the human goes back to a preserved message
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
-    """A conversation in the order of its requests: how many were answered, how many of them stand
-    in it as sent, and their tools."""
+    """The requests of a conversation: how many were answered, how many of these are reproduced
+    exactly (`verified`), and the tools that they offered."""
 
     requests: int = 0
     verified: int = 0
@@ -118,7 +118,7 @@ class RequestSummary:
 
 
 class FinishedConversation(NamedTuple):
-    """The parts of a Session that a conversation gives."""
+    """The parts of a Session that come from its conversation."""
 
     turns: tuple[Turn, ...]
     segments: tuple[Segment, ...]
@@ -128,22 +128,23 @@ class FinishedConversation(NamedTuple):
 
 
 class Conversation:
-    """Takes records in file order (`assistant`, `say`, `result`, ...) and gives turns, segments and
-    events.
+    """Collects records in file order (`add_assistant`, `add_message`, `add_result`, ...) and
+    returns turns, segments and events.
 
-    `chained` = the records name their parents; a message without one then starts afresh.
-    Example: c = Conversation(); c.say("u1", None, "human", "", [Text("hi")]); c.finish().turns
+    `chained`: the records name their parents; a message without one then starts a new context.
+    Example: c = Conversation(); c.add_message("u1", None, "human", "", [Text("hi")]);
+    c.finish().turns
     """
 
     def __init__(self, *, chained: bool = True) -> None:
         self.chained = chained
-        # record uuid -> the turn it belongs to or follows
+        # record uuid -> the turn that it belongs to or follows
         self.draft_of_record: dict[str, TurnDraft | None] = {}
         self.draft_of_message: dict[str, TurnDraft] = {}
         self.draft_of_call: dict[str, TurnDraft] = {}
         self.calls: list[ToolCall] = []
         self.draft_of_result: dict[str, TurnDraft] = {}
-        # calls of a tool that is none, or with arguments it does not take
+        # ids of calls of an unknown tool, or with arguments that do not fit the tool
         self.refused: set[str] = set()
         self.current = Stretch([])
         self.stretches = [self.current]
@@ -154,10 +155,10 @@ class Conversation:
         self._events: list[tuple[str, TurnDraft | None, str | None, str]] = []
         self._preserved: list[str] | None = None  # set between a compaction and the next turn
         self._last_preserved: str | None = (
-            None  # the last preserved message, until the summary is met
+            None  # the last preserved message, until the summary comes
         )
-        self._awaits_summary = False  # a compaction was met, its summary not yet
-        self._has_request_order = False  # the stretches are in the order of the requests
+        self._awaits_summary = False  # a compaction came, its summary has not
+        self._has_request_order = False  # the stretches follow the requests, not the file
 
     # ---- records ---------------------------------------------------------------------------------
 
@@ -169,8 +170,8 @@ class Conversation:
         author: str | None,
         is_copied: bool,
     ) -> TurnDraft:
-        """The draft of an API message: the one begun by an earlier record of the same id, else a
-        new one."""
+        """Return the draft of an API message: the one that an earlier record of the same id began,
+        else a new one."""
         draft = self.draft_of_message.get(message_id)
         if draft is None:
             draft = self.draft_of_message[message_id] = TurnDraft(
@@ -182,7 +183,7 @@ class Conversation:
         return draft
 
     def add_call(self, draft: TurnDraft, block: ToolCall) -> None:
-        """Add a call to a message; a call id seen before is a repeated record."""
+        """Add a call to a message; a call id that exists already marks a repeated record."""
         if block.id in self.draft_of_call:
             self.num_duplicates += 1
             return
@@ -229,8 +230,8 @@ class Conversation:
         role: Role = "user",
         is_side_message: bool = False,
     ) -> TurnDraft:
-        """Add a message of the human or the harness; `loose` = it hangs beside the chain (an
-        attachment)."""
+        """Add a message of the human or the harness; `is_side_message`: an attachment, which is not
+        part of the parent chain."""
         draft = TurnDraft(role, author, blocks, tag, is_copied)
         parent_draft = self.draft_of_record.get(parent) if parent is not None else None
         if is_side_message:
@@ -253,7 +254,7 @@ class Conversation:
         if tag == "compact_summary":
             self.current.pinned = (*self.current.pinned, draft)
             if self._last_preserved is not None:
-                # the chain goes summary, preserved messages, next message
+                # The chain runs: summary, preserved messages, next message.
                 self.draft_of_record[self._last_preserved] = draft
             self._last_preserved, self._awaits_summary = None, False
         if uuid is not None:
@@ -261,29 +262,29 @@ class Conversation:
         return draft
 
     def link(self, uuid: str | None, parent: str | None) -> None:
-        """A record that is no turn, but may be the parent of one: it stands for its own parent."""
+        """Register a record that is not a turn but may be the parent of one: it resolves to its
+        own parent."""
         if uuid is not None and uuid not in self.draft_of_record:
             self.draft_of_record[uuid] = self._draft_at(parent)
 
     def add_event(self, kind: str, *, call_id: str | None = None, text: str = "") -> None:
-        """Note something that is not a message, after the turns so far."""
+        """Add an event, such as a compaction, after the turns so far."""
         self._events.append((kind, self.last, call_id, text))
 
     def begin_compaction(self, preserved: Iterable[str]) -> None:
-        """From the next turn on, only system text and the preserved messages are in context."""
+        """Keep only the system text and the preserved messages in context from the next turn on."""
         self._preserved = list(preserved)
 
     def begin_compaction_at_summary(self) -> bool:
-        """A summary was met: begin a new context, unless a boundary record did so already (then
-        False)."""
+        """Begin a new context at a summary; returns False if a boundary record has done so."""
         if self._preserved is not None or self._last_preserved is not None or self._awaits_summary:
             return False
         self.begin_compaction(())
         return True
 
     def clear_results(self, call_ids: Iterable[str], *, attachments: Iterable[str] = ()) -> None:
-        """From the next turn on, the results of these calls read as cleared and these attachments
-        are gone."""
+        """Mark the results of these calls as cleared, and drop these attachments, from the next
+        turn on."""
         cleared = dict.fromkeys((*self.current.cleared, *call_ids))
         removed = {id(self.draft_of_record.get(uuid)) for uuid in attachments}
         base = [
@@ -294,8 +295,8 @@ class Conversation:
         self._open_stretch(base, cleared=tuple(cleared), pinned=self.current.pinned)
 
     def set_system(self, blocks: list[Block], author: str) -> None:
-        """The system prompt: first of all if no message was written yet, else in force from here
-        on."""
+        """Set the system prompt: as the first turn if the model has written nothing yet, else from
+        here on."""
         draft = TurnDraft("system", author, blocks)
         draft.is_side_message = True
         if len(self.stretches) == 1 and all(
@@ -326,7 +327,7 @@ class Conversation:
         return self.draft_of_record[parent]
 
     def _append(self, draft: TurnDraft, parent: TurnDraft | None) -> None:
-        """Put a draft at the end; `parent` None = it goes on from whatever stands there."""
+        """Append a draft; without a `parent` it continues from the last turn, whatever that is."""
         if self._preserved is not None:
             self._open_after_compaction()
         elif parent is not None:
@@ -375,8 +376,8 @@ class Conversation:
         uuids, self._preserved = self._preserved or [], None
         preserved = {id(d) for uuid in uuids if (d := self.draft_of_record.get(uuid)) is not None}
         in_context = [*self.current.base, *self.current.drafts]
-        # A message is preserved with all its results: the parts of a group are never apart in a
-        # request.
+        # A message is preserved with all its results: the API refuses a request that has a call
+        # without its result.
         preserved |= {id(d.group) for d in in_context if id(d) in preserved and d.role == "tool"}
         base = [
             d
@@ -390,8 +391,8 @@ class Conversation:
         self._awaits_summary = True
 
     def _go_back(self, parent: TurnDraft) -> None:
-        """Open a stretch that goes on from `parent`, unless what follows it are only its results
-        and attachments."""
+        """Open a stretch that continues from `parent`, unless only its results and attachments
+        follow it."""
         current, home = self.current, parent.home
         if home is current:
             before, tail, pinned = (
@@ -427,8 +428,8 @@ class Conversation:
         self._open_stretch([*before, *results], pinned=pinned)
 
     def replace_stretches(self, stretches: list[Stretch]) -> None:
-        """Take over stretches that hold every turn in the order in which it was sent; events stay
-        behind what they followed."""
+        """Replace the stretches by ones in the order in which the turns were sent; an event stays
+        behind the turn that it followed."""
         placed = {id(d) for stretch in stretches for d in stretch.drafts}
         last_placed: dict[int, TurnDraft | None] = {}
         last: TurnDraft | None = None
@@ -450,11 +451,11 @@ class Conversation:
     # ---- result ----------------------------------------------------------------------------------
 
     def finish(self) -> FinishedConversation:
-        """Turns in order, segments over them, events; and how many leading turns stand in another
-        session.
+        """Return the turns in order, the segments over them, the events, and the number of copied
+        turns.
 
-        Once only: the drafts are let go, so that a finished file leaves no cycles for the garbage
-        collector.
+        To be called once: it releases the drafts, which refer to each other and would otherwise
+        wait for the garbage collector.
         """
         order: list[TurnDraft] = []
         segments: list[Segment] = []
@@ -491,13 +492,13 @@ class Conversation:
 
 
 def _results_first(drafts: list[TurnDraft]) -> Iterable[TurnDraft]:
-    """File order, but a message's results directly behind it.
+    """Return the drafts in file order, but with the results of a message directly behind it.
 
-    A request in which text stands between a message and its results is refused by the API, so the
-    model saw them so.
+    The API refuses a request with text between a message and its results, so this is the order
+    that the model saw.
     """
     order: list[TurnDraft] = []
-    delayed: list[TurnDraft] = []  # texts that would have to let a result pass
+    delayed: list[TurnDraft] = []  # texts that may have to go behind later results
     for draft in drafts:
         role = draft.role
         if role == "tool":
@@ -525,7 +526,8 @@ def _ranges(drafts: list[TurnDraft], *, keep_order: bool = False) -> tuple[tuple
 
 
 def _count_copied(order: list[TurnDraft]) -> tuple[int, int]:
-    """(leading turns known from another session, known turns behind the first new one)."""
+    """Count the leading turns copied from another session, and the copies behind the first new
+    turn."""
     copied, copied_later = 0, 0
     is_leading = True
     for index, draft in enumerate(order):

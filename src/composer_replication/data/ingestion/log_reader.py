@@ -1,4 +1,4 @@
-"""One log file into Sessions, in one pass: decode each line, merge, join, keep the raw counts."""
+"""Read one log file in one pass: decode each line, hand it to its conversation, count records."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NUM_SHARDS = 256
 
 @dataclass(slots=True)
 class Stream:
-    """One conversation of a file with what is known about it: the main one, or a subagent's."""
+    """One conversation of a file, the main one or a subagent's, with its metadata."""
 
     conversation: Conversation
     agent_id: str = ""
@@ -68,14 +68,15 @@ class Stream:
 
 
 class KnownIds:
-    """Ids of messages read so far in any file, as 60-bit hashes, so that a gigabyte of logs takes
-    some 14 MB.
+    """The ids of all messages read so far, as 60-bit hashes: about 14 MB per gigabyte of logs.
 
-    Many small sets instead of a large one: when a set grows it is copied, and a large copy would be
-    the peak of memory. `agents` are the subagents that have a file of their own: their copies in
-    progress records are left out.
+    The ids are spread over many small sets: a set is copied when it grows, and the copy of one
+    large set would be the peak of memory. `agents` are the subagents that have their own file;
+    their copies in progress records are left out.
 
-    >>> known = KnownIds(); known.update([known.mark("msg_1")]); known.has(known.mark("msg_1")), known.has(known.mark("msg_2"))
+    >>> known = KnownIds()
+    >>> known.update([known.mark("msg_1")])
+    >>> known.has(known.mark("msg_1")), known.has(known.mark("msg_2"))
     (True, False)
     """
 
@@ -85,27 +86,26 @@ class KnownIds:
 
     @staticmethod
     def mark(key: str) -> int:
-        """The number that stands for an id; it fits the smaller of Python's long integers (32
-        bytes)."""
+        """Hash an id to 60 bits, the size up to which a Python integer takes 32 bytes."""
         return hash(key) & 0xFFFFFFFFFFFFFFF
 
     def has(self, mark: int) -> bool:
-        """Whether an id was read in a file before."""
+        """Whether an earlier file holds this id."""
         return mark in self._shards[mark % NUM_SHARDS]
 
     def update(self, marks: Iterable[int]) -> None:
-        """Add the ids of a file that was read."""
+        """Add the ids of a file."""
         for mark in marks:
             self._shards[mark % NUM_SHARDS].add(mark)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the index takes."""
+        """The size of the index in bytes."""
         return sum(sys.getsizeof(shard) + sum(map(sys.getsizeof, shard)) for shard in self._shards)
 
 
 class FileReader:
-    """Reads one file; afterwards `main`, `sides` and `raw` hold what it gave.
+    """Reads one file into its conversations (`main`, `sides`) and its counts (`raw`).
 
     Example: reader = FileReader(log, KnownIds()); reader.read(); reader.main.conversation.finish()
     """
@@ -189,8 +189,8 @@ class FileReader:
             raw.dangling_parents += stream.conversation.num_dangling
 
     def _decode_again(self, line: bytes) -> LogRecord | None:
-        """A line the fast decoder refused: what can be used of it, or None; either way it is
-        noted."""
+        """Decode a line that the fast decoder refused; returns None if it is unusable. Either way
+        the damage is noted."""
         raw, number = self.raw, self._number
         try:
             record, dropped_fields = decode(line)
@@ -225,8 +225,8 @@ class FileReader:
                     raw.interleaved.add(name)
 
     def _is_known(self, key: str | None) -> bool:
-        """Whether a message stands in a file read before; a new one is remembered when the file is
-        done."""
+        """Whether an earlier file holds this message. New ids are collected, to be added to the
+        index once the whole file is read: a message may span several records of this file."""
         if key is None:
             return False
         mark = self._known.mark(key)
@@ -239,7 +239,7 @@ class FileReader:
     # ---- messages --------------------------------------------------------------------------------
 
     def _start_stream(self, stream: Stream, record: LogRecord) -> None:
-        """What the first message of a stream tells of it."""
+        """Take the start time and the folder of a stream from its first message."""
         stream.started = record.timestamp or ""
         stream.cwd = stream.cwd or record.cwd or ""
         if record.sessionId or record.uuid:
@@ -256,8 +256,8 @@ class FileReader:
         return stream
 
     def _new_message(self, record: LogRecord, stream: Stream, kind: str) -> Message | None:
-        """The message of a record that is new to its stream; None, and counted, where there is none
-        or it was met before."""
+        """Return the message of a record that is new to its stream; else count the record as odd
+        or as a duplicate and return None."""
         if record.message is None:
             self._note_odd_field(f"{kind} record without a message")
             return None
@@ -306,7 +306,7 @@ class FileReader:
                 blocks.append(block)
 
     def _block(self, raw: RawBlock, line: bytes, index: int) -> Block:
-        """A block of an assistant message that is not a usable call."""
+        """Convert a block of an assistant message that is not a usable call."""
         if raw.type == "text":
             return Text(raw.text or "")
         if raw.type == "thinking":
@@ -366,7 +366,7 @@ class FileReader:
     def _add_texts(
         self, record: LogRecord, stream: Stream, texts: list[tuple[Any, Block]], parent: str | None
     ) -> None:
-        """The texts of a user record; neighbours by the same author are one turn."""
+        """Add the texts of a user record; neighbours with the same author and tag are one turn."""
         uuid, is_copied = record.uuid, self._is_known(record.uuid)
         if not stream.prompt and isinstance(texts[0][1], Text):
             stream.prompt = texts[0][1].text
@@ -387,9 +387,9 @@ class FileReader:
             del texts[:length]
 
     def _opaque(self, raw: RawBlock, line: bytes, index: int) -> Opaque:
-        """A block that is kept but not interpreted; pictures and documents without their bytes."""
+        """Count and convert a block that is kept but not interpreted."""
         self.raw.opaque_blocks[raw.type or "?"] += 1
-        # Decoding the line again is slow, and a picture's bytes are not kept.
+        # Of a picture only the media type is kept, which does not need the line decoded again.
         return opaque_block(raw, _content_block(line, index) if raw.source is None else None)
 
     def _note_odd_field(self, reason: str) -> None:
@@ -428,8 +428,8 @@ class FileReader:
             self.main.conversation.link(record.uuid, record.parentUuid)
 
     def _read_progress(self, record: LogRecord, line: bytes) -> None:
-        """A subagent's message inside a progress record, unless the subagent has a file of its
-        own."""
+        """Read a subagent's message inside a progress record, unless the subagent has its own
+        file."""
         agent = (record.data.agentId if record.data is not None else None) or ""
         if (record.sessionId or "", agent) in self._known.agents:
             return
@@ -513,8 +513,8 @@ class FileReader:
         conversation.link(record.uuid, record.parentUuid)
 
     def _read_queue_operation(self, fields: dict[str, Any]) -> None:
-        """Text typed while the agent worked: "remove" = handed to it in mid-turn, "dequeue" = sent
-        as a message later."""
+        """Track text that the human typed while the agent worked: "remove" hands it to the model in
+        mid-turn, "dequeue" sends it as a message later."""
         operation, content = fields.get("operation"), fields.get("content")
         if operation == "enqueue":
             self._queue.append(content if isinstance(content, str) else "")
@@ -531,8 +531,8 @@ def _ids(value: Any) -> list[str]:
 
 
 def _preserved(metadata: Any, conversation: Conversation) -> list[str]:
-    """Record ids of the messages that a compaction kept: listed, or all from the head to the tail
-    of a segment."""
+    """The record ids of the messages that a compaction preserved: as listed, or all from the head
+    to the tail of a segment."""
     if not isinstance(metadata, dict):
         return []
     messages, segment = metadata.get("preservedMessages"), metadata.get("preservedSegment")
@@ -580,8 +580,7 @@ def opaque_block(raw: RawBlock, value: Any) -> Opaque:
 
 
 def tool_result(raw: RawBlock, call_id: str) -> ToolResult:
-    """A result as it was shown; a reference to a tool is written as such, a picture as its media
-    type."""
+    """Convert a result; a reference to a tool becomes text, a picture its media type."""
     content = raw.content
     if content is None or isinstance(content, str):
         return ToolResult(call_id, content or "", raw.is_error)

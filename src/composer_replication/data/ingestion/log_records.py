@@ -1,8 +1,8 @@
-"""What a Claude Code log line holds, decoded in one typed pass.
+"""The records of a Claude Code log, decoded in one typed pass.
 
-The format has no published schema and drifts every few weeks. So only the fields that are used are
-named; anything else in a record is skipped by the decoder. A field of an unexpected type is left
-out and reported if nothing depends on it; otherwise the line is damaged, and reported.
+The format has no published schema and changes every few weeks. Only the fields that are used are
+declared, and the decoder skips all others. A field of an unexpected type is left out and reported
+if nothing depends on it; otherwise the line counts as damaged.
 """
 
 from __future__ import annotations
@@ -98,15 +98,15 @@ class Message(msgspec.Struct, gc=False):
 
 
 class ProgressData(msgspec.Struct, gc=False):
-    """What a progress record tells at once; a message in it is decoded by `decode_progress`."""
+    """The head of a progress record; `decode_progress` decodes the message inside."""
 
     type: str | None = None
     agentId: str | None = None
 
 
 class LogRecord(msgspec.Struct, gc=False):
-    """The fields of any record that reading needs at once; rarer ones are decoded from the same
-    line by `rare`."""
+    """The common fields of a record; `decode_all_fields` decodes the rarer ones from the same
+    line."""
 
     type: str = ""
     subtype: str | None = None
@@ -142,7 +142,8 @@ class _AgentId(msgspec.Struct, gc=False):
 
 
 class BadRecord(Exception):
-    """A line that is not a usable record; the text says why and never quotes the line."""
+    """A line that is not a usable record; the message gives the reason and never quotes the
+    line."""
 
 
 decode_typed = msgspec.json.Decoder(LogRecord).decode
@@ -151,7 +152,7 @@ _AGENT_ID = msgspec.json.Decoder(_AgentId).decode
 
 
 def decode(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
-    """The record of a line and the names of fields that were left out for their type; raises
+    """Decode a line to its record and the names of fields left out because of their type; raises
     BadRecord.
 
     >>> decode(b'{"type":"user","uuid":"u1","version":3}')[1]
@@ -168,8 +169,7 @@ def decode(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
 
 
 def decode_progress(line: bytes) -> ProgressRecord | None:
-    """A progress record with the subagent's message in it; None where there is none or it cannot be
-    used."""
+    """Decode a progress record with the subagent's message; returns None if that is unusable."""
     try:
         return _PROGRESS(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -177,7 +177,7 @@ def decode_progress(line: bytes) -> ProgressRecord | None:
 
 
 def agent_of_result(data: bytes | msgspec.Raw) -> str:
-    """The `agentId` in the result of a call that started a subagent; "" if there is none.
+    """Read the `agentId` in the result of a call that started a subagent; "" if there is none.
 
     >>> agent_of_result(b'{"status":"completed","agentId":"adfd7ee"}')
     'adfd7ee'
@@ -189,8 +189,8 @@ def agent_of_result(data: bytes | msgspec.Raw) -> str:
 
 
 def decode_all_fields(line: bytes) -> dict[str, Any]:
-    """The whole record as a dictionary, for the few types of which more than the common fields is
-    wanted."""
+    """Decode a whole record to a dictionary, for the few types that need more than the common
+    fields; {} if the line is unusable."""
     try:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -202,8 +202,7 @@ def decode_all_fields(line: bytes) -> dict[str, Any]:
 
 
 def is_deep(value: Any, *, limit: int = MAX_DEPTH) -> bool:
-    """Whether a JSON value nests deeper than `limit`; such arguments could not be written or walked
-    safely.
+    """Whether a JSON value nests deeper than `limit`, so that recursion over it is not safe.
 
     >>> is_deep({"a": [1, [2]]}, limit=2), is_deep({"a": 1}, limit=2)
     (True, False)
@@ -237,10 +236,10 @@ def _reject_constant(text: str) -> None:
 
 
 def _loads(line: bytes) -> Any:
-    """Standard-library JSON: slower, but it takes lone surrogates and long integers, which real
-    logs hold."""
+    """Parse with the standard library: slower, but it accepts lone surrogates and long integers,
+    which occur in real logs."""
     try:
-        # json would guess UTF-16 line by line, and read half of such a file
+        # On bytes, json would guess UTF-16 line by line and accept half of such a file.
         text = line.decode("utf-8-sig", "surrogatepass")
         return json.loads(text, parse_constant=_reject_constant, parse_float=_parse_finite)
     except RecursionError:
@@ -271,8 +270,7 @@ def _decode_slowly(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
             return msgspec.convert(value, LogRecord), tuple(dropped_fields)
         except RecursionError:
             raise BadRecord("nested too deep") from None
-        # half of a surrogate pair where something else than text is wanted; the error names no
-        # field
+        # A lone surrogate in a field that is not text; the error does not name the field.
         except UnicodeEncodeError:
             field_name = _unconvertible(value)
             if field_name is None:
@@ -299,7 +297,7 @@ def _decode_slowly(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
 
 
 def _is_other_block(block: Any) -> bool:
-    """Whether a block is of a type of which no field is used."""
+    """Whether no field of this type of block is used."""
     return (
         isinstance(block, dict)
         and isinstance(kind := block.get("type"), str)
@@ -308,7 +306,7 @@ def _is_other_block(block: Any) -> bool:
 
 
 def _unconvertible(value: dict[str, Any]) -> str | None:
-    """The first field that nothing depends on and that cannot be converted by itself."""
+    """The first dispensable field that cannot be converted; None if there is none."""
     for name, field_value in value.items():
         if name not in _NEEDED:
             try:
@@ -321,8 +319,8 @@ def _unconvertible(value: dict[str, Any]) -> str | None:
 
 
 def _encodable(value: Any) -> Any:
-    """None for a value that msgspec cannot encode (a lone surrogate in it): these fields are a
-    convenience."""
+    """The value, or None if msgspec cannot encode it (it holds a lone surrogate): nothing depends
+    on these fields."""
     try:
         msgspec.json.encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError):

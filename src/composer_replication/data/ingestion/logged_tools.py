@@ -1,4 +1,4 @@
-"""The tools of a session: from the log where it holds them, else inferred from the calls seen."""
+"""The tools of a session: from the log if it has them, else inferred from the calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.core.trace import ToolCall, ToolSpec
 
-# The harness would not run the call: there is no such tool, or its arguments do not fit.
+# The harness refused the call: there is no such tool, or the arguments do not fit it.
 _REFUSED = re.compile(
     r"\s*(?:<tool_use_error>\s*)?(?:Error:\s*)?(?:No such tool"
     r" available|(?:Unknown|Unsupported|Invalid) tool\b|Tool \S+ (?:was )?not found"
@@ -26,8 +26,8 @@ _TYPES: dict[type, str] = {
 
 
 def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
-    """The tools of a prompt snapshot, [{"name", "description", "schema": {"input_schema": ...}}];
-    odd entries are left out.
+    """Read the tools of a prompt snapshot, [{"name", "description", "schema": {"input_schema":
+    ...}}]; malformed entries are left out.
 
     >>> offered_tools([{"name": "Read", "schema": {"input_schema": {"type": "object"}}}])
     (ToolSpec(name='Read', description='', parameters={'type': 'object'}),)
@@ -52,10 +52,12 @@ def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
 
 
 def is_refusal(text: str) -> bool:
-    """Whether an error result says that there is no such tool or that the arguments do not fit it.
+    """Whether an error result means that there is no such tool or that the arguments do not fit.
 
-    >>> says_refused("<tool_use_error>Error: No such tool available: Reed</tool_use_error>"), says_refused("Exit code 1")
-    (True, False)
+    >>> is_refusal("<tool_use_error>Error: No such tool available: Reed</tool_use_error>")
+    True
+    >>> is_refusal("Exit code 1")
+    False
     """
     return _REFUSED.match(text) is not None
 
@@ -63,17 +65,16 @@ def is_refusal(text: str) -> bool:
 def tools_from_calls(
     calls: Iterable[ToolCall], *, refused: Container[str] = ()
 ) -> tuple[ToolSpec, ...]:
-    """One tool per name called: a property per argument seen, required = in every call of it.
+    """Infer one tool per called name: a property per argument, required if every call has it.
 
-    `refused` are the ids of calls that `says_refused`: they say what the model got wrong, not what
-    was on offer. A tool of which every call was refused is left out.
+    `refused` are the ids of calls whose result `is_refusal`: they show the model's error, not the
+    tools on offer. A tool is left out if every call of it was refused.
 
-    >>> calls = [ToolCall("c1", "Read", {"path": "a", "limit": 5}), ToolCall("c2", "Read", {"path": "b"})]
-    >>> tools_from_calls(calls)[0].parameters["required"]
+    >>> first = ToolCall("c1", "Read", {"path": "a", "limit": 5})
+    >>> tools_from_calls([first, ToolCall("c2", "Read", {"path": "b"})])[0].parameters["required"]
     ['path']
     """
-    # Most calls of a tool look alike, so the sorts of calls are few: name, argument names, their
-    # types.
+    # Most calls of a tool are alike, so the distinct shapes (name, argument names, types) are few.
     call_shapes = dict.fromkeys(
         (c.name, tuple(c.arguments), tuple(map(type, c.arguments.values())))
         for c in calls
