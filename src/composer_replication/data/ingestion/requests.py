@@ -1,17 +1,17 @@
-"""The prompts that the newest logs hold word for word (Claude Code 2.1.330): what was sent, checked
-by its hashes.
+"""Rebuild the prompts that were sent to the model, which the newest logs (Claude Code 2.1.330)
+record by hash.
 
     api-request-shape  {"shapeHash", "shape": {"system": [...], "tools": [...]}}
-    api-request-blob   {"hash", "message"}             a message that stands in no other record as it was sent
-    api-request        {"id", "base", "keep", "tail"}  the messages: the first `keep` of the request `base`, then those with these hashes
+    api-request-blob   {"hash", "message"}             a message that no other record holds as sent
+    api-request        {"id", "base", "keep", "tail"}  the messages: the first `keep` of the request
+                                                       `base`, then those with the hashes `tail`
     assistant          {"requestRef": id}              the answer to a request
 
-A hash is SHA-256 of the message as JSON in UTF-8 with sorted keys and without blanks, its content
-as a list of blocks. Only what hashes to what the log says is used: a session is laid out in the
-order of its requests where every one of them can be put together, else in the order of the log, and
-then none counts as verified. A message that the program sent with the role "system" in
-mid-conversation is a turn of the harness, as other reminders are: most templates have no place for
-such a message.
+A hash is the SHA-256 of the message as JSON in UTF-8 with sorted keys and without blanks, its
+content as a list of blocks. Records whose hash does not match are ignored. A session takes the
+order of its requests if every one of them can be rebuilt; else it keeps the order of the log and
+none counts as verified. A message that the program sent with the role "system" in mid-conversation
+becomes a turn of the harness, like other reminders: most templates have no place for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,14 +47,14 @@ from composer_replication.data.ingestion.log_records import RawBlock
 from composer_replication.data.ingestion.logged_tools import offered_tools
 
 MAX_RUN = 32
-"""So many user records at most make one message (the results of parallel calls)."""
+"""The most user records that make up one message (the results of parallel calls)."""
 MAX_REQUESTS, MAX_MESSAGES, MAX_IN_BASES = 10_000, 20_000_000, 5_000_000
-"""So many requests, and messages of all of them together, are looked at: a hostile log could name a
-long base a million times."""
+"""Limits on the requests, on the messages of all of them, and on the drafts in all bases: a hostile
+log could name a long base a million times."""
 
 
 class _LoggedNumber(float):
-    """A number that remembers how it stands in the log: its digits are part of the hash."""
+    """A number that keeps its spelling in the log, because the hash covers its digits."""
 
     text: str
 
@@ -67,7 +67,7 @@ class _Prompt:
     shape: str
 
     def messages(self) -> list[str] | None:
-        """The hashes of all messages in order; None where a base is missing or too short."""
+        """List the hashes of all messages in order; None if a base is missing or too short."""
         parts: list[tuple[str, ...]] = []
         prompt: _Prompt | None = self
         num_wanted = self.keep + len(self.tail)
@@ -81,29 +81,33 @@ class _Prompt:
         return [digest for part in reversed(parts) for digest in part]
 
 
-@dataclass(slots=True)
-class _UserMessage:
-    """A message that user records hold: their blocks, and for each block whether its record is
-    meta, a summary, or known."""
+class _UserBlock(NamedTuple):
+    """A content block with the flags and the uuid of the user record that holds it."""
 
-    blocks: list[tuple[Any, bool, bool, str]]
+    block: Any
+    is_meta: bool = False
+    is_summary: bool = False
+    uuid: str = ""
 
 
 @dataclass(slots=True)
 class Requests:
-    """What one file says about its requests, by stream ("" = the main one, else the subagent's
-    id)."""
+    """The request records of one file.
+
+    `shapes` and `blobs` are keyed by hash; so are `user_messages` and `model_messages`, the
+    messages of ordinary records (a hash may occur several times). `prompts` and `answers` are keyed
+    by stream ("" = the main one, else the subagent's id), then by request id.
+    """
 
     shapes: dict[str, dict[str, Any]] = field(default_factory=dict)
     blobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    user_messages: dict[str, list[_UserMessage]] = field(default_factory=dict)
+    user_messages: dict[str, list[list[_UserBlock]]] = field(default_factory=dict)
     model_messages: dict[str, list[str]] = field(default_factory=dict)
     prompts: dict[str, dict[str, _Prompt]] = field(default_factory=dict)
     answers: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def answered(self, stream: str) -> list[tuple[_Prompt, list[str]]]:
-        """The requests of a stream that were answered, in order, with the ids of the messages that
-        answer them."""
+        """The answered requests of a stream in order, each with the ids of its answers."""
         answers = self.answers.get(stream, {})
         return [
             (prompt, answers[name])
@@ -113,9 +117,11 @@ class Requests:
 
 
 def message_hash(message: Any) -> str:
-    """The hash under which a request names a message; "" for what is no message.
+    """The hash by which a request names a message; "" if the value is not a message.
 
-    >>> message_hash({"role": "user", "content": "hi"}) == message_hash({"content": [{"type": "text", "text": "hi"}], "role": "user"})
+    >>> blocks = [{"type": "text", "text": "hi"}]
+    >>> plain = message_hash({"role": "user", "content": "hi"})
+    >>> plain == message_hash({"content": blocks, "role": "user"})
     True
     """
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -124,7 +130,7 @@ def message_hash(message: Any) -> str:
 
 
 def shape_hash(shape: Any) -> str:
-    """The hash under which a request names its system prompt and tools.
+    """The hash by which a request names its system prompt and tools.
 
     >>> shape_hash({"tools": [], "system": []})[:8]
     'd6a3087c'
@@ -133,8 +139,8 @@ def shape_hash(shape: Any) -> str:
 
 
 def read_requests(lines: LineReader, *, last: int) -> Requests:
-    """Read a file once more for what its requests say, up to line `last`; lines that are not JSON
-    are passed over."""
+    """Read a file a second time, up to line `last`, for its requests; skips lines that are not
+    JSON."""
     requests, streams = Requests(), dict[str, _MessageHasher]()
     for number, line in lines:
         if number > last:
@@ -173,7 +179,8 @@ def _add_prompt(requests: Requests, record: dict[str, Any]) -> None:
         return
     prompts = requests.prompts.setdefault(stream, {})
     base = prompts.get(str(record.get("base"))) if keep > 0 else None
-    # nothing of its own tail is kept: so every step to a base gives a message
+    # Skip bases of whose own tail nothing is kept, so that each step in `_Prompt.messages` yields
+    # a message and a long chain of empty bases costs nothing.
     while base is not None and keep <= base.keep:
         base = base.base
     if len(prompts) < MAX_REQUESTS:
@@ -183,29 +190,34 @@ def _add_prompt(requests: Requests, record: dict[str, Any]) -> None:
 
 
 class _MessageHasher:
-    """The user and assistant records of one conversation, and the hashes of the messages that they
-    make."""
+    """Hashes the messages that the user and assistant records of one conversation make up."""
 
     def __init__(self, requests: Requests, key: str) -> None:
-        self._found, self._key = requests, key
-        self._user_run: list[tuple[str, list[str], list[tuple[Any, bool, bool, str]]]] = []
+        self._requests, self._key = requests, key
+        # per user record since the last message of the model: its canonical blocks, its blocks
+        self._user_run: list[tuple[list[str], list[_UserBlock]]] = []
         self._contents: dict[str, list[Any]] = {}
-        self._seen: set[str] = set()
-        self._last = ""
+        self._seen_uuids: set[str] = set()
+        self._last_message_id = ""
 
     def add_record(self, record: dict[str, Any]) -> None:
+        """Add the next record of the conversation.
+
+        One message of the user may consist of several records, and nothing in the log says how
+        many: so every run of records that ends here is hashed.
+        """
         message, uuid = record["message"], str(record.get("uuid") or "")
-        if uuid in self._seen:
+        if uuid in self._seen_uuids:
             return
-        self._seen.add(uuid)
+        self._seen_uuids.add(uuid)
         blocks = _blocks_of(message)
         if record["type"] == "assistant":
             name = str(message.get("id") or uuid)
-            if name != self._last:
-                self._user_run, self._last = [], name
+            if name != self._last_message_id:
+                self._user_run, self._last_message_id = [], name
             self._contents.setdefault(name, []).extend(_canonical_block(block) for block in blocks)
             if isinstance(record.get("requestRef"), str):
-                names = self._found.answers.setdefault(self._key, {}).setdefault(
+                names = self._requests.answers.setdefault(self._key, {}).setdefault(
                     record["requestRef"], []
                 )
                 if name not in names:
@@ -214,32 +226,32 @@ class _MessageHasher:
         is_meta, is_summary = record.get("isMeta") is True, record.get("isCompactSummary") is True
         self._user_run.append(
             (
-                uuid,
                 [_canonical_block(block) for block in blocks],
-                [(block, is_meta, is_summary, uuid) for block in blocks],
+                [_UserBlock(block, is_meta, is_summary, uuid) for block in blocks],
             )
         )
         del self._user_run[:-MAX_RUN]
         for start in range(len(self._user_run)):
             records = self._user_run[start:]
-            name = _hash_of_blocks([text for _, texts, _ in records for text in texts], "user")
-            self._found.user_messages.setdefault(name, []).append(
-                _UserMessage([block for _, _, record_blocks in records for block in record_blocks])
+            name = _hash_of_blocks([text for texts, _ in records for text in texts], "user")
+            self._requests.user_messages.setdefault(name, []).append(
+                [block for _, record_blocks in records for block in record_blocks]
             )
 
     def close(self) -> None:
+        """Hash the messages of the model, whose blocks may be spread over many records."""
         for name, texts in self._contents.items():
-            self._found.model_messages.setdefault(_hash_of_blocks(texts, "assistant"), []).append(
-                name
-            )
+            self._requests.model_messages.setdefault(
+                _hash_of_blocks(texts, "assistant"), []
+            ).append(name)
 
 
 # ---- laying out ----------------------------------------------------------------------------------
 
 
 def lay_out(conversation: Conversation, requests: Requests, stream: str) -> RequestSummary:
-    """Put a conversation into the order of its requests, in place; where one of them cannot be put
-    together it stays as the log has it."""
+    """Put a conversation into the order of its requests, in place; it keeps the order of the log if
+    any of them cannot be rebuilt."""
     answered = requests.answered(stream)
     if not answered:
         return RequestSummary()
@@ -262,16 +274,16 @@ def lay_out(conversation: Conversation, requests: Requests, stream: str) -> Requ
 
 
 class _IncompleteRequestError(Exception):
-    """A request cannot be put together from what the log holds."""
+    """The log lacks a part of a request."""
 
 
 _Key = tuple[str, int]
-"""A message: its hash, and which of several with the same words it is."""
+"""A message: its hash, and its number among the messages with the same hash."""
 
 
 class _RequestLayout:
-    """Drafts for the messages of requests, each placed once: as a new turn where it is first sent,
-    in the context afterwards."""
+    """Builds stretches from requests: each message is placed once, as a new turn of the first
+    request that has it, and is context in later requests."""
 
     def __init__(self, conversation: Conversation, requests: Requests) -> None:
         self._conversation, self._requests = conversation, requests
@@ -291,8 +303,7 @@ class _RequestLayout:
         self._in_bases = 0
 
     def lay_out(self, answered: list[tuple[_Prompt, list[str]]]) -> tuple[list[Stretch], int]:
-        """The stretches, and in how many of them the model's message has exactly the request's
-        messages above it."""
+        """Build the stretches, and count the requests whose messages they reproduce exactly."""
         context: list[TurnDraft] = []
         verified = num_messages = 0
         for prompt, names in answered:
@@ -327,8 +338,7 @@ class _RequestLayout:
         self._placed.add(id(draft))
 
     def _go_to(self, messages: list[TurnDraft], context: list[TurnDraft]) -> None:
-        """Make `wanted` what stands above the next message: the line goes on, or a new stretch
-        begins."""
+        """Make `messages` the context of the next answer: continue the stretch or open one."""
         new_drafts = messages[len(context) :]
         continues = (
             bool(self._stretches)
@@ -342,7 +352,8 @@ class _RequestLayout:
                 current = self._stretches[-1]
                 if id(draft) not in self._placed:
                     self._place(draft)
-                # a new message (a summary) above an old one: the order is that of the request
+                # An old message below a new one (a summary): the request's order needs a stretch
+                # of its own, because a stretch has its context above its drafts.
                 elif current.drafts:
                     self._open([*current.base, *current.drafts, draft])
                 else:
@@ -358,8 +369,8 @@ class _RequestLayout:
         self._stretches.append(Stretch(base, tuple(self._cleared)))
 
     def _place_unsent(self) -> None:
-        """What came after the last answer and was never sent; raises where a message of a model was
-        in no request."""
+        """Place the messages after the last answer, which were never sent; raises if a message of
+        the model is in no request."""
         unsent: list[TurnDraft] = []
         for stretch in self._conversation.stretches:
             for draft in stretch.drafts:
@@ -402,7 +413,7 @@ class _RequestLayout:
         used, num_copies = set[_Key](), Counter[str]()
         for position, digest in enumerate(hashes):
             key = previous_keys[position] if position < len(previous_keys) else (digest, 0)
-            while key[0] != digest or key in used:  # the same words sent twice are two messages
+            while key[0] != digest or key in used:  # the same text sent twice is two messages
                 key = (digest, num_copies[digest])
                 num_copies[digest] += 1
             used.add(key)
@@ -420,7 +431,7 @@ class _RequestLayout:
         if (message_ids := requests.model_messages.get(digest)) is not None:
             yield self._draft_of_model(message_ids, index)
         elif (logged := requests.user_messages.get(digest)) is not None:
-            yield from self._drafts_of_user(logged[min(index, len(logged) - 1)].blocks)
+            yield from self._drafts_of_user(logged[min(index, len(logged) - 1)])
         elif (blob := requests.blobs.get(digest)) is not None:
             if blob["role"] == "assistant":
                 yield self._draft_of_blob(_blocks_of(blob))
@@ -432,9 +443,7 @@ class _RequestLayout:
                 ]
                 yield TurnDraft("user", HARNESS, [Text(text) for text in texts], "reminder")
             else:
-                yield from self._drafts_of_user(
-                    [(block, False, False, "") for block in _blocks_of(blob)]
-                )
+                yield from self._drafts_of_user([_UserBlock(block) for block in _blocks_of(blob)])
         else:
             raise _IncompleteRequestError
 
@@ -449,7 +458,7 @@ class _RequestLayout:
         return draft
 
     def _draft_of_blob(self, blocks: list[Any]) -> TurnDraft:
-        """The message of the log that was sent in other words: the same texts and calls, perhaps
+        """Find the logged message that was sent in another form: the same texts and calls, perhaps
         without its thinking."""
         sent = [_to_block(block) for block in blocks]
         without_thinking = [block for block in sent if not isinstance(block, Thinking)]
@@ -467,8 +476,8 @@ class _RequestLayout:
                 return draft
         raise _IncompleteRequestError
 
-    def _drafts_of_user(self, blocks: list[tuple[Any, bool, bool, str]]) -> Iterator[TurnDraft]:
-        """Results as turns of their own, texts of one author as one turn."""
+    def _drafts_of_user(self, blocks: list[_UserBlock]) -> Iterator[TurnDraft]:
+        """Yield a turn per result, and one turn per run of texts by the same author."""
         draft: TurnDraft | None = None
         for block, is_meta, is_summary, uuid in blocks:
             parsed = _to_block(block)
@@ -490,8 +499,8 @@ class _RequestLayout:
             yield draft
 
     def _draft_of_result(self, result: ToolResult) -> TurnDraft:
-        """The turn of a result; what the model saw counts, where the log's own words for it
-        differ."""
+        """Return the turn of a result; if the log's text for it differs from the one that was sent,
+        the latter counts."""
         draft = self._conversation.draft_of_result.get(result.call_id)
         if draft is None:
             return TurnDraft("tool", "environment", [result])
@@ -576,12 +585,12 @@ def _hash_of_blocks(texts: list[str], role: str) -> str:
 
 
 def _sha256(text: str) -> str:
-    # half of a surrogate pair as JSON writes it
+    # a lone surrogate is hashed as JSON escapes it
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _to_block(value: Any) -> Block:
-    """A block as the reader of records gives it."""
+    """Convert a JSON block as `log_reader` does."""
     try:
         raw = msgspec.convert(value, RawBlock)
     except (msgspec.ValidationError, RecursionError, UnicodeEncodeError):

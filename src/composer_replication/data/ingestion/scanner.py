@@ -1,16 +1,17 @@
-"""A scanner of the user's own as a gate: what it objects to is not stored, and so never trained on,
-shown or sent.
+"""Run the user's secret scanner as a gate: sessions that it objects to are not stored, and so never
+trained on, shown or sent.
 
-    check_file(Path("work/.sessions.jsonl"), command=("kingfisher", "scan", "{file}"))     # raises SecretsFoundError
+    command = ("kingfisher", "scan", "{file}")
+    check_file(Path("work/.sessions.jsonl"), command=command)     # raises SecretsFoundError
 
-The redactor's rules are few and of one hand; a scanner knows hundreds. The command is run without a
-shell; "{file}" in it stands for the file, which is added at the end where no part of the command
-names it. Exit code 0 = nothing found, any other = something was. What the scanner prints is not
-repeated: it quotes what it found. It gets a minimal environment, without any key.
+The redactor has few rules, all by one author; a scanner has hundreds. The command runs without a
+shell. "{file}" in it stands for the file; if no part of the command names it, the file is appended.
+Exit code 0 means that nothing was found, any other that something was. The scanner's output is not
+repeated, because it quotes the secrets. Its environment is minimal and holds no key.
 
-A scanner of BY_NAME is set up by its name alone, `scanner = "gitleaks"`: with the options that make
-it look at one file, keep what it found to itself and write a report, of which the kinds and lines
-are told.
+A scanner of NAMED_SCANNERS is set up by its name alone, `scanner = "gitleaks"`, with options that
+make it read one file, hide the secrets and write a report, from which the findings are counted by
+kind.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from composer_replication.core.surroundings import program_environment
 
 FILE, REPORT = "{file}", "{report}"
 FINDINGS_EXIT_CODE = 9
-"""The exit code that a scanner set up by name is told to use for findings: 1 is also that of its
-own faults."""
+"""The exit code for findings that a named scanner is asked to use: with its default of 1, findings
+and its own failures look the same."""
 _GITLEAKS = (
     "dir",
     FILE,
@@ -45,10 +46,12 @@ SETTING = "[ingest.scanner]"
 
 
 def command_line(command: Sequence[str], path: Path) -> list[str]:
-    """The command with the file in it.
+    """Insert the file into the command.
 
-    >>> command_line(("scan", "--file={file}"), Path("a.jsonl")), command_line(("scan", "-q"), Path("a.jsonl"))
-    (['scan', '--file=a.jsonl'], ['scan', '-q', 'a.jsonl'])
+    >>> command_line(("scan", "--file={file}"), Path("a.jsonl"))
+    ['scan', '--file=a.jsonl']
+    >>> command_line(("scan", "-q"), Path("a.jsonl"))
+    ['scan', '-q', 'a.jsonl']
     """
     if any(FILE in part for part in command):
         return [part.replace(FILE, str(path)) for part in command]
@@ -56,8 +59,8 @@ def command_line(command: Sequence[str], path: Path) -> list[str]:
 
 
 def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) -> None:
-    """Run the scanner over a file; raises SecretsFoundError where it objects, ConfigError where it
-    cannot be run."""
+    """Run the scanner over a file; raises SecretsFoundError if it objects, ConfigError if it cannot
+    be run."""
     if len(command) == 1 and command[0] in NAMED_SCANNERS:
         _check_with_named(path, command[0], timeout_s=timeout_s)
         return
@@ -71,8 +74,8 @@ def check_file(path: Path, *, command: Sequence[str], timeout_s: float = 600.0) 
 
 
 def _check_with_named(path: Path, name: str, *, timeout_s: float) -> None:
-    """Run a scanner of BY_NAME and read its report; a fault of the scanner's own is no clean
-    bill."""
+    """Run a scanner of NAMED_SCANNERS and read its report; a failure of the scanner itself does not
+    pass the file."""
     with scratch_folder(path.with_name("scan")) as folder:
         report = folder / "report.json"
         argv = [
@@ -99,8 +102,7 @@ def _check_with_named(path: Path, name: str, *, timeout_s: float) -> None:
 
 
 def _count_findings(report: Path, name: str) -> Counter[str]:
-    """How many findings of each rule a report of gitleaks holds; what was found is not looked
-    at."""
+    """Count the findings of each rule in a report of gitleaks, without reading the secrets."""
     text = report.read_text("utf-8", "replace") if report.exists() else ""
     try:
         rows = json.loads(text) if text.strip() else []

@@ -1,18 +1,18 @@
-"""The store: sessions.jsonl accumulates, because agents delete their logs; ingest.json remembers
-when and where each was seen.
+"""The store: sessions.jsonl accumulates, because agents delete their logs; ingest.json records when
+each session was seen, and in which log.
 
     record = read_record(work / "ingest.json", sessions=work / "sessions.jsonl")
     plan = plan_merge(work / "sessions.jsonl", fresh, record=record, now="2026-11-22T13:31:56Z")
-    write_merged(plan, out)        # only where plan.is_changed
+    write_merged(plan, out)        # only if plan.is_changed
 
-A session is known by its id and by what it holds. The same log read again gives way to the newer
-reading (other settings, other words to redact); a log that has grown replaces what it grew from;
-one that holds less than the store never replaces it; one that differs without being a continuation
-is kept apart under a name of its own (s1~2). What was not met this time stays as it is, byte for
-byte.
+A session is identified by its id and its content. A new reading of the same log (with other
+settings, or other words to redact) replaces the old one; a session that has grown replaces its
+earlier state; one with less content than the store never replaces it; one that differs without
+being a continuation is stored under another name (s1~2). Sessions that these logs do not contain
+stay unchanged, byte for byte.
 
-Only one session at a time is in memory, and of all others the place in the file, a hash and the ids
-of their calls as numbers.
+Only one session at a time is in memory; of the others only their offset, a hash and the hashes of
+their call ids.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class _Location(NamedTuple):
 
 @dataclass(slots=True)
 class StoreUpdate:
-    """What becomes of each session of the store, and what is added.
+    """The plan of a merge: the outcome of each session, and the bytes to write.
 
-    `outcomes` are names of sessions by what became of them: added, grown, reread, same, shorter,
-    apart, copies, forgotten, cleaned (redacted anew), gone (not among these logs). `names` leads
-    from the names of this reading to those in the store.
+    `outcomes` maps an outcome to names of sessions: added, grown, reread, same, shorter, apart,
+    copies, forgotten, cleaned (redacted anew), gone (not among these logs). `names` maps the names
+    of this reading to those in the store.
     """
 
     store: Path
@@ -61,7 +61,7 @@ class StoreUpdate:
 
 
 def base_name(session_id: str) -> str:
-    """A session's id without the number that tells versions apart.
+    """A session's id without the number that distinguishes its versions.
 
     >>> base_name("s1~2"), base_name("s1")
     ('s1', 's1')
@@ -70,7 +70,7 @@ def base_name(session_id: str) -> str:
 
 
 def covers(long: tuple[Turn, ...], short: tuple[Turn, ...]) -> bool:
-    """Whether every turn of `short` stands in `long`, in the same order; a message that was cut off
+    """Whether `long` contains every turn of `short` in the same order; a message that was cut off
     may have grown."""
     remaining = iter(long)
     return all(
@@ -93,11 +93,10 @@ def plan_merge(
     mark: str = "",
     clean: Callable[[Session], Session] | None = None,
 ) -> StoreUpdate:
-    """Decide what becomes of the sessions in `store` and `fresh`; writes nothing. `record` is
-    brought up to date.
+    """Decide the outcome of each session in `store` and `fresh`; updates `record`, writes nothing.
 
-    `clean` redacts a stored session anew; it is applied where the session was stored under another
-    `mark` (other words, another version).
+    `clean` redacts a stored session again; it applies to sessions stored under another `mark`
+    (other words to redact, another version of the rules).
     """
     plan = StoreUpdate(store=store, record=record)
     for raw in raw_sessions(store) if store.exists() else ():
@@ -112,7 +111,7 @@ def plan_merge(
 
 
 def write_merged(plan: StoreUpdate, stream: BinaryIO) -> int:
-    """Write the store as planned; returns how many sessions."""
+    """Write the store as planned; returns the number of sessions."""
     for name in plan.order:
         new = plan.new.get(name)
         if isinstance(new, bytes):
@@ -159,8 +158,8 @@ class _Merge:
         ]
 
     def _calls_of(self, names: list[str]) -> set[int]:
-        """The calls of sessions whose logs are not met this time: what a later session copied from
-        them is still known as copied."""
+        """The hashed call ids of sessions whose logs are gone: turns that a later session copied
+        from them are still recognised as copies."""
         calls: set[int] = set()
         for name in names:
             location = self.plan.old[name]
@@ -173,9 +172,9 @@ class _Merge:
             self.plan,
             SessionEntry.of(raw.header, first_seen=self.now, last_seen=self.now, mark=self.mark),
         )
-        # A subagent goes with its session, wherever it ran; a session stands before its subagents.
+        # A subagent follows its session, which comes before it in the file.
         parent = raw.header["session"].get("parent") or {}
-        # it was not removed with the others, so it was not meant
+        # A stored session was not removed by `forget`, so the forgotten name does not refer to it.
         is_known = bool(self.versions[base_name(raw.id)])
         if (not is_known and self.record.is_forgotten(base_name(raw.id), entry)) or parent.get(
             "session_id"
@@ -212,8 +211,8 @@ class _Merge:
         )
 
     def _linked(self, session: Session, calls: set[int]) -> Session:
-        """The session with its parent under the name that it has in the store, and what it copied
-        from sessions of earlier ingests told."""
+        """The session with its parent's name in the store, and with the turns that it copied from
+        sessions of earlier runs counted as copies."""
         parent = session.parent
         if (
             parent is not None
@@ -225,7 +224,7 @@ class _Merge:
         return replace(session, copied=copied) if copied > session.copied else session
 
     def _decide(self, session: Session, entry: SessionEntry) -> tuple[str, str, Session]:
-        """(name in the store, outcome, session to write)."""
+        """Return (name in the store, outcome, session to write)."""
         candidates = [
             name for name in self.versions[base_name(session.id)] if name not in self.matched_names
         ]
@@ -265,7 +264,7 @@ class _Merge:
         return self.clean is None or self.record.sessions[name].mark == self.mark
 
     def _load_stored(self, name: str) -> Session:
-        """A session of the store as it would be stored today."""
+        """Load a session of the store, redacted by the rules of today."""
         location = self.plan.old[name]
         session = raw_session_at(self.plan.store, location.offset, location.length).decode(
             where=str(self.plan.store)
@@ -273,7 +272,7 @@ class _Merge:
         return session if self._is_clean(name) or self.clean is None else self.clean(session)
 
     def _clean(self, name: str) -> None:
-        """Redact a session again that the logs do not hold any more."""
+        """Redact a stored session again whose log is gone."""
         data = session_bytes(self._load_stored(name))
         self.record.sessions[name] = replace(self.record.sessions[name], mark=self.mark)
         if hashlib.sha256(data).hexdigest() != self.plan.old[name].sha256:
@@ -283,7 +282,7 @@ class _Merge:
 
 
 def copied_turns(session: Session, calls: set[int]) -> int:
-    """How many leading turns stand in other sessions, by the ids of their calls."""
+    """Count the leading turns that other sessions hold, too, by the ids of their calls."""
     copied = 0
     for index, turn in enumerate(session.turns):
         ids = [call.id for call in turn.calls] + [result.call_id for result in turn.results]
@@ -300,5 +299,5 @@ def _locate(raw: RawSession) -> _Location:
 
 
 def remaining_sessions(store: Path, *, names: Set[str]) -> Iterator[bytes]:
-    """The sessions of a store without those of these names, as they lie on disk."""
+    """Yield the bytes of the sessions of a store, except those of these names."""
     return (raw.data for raw in raw_sessions(store) if raw.id not in names)
