@@ -1,11 +1,12 @@
-"""What a shell line does to paths: which it removes or moves away, which it makes, and where the
-shell stands afterwards.
+"""The effects of a shell line on paths: those it removes or moves, those it creates, and the folder
+in which it leaves the shell.
 
-    effects(parse("cd src && git mv a.py b.py"), cwd="/w")
-    -> Effects(gone=(Gone("/w/src/a.py"),), made=("/w/src/b.py",), cwd="/w/src")
+    >>> traced = trace_effects(parse("cd src && git mv a.py b.py"), cwd="/w")
+    >>> traced.removed, traced.created, traced.cwd
+    ((RemovedPath(path='/w/src/a.py', glob=False),), ('/w/src/b.py',), '/w/src')
 
-Read from the line alone. Where it cannot be told (`rm $X`, `xargs rm`, `git checkout main`)
-everything that could be meant counts as gone: a path is named to a model only where it is there for
+The effects are read from the line alone. If they are uncertain (`rm $X`, `xargs rm`, `git checkout
+main`), every path that could be affected counts as removed: a hint names only paths that exist for
 certain.
 """
 
@@ -28,11 +29,11 @@ _TAKE_VALUE = {
     "cp": ("-S",),
     "git": ("-c", "--git-dir", "--work-tree"),
 }
-# Code that removes files from inside a program: of what it removes nothing is known.
+# Code that removes files from inside a program: which ones is unknown.
 _CODE_REMOVES = re.compile(
     r"\b(?:os\.(?:remove|unlink|rename|replace|rmdir)|shutil\.(?:rmtree|move)|\.unlink\(|fs\.(?:rm|unlink|rename)\w*)"
 )
-# git commands after which tracked or untracked files may be gone.
+# git commands that may remove tracked or untracked files.
 _GIT_CHANGES = word_set("clean stash merge pull rebase cherry-pick revert am bisect")
 _GIT_LOOKS = {"stash": ("list", "show", "drop"), "clean": ("-n", "--dry-run", "-nd", "-nfd", "-dn")}
 _MAX_NESTED = 4
@@ -40,17 +41,18 @@ _MAX_NESTED = 4
 
 @dataclass(frozen=True, slots=True)
 class RemovedPath:
-    """A path that is no more, with what was in it; `glob`: a pattern; path "" = nobody knows what:
-    everything may be meant.
+    """A path that was removed, with everything in it; `glob`: a pattern; path "": any path may have
+    been removed.
 
-    Example: Gone("/w/*.py", glob=True).covers("/w/a.py") -> True
+    >>> RemovedPath("/w/*.py", glob=True).covers("/w/a.py")
+    True
     """
 
     path: str = ""
     glob: bool = False
 
     def covers(self, path: str) -> bool:
-        """Whether a path, in the same spelling, is it or lies in it."""
+        """Whether a path, in the same spelling, is this one or lies in it."""
         if not self.path or path == self.path or path.startswith(self.path.rstrip("/") + "/"):
             return True
         if not self.glob:
@@ -68,10 +70,10 @@ ANYTHING = RemovedPath()
 
 @dataclass(slots=True)
 class Effects:
-    """The effects of one line in order; `cwd` is where it ends, None where that is not known.
+    """The effects of one line in order; `cwd` is the folder after it, None if that is unknown.
 
-    `certain`: every part of it ran if the line ended well; `at` is where each simple command stood,
-    as in `Command.simple`.
+    `changes` holds removed paths and, as plain text, created ones. `certain`: if the line ended
+    well, every part of it ran. `folders` is the folder of each command of `Command.simple`.
     """
 
     cwd: str | None
@@ -81,20 +83,20 @@ class Effects:
 
     @property
     def removed(self) -> tuple[RemovedPath, ...]:
-        """What is no longer there."""
+        """The removed paths."""
         return tuple(c for c in self.changes if isinstance(c, RemovedPath))
 
     @property
     def created(self) -> tuple[str, ...]:
-        """What is there now, if the line ended well."""
+        """The paths that exist now, if the line ended well."""
         return tuple(c for c in self.changes if isinstance(c, str))
 
 
 def resolve(path: str, cwd: str | None) -> str | None:
-    """A path without `.` and `..`, from `cwd` where it is relative; None where that cannot be told.
+    """Normalise a path, starting from `cwd` if it is relative; None if its folder is unknown.
 
-    >>> resolve("../b.py", "/w/src"), resolve("b.py", None), resolve("~/b.py", "/home/me/w"), resolve("a.py", "")
-    ('/w/b.py', None, '/home/me/b.py', 'a.py')
+    >>> resolve("../b.py", "/w/src"), resolve("b.py", None), resolve("~/b.py", "/home/me/w")
+    ('/w/b.py', None, '/home/me/b.py')
     """
     if path.startswith("~"):
         home = _HOME.match(cwd or "")
@@ -107,7 +109,7 @@ def resolve(path: str, cwd: str | None) -> str | None:
 
 
 def trace_effects(command: Command, cwd: str | None, *, nested: int = 0) -> Effects:
-    """Follow the simple commands of a line from a folder; one in a subshell does not move the
+    """Follow the simple commands of a line from a folder; a `cd` in a subshell does not move the
     shell."""
     effects = Effects(cwd, certain=all(op == "&&" for op in command.operators))
     if _CODE_REMOVES.search(command.text):
@@ -145,14 +147,14 @@ def _folder_after(simple: Simple, folder: str | None) -> str | None:
 
 
 def _script_of(simple: Simple) -> str | None:
-    """The line that `bash -c '...'` and `eval '...'` run."""
+    """The command line inside `bash -c '...'` or `eval '...'`; None for any other command."""
     if simple.name in SHELLS and "-c" in simple.words[:-1]:
         return simple.words[simple.words.index("-c") + 1]
     return simple.program if "eval" in simple.wrappers and " " in simple.program else None
 
 
 def _operands(simple: Simple, words: tuple[str, ...] | None = None) -> list[str]:
-    """The words that are not options: all of them behind `--`, and no option's value."""
+    """The words that are neither options nor values of options; behind `--`, all words."""
     operands, only_operands, skip = list[str](), False, False
     for word in simple.words if words is None else words:
         if skip:
@@ -167,7 +169,7 @@ def _operands(simple: Simple, words: tuple[str, ...] | None = None) -> list[str]
 
 
 def _add_changes(simple: Simple, folder: str | None, effects: Effects) -> None:
-    """What one simple command removes and makes."""
+    """Add what one simple command removes and creates."""
     name = simple.name
     if "xargs" in simple.wrappers and (name in REMOVERS or name == "git"):
         effects.changes.append(ANYTHING)
@@ -201,7 +203,7 @@ def _add_removed(simple: Simple, words: list[str], folder: str | None, effects: 
 
 
 def _removed_path(word: str, folder: str | None, *, is_open: bool, is_glob: bool) -> RemovedPath:
-    # what stands in front of a variable or a brace is certain: `rm /tmp/x/$F` stays in /tmp/x
+    # The part before a variable or a brace is certain: `rm /tmp/x/$F` stays in /tmp/x.
     if is_open and not is_glob:
         start = re.split(r"[$`{]", word, maxsplit=1)[0]
         path = (
@@ -215,7 +217,7 @@ def _removed_path(word: str, folder: str | None, *, is_open: bool, is_glob: bool
 
 
 def _sources_and_target(simple: Simple, words: list[str]) -> tuple[list[str], str]:
-    """Sources and target of cp and mv, in either order: `mv a b dir`, `mv -t dir a b`, `mv
+    """Split the operands of cp and mv into sources and target: `mv a b dir`, `mv -t dir a b`, `mv
     --target-directory=dir a b`."""
     for i, word in enumerate(simple.words):
         if word == "-t" and i + 1 < len(simple.words):
@@ -226,8 +228,8 @@ def _sources_and_target(simple: Simple, words: list[str]) -> tuple[list[str], st
 
 
 def _add_created(simple: Simple, words: list[str], folder: str | None, effects: Effects) -> None:
-    """What a copy or a move leaves: the target itself, and the sources' names in it where it is
-    certainly a folder."""
+    """Add what a copy or a move creates: the target and, if that is certainly a folder, the
+    sources' names in it."""
     sources, target = _sources_and_target(simple, words)
     if (
         not target
@@ -252,7 +254,7 @@ def _add_moved(simple: Simple, words: list[str], folder: str | None, effects: Ef
 
 
 def _add_find(simple: Simple, folder: str | None, effects: Effects) -> None:
-    """`find ... -delete` and `-exec rm`: all below the folders where it starts."""
+    """Add what `find ... -delete` and `-exec rm` remove: all below the folders where it starts."""
     words = simple.words
     programs = [
         posixpath.basename(words[i + 1])

@@ -1,5 +1,4 @@
-"""Sites of a session: every built-in detector by name, functions of your own by import path, one
-site a call.
+"""Find the sites of a session with the built-in detectors and the user's own, one site per call.
 
 sites = find_sites(session, settings=SitesSettings())
 [s.kind for s in sites if s.category == "mistake"] -> ["file_missing", "edit_no_match"]
@@ -40,11 +39,11 @@ RECOVERY_WARNING = (
 
 
 def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
-    """The sites of a session in order of turn and call; where several detectors name one call, a
-    mistake wins, then the earlier detector.
+    """Find the sites of a session, in order of turn and call; if several detectors report one call,
+    a mistake wins, then the earlier detector.
 
-    Raises ConfigError for a detector that does not exist, and for one of the user's that raises or
-    names what is not in the session.
+    Raises ConfigError if a detector does not exist, or if a user's detector raises or returns sites
+    that are not in the session.
     """
     by_call: dict[tuple[int, str | None], Site] = {}
     for name in settings.detectors:
@@ -66,8 +65,8 @@ def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
 
 
 def _run_user_detector(name: str, session: Session) -> list[Site]:
-    """What a detector of the user's finds, checked against the session: a site that names nothing
-    would fail far from here."""
+    """Run a user's detector and check its sites against the session: an invalid site would only
+    fail far from here."""
     setting = "sites.detectors"
     detect = load_function(name, setting=setting, built_in=DETECTORS)
     with without_keys(), users_code(name, detect, setting=setting, on=f"session {session.id}"):
@@ -90,7 +89,7 @@ def _run_user_detector(name: str, session: Session) -> list[Site]:
 
 
 def _problem_with(session: Session, site: object) -> str:
-    """What is wrong with a site of a user's detector, "" where nothing is."""
+    """Describe what is wrong with a site of a user's detector; "" if it is valid."""
     if not isinstance(site, Site):
         return f"yields {type(site).__name__}, not Site"
     if site.session_id != session.id:
@@ -122,10 +121,9 @@ def _in_order(session: Session, sites: Iterable[Site]) -> list[Site]:
 
 
 def _rename_kinds(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
-    """The sites with the kinds that the user's function gives their results; "" or None keeps the
-    built-in kind.
+    """Rename the kinds of sites by the user's function of the result; "" or None keeps a kind.
 
-    Only the kind changes: a function that names kinds cannot turn a rejection into a mistake.
+    Only the kind changes: the function cannot turn a rejection into a mistake.
     """
     setting = "sites.error_kind"
     kind_of, refs = load_function(path, setting=setting), session.calls()
@@ -149,11 +147,11 @@ def _rename_kinds(session: Session, sites: Iterable[Site], path: str) -> list[Si
 
 
 def recovery_sites(session: Session, sites: Sequence[Site]) -> list[Site]:
-    """The assistant turn after each mistake's evidence, as the earlier framework trained it;
-    everything else is left as it is.
+    """Replace each mistake by the assistant turn after its evidence, as the earlier framework
+    trained it; other sites stay.
 
-    Warns: this is another method than the published one. A mistake without a later turn in view of
-    its error has no recovery.
+    Warns, because this differs from the published method. A mistake is dropped if no later turn of
+    the model has its error in view.
     """
     warnings.warn(RECOVERY_WARNING, UserWarning, stacklevel=3)
     recovery: Category = "recovery"
@@ -178,8 +176,8 @@ def recovery_sites(session: Session, sites: Sequence[Site]) -> list[Site]:
 
 
 def _first_in_view_of(session: Session, turn: int, model_turns: Sequence[int]) -> int | None:
-    """The first of the model's own messages (`written`, in order) after a turn that had the turn in
-    its context."""
+    """The first message of the model (of `model_turns`, in order) after a turn, and with that turn
+    in its context."""
     for segment in session.segments:
         if segment.end <= turn or not (
             segment.start <= turn or any(a <= turn < b for a, b in segment.context)

@@ -1,10 +1,10 @@
-"""What the rest of a session says about a verdict: a call and its result alone cannot tell a guess
-from a question.
+"""Revise a verdict by the rest of the session: a call and its result alone do not distinguish a
+guess from a question.
 
-A path that is not there is a mistake where the message used it as a fact, and a sound question
-where it looked for it. A command that is not found is no mistake where the program turns out to be
-installed, only not on the path. Nor is an edit of a file that changed though it had just been read
-and no call in view touched it.
+A missing path is a mistake if the message used it as a fact, and a sound question if the message
+looked for it. A command that is not found is no mistake if the program turns out to be installed
+outside the search path. Neither is an edit of a file that has changed although the model had just
+read it and no call in view touched it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ _ASKS_IF_INSTALLED = re.compile(
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 JUST_READ = 2
-"""Who read the file in one of so many messages before could not know that it changed since."""
+"""A file counts as just read if one of the last so many messages of the model read it."""
 _CHANGES_A_FILE = re.compile(r"edit|write|insert|replace", re.IGNORECASE)
 
 
 def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
-    """The verdict on a call, read with the words of its message and what the session showed
-    later."""
+    """Revise the verdict on a call by the text of its message and by later turns."""
     if verdict.category != "mistake":
         return verdict
     if (
@@ -63,20 +62,21 @@ def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
 
 
 def _stated_intent(session: Session, ref: CallRef) -> str:
-    """The last sentence of the message before the call, and the call's own description of
-    itself."""
+    """The last sentence of the message before the call, and the `description` argument of the
+    call."""
     last_text = ""
     for block in session.turns[ref.turn].blocks:
         if isinstance(block, Text) and block.text.strip():
             last_text = block.text
     sentences = [sentence for sentence in _SENTENCE.split(last_text.strip()) if sentence]
     description = ref.call.arguments.get("description")
-    return f"{sentences[-1] if sentences else ''}\n{description if isinstance(description, str) else ''}"
+    last_sentence = sentences[-1] if sentences else ""
+    return f"{last_sentence}\n{description if isinstance(description, str) else ''}"
 
 
 def _was_just_read(session: Session, ref: CallRef) -> bool:
-    """Whether the file was read in the message before, or in the one before that, and no call since
-    can have changed it."""
+    """Whether one of the last `JUST_READ` messages read the file, and no call since can have
+    changed it."""
     in_view = session.context_indices(ref.turn)
     model_turns = [i for i in in_view if session.turns[i].role == "assistant"]
     first_turn = model_turns[-JUST_READ] if len(model_turns) >= JUST_READ else 0
@@ -103,8 +103,8 @@ def _was_just_read(session: Session, ref: CallRef) -> bool:
 
 
 def _is_installed(session: Session, ref: CallRef, program: str) -> bool:
-    """Whether a later call of the session runs the program by its full path, and none before did:
-    until then nobody could know."""
+    """Whether a later call runs the program by its full path and no earlier one did: until then the
+    model could not know the path."""
     was_run_later = False
     for other in session.calls().values():
         command = shell_command(other.call.name, other.call.arguments)

@@ -1,10 +1,10 @@
-"""Reading calls that were made again though nothing can have changed their answer, found in one
-pass over a session.
+"""Find reading calls that were repeated although nothing can have changed their result, in one pass
+over a session.
 
-Between the two there is no call that could write, no word of a human and no message of the agent
-program; the first answer was not cleared from the context and is no error (a call that a parallel
-sibling or a human cancelled is rightly made again); and the second answer is the same text, or the
-agent's own word that nothing changed.
+A call is a repeat if (1) no call between the two can write, and neither the human nor the agent
+program spoke; (2) the first result is still in the context and is not an error (a call that a
+sibling or a human cancelled is rightly made again); and (3) the second result is the same text, or
+the agent program's note that nothing has changed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from composer_replication.data.sites.call_verdict import is_error
 from composer_replication.data.sites.shell import Simple, parse, shell_command
 from composer_replication.data.sites.shell_rules import word_set
 
-# Tools that change nothing, and whose answer for the same arguments changes only if something else
-# changed the files.
+# Tools that change nothing, and whose result for the same arguments changes only with the files.
 READ_ONLY_TOOLS = word_set(
     "Read Grep Glob LS NotebookRead read read_file grep glob find ls list_dir list_files"
     " search_files view cat"
@@ -33,20 +32,20 @@ READ_ONLY_GIT = word_set(
     "status log diff show branch ls-files blame rev-parse remote describe grep"
 )
 UNCHANGED = ("File unchanged since last read", "Wasted call")
-"""How newer agents answer a second, equal Read: they say so instead of sending the file again."""
+"""The reply of newer agents to a second, equal Read, instead of the file."""
 Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class _AnsweredCalls:
-    """Calls of one tool with the same arguments: the latest that is answered, and those whose
-    answer is still to come."""
+    """Calls of one tool with the same arguments: the latest answered one, and a heap of those whose
+    result comes later."""
 
     latest: tuple[int, str] | None = None
     pending: list[tuple[int, int, str]] = field(default_factory=list)
 
     def answered_before(self, turn: int) -> str | None:
-        """The id of the latest call whose answer stood in view when this turn was written."""
+        """The id of the latest call whose result was in view when this turn was written."""
         while self.pending and self.pending[0][0] < turn:
             _, call_turn, call_id = heapq.heappop(self.pending)
             self.latest = (
@@ -56,8 +55,8 @@ class _AnsweredCalls:
 
 
 class _RepeatFinder:
-    """One session read once: the spelling of each reading call, and which messages could have
-    changed an answer."""
+    """An index over one session: the key of each reading call, and the turns that could have
+    changed a result (barriers)."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -77,7 +76,7 @@ class _RepeatFinder:
             )
 
     def find_in_segment(self, segment: Segment) -> Iterator[CallRef]:
-        """The repeats among the calls that were written in one segment."""
+        """Yield the repeats among the calls of one segment."""
         cleared = frozenset(segment.cleared)
         answered: dict[Key, _AnsweredCalls] = {}
         for index in self._carried_over(segment):
@@ -97,14 +96,13 @@ class _RepeatFinder:
                 self._add_calls(index, answered, cleared)
 
     def _carried_over(self, segment: Segment) -> list[int]:
-        """Turns of an earlier segment in view after the last one that could have changed an answer,
-        in order."""
+        """List the turns in this segment's context after the last barrier, in order."""
         if (
             segment.start < segment.end
             and self.barriers[segment.start]
             and segment.start not in self.by_turn
         ):
-            return []  # nothing before a human's word counts, and most segments open with one
+            return []  # most segments open with a human's message, which is a barrier
         ranges: list[range] = []
         for a, b in reversed(segment.context):
             barrier = self.last_barrier[b - 1]
@@ -141,16 +139,15 @@ class _RepeatFinder:
 
 
 def find_repeats(session: Session) -> Iterator[CallRef]:
-    """The calls that repeat one in view, in order; the time grows with the number of calls, not
-    with its square."""
+    """Yield the calls that repeat one in view, in order, in time linear in the number of calls."""
     repeats = _RepeatFinder(session)
     for segment in session.segments:
         yield from repeats.find_in_segment(segment)
 
 
 def canonical_arguments(call: ToolCall) -> str:
-    """The arguments in one spelling: keys sorted, blanks trimmed, without the words that only
-    describe the call.
+    """Serialise the arguments in canonical form: keys sorted, blanks trimmed, without `description`
+    and `timeout`.
 
     >>> canonical_arguments(ToolCall("c", "Bash", {"description": "list", "command": " ls "}))
     '{"command":"ls"}'
@@ -166,7 +163,7 @@ def canonical_arguments(call: ToolCall) -> str:
 
 
 def same_call(left: ToolCall, right: ToolCall) -> bool:
-    """Whether two calls ask the same of the same tool."""
+    """Whether two calls have the same tool and the same canonical arguments."""
     return left.name == right.name and canonical_arguments(left) == canonical_arguments(right)
 
 

@@ -1,10 +1,10 @@
-"""The words and operators of a shell line, split as a shell splits them: quotes, escapes,
-substitutions and comments.
+"""Split a shell line into words and operators as a shell does: quotes, escapes, substitutions and
+comments.
 
     split("rm -rf 'a b' $X *.go")  -> words rm · -rf · a b · $X (expands) · *.go (glob)
 
-Nothing is expanded: a word says whether the shell would still change it, so that nobody takes `$X`
-or `*.go` for a name.
+Nothing is expanded: a word is marked if the shell would still change it, so that `$X` or `*.go` is
+not taken for a name.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _OPERATORS = (
 _IN_DOUBLE = frozenset('"\\$`\n')
 _BRACES = re.compile(r"\{([^{}]*)\}")
 MAX_DEPTH = 8
-"""Substitutions nested deeper than this are kept as text: a log is untrusted."""
+"""Substitutions nested deeper than this stay text: a log is untrusted."""
 
 
 class OpenQuoteError(ValueError):
-    """A quote or bracket of the line is never closed."""
+    """A quote or bracket of the line is not closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellWord:
-    """One word without its quotes. `glob`: it holds an unquoted pattern; `expands`: a variable, a
-    substitution or braces.
+    """One word without its quotes. `glob`: it contains an unquoted pattern; `expands`: a variable,
+    a substitution or braces.
 
     `commands` are the lines inside its `$(...)` and backticks. Example: ShellWord("$(pwd)/a",
     expands=True, commands=("pwd",))
@@ -74,8 +74,8 @@ class Operator:
 
 
 def split(line: str) -> list[ShellWord | Operator]:
-    """The words and operators of a line, in order; raises OpenQuoteError where a quote or a
-    substitution stays open.
+    """Split a line into words and operators, in order; raises OpenQuoteError if a quote or a
+    substitution is not closed.
 
     >>> [t.text for t in split("cd 'a b'&&ls -l>out # note")]
     ['cd', 'a b', '&&', 'ls', '-l', '>', 'out']
@@ -197,7 +197,7 @@ class _Splitter:
         raise OpenQuoteError("a double quote is not closed")
 
     def _substitution(self, opening: int) -> None:
-        """Take `$(...)`, `${...}`, `<(...)` or backticks over as text, and what is run in them."""
+        """Keep `$(...)`, `${...}`, `<(...)` or backticks as text, and note the commands inside."""
         start = self.position
         end = self._closing(start, opening)
         text = self.line[start : end + 1]
