@@ -1,8 +1,8 @@
-"""What ran in view: programs that are there for certain, where a project's own one ran, whose help
-was shown, branches that git named.
+"""Facts from the commands in view: programs that are installed for certain, folders in which a
+project's programs ran, help that was shown, branches that git named.
 
-A program counts only where the exit status speaks of it: in `a | b` and `a; b` it is b's, in `a ||
-b` nobody's.
+A program counts as run only if the exit status is its own: in `a | b` and `a; b` the status is
+that of b, in `a || b` it belongs to neither.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _BUILTINS = word_set(
     " pushd popd alias exit sleep which"
 )
 _KEYWORDS = word_set("for while until if case select function done fi esac { }")
-# In front of a program they change nothing about where it is looked for.
+# Wrappers that do not change where the shell looks for the program.
 _PLAIN_WRAPPERS = word_set("sudo time timeout env nohup nice stdbuf setsid doas")
-# They run what a project has installed for itself: it is there in the project's folder and nowhere
-# else.
+# Wrappers that run a program installed by the project: it exists only in the project's folder.
 _LOCAL_WRAPPERS = word_set("npx bunx uvx uv poetry pipenv pnpm bundle npm")
 _LOCAL_RUNNERS = word_set("npm pnpm yarn bun bunx poetry pipenv uv bundle make just task")
 _INTERPRETERS = word_set("sh bash zsh dash ksh python python3 node ruby perl")
@@ -39,8 +38,8 @@ _WITH_SUBCOMMANDS = word_set(
     "git go npm pnpm yarn bun docker kubectl cargo uv brew rtk mise poetry terraform helm"
 )
 _SUBCOMMANDS = {"gh": 2, "aws": 2, "gcloud": 2, **dict.fromkeys(_WITH_SUBCOMMANDS, 1)}
-"""How many words of subcommands stand before the options that a help lists."""
-# Behind them a line finds programs that another line may not find.
+"""The number of subcommand words that select a help text, per program."""
+# After one of these, a line may find programs that another line does not find.
 _OTHER_PATH = re.compile(
     r"\bPATH=|(?:^|[;&\n(])\s*(?:source|\.)\s|\bactivate\b|\bnix(?:-shell|"
     r" develop)\b|\w\(\)\s*\{|\balias\s"
@@ -66,8 +65,8 @@ def _shell_calls(context: SiteContext) -> Iterator[tuple[ToolCall, ToolResult, C
 
 
 def ended_well(command: Command) -> list[int]:
-    """Which simple commands of a line with exit 0 are known to have ended well: its last one, and
-    what `&&` joins to that.
+    """List the simple commands that are known to have ended well if the line ended with exit 0: the
+    last one, and those that `&&` joins to it.
 
     >>> [parse("a && b | c && d").simple[i].name for i in ended_well(parse("a && b | c && d"))]
     ['d', 'c', 'a']
@@ -84,7 +83,7 @@ def ended_well(command: Command) -> list[int]:
     ended, is_piped = list[int](), False
     for i in range(len(command.simple) - 1, -1, -1):
         simple = command.simple[i]
-        if simple.depth:  # a subshell or a substitution: what joins it to the rest is not kept
+        if simple.depth:  # the operator between a subshell and the rest is not kept
             break
         if not is_piped and "/dev/null" not in simple.redirects:
             ended.append(i)
@@ -95,17 +94,17 @@ def ended_well(command: Command) -> list[int]:
 
 
 def missing_programs(text: str) -> set[str]:
-    """The programs of which an output says that they are not found.
+    """The programs that an output reports as not found.
 
-    >>> sorted(said_missing("(eval):1: command not found: docker\\nbrew not found"))
+    >>> sorted(missing_programs("(eval):1: command not found: docker\\nbrew not found"))
     ['brew', 'docker']
     """
     return {name for match in _NOT_FOUND.finditer(text) for name in match.groups() if name}
 
 
 def commands_that_worked(context: SiteContext) -> list[str]:
-    """Programs that ran without error so far and of which nothing in view says that they are
-    missing, most used first."""
+    """List the programs that have run without error and that nothing in view reports as missing,
+    most used first."""
     counts: dict[str, int] = {}
     for call, result, command in _shell_calls(context):
         if (
@@ -130,8 +129,8 @@ def commands_that_worked(context: SiteContext) -> list[str]:
 
 
 def earlier_run_folder(context: SiteContext, program: str) -> str | None:
-    """The folder in which a project's own program ran last (`npx tsc`, `pnpm lint`), where the
-    mistaken call stands in another one."""
+    """The folder in which a project's own program ran last (`npx tsc`, `pnpm lint`); None unless
+    the mistaken call runs in another folder."""
     command = context.command
     if command is None or not program:
         return None
@@ -140,7 +139,7 @@ def earlier_run_folder(context: SiteContext, program: str) -> str | None:
         if is_error(call, result) or program in missing_programs(result.text):
             continue
         start = places.folder_of_call.get(call.id)
-        # where a `cd` of another line led is not certain
+        # Only the session's own folder is certain; a `cd` of an earlier line may have failed.
         folders = trace_effects(
             command_line, start if start == context.session.cwd else None
         ).folders
@@ -159,7 +158,7 @@ def earlier_run_folder(context: SiteContext, program: str) -> str | None:
 
 
 def was_run_before(context: SiteContext, program: str) -> bool:
-    """Whether a task or a project's own program of this name ran in view and ended well."""
+    """Whether a task or a project's own program of this name has run in view without error."""
     return any(
         not is_error(call, result)
         and program not in missing_programs(result.text)
@@ -175,8 +174,8 @@ def _runs_local(simple: Simple, program: str) -> bool:
 
 
 def help_was_shown(context: SiteContext, refused: Simple) -> bool:
-    """Whether the whole help of this program, and of this subcommand where it has any, stands in
-    view: a call of its own asked for it."""
+    """Whether the complete help of this program, or of its subcommand, is in view, as the output of
+    a call that asked for nothing else."""
     program, *subcommands = _program_and_operands(refused)
     for call, result, command in _shell_calls(context):
         if is_error(call, result) or len(command.simple) > 1 or len(result.text.splitlines()) <= 3:
@@ -194,8 +193,7 @@ def help_was_shown(context: SiteContext, refused: Simple) -> bool:
 
 
 def was_refused_before(context: SiteContext) -> bool:
-    """Whether a call in view failed with the very option or subcommand of the same program that
-    this one is refused for."""
+    """Whether a call in view was refused for the same option or subcommand of the same program."""
     if context.call is None or context.evidence is None:
         return False
     refused = _refused_option(context.call, context.evidence)
@@ -205,8 +203,7 @@ def was_refused_before(context: SiteContext) -> bool:
 
 
 def _refused_option(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
-    """The program and its option or subcommand that a result refuses, None where it refuses none by
-    name."""
+    """The program, and its option or subcommand that a result refuses; None if it names none."""
     line = shell_command(call.name, call.arguments)
     if line is None:
         return None
@@ -227,15 +224,15 @@ def _refused_option(call: ToolCall, result: ToolResult) -> tuple[str, str] | Non
 
 
 def _program_and_operands(simple: Simple) -> list[str]:
-    """The program, or the script that it runs, and the words that are no options, e.g. `gh pr diff
-    --help` -> ["gh", "pr", "diff"]."""
+    """The program, or the script that it runs, and its operands, e.g. `gh pr diff --help` -> ["gh",
+    "pr", "diff"]."""
     words = [simple.name, *(w for w in simple.operands if w != "help")]
     return words[1:] if simple.name in _INTERPRETERS and len(words) > 1 else words
 
 
 def refs_seen(context: SiteContext) -> list[str]:
-    """Branches that git named so far (`git branch`, `git status`, `git checkout`) and that were not
-    deleted since, in the order seen."""
+    """List the branches that git has named (`git branch`, `git status`, `git checkout`) and that
+    were not deleted since, in the order of appearance."""
     refs: dict[str, None] = {}
     for call, result, command in _shell_calls(context):
         if is_error(call, result):
@@ -261,7 +258,7 @@ def refs_seen(context: SiteContext) -> list[str]:
 
 
 def branches_were_listed(context: SiteContext) -> bool:
-    """Whether `git branch` stands in view with its answer."""
+    """Whether the output of `git branch` is in view."""
     return any(
         s.name == "git" and s.operands[:1] == ("branch",) and not is_error(call, result)
         for call, result, command in _shell_calls(context)
@@ -272,6 +269,5 @@ def branches_were_listed(context: SiteContext) -> bool:
 def closest_names(
     name: str, names: Iterable[str], *, limit: int = MAX_REFS, cutoff: float = ALIKE_REF
 ) -> list[str]:
-    """The names most like a given one, by difflib's ratio, best first; none where nothing is
-    alike."""
+    """List the names most similar to a given one, by difflib's ratio, best first."""
     return difflib.get_close_matches(name, list(names), n=limit, cutoff=cutoff)

@@ -1,16 +1,17 @@
-"""Which turns above a mistaken message the hint, or the mistaken call itself, speaks of: without
-them in view it cannot be understood.
+"""Find the turns above a mistaken message to which the hint, or the mistaken call, refers: a window
+without them cannot be understood.
 
-    turns  4 Read a.py  5 its text  6 Edit a.py  7 done  ...  30 Edit a.py: the old text is not in the file
-    refers_to(context) -> (4, 5, 6, 7)         the last read of the file, and the last change behind it
+    turns  4 Read a.py  5 its text  6 Edit a.py  7 done  ...  30 Edit a.py: old text not found
+    refers_to(context) -> (4, 5, 6, 7)     the last read of the file, and the last change after it
 
-    the file that the call names     its last read, and its last change behind that
-    the same mistake                 the last call of the tool on the same thing that failed, and what came of it
-    a repeated call                  the call that was made before, and its answer
-    what the hint lists              the last call that showed it: paths, branches, the arguments of calls that worked
+    the mistaken call names a file    its last read, and its last change after that
+    the mistake is not the first      the last call of the tool that failed on the same thing
+    the call is a repeat              the first call and its result
+    the hint lists things             the last call that showed each: paths, branches, arguments
 
-The list of tools stands in every window, so a hint that names tools or their schemas refers to no
-turn. Only what the model had in view counts: a result that had been cleared by then shows nothing.
+Each call counts with its result. Every window contains the list of tools, so a hint that names
+tools or their schemas refers to no turn. A result that had been cleared from the context shows
+nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ CHANGERS = frozenset(
 )
 SHELL_READERS = frozenset(("cat", "head", "tail", "sed", "nl", "less", "more", "bat"))
 LISTED = frozenset(("paths_seen", "refs_seen"))
-"""What a hint knows (core.site.Hint.knows) when it lists things that were in view; command names
-are common knowledge."""
+"""The values of Hint.knows of hints that list things in view; command names are common
+knowledge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnsweredCall:
-    """A call above the site with its answer as it stood in view, and the turns of both."""
+    """A call above the site with its result as the model saw it, and the turns of both."""
 
     call: ToolCall
     result: ToolResult
@@ -50,11 +51,10 @@ class _AnsweredCall:
 def refers_to(
     context: SiteContext, *, knows: Collection[str] = (), names: Sequence[str] = ()
 ) -> tuple[int, ...]:
-    """Turns of calls and results above the mistaken message that it, or its hint, refers to, in
-    order.
+    """List the turns above the mistaken message to which it, or its hint, refers.
 
-    `knows` is what hindsight the hint used, `names` what it lists. Without a hint only what the
-    call refers to is found.
+    `knows` is the hint's Hint.knows, `names` are the things that it lists. Without them, only the
+    turns to which the call refers are found.
     """
     if context.call is None:
         return ()
@@ -78,8 +78,7 @@ def refers_to(
 
 
 def listed_names(text: str, *, fixed: str) -> list[str]:
-    """The words of a hint that are not the fixed words of its template, without the marks around
-    them.
+    """List the words of a hint that are not fixed words of its template, without punctuation.
 
     >>> listed_names("Branches seen so far: main, fix/cart.", fixed="Branches seen so far: ")
     ['main', 'fix/cart']
@@ -93,7 +92,7 @@ def _words(text: str) -> list[str]:
 
 
 def _answered_above(context: SiteContext) -> list[_AnsweredCall]:
-    """Answered calls above the site as they stood in view, in the order of their results."""
+    """List the answered calls above the site as the model saw them, in the order of the results."""
     session, at = context.session, context.site.turn
     calls: dict[str, tuple[int, ToolCall]] = {}
     answered: list[_AnsweredCall] = []
@@ -129,7 +128,7 @@ def _path(call: ToolCall, cwd: str) -> str:
 
 
 def _reads_file(answered_call: _AnsweredCall, path: str, cwd: str) -> bool:
-    """Whether a call read this file, by a tool or in a shell."""
+    """Whether a call read this file, with a file tool or in a shell."""
     command = shell_command(answered_call.call.name, answered_call.call.arguments)
     if command is None:
         return answered_call.call.name in READERS and _path(answered_call.call, cwd) == path
@@ -138,7 +137,7 @@ def _reads_file(answered_call: _AnsweredCall, path: str, cwd: str) -> bool:
 
 
 def _file_calls(context: SiteContext, answered: Sequence[_AnsweredCall]) -> list[_AnsweredCall]:
-    """The last read of the file that the call names, and its last change behind that."""
+    """The last read of the file that the call names, and its last change after that."""
     cwd = context.session.cwd
     assert context.call is not None
     path = _path(context.call, cwd) if context.command is None else ""
@@ -151,8 +150,8 @@ def _file_calls(context: SiteContext, answered: Sequence[_AnsweredCall]) -> list
 
 
 def _earlier_calls(context: SiteContext, answered: Sequence[_AnsweredCall]) -> list[_AnsweredCall]:
-    """The same call where it was repeated; else the last call of the tool that failed on the same
-    thing."""
+    """For a repeated call, the call that it repeats; else the last call of the tool that failed on
+    the same thing."""
     call, cwd = context.call, context.session.cwd
     assert call is not None
     if context.site.kind == "repeated_call":
@@ -177,8 +176,8 @@ def _earlier_calls(context: SiteContext, answered: Sequence[_AnsweredCall]) -> l
 def _listing_calls(
     answered: Sequence[_AnsweredCall], *, knows: Collection[str], names: Sequence[str]
 ) -> list[_AnsweredCall]:
-    """For each name that the hint lists the last call that showed it; a listing has a file's name
-    apart from its folder."""
+    """For each name that the hint lists, the last call that showed it, in full or by its last part:
+    a listing prints a file's name without its folder."""
     listings: list[_AnsweredCall] = []
     for name in names if LISTED & set(knows) else ():
         full_name, base_name = re.escape(name), re.escape(posixpath.basename(name.rstrip("/")))

@@ -1,4 +1,4 @@
-"""What the context had shown of the text that an edit is to replace, and what changed its file
+"""Whether the context shows the text that an edit is to replace, and what has changed the file
 since."""
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from composer_replication.data.sites.repeats import only_reads
 from composer_replication.data.sites.shell import shell_command
 
 MIN_LINE = 6
-"""A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the
+"""A shorter line of an edit (a brace, `return`) occurs anywhere and does not identify the
 region."""
-# Lines after which a file that they do not name may read otherwise: formatters, and git where it
-# changes the files.
+# Commands that may change a file without naming it: formatters, and git if it changes files.
 _REWRITES = re.compile(
     r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b"
     r"|\bgit (?:-C \S+"
@@ -30,9 +29,12 @@ _NUMBERED = re.compile(r"^(?:\S+:)?\s*\d+(?:→|\t|[:-])")
 
 @dataclass(slots=True)
 class Region:
-    """The lines that an edit is to replace: `shown` and unchanged since, `was_shown` at all, with
-    an `odd` character or `other_blanks` than the edit has, whether an edit of them `failed` while
-    they stood in view, and whether they are the new text of one that did.
+    """The lines that an edit is to replace, in the context above it.
+
+    `is_shown`: shown, and the file is unchanged since; `was_shown`: shown at all.
+    `has_odd_character`: they contain an invisible character; `has_other_blanks`: their blanks
+    differ from the edit's. `edit_failed`: an edit of them failed while they were shown;
+    `edit_not_applied`: they are the new text of an edit that failed.
     """
 
     is_shown: bool = False
@@ -44,7 +46,8 @@ class Region:
 
 
 def region_of(context: SiteContext) -> Region:
-    """Follow what was shown of the text to replace, and what changed the file since."""
+    """Follow the calls before the site: what they show of the text to replace, and what changes the
+    file."""
     old = _lines_of(_old_text(context.call))
     name, region = posixpath.basename(wrong_path(context)), Region()
     visible_lines: dict[str, set[str]] = {}
@@ -92,8 +95,8 @@ def _text_of(call: ToolCall, which: str) -> str:
 
 
 def _lines_of(text: str) -> dict[str, set[str]]:
-    """Its lines as they stand by what shows of them, without blanks: a copy that differs in what
-    does not show is still that line."""
+    """Map the printable characters of each line, without blanks, to the lines themselves: a copy
+    that differs only in blanks or invisible characters is the same line."""
     lines: dict[str, set[str]] = {}
     for line in text.splitlines():
         visible = "".join(c for c in line if c.isprintable() and not c.isspace())
@@ -103,5 +106,5 @@ def _lines_of(text: str) -> dict[str, set[str]]:
 
 
 def _is_odd(line: str) -> bool:
-    """Whether a line holds a character that does not show and is no blank, e.g. U+009B."""
+    """Whether a line contains an invisible character other than a blank, e.g. U+009B."""
     return any(unicodedata.category(c) in ("Cc", "Cf", "Co") and c != "\t" for c in line)

@@ -1,5 +1,5 @@
-"""Rules from the user's own file (CLAUDE.md, AGENTS.md): one text each, and the first that names a
-tool or a kind."""
+"""Rules from the user's own file (CLAUDE.md, AGENTS.md), and the search for one that names a tool
+or a kind of mistake."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 
 
 def read_rules(path: str) -> tuple[str, ...]:
-    """The rules of a file; "" = none. Raises ConfigError where the file cannot be read or is larger
-    than 1 MiB."""
+    """Read the rules of a file; () for the path "". Raises ConfigError if the file cannot be read
+    or is larger than 1 MiB."""
     if not path:
         return ()
     where = "[hints.rules_file]"
@@ -35,8 +35,8 @@ def read_rules(path: str) -> tuple[str, ...]:
 
 
 def split_rules(text: str) -> tuple[str, ...]:
-    """Bullets and paragraphs, each on one line; headings, fences and what stands in fences are not
-    rules.
+    """Split a text into bullets and paragraphs, each on one line; headings and fenced blocks are
+    not rules.
 
     >>> split_rules("# Tools\\n- Read before `Edit`,\\n  always.\\n- No sudo.")
     ('Read before `Edit`, always.', 'No sudo.')
@@ -60,14 +60,14 @@ def split_rules(text: str) -> tuple[str, ...]:
 
 
 def rule_for_kind(rules: Sequence[str], kind: str) -> str | None:
-    """The first rule that names a kind of mistake, as `edit_no_match` or as "edit no match"."""
+    """The first rule that names a kind of mistake, as `edit_no_match` or "edit no match"."""
     pattern = re.compile(rf"(?<!\w){re.escape(kind).replace('_', '[_ ]')}(?!\w)", re.IGNORECASE)
     return next((rule for rule in rules if pattern.search(rule)), None)
 
 
 def rule_for_tool(rules: Sequence[str], tool: str) -> str | None:
-    """The first rule that names a tool as a name: in backticks or quotes, before the word "tool",
-    or as no plain word could be.
+    """The first rule that names a tool: in backticks or quotes, beside the word "tool", or plainly
+    if the name cannot be an ordinary word.
 
     >>> rule_for_tool(["Read the docs first.", "Prefer `Read` to cat."], "Read")
     'Prefer `Read` to cat.'

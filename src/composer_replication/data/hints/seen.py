@@ -1,9 +1,8 @@
-"""What the context had already shown: paths that exist, files that were read, and where the shell
-stands.
+"""What the context has shown: paths that exist, files that were read, and the folder of the shell.
 
-Only evidence counts: a path is known where a tool listed it or read it without error, never where
-some text mentions it, and until anything removes it. Paths are kept in full, from where the shell
-stood; a name is given only where it means the same at the site.
+Only evidence counts: a path is known from the moment when a tool listed it or read it without error
+until anything may have removed it; a mention in text does not count. Paths are resolved against the
+folder of the shell at the time; a relative name is offered only if it means the same at the site.
 """
 
 from __future__ import annotations
@@ -39,12 +38,11 @@ ALIKE = 0.75
 """Smallest likeness (difflib ratio) of two words that may be one mistyped, as in `summarise` and
 `summarize`."""
 MAX_NAMESAKES = 3
-"""Of more files of one name only those in a folder of the same name are offered."""
+"""Of more files with the same name, only those in a folder of the same name are offered."""
 JUST = 12
-"""Who read a file in the last messages and reads one of another place does not mean the first
-again."""
+"""A model that read a file in the last so many turns does not look for that file again."""
 MAX_CHANGES = 500
-"""A log is untrusted: of a line that does more, all that was shown counts as gone."""
+"""A log is untrusted: a line with more changes counts as removing everything."""
 LISTERS = frozenset(("Glob", "LS", "glob", "list_dir", "list_files", "find_files"))
 _FILE_TOOLS = frozenset(
     (
@@ -63,8 +61,7 @@ _FILE_TOOLS = frozenset(
     )
 )
 _REMOVING_TOOL = re.compile(r"delete|remove|move|rename|trash", re.IGNORECASE)
-# The shell of these tools stays where a call left it; any other tool starts each call in its own
-# folder.
+# The shell of these tools keeps its folder between calls; any other tool starts in its own folder.
 _SHELL_STAYS = frozenset(("Bash", "bash"))
 _PATH_LINE = re.compile(r"^\s*(?:- )?((?:~|\.{0,2})?/?[\w@.+~-]+(?:/[\w@.+~-]+)*/?)\s*$")
 _GREP_LINE = re.compile(r"^((?:/|\./)?[\w@.+~-]+(?:/[\w@.+~-]+)*\.\w+)(?::\d+(?::|$)|-\d+-)")
@@ -74,13 +71,14 @@ _LS_LONG = re.compile(
 _CWD = re.compile(
     r"(?:Shell cwd was reset to|current working directory is) ([^\s<]+?)\.?(?=\s|<|$)"
 )
-# Names that many folders hold: one of them stands for another only where the folder's name is the
-# same, too.
+# Names that occur in many folders: such a file is a candidate for another only if the names of
+# their folders are equal, too.
 _EVERYWHERE = word_set("""
-    index main mod lib default __init__ __main__ readme package config utils util types constants skill agents claude makefile dockerfile
-    app conftest go page layout route style styles schema helpers common test tests plugin settings .gitignore .env
+    index main mod lib default __init__ __main__ readme package config utils util types constants
+    skill agents claude makefile dockerfile app conftest go page layout route style styles schema
+    helpers common test tests plugin settings .gitignore .env
 """)
-# A file that has one of these words more is the other's companion, not the other.
+# A file whose name has one of these words in addition is a companion, not a misspelling.
 _COMPANION = word_set(
     "test tests spec specs mock mocks types type stories story fixture fixtures example examples"
     " bak old new"
@@ -88,19 +86,19 @@ _COMPANION = word_set(
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _SHELL_READERS = word_set("cat head tail nl less bat sed")
 READERS = frozenset(("Read", "NotebookRead", "read", "read_file", "view"))
-# They print nothing of their own beside a listing, or pass its lines on as they are.
+# Commands that print nothing beside a listing, or pass its lines on unchanged.
 _SILENT = word_set("cd pushd export set true : mkdir touch chmod sleep echo")
 _FILTERS = word_set("head tail sort uniq grep egrep rg")
 
 
 @dataclass(slots=True)
 class Places:
-    """Where the shell stands at a site (None: not known), what is there and what was refused as
-    missing, in full.
+    """The folder of the shell at a site (None: unknown), the paths that exist, and those refused as
+    missing.
 
-    `names` maps a full path to the name by which it was shown and that still means it. Example:
-    {"/w/src/a.py": "src/a.py"} `stood` has where the shell stood at each call by its id, `read` in
-    which turn a reading tool last gave, or an edit last took, a file.
+    `names` maps a full path to the name by which it was shown and that still means it, e.g.
+    {"/w/src/a.py": "src/a.py"}. `folder_of_call` is the folder in which each call ran, by call id;
+    `read` the turn in which a file tool last read or changed a file, by full path.
     """
 
     cwd: str | None
@@ -111,8 +109,8 @@ class Places:
 
 
 def track_places(context: SiteContext) -> Places:
-    """Follow the session up to the site: what was shown in view is there, until any call of the
-    session removes it."""
+    """Follow the session up to the site. A path exists once a call in view has shown it, until any
+    call, in view or not, removes it."""
     in_view = {call.id: result for call, result in context.answered_calls()}
     answered = [
         ref
@@ -156,7 +154,8 @@ def _apply_call(
     shown: dict[str, tuple[str, str | None]],
     refused: set[str],
 ) -> str | None:
-    """What one answered call changes and shows; returns where the shell stands after it."""
+    """Apply the changes of one answered call, and what it shows, to `shown` and `refused`; return
+    the folder of the shell after it."""
     call, result = ref.call, ref.result
     assert result is not None
     failed = is_error(call, result)
@@ -190,7 +189,7 @@ def _apply_call(
                     shown[full] = (path, start)
                 refused.discard(full)
     elif failed and (missing := _missing_path(call, result, cwd=start_folder)):
-        # whatever was shown before: it is not there now
+        # The refusal overrides what was shown before: the path does not exist now.
         for path in [path for path in shown if RemovedPath(missing).covers(path)]:
             del shown[path]
         if in_view is not None and command is None:
@@ -217,11 +216,11 @@ def _folder_after_call(
 
 
 def _moved_for_certain(command: Command, before: str | None) -> bool:
-    """Whether a line that ended well has moved the shell to where its `cd` points: from elsewhere,
-    and with nothing to hide a failure.
+    """Whether a line that ended well has certainly moved the shell to the target of its `cd`: no
+    operator can hide a failure, and the `cd` does not repeat an earlier one.
 
-    After a `cd web` the same again fails. Where it does not, the shell was set back in between:
-    where it stood is not known.
+    After `cd web`, a second `cd web` fails. If it does not, the shell was reset in between, and its
+    folder was not the one that we tracked.
     """
     targets = [
         s.operands[0]
@@ -240,8 +239,8 @@ def _moved_for_certain(command: Command, before: str | None) -> bool:
 
 
 def _missing_path(call: ToolCall, result: ToolResult, *, cwd: str | None) -> str:
-    """The path, in full, that a refusal says is not there; of a shell line only an absolute one,
-    for it may have moved on its way."""
+    """The full path that a refusal reports as missing; for a shell line only an absolute path,
+    because the line may have changed the folder."""
     verdict = judge(call, result)
     if verdict.kind not in (PATH_EXPLORED, *PATH_STATED):
         return ""
@@ -261,16 +260,16 @@ def path_argument(call: ToolCall) -> str:
 
 
 def wrong_path(context: SiteContext) -> str:
-    """The path that the mistaken call named: what the error is about in a shell, else the call's
-    path argument."""
+    """The path that the mistaken call named: in a shell the subject of the error, else the path
+    argument."""
     if context.call is None:
         return ""
     return context.subject if context.command is not None else path_argument(context.call)
 
 
 def _resolve_wrong_path(context: SiteContext, wrong: str, cwd: str | None) -> tuple[str, bool]:
-    """The wrong path from where the shell stood when it was used (`cd src && cat a.py` means
-    src/a.py), and whether it was to be run."""
+    """Resolve the wrong path against the folder in which it was used (`cd src && cat a.py` means
+    src/a.py); also return whether it was to be executed."""
     command = context.command
     full = resolve(wrong.rstrip("/") or "/", cwd) or posixpath.normpath(wrong)
     if command is not None:
@@ -284,11 +283,10 @@ def _resolve_wrong_path(context: SiteContext, wrong: str, cwd: str | None) -> tu
 
 
 def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[str]:
-    """Paths seen so far that the wrong one may have meant, the likeliest first; empty where no name
-    is like the wrong one.
+    """List the known paths that the wrong one may have meant, the likeliest first.
 
-    Like is: the same file or folder name elsewhere, or one that differs in spelling, in a letter,
-    or by a word.
+    A candidate has the same file or folder name in another place, or a name that differs in
+    spelling, in a letter, or by a word.
     """
     wrong = wrong_path(context)
     if not wrong:
@@ -296,9 +294,7 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     places = track_places(context)
     wrong_full, is_program = _resolve_wrong_path(context, wrong, places.cwd)
     scored: dict[str, tuple[float, str]] = {}
-    already_named = _operand_paths(
-        context, places.cwd
-    )  # what the failing command names already was no help
+    already_named = _operand_paths(context, places.cwd)  # the failing command names these already
     just_read = (
         {full for full, turn in places.read.items() if context.site.turn - turn <= JUST}
         if _reads_files(context)
@@ -311,7 +307,7 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
     )
     for full, path in candidates:
         score = _nearness(wrong_full, full) if full not in just_read else 0
-        # the same words again would say nothing: from where they hold
+        # The name that failed would be no help: give the full path.
         path = full if path.rstrip("/") == wrong.rstrip("/") else path
         if (
             score > 0
@@ -321,7 +317,7 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
         ):
             scored[full] = (score, path)
     best = sorted(scored.items(), key=lambda item: (-item[1][0], item[1][1]))
-    if best and best[0][1][0] >= 2:  # a real namesake stands there: names alike would drown it
+    if best and best[0][1][0] >= 2:  # a real namesake exists: similar names would hide it
         best = [item for item in best if item[1][0] >= 2]
         folder = posixpath.basename(posixpath.dirname(wrong_full))
         if len(best) > MAX_NAMESAKES:
@@ -332,21 +328,21 @@ def known_paths_near(context: SiteContext, *, limit: int = MAX_PATHS) -> list[st
 
 
 def _reads_files(context: SiteContext) -> bool:
-    """Whether the mistaken call was to read a file, and nothing else."""
+    """Whether the mistaken call only reads a file."""
     if context.command is None:
         return context.call is not None and context.call.name in READERS
     return all(s.name in _SHELL_READERS for s in parse(context.command).simple)
 
 
 def was_refused(context: SiteContext) -> bool:
-    """Whether a call in view was refused because the very path was missing, and nothing showed it
+    """Whether a call in view was refused because this path was missing, and no call has shown it
     since."""
     places = track_places(context)
     return _resolve_wrong_path(context, wrong_path(context), places.cwd)[0] in places.refused
 
 
 def was_looked_for(context: SiteContext) -> bool:
-    """Whether a listing or a search that would have shown the wrong path stands in view."""
+    """Whether a listing or a search is in view that would have shown the wrong path."""
     places = track_places(context)
     wrong, _ = _resolve_wrong_path(context, wrong_path(context), places.cwd)
     return any(
@@ -357,8 +353,8 @@ def was_looked_for(context: SiteContext) -> bool:
 
 
 def was_used(context: SiteContext) -> bool:
-    """Whether the wrong path was shown above, or a shell line above that ended well used it and
-    nothing removed it since."""
+    """Whether the wrong path was shown above, or a successful shell line used it and nothing has
+    removed it since."""
     wrong, places = wrong_path(context), track_places(context)
     full, _ = _resolve_wrong_path(context, wrong, places.cwd)
     is_used = full in places.names
@@ -422,7 +418,7 @@ def _would_show(call: ToolCall, wrong: str, start_folder: str | None) -> bool:
 
 
 def _operand_paths(context: SiteContext, cwd: str | None) -> frozenset[str]:
-    """The paths, in full, that a failing shell command names itself; none for another tool."""
+    """The full paths that a failing shell command names; none for another tool."""
     command = context.command
     words = (
         [word for simple in parse(command).simple for word in simple.operands]
@@ -433,8 +429,8 @@ def _operand_paths(context: SiteContext, cwd: str | None) -> frozenset[str]:
 
 
 def _with_folders(names: dict[str, str], *, name: str) -> Iterator[tuple[str, str]]:
-    """The paths, in full and as named, and those of their folders that bear the name: where a file
-    was seen, its folders exist."""
+    """Yield the paths, in full and as shown, and those of their folders that have the name: the
+    folders of a file that was shown exist, too."""
     for full, path in names.items():
         yield full, path
         displayed = path.rstrip("/")
@@ -445,7 +441,8 @@ def _with_folders(names: dict[str, str], *, name: str) -> Iterator[tuple[str, st
 
 
 def _nearness(wrong: str, path: str) -> float:
-    """2-3: the same name in another place · 1-2: a name alike · 0: nothing that could be meant."""
+    """Score a candidate: 2-3 for the same name in another place, 1-2 for a similar name, 0 for a
+    path that cannot be meant."""
     (folder, name), (other_folder, other) = posixpath.split(wrong), posixpath.split(path)
     (stem, ending), (other_stem, other_ending) = posixpath.splitext(name), posixpath.splitext(other)
     shared = difflib.SequenceMatcher(None, folder, other_folder).ratio()
@@ -462,7 +459,7 @@ def _nearness(wrong: str, path: str) -> float:
     if len(words) == len(others):
         unlike = [(a, b) for a, b in zip(words, others, strict=True) if a != b]
         return 1 + (ALIKE + shared) / 2 if len(unlike) == 1 and _mistyped(*unlike[0]) else 0
-    # a word of the one's name is the other's folder: git_operations.go, gitutil/operations.go
+    # A word of one name is the other's folder: git_operations.go, gitutil/operations.go.
     extra = set(words) ^ set(others)
     shorter, folder_of_shorter = (
         (others, other_folder) if len(others) < len(words) else (words, folder)
@@ -474,8 +471,11 @@ def _nearness(wrong: str, path: str) -> float:
 
 
 def _words(stem: str) -> list[str]:
-    """The words of a name, without the s of a plural, e.g. _words("gitHooks_v2") == ["git", "hook",
-    "v", "2"]."""
+    """Split a name into words, without the s of a plural.
+
+    >>> _words("gitHooks_v2")
+    ['git', 'hook', 'v', '2']
+    """
     return [word.lower().removesuffix("s") or "s" for word in _WORDS.findall(stem)]
 
 
@@ -486,13 +486,12 @@ def _mistyped(left: str, right: str) -> bool:
 
 
 def seen_paths(context: SiteContext) -> list[str]:
-    """Every path that the context shows to exist, by a name that means it at the site, in the order
-    seen."""
+    """List every path that the context shows to exist, by a name that is valid at the site."""
     return list(track_places(context).names.values())
 
 
 def _shown_paths(call: ToolCall, result: ToolResult) -> Iterator[str]:
-    """Paths that a call shows which is no shell call."""
+    """Yield the paths that a call of a tool other than a shell shows."""
     if call.name in _FILE_TOOLS:
         yield from (v for k in PATH_KEYS if isinstance(v := call.arguments.get(k), str))
     elif call.name == "LS":
@@ -500,7 +499,7 @@ def _shown_paths(call: ToolCall, result: ToolResult) -> Iterator[str]:
     elif call.name in LISTERS:
         yield from _match_lines(result.text, _PATH_LINE)
     elif call.name in ("Grep", "grep", "search_files"):
-        # a line of a file can look like a path
+        # In this mode a line of a file can look like a path.
         content = call.arguments.get("output_mode") == "content"
         for line in result.text.splitlines():
             match = _GREP_LINE.match(line) or (None if content else _PATH_LINE.match(line))
@@ -509,7 +508,8 @@ def _shown_paths(call: ToolCall, result: ToolResult) -> Iterator[str]:
 
 
 def _tree_paths(text: str) -> Iterator[str]:
-    """A listing in which what lies in a folder is indented below it and may be named without it."""
+    """Yield the paths of an indented listing, in which entries may be named without their
+    folder."""
     folders: list[tuple[int, str]] = []
     for line in text.splitlines():
         match = _PATH_LINE.match(line)
@@ -529,10 +529,10 @@ def _tree_paths(text: str) -> Iterator[str]:
 
 
 def _shell_paths(command: Command, effects: Effects, text: str) -> Iterator[tuple[str, str | None]]:
-    """Programs run by path, and listings of `ls`, `find`, `git ls-files`, `rg --files`, `grep -l`,
-    with where the shell stood.
+    """Yield programs run by path, and the paths of listings (`ls`, `find`, `git ls-files`, `rg
+    --files`, `grep -l`), with the folder of the shell.
 
-    One listing command in the line, and nothing else that prints, or none is read.
+    A listing is read only if it is the single command of the line that prints.
     """
     simple = command.simple
     for listing_command, folder in zip(simple, effects.folders, strict=True):
@@ -575,7 +575,7 @@ def _listed_paths(listing_command: Simple, text: str) -> Iterator[str]:
         if not match or match.group(1) in (".", "..", "total"):
             continue
         name = match.group(1).rstrip("@*=|") if "F" in options else match.group(1)
-        # a file, or the folder itself with -d
+        # The operand is a file, or with -d the folder itself.
         if folders and name.rstrip("/") == folders[0].rstrip("/"):
             yield name
         else:

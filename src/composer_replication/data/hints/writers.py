@@ -1,8 +1,8 @@
 """Template writers, one per kind of mistake.
 
-Each says what a careful colleague could have said *before* the call: from the kind of mistake and
-from what was already in view. A writer returns None where the context holds nothing useful: a guess
-would teach a guess. `TEMPLATES` holds the fixed words, `KNOWS` what hindsight each writer uses.
+A hint is what a careful colleague could have said *before* the call, given the kind of mistake and
+the context in view. A writer returns None if the context has nothing useful: a guess would teach
+guessing. `TEMPLATES` holds the fixed words, `KNOWS` the hindsight that each writer uses.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from composer_replication.data.sites.tool_errors import strip_tag
 
 MAX_COMMANDS = 12
 MIN_COMMANDS = 3
-"""That fewer worked says nothing about another, unless one is alike."""
+"""Fewer commands that worked say nothing about another, unless one has a similar name."""
 ALIKE_PROGRAM = 0.6
 """Smallest likeness (difflib ratio) of a mistyped program, e.g. `gti` for `git`: its name is
 short."""
@@ -224,8 +224,7 @@ def _fill(template: str, **values: str) -> str:
 
 
 def _offered_tools(context: SiteContext) -> tuple[ToolSpec, ...]:
-    """Tools on offer. Where the list was inferred from calls, names whose calls never worked are
-    not taken for tools."""
+    """The tools on offer; of a list inferred from calls, only those of which a call has worked."""
     session = context.session
     if session.tools_origin != "reconstructed":
         return session.tools
@@ -238,14 +237,14 @@ def _offered_tools(context: SiteContext) -> tuple[ToolSpec, ...]:
 
 
 def available_tools(context: SiteContext) -> str | None:
-    """The names of the tools on offer."""
+    """List the names of the tools on offer."""
     names = [t.name for t in _offered_tools(context) if t.name != context.site.tool]
     return _fill("available_tools", tools=", ".join(names)) if names else None
 
 
 def tool_schema(context: SiteContext) -> str | None:
-    """The parameters of the tool in short form; without a schema in the log, the arguments of
-    earlier calls that worked."""
+    """List the parameters of the tool; without a schema in the log, the arguments of earlier calls
+    that worked."""
     tool = context.site.tool
     spec = _logged_schema(context)
     if spec is not None:
@@ -256,7 +255,7 @@ def tool_schema(context: SiteContext) -> str | None:
         if call.name == tool and not is_error(call, result):
             used.update(dict.fromkeys(call.arguments))
     if context.call is not None and used.keys() >= context.call.arguments.keys() > set():
-        return None  # the names are right: to list them would help nothing
+        return None  # the names are right: listing them would not help
     return _fill("tool_used_before", tool=tool, fields=", ".join(used)) if used else None
 
 
@@ -267,8 +266,8 @@ def _logged_schema(context: SiteContext) -> ToolSpec | None:
 
 
 def bad_arguments(context: SiteContext) -> str | None:
-    """What the refusal is about: the form of the call, a pattern, a type, or the names; None where
-    the arguments fit the schema."""
+    """Address the reason of the refusal: the form of the call, a pattern, a type, or the names;
+    None if the arguments fit the schema."""
     error_text = strip_tag(context.evidence.text) if context.evidence else ""
     call, tool = context.call, context.site.tool
     if _NO_JSON.search(error_text):
@@ -300,7 +299,7 @@ def bad_arguments(context: SiteContext) -> str | None:
 
 
 def _fields(parameters: Mapping[str, Any]) -> str:
-    """A schema in short form, e.g. "file_path: string (required), limit: integer"."""
+    """Format a schema in short form, e.g. "file_path: string (required), limit: integer"."""
     properties = parameters.get("properties")
     if not isinstance(properties, Mapping):
         return ""
@@ -322,16 +321,16 @@ def _fields(parameters: Mapping[str, Any]) -> str:
 
 
 def well_formed_call(context: SiteContext) -> str | None:
-    """How calls are written; the same words wherever a call could not be read."""
+    """Say how calls are written, in the same words for every unreadable call."""
     return _fill("well_formed_call")
 
 
 def known_paths(context: SiteContext) -> str | None:
-    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name;
-    else to look.
+    """List the known paths that are nearest to the wrong one by name; if there are none, advise to
+    look.
 
-    Where the shell stands is not said: a shell that was started anew stands elsewhere, and no
-    message tells.
+    The hint does not name the folder of the shell: a restarted shell is in another folder, and no
+    message says so.
     """
     paths, wrong = known_paths_near(context), wrong_path(context).removeprefix("./").rstrip("/")
     if paths:
@@ -348,8 +347,8 @@ def known_paths(context: SiteContext) -> str | None:
 
 
 def _is_search(context: SiteContext) -> bool:
-    """Whether the mistaken call was a listing or a search by name itself, or what it named is no
-    path: to list first is no help."""
+    """Whether the mistaken call was itself a listing or a search, or its subject is not a path, so
+    that the advice to list first would not help."""
     error_text = context.evidence.text if context.evidence else ""
     if (
         context.call is None
@@ -364,8 +363,8 @@ def _is_search(context: SiteContext) -> bool:
 
 
 def _is_drive(context: SiteContext) -> bool:
-    """Whether the path names a drive as a shell on Windows does (`/d/x`): it is there, and the
-    programs of Windows cannot find it."""
+    """Whether the path names a drive as a Unix shell on Windows does (`/d/x`): it exists, but
+    Windows programs cannot find it."""
     return bool(
         re.match(r"[A-Za-z]:[\\/]", context.session.cwd)
         and re.match(r"/[a-z]/", wrong_path(context))
@@ -373,8 +372,7 @@ def _is_drive(context: SiteContext) -> bool:
 
 
 def shell_missing_path(context: SiteContext) -> str | None:
-    """Paths seen so far; where a file could not be written its path is not wrong, its folder is
-    missing, and that is said."""
+    """List known paths; if a redirection failed, the folder is missing, and the hint says that."""
     command = context.command
     if command is not None and any(context.subject in s.redirects for s in parse(command).simple):
         return _fill("make_folder", name=_name(context))
@@ -387,13 +385,13 @@ def _name(context: SiteContext) -> str:
 
 
 def _was_read(context: SiteContext) -> bool:
-    """Whether the file was read, or edited, in view by a tool of files."""
+    """Whether a file tool has read or edited the file in view."""
     return resolve(wrong_path(context), context.session.cwd) in track_places(context).read
 
 
 def reread(context: SiteContext) -> str | None:
-    """Read the region again before editing; where it stands above and nothing changed it since,
-    copy from there."""
+    """Advise to read the region again before editing or, if it is in view and unchanged, to copy it
+    from there."""
     if context.site.kind == "edit_stale" and _was_read(context):
         return _fill("stale", name=_name(context))
     region = region_of(context)
@@ -408,7 +406,8 @@ def reread(context: SiteContext) -> str | None:
 
 
 def read_first(context: SiteContext) -> str | None:
-    """The agent edits only what it has read; where it was read above, that it counts no longer."""
+    """Remind that a file must be read before an edit; if it was read above, that this no longer
+    counts."""
     return (
         _fill("read_again", name=_name(context))
         if _was_read(context)
@@ -417,18 +416,17 @@ def read_first(context: SiteContext) -> str | None:
 
 
 def edit_multi_match(context: SiteContext) -> str | None:
-    """More context lines, or replace all."""
+    """Advise to include more lines, or to replace all occurrences."""
     return _fill("edit_multi_match", name=_name(context))
 
 
 def edit_no_change(context: SiteContext) -> str | None:
-    """Old and new text are the same."""
+    """Remind that the old and the new text must differ."""
     return _fill("edit_no_change", name=_name(context))
 
 
 def too_large(context: SiteContext) -> str | None:
-    """Read a part, or a smaller one; where fewer lines gave the same size, the lines are what is
-    long."""
+    """Advise to read a smaller part; if fewer lines gave the same size, the lines are too long."""
     is_partial = context.call is not None and bool(
         {"limit", "offset", "pages"} & context.call.arguments.keys()
     )
@@ -441,7 +439,7 @@ def too_large(context: SiteContext) -> str | None:
 
 
 def _refused_sizes(context: SiteContext) -> Iterator[str]:
-    """The sizes for which other reads of the file were refused in view."""
+    """Yield the sizes for which other reads of the file were refused in view."""
     assert context.call is not None
     for call, result in context.answered_calls():
         same_file = path_argument(call) == wrong_path(context) and canonical_arguments(
@@ -452,12 +450,12 @@ def _refused_sizes(context: SiteContext) -> Iterator[str]:
 
 
 def is_directory(context: SiteContext) -> str | None:
-    """List, do not read."""
+    """Advise to list the directory instead of reading it."""
     return _fill("is_directory", name=_name(context))
 
 
 def repeated_call(context: SiteContext) -> str | None:
-    """The same call stands above with its answer; None where either is no longer in view."""
+    """Say that the same call is above with its result; None if either is no longer in view."""
     if context.call is None:
         return None
     name, arguments = context.call.name, canonical_arguments(context.call)
@@ -476,7 +474,7 @@ def repeated_call(context: SiteContext) -> str | None:
 
 
 def shell_syntax(context: SiteContext) -> str | None:
-    """One sentence on quoting, chosen by what the shell or program complained of."""
+    """Give one sentence on quoting or syntax, chosen by the message of the shell or program."""
     if context.call is None or context.evidence is None:
         return None
     detail = judge(context.call, context.evidence).detail
@@ -503,14 +501,14 @@ def shell_syntax(context: SiteContext) -> str | None:
 
 
 def shell_unknown_command(context: SiteContext) -> str | None:
-    """Which commands are there, as far as the session has shown; the missing one is not named, for
-    a name makes it likelier."""
+    """List the commands that have worked; the missing one is not named, because naming it would
+    make it likelier."""
     if context.subject in SHELL_KEYWORDS:
         return _fill("shell_keyword")
     if (folder := earlier_run_folder(context, context.subject)) is not None:
         return _fill("ran_in", folder=folder)
     if context.evidence and re.search(r"No module named ", context.evidence.text):
-        return None  # programs say nothing about the modules of a Python
+        return None  # programs that work say nothing about Python modules
     worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
     is_telling = len(worked) >= MIN_COMMANDS or bool(
         closest_names(context.subject, worked, cutoff=ALIKE_PROGRAM)
@@ -523,7 +521,7 @@ def shell_unknown_command(context: SiteContext) -> str | None:
 
 
 def shell_bad_option(context: SiteContext) -> str | None:
-    """Look into the help; the option that does not exist is not named, for a name makes it
+    """Advise to read the help; the wrong option is not named, because naming it would make it
     likelier."""
     error_text = context.evidence.text if context.evidence else ""
     if re.search(r"\bgh: Field '", error_text):
@@ -536,7 +534,7 @@ def shell_bad_option(context: SiteContext) -> str | None:
     ):
         folder = earlier_run_folder(context, context.subject)
         if folder is None and was_run_before(context, context.subject):
-            return None  # the project defines it: where, is not known
+            return None  # the project defines it, but in an unknown folder
         return _fill("ran_task", folder=folder) if folder else _fill("shell_task")
     if re.search(r"^accepts .*arg\(s\)", error_text, re.MULTILINE):
         return _fill("shell_usage")
@@ -548,7 +546,7 @@ def shell_bad_option(context: SiteContext) -> str | None:
         and usage[1] not in parse(command).names
         and not parse(command).mentions(usage[1])
     ):
-        return None  # a program refused it that stands between, and that the line does not name
+        return None  # a program in between refused it, which the line does not name
     if command is not None and was_refused_before(context):
         return _fill("shell_refused_above")
     if command is not None and any(
@@ -559,7 +557,7 @@ def shell_bad_option(context: SiteContext) -> str | None:
 
 
 def _named_commands(command: Command, error_text: str) -> list[Simple]:
-    """The simple commands of a line whose program a message names; all of them where it names
+    """The simple commands of a line whose program the message names; all of them if it names
     none."""
     named = [
         s
@@ -570,8 +568,8 @@ def _named_commands(command: Command, error_text: str) -> list[Simple]:
 
 
 def known_refs(context: SiteContext) -> str | None:
-    """Branches that git has named so far, nearest first; paths where the unknown thing looks like
-    one; a listing for a file of a branch."""
+    """List the known branches nearest to the unknown one; known paths if it looks like a path; the
+    advice to list for a file of a branch."""
     if context.evidence and re.search(
         r"path '[^'\n]+' (?:does not exist in|exists on disk, but not in)", context.evidence.text
     ):
@@ -590,8 +588,7 @@ def known_refs(context: SiteContext) -> str | None:
 
 
 def is_ref_wanted(context: SiteContext) -> bool:
-    """Whether git looked for a branch or commit and for nothing else; a `pathspec` may be a
-    file."""
+    """Whether git looked for a branch or commit only; a `pathspec` may also be a file."""
     error_text = context.evidence.text if context.evidence else ""
     return bool(
         re.search(
@@ -662,17 +659,17 @@ KNOWS: dict[Writer, tuple[str, ...]] = {
     kind_rule: ("kind", "rules"),
     tool_rule: ("call", "rules"),
 }
-"""What hindsight each writer uses: "kind" = that a mistake of this kind follows; "call" = what the
-mistaken call says (its tool, its file); "error_text" = what the error names or complains of; the
-rest is what was in view."""
+"""The hindsight that each writer uses: "kind" = that a mistake of this kind follows; "call" = the
+content of the mistaken call (its tool, its file); "error_text" = the subject of the error; the
+other values name things that were in view."""
 
 
 def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]:
-    """What hindsight one hint used: `KNOWS`, less what this text did without; ("custom",) for a
-    writer of the user's.
+    """Return the hindsight that one hint used: `KNOWS` without the parts that this text did not
+    need; ("custom",) for a user's writer.
 
-    A writer takes the file's name from the call, but in a shell from the error, for a command line
-    names many things.
+    A writer takes the file's name from the call, but for a shell from the error, because a command
+    line names many things.
     """
     known = KNOWS.get(writer, ("custom",))
     if writer is available_tools and context.session.tools_origin == "reconstructed":
