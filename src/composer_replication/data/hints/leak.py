@@ -153,6 +153,8 @@ def find_leak(
 
     `allowed` are grams from other sources: fixed words, tool schemas, rules.
     """
+    # A gram leaks if it occurs later and the hint cannot have it from an allowed source, from the
+    # context or, if it is a name, from the mistaken message.
     in_view = set(session.context_indices(site_turn))
     for gram in chain(passages(text), names(text)):
         turns = occurrences.turns.get(gram, ())

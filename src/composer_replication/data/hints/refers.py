@@ -83,8 +83,8 @@ def listed_names(text: str, *, fixed: str) -> list[str]:
     >>> listed_names("Branches seen so far: main, fix/cart.", fixed="Branches seen so far: ")
     ['main', 'fix/cart']
     """
-    known = set(_words(fixed))
-    return list(dict.fromkeys(word for word in _words(text) if word not in known))
+    fixed_words = set(_words(fixed))
+    return list(dict.fromkeys(word for word in _words(text) if word not in fixed_words))
 
 
 def _words(text: str) -> list[str]:

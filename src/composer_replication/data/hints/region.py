@@ -72,7 +72,7 @@ def region_of(context: SiteContext) -> Region:
                 )
         elif command is not None and not only_reads(call):
             changed = name in command or bool(_REWRITES.search(command))
-        if changed:
+        if changed:  # the lines shown so far may be stale
             visible_lines.clear()
             region.edit_failed = region.edit_not_applied = False
     shown_lines = old.keys() & visible_lines.keys()

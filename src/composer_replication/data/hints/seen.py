@@ -136,6 +136,8 @@ def track_places(context: SiteContext) -> Places:
             and (full := resolve(path_argument(ref.call), context.session.cwd))
         ):
             places.read[full] = ref.result_turn or 0
+    # A relative name is valid only if the shell is in the folder in which it was shown; else the
+    # full path is used, unless that is unknown, too.
     named: dict[str, str] = {}
     for full, (name, start) in shown.items():
         displayed = name if name.startswith(("/", "~")) or start == cwd else full
@@ -171,12 +173,15 @@ def _apply_call(
             for value in call.arguments.values()
             if isinstance(value, str) and (full := resolve(value, cwd))
         ]
+    # 1. The changes of the call. A removal counts even if the call failed or is out of view: the
+    #    path may be gone. A creation counts only if it is certain and the model saw the call.
     for change in effects.changes if len(effects.changes) <= MAX_CHANGES else [ANYTHING]:
         if isinstance(change, RemovedPath):
             for path in [path for path in shown if change.covers(path)]:
                 del shown[path]
         elif in_view is not None and not failed and effects.certain:
             shown[change] = (change, start_folder)
+    # 2. The paths that its result shows, or the path that its refusal reports as missing.
     if in_view is not None and in_view.text != CLEARED_TEXT and not failed:
         paths = (
             _shell_paths(parse(command), effects, in_view.text)
@@ -194,6 +199,7 @@ def _apply_call(
             del shown[path]
         if in_view is not None and command is None:
             refused.add(missing)
+    # 3. The agent program's own report of the folder overrides what we tracked.
     reported = _CWD.findall(result.text[-400:]) if command is not None or failed else []
     return str(reported[-1]) if reported else cwd
 

@@ -81,6 +81,8 @@ def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tup
         )
         if end == len(shown):
             break
+        # The next window begins with the last messages of this one, as far as the overlap allows,
+        # but always later than this one.
         overlap, next_start = 0, end
         while next_start > start + 1 and overlap + sizes[next_start - 1] <= overlap_tokens:
             next_start -= 1

@@ -249,12 +249,12 @@ def _refusal(
     )
     # a listing shows names and its folder apart: the whole path is known from it all the same
     if leak is not None:
-        seen = track_places(context)  # and so is where the shell stands, from its `cd`s above
+        places = track_places(context)  # and so is where the shell stands, from its `cd`s above
         listed = free | grams(
             (
-                *seen.names.values(),
+                *places.names.values(),
                 *known_paths_near(context),
-                *(folder for folder in (seen.cwd, *seen.folder_of_call.values()) if folder),
+                *(folder for folder in (places.cwd, *places.folder_of_call.values()) if folder),
             )
         )
         leak = find_leak(
@@ -289,7 +289,7 @@ def _tool_words(session: Session) -> list[str]:
 
 def _hint(draft: HintDraft) -> Hint:
     site = draft.context.site
-    said = {w.lower() for w in _WORD.findall(turn_text(draft.context.target))}
+    target_words = {w.lower() for w in _WORD.findall(turn_text(draft.context.target))}
     words = [w.lower() for w in _WORD.findall(draft.text)]
     return Hint(
         site_id=site.id,
@@ -298,7 +298,7 @@ def _hint(draft: HintDraft) -> Hint:
         kind=site.kind,
         knows=draft.knows,
         num_words=len(draft.text.split()),
-        overlap=round(sum(w in said for w in words) / len(words), 4),
+        overlap=round(sum(w in target_words for w in words) / len(words), 4),
         refers_to=refers_to(
             draft.context,
             knows=draft.knows,

@@ -433,7 +433,7 @@ def too_large(context: SiteContext) -> str | None:
     if not is_partial:
         return _fill("too_large", name=_name(context))
     size = _SIZE.search(context.evidence.text) if context.evidence else None
-    if size and any(size[1] == other for other in _refused_sizes(context)):
+    if size and size[1] in _refused_sizes(context):
         return _fill("too_large_lines", name=_name(context))
     return _fill("too_large_part", name=_name(context))
 
@@ -671,7 +671,7 @@ def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[
     A writer takes the file's name from the call, but for a shell from the error, because a command
     line names many things.
     """
-    known = KNOWS.get(writer, ("custom",))
+    hindsight = KNOWS.get(writer, ("custom",))
     if writer is available_tools and context.session.tools_origin == "reconstructed":
         return ("kind", "tools:reconstructed")
     if writer in (tool_schema, bad_arguments) and _is_from(text, "tool_used_before"):
@@ -708,8 +708,8 @@ def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[
         is_directory,
     )
     if names_a_file and context.command is not None:
-        return tuple("error_text" if k == "call" else k for k in known)
-    return known
+        return tuple("error_text" if k == "call" else k for k in hindsight)
+    return hindsight
 
 
 def _is_from(text: str, template: str) -> bool:

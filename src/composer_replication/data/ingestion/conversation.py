@@ -419,6 +419,8 @@ class Conversation:
             return
         else:
             return
+        # Parallel results and attachments are siblings in the chain: going on from one of them is
+        # no rewind.
         if all(
             d.is_side_message or d in pinned or (d.role == "tool" and d.group is parent.group)
             for d in tail

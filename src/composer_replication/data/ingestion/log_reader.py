@@ -160,8 +160,8 @@ class FileReader:
                 record = self._decode_again(line)
                 if record is None:
                     continue
-            kind = record.type
-            name = f"{kind}/{record.subtype}" if record.subtype else kind
+            record_type = record.type
+            name = f"{record_type}/{record.subtype}" if record.subtype else record_type
             record_types[name] = record_types.get(name, 0) + 1
             if session_id := record.sessionId:
                 session_ids[session_id] = session_ids.get(session_id, 0) + 1
@@ -169,12 +169,12 @@ class FileReader:
                 raw.versions.add(version := record.version)
             if record.isSidechain:
                 raw.sidechain_records += 1
-            if kind == "assistant":
+            if record_type == "assistant":
                 self._read_assistant(
                     record, line, self._side_stream(record) if record.isSidechain else main
                 )
                 self._count_assistant(record)
-            elif kind == "user":
+            elif record_type == "user":
                 self._num_users += 1
                 self._read_user(
                     record, line, self._side_stream(record) if record.isSidechain else main

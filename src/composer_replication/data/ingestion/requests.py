@@ -315,11 +315,14 @@ class _RequestLayout:
                 or prompt.shape not in self._requests.shapes
             ):
                 raise _IncompleteRequestError
+            # 1. Rebuild the messages of the request.
             self._cleared = []
             messages = [*self._system_drafts(prompt), *self._message_drafts(hashes)]
+            # 2. Make them the context, in a new stretch if they do not continue the last request.
             self._go_to(messages, context)
             current = self._stretches[-1]
             verified += _are_same_drafts([*current.base, *current.drafts], messages)
+            # 3. Add the answers, which are context for the next request.
             context = messages
             for name in names:
                 answer = self._conversation.draft_of_message.get(name)
@@ -328,6 +331,7 @@ class _RequestLayout:
                     context = [*context, answer]
                     self._keys.append(self._key_of[name])
         self._place_unsent()
+        # Only now is every draft placed, so a draft may take the text in which it was sent.
         for draft in (d for stretch in self._stretches for d in stretch.drafts):
             if (sent_draft := self._sent_drafts.get(id(draft))) is not None:
                 draft.blocks = sent_draft.blocks

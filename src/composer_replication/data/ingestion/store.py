@@ -248,6 +248,7 @@ class _Merge:
                 return name, "grown", session
             if covers(old.turns, session.turns):
                 return name, "shorter", old
+        # No stored version is this session or a part of it: find a free name.
         taken = {*self.plan.old, *self.plan.names.values()}
         name = base_name(session.id) if self.versions[base_name(session.id)] else session.id
         count = 1

@@ -82,9 +82,9 @@ def _check(
     if not isinstance(schema, _OBJECT) or depth > _MAX_DEPTH:
         return [Misfit(unread="a schema that is no object" if depth <= _MAX_DEPTH else "nesting")]
     cursor, misfits = _SchemaCursor(at, root, depth + 1), list[Misfit]()
-    for keyword, wanted in schema.items():
+    for keyword, expected in schema.items():
         if check := _CHECKS.get(keyword):
-            misfits += check(value, wanted, schema, cursor)
+            misfits += check(value, expected, schema, cursor)
         elif keyword not in _SILENT:
             misfits.append(Misfit(unread=str(keyword)))
     return misfits
@@ -129,9 +129,9 @@ _IS: dict[str, Callable[[Any], bool]] = {
 
 
 def _check_type(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
-    names = wanted if isinstance(wanted, list) else [wanted]
+    names = expected if isinstance(expected, list) else [expected]
     if not names or not all(isinstance(name, str) and name in _IS for name in names):
         return [Misfit(unread="type")]
     if any(_IS[name](value) for name in names):
@@ -158,24 +158,24 @@ def _plainly_fits(value: Any, schema: Any) -> bool:
 
 
 def _check_properties(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
-    if not isinstance(wanted, _OBJECT):
+    if not isinstance(expected, _OBJECT):
         return [Misfit(unread="properties")]
     misfits = list[Misfit]()
     if isinstance(value, _OBJECT):
-        for name, inner in wanted.items():
+        for name, inner in expected.items():
             if name in value and not _plainly_fits(value[name], inner):
                 misfits += cursor.check(value[name], inner, str(name))
     return misfits
 
 
 def _check_required(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
-    if not isinstance(wanted, list):
+    if not isinstance(expected, list):
         return [Misfit(unread="required")]
-    missing = [name for name in wanted if name not in value] if isinstance(value, _OBJECT) else []
+    missing = [name for name in expected if name not in value] if isinstance(value, _OBJECT) else []
     return [
         Misfit(problem=f"{cursor.at}: " * bool(cursor.at) + f"{name!r} is missing")
         for name in missing
@@ -183,52 +183,52 @@ def _check_required(
 
 
 def _check_additional(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
-    known = schema.get("properties", {})
+    properties = schema.get("properties", {})
     if (
         not isinstance(value, _OBJECT)
-        or not isinstance(known, _OBJECT)
+        or not isinstance(properties, _OBJECT)
         or "patternProperties" in schema
     ):
         return ()  # patternProperties is itself reported as unread
-    extra = [name for name in value if name not in known]
-    if wanted is False:
+    extra = [name for name in value if name not in properties]
+    if expected is False:
         return [
             Misfit(problem=f"{cursor.at}: " * bool(cursor.at) + f"there is no argument {name!r}")
             for name in extra
         ]
-    return [misfit for name in extra for misfit in cursor.check(value[name], wanted, str(name))]
+    return [misfit for name in extra for misfit in cursor.check(value[name], expected, str(name))]
 
 
 def _check_items(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
-    if isinstance(wanted, list):
+    if isinstance(expected, list):
         return [Misfit(unread="items")]
     items = enumerate(value) if isinstance(value, (list, tuple)) else ()
     return [
-        misfit for number, item in items for misfit in cursor.check(item, wanted, f"[{number}]")
+        misfit for number, item in items for misfit in cursor.check(item, expected, f"[{number}]")
     ]
 
 
 def _check_enum(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
-    if not isinstance(wanted, list):
+    if not isinstance(expected, list):
         return [Misfit(unread="enum")]
-    if any(_json_equal(value, choice) for choice in wanted):
+    if any(_json_equal(value, choice) for choice in expected):
         return ()
     choices = ", ".join(
-        json.dumps(choice, ensure_ascii=False, default=str) for choice in wanted[:8]
+        json.dumps(choice, ensure_ascii=False, default=str) for choice in expected[:8]
     )
     return [Misfit(problem=_describe_value(cursor.at, value, f"is none of {choices}"))]
 
 
 def _check_const(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
-    return _check_enum(value, [wanted], schema, cursor)
+    return _check_enum(value, [expected], schema, cursor)
 
 
 def _json_equal(left: Any, right: Any) -> bool:
@@ -237,11 +237,11 @@ def _json_equal(left: Any, right: Any) -> bool:
 
 
 def _check_any_of(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
-    if not isinstance(wanted, list) or not wanted:
+    if not isinstance(expected, list) or not expected:
         return [Misfit(unread="anyOf")]
-    misfits_by_choice = [cursor.check(value, choice) for choice in wanted]
+    misfits_by_choice = [cursor.check(value, choice) for choice in expected]
     if not all(misfits_by_choice):
         return ()
     undecided = [
@@ -256,20 +256,20 @@ def _check_any_of(
 
 
 def _check_all_of(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
     return [
         misfit
-        for choice in (wanted if isinstance(wanted, list) else ())
+        for choice in (expected if isinstance(expected, list) else ())
         for misfit in cursor.check(value, choice)
     ]
 
 
 def _check_ref(
-    value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+    value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
 ) -> Iterable[Misfit]:
     inner: Any = cursor.root
-    path = str(wanted)
+    path = str(expected)
     for key in path.removeprefix("#/").split("/") if path.startswith("#/") else ("",):
         inner = (
             inner.get(key.replace("~1", "/").replace("~0", "~"))
@@ -283,14 +283,14 @@ def _check_bound(
     size: Callable[[Any], Any], is_violated: Callable[[Any, Any], bool], relation: str
 ) -> _Check:
     def read(
-        value: Any, wanted: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
+        value: Any, expected: Any, schema: Mapping[str, Any], cursor: _SchemaCursor
     ) -> Iterable[Misfit]:
         measured = size(value)
-        if not _IS["number"](wanted):
+        if not _IS["number"](expected):
             return [Misfit(unread=relation)]
-        violated = measured is not None and is_violated(measured, wanted)
+        violated = measured is not None and is_violated(measured, expected)
         return (
-            [Misfit(problem=_describe_value(cursor.at, value, f"is {relation} {wanted}"))]
+            [Misfit(problem=_describe_value(cursor.at, value, f"is {relation} {expected}"))]
             if violated
             else ()
         )

@@ -57,11 +57,11 @@ class RemovedPath:
             return True
         if not self.glob:
             return False
-        parts, wanted = path.split("/"), self.path.split("/")
-        if "**" in wanted:
+        path_parts, pattern_parts = path.split("/"), self.path.split("/")
+        if "**" in pattern_parts:
             return path.startswith(self.path.partition("**")[0])
-        return len(parts) >= len(wanted) and all(
-            fnmatch.fnmatchcase(a, b) for a, b in zip(parts, wanted, strict=False)
+        return len(path_parts) >= len(pattern_parts) and all(
+            fnmatch.fnmatchcase(a, b) for a, b in zip(path_parts, pattern_parts, strict=False)
         )
 
 

@@ -82,21 +82,21 @@ def _was_just_read(session: Session, ref: CallRef) -> bool:
     first_turn = model_turns[-JUST_READ] if len(model_turns) >= JUST_READ else 0
     path = ref.call.arguments.get("file_path")
     was_read = False
-    for other in session.calls().values():
+    for earlier in session.calls().values():
         if (
-            other.call.id == ref.call.id
-            or other.result is None
-            or not first_turn <= other.turn <= ref.turn
+            earlier.call.id == ref.call.id
+            or earlier.result is None
+            or not first_turn <= earlier.turn <= ref.turn
         ):
             continue
-        if not only_reads(other.call):
+        if not only_reads(earlier.call):
             was_read = False
-            if other.turn == ref.turn:
+            if earlier.turn == ref.turn:
                 return False
         elif (
-            other.turn in in_view
-            and other.call.arguments.get("file_path") == path
-            and not is_error(other.call, other.result)
+            earlier.turn in in_view
+            and earlier.call.arguments.get("file_path") == path
+            and not is_error(earlier.call, earlier.result)
         ):
             was_read = path is not None
     return was_read
@@ -106,19 +106,19 @@ def _is_installed(session: Session, ref: CallRef, program: str) -> bool:
     """Whether a later call runs the program by its full path and no earlier one did: until then the
     model could not know the path."""
     was_run_later = False
-    for other in session.calls().values():
-        command = shell_command(other.call.name, other.call.arguments)
+    for candidate in session.calls().values():
+        command = shell_command(candidate.call.name, candidate.call.arguments)
         if (
             command is None
             or f"/{program}" not in command
-            or other.result is None
-            or other.result.text.startswith("Exit code 127")
+            or candidate.result is None
+            or candidate.result.text.startswith("Exit code 127")
         ):
             continue
         if any(
             s.name == program and s.program.startswith(("/", "~")) for s in parse(command).simple
         ):
-            if other.turn <= ref.turn:
+            if candidate.turn <= ref.turn:
                 return False
             was_run_later = True
     return was_run_later

@@ -90,6 +90,7 @@ class _RepeatFinder:
                     ref, answered.get(key_of_call[ref.call.id])
                 ):
                     yield ref
+            # A call of this same turn is no earlier call: it is added after the turn is checked.
             if self.barriers[index]:
                 answered.clear()
             else:

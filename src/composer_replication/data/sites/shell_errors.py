@@ -120,6 +120,8 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
     """
     if hidden and (usage := _usage_for_version(command, body)):
         return usage
+    # A message convicts the line only if (1) it is about the line, (2) the line did not expect it,
+    # and (3) the agent's wrapper did not cause it.
     output = body if len(body) <= 2 * READ_CHARS else body[:READ_CHARS] + "\n" + body[-READ_CHARS:]
     for rule in SHELL_RULES:
         for match in rule.pattern.finditer(output):
@@ -134,6 +136,7 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
                 continue
             if hidden and _is_probe(rule, command, match):
                 continue
+            # `rm x; ls x`: nothing else in this output convicts the line, either.
             if rule.kind in ("shell_missing_path", "is_directory", PATH_EXPLORED) and _removes(
                 command, subject
             ):
