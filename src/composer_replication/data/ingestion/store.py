@@ -228,6 +228,7 @@ class _Merge:
         candidates = [
             name for name in self.versions[base_name(session.id)] if name not in self.matched_names
         ]
+        # The version from the same log comes first, so that a reread replaces that one.
         for name in sorted(
             candidates, key=lambda n: self.plan.old[n].log_sha256 != entry.log_sha256
         ):
