@@ -1,4 +1,5 @@
-"""Shuffle hints among sites, for the audit of hints and for the placebo of training.
+"""Which site's hint another site gets, where hints are shuffled: for the audit of hints and for the
+placebo of training.
 
 The shuffle is a permutation of the hints among the sites in which no site keeps its own text.
 Within that, donors of another kind and of another group (session or task) are preferred: a hint of
@@ -37,9 +38,10 @@ def shuffled_donors(places: Sequence[DonorSlot], *, seed: int) -> list[int | Non
     A random cycle, improved by swaps until no swap helps: each hint is used once, nobody keeps its
     own.
 
-    >>> a, b = (DonorSlot(hint=hint, kind="k", group="1") for hint in ("a", "b"))
-    >>> shuffled_donors([a, b], seed=0), shuffled_donors([a, a], seed=0)
-    ([1, 0], [None, None])
+    >>> shuffled_donors([DonorSlot(hint="a", kind="k", group="1"), DonorSlot(hint="b", kind="k", group="2")], seed=0)
+    [1, 0]
+    >>> shuffled_donors([DonorSlot(hint="a", kind="k", group="1"), DonorSlot(hint="a", kind="k", group="2")], seed=0)
+    [None, None]
     """
 
     def cost(i: int, j: int) -> int:

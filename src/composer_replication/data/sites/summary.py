@@ -44,21 +44,21 @@ def summarise(sites: Iterable[Site]) -> SitesSummary:
     """Count sites by category, kind, tool, repository, author and detector; tools, repositories and
     authors are counted for mistakes only."""
     rows = list(sites)
-    mistakes = [s for s in rows if s.category in ("mistake", "recovery")]
+    wrong = [s for s in rows if s.category in ("mistake", "recovery")]
     return SitesSummary(
         num_sites=len(rows),
-        num_mistakes=len(mistakes),
-        num_recoveries=sum(s.category == "recovery" for s in mistakes),
+        num_mistakes=len(wrong),
+        num_recoveries=sum(s.category == "recovery" for s in wrong),
         num_flagged=sum(s.flagged for s in rows),
-        num_sessions=len({s.session_id for s in mistakes}),
+        num_sessions=len({s.session_id for s in wrong}),
         categories=_counts(s.category for s in rows),
-        kinds=_counts(s.kind for s in mistakes),
+        kinds=_counts(s.kind for s in wrong),
         apart=_counts(
             f"{s.category}/{s.kind}" for s in rows if s.category not in ("mistake", "recovery")
         ),
-        tools=_counts(s.tool or UNKNOWN for s in mistakes),
-        repositories=_counts(s.repository or UNKNOWN for s in mistakes),
-        authors=_counts(s.author or UNKNOWN for s in mistakes),
+        tools=_counts(s.tool or UNKNOWN for s in wrong),
+        repositories=_counts(s.repository or UNKNOWN for s in wrong),
+        authors=_counts(s.author or UNKNOWN for s in wrong),
         detectors=_counts(s.detector for s in rows),
     )
 
