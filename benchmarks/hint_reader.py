@@ -38,7 +38,7 @@ from composer_replication.data.teachers.asking import Asker
 from composer_replication.data.teachers.recorded_teachers import recorded_teachers
 
 ROOT = Path(__file__).resolve().parent.parent
-Named = tuple[str, str | None]
+NamedMistake = tuple[str, str | None]
 
 
 def labels_of(path: Path) -> dict[tuple[str, str], str]:
@@ -58,7 +58,7 @@ def sessions_of(paths: Sequence[Path]) -> list[Session]:
     ]
 
 
-def named_by_rules(sessions: Sequence[Session]) -> Iterator[Named]:
+def named_by_rules(sessions: Sequence[Session]) -> Iterator[NamedMistake]:
     """What the default detectors call a mistake."""
     for session in sessions:
         for site in find_sites(session, settings=SitesSettings()):
@@ -68,12 +68,12 @@ def named_by_rules(sessions: Sequence[Session]) -> Iterator[Named]:
 
 def named_by_reader(
     sessions: Sequence[Session], teacher: Teacher, *, settings: ReaderSettings
-) -> list[Named]:
+) -> list[NamedMistake]:
     """What enough readings of a teacher call a mistake."""
 
-    async def run() -> list[Named]:
+    async def run() -> list[NamedMistake]:
         asker, redactor = Asker(None), Redactor(environ={}, key=b"labels")
-        named: list[Named] = []
+        named: list[NamedMistake] = []
         for session in sessions:
             reading = await read_session(
                 session, teacher=teacher, asker=asker, settings=settings, redactor=redactor

@@ -12,11 +12,11 @@ from composer_replication.core.files import told_where_full
 from composer_replication.core.jsonl import write_json
 from composer_replication.data.ingestion.ingest_record import (
     IngestRecord,
-    is_named,
-    meanings,
+    names_session,
     read_record,
+    resolve_name,
 )
-from composer_replication.data.ingestion.store import kept_sessions
+from composer_replication.data.ingestion.store import remaining_sessions
 
 
 def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
@@ -31,7 +31,7 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
     gone = [
         name
         for name, seen in record.sessions.items()
-        if any(is_named(word, name, seen) for word in meant)
+        if any(names_session(word, name, seen) for word in meant)
     ]
     gone += [
         name
@@ -45,7 +45,7 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
             replace_store(
                 job,
                 lambda stream: sum(
-                    map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))
+                    map(stream.write, remaining_sessions(job.sessions, names=frozenset(gone)))
                 ),
             )
     record.forgotten = list(dict.fromkeys([*record.forgotten, *meant]))
@@ -58,13 +58,13 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
 
 def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
     """The one session, repository or folder that a word of the user stands for."""
-    found = meanings(word, record.sessions)
+    found = resolve_name(word, record.sessions)
     if len(found) == 1:
         return found[0]
     listed = f"list them: {job.command('sessions')}"
     if found:
         told = "".join(
-            f"\n  {one}  ({sum(is_named(one, *row) for row in record.sessions.items())} sessions)"
+            f"\n  {one}  ({sum(names_session(one, *row) for row in record.sessions.items())} sessions)"
             for one in found
         )
         what = (

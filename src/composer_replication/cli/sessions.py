@@ -9,7 +9,11 @@ from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import open_job
 from composer_replication.cli.lookup import ordinal
 from composer_replication.core.codec import raw_sessions
-from composer_replication.data.ingestion.ingest_record import Seen, project_folder, read_record
+from composer_replication.data.ingestion.ingest_record import (
+    SessionEntry,
+    project_folder,
+    read_record,
+)
 
 TIMES = ("started", "first_seen", "last_seen")
 
@@ -29,7 +33,7 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     rows: list[dict[str, Any]] = []
     for number, raw in enumerate(raw_sessions(store), 1):
         head = raw.header["session"]
-        seen = record.sessions.get(raw.id) or Seen.of(raw.header, first_seen=record.since)
+        seen = record.sessions.get(raw.id) or SessionEntry.of(raw.header, first_seen=record.since)
         if project and project not in (
             seen.project,
             seen.project.rpartition("/")[2],

@@ -32,7 +32,7 @@ from composer_replication.core.redact import Redactor
 from composer_replication.core.teacher import Request, Teacher, worst_usd
 from composer_replication.core.trace import Segment, Session, SourceRef, ToolSpec, Turn
 from composer_replication.data.chat import from_chat, to_chat, tool_from_chat, tool_to_chat
-from composer_replication.data.ingestion.logged_tools import says_refused, tools_from_calls
+from composer_replication.data.ingestion.logged_tools import is_refusal, tools_from_calls
 from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.asking import Asker
@@ -213,7 +213,7 @@ def _infer_tools(group: Iterable[TraceState]) -> tuple[ToolSpec, ...]:
     }
     turns = [turn for message in messages.values() if (turn := _read_or_none(message)) is not None]
     refused = {
-        r.call_id for turn in turns for r in turn.results if r.is_error and says_refused(r.text)
+        r.call_id for turn in turns for r in turn.results if r.is_error and is_refusal(r.text)
     }
     return tools_from_calls((call for turn in turns for call in turn.calls), refused=refused)
 

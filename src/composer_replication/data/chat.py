@@ -3,8 +3,8 @@
     to_chat(turn)            -> [{"role": "assistant", "content": "I look.", "tool_calls": [...]}]
     from_chat(message)       -> Turn(role="assistant", ...)
 
-A turn of results becomes one message per result. Thinking is not part of a chat, and who wrote a
-message is not either.
+A turn of results becomes one message per result. A chat message carries neither thinking nor the
+author of the turn.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from composer_replication.core.trace import Text, ToolCall, ToolResult, ToolSpec
 
 
 def to_chat(turn: Turn) -> list[dict[str, Any]]:
-    """The messages of one turn, e.g. to_chat(Turn(role="user", ...)) -> [{"role": "user",
-    "content": "fix it"}]."""
+    """Convert one turn to chat messages.
+
+    >>> to_chat(Turn(role="user", author="human", blocks=(Text("fix it"),)))
+    [{'role': 'user', 'content': 'fix it'}]
+    """
     if turn.role == "assistant":
         calls = [
             {
@@ -39,8 +42,8 @@ def to_chat(turn: Turn) -> list[dict[str, Any]]:
 
 
 def from_chat(message: Mapping[str, Any]) -> Turn:
-    """One message as a turn; raises DataError where it is none, or where the arguments of a call
-    are no JSON object."""
+    """Convert one message to a turn; raises DataError if it is not a message, or if the arguments
+    of a call are not a JSON object."""
     try:
         text = (Text(message["content"]),) if message.get("content") else ()
         if message["role"] == "tool":
@@ -53,7 +56,7 @@ def from_chat(message: Mapping[str, Any]) -> Turn:
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"not a chat message: {error!r}",
-            fix='a message is {"role", "content"}, with "tool_calls" where it calls',
+            fix='a message is {"role", "content"}, with "tool_calls" if it calls tools',
         ) from error
 
 
@@ -65,13 +68,12 @@ def _call(value: Mapping[str, Any]) -> ToolCall:
     except json.JSONDecodeError as error:
         raise DataError(f"the arguments of {function['name']} are not JSON: {error}") from error
     if not isinstance(parsed, Mapping):
-        raise DataError(f"the arguments of {function['name']} are no JSON object")
+        raise DataError(f"the arguments of {function['name']} are not a JSON object")
     return ToolCall(value["id"], function["name"], parsed)
 
 
 def tool_to_chat(tool: ToolSpec) -> dict[str, Any]:
-    """A tool as a request offers it, e.g. {"type": "function", "function": {"name": "Read",
-    ...}}."""
+    """Convert a tool to the form in which a request offers it: {"type": "function", ...}."""
     return {
         "type": "function",
         "function": {
@@ -83,7 +85,7 @@ def tool_to_chat(tool: ToolSpec) -> dict[str, Any]:
 
 
 def tool_from_chat(value: Mapping[str, Any]) -> ToolSpec:
-    """The inverse of `tool_to_chat`; raises DataError where it is no tool."""
+    """The inverse of `tool_to_chat`; raises DataError if the value is not a tool."""
     try:
         function = value["function"]
         return ToolSpec(

@@ -24,8 +24,8 @@ from composer_replication.core.errors import SiteError
 from composer_replication.core.site import Site
 from composer_replication.core.trace import JSON, Session, ToolCall, ToolSpec, Turn
 from composer_replication.data.hints.context import site_context
-from composer_replication.data.hints.seen import PATH_KEYS, places
-from composer_replication.data.sites.arguments import misfit
+from composer_replication.data.hints.seen import PATH_KEYS, track_places
+from composer_replication.data.sites.arguments import find_misfit
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
 from composer_replication.data.sites.repeats import same_call
@@ -136,7 +136,7 @@ class SiteCheck:
                 fix="run again: recompose sites",
             )
         context = site_context(session, site)
-        found = places(context)
+        found = track_places(context)
         shown = {*found.names, posixpath.normpath(session.cwd)} if session.cwd else set(found.names)
         missing = set(found.refused)  # what was shown or written since is not among them
         if (
@@ -267,7 +267,7 @@ class SiteCheck:
                 reason="schema_unknown",
                 detail=f"{call.name}: no schema, and no call like this worked",
             )
-        found = misfit(call.arguments, spec.parameters)
+        found = find_misfit(call.arguments, spec.parameters)
         if found.problem:
             return self._wrong(BAD_ARGUMENTS, call, found.problem)
         if found.unread and _shape(call) not in self.tools.worked.get(call.name, ()):

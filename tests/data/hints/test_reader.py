@@ -21,11 +21,11 @@ from composer_replication.core.teacher import request_to_json
 from composer_replication.core.trace import Session
 from composer_replication.data.hints.hint_reader import (
     BadReading,
-    Named,
+    NamedMistake,
     Reading,
-    _agreed,
-    central,
+    _count_votes,
     parse_reading,
+    rank_by_agreement,
     read_session,
     reading_requests,
 )
@@ -122,11 +122,11 @@ def test_the_earliest_evidence_that_any_sure_reading_names_counts(session: Sessi
 def test_where_windows_overlap_the_one_with_more_votes_counts(first: int) -> None:
     one, other = (TextWindow(start=start, end=start + 9, text="", tokens=1) for start in (0, 3))
     named = {
-        votes: tuple(Named(4, "c", 5, True, f"Said by {votes}.") for _ in range(votes))
+        votes: tuple(NamedMistake(4, "c", 5, True, f"Said by {votes}.") for _ in range(votes))
         for votes in (2, 3)
     }
     votes = {one: [(n,) for n in named[first]], other: [(n,) for n in named[5 - first]]}
-    (flag,), unsure = _agreed(votes, settings=SETTINGS)
+    (flag,), unsure = _count_votes(votes, settings=SETTINGS)
     assert (flag.votes, flag.hints, unsure) == (3, ("Said by 3.",), 0)
 
 
@@ -156,7 +156,7 @@ def test_the_hint_that_says_what_most_say_comes_first(session: Session) -> None:
         session, lambda text, vote: {"mistakes": [mistake(1, "c1", 2, hint=texts[vote])]}
     )
     assert reading.flags[0].hints[-1] == "Use tabs."
-    assert central(["a b", "a b"]) == ("a b",)
+    assert rank_by_agreement(["a b", "a b"]) == ("a b",)
 
 
 # ---- strict JSON ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from composer_replication.core.trace import Segment, Session, SourceRef, Turn
 from composer_replication.data.hints.context import json_scalars, site_context, turn_text
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool, split_rules
-from composer_replication.data.hints.seen import known_paths_near, places, seen_paths
+from composer_replication.data.hints.seen import known_paths_near, seen_paths, track_places
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
 
 MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
@@ -170,7 +170,9 @@ def test_a_listing_is_read_from_where_the_shell_stood() -> None:
     # there each call starts anew
     assert seen_paths(at_the_end(*codex, cwd="/w")) == ["/w/src/x.py"]
     assert (
-        places(at_the_end(*did(bash("a", "cd src && false"), "Exit code 1", True), cwd="/w")).cwd
+        track_places(
+            at_the_end(*did(bash("a", "cd src && false"), "Exit code 1", True), cwd="/w")
+        ).cwd
         is None
     )
 

@@ -15,7 +15,13 @@ from composer_replication.core.site import Hint
 from composer_replication.core.trace import Session, ToolSpec
 from composer_replication.data.hints.context import SiteContext, site_context
 from composer_replication.data.hints.write import HintReport, write_hints
-from composer_replication.data.hints.writers import BUILT_IN, KNOWS, TEMPLATES, WRITERS, knows
+from composer_replication.data.hints.writers import (
+    BUILT_IN,
+    KNOWS,
+    TEMPLATES,
+    WRITERS,
+    used_hindsight,
+)
 from tests.data.sites.builder import bash, calls, failed, find, human, one_call, results, session
 
 MISSING = "<tool_use_error>File does not exist.</tool_use_error>"
@@ -210,7 +216,7 @@ def test_a_hint_that_names_a_file_says_where_it_has_the_name_from(
 
 def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
     log = one_call("Bash", {"command": "cat src"}, "Exit code 1\ncat: src: Is a directory")
-    assert knows(
+    assert used_hindsight(
         WRITERS["is_directory"], site_context(log, find(log)[0]), text="`src` is a directory"
     ) == ("kind", "error_text")
 

@@ -8,7 +8,7 @@ import pytest
 
 from composer_replication.core.trace import Segment, Session, ToolSpec, Turn
 from composer_replication.data.hints.context import site_context
-from composer_replication.data.hints.seen import places
+from composer_replication.data.hints.seen import track_places
 from tests.data.hints.test_write import hint, report
 from tests.data.sites.builder import bash, calls, failed, find, human, results, session
 
@@ -287,7 +287,7 @@ def test_the_shell_stands_where_a_cd_led_that_worked_for_certain(
         failed("w", "Exit code 1\ncat: a: No such file or directory"),
         cwd="/w",
     )
-    assert places(site_context(log, find(log)[-1])).cwd == stands
+    assert track_places(site_context(log, find(log)[-1])).cwd == stands
 
 
 MISSING = "Exit code 1\ncat: {}: No such file or directory"

@@ -178,7 +178,7 @@ REFUSED: dict[str, tuple[Turn, ...]] = {
     "user message that is not text": (HUMAN, Turn(role="user", author="human", blocks=(Opaque("image", "{}"),))),
     "which no reader could tell": (HUMAN, Turn(role="user", author="harness", blocks=(Text("<tool_use_error>x"),), tag="malformed_call")),
     "a block Opaque": (HUMAN, assistant(Opaque("server_tool_use", "{}"))),
-    "no JSON text: Out of range": (HUMAN, assistant(ToolCall("c", "zeta", {"n": float("nan")}))),
+    "not JSON text: Out of range": (HUMAN, assistant(ToolCall("c", "zeta", {"n": float("nan")}))),
     "surrogates not allowed": (HUMAN, assistant(Text("half \ud83d"))),
 }  # fmt: skip
 

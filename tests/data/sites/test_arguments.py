@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.data.sites.arguments import Misfit, misfit
+from composer_replication.data.sites.arguments import Misfit, find_misfit
 
 READ: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -46,7 +46,7 @@ READ: dict[str, Any] = {
     ],
 )
 def test_what_fits_has_no_problem_and_leaves_nothing_open(arguments: dict[str, Any]) -> None:
-    assert misfit(arguments, READ) == Misfit()
+    assert find_misfit(arguments, READ) == Misfit()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_fits_has_no_problem_and_leaves_nothing_open(arguments: dict[str, A
     ],
 )
 def test_each_problem_is_named_with_its_place(arguments: dict[str, Any], problem: str) -> None:
-    assert misfit(arguments, READ).problem == problem
+    assert find_misfit(arguments, READ).problem == problem
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_a_keyword_that_is_not_read_leaves_the_question_open_and_a_found_problem
         "properties": {"path": {"type": "string", keyword: {}}},
         "required": ["path"],
     }
-    assert misfit({"path": "a"}, schema) == Misfit(unread=keyword)
-    assert misfit({"path": 1}, schema).problem
-    assert misfit({}, schema).problem == "'path' is missing"
+    assert find_misfit({"path": "a"}, schema) == Misfit(unread=keyword)
+    assert find_misfit({"path": 1}, schema).problem
+    assert find_misfit({}, schema).problem == "'path' is missing"
 
 
 def test_no_schema_is_taken_for_one_that_forbids_nothing_by_mistake() -> None:
@@ -94,14 +94,17 @@ def test_no_schema_is_taken_for_one_that_forbids_nothing_by_mistake() -> None:
         "$defs": {"a": {"$ref": "#/$defs/a"}},
         "properties": {"x": {"$ref": "#/$defs/a"}},
     }
-    assert misfit({"x": 1}, endless).unread == "nesting"
-    assert misfit({"x": 1}, {"properties": {"x": {"$ref": "http://elsewhere/y"}}}).unread == "$ref"
-    assert misfit({"x": 1}, {"properties": {"x": False}}).problem == "x: 1 is not allowed"
-    assert misfit({"x": 1}, {"properties": {"x": {"type": "date"}}}).unread == "type"
-    assert misfit(
+    assert find_misfit({"x": 1}, endless).unread == "nesting"
+    assert (
+        find_misfit({"x": 1}, {"properties": {"x": {"$ref": "http://elsewhere/y"}}}).unread
+        == "$ref"
+    )
+    assert find_misfit({"x": 1}, {"properties": {"x": False}}).problem == "x: 1 is not allowed"
+    assert find_misfit({"x": 1}, {"properties": {"x": {"type": "date"}}}).unread == "type"
+    assert find_misfit(
         {"x": 1}, {"properties": {"x": {"anyOf": [{"type": "string"}, {"not": {}}]}}}
     ) == Misfit(unread="not")
-    assert misfit({"x": 1}, {"allOf": [{"required": ["y"]}]}).problem == "'y' is missing"
+    assert find_misfit({"x": 1}, {"allOf": [{"required": ["y"]}]}).problem == "'y' is missing"
     for broken in (
         {"properties": []},
         {"required": "x"},
@@ -111,11 +114,11 @@ def test_no_schema_is_taken_for_one_that_forbids_nothing_by_mistake() -> None:
         {"minimum": "1"},
     ):
         assert (
-            misfit({"x": 1}, {"properties": {"x": broken}}).problem == ""
-            and misfit({"x": [1]}, {"properties": {"x": broken}}).unread
+            find_misfit({"x": 1}, {"properties": {"x": broken}}).problem == ""
+            and find_misfit({"x": [1]}, {"properties": {"x": broken}}).unread
         )
     wide = {"additionalProperties": {"type": "string"}}
     assert (
-        misfit({"x": "a"}, wide) == Misfit()
-        and misfit({"x": 1}, wide).problem == "x: 1 is not a string"
+        find_misfit({"x": "a"}, wide) == Misfit()
+        and find_misfit({"x": 1}, wide).problem == "x: 1 is not a string"
     )

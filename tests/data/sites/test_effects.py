@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from composer_replication.data.sites.effects import Gone, effects, resolve
+from composer_replication.data.sites.effects import RemovedPath, resolve, trace_effects
 from composer_replication.data.sites.shell import parse
 
 EVERYTHING = [
@@ -20,7 +20,7 @@ EVERYTHING = [
 
 
 def left(line: str, cwd: str | None = "/w") -> list[str]:
-    gone = effects(parse(line), cwd).gone
+    gone = trace_effects(parse(line), cwd).removed
     return [path for path in EVERYTHING if not any(one.covers(path) for one in gone)]
 
 
@@ -102,7 +102,7 @@ def test_a_relative_path_from_an_unknown_folder_can_be_any() -> None:
     ],
 )
 def test_what_a_line_makes(line: str, made: tuple[str, ...]) -> None:
-    assert effects(parse(line), "/w").made == made
+    assert trace_effects(parse(line), "/w").created == made
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_what_a_line_makes(line: str, made: tuple[str, ...]) -> None:
     ],
 )
 def test_where_a_line_leaves_the_shell(line: str, cwd: str | None) -> None:
-    assert effects(parse(line), "/w").cwd == cwd
+    assert trace_effects(parse(line), "/w").cwd == cwd
 
 
 def test_where_each_command_of_a_line_stood() -> None:
-    assert effects(parse("ls && cd a && ls && (cd b && ls) && ls"), "/w").at == [
+    assert trace_effects(parse("ls && cd a && ls && (cd b && ls) && ls"), "/w").folders == [
         "/w",
         "/w",
         "/w/a",
@@ -141,6 +141,8 @@ def test_a_home_is_known_from_where_the_shell_stands() -> None:
 
 
 def test_a_pattern_does_not_reach_across_folders() -> None:
-    assert not Gone("/w/*.go", glob=True).covers("/w/src/a.go")
-    assert Gone("/w/*", glob=True).covers("/w/src/a.go")  # the folder goes, and what is in it
-    assert Gone("/w/**/x", glob=True).covers("/w/a/b/x")
+    assert not RemovedPath("/w/*.go", glob=True).covers("/w/src/a.go")
+    assert RemovedPath("/w/*", glob=True).covers(
+        "/w/src/a.go"
+    )  # the folder goes, and what is in it
+    assert RemovedPath("/w/**/x", glob=True).covers("/w/a/b/x")

@@ -550,10 +550,10 @@ def test_redirections_are_no_words() -> None:
 
 def test_a_line_names_a_path_by_its_tail_its_home_or_its_pattern() -> None:
     line = parse("cat src/a.py ~/logs/*.txt")
-    assert line.names_thing("/w/src/a.py")
-    assert line.names_thing("/home/x/logs/b.txt") or line.names_thing("logs/b.txt")
-    assert not line.names_thing("other/src2/a.py")
-    assert not line.names_thing("a.py") and not line.names_thing(".")
+    assert line.mentions("/w/src/a.py")
+    assert line.mentions("/home/x/logs/b.txt") or line.mentions("logs/b.txt")
+    assert not line.mentions("other/src2/a.py")
+    assert not line.mentions("a.py") and not line.mentions(".")
 
 
 def test_the_command_of_a_shell_call() -> None:

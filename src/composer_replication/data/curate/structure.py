@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from composer_replication.core.trace import ToolSpec, Turn
 from composer_replication.data.curate.pair import Pair, PairSide
-from composer_replication.data.sites.arguments import misfit
+from composer_replication.data.sites.arguments import find_misfit
 
 SideCheck = Callable[[PairSide, Mapping[str, ToolSpec]], str]
 
@@ -40,7 +40,7 @@ def misfitting(side: PairSide, tools: Mapping[str, ToolSpec]) -> str:
         if (
             tool is not None
             and tool.parameters
-            and (problem := misfit(call.arguments, tool.parameters).problem)
+            and (problem := find_misfit(call.arguments, tool.parameters).problem)
         ):
             return f"{call.name}: {problem}"
     return ""

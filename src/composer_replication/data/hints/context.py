@@ -1,4 +1,4 @@
-"""What a hint writer may look at: the site, what the model had in view before it, and the
+"""The input of a hint writer: the site, the context that the model saw before it, and the
 evidence."""
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.data.sites.call_verdict import judge
+from composer_replication.data.sites.shell import shell_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteContext:
-    """One site with everything before it as the model saw it, and the result that followed.
+    """One site, with access to the context as the model saw it and to the result that followed.
 
-    `calls` are those of the whole session by id, `rules` the user's own, one text each. The
-    `evidence` is hindsight: its kind may be used in a hint, its text may not.
+    `calls` are the calls of the whole session by id; `rules` are the user's, one text each. The
+    `evidence` is hindsight: a hint may use its kind, but not its text.
     """
 
     session: Session
@@ -37,11 +38,9 @@ class SiteContext:
 
     @property
     def before(self) -> tuple[Turn, ...]:
-        """The context of the mistaken message as the model saw it: results that had been cleared by
-        then read as cleared.
+        """The context of the mistaken message as the model saw it, with results cleared by then.
 
-        It is put together at each call: a long session with many sites would otherwise be held once
-        for every site.
+        Not cached: a long session with many sites would be in memory once per site.
         """
         return self.session.context(self.site.turn)
 
@@ -51,22 +50,27 @@ class SiteContext:
         return self.session.turns[self.site.turn]
 
     @property
+    def command(self) -> str | None:
+        """The command line of the mistaken call; None if it is not a call of a shell."""
+        return shell_command(self.call.name, self.call.arguments) if self.call else None
+
+    @property
     def subject(self) -> str:
-        """The path, command, option or ref that the error names, "" where it names none."""
+        """The path, command, option or ref that the error names; "" if it names none."""
         if self.call is None or self.evidence is None:
             return ""
         return judge(self.call, self.evidence).subject
 
-    def answered(self) -> Iterator[tuple[ToolCall, ToolResult]]:
-        """Calls before the site with their results, as they stood in view, in the order of the
-        results."""
-        made: dict[str, ToolCall] = {}
+    def answered_calls(self) -> Iterator[tuple[ToolCall, ToolResult]]:
+        """Yield the calls before the site with their results, as the model saw them, in the order
+        of the results."""
+        calls_by_id: dict[str, ToolCall] = {}
         for turn in self.before:
             for block in turn.blocks:
                 if isinstance(block, ToolCall):
-                    made[block.id] = block
-                elif isinstance(block, ToolResult) and block.call_id in made:
-                    yield made[block.call_id], block
+                    calls_by_id[block.id] = block
+                elif isinstance(block, ToolResult) and block.call_id in calls_by_id:
+                    yield calls_by_id[block.call_id], block
 
 
 Writer = Callable[[SiteContext], str | None]
@@ -79,8 +83,7 @@ def site_context(
     rules: tuple[str, ...] = (),
     calls: Mapping[str, CallRef] | None = None,
 ) -> SiteContext:
-    """Gather what a writer may look at for one site of this session; `calls` = session.calls(),
-    where it is at hand already."""
+    """Build the context of one site; pass `calls` if session.calls() is computed already."""
     calls = session.calls() if calls is None else calls
     ref = calls.get(site.call_id) if site.call_id else None
     return SiteContext(
@@ -94,8 +97,8 @@ def site_context(
 
 
 def turn_text(turn: Turn) -> str:
-    """Every word of a message: text, thinking, calls with their arguments, results; blocks are kept
-    apart by newlines."""
+    """Join all text of a message: text, thinking, calls with their arguments, results; one newline
+    between blocks."""
     parts: list[str] = []
     for block in turn.blocks:
         if isinstance(block, Text | Thinking | ToolResult):
@@ -109,8 +112,11 @@ def turn_text(turn: Turn) -> str:
 
 
 def json_scalars(value: object) -> Iterator[str]:
-    """Every key and every value of a JSON tree as text, numbers too, e.g. json_scalars({"a": ["b",
-    1]}) -> "a", "b", "1"."""
+    """Yield every key and every scalar of a JSON tree as text.
+
+    >>> list(json_scalars({"a": ["b", 1]}))
+    ['a', 'b', '1']
+    """
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):

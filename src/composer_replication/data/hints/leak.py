@@ -1,16 +1,17 @@
-"""Does a hint quote what came after the mistake?
+"""Check whether a hint quotes text from after the mistake.
 
-The teacher may know that a mistake follows and what was in view; it may not know the repair. So
-every run of words of a hint that stands in a later turn must also stand in something the hint could
-have it from: the context before the site, the tools on offer, the writer's fixed words, or the
-user's own rules. Two sorts of runs are checked:
+The teacher may know that a mistake follows, and what was in view; it must not know the repair. So
+every gram of a hint that occurs in a later turn must also occur in a source that the hint may use:
+the context before the site, the tools on offer, the writer's fixed words, or the user's rules. A
+gram is one of two things:
 
-- passages: RUN words in a row, letters and digits only, so that punctuation and line breaks hide
+- a passage: RUN words in a row, letters and digits only, so that punctuation and line breaks hide
   nothing;
-- names: a single path, option or identifier. It is no passage, yet it can be the whole repair. The
-  mistaken message may be named from (which option was wrong), but not quoted from.
+- a name: a single path, option or identifier. It is shorter than a passage, but can be the whole
+  repair. A hint may name things of the mistaken message (which option was wrong), but not quote
+  passages of it.
 
-`Occurrences` reads a session once for all hints of it.
+`Occurrences` reads a session once for all its hints.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from composer_replication.data.hints.context import turn_text
 RUN = 4
 """Words in a row that make a passage."""
 MIN_NAME = 4
-"""Shorter words are no evidence: `a.b` and `-n` stand everywhere."""
-# Inside: / . _ = or a digit, two hyphens, a capital after a small letter; or a start no sentence
-# has. One hyphen is a plain word.
+"""Shorter words are no evidence: `a.b` and `-n` occur everywhere."""
+# A name contains / . _ = or a digit, two hyphens, or a capital after a small letter, or begins as
+# no word of a sentence does. A word with one hyphen is a plain word.
 _NAME_LIKE = re.compile(r"\w[/._=\d]\w|\w-\w+-\w|^-|^[/~.]|\w_|[a-z][A-Z]|\d")
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
 _TOKEN = re.compile(r"[^\s,;()\[\]{}<>\"'`|]+")
@@ -40,8 +41,8 @@ Gram = tuple[str, ...]
 
 
 def passages(text: str) -> Iterator[Gram]:
-    """Every run of RUN words, in lower case, that spans three tokens: what lies inside a path is
-    `names`' business.
+    """Yield every run of RUN words, in lower case, that spans three tokens; `names` covers the
+    words inside one path.
 
     >>> list(passages("Read the file first"))
     [('read', 'the', 'file', 'first')]
@@ -58,8 +59,8 @@ def passages(text: str) -> Iterator[Gram]:
 
 
 def names(text: str) -> Iterator[Gram]:
-    """Every path, option and identifier - words that no plain sentence holds - and every tail of a
-    path.
+    """Yield every path, option and identifier (words that no plain sentence contains), and every
+    tail of a path.
 
     >>> list(names("see src/a.py, --stat and user_id"))
     [('src/a.py',), ('a.py',), ('--stat',), ('user_id',)]
@@ -78,34 +79,34 @@ def names(text: str) -> Iterator[Gram]:
 
 
 def quoted(text: str) -> Iterator[str]:
-    """What a text puts in backticks or quotes."""
+    """Yield the parts of a text in backticks or quotes."""
     for match in _QUOTED.finditer(text):
         yield next(g for g in match.groups() if g is not None)
 
 
 def grams(texts: Iterable[str]) -> set[Gram]:
-    """Every passage and name of some texts."""
+    """Collect the passages and names of some texts."""
     return {g for text in texts for g in chain(passages(text), names(text))}
 
 
 def _by_rarest_word(wanted: set[Gram]) -> dict[str, list[Gram]]:
-    """The wanted runs, each under the word that the fewest of them share; under "" what holds no
+    """Index the wanted grams by the word that the fewest of them share; "" for those without a
     word, e.g. `____`.
 
-    A text that holds a run holds all of its words, so that most runs need not be compared with most
-    texts.
+    A text with a gram contains all its words, so a text need only be compared with the few grams
+    that are indexed under one of its words.
     """
-    words = {gram: _WORD.findall(" ".join(gram).lower()) for gram in wanted}
-    shared = Counter(chain.from_iterable(words.values()))
+    words_of = {gram: _WORD.findall(" ".join(gram).lower()) for gram in wanted}
+    num_grams = Counter(chain.from_iterable(words_of.values()))
     by_word: dict[str, list[Gram]] = {}
-    for gram, own in words.items():
-        by_word.setdefault(min(own, key=lambda w: shared[w], default=""), []).append(gram)
+    for gram, gram_words in words_of.items():
+        by_word.setdefault(min(gram_words, key=lambda w: num_grams[w], default=""), []).append(gram)
     return by_word
 
 
 @dataclass(slots=True)
 class Occurrences:
-    """In which turns of a session each wanted passage and name stands.
+    """The turns of a session in which each wanted passage and name occurs.
 
     Example: Occurrences.of(session, wanted={("src/a.py",)}).turns -> {("src/a.py",): [4, 9]}
     """
@@ -114,30 +115,30 @@ class Occurrences:
 
     @classmethod
     def of(cls, session: Session, *, wanted: set[Gram]) -> Occurrences:
-        """Read every message and event of a session once."""
-        found = cls()
+        """Read every message and event of a session once and record the wanted grams."""
+        occurrences = cls()
         if not wanted:
-            return found
+            return occurrences
         by_word = _by_rarest_word(wanted)
         for index, turn in enumerate(session.turns):
-            found._add(index, turn_text(turn), by_word)
+            occurrences._add(index, turn_text(turn), by_word)
         for event in session.events:
-            found._add(event.turn, event.text, by_word)
-        return found
+            occurrences._add(event.turn, event.text, by_word)
+        return occurrences
 
     def _add(self, index: int, text: str, by_word: Mapping[str, Sequence[Gram]]) -> None:
         words = set(_WORD.findall(text.lower()))
-        near = chain.from_iterable(by_word.get(word, ()) for word in ("", *words))
-        possible = {g for g in near if (g[0] in text if len(g) == 1 else words.issuperset(g))}
-        if possible:  # the exact look is slow, and most turns hold nothing of a hint
+        candidates = chain.from_iterable(by_word.get(word, ()) for word in ("", *words))
+        possible = {g for g in candidates if (g[0] in text if len(g) == 1 else words.issuperset(g))}
+        if possible:  # the exact test is slow, and most turns contain no gram of a hint
             for gram in possible.intersection(chain(passages(text), names(text))):
                 self.turns.setdefault(gram, []).append(index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leak:
-    """What of a hint came from later, e.g. Leak(reason="quotes_later_text", words="src/setup.go",
-    turn=12)."""
+    """The words of a hint that come from a later turn, e.g. Leak(reason="quotes_later_text",
+    words="src/setup.go", turn=12)."""
 
     reason: str
     words: str
@@ -145,27 +146,29 @@ class Leak:
 
 
 def find_leak(
-    text: str, *, session: Session, site_turn: int, occurrences: Occurrences, free: Set[Gram]
+    text: str, *, session: Session, site_turn: int, occurrences: Occurrences, allowed: Set[Gram]
 ) -> Leak | None:
-    """The first run of a hint that only a turn after the site could have given, or None.
+    """Find the first gram of a hint that only a turn after the site contains; None if there is
+    none.
 
-    `free` are the runs it may hold besides those in view: fixed words, tool schemas, rules.
+    `allowed` are grams from other sources: fixed words, tool schemas, rules.
     """
+    # A gram leaks if it occurs later and the hint cannot have it from an allowed source, from the
+    # context or, if it is a name, from the mistaken message.
     in_view = set(session.context_indices(site_turn))
     for gram in chain(passages(text), names(text)):
         turns = occurrences.turns.get(gram, ())
         later = next((t for t in turns if t > site_turn), None)
-        if later is None or gram in free or any(t in in_view for t in turns):
+        if later is None or gram in allowed or any(t in in_view for t in turns):
             continue
-        if len(gram) == 1 and site_turn in turns:  # the mistaken message may be named from
+        if len(gram) == 1 and site_turn in turns:  # a hint may name things of the mistaken message
             continue
         return Leak(reason="quotes_later_text", words=" ".join(gram), turn=later)
     return None
 
 
 def argument_turns(session: Session) -> dict[str, list[int]]:
-    """In which turns each text stands, word for word, as an argument of a call, e.g. {"make build":
-    [4, 9]}; for all hints of a session."""
+    """Map each text argument of a call to the turns of these calls, e.g. {"make build": [4, 9]}."""
     turns: dict[str, list[int]] = {}
     for index, turn in enumerate(session.turns):
         for call in turn.calls:
@@ -178,11 +181,11 @@ def argument_turns(session: Session) -> dict[str, list[int]]:
 def find_copied_call(
     text: str, *, session: Session, site_turn: int, arguments: Mapping[str, Sequence[int]]
 ) -> Leak | None:
-    """The first thing a hint puts in quotes that is, word for word, an argument of a later call and
-    stands nowhere before it.
+    """Find the first quoted part of a hint that is exactly an argument of a later call and occurs
+    nowhere before it.
 
-    `arguments` is what `argument_turns` found. This catches repairs too short for a passage and too
-    plain for a name, such as `make build`.
+    `arguments` comes from `argument_turns`. This catches repairs that are too short for a passage
+    and too plain for a name, such as `make build`.
     """
     later: list[tuple[int, str]] = []
     for value in set(quoted(text)):

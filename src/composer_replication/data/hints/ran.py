@@ -1,8 +1,8 @@
-"""What ran in view: programs that are there for certain, where a project's own one ran, whose help
-was shown, branches that git named.
+"""Facts from the commands in view: programs that are installed for certain, folders in which a
+project's programs ran, help that was shown, branches that git named.
 
-A program counts only where the exit status speaks of it: in `a | b` and `a; b` it is b's, in `a ||
-b` nobody's.
+A program counts as run only if the exit status is its own: in `a | b` and `a; b` the status is
+that of b, in `a || b` it belongs to neither.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 
 from composer_replication.core.trace import ToolCall, ToolResult
 from composer_replication.data.hints.context import SiteContext
-from composer_replication.data.hints.seen import places
+from composer_replication.data.hints.seen import track_places
 from composer_replication.data.sites.call_verdict import is_error, judge
-from composer_replication.data.sites.effects import effects
+from composer_replication.data.sites.effects import trace_effects
 from composer_replication.data.sites.shell import Command, Simple, parse, shell_command
 from composer_replication.data.sites.shell_errors import malformed, split_exit_code
 from composer_replication.data.sites.shell_rules import word_set
@@ -28,10 +28,9 @@ _BUILTINS = word_set(
     " pushd popd alias exit sleep which"
 )
 _KEYWORDS = word_set("for while until if case select function done fi esac { }")
-# In front of a program they change nothing about where it is looked for.
+# Wrappers that do not change where the shell looks for the program.
 _PLAIN_WRAPPERS = word_set("sudo time timeout env nohup nice stdbuf setsid doas")
-# They run what a project has installed for itself: it is there in the project's folder and nowhere
-# else.
+# Wrappers that run a program installed by the project: it exists only in the project's folder.
 _LOCAL_WRAPPERS = word_set("npx bunx uvx uv poetry pipenv pnpm bundle npm")
 _LOCAL_RUNNERS = word_set("npm pnpm yarn bun bunx poetry pipenv uv bundle make just task")
 _INTERPRETERS = word_set("sh bash zsh dash ksh python python3 node ruby perl")
@@ -39,8 +38,8 @@ _WITH_SUBCOMMANDS = word_set(
     "git go npm pnpm yarn bun docker kubectl cargo uv brew rtk mise poetry terraform helm"
 )
 _SUBCOMMANDS = {"gh": 2, "aws": 2, "gcloud": 2, **dict.fromkeys(_WITH_SUBCOMMANDS, 1)}
-"""How many words of subcommands stand before the options that a help lists."""
-# Behind them a line finds programs that another line may not find.
+"""The number of subcommand words that select a help text, per program."""
+# After one of these, a line may find programs that another line does not find.
 _OTHER_PATH = re.compile(
     r"\bPATH=|(?:^|[;&\n(])\s*(?:source|\.)\s|\bactivate\b|\bnix(?:-shell|"
     r" develop)\b|\w\(\)\s*\{|\balias\s"
@@ -59,15 +58,15 @@ _GIT_DELETED = re.compile(
 
 
 def _shell_calls(context: SiteContext) -> Iterator[tuple[ToolCall, ToolResult, Command]]:
-    for call, result in context.answered():
+    for call, result in context.answered_calls():
         command = shell_command(call.name, call.arguments)
         if command is not None:
             yield call, result, parse(command)
 
 
 def ended_well(command: Command) -> list[int]:
-    """Which simple commands of a line with exit 0 are known to have ended well: its last one, and
-    what `&&` joins to that.
+    """List the simple commands that are known to have ended well if the line ended with exit 0: the
+    last one, and those that `&&` joins to it.
 
     >>> [parse("a && b | c && d").simple[i].name for i in ended_well(parse("a && b | c && d"))]
     ['d', 'c', 'a']
@@ -81,31 +80,31 @@ def ended_well(command: Command) -> list[int]:
         for s in command.simple
     ):
         return []
-    known, piped = list[int](), False
+    ended, is_piped = list[int](), False
     for i in range(len(command.simple) - 1, -1, -1):
         simple = command.simple[i]
-        if simple.depth:  # a subshell or a substitution: what joins it to the rest is not kept
+        if simple.depth:  # the operator between a subshell and the rest is not kept
             break
-        if not piped and "/dev/null" not in simple.redirects:
-            known.append(i)
+        if not is_piped and "/dev/null" not in simple.redirects:
+            ended.append(i)
         if simple.before not in ("&&", "|", "|&"):
             break
-        piped = simple.before != "&&"
-    return known
+        is_piped = simple.before != "&&"
+    return ended
 
 
-def said_missing(text: str) -> set[str]:
-    """The programs of which an output says that they are not found.
+def missing_programs(text: str) -> set[str]:
+    """The programs that an output reports as not found.
 
-    >>> sorted(said_missing("(eval):1: command not found: docker\\nbrew not found"))
+    >>> sorted(missing_programs("(eval):1: command not found: docker\\nbrew not found"))
     ['brew', 'docker']
     """
     return {name for match in _NOT_FOUND.finditer(text) for name in match.groups() if name}
 
 
 def commands_that_worked(context: SiteContext) -> list[str]:
-    """Programs that ran without error so far and of which nothing in view says that they are
-    missing, most used first."""
+    """List the programs that have run without error and that nothing in view reports as missing,
+    most used first."""
     counts: dict[str, int] = {}
     for call, result, command in _shell_calls(context):
         if (
@@ -124,39 +123,47 @@ def commands_that_worked(context: SiteContext) -> list[str]:
             if verdict is not None and verdict.kind == "shell_unknown_command"
             else set[str]()
         )
-        for name in missing | said_missing(result.text):
+        for name in missing | missing_programs(result.text):
             counts.pop(name, None)
     return sorted(counts.keys() - _BUILTINS, key=lambda name: (-counts[name], name))
 
 
-def ran_in(context: SiteContext, program: str) -> str | None:
-    """The folder in which a project's own program ran last (`npx tsc`, `pnpm lint`), where the
-    mistaken call stands in another one."""
-    command = shell_command(context.call.name, context.call.arguments) if context.call else None
+def earlier_run_folder(context: SiteContext, program: str) -> str | None:
+    """The folder in which a project's own program ran last (`npx tsc`, `pnpm lint`); None unless
+    the mistaken call runs in another folder."""
+    command = context.command
     if command is None or not program:
         return None
-    found, folder = places(context), None
-    for call, result, line in _shell_calls(context):
-        if is_error(call, result) or program in said_missing(result.text):
+    places, folder = track_places(context), None
+    for call, result, command_line in _shell_calls(context):
+        if is_error(call, result) or program in missing_programs(result.text):
             continue
-        stood = found.stood.get(call.id)
-        # where a `cd` of another line led is not certain
-        at = effects(line, stood if stood == context.session.cwd else None).at
-        for i in ended_well(line):
-            folder = at[i] if _runs_local(line.simple[i], program) and at[i] else folder
+        start = places.folder_of_call.get(call.id)
+        # Only the session's own folder is certain; a `cd` of an earlier line may have failed.
+        folders = trace_effects(
+            command_line, start if start == context.session.cwd else None
+        ).folders
+        for i in ended_well(command_line):
+            folder = (
+                folders[i]
+                if _runs_local(command_line.simple[i], program) and folders[i]
+                else folder
+            )
     failing = parse(command)
-    pairs = zip(failing.simple, effects(failing, found.cwd).at, strict=True)
-    here = next((at for simple, at in pairs if program in (simple.name, *simple.words[:2])), None)
-    return folder if folder and here and folder != here else None
+    pairs = zip(failing.simple, trace_effects(failing, places.cwd).folders, strict=True)
+    failing_folder = next(
+        (folders for simple, folders in pairs if program in (simple.name, *simple.words[:2])), None
+    )
+    return folder if folder and failing_folder and folder != failing_folder else None
 
 
-def was_run(context: SiteContext, program: str) -> bool:
-    """Whether a task or a project's own program of this name ran in view and ended well."""
+def was_run_before(context: SiteContext, program: str) -> bool:
+    """Whether a task or a project's own program of this name has run in view without error."""
     return any(
         not is_error(call, result)
-        and program not in said_missing(result.text)
-        and any(_runs_local(s, program) for s in line.simple)
-        for call, result, line in _shell_calls(context)
+        and program not in missing_programs(result.text)
+        and any(_runs_local(s, program) for s in command.simple)
+        for call, result, command in _shell_calls(context)
     )
 
 
@@ -166,39 +173,37 @@ def _runs_local(simple: Simple, program: str) -> bool:
     return simple.name in _LOCAL_RUNNERS and program in simple.operands[:2]
 
 
-def help_was_shown(context: SiteContext, wanted: Simple) -> bool:
-    """Whether the whole help of this program, and of this subcommand where it has any, stands in
-    view: a call of its own asked for it."""
-    program, *given = _in_words(wanted)
+def help_was_shown(context: SiteContext, refused: Simple) -> bool:
+    """Whether the complete help of this program, or of its subcommand, is in view, as the output of
+    a call that asked for nothing else."""
+    program, *subcommands = _program_and_operands(refused)
     for call, result, command in _shell_calls(context):
         if is_error(call, result) or len(command.simple) > 1 or len(result.text.splitlines()) <= 3:
             continue
         for simple in command.simple:
-            name, *helped = _in_words(simple)
-            of_it = (
+            name, *helped_subcommands = _program_and_operands(simple)
+            is_its_help = (
                 name == program
-                and helped == given[: len(helped)]
-                and len(helped) >= _SUBCOMMANDS.get(program, 0)
+                and helped_subcommands == subcommands[: len(helped_subcommands)]
+                and len(helped_subcommands) >= _SUBCOMMANDS.get(program, 0)
             )
-            if of_it and {"--help", "-h", "help"} & set(simple.words):
+            if is_its_help and {"--help", "-h", "help"} & set(simple.words):
                 return True
     return False
 
 
 def was_refused_before(context: SiteContext) -> bool:
-    """Whether a call in view failed with the very option or subcommand of the same program that
-    this one is refused for."""
+    """Whether a call in view was refused for the same option or subcommand of the same program."""
     if context.call is None or context.evidence is None:
         return False
-    wanted = _refused(context.call, context.evidence)
-    return bool(wanted) and any(
-        _refused(call, result) == wanted for call, result, _ in _shell_calls(context)
+    refused = _refused_option(context.call, context.evidence)
+    return bool(refused) and any(
+        _refused_option(call, result) == refused for call, result, _ in _shell_calls(context)
     )
 
 
-def _refused(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
-    """The program and its option or subcommand that a result refuses, None where it refuses none by
-    name."""
+def _refused_option(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
+    """The program, and its option or subcommand that a result refuses; None if it names none."""
     line = shell_command(call.name, call.arguments)
     if line is None:
         return None
@@ -207,7 +212,7 @@ def _refused(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
     if verdict is None or verdict.kind != "shell_bad_option" or not verdict.subject:
         return None
     option = verdict.subject.lstrip("-")
-    by = next(
+    refused_by = next(
         (
             s
             for s in command.simple
@@ -215,19 +220,19 @@ def _refused(call: ToolCall, result: ToolResult) -> tuple[str, str] | None:
         ),
         None,
     )
-    return (_in_words(by)[0], option) if by is not None else None
+    return (_program_and_operands(refused_by)[0], option) if refused_by is not None else None
 
 
-def _in_words(simple: Simple) -> list[str]:
-    """The program, or the script that it runs, and the words that are no options, e.g. `gh pr diff
-    --help` -> ["gh", "pr", "diff"]."""
+def _program_and_operands(simple: Simple) -> list[str]:
+    """The program, or the script that it runs, and its operands, e.g. `gh pr diff --help` -> ["gh",
+    "pr", "diff"]."""
     words = [simple.name, *(w for w in simple.operands if w != "help")]
     return words[1:] if simple.name in _INTERPRETERS and len(words) > 1 else words
 
 
 def refs_seen(context: SiteContext) -> list[str]:
-    """Branches that git named so far (`git branch`, `git status`, `git checkout`) and that were not
-    deleted since, in the order seen."""
+    """List the branches that git has named (`git branch`, `git status`, `git checkout`) and that
+    were not deleted since, in the order of appearance."""
     refs: dict[str, None] = {}
     for call, result, command in _shell_calls(context):
         if is_error(call, result):
@@ -238,20 +243,22 @@ def refs_seen(context: SiteContext) -> list[str]:
             if simple.operands[0] == "branch":
                 refs.update(dict.fromkeys(_GIT_REFS.findall(result.text)))
             refs.update(dict.fromkeys(_GIT_ON.findall(result.text)))
-            gone = {name for names in _GIT_DELETED.findall(result.text) for name in names if name}
+            deleted = {
+                name for names in _GIT_DELETED.findall(result.text) for name in names if name
+            }
             if simple.operands[0] == "branch" and {"-d", "-D", "-m", "-M", "--delete"} & set(
                 simple.words
             ):
-                gone.update(simple.operands[1:2])
+                deleted.update(simple.operands[1:2])
             for name in [
-                name for name in refs if name in gone or name.removeprefix("origin/") in gone
+                name for name in refs if name in deleted or name.removeprefix("origin/") in deleted
             ]:
                 del refs[name]
     return list(refs)
 
 
 def branches_were_listed(context: SiteContext) -> bool:
-    """Whether `git branch` stands in view with its answer."""
+    """Whether the output of `git branch` is in view."""
     return any(
         s.name == "git" and s.operands[:1] == ("branch",) and not is_error(call, result)
         for call, result, command in _shell_calls(context)
@@ -259,9 +266,8 @@ def branches_were_listed(context: SiteContext) -> bool:
     )
 
 
-def alike(
+def closest_names(
     name: str, names: Iterable[str], *, limit: int = MAX_REFS, cutoff: float = ALIKE_REF
 ) -> list[str]:
-    """The names most like a given one, by difflib's ratio, best first; none where nothing is
-    alike."""
+    """List the names most similar to a given one, by difflib's ratio, best first."""
     return difflib.get_close_matches(name, list(names), n=limit, cutoff=cutoff)

@@ -1,8 +1,8 @@
-"""From what a reader flagged to sites and hints: beside the rule detectors' sites, under the same
-leak rules.
+"""Turn a reader's flags into sites and hints, merged with the sites of the detectors and under the
+same leak rules.
 
-written = write_reader_hints(session, reading, sites=rule_sites, rules=(), max_words=120)
-written.sites, written.hints, written.refused
+    written = write_reader_hints(session, reading, sites=rule_sites, rules=(), max_words=120)
+    written.sites, written.hints, written.refused
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from composer_replication.data.hints.write import HintDraft, Refusal, check_draf
 
 DETECTOR, WRITER, KIND = "reader", "reader", "other"
 KNOWS = ("kind", "call", "later:reader")
-"""The reader has seen what came after: that a mistake follows, in which call, and whatever made it
-say so."""
+"""The reader has seen the later turns: it knows that a mistake follows, in which call, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderHints:
-    """`sites` = those the hints are for, with those that no rule had found; `refused` = flags of
-    which every hint was refused, and why.
+    """The sites of the flags with their hints; `refused` are flags of which every hint was refused.
 
-    `contradicted` counts flags on what a rule says is no mistake (a failed check, a refusal by the
-    human): they are dropped.
+    `contradicted` counts the flags that are dropped because a detector says that the call is not a
+    mistake (a failed check, a refusal by the human).
     """
 
     sites: tuple[Site, ...] = ()
@@ -45,54 +43,56 @@ def write_reader_hints(
     rules: Sequence[str],
     max_words: int,
 ) -> ReaderHints:
-    """One hint per flag, from the most usual to the least the first that the leak rules keep; a
-    rule's site keeps its kind."""
-    known = {(site.turn, site.call_id): site for site in sites if site.detector != DETECTOR}
+    """Write one hint per flag: the most typical one that passes the leak rules. A site that a
+    detector has found keeps its kind."""
+    rule_site_of = {(site.turn, site.call_id): site for site in sites if site.detector != DETECTOR}
     calls = session.calls()
-    found: list[Site] = []
+    all_sites: list[Site] = []
     drafts: list[HintDraft] = []
     contradicted = 0
     for flag in reading.flags:
-        ruled = _ruled(session, flag, known)
-        site = next((one for one in ruled if one.is_target), None)
-        if ruled and site is None:
+        rule_sites = _rule_sites(session, flag, rule_site_of)
+        site = next((checked for checked in rule_sites if checked.is_target), None)
+        if rule_sites and site is None:
             contradicted += 1
             continue
-        site = site or _site(session, flag)
-        found.append(site)
+        site = site or _make_site(session, flag)
+        all_sites.append(site)
         context = site_context(session, site, rules=tuple(rules), calls=calls)
         drafts += (
             HintDraft(context=context, text=text, writer=WRITER, knows=KNOWS) for text in flag.hints
         )
-    kept: dict[str, Hint] = {}
+    hints: dict[str, Hint] = {}
     refused: dict[str, Refusal] = {}
-    for one in check_drafts(session, drafts, rules=rules, max_words=max_words):
-        if isinstance(one, Hint):
-            kept.setdefault(one.site_id, one)
+    for checked in check_drafts(session, drafts, rules=rules, max_words=max_words):
+        if isinstance(checked, Hint):
+            hints.setdefault(checked.site_id, checked)
         else:
-            refused.setdefault(one.site_id, one)
+            refused.setdefault(checked.site_id, checked)
     return ReaderHints(
-        sites=tuple(found),
-        hints=tuple(kept.values()),
-        refused=tuple(refusal for site_id, refusal in refused.items() if site_id not in kept),
+        sites=tuple(all_sites),
+        hints=tuple(hints.values()),
+        refused=tuple(refusal for site_id, refusal in refused.items() if site_id not in hints),
         contradicted=contradicted,
     )
 
 
-def _ruled(
-    session: Session, flag: Flag, known: Mapping[tuple[int, str | None], Site]
+def _rule_sites(
+    session: Session, flag: Flag, rule_site_of: Mapping[tuple[int, str | None], Site]
 ) -> list[Site]:
-    """The rules' word on what a flag names: its site, or for a whole message the sites of its
-    calls, where the rules know every one."""
-    if (site := known.get((flag.turn, flag.call_id))) is not None:
+    """Return the detectors' sites for a flag: the site of its call or, for a whole message, the
+    sites of all its calls if every call has one."""
+    if (site := rule_site_of.get((flag.turn, flag.call_id))) is not None:
         return [site]
     calls = session.turns[flag.turn].calls if flag.call_id is None else ()
-    found = [known[flag.turn, call.id] for call in calls if (flag.turn, call.id) in known]
-    return found if len(found) == len(calls) else []
+    sites = [
+        rule_site_of[flag.turn, call.id] for call in calls if (flag.turn, call.id) in rule_site_of
+    ]
+    return sites if len(sites) == len(calls) else []
 
 
-def _site(session: Session, flag: Flag) -> Site:
-    """A site that no rule had found; its evidence is the result of its call, where it has one."""
+def _make_site(session: Session, flag: Flag) -> Site:
+    """Make a site that no detector has found; its evidence is the result of its call, if any."""
     turn = session.turns[flag.turn]
     call = next((c for c in turn.calls if c.id == flag.call_id), None)
     result = next(
@@ -123,11 +123,10 @@ def _site(session: Session, flag: Flag) -> Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How well mistaken calls were found among labelled ones, e.g. Score(labels=154, mistakes=36,
-    found=28, right=28).
+    """How well mistakes were found among labelled calls, e.g. Score(labels=154, mistakes=36,
+    found=28, right=28, unlabelled=0).
 
-    Only labelled calls count: what was named beside them nobody has judged, and is counted in
-    `unlabelled`.
+    Only labelled calls count; `unlabelled` is the number of other calls that were named.
     """
 
     labels: int
@@ -138,19 +137,20 @@ class Score:
 
     @property
     def precision(self) -> float | None:
-        """Share of those named that are mistakes; None where none was named."""
+        """The share of the named calls that are mistakes; None if none was named."""
         return self.right / self.found if self.found else None
 
     @property
     def recall(self) -> float | None:
-        """Share of the mistakes that were named; None where there is none."""
+        """The share of the mistakes that were named; None if there are none."""
         return self.right / self.mistakes if self.mistakes else None
 
 
 def score(named: Iterable[tuple[str, str | None]], labels: Mapping[tuple[str, str], str]) -> Score:
-    """Compare (file, call id) of what was named a mistake with a reader's verdicts.
+    """Compare the (file, call id) pairs that were named a mistake with labels.
 
-    >>> score([("a", "c1"), ("a", "c2"), ("a", "c9")], {("a", "c1"): "mistake", ("a", "c2"): "benign", ("a", "c3"): "mistake"})
+    >>> labels = {("a", "c1"): "mistake", ("a", "c2"): "benign", ("a", "c3"): "mistake"}
+    >>> score([("a", "c1"), ("a", "c2"), ("a", "c9")], labels)
     Score(labels=3, mistakes=2, found=2, right=1, unlabelled=1)
     """
     keys = set(named)

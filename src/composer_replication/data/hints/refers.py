@@ -1,16 +1,17 @@
-"""Which turns above a mistaken message the hint, or the mistaken call itself, speaks of: without
-them in view it cannot be understood.
+"""Find the turns above a mistaken message to which the hint, or the mistaken call, refers: a window
+without them cannot be understood.
 
-    turns  4 Read a.py  5 its text  6 Edit a.py  7 done  ...  30 Edit a.py: the old text is not in the file
-    refers_to(context) -> (4, 5, 6, 7)         the last read of the file, and the last change behind it
+    turns  4 Read a.py  5 its text  6 Edit a.py  7 done  ...  30 Edit a.py: old text not found
+    refers_to(context) -> (4, 5, 6, 7)     the last read of the file, and the last change after it
 
-    the file that the call names     its last read, and its last change behind that
-    the same mistake                 the last call of the tool on the same thing that failed, and what came of it
-    a repeated call                  the call that was made before, and its answer
-    what the hint lists              the last call that showed it: paths, branches, the arguments of calls that worked
+    the mistaken call names a file    its last read, and its last change after that
+    the mistake is not the first      the last call of the tool that failed on the same thing
+    the call is a repeat              the first call and its result
+    the hint lists things             the last call that showed each: paths, branches, arguments
 
-The list of tools stands in every window, so a hint that names tools or their schemas refers to no
-turn. Only what the model had in view counts: a result that had been cleared by then shows nothing.
+Each call counts with its result. Every window contains the list of tools, so a hint that names
+tools or their schemas refers to no turn. A result that had been cleared from the context shows
+nothing.
 """
 
 from __future__ import annotations
@@ -22,25 +23,24 @@ from dataclasses import dataclass
 
 from composer_replication.core.trace import CLEARED_TEXT, ToolCall, ToolResult
 from composer_replication.data.hints.context import SiteContext, json_scalars
-from composer_replication.data.hints.seen import PATH_KEYS
+from composer_replication.data.hints.seen import READERS, path_argument
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
-from composer_replication.data.sites.repeats import canonical_arguments
+from composer_replication.data.sites.repeats import same_call
 from composer_replication.data.sites.shell import parse, shell_command
 
-READERS = frozenset(("Read", "NotebookRead", "read", "read_file", "view"))
 CHANGERS = frozenset(
     ("Edit", "Write", "MultiEdit", "NotebookEdit", "edit", "write", "edit_file", "write_file")
 )
 SHELL_READERS = frozenset(("cat", "head", "tail", "sed", "nl", "less", "more", "bat"))
 LISTED = frozenset(("paths_seen", "refs_seen"))
-"""What a hint knows (core.site.Hint.knows) when it lists things that were in view; command names
-are common knowledge."""
+"""The values of Hint.knows of hints that list things in view; command names are common
+knowledge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """A call above the site with its answer as it stood in view, and the turns of both."""
+class _AnsweredCall:
+    """A call above the site with its result as the model saw it, and the turns of both."""
 
     call: ToolCall
     result: ToolResult
@@ -51,158 +51,147 @@ class _Seen:
 def refers_to(
     context: SiteContext, *, knows: Collection[str] = (), names: Sequence[str] = ()
 ) -> tuple[int, ...]:
-    """Turns of calls and results above the mistaken message that it, or its hint, refers to, in
-    order.
+    """List the turns above the mistaken message to which it, or its hint, refers.
 
-    `knows` is what hindsight the hint used, `names` what it lists. Without a hint only what the
-    call refers to is found.
+    `knows` is the hint's Hint.knows, `names` are the things that it lists. Without them, only the
+    turns to which the call refers are found.
     """
     if context.call is None:
         return ()
-    above = _above(context)
-    found: set[int] = set()
-    for one in (
-        *_file(context, above),
-        *_earlier(context, above),
-        *_listed(above, knows=knows, names=names),
+    answered = _answered_above(context)
+    turns: set[int] = set()
+    for answered_call in (
+        *_file_calls(context, answered),
+        *_earlier_calls(context, answered),
+        *_listing_calls(answered, knows=knows, names=names),
     ):
-        found.update(one.turns)
+        turns.update(answered_call.turns)
     if "calls_seen" in knows:
-        found.update(
+        turns.update(
             turn
-            for one in _last(above, lambda s: s.call.name == context.site.tool and not s.failed)
-            for turn in one.turns
+            for answered_call in _last(
+                answered, lambda c: c.call.name == context.site.tool and not c.failed
+            )
+            for turn in answered_call.turns
         )
-    return tuple(sorted(found))
+    return tuple(sorted(turns))
 
 
 def listed_names(text: str, *, fixed: str) -> list[str]:
-    """The words of a hint that are not the fixed words of its template, without the marks around
-    them.
+    """List the words of a hint that are not fixed words of its template, without punctuation.
 
     >>> listed_names("Branches seen so far: main, fix/cart.", fixed="Branches seen so far: ")
     ['main', 'fix/cart']
     """
-    known = set(_words(fixed))
-    return list(dict.fromkeys(word for word in _words(text) if word not in known))
+    fixed_words = set(_words(fixed))
+    return list(dict.fromkeys(word for word in _words(text) if word not in fixed_words))
 
 
 def _words(text: str) -> list[str]:
     return [bare for word in text.split() if (bare := word.strip(",;:`'\"()").rstrip("."))]
 
 
-def _above(context: SiteContext) -> list[_Seen]:
-    """Answered calls above the site as they stood in view, in the order of their results."""
+def _answered_above(context: SiteContext) -> list[_AnsweredCall]:
+    """List the answered calls above the site as the model saw them, in the order of the results."""
     session, at = context.session, context.site.turn
-    made: dict[str, tuple[int, ToolCall]] = {}
-    found: list[_Seen] = []
+    calls: dict[str, tuple[int, ToolCall]] = {}
+    answered: list[_AnsweredCall] = []
     for index in session.context_indices(at):
         for block in session.seen(index, at=at).blocks:
             if isinstance(block, ToolCall):
-                made[block.id] = (index, block)
+                calls[block.id] = (index, block)
             elif (
                 isinstance(block, ToolResult)
-                and block.call_id in made
+                and block.call_id in calls
                 and block.text != CLEARED_TEXT
             ):
-                turn, call = made[block.call_id]
-                found.append(
-                    _Seen(
+                turn, call = calls[block.call_id]
+                answered.append(
+                    _AnsweredCall(
                         call=call, result=block, turns=(turn, index), failed=is_error(call, block)
                     )
                 )
-    return found
+    return answered
 
 
-def _last(above: Sequence[_Seen], is_it: Callable[[_Seen], bool]) -> list[_Seen]:
-    return next(([one] for one in reversed(above) if is_it(one)), [])
+def _last(
+    answered: Sequence[_AnsweredCall], is_it: Callable[[_AnsweredCall], bool]
+) -> list[_AnsweredCall]:
+    return next(
+        ([answered_call] for answered_call in reversed(answered) if is_it(answered_call)), []
+    )
 
 
 def _path(call: ToolCall, cwd: str) -> str:
-    value = next((call.arguments[k] for k in PATH_KEYS if k in call.arguments), "")
-    return resolve(value, cwd) or value if isinstance(value, str) and value else ""
+    path = path_argument(call)
+    return resolve(path, cwd) or path if path else ""
 
 
-def _shows(one: _Seen, path: str, cwd: str) -> bool:
-    """Whether a call read this file, by a tool or in a shell."""
-    command = shell_command(one.call.name, one.call.arguments)
+def _reads_file(answered_call: _AnsweredCall, path: str, cwd: str) -> bool:
+    """Whether a call read this file, with a file tool or in a shell."""
+    command = shell_command(answered_call.call.name, answered_call.call.arguments)
     if command is None:
-        return one.call.name in READERS and _path(one.call, cwd) == path
-    read = [s for s in parse(command).simple if s.name in SHELL_READERS]
-    return any(resolve(word, cwd) == path for s in read for word in s.operands)
+        return answered_call.call.name in READERS and _path(answered_call.call, cwd) == path
+    readers = [s for s in parse(command).simple if s.name in SHELL_READERS]
+    return any(resolve(word, cwd) == path for s in readers for word in s.operands)
 
 
-def _file(context: SiteContext, above: Sequence[_Seen]) -> list[_Seen]:
-    """The last read of the file that the call names, and its last change behind that."""
+def _file_calls(context: SiteContext, answered: Sequence[_AnsweredCall]) -> list[_AnsweredCall]:
+    """The last read of the file that the call names, and its last change after that."""
     cwd = context.session.cwd
     assert context.call is not None
-    path = (
-        _path(context.call, cwd)
-        if shell_command(context.call.name, context.call.arguments) is None
-        else ""
-    )
+    path = _path(context.call, cwd) if context.command is None else ""
     if not path:
         return []
-    fine = [one for one in above if not one.failed]
-    read = _last(fine, lambda one: _shows(one, path, cwd))
-    changed = _last(fine, lambda one: one.call.name in CHANGERS and _path(one.call, cwd) == path)
-    return [*read, *(one for one in changed if not read or one.turns > read[0].turns)]
+    succeeded = [c for c in answered if not c.failed]
+    read = _last(succeeded, lambda c: _reads_file(c, path, cwd))
+    changed = _last(succeeded, lambda c: c.call.name in CHANGERS and _path(c.call, cwd) == path)
+    return [*read, *(c for c in changed if not read or c.turns > read[0].turns)]
 
 
-def _earlier(context: SiteContext, above: Sequence[_Seen]) -> list[_Seen]:
-    """The same call where it was repeated; else the last call of the tool that failed on the same
-    thing."""
+def _earlier_calls(context: SiteContext, answered: Sequence[_AnsweredCall]) -> list[_AnsweredCall]:
+    """For a repeated call, the call that it repeats; else the last call of the tool that failed on
+    the same thing."""
     call, cwd = context.call, context.session.cwd
     assert call is not None
     if context.site.kind == "repeated_call":
-        return _last(
-            above,
-            lambda one: (
-                one.call.name == call.name
-                and canonical_arguments(one.call) == canonical_arguments(call)
-            ),
-        )
-    shell, subject, path = (
-        shell_command(call.name, call.arguments) is not None,
-        context.subject,
-        _path(call, cwd),
-    )
+        return _last(answered, lambda earlier: same_call(earlier.call, call))
+    is_shell, subject = context.command is not None, context.subject
+    path = _path(call, cwd)
 
-    def same(one: _Seen) -> bool:
-        if not one.failed or one.call.name != call.name:
+    def is_same_failure(earlier: _AnsweredCall) -> bool:
+        if not earlier.failed or earlier.call.name != call.name:
             return False
-        if shell:
+        if is_shell:
             return (
                 bool(subject)
-                and subject in one.result.text
-                and judge(one.call, one.result).subject == subject
+                and subject in earlier.result.text
+                and judge(earlier.call, earlier.result).subject == subject
             )
-        return (
-            _path(one.call, cwd) == path
-            if path
-            else canonical_arguments(one.call) == canonical_arguments(call)
-        )
+        return _path(earlier.call, cwd) == path if path else same_call(earlier.call, call)
 
-    return _last(above, same)
+    return _last(answered, is_same_failure)
 
 
-def _listed(above: Sequence[_Seen], *, knows: Collection[str], names: Sequence[str]) -> list[_Seen]:
-    """For each name that the hint lists the last call that showed it; a listing has a file's name
-    apart from its folder."""
-    found: list[_Seen] = []
+def _listing_calls(
+    answered: Sequence[_AnsweredCall], *, knows: Collection[str], names: Sequence[str]
+) -> list[_AnsweredCall]:
+    """For each name that the hint lists, the last call that showed it, in full or by its last part:
+    a listing prints a file's name without its folder."""
+    listings: list[_AnsweredCall] = []
     for name in names if LISTED & set(knows) else ():
-        whole, last = re.escape(name), re.escape(posixpath.basename(name.rstrip("/")))
-        for pattern in dict.fromkeys((whole, last)):
+        full_name, base_name = re.escape(name), re.escape(posixpath.basename(name.rstrip("/")))
+        for pattern in dict.fromkeys((full_name, base_name)):
             exact = re.compile(rf"(?<![\w-]){pattern}(?![\w-])")
             if shown := _last(
-                above, lambda one, exact=exact: not one.failed and _mentions(one, exact)
+                answered, lambda c, exact=exact: not c.failed and _mentions(c, exact)
             ):
-                found += shown
+                listings += shown
                 break
-    return found
+    return listings
 
 
-def _mentions(one: _Seen, pattern: re.Pattern[str]) -> bool:
-    return bool(pattern.search(one.result.text)) or any(
-        pattern.search(text) for text in json_scalars(one.call.arguments)
+def _mentions(answered_call: _AnsweredCall, pattern: re.Pattern[str]) -> bool:
+    return bool(pattern.search(answered_call.result.text)) or any(
+        pattern.search(text) for text in json_scalars(answered_call.call.arguments)
     )

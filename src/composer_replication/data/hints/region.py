@@ -1,4 +1,4 @@
-"""What the context had shown of the text that an edit is to replace, and what changed its file
+"""Whether the context shows the text that an edit is to replace, and what has changed the file
 since."""
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from dataclasses import dataclass
 
 from composer_replication.core.trace import ToolCall
 from composer_replication.data.hints.context import SiteContext
-from composer_replication.data.hints.seen import PATH_KEYS, READERS, wrong_path
+from composer_replication.data.hints.seen import READERS, path_argument, wrong_path
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.repeats import only_reads
 from composer_replication.data.sites.shell import shell_command
 
 MIN_LINE = 6
-"""A shorter line of an edit (a brace, `return`) stands anywhere and says nothing about the
+"""A shorter line of an edit (a brace, `return`) occurs anywhere and does not identify the
 region."""
-# Lines after which a file that they do not name may read otherwise: formatters, and git where it
-# changes the files.
+# Commands that may change a file without naming it: formatters, and git if it changes files.
 _REWRITES = re.compile(
     r"fmt|format|fix\b|prettier|\bblack\b|\bpatch\b"
     r"|\bgit (?:-C \S+"
@@ -30,52 +29,58 @@ _NUMBERED = re.compile(r"^(?:\S+:)?\s*\d+(?:→|\t|[:-])")
 
 @dataclass(slots=True)
 class Region:
-    """The lines that an edit is to replace: `shown` and unchanged since, `was_shown` at all, with
-    an `odd` character or `other_blanks` than the edit has, whether an edit of them `failed` while
-    they stood in view, and whether they are the new text of one that did.
+    """The lines that an edit is to replace, in the context above it.
+
+    `is_shown`: shown, and the file is unchanged since; `was_shown`: shown at all.
+    `has_odd_character`: they contain an invisible character; `has_other_blanks`: their blanks
+    differ from the edit's. `edit_failed`: an edit of them failed while they were shown;
+    `edit_not_applied`: they are the new text of an edit that failed.
     """
 
-    shown: bool = False
+    is_shown: bool = False
     was_shown: bool = False
-    odd: bool = False
-    other_blanks: bool = False
-    failed: bool = False
-    not_applied: bool = False
+    has_odd_character: bool = False
+    has_other_blanks: bool = False
+    edit_failed: bool = False
+    edit_not_applied: bool = False
 
 
 def region_of(context: SiteContext) -> Region:
-    """Follow what was shown of the text to replace, and what changed the file since."""
+    """Follow the calls before the site: what they show of the text to replace, and what changes the
+    file."""
     old = _lines_of(_old_text(context.call))
     name, region = posixpath.basename(wrong_path(context)), Region()
-    stands: dict[str, set[str]] = {}
-    for call, result in context.answered():
+    visible_lines: dict[str, set[str]] = {}
+    for call, result in context.answered_calls():
         command = shell_command(call.name, call.arguments)
         failed, changed = is_error(call, result), False
-        if posixpath.basename(file_of(call)) == name or (
+        if posixpath.basename(path_argument(call)) == name or (
             command is not None and name in command and only_reads(call)
         ):
             if call.name in READERS or only_reads(call):
                 for line in result.text.splitlines():
                     for key, as_read in _lines_of(_NUMBERED.sub("", line)).items():
-                        stands.setdefault(key, set()).update(as_read)
-                region.was_shown |= bool(old.keys() & stands.keys())
+                        visible_lines.setdefault(key, set()).update(as_read)
+                region.was_shown |= bool(old.keys() & visible_lines.keys())
             elif not failed:
                 changed = True
             else:
                 new = _lines_of(_text_of(call, "new")).keys() - _lines_of(_old_text(call)).keys()
-                region.not_applied |= bool(old.keys() & new - stands.keys())
-                region.failed |= judge(call, result).kind == "edit_no_match" and bool(
-                    old.keys() & stands.keys() & _lines_of(_old_text(call)).keys()
+                region.edit_not_applied |= bool(old.keys() & new - visible_lines.keys())
+                region.edit_failed |= judge(call, result).kind == "edit_no_match" and bool(
+                    old.keys() & visible_lines.keys() & _lines_of(_old_text(call)).keys()
                 )
         elif command is not None and not only_reads(call):
             changed = name in command or bool(_REWRITES.search(command))
-        if changed:
-            stands.clear()
-            region.failed = region.not_applied = False
-    found = old.keys() & stands.keys()
-    region.shown = bool(found)
-    region.odd = any(_is_odd(line) for key in found for line in stands[key])
-    region.other_blanks = any(not old[key] <= stands[key] for key in found)
+        if changed:  # the lines shown so far may be stale
+            visible_lines.clear()
+            region.edit_failed = region.edit_not_applied = False
+    shown_lines = old.keys() & visible_lines.keys()
+    region.is_shown = bool(shown_lines)
+    region.has_odd_character = any(
+        _is_odd(line) for key in shown_lines for line in visible_lines[key]
+    )
+    region.has_other_blanks = any(not old[key] <= visible_lines[key] for key in shown_lines)
     return region
 
 
@@ -90,21 +95,16 @@ def _text_of(call: ToolCall, which: str) -> str:
 
 
 def _lines_of(text: str) -> dict[str, set[str]]:
-    """Its lines as they stand by what shows of them, without blanks: a copy that differs in what
-    does not show is still that line."""
-    found: dict[str, set[str]] = {}
+    """Map the printable characters of each line, without blanks, to the lines themselves: a copy
+    that differs only in blanks or invisible characters is the same line."""
+    lines: dict[str, set[str]] = {}
     for line in text.splitlines():
-        shown = "".join(c for c in line if c.isprintable() and not c.isspace())
-        if len(shown) >= MIN_LINE:
-            found.setdefault(shown, set()).add(line)
-    return found
+        visible = "".join(c for c in line if c.isprintable() and not c.isspace())
+        if len(visible) >= MIN_LINE:
+            lines.setdefault(visible, set()).add(line)
+    return lines
 
 
 def _is_odd(line: str) -> bool:
-    """Whether a line holds a character that does not show and is no blank, e.g. U+009B."""
+    """Whether a line contains an invisible character other than a blank, e.g. U+009B."""
     return any(unicodedata.category(c) in ("Cc", "Cf", "Co") and c != "\t" for c in line)
-
-
-def file_of(call: ToolCall) -> str:
-    value = next((call.arguments[k] for k in PATH_KEYS if k in call.arguments), "")
-    return value if isinstance(value, str) else ""

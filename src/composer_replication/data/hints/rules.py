@@ -1,5 +1,5 @@
-"""Rules from the user's own file (CLAUDE.md, AGENTS.md): one text each, and the first that names a
-tool or a kind."""
+"""Rules from the user's own file (CLAUDE.md, AGENTS.md), and the search for one that names a tool
+or a kind of mistake."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 
 
 def read_rules(path: str) -> tuple[str, ...]:
-    """The rules of a file; "" = none. Raises ConfigError where the file cannot be read or is larger
-    than 1 MiB."""
+    """Read the rules of a file; () for the path "". Raises ConfigError if the file cannot be read
+    or is larger than 1 MiB."""
     if not path:
         return ()
     where = "[hints.rules_file]"
@@ -35,39 +35,39 @@ def read_rules(path: str) -> tuple[str, ...]:
 
 
 def split_rules(text: str) -> tuple[str, ...]:
-    """Bullets and paragraphs, each on one line; headings, fences and what stands in fences are not
-    rules.
+    """Split a text into bullets and paragraphs, each on one line; headings and fenced blocks are
+    not rules.
 
     >>> split_rules("# Tools\\n- Read before `Edit`,\\n  always.\\n- No sudo.")
     ('Read before `Edit`, always.', 'No sudo.')
     """
     rules: list[list[str]] = []
-    open_rule, fenced = False, False
+    in_rule, in_fence = False, False
     for line in text.splitlines():
         if line.lstrip().startswith("```"):
-            fenced, open_rule = not fenced, False
-        elif fenced or not line.strip() or line.lstrip().startswith("#"):
-            open_rule = False
+            in_fence, in_rule = not in_fence, False
+        elif in_fence or not line.strip() or line.lstrip().startswith("#"):
+            in_rule = False
         elif _BULLET.match(line):
             rules.append([_BULLET.sub("", line).strip()])
-            open_rule = True
-        elif open_rule:
+            in_rule = True
+        elif in_rule:
             rules[-1].append(line.strip())
         else:
             rules.append([line.strip()])
-            open_rule = True
+            in_rule = True
     return tuple(" ".join(lines) for lines in rules)
 
 
 def rule_for_kind(rules: Sequence[str], kind: str) -> str | None:
-    """The first rule that names a kind of mistake, as `edit_no_match` or as "edit no match"."""
+    """The first rule that names a kind of mistake, as `edit_no_match` or "edit no match"."""
     pattern = re.compile(rf"(?<!\w){re.escape(kind).replace('_', '[_ ]')}(?!\w)", re.IGNORECASE)
     return next((rule for rule in rules if pattern.search(rule)), None)
 
 
 def rule_for_tool(rules: Sequence[str], tool: str) -> str | None:
-    """The first rule that names a tool as a name: in backticks or quotes, before the word "tool",
-    or as no plain word could be.
+    """The first rule that names a tool: in backticks or quotes, beside the word "tool", or plainly
+    if the name cannot be an ordinary word.
 
     >>> rule_for_tool(["Read the docs first.", "Prefer `Read` to cat."], "Read")
     'Prefer `Read` to cat.'

@@ -1,5 +1,5 @@
-"""A session as a reader sees it: numbered messages as plain text, in windows that fit a prompt and
-overlap.
+"""A session as the reader model sees it: numbered messages as plain text, in overlapping windows
+that fit a prompt.
 
     #12 assistant
     I will read it first.
@@ -8,7 +8,7 @@ overlap.
     #13 result of c3 (error)
     File does not exist.
 
-What is too long for its share of a window is cut in the middle, which is said there.
+A block that is too long for its share of a window is cut in the middle, with a note.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from composer_replication.core.trace import (
 )
 
 BYTES_PER_TOKEN = 3.0
-"""Cautious: code and English take some 3.5 to 4.2 bytes a token, so that a window never holds more
-than was asked for."""
+"""A cautious estimate, so that a window never exceeds its limit: code and English take 3.5 to 4.2
+bytes per token."""
 MAX_SHARE = 8
-"""No block takes more than this part of a window."""
+"""No block takes more than one part in so many of a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tuple[TextWindow, ...]:
-    """The session in windows of at most `max_tokens` each; every message stands in one of them at
-    least."""
+    """Split a session into windows of at most `max_tokens`; every message is in at least one."""
     names = call_names(session)
     limit = max(200, int(max_tokens * BYTES_PER_TOKEN) // MAX_SHARE)
     shown = [
@@ -82,17 +81,19 @@ def windows_of(session: Session, *, max_tokens: int, overlap_tokens: int) -> tup
         )
         if end == len(shown):
             break
-        again, back = 0, end
-        while back > start + 1 and again + sizes[back - 1] <= overlap_tokens:
-            back -= 1
-            again += sizes[back]
-        start = back
+        # The next window begins with the last messages of this one, as far as the overlap allows,
+        # but always later than this one.
+        overlap, next_start = 0, end
+        while next_start > start + 1 and overlap + sizes[next_start - 1] <= overlap_tokens:
+            next_start -= 1
+            overlap += sizes[next_start]
+        start = next_start
     return tuple(windows)
 
 
 def call_names(session: Session) -> dict[str, str]:
-    """Short names of calls, in the order in which they were made: {"toolu_01Ab": "c1", ...}; an id
-    is long and says nothing."""
+    """Give calls short names in their order, {"toolu_01Ab": "c1", ...}: ids are long and cost
+    tokens."""
     names: dict[str, str] = {}
     for turn in session.turns:
         for call in turn.calls:
@@ -101,18 +102,18 @@ def call_names(session: Session) -> dict[str, str]:
 
 
 def shown_turn(number: int, turn: Turn, names: Mapping[str, str], *, limit: int) -> str:
-    """One message as the reader sees it."""
+    """Format one message for the reader."""
     if turn.role == "tool":
         return (
             "\n".join(_shown_result(number, result, names, limit) for result in turn.results)
             or f"#{number} tool"
         )
-    who = (
+    role = (
         turn.role
         if turn.role != "user" or turn.author in (None, "human")
         else f"{turn.role} ({turn.author})"
     )
-    parts = [f"#{number} {who}"]
+    parts = [f"#{number} {role}"]
     for block in turn.blocks:
         if isinstance(block, ToolCall):
             arguments = json.dumps(block.arguments, ensure_ascii=False)
@@ -137,7 +138,7 @@ def _shown_result(number: int, result: ToolResult, names: Mapping[str, str], lim
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """The text with its middle left out where it has more than `limit` bytes.
+    """Leave out the middle of a text of more than `limit` bytes.
 
     >>> cut_middle("abcdefghij" * 10, 20)
     'abcdefghij\\n[80 characters left out]\\nabcdefghij'

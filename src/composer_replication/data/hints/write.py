@@ -37,15 +37,15 @@ from composer_replication.data.hints.leak import (
 )
 from composer_replication.data.hints.refers import listed_names, refers_to
 from composer_replication.data.hints.rules import read_rules
-from composer_replication.data.hints.seen import known_paths_near, places
+from composer_replication.data.hints.seen import known_paths_near, track_places
 from composer_replication.data.hints.writers import (
     BUILT_IN,
     KNOWS,
     TEMPLATES,
     WRITERS,
     kind_rule,
-    knows,
     tool_rule,
+    used_hindsight,
 )
 from composer_replication.data.sites.by_path import did_you_mean, load_function, users_code
 from composer_replication.data.sites.shell_rules import SHELL_RULES
@@ -182,7 +182,7 @@ def _draft(context: SiteContext, *, settings: HintsSettings) -> HintDraft | None
             context=context,
             text=text.strip(),
             writer=Path(name).name,
-            knows=knows(writer, context, text=text),
+            knows=used_hindsight(writer, context, text=text),
         )
     return None
 
@@ -239,16 +239,20 @@ def _refusal(
     if num_words > max_words:
         return refuse("too_long", f"{num_words} words, hints.max_words is {max_words}")
     leak = find_leak(
-        draft.text, session=context.session, site_turn=site.turn, occurrences=occurrences, free=free
+        draft.text,
+        session=context.session,
+        site_turn=site.turn,
+        occurrences=occurrences,
+        allowed=free,
     )
     # a listing shows names and its folder apart: the whole path is known from it all the same
     if leak is not None:
-        seen = places(context)  # and so is where the shell stands, from its `cd`s above
+        places = track_places(context)  # and so is where the shell stands, from its `cd`s above
         listed = free | grams(
             (
-                *seen.names.values(),
+                *places.names.values(),
                 *known_paths_near(context),
-                *(folder for folder in (seen.cwd, *seen.stood.values()) if folder),
+                *(folder for folder in (places.cwd, *places.folder_of_call.values()) if folder),
             )
         )
         leak = find_leak(
@@ -256,7 +260,7 @@ def _refusal(
             session=context.session,
             site_turn=site.turn,
             occurrences=occurrences,
-            free=listed,
+            allowed=listed,
         )
     leak = leak or find_copied_call(
         draft.text, session=context.session, site_turn=site.turn, arguments=arguments
@@ -283,7 +287,7 @@ def _tool_words(session: Session) -> list[str]:
 
 def _hint(draft: HintDraft) -> Hint:
     site = draft.context.site
-    said = {w.lower() for w in _WORD.findall(turn_text(draft.context.target))}
+    target_words = {w.lower() for w in _WORD.findall(turn_text(draft.context.target))}
     words = [w.lower() for w in _WORD.findall(draft.text)]
     return Hint(
         site_id=site.id,
@@ -292,7 +296,7 @@ def _hint(draft: HintDraft) -> Hint:
         kind=site.kind,
         knows=draft.knows,
         num_words=len(draft.text.split()),
-        overlap=round(sum(w in said for w in words) / len(words), 4),
+        overlap=round(sum(w in target_words for w in words) / len(words), 4),
         refers_to=refers_to(
             draft.context,
             knows=draft.knows,

@@ -1,8 +1,8 @@
 """Template writers, one per kind of mistake.
 
-Each says what a careful colleague could have said *before* the call: from the kind of mistake and
-from what was already in view. A writer returns None where the context holds nothing useful: a guess
-would teach a guess. `TEMPLATES` holds the fixed words, `KNOWS` what hindsight each writer uses.
+A hint is what a careful colleague could have said *before* the call, given the kind of mistake and
+the context in view. A writer returns None if the context has nothing useful: a guess would teach
+guessing. `TEMPLATES` holds the fixed words, `KNOWS` the hindsight that each writer uses.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from typing import Any
 from composer_replication.core.trace import CLEARED_TEXT, ToolSpec
 from composer_replication.data.hints.context import SiteContext, Writer
 from composer_replication.data.hints.ran import (
-    alike,
     branches_were_listed,
+    closest_names,
     commands_that_worked,
+    earlier_run_folder,
     help_was_shown,
-    ran_in,
     refs_seen,
     was_refused_before,
-    was_run,
+    was_run_before,
 )
-from composer_replication.data.hints.region import file_of, region_of
+from composer_replication.data.hints.region import region_of
 from composer_replication.data.hints.rules import rule_for_kind, rule_for_tool
 from composer_replication.data.hints.seen import (
     LISTERS,
     known_paths_near,
-    places,
+    path_argument,
+    track_places,
     was_looked_for,
     was_refused,
     was_used,
     wrong_path,
 )
-from composer_replication.data.sites.arguments import misfit
+from composer_replication.data.sites.arguments import find_misfit
 from composer_replication.data.sites.call_verdict import is_error, judge
 from composer_replication.data.sites.effects import resolve
 from composer_replication.data.sites.repeats import canonical_arguments
@@ -44,14 +45,13 @@ from composer_replication.data.sites.shell import (
     Command,
     Simple,
     parse,
-    shell_command,
 )
 from composer_replication.data.sites.shell_rules import LOOKERS, PATH_EXPLORED, PATH_STATED
 from composer_replication.data.sites.tool_errors import strip_tag
 
 MAX_COMMANDS = 12
 MIN_COMMANDS = 3
-"""That fewer worked says nothing about another, unless one is alike."""
+"""Fewer commands that worked say nothing about another, unless one has a similar name."""
 ALIKE_PROGRAM = 0.6
 """Smallest likeness (difflib ratio) of a mistyped program, e.g. `gti` for `git`: its name is
 short."""
@@ -223,9 +223,8 @@ def _fill(template: str, **values: str) -> str:
     return TEMPLATES[template].format(**values)
 
 
-def _offered(context: SiteContext) -> tuple[ToolSpec, ...]:
-    """Tools on offer. Where the list was inferred from calls, names whose calls never worked are
-    not taken for tools."""
+def _offered_tools(context: SiteContext) -> tuple[ToolSpec, ...]:
+    """The tools on offer; of a list inferred from calls, only those of which a call has worked."""
     session = context.session
     if session.tools_origin != "reconstructed":
         return session.tools
@@ -238,61 +237,61 @@ def _offered(context: SiteContext) -> tuple[ToolSpec, ...]:
 
 
 def available_tools(context: SiteContext) -> str | None:
-    """The names of the tools on offer."""
-    names = [t.name for t in _offered(context) if t.name != context.site.tool]
+    """List the names of the tools on offer."""
+    names = [t.name for t in _offered_tools(context) if t.name != context.site.tool]
     return _fill("available_tools", tools=", ".join(names)) if names else None
 
 
 def tool_schema(context: SiteContext) -> str | None:
-    """The parameters of the tool in short form; without a schema in the log, the arguments of
-    earlier calls that worked."""
+    """List the parameters of the tool; without a schema in the log, the arguments of earlier calls
+    that worked."""
     tool = context.site.tool
-    spec = _schema(context)
+    spec = _logged_schema(context)
     if spec is not None:
         fields = _fields(spec.parameters)
         return _fill("tool_schema", tool=tool, fields=fields) if fields else None
     used: dict[str, None] = {}
-    for call, result in context.answered():
+    for call, result in context.answered_calls():
         if call.name == tool and not is_error(call, result):
             used.update(dict.fromkeys(call.arguments))
     if context.call is not None and used.keys() >= context.call.arguments.keys() > set():
-        return None  # the names are right: to list them would help nothing
+        return None  # the names are right: listing them would not help
     return _fill("tool_used_before", tool=tool, fields=", ".join(used)) if used else None
 
 
-def _schema(context: SiteContext) -> ToolSpec | None:
+def _logged_schema(context: SiteContext) -> ToolSpec | None:
     if context.session.tools_origin != "log":
         return None
     return next((t for t in context.session.tools if t.name == context.site.tool), None)
 
 
 def bad_arguments(context: SiteContext) -> str | None:
-    """What the refusal is about: the form of the call, a pattern, a type, or the names; None where
-    the arguments fit the schema."""
-    said = strip_tag(context.evidence.text) if context.evidence else ""
+    """Address the reason of the refusal: the form of the call, a pattern, a type, or the names;
+    None if the arguments fit the schema."""
+    error_text = strip_tag(context.evidence.text) if context.evidence else ""
     call, tool = context.call, context.site.tool
-    if _NO_JSON.search(said):
+    if _NO_JSON.search(error_text):
         return _fill("well_formed_call")
-    if _LOOK_AROUND.search(said):
+    if _LOOK_AROUND.search(error_text):
         return _fill("no_look_around", tool=tool)
-    if _BAD_PATTERN.search(said):
+    if _BAD_PATTERN.search(error_text):
         return _fill("pattern_syntax", tool=tool)
-    wrong_type = _WRONG_TYPE.search(said)
-    if wrong_type and not _WRONG_NAMES.search(said):
+    wrong_type = _WRONG_TYPE.search(error_text)
+    if wrong_type and not _WRONG_NAMES.search(error_text):
         return _fill("argument_type", tool=tool, name=wrong_type["name"], kind=wrong_type["kind"])
-    spec = _schema(context)
+    spec = _logged_schema(context)
     if (
         spec is None
-        and said
-        and not _WRONG_NAMES.search(said)
-        and not re.search(r"due to the following issues?:\s*$", said)
+        and error_text
+        and not _WRONG_NAMES.search(error_text)
+        and not re.search(r"due to the following issues?:\s*$", error_text)
     ):
         return None  # a value was refused, not a name
     if spec is not None and call is not None:
-        found = misfit(call.arguments, spec.parameters)
+        misfit = find_misfit(call.arguments, spec.parameters)
         if (
-            not found.problem
-            and not found.unread
+            not misfit.problem
+            and not misfit.unread
             and spec.parameters.get("properties", {}).keys() >= call.arguments.keys()
         ):
             return None
@@ -300,7 +299,7 @@ def bad_arguments(context: SiteContext) -> str | None:
 
 
 def _fields(parameters: Mapping[str, Any]) -> str:
-    """A schema in short form, e.g. "file_path: string (required), limit: integer"."""
+    """Format a schema in short form, e.g. "file_path: string (required), limit: integer"."""
     properties = parameters.get("properties")
     if not isinstance(properties, Mapping):
         return ""
@@ -322,16 +321,16 @@ def _fields(parameters: Mapping[str, Any]) -> str:
 
 
 def well_formed_call(context: SiteContext) -> str | None:
-    """How calls are written; the same words wherever a call could not be read."""
+    """Say how calls are written, in the same words for every unreadable call."""
     return _fill("well_formed_call")
 
 
 def known_paths(context: SiteContext) -> str | None:
-    """Paths that listings, reads and edits have shown so far, nearest to the wrong one by name;
-    else to look.
+    """List the known paths that are nearest to the wrong one by name; if there are none, advise to
+    look.
 
-    Where the shell stands is not said: a shell that was started anew stands elsewhere, and no
-    message tells.
+    The hint does not name the folder of the shell: a restarted shell is in another folder, and no
+    message says so.
     """
     paths, wrong = known_paths_near(context), wrong_path(context).removeprefix("./").rstrip("/")
     if paths:
@@ -339,7 +338,7 @@ def known_paths(context: SiteContext) -> str | None:
         return _fill("known_paths", paths=", ".join(same or paths))
     if (
         context.site.kind not in PATH_STATED
-        or _looks(context)
+        or _is_search(context)
         or was_looked_for(context)
         or was_used(context)
     ):
@@ -347,28 +346,25 @@ def known_paths(context: SiteContext) -> str | None:
     return _fill("refused_path") if was_refused(context) else _fill("list_folder")
 
 
-def _looks(context: SiteContext) -> bool:
-    """Whether the mistaken call was a listing or a search by name itself, or what it named is no
-    path: to list first is no help."""
-    said = context.evidence.text if context.evidence else ""
+def _is_search(context: SiteContext) -> bool:
+    """Whether the mistaken call was itself a listing or a search, or its subject is not a path, so
+    that the advice to list first would not help."""
+    error_text = context.evidence.text if context.evidence else ""
     if (
         context.call is None
         or "..." in wrong_path(context)
-        or "does not contain package" in said
+        or "does not contain package" in error_text
         or _is_drive(context)
     ):
         return True
-    command = shell_command(context.call.name, context.call.arguments)
-    return (
-        context.call.name in LISTERS
-        if command is None
-        else bool(parse(command).names & (LOOKERS | {"fd"}))
-    )
+    if context.command is None:
+        return context.call.name in LISTERS
+    return bool(parse(context.command).names & (LOOKERS | {"fd"}))
 
 
 def _is_drive(context: SiteContext) -> bool:
-    """Whether the path names a drive as a shell on Windows does (`/d/x`): it is there, and the
-    programs of Windows cannot find it."""
+    """Whether the path names a drive as a Unix shell on Windows does (`/d/x`): it exists, but
+    Windows programs cannot find it."""
     return bool(
         re.match(r"[A-Za-z]:[\\/]", context.session.cwd)
         and re.match(r"/[a-z]/", wrong_path(context))
@@ -376,9 +372,8 @@ def _is_drive(context: SiteContext) -> bool:
 
 
 def shell_missing_path(context: SiteContext) -> str | None:
-    """Paths seen so far; where a file could not be written its path is not wrong, its folder is
-    missing, and that is said."""
-    command = shell_command(context.call.name, context.call.arguments) if context.call else None
+    """List known paths; if a redirection failed, the folder is missing, and the hint says that."""
+    command = context.command
     if command is not None and any(context.subject in s.redirects for s in parse(command).simple):
         return _fill("make_folder", name=_name(context))
     return known_paths(context)
@@ -390,28 +385,29 @@ def _name(context: SiteContext) -> str:
 
 
 def _was_read(context: SiteContext) -> bool:
-    """Whether the file was read, or edited, in view by a tool of files."""
-    return resolve(wrong_path(context), context.session.cwd) in places(context).read
+    """Whether a file tool has read or edited the file in view."""
+    return resolve(wrong_path(context), context.session.cwd) in track_places(context).read
 
 
 def reread(context: SiteContext) -> str | None:
-    """Read the region again before editing; where it stands above and nothing changed it since,
-    copy from there."""
+    """Advise to read the region again before editing or, if it is in view and unchanged, to copy it
+    from there."""
     if context.site.kind == "edit_stale" and _was_read(context):
         return _fill("stale", name=_name(context))
     region = region_of(context)
-    if context.site.kind == "edit_no_match" and region.not_applied:
+    if context.site.kind == "edit_no_match" and region.edit_not_applied:
         return _fill("not_applied", name=_name(context))
-    if context.site.kind == "edit_no_match" and region.shown:
-        if region.odd or (region.failed and region.other_blanks):
+    if context.site.kind == "edit_no_match" and region.is_shown:
+        if region.has_odd_character or (region.edit_failed and region.has_other_blanks):
             return _fill("copy_in_parts", name=_name(context))
-        if not region.failed:
+        if not region.edit_failed:
             return _fill("copy_exactly", name=_name(context))
     return _fill("reread", name=_name(context), read="read again" if region.was_shown else "read")
 
 
 def read_first(context: SiteContext) -> str | None:
-    """The agent edits only what it has read; where it was read above, that it counts no longer."""
+    """Remind that a file must be read before an edit; if it was read above, that this no longer
+    counts."""
     return (
         _fill("read_again", name=_name(context))
         if _was_read(context)
@@ -420,34 +416,33 @@ def read_first(context: SiteContext) -> str | None:
 
 
 def edit_multi_match(context: SiteContext) -> str | None:
-    """More context lines, or replace all."""
+    """Advise to include more lines, or to replace all occurrences."""
     return _fill("edit_multi_match", name=_name(context))
 
 
 def edit_no_change(context: SiteContext) -> str | None:
-    """Old and new text are the same."""
+    """Remind that the old and the new text must differ."""
     return _fill("edit_no_change", name=_name(context))
 
 
 def too_large(context: SiteContext) -> str | None:
-    """Read a part, or a smaller one; where fewer lines gave the same size, the lines are what is
-    long."""
-    part = context.call is not None and bool(
+    """Advise to read a smaller part; if fewer lines gave the same size, the lines are too long."""
+    is_partial = context.call is not None and bool(
         {"limit", "offset", "pages"} & context.call.arguments.keys()
     )
-    if not part:
+    if not is_partial:
         return _fill("too_large", name=_name(context))
     size = _SIZE.search(context.evidence.text) if context.evidence else None
-    if size and any(size[1] == other for other in _refused_sizes(context)):
+    if size and size[1] in _refused_sizes(context):
         return _fill("too_large_lines", name=_name(context))
     return _fill("too_large_part", name=_name(context))
 
 
 def _refused_sizes(context: SiteContext) -> Iterator[str]:
-    """The sizes for which other reads of the file were refused in view."""
+    """Yield the sizes for which other reads of the file were refused in view."""
     assert context.call is not None
-    for call, result in context.answered():
-        same_file = file_of(call) == wrong_path(context) and canonical_arguments(
+    for call, result in context.answered_calls():
+        same_file = path_argument(call) == wrong_path(context) and canonical_arguments(
             call
         ) != canonical_arguments(context.call)
         if same_file and is_error(call, result) and (size := _SIZE.search(result.text)):
@@ -455,31 +450,31 @@ def _refused_sizes(context: SiteContext) -> Iterator[str]:
 
 
 def is_directory(context: SiteContext) -> str | None:
-    """List, do not read."""
+    """Advise to list the directory instead of reading it."""
     return _fill("is_directory", name=_name(context))
 
 
 def repeated_call(context: SiteContext) -> str | None:
-    """The same call stands above with its answer; None where either is no longer in view."""
+    """Say that the same call is above with its result; None if either is no longer in view."""
     if context.call is None:
         return None
-    name, asked = context.call.name, canonical_arguments(context.call)
-    told = {
+    name, arguments = context.call.name, canonical_arguments(context.call)
+    earlier_ids = {
         call.id
-        for call, result in context.answered()
+        for call, result in context.answered_calls()
         if call.name == name
-        and canonical_arguments(call) == asked
+        and canonical_arguments(call) == arguments
         and result.text != CLEARED_TEXT
         and not is_error(call, result)
     }
     for ago, turn in enumerate(reversed(context.before), 1):
-        if any(call.id in told for call in turn.calls):
+        if any(call.id in earlier_ids for call in turn.calls):
             return _fill("repeated_call", ago=str(ago))
     return None
 
 
 def shell_syntax(context: SiteContext) -> str | None:
-    """One sentence on quoting, chosen by what the shell or program complained of."""
+    """Give one sentence on quoting or syntax, chosen by the message of the shell or program."""
     if context.call is None or context.evidence is None:
         return None
     detail = judge(context.call, context.evidence).detail
@@ -497,7 +492,7 @@ def shell_syntax(context: SiteContext) -> str | None:
         1
     ) in SHELL_KEYWORDS:
         return _fill("shell_keyword")
-    command = shell_command(context.call.name, context.call.arguments) or ""
+    command = context.command or ""
     if re.match(r"(?:Syntax|Indentation|Tab)Error", detail):
         return None if re.search(r"<<-?\s*['\"\\]", command) else _fill("shell_syntax_inline")
     if re.match(r"(?:jq|g?awk|sed|[ef]?grep|rg|fd): ?|failed to parse jq", detail):
@@ -506,80 +501,82 @@ def shell_syntax(context: SiteContext) -> str | None:
 
 
 def shell_unknown_command(context: SiteContext) -> str | None:
-    """Which commands are there, as far as the session has shown; the missing one is not named, for
-    a name makes it likelier."""
+    """List the commands that have worked; the missing one is not named, because naming it would
+    make it likelier."""
     if context.subject in SHELL_KEYWORDS:
         return _fill("shell_keyword")
-    if (folder := ran_in(context, context.subject)) is not None:
+    if (folder := earlier_run_folder(context, context.subject)) is not None:
         return _fill("ran_in", folder=folder)
     if context.evidence and re.search(r"No module named ", context.evidence.text):
-        return None  # programs say nothing about the modules of a Python
+        return None  # programs that work say nothing about Python modules
     worked = [c for c in commands_that_worked(context) if c != context.subject][:MAX_COMMANDS]
-    tells = len(worked) >= MIN_COMMANDS or bool(
-        alike(context.subject, worked, cutoff=ALIKE_PROGRAM)
+    is_telling = len(worked) >= MIN_COMMANDS or bool(
+        closest_names(context.subject, worked, cutoff=ALIKE_PROGRAM)
     )
     return (
         _fill("shell_unknown_command", commands=", ".join(worked))
-        if tells and context.subject
+        if is_telling and context.subject
         else None
     )
 
 
 def shell_bad_option(context: SiteContext) -> str | None:
-    """Look into the help; the option that does not exist is not named, for a name makes it
+    """Advise to read the help; the wrong option is not named, because naming it would make it
     likelier."""
-    said = context.evidence.text if context.evidence else ""
-    if re.search(r"\bgh: Field '", said):
+    error_text = context.evidence.text if context.evidence else ""
+    if re.search(r"\bgh: Field '", error_text):
         return _fill("shell_query")
     if re.search(
         r"[Mm]issing script|Script not found|No rule to make target|no tasks? .* found|^error"
         r" Command|\(Mix\) The task",
-        said,
+        error_text,
         re.MULTILINE,
     ):
-        folder = ran_in(context, context.subject)
-        if folder is None and was_run(context, context.subject):
-            return None  # the project defines it: where, is not known
+        folder = earlier_run_folder(context, context.subject)
+        if folder is None and was_run_before(context, context.subject):
+            return None  # the project defines it, but in an unknown folder
         return _fill("ran_task", folder=folder) if folder else _fill("shell_task")
-    if re.search(r"^accepts .*arg\(s\)", said, re.MULTILINE):
+    if re.search(r"^accepts .*arg\(s\)", error_text, re.MULTILINE):
         return _fill("shell_usage")
-    command = shell_command(context.call.name, context.call.arguments) if context.call else None
-    usage = re.search(r"^[Uu]sage: (\S+)", said, re.MULTILINE)
+    command = context.command
+    usage = re.search(r"^[Uu]sage: (\S+)", error_text, re.MULTILINE)
     if (
         command is not None
         and usage
         and usage[1] not in parse(command).names
-        and not parse(command).names_thing(usage[1])
+        and not parse(command).mentions(usage[1])
     ):
-        return None  # a program refused it that stands between, and that the line does not name
+        return None  # a program in between refused it, which the line does not name
     if command is not None and was_refused_before(context):
         return _fill("shell_refused_above")
     if command is not None and any(
-        help_was_shown(context, simple) for simple in _blamed(parse(command), said)
+        help_was_shown(context, simple) for simple in _named_commands(parse(command), error_text)
     ):
         return _fill("shell_help_shown")
     return _fill("shell_bad_option")
 
 
-def _blamed(command: Command, said: str) -> list[Simple]:
-    """The simple commands of a line whose program a message names; all of them where it names
+def _named_commands(command: Command, error_text: str) -> list[Simple]:
+    """The simple commands of a line whose program the message names; all of them if it names
     none."""
     named = [
-        s for s in command.simple if re.search(rf"(?<![\w-]){re.escape(s.name)}(?![\w-])", said)
+        s
+        for s in command.simple
+        if re.search(rf"(?<![\w-]){re.escape(s.name)}(?![\w-])", error_text)
     ]
     return named or list(command.simple)
 
 
 def known_refs(context: SiteContext) -> str | None:
-    """Branches that git has named so far, nearest first; paths where the unknown thing looks like
-    one; a listing for a file of a branch."""
+    """List the known branches nearest to the unknown one; known paths if it looks like a path; the
+    advice to list for a file of a branch."""
     if context.evidence and re.search(
         r"path '[^'\n]+' (?:does not exist in|exists on disk, but not in)", context.evidence.text
     ):
         return _fill("list_ref")
     if "." in posixpath.basename(context.subject):
         return known_paths(context) if known_paths_near(context) else None
-    near = alike(context.subject, [r for r in refs_seen(context) if r != context.subject])
+    near = closest_names(context.subject, [r for r in refs_seen(context) if r != context.subject])
     if near:
         return _fill("known_refs", refs=", ".join(near))
     paths = known_paths_near(context)
@@ -591,14 +588,13 @@ def known_refs(context: SiteContext) -> str | None:
 
 
 def is_ref_wanted(context: SiteContext) -> bool:
-    """Whether git looked for a branch or commit and for nothing else; a `pathspec` may be a
-    file."""
-    said = context.evidence.text if context.evidence else ""
+    """Whether git looked for a branch or commit only; a `pathspec` may also be a file."""
+    error_text = context.evidence.text if context.evidence else ""
     return bool(
         re.search(
             r"invalid reference|bad revision|not something we can merge|couldn't find remote"
             r" ref|src refspec",
-            said,
+            error_text,
         )
     )
 
@@ -663,19 +659,19 @@ KNOWS: dict[Writer, tuple[str, ...]] = {
     kind_rule: ("kind", "rules"),
     tool_rule: ("call", "rules"),
 }
-"""What hindsight each writer uses: "kind" = that a mistake of this kind follows; "call" = what the
-mistaken call says (its tool, its file); "error_text" = what the error names or complains of; the
-rest is what was in view."""
+"""The hindsight that each writer uses: "kind" = that a mistake of this kind follows; "call" = the
+content of the mistaken call (its tool, its file); "error_text" = the subject of the error; the
+other values name things that were in view."""
 
 
-def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]:
-    """What hindsight one hint used: `KNOWS`, less what this text did without; ("custom",) for a
-    writer of the user's.
+def used_hindsight(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]:
+    """Return the hindsight that one hint used: `KNOWS` without the parts that this text did not
+    need; ("custom",) for a user's writer.
 
-    A writer takes the file's name from the call, but in a shell from the error, for a command line
-    names many things.
+    A writer takes the file's name from the call, but for a shell from the error, because a command
+    line names many things.
     """
-    known = KNOWS.get(writer, ("custom",))
+    hindsight = KNOWS.get(writer, ("custom",))
     if writer is available_tools and context.session.tools_origin == "reconstructed":
         return ("kind", "tools:reconstructed")
     if writer in (tool_schema, bad_arguments) and _is_from(text, "tool_used_before"):
@@ -693,11 +689,7 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
         or _is_from(text, "refused_path")
         or _is_from(text, "list_refs")
     ):
-        shell = (
-            context.call is not None
-            and shell_command(context.call.name, context.call.arguments) is not None
-        )
-        return ("kind", "error_text" if shell else "call")
+        return ("kind", "call" if context.command is None else "error_text")
     if writer is known_refs and _is_from(text, "list_ref"):
         return ("kind", "error_text")
     if writer is shell_missing_path and _is_from(text, "make_folder"):
@@ -715,13 +707,9 @@ def knows(writer: Writer, context: SiteContext, *, text: str) -> tuple[str, ...]
         too_large,
         is_directory,
     )
-    if (
-        names_a_file
-        and context.call
-        and shell_command(context.call.name, context.call.arguments) is not None
-    ):
-        return tuple("error_text" if k == "call" else k for k in known)
-    return known
+    if names_a_file and context.command is not None:
+        return tuple("error_text" if k == "call" else k for k in hindsight)
+    return hindsight
 
 
 def _is_from(text: str, template: str) -> bool:

@@ -1,4 +1,4 @@
-"""Attachment records (from 2.1.202 on): what the agent program put beside the messages."""
+"""Attachment records (since 2.1.202): context that the agent program adds beside the messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from composer_replication.core.trace import HARNESS, HUMAN
 
-# Everything a log was seen to hold; others are counted as unknown and shown.
+# Every type met in a log so far; any other is counted as unknown and reported.
 ATTACHMENT_TYPES = frozenset(
     {
         "hook_success",
@@ -49,8 +49,7 @@ ATTACHMENT_TYPES = frozenset(
         "deferred_tools_record",
     }
 )
-# Shown to the model although the log of 2.1.202-2.1.237 keeps only the payload and not the words
-# around it.
+# The model saw these, but logs of 2.1.202-2.1.237 keep only the payload, not the text around it.
 _PAYLOAD = {
     "hook_additional_context": ("content",),
     "nested_memory": ("content",),
@@ -63,10 +62,10 @@ _PAYLOAD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """What an attachment means: a text in context, an event, or the system prompt with its tools.
+    """The meaning of an attachment: a text in context, an event, or the system prompt with tools.
 
-    `text` "" = nothing that the model saw is in the log. `exact` = `text` is word for word what
-    stood in context.
+    `text` is empty if the log holds nothing that the model saw. `exact`: `text` is word for word
+    what the context held.
     """
 
     kind: str
@@ -81,8 +80,7 @@ class Attachment:
 
 
 def read_attachment(value: Any) -> Attachment:
-    """The meaning of `attachment` of a record; an unknown type keeps its rendered text, if it has
-    one.
+    """Interpret the `attachment` field of a record; an unknown type keeps its rendered text.
 
     >>> read_attachment({"type": "queued_command", "prompt": "also fix the docs"}).author
     'human'
@@ -128,7 +126,7 @@ def _strings(value: Any) -> list[str]:
 
 
 def _texts(value: Any, depth: int = 0) -> str:
-    """The text inside a payload: a string, a list of them, or an object with `content`, `text` or
+    """Extract the text of a payload: a string, a list, or an object with `content`, `text` or
     `file`."""
     if isinstance(value, str):
         return value

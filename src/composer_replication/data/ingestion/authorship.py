@@ -1,8 +1,8 @@
-"""Who wrote a user message: the human, or the agent program on the human's behalf.
+"""Who wrote a user message: the human, or the agent program.
 
-Half of what a log calls "user" was never typed by anyone: output of slash commands, reminders,
-notices of an interrupt, the summary after a compaction. `role` cannot tell these apart, so author
-and tag do.
+Half of the messages that a log calls "user" were typed by nobody: the output of slash commands,
+reminders, notices of an interrupt, the summary after a compaction. The role does not tell them
+apart; author and tag do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from composer_replication.core.trace import HARNESS, HUMAN, INTERRUPT_PREFIX
 
 
 class Authorship(NamedTuple):
-    """Author and tag of a text, e.g. Authorship("harness", "command")."""
+    """The author and the tag of a text, e.g. Authorship("harness", "command")."""
 
     author: str
     tag: str
@@ -37,7 +37,7 @@ _PREFIXES: tuple[tuple[str, str], ...] = (
 
 
 def authorship(text: str, *, is_meta: bool = False, is_summary: bool = False) -> Authorship:
-    """Author and tag of a user text.
+    """Tell the author and the tag of a user text.
 
     >>> authorship("Fix the failing test"), authorship("<command-name>/clear</command-name>")
     (Authorship(author='human', tag=''), Authorship(author='harness', tag='command'))

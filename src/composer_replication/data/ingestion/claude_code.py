@@ -1,5 +1,5 @@
-"""Claude Code logs into Sessions: one file in memory at a time, nothing twice, everything left out
-counted.
+"""Read Claude Code logs into Sessions: one file in memory at a time, no message twice, and every
+omission counted.
 
 logs = find_logs(["~/.claude/projects"])
 for result in ingest(logs, settings=IngestSettings(), redactor=Redactor()):
@@ -19,7 +19,7 @@ from composer_replication.core.config.data_settings import IngestSettings
 from composer_replication.core.errors import SessionError
 from composer_replication.core.redact import Redactor
 from composer_replication.core.trace import HUMAN, Event, Parent, Session, SourceRef, Turn
-from composer_replication.data.ingestion.conversation import Conversation, Finished
+from composer_replication.data.ingestion.conversation import Conversation, FinishedConversation
 from composer_replication.data.ingestion.counts import FileReport, RawCounts, Status, session_counts
 from composer_replication.data.ingestion.find_logs import LogFile
 from composer_replication.data.ingestion.lines import LineReader
@@ -40,7 +40,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """What one file gave: the report, and the sessions to store."""
+    """The result of one file: its report, and the sessions to store."""
 
     report: FileReport
     sessions: tuple[Session, ...] = ()
@@ -48,11 +48,13 @@ class FileResult:
 
 @dataclass(slots=True)
 class Links:
-    """What later files need to know of earlier ones: session names in use, which call started which
-    subagent, and where.
+    """The facts of earlier files that later files need: names in use, and the calls that started
+    subagents.
 
-    `roots` are the folders in which the sessions ran; `repositories` those of the sessions that
-    have subagents.
+    `names` are session names in use; `calls` maps (session id, agent id or prompt key) to the
+    parent and the model that made the call; `parents` are the ids of sessions whose subagents have
+    files; `roots` are the folders in which sessions ran; `repositories` maps a session with
+    subagents to its repository.
     """
 
     names: set[str] = field(default_factory=set)
@@ -63,7 +65,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _ParsedSession:
     session: Session
     from_progress: bool
     copied_inside: int
@@ -77,12 +79,12 @@ def ingest(
     hashed: bool = True,
     known: KnownIds | None = None,
 ) -> Iterator[FileResult]:
-    """Read logs one after the other and give, for each, its report and its sessions; lazily.
+    """Read logs one after the other; lazily yield the report and the sessions of each.
 
     `logs` come from `find_logs`, whose order matters: whole files before their partial copies,
-    subagents last. The redactor is applied before a session is given out; None = no redaction. No
-    error of a file stops the others. `known` carries the ids of messages read earlier on, so that a
-    later run leaves out what it has.
+    subagents last. Sessions are redacted before they are yielded, unless `redactor` is None. An
+    error in one file does not stop the others. `known` holds the ids of messages that were read
+    before, so that a later run leaves them out.
     Example: next(ingest(find_logs(["a.jsonl"]))).report.to_json()["tool_use"] -> 66
     """
     settings = settings or IngestSettings()
@@ -116,7 +118,7 @@ def _ingest_file(
         )
     try:
         reader.read()
-        made = [] if _is_copy(reader) else sessions_of(reader, links, name)
+        parsed = [] if _is_copy(reader) else sessions_of(reader, links, name)
     except OSError as error:
         why = f"cannot be read: {error.strerror or type(error).__name__}"
         return FileResult(
@@ -138,21 +140,23 @@ def _ingest_file(
                 counts=session_counts(()),
             )
         )
-    known.update(reader.fresh)
-    before = dict(redactor.counts) if redactor is not None else {}
+    known.update(reader.new_marks)
+    counts_before = dict(redactor.counts) if redactor is not None else {}
     if redactor is not None:
         redact_counts(reader.raw, redactor)
-        made = [replace(m, session=redact_session(m.session, redactor)) for m in made]
-    kept = [m for m in made if _is_wanted(m.session, settings.authors)]
-    reader.raw.copied_inside = sum(m.copied_inside for m in kept)
+        parsed = [replace(m, session=redact_session(m.session, redactor)) for m in parsed]
+    stored = [m for m in parsed if _is_wanted(m.session, settings.authors)]
+    reader.raw.copied_inside = sum(m.copied_inside for m in stored)
     return FileResult(
-        report=_report(name, log, reader, made, kept, _difference(redactor, before)),
-        sessions=tuple(m.session for m in kept),
+        report=_build_report(
+            name, log, reader, parsed, stored, _new_redactions(redactor, counts_before)
+        ),
+        sessions=tuple(m.session for m in stored),
     )
 
 
 def _is_copy(reader: FileReader) -> bool:
-    return reader.num_known > 0 and not reader.fresh
+    return reader.num_known > 0 and not reader.new_marks
 
 
 def _is_wanted(session: Session, patterns: Sequence[str]) -> bool:
@@ -162,25 +166,29 @@ def _is_wanted(session: Session, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(author, pattern) for author in authors for pattern in patterns)
 
 
-def _difference(redactor: Redactor | None, before: dict[str, int]) -> dict[str, int]:
+def _new_redactions(redactor: Redactor | None, counts_before: dict[str, int]) -> dict[str, int]:
     counts = redactor.counts if redactor is not None else {}
-    return {kind: n - before.get(kind, 0) for kind, n in counts.items() if n != before.get(kind, 0)}
+    return {
+        kind: n - counts_before.get(kind, 0)
+        for kind, n in counts.items()
+        if n != counts_before.get(kind, 0)
+    }
 
 
-def _report(
+def _build_report(
     name: str,
     log: LogFile,
     reader: FileReader,
-    made: list[_Made],
-    kept: list[_Made],
+    parsed: list[_ParsedSession],
+    stored: list[_ParsedSession],
     redactions: dict[str, int],
 ) -> FileReport:
-    status, why = _status(reader, made)
+    status, why = _status(reader, parsed)
     raw = reader.raw
     if status == "foreign":
         raw = RawCounts(damaged_lines=raw.damaged_lines, damage=raw.damage[:1])
-    own = [m.session for m in kept if not m.from_progress]
-    carried = [m.session for m in kept if m.from_progress]
+    own_sessions = [m.session for m in stored if not m.from_progress]
+    progress_sessions = [m.session for m in stored if m.from_progress]
     return FileReport(
         file=name,
         status=status,
@@ -188,24 +196,26 @@ def _report(
         num_bytes=log.num_bytes,
         sha256=reader.lines.sha256,
         raw=raw,
-        counts=session_counts(own),
-        progress_counts={"sessions": len(carried), **session_counts(carried)} if carried else {},
-        progress_names=tuple(session.id for session in carried),
-        session_names=tuple(m.session.id for m in kept),
-        num_subagents=sum(m.session.parent is not None for m in kept),
-        num_copied_turns=sum(m.session.copied for m in kept),
-        num_filtered=len(made) - len(kept),
-        num_requests=sum(m.session.requests for m in kept),
-        num_verified=sum(m.session.requests_verified for m in kept),
+        counts=session_counts(own_sessions),
+        progress_counts={"sessions": len(progress_sessions), **session_counts(progress_sessions)}
+        if progress_sessions
+        else {},
+        progress_names=tuple(session.id for session in progress_sessions),
+        session_names=tuple(m.session.id for m in stored),
+        num_subagents=sum(m.session.parent is not None for m in stored),
+        num_copied_turns=sum(m.session.copied for m in stored),
+        num_filtered=len(parsed) - len(stored),
+        num_requests=sum(m.session.requests for m in stored),
+        num_verified=sum(m.session.requests_verified for m in stored),
         redactions=redactions,
     )
 
 
-def _status(reader: FileReader, made: list[_Made]) -> tuple[Status, str]:
+def _status(reader: FileReader, parsed: list[_ParsedSession]) -> tuple[Status, str]:
     raw = reader.raw
     if _is_copy(reader):
         return "duplicate", "every message of it stands in a file read before"
-    if reader.is_claude_code or made:
+    if reader.is_claude_code or parsed:
         return "read", ""
     if raw.records:
         return "foreign", "JSON lines, but not of Claude Code"
@@ -222,22 +232,22 @@ def _status(reader: FileReader, made: list[_Made]) -> tuple[Status, str]:
 # ---- sessions ------------------------------------------------------------------------------------
 
 
-def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
-    """The sessions of a file: the main one, then its subagents, each linked to the call that
+def sessions_of(reader: FileReader, links: Links, file: str) -> list[_ParsedSession]:
+    """Build the sessions of a file: the main one, then its subagents, each linked to the call that
     started it."""
-    made: list[_Made] = []
+    parsed: list[_ParsedSession] = []
     main, main_name = reader.main, ""
     if reader.has_requests:
-        _as_sent(reader)
+        _apply_requests(reader)
     raw_name = _most_common(reader.raw.session_ids)
     finished = main.conversation.finish()
     calls_by_prompt = _calls_by_prompt(main.conversation)
-    # A subagent works for its session, wherever it stands: one repository for both.
+    # A subagent works for its session, whatever folder it runs in: both get one repository.
     repository = links.repositories.get(raw_name, "") if not finished.turns else ""
     repository = repository or repository_of(main.cwd, named=reader.repository, roots=links.roots)
     if finished.turns:
-        main_name = _unique(_safe(raw_name, reader.lines.sha256), links)
-        made.append(_made(main, finished, reader, main_name, None, file, repository))
+        main_name = _claim_name(_safe_name(raw_name, reader.lines.sha256), links)
+        parsed.append(_parsed_session(main, finished, reader, main_name, None, file, repository))
         if raw_name in links.parents:
             links.repositories.setdefault(raw_name, repository)
             _remember_calls(links, raw_name, main_name, reader, calls_by_prompt)
@@ -245,37 +255,47 @@ def sessions_of(reader: FileReader, links: Links, file: str) -> list[_Made]:
         finished_side = side.conversation.finish()
         if not finished_side.turns:
             continue
-        parent, author = _parent(side, reader, links, main_name, calls_by_prompt)
-        name = _unique(f"{parent.session_id}.agent-{_safe(side.agent_id, side.prompt)}", links)
-        turns = tuple(_as_task(turn, author) for turn in finished_side.turns)
-        place = repository or repository_of(side.cwd, roots=links.roots)
-        made.append(
-            _made(side, finished_side._replace(turns=turns), reader, name, parent, file, place)
+        parent, author = _find_parent(side, reader, links, main_name, calls_by_prompt)
+        name = _claim_name(
+            f"{parent.session_id}.agent-{_safe_name(side.agent_id, side.prompt)}", links
         )
-    return made
+        turns = tuple(_as_task(turn, author) for turn in finished_side.turns)
+        side_repository = repository or repository_of(side.cwd, roots=links.roots)
+        parsed.append(
+            _parsed_session(
+                side,
+                finished_side._replace(turns=turns),
+                reader,
+                name,
+                parent,
+                file,
+                side_repository,
+            )
+        )
+    return parsed
 
 
-def _as_sent(reader: FileReader) -> None:
-    """The conversations of a file in the order of their requests, with the tools of these, as far
-    as the log holds them."""
+def _apply_requests(reader: FileReader) -> None:
+    """Put the conversations of a file into the order of their requests and take the tools from
+    there, as far as the log holds them."""
     requests = read_requests(
         LineReader(reader.log.path, reader.lines.max_line_bytes, hashed=False),
         last=reader.num_lines,
     )
     for key, stream in (("", reader.main), *reader.sides.items()):
-        stream.sent = lay_out(stream.conversation, requests, key)
-        stream.tools = stream.sent.tools or stream.tools
+        stream.request_summary = lay_out(stream.conversation, requests, key)
+        stream.tools = stream.request_summary.tools or stream.tools
 
 
-def _made(
+def _parsed_session(
     stream: Stream,
-    finished: Finished,
+    finished: FinishedConversation,
     reader: FileReader,
     name: str,
     parent: Parent | None,
     file: str,
     repository: str,
-) -> _Made:
+) -> _ParsedSession:
     tools = stream.tools
     origin: Literal["log", "reconstructed", "none"] = "log"
     if not tools:
@@ -293,29 +313,29 @@ def _made(
         segments=finished.segments,
         tools=tools,
         tools_origin=origin,
-        events=_without_repeats(finished.events, finished.turns),
+        events=_drop_repeated_events(finished.events, finished.turns),
         parent=parent,
         copied=finished.copied,
         cwd=stream.cwd or reader.main.cwd,
         repository=repository,
         started=stream.started,
         ended=stream.ended,
-        requests=stream.sent.requests,
-        requests_verified=stream.sent.verified,
+        requests=stream.request_summary.requests,
+        requests_verified=stream.request_summary.verified,
     )
-    return _Made(session, stream.from_progress, finished.copied_inside)
+    return _ParsedSession(session, stream.from_progress, finished.copied_inside)
 
 
-def _without_repeats(events: tuple[Event, ...], turns: tuple[Turn, ...]) -> tuple[Event, ...]:
-    """Steering that also stands in the log as a message is that message, not an event as well."""
+def _drop_repeated_events(events: tuple[Event, ...], turns: tuple[Turn, ...]) -> tuple[Event, ...]:
+    """Drop "queued" events whose text the log also holds as a message of the human."""
     if all(e.kind != "queued" for e in events):
         return events
-    said = {turn.text for turn in turns if turn.author == HUMAN}
-    return tuple(e for e in events if e.kind != "queued" or e.text not in said)
+    human_texts = {turn.text for turn in turns if turn.author == HUMAN}
+    return tuple(e for e in events if e.kind != "queued" or e.text not in human_texts)
 
 
 def _as_task(turn: Turn, author: str | None) -> Turn:
-    """What a subagent is told comes from the model that called it, not from the human."""
+    """Attribute a subagent's task to the model that called it, not to the human."""
     return (
         replace(turn, author=author, tag="task")
         if turn.role == "user" and turn.author == HUMAN
@@ -324,13 +344,15 @@ def _as_task(turn: Turn, author: str | None) -> Turn:
 
 
 def _calls_by_prompt(conversation: Conversation) -> dict[str, list[tuple[str, str | None]]]:
-    """The words of a task -> (call id, author) of the calls that gave it, in order."""
+    """Map each task's prompt to the (call id, author) of the calls that sent it, in order."""
     calls: dict[str, list[tuple[str, str | None]]] = {}
     for call in conversation.calls:
         if call.name in SUBAGENT_TOOLS or "subagent_type" in call.arguments:
             prompt = call.arguments.get("prompt")
             if isinstance(prompt, str):
-                calls.setdefault(prompt, []).append((call.id, conversation.callers[call.id].author))
+                calls.setdefault(prompt, []).append(
+                    (call.id, conversation.draft_of_call[call.id].author)
+                )
     return calls
 
 
@@ -341,7 +363,7 @@ def _remember_calls(
     reader: FileReader,
     by_prompt: dict[str, list[tuple[str, str | None]]],
 ) -> None:
-    """Keep, for subagents with a file of their own, which call of this session started them."""
+    """Remember which call started each subagent, for subagents that have their own file."""
     for agent, call_id in reader.agent_calls.items():
         links.calls[raw_name, agent] = (
             Parent(session_id=name, call_id=call_id),
@@ -355,7 +377,7 @@ def _remember_calls(
 
 
 def _author_of(conversation: Conversation, call_id: str) -> str | None:
-    caller = conversation.callers.get(call_id)
+    caller = conversation.draft_of_call.get(call_id)
     return caller.author if caller is not None else None
 
 
@@ -363,15 +385,15 @@ def _prompt_key(prompt: str) -> str:
     return "prompt " + sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _parent(
+def _find_parent(
     side: Stream,
     reader: FileReader,
     links: Links,
     main_name: str,
     by_prompt: dict[str, list[tuple[str, str | None]]],
 ) -> tuple[Parent, str | None]:
-    """The call that started a subagent and the model that made it: as recorded, else by the words
-    of its task."""
+    """Find the call that started a subagent and the model that made it: as recorded, else by the
+    text of its task."""
     raw_name = _most_common(reader.raw.session_ids)
     for key in (side.agent_id, _prompt_key(side.prompt)):
         if not main_name and (raw_name, key) in links.calls:
@@ -383,26 +405,26 @@ def _parent(
     elif call_id is not None:
         author = _author_of(reader.main.conversation, call_id)
     return (
-        Parent(session_id=main_name or _safe(raw_name, reader.lines.sha256), call_id=call_id),
+        Parent(session_id=main_name or _safe_name(raw_name, reader.lines.sha256), call_id=call_id),
         author,
     )
 
 
 def _most_common(ids: dict[str, int]) -> str:
-    """The id most records carry; of equals the one met last (an older version's resume begins with
-    the old id)."""
+    """The id that most records carry; on a tie the last one met, because in older versions a
+    resumed session begins with records of the old id."""
     return max(reversed(ids), key=lambda name: ids[name], default="")
 
 
-def _safe(name: str, fallback: str) -> str:
-    """A session id that can stand in a file name or a shell line: as logged if it is plain, else a
+def _safe_name(name: str, fallback: str) -> str:
+    """A session id that is safe in a file name or a shell line: as logged if it is plain, else a
     hash."""
     if _SAFE_NAME.fullmatch(name):
         return name
     return "s-" + sha256((name or fallback).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _unique(name: str, links: Links) -> str:
+def _claim_name(name: str, links: Links) -> str:
     unique, count = name, 1
     while unique in links.names:
         count += 1

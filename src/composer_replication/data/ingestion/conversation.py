@@ -1,14 +1,14 @@
-"""One conversation put together from records: messages merged, results joined, and what was in
-context when.
+"""Assemble one conversation from records: merge messages, join results, and track what was in
+context at each turn.
 
-Records arrive in file order, which is the only order that can be trusted (timestamps run backwards,
-and the parent chain alone loses parallel calls). The parent chain is used for one thing: to see
-that the human went back and wrote on from an earlier message. Then a new stretch begins whose
-context leaves the abandoned messages out.
+Records arrive in file order, the only order that can be trusted: timestamps run backwards, and the
+parent chain alone loses parallel calls. The parent chain serves one purpose, to detect that the
+human went back and continued from an earlier message. A new stretch then begins, whose context
+leaves out the abandoned messages.
 
-Not every second child is a way back. The results of parallel calls each hang on their own record of
-the message, and the next message hangs on one of them; attachments hang beside each other. These go
-on in one line.
+A second child of a record is not always a rewind. The results of parallel calls each name their
+own record of the message as parent, and the next message names one of the results; attachments
+are siblings of each other. All of these continue the current stretch.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from composer_replication.core.trace import (
     Turn,
 )
 from composer_replication.data.ingestion.log_records import LogUsage
-from composer_replication.data.ingestion.logged_tools import says_refused
+from composer_replication.data.ingestion.logged_tools import is_refusal
 
 MAX_STRETCHES = 4096
 
 
 class TurnDraft:
-    """A turn that may still grow."""
+    """A turn under construction: later records may add blocks to it."""
 
     __slots__ = (
         "anchor",
@@ -43,8 +43,8 @@ class TurnDraft:
         "blocks",
         "home",
         "index",
-        "known",
-        "loose",
+        "is_copied",
+        "is_side_message",
         "rank",
         "role",
         "tag",
@@ -57,17 +57,17 @@ class TurnDraft:
         author: str | None,
         blocks: list[Block],
         tag: str = "",
-        known: bool = False,
+        is_copied: bool = False,
     ) -> None:
         self.role: Role = role
         self.author = author
         self.blocks = blocks
         self.tag = tag
-        self.known = known  # stands in another session too
-        self.loose = False  # an attachment: hangs beside the chain, never a way back
-        # the last one reported: earlier records of a message may hold a part only
+        self.is_copied = is_copied  # an earlier session holds it, too
+        self.is_side_message = False  # an attachment: beside the parent chain, never a rewind
+        # the last one reported: earlier records of a message may hold partial counts
         self.usage: LogUsage | None = None
-        # of a result: the message that holds the call; None = the draft itself
+        # for a result, the message that holds the call; None = the draft itself
         self.anchor: TurnDraft | None = None
         self.home: Stretch | None = None
         self.rank = 0
@@ -75,11 +75,11 @@ class TurnDraft:
 
     @property
     def group(self) -> TurnDraft:
-        """The message this belongs to: of a result the one with the call, else the draft itself."""
+        """The message to which this belongs: for a result the one with the call, else itself."""
         return self if self.anchor is None else self.anchor
 
     def turn(self) -> Turn:
-        """The turn as it stands now."""
+        """The turn with the blocks so far."""
         tokens = self.usage.context_tokens if self.usage is not None else 0
         return Turn(
             role=self.role,
@@ -91,7 +91,7 @@ class TurnDraft:
 
 
 class Stretch:
-    """Turns written one after the other in one context."""
+    """Turns written one after the other in one context: `base`, then `drafts` so far."""
 
     __slots__ = ("base", "cleared", "drafts", "pinned")
 
@@ -104,21 +104,21 @@ class Stretch:
         self.base = base
         self.drafts: list[TurnDraft] = []
         self.cleared = cleared
-        self.pinned = pinned  # the summary: stays when the human goes back to a preserved message
+        self.pinned = pinned  # the summary: it stays if the human goes back to a preserved message
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A conversation in the order of its requests: how many were answered, how many of them stand
-    in it as sent, and their tools."""
+class RequestSummary:
+    """The requests of a conversation: how many were answered, how many of these are reproduced
+    exactly (`verified`), and the tools that they offered."""
 
     requests: int = 0
     verified: int = 0
     tools: tuple[ToolSpec, ...] = ()
 
 
-class Finished(NamedTuple):
-    """The parts of a Session that a conversation gives."""
+class FinishedConversation(NamedTuple):
+    """The parts of a Session that come from its conversation."""
 
     turns: tuple[Turn, ...]
     segments: tuple[Segment, ...]
@@ -128,72 +128,84 @@ class Finished(NamedTuple):
 
 
 class Conversation:
-    """Takes records in file order (`assistant`, `say`, `result`, ...) and gives turns, segments and
-    events.
+    """Collects records in file order (`add_assistant`, `add_message`, `add_result`, ...) and
+    returns turns, segments and events.
 
-    `chained` = the records name their parents; a message without one then starts afresh.
-    Example: c = Conversation(); c.say("u1", None, "human", "", [Text("hi")]); c.finish().turns
+    `chained`: the records name their parents; a message without one then starts a new context.
+    Example: c = Conversation(); c.add_message("u1", None, "human", "", [Text("hi")]);
+    c.finish().turns
     """
 
     def __init__(self, *, chained: bool = True) -> None:
         self.chained = chained
-        # record uuid -> the turn it belongs to or follows
-        self.at: dict[str, TurnDraft | None] = {}
-        self.by_message: dict[str, TurnDraft] = {}
-        self.callers: dict[str, TurnDraft] = {}
+        # record uuid -> the turn that it belongs to or follows
+        self.draft_of_record: dict[str, TurnDraft | None] = {}
+        self.draft_of_message: dict[str, TurnDraft] = {}
+        self.draft_of_call: dict[str, TurnDraft] = {}
         self.calls: list[ToolCall] = []
-        self.answered: dict[str, TurnDraft] = {}
-        # calls of a tool that is none, or with arguments it does not take
+        self.draft_of_result: dict[str, TurnDraft] = {}
+        # ids of calls of an unknown tool, or with arguments that do not fit the tool
         self.refused: set[str] = set()
         self.current = Stretch([])
         self.stretches = [self.current]
         self.last: TurnDraft | None = None
         self.num_duplicates = 0
-        self.has_known = False
+        self.has_copies = False
         self.num_dangling = 0
         self._events: list[tuple[str, TurnDraft | None, str | None, str]] = []
         self._preserved: list[str] | None = None  # set between a compaction and the next turn
-        self._tail: str | None = None  # the last preserved message, until the summary is met
-        self._is_fresh = False  # a compaction was met, its summary not yet
-        self._is_laid_out = False  # the stretches are in the order of the requests
+        self._last_preserved: str | None = (
+            None  # the last preserved message, until the summary comes
+        )
+        self._awaits_summary = False  # a compaction came, its summary has not
+        self._has_request_order = False  # the stretches follow the requests, not the file
 
     # ---- records ---------------------------------------------------------------------------------
 
-    def assistant(
-        self, uuid: str | None, parent: str | None, message_id: str, author: str | None, known: bool
+    def add_assistant(
+        self,
+        uuid: str | None,
+        parent: str | None,
+        message_id: str,
+        author: str | None,
+        is_copied: bool,
     ) -> TurnDraft:
-        """The draft of an API message: the one begun by an earlier record of the same id, else a
-        new one."""
-        draft = self.by_message.get(message_id)
+        """Return the draft of an API message: the one that an earlier record of the same id began,
+        else a new one."""
+        draft = self.draft_of_message.get(message_id)
         if draft is None:
-            draft = self.by_message[message_id] = TurnDraft("assistant", author, [], known=known)
-            self._append(draft, self._parent(parent))
+            draft = self.draft_of_message[message_id] = TurnDraft(
+                "assistant", author, [], is_copied=is_copied
+            )
+            self._append(draft, self._parent_draft(parent))
         if uuid is not None:
-            self.at[uuid] = draft
+            self.draft_of_record[uuid] = draft
         return draft
 
-    def call(self, draft: TurnDraft, block: ToolCall) -> None:
-        """Add a call to a message; a call id seen before is a repeated record."""
-        if block.id in self.callers:
+    def add_call(self, draft: TurnDraft, block: ToolCall) -> None:
+        """Add a call to a message; a call id that exists already marks a repeated record."""
+        if block.id in self.draft_of_call:
             self.num_duplicates += 1
             return
-        self.callers[block.id] = draft
+        self.draft_of_call[block.id] = draft
         self.calls.append(block)
         draft.blocks.append(block)
 
-    def result(
-        self, uuid: str | None, parent: str | None, block: ToolResult, author: str, known: bool
+    def add_result(
+        self, uuid: str | None, parent: str | None, block: ToolResult, author: str, is_copied: bool
     ) -> None:
         """Add a tool result as a turn of its own, behind the message that holds its call."""
-        if block.call_id in self.answered:
+        if block.call_id in self.draft_of_result:
             self.num_duplicates += 1
             if uuid is not None:
-                self.at.setdefault(uuid, self._follow(parent))
+                self.draft_of_record.setdefault(uuid, self._draft_at(parent))
             return
-        if block.is_error and says_refused(block.text):
+        if block.is_error and is_refusal(block.text):
             self.refused.add(block.call_id)
-        draft = self.answered[block.call_id] = TurnDraft("tool", author, [block], known=known)
-        caller = self.callers.get(block.call_id)
+        draft = self.draft_of_result[block.call_id] = TurnDraft(
+            "tool", author, [block], is_copied=is_copied
+        )
+        caller = self.draft_of_call.get(block.call_id)
         if caller is not None:
             draft.anchor = caller
             home = caller.home
@@ -202,11 +214,11 @@ class Conversation:
             else:
                 self._append(draft, caller)
         else:
-            self._append(draft, self._parent(parent))
+            self._append(draft, self._parent_draft(parent))
         if uuid is not None:
-            self.at[uuid] = draft
+            self.draft_of_record[uuid] = draft
 
-    def say(
+    def add_message(
         self,
         uuid: str | None,
         parent: str | None,
@@ -214,16 +226,19 @@ class Conversation:
         tag: str,
         blocks: list[Block],
         *,
-        known: bool = False,
+        is_copied: bool = False,
         role: Role = "user",
-        loose: bool = False,
+        is_side_message: bool = False,
     ) -> TurnDraft:
-        """Add a message of the human or the harness; `loose` = it hangs beside the chain (an
-        attachment)."""
-        draft = TurnDraft(role, author, blocks, tag, known)
-        before = self.at.get(parent) if parent is not None else None
-        if loose:
-            draft.loose, draft.anchor = True, before.group if before is not None else None
+        """Add a message of the human or the harness; `is_side_message`: an attachment, which is not
+        part of the parent chain."""
+        draft = TurnDraft(role, author, blocks, tag, is_copied)
+        parent_draft = self.draft_of_record.get(parent) if parent is not None else None
+        if is_side_message:
+            draft.is_side_message, draft.anchor = (
+                True,
+                parent_draft.group if parent_draft is not None else None,
+            )
             self._append(draft, None)
         elif (
             parent is None
@@ -235,64 +250,64 @@ class Conversation:
             self._restart()
             self._append(draft, None)
         else:
-            self._append(draft, self._parent(parent))
+            self._append(draft, self._parent_draft(parent))
         if tag == "compact_summary":
             self.current.pinned = (*self.current.pinned, draft)
-            if self._tail is not None:
-                # the chain goes summary, preserved messages, next message
-                self.at[self._tail] = draft
-            self._tail, self._is_fresh = None, False
+            if self._last_preserved is not None:
+                # The chain runs: summary, preserved messages, next message.
+                self.draft_of_record[self._last_preserved] = draft
+            self._last_preserved, self._awaits_summary = None, False
         if uuid is not None:
-            self.at[uuid] = draft
+            self.draft_of_record[uuid] = draft
         return draft
 
     def link(self, uuid: str | None, parent: str | None) -> None:
-        """A record that is no turn, but may be the parent of one: it stands for its own parent."""
-        if uuid is not None and uuid not in self.at:
-            self.at[uuid] = self._follow(parent)
+        """Register a record that is not a turn but may be the parent of one: it resolves to its
+        own parent."""
+        if uuid is not None and uuid not in self.draft_of_record:
+            self.draft_of_record[uuid] = self._draft_at(parent)
 
-    def event(self, kind: str, *, call_id: str | None = None, text: str = "") -> None:
-        """Note something that is not a message, after the turns so far."""
+    def add_event(self, kind: str, *, call_id: str | None = None, text: str = "") -> None:
+        """Add an event, such as a compaction, after the turns so far."""
         self._events.append((kind, self.last, call_id, text))
 
-    def compact(self, preserved: Iterable[str]) -> None:
-        """From the next turn on, only system text and the preserved messages are in context."""
+    def begin_compaction(self, preserved: Iterable[str]) -> None:
+        """Keep only the system text and the preserved messages in context from the next turn on."""
         self._preserved = list(preserved)
 
-    def begins_compaction(self) -> bool:
-        """A summary was met: begin a new context, unless a boundary record did so already (then
-        False)."""
-        if self._preserved is not None or self._tail is not None or self._is_fresh:
+    def begin_compaction_at_summary(self) -> bool:
+        """Begin a new context at a summary; returns False if a boundary record has done so."""
+        if self._preserved is not None or self._last_preserved is not None or self._awaits_summary:
             return False
-        self.compact(())
+        self.begin_compaction(())
         return True
 
     def clear_results(self, call_ids: Iterable[str], *, attachments: Iterable[str] = ()) -> None:
-        """From the next turn on, the results of these calls read as cleared and these attachments
-        are gone."""
-        known = dict.fromkeys((*self.current.cleared, *call_ids))
-        gone = {id(self.at.get(uuid)) for uuid in attachments}
+        """Mark the results of these calls as cleared, and drop these attachments, from the next
+        turn on."""
+        cleared = dict.fromkeys((*self.current.cleared, *call_ids))
+        removed = {id(self.draft_of_record.get(uuid)) for uuid in attachments}
         base = [
             d
             for d in (*self.current.base, *self.current.drafts)
-            if not (d.loose and d.role == "user" and id(d) in gone)
+            if not (d.is_side_message and d.role == "user" and id(d) in removed)
         ]
-        self._open(base, cleared=tuple(known), pinned=self.current.pinned)
+        self._open_stretch(base, cleared=tuple(cleared), pinned=self.current.pinned)
 
     def set_system(self, blocks: list[Block], author: str) -> None:
-        """The system prompt: first of all if no message was written yet, else in force from here
-        on."""
+        """Set the system prompt: as the first turn if the model has written nothing yet, else from
+        here on."""
         draft = TurnDraft("system", author, blocks)
-        draft.loose = True
+        draft.is_side_message = True
         if len(self.stretches) == 1 and all(
             d.role != "assistant" and d.role != "system" for d in self.current.drafts
         ):
             self.current.drafts.insert(0, draft)
-            for rank, other in enumerate(self.current.drafts):
-                other.rank = rank
+            for rank, following in enumerate(self.current.drafts):
+                following.rank = rank
             draft.home = self.current
             return
-        self._open(
+        self._open_stretch(
             [d for d in (*self.current.base, *self.current.drafts) if d.role != "system"],
             pinned=self.current.pinned,
         )
@@ -300,21 +315,21 @@ class Conversation:
 
     # ---- context ---------------------------------------------------------------------------------
 
-    def _follow(self, parent: str | None) -> TurnDraft | None:
-        return self.at.get(parent) if parent is not None else None
+    def _draft_at(self, parent: str | None) -> TurnDraft | None:
+        return self.draft_of_record.get(parent) if parent is not None else None
 
-    def _parent(self, parent: str | None) -> TurnDraft | None:
+    def _parent_draft(self, parent: str | None) -> TurnDraft | None:
         if parent is None:
             return None
-        if parent not in self.at:
+        if parent not in self.draft_of_record:
             self.num_dangling += 1
             return None
-        return self.at[parent]
+        return self.draft_of_record[parent]
 
     def _append(self, draft: TurnDraft, parent: TurnDraft | None) -> None:
-        """Put a draft at the end; `parent` None = it goes on from whatever stands there."""
+        """Append a draft; without a `parent` it continues from the last turn, whatever that is."""
         if self._preserved is not None:
-            self._after_compaction()
+            self._open_after_compaction()
         elif parent is not None:
             current = self.current
             last = (
@@ -327,10 +342,10 @@ class Conversation:
         draft.home, draft.rank = current, len(drafts)
         drafts.append(draft)
         self.last = draft
-        if draft.known:
-            self.has_known = True
+        if draft.is_copied:
+            self.has_copies = True
 
-    def _open(
+    def _open_stretch(
         self,
         base: list[TurnDraft],
         *,
@@ -350,30 +365,34 @@ class Conversation:
         self.stretches.append(self.current)
 
     def _has_begun(self) -> bool:
-        return any(not d.loose for d in (*self.current.base, *self.current.drafts))
+        return any(not d.is_side_message for d in (*self.current.base, *self.current.drafts))
 
     def _restart(self) -> None:
-        self._open([d for d in (*self.current.base, *self.current.drafts) if d.role == "system"])
+        self._open_stretch(
+            [d for d in (*self.current.base, *self.current.drafts) if d.role == "system"]
+        )
 
-    def _after_compaction(self) -> None:
+    def _open_after_compaction(self) -> None:
         uuids, self._preserved = self._preserved or [], None
-        kept = {id(d) for u in uuids if (d := self.at.get(u)) is not None}
-        inside = [*self.current.base, *self.current.drafts]
-        # A message is preserved with all its results: the parts of a group are never apart in a
-        # request.
-        kept |= {id(d.group) for d in inside if id(d) in kept and d.role == "tool"}
+        preserved = {id(d) for uuid in uuids if (d := self.draft_of_record.get(uuid)) is not None}
+        in_context = [*self.current.base, *self.current.drafts]
+        # A message is preserved with all its results: the API refuses a request that has a call
+        # without its result.
+        preserved |= {id(d.group) for d in in_context if id(d) in preserved and d.role == "tool"}
         base = [
             d
-            for d in inside
-            if d.role == "system" or id(d) in kept or (d.role == "tool" and id(d.group) in kept)
+            for d in in_context
+            if d.role == "system"
+            or id(d) in preserved
+            or (d.role == "tool" and id(d.group) in preserved)
         ]
-        self._open(base)
-        self._tail = uuids[-1] if uuids else None
-        self._is_fresh = True
+        self._open_stretch(base)
+        self._last_preserved = uuids[-1] if uuids else None
+        self._awaits_summary = True
 
     def _go_back(self, parent: TurnDraft) -> None:
-        """Open a stretch that goes on from `parent`, unless what follows it are only its results
-        and attachments."""
+        """Open a stretch that continues from `parent`, unless only its results and attachments
+        follow it."""
         current, home = self.current, parent.home
         if home is current:
             before, tail, pinned = (
@@ -396,41 +415,49 @@ class Conversation:
                 home.pinned,
             )
             results = [d for d in tail if d.role == "tool" and d.group is parent.group]
-            self._open([*before, *results], pinned=pinned)
+            self._open_stretch([*before, *results], pinned=pinned)
             return
         else:
             return
+        # Parallel results and attachments are siblings in the chain: going on from one of them is
+        # no rewind.
         if all(
-            d.loose or d in pinned or (d.role == "tool" and d.group is parent.group) for d in tail
+            d.is_side_message or d in pinned or (d.role == "tool" and d.group is parent.group)
+            for d in tail
         ):
             return
         results = [d for d in tail if d.role == "tool" and d.group is parent.group]
-        self._open([*before, *results], pinned=pinned)
+        self._open_stretch([*before, *results], pinned=pinned)
 
-    def lay_out(self, stretches: list[Stretch]) -> None:
-        """Take over stretches that hold every turn in the order in which it was sent; events stay
-        behind what they followed."""
+    def replace_stretches(self, stretches: list[Stretch]) -> None:
+        """Replace the stretches by ones in the order in which the turns were sent; an event stays
+        behind the turn that it followed."""
         placed = {id(d) for stretch in stretches for d in stretch.drafts}
-        behind: dict[int, TurnDraft | None] = {}
+        last_placed: dict[int, TurnDraft | None] = {}
         last: TurnDraft | None = None
         for draft in (d for stretch in self.stretches for d in stretch.drafts):
             last = draft if id(draft) in placed else last
-            behind[id(draft)] = last
+            last_placed[id(draft)] = last
         self._events = [
-            (kind, after if after is None else behind.get(id(after), after), call, text)
-            for kind, after, call, text in self._events
+            (
+                kind,
+                followed if followed is None else last_placed.get(id(followed), followed),
+                call,
+                text,
+            )
+            for kind, followed, call, text in self._events
         ]
-        self.stretches, self._is_laid_out = stretches, True
-        self.has_known = any(d.known for stretch in stretches for d in stretch.drafts)
+        self.stretches, self._has_request_order = stretches, True
+        self.has_copies = any(d.is_copied for stretch in stretches for d in stretch.drafts)
 
     # ---- result ----------------------------------------------------------------------------------
 
-    def finish(self) -> Finished:
-        """Turns in order, segments over them, events; and how many leading turns stand in another
-        session.
+    def finish(self) -> FinishedConversation:
+        """Return the turns in order, the segments over them, the events, and the number of copied
+        turns.
 
-        Once only: the drafts are let go, so that a finished file leaves no cycles for the garbage
-        collector.
+        To be called once: it releases the drafts, which refer to each other and would otherwise
+        wait for the garbage collector.
         """
         order: list[TurnDraft] = []
         segments: list[Segment] = []
@@ -438,58 +465,61 @@ class Conversation:
             if not stretch.drafts:
                 continue
             start = len(order)
-            order += stretch.drafts if self._is_laid_out else _results_first(stretch.drafts)
+            order += stretch.drafts if self._has_request_order else _results_first(stretch.drafts)
             for index in range(start, len(order)):
                 order[index].index = index
-            cleared = tuple(c for c in stretch.cleared if c in self.answered)
+            cleared = tuple(c for c in stretch.cleared if c in self.draft_of_result)
             segments.append(
                 Segment(
                     start=start,
                     end=len(order),
-                    context=_ranges(stretch.base, as_they_are=self._is_laid_out),
+                    context=_ranges(stretch.base, keep_order=self._has_request_order),
                     cleared=cleared,
                 )
             )
         turns = tuple([d.turn() for d in order])
         events = tuple(
             Event(
-                kind=kind, turn=0 if after is None else after.index + 1, call_id=call_id, text=text
+                kind=kind,
+                turn=0 if followed is None else followed.index + 1,
+                call_id=call_id,
+                text=text,
             )
-            for kind, after, call_id, text in self._events
+            for kind, followed, call_id, text in self._events
         )
-        copied, inside = _num_copied(order) if self.has_known else (0, 0)
+        copied, copied_inside = _count_copied(order) if self.has_copies else (0, 0)
         for stretch in self.stretches:
             stretch.drafts, stretch.base, stretch.pinned = [], [], ()
-        return Finished(turns, tuple(segments), events, copied, inside)
+        return FinishedConversation(turns, tuple(segments), events, copied, copied_inside)
 
 
 def _results_first(drafts: list[TurnDraft]) -> Iterable[TurnDraft]:
-    """File order, but a message's results directly behind it.
+    """Return the drafts in file order, but with the results of a message directly behind it.
 
-    A request in which text stands between a message and its results is refused by the API, so the
-    model saw them so.
+    The API refuses a request with text between a message and its results, so this is the order
+    that the model saw.
     """
     order: list[TurnDraft] = []
-    others: list[TurnDraft] = []  # texts that would have to let a result pass
+    delayed: list[TurnDraft] = []  # texts that may have to go behind later results
     for draft in drafts:
         role = draft.role
         if role == "tool":
             order.append(draft)
         elif role == "assistant":
-            if others:
-                order += others
-                others = []
+            if delayed:
+                order += delayed
+                delayed = []
             order.append(draft)
-        elif others or (order and order[-1].role != "user"):
-            others.append(draft)
+        elif delayed or (order and order[-1].role != "user"):
+            delayed.append(draft)
         else:
             order.append(draft)
-    return [*order, *others] if others else order
+    return [*order, *delayed] if delayed else order
 
 
-def _ranges(drafts: list[TurnDraft], *, as_they_are: bool = False) -> tuple[tuple[int, int], ...]:
+def _ranges(drafts: list[TurnDraft], *, keep_order: bool = False) -> tuple[tuple[int, int], ...]:
     ranges: list[tuple[int, int]] = []
-    for index in [d.index for d in drafts] if as_they_are else sorted({d.index for d in drafts}):
+    for index in [d.index for d in drafts] if keep_order else sorted({d.index for d in drafts}):
         if ranges and ranges[-1][1] == index:
             ranges[-1] = (ranges[-1][0], index + 1)
         else:
@@ -497,13 +527,16 @@ def _ranges(drafts: list[TurnDraft], *, as_they_are: bool = False) -> tuple[tupl
     return tuple(ranges)
 
 
-def _num_copied(order: list[TurnDraft]) -> tuple[int, int]:
-    """(leading turns known from another session, known turns behind the first new one)."""
-    copied, later = 0, 0
-    leading = True
+def _count_copied(order: list[TurnDraft]) -> tuple[int, int]:
+    """Count the leading turns copied from another session, and the copies behind the first new
+    turn."""
+    copied, copied_later = 0, 0
+    is_leading = True
     for index, draft in enumerate(order):
-        if draft.known:
-            copied, later = (index + 1, later) if leading else (copied, later + 1)
+        if draft.is_copied:
+            copied, copied_later = (
+                (index + 1, copied_later) if is_leading else (copied, copied_later + 1)
+            )
         elif draft.role in ("assistant", "tool"):
-            leading = False
-    return copied, later
+            is_leading = False
+    return copied, copied_later

@@ -1,8 +1,7 @@
-"""Counts per file: those of the raw records, kept while reading, and those recomputed from the
-stored Sessions.
+"""Counts per file: of the raw records, taken while reading, and of the Sessions built from them.
 
-The two are kept apart on purpose. A merge or a join that loses something shows as a difference
-between them.
+The two are computed separately on purpose: a merge or a join that loses something shows as a
+difference between them.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ Status = Literal["read", "duplicate", "foreign", "damaged", "empty", "unreadable
 
 @dataclass(slots=True)
 class RawCounts:
-    """What stood in the file, record by record, before anything was merged or dropped.
+    """Counts of a file's records before anything is merged or dropped.
 
-    `records` are lines that decode to an object; `damaged_lines` are the others. `damage` names the
-    first of them, and fields that were left out for their type, with line and reason. `duplicates`
-    are records or blocks met twice.
+    `records` are lines that decode to an object; `damaged_lines` are the others. `damage` lists the
+    first of these, and fields left out because of their type, with line and reason. `duplicates`
+    are records or blocks that occur twice.
     """
 
     records: int = 0
@@ -55,16 +54,16 @@ class RawCounts:
     copied_inside: int = 0
 
     def note(self, line: int, why: str) -> None:
-        """Remember where something was wrong; only the first few places are kept."""
+        """Record a damaged line and the reason; only the first few are kept."""
         if len(self.damage) < MAX_DAMAGE_SHOWN:
             self.damage.append((line, why))
 
 
 class MessageCounts:
-    """Message-level counts of sessions that are given one after the other; none of them is kept.
+    """Message-level counts over sessions, added one at a time and not kept.
 
-    `assistant_messages` includes the records that no model wrote (they are stored as "synthetic"
-    events); `model_messages` does not. `error_kinds` counts results with is_error by kind.
+    `assistant_messages` includes the records that no model wrote (stored as "synthetic" events);
+    `model_messages` does not. `error_kinds` counts results with is_error by kind.
     Example: counts = MessageCounts(); counts.add(session); counts.to_json()["tool_use"] -> 58
     """
 
@@ -77,7 +76,7 @@ class MessageCounts:
         self._answered: set[str] = set()
 
     def add(self, session: Session) -> None:
-        """Count one session more."""
+        """Add one session to the counts."""
         count = self._count
         self.num_sessions += 1
         for turn in session.turns:
@@ -100,7 +99,7 @@ class MessageCounts:
             count[event.kind] += 1
 
     def to_json(self) -> dict[str, Any]:
-        """The counts of the sessions so far, under the names of a file's report."""
+        """Return the counts so far, under the names that a file's report uses."""
         count, kinds = self._count, self._kinds
         return {
             "assistant_messages": count["model_messages"] + count["synthetic"],
@@ -125,7 +124,7 @@ class MessageCounts:
 def session_counts(
     sessions: Iterable[Session], *, kind_of: Callable[[str], str] = error_kind
 ) -> dict[str, Any]:
-    """The message-level counts of sessions, from nothing but the sessions.
+    """Compute the message-level counts from the sessions alone.
 
     Example: session_counts([session])["tool_use"] -> 58
     """
@@ -137,13 +136,13 @@ def session_counts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """What was read from one file and what became of it.
+    """The outcome of reading one file.
 
-    `status`: "read" | "duplicate" (all of it stands in a file read before) | "foreign" (not Claude
-    Code) | "damaged" (no readable record) | "empty" | "unreadable" | "refused". `why` says it in
-    words where it is not "read". `counts` are `session_counts` of the sessions of the file itself;
-    `progress_counts` of the subagents whose messages it carries in progress records, whose names
-    are `progress_names` (`session_names` holds them too).
+    `status`: "read" | "duplicate" (another file holds all of it) | "foreign" (not Claude Code) |
+    "damaged" (no readable record) | "empty" | "unreadable" | "refused". `why` gives the reason if
+    it is not "read". `counts` are `session_counts` of the file's own sessions; `progress_counts`
+    those of subagents whose messages are in progress records of this file. The names of the
+    latter are `progress_names`; `session_names` includes them.
     """
 
     file: str
@@ -164,8 +163,7 @@ class FileReport:
     redactions: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON: raw-record counts, then counts of the stored sessions, then what was
-        left out."""
+        """Return the report as JSON: counts of raw records, of the sessions, and of omissions."""
         raw = self.raw
         return {
             "file": self.file,

@@ -25,11 +25,10 @@ _SNIFF_LINE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """A file to read: where it is, how it is called in reports, its size, and the subagent it
-    holds, if any.
+    """A file to read: its path, its name in reports, its size, and the subagent it holds, if any.
 
-    `cwd` is the folder that its first records name. `why` is set where it cannot be read: it is
-    reported and not opened.
+    `agent` is (session id, agent id). `cwd` is the folder that the first records name. If `why` is
+    set, the file cannot be read: it is reported and not opened.
 
     Example: LogFile(path=Path("p/s1/subagents/agent-a1.jsonl"), name="s1/subagents/agent-a1.jsonl",
     num_bytes=900, agent=("s1", "a1"))
@@ -44,7 +43,7 @@ class LogFile:
 
 
 def default_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where Claude Code keeps its logs: $CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects."""
+    """The folders of Claude Code's logs: $CLAUDE_CONFIG_DIR/projects, else ~/.claude/projects."""
     if configured := environ.get("CLAUDE_CONFIG_DIR"):
         return (Path(configured) / "projects",)
     return (Path(environ.get("HOME") or Path.home()) / ".claude" / "projects",)
@@ -53,36 +52,34 @@ def default_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
 def find_logs(
     paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | None = None
 ) -> tuple[LogFile, ...]:
-    """Every log under the paths, in the order to read them; none given = where Claude Code keeps
-    them.
+    """Find every log under the paths (default: Claude Code's own folders), in reading order.
 
-    A file is taken whatever its name; of a folder, every *.jsonl in it and below. The largest come
-    first, so that a copy made half-way is recognised by the whole; subagents' own files come last,
-    when their calls are known. Folders that cannot be opened and links that lead nowhere are in it
-    too, with the reason.
-    Raises DataError for a path that does not exist, and where the default folder is missing.
+    A path to a file counts whatever its name; a folder counts with every *.jsonl in and below it.
+    Large files come first, so that a partial copy is recognised by the complete file; files of
+    subagents come last, when their calls are known. Folders that cannot be opened and broken links
+    are listed, too, with the reason.
+    Raises DataError if a path, or the default folder, does not exist.
     """
-    found: dict[str, LogFile] = {}
+    logs: dict[str, LogFile] = {}
     for root in _roots(paths, environ):
         for path, name, why in _files(root):
             key = str(path) if why else os.path.realpath(path)
-            if key not in found:
-                found[key] = (
+            if key not in logs:
+                logs[key] = (
                     LogFile(path=path, name=name, num_bytes=0, why=why)
                     if why
-                    else _sniffed(path, name)
+                    else _sniff(path, name)
                 )
-    return tuple(sorted(found.values(), key=lambda f: (f.agent is not None, -f.num_bytes, f.name)))
+    return tuple(sorted(logs.values(), key=lambda f: (f.agent is not None, -f.num_bytes, f.name)))
 
 
 def other_files(
     paths: Iterable[str | Path] = (), *, environ: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """How many files in the folders are of other kinds and so not read, by ending, most frequent
-    first.
+    """Count the files of other kinds, which are not read, by suffix, most frequent first.
 
-    Example: other_files(["~/.claude/projects"]) -> {".json": 12, ".traj": 3}; what has no plain
-    ending counts as ""
+    Example: other_files(["~/.claude/projects"]) -> {".json": 12, ".traj": 3}; a file without a
+    plain suffix counts under "".
     """
     count: Counter[str] = Counter()
     for root in _roots(paths, environ):
@@ -100,9 +97,9 @@ def _roots(paths: Iterable[str | Path], environ: Mapping[str, str] | None) -> li
         p for p in default_folders(environ) if p.is_dir()
     ]
     if not roots:
-        looked = ", ".join(str(p) for p in default_folders(environ))
+        looked_in = ", ".join(str(p) for p in default_folders(environ))
         raise DataError(
-            f"no Claude Code logs in {looked}",
+            f"no Claude Code logs in {looked_in}",
             fix="give files or folders: recompose ingest PATH ...",
         )
     for root in roots:
@@ -112,12 +109,12 @@ def _roots(paths: Iterable[str | Path], environ: Mapping[str, str] | None) -> li
 
 
 def _files(root: Path) -> Iterator[tuple[Path, str, str]]:
-    """(path, name in reports, why it cannot be read or "") of every log, in order."""
+    """Yield (path, name in reports, why it cannot be read or "") of every log, in order."""
     if not root.is_dir():
         yield root, root.name, ""
         return
-    failed: list[OSError] = []
-    for folder, folders, files in os.walk(root, onerror=failed.append):
+    errors: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=errors.append):
         folders.sort()
         for name in sorted(files):
             path = Path(folder) / name
@@ -130,7 +127,7 @@ def _files(root: Path) -> Iterator[tuple[Path, str, str]]:
                     else "not a file"
                 )
                 yield path, path.relative_to(root).as_posix(), why
-    for error in failed:
+    for error in errors:
         path = Path(os.fsdecode(error.filename))
         yield (
             path,
@@ -146,9 +143,8 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _sniffed(path: Path, name: str) -> LogFile:
-    """The file with what its first lines tell: the subagent whose messages it holds, by its first
-    message, and the folder."""
+def _sniff(path: Path, name: str) -> LogFile:
+    """Read the first lines of a file for the folder and, from its first message, the subagent."""
     agent: tuple[str, str] | None = None
     cwd = ""
     try:

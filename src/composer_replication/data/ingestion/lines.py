@@ -15,12 +15,12 @@ BUFFER_BYTES = 2**17
 
 @dataclass(slots=True)
 class LineReader:
-    """Non-blank lines of a file with their numbers; what cannot be one is told apart.
+    """The non-blank lines of a file with their numbers; a line that is too long is None.
 
-    After the iteration: `sha256` of the bytes ("" unless asked for), `unfinished` = the number of a
-    last line without a newline (0 = none), `binary` = a NUL byte stood near the beginning. A line
-    longer than `max_line_bytes` is yielded as None; no more than that many bytes of it are ever in
-    memory.
+    After the iteration, `sha256` is the hash of the file ("" unless asked for), `unfinished` the
+    number of a last line without a newline (0 = none), and `binary` whether a NUL byte was found
+    near the beginning. A line is too long if it has more than `max_line_bytes`; no more than that
+    many bytes of it are ever in memory.
 
     Example: b'{"a":1}\\n\\n{"b"' -> (1, b'{"a":1}\\n'), (3, b'{"b"'); unfinished = 3
     """
@@ -34,8 +34,8 @@ class LineReader:
 
     def __iter__(self) -> Iterator[tuple[int, bytes | None]]:
         digest = hashlib.sha256()
-        with self.path.open("rb", buffering=0) as raw:
-            source: io.RawIOBase = _Hashing(raw, digest) if self.hashed else raw
+        with self.path.open("rb", buffering=0) as file:
+            source: io.RawIOBase = _Hashing(file, digest) if self.hashed else file
             stream = io.BufferedReader(source, BUFFER_BYTES)
             self.binary = b"\0" in stream.peek(1)
             limit, readline = self.max_line_bytes, stream.readline
@@ -54,7 +54,7 @@ class LineReader:
 
 
 def _skip_line(readline: Callable[[int], bytes]) -> bool:
-    """Go to the end of the line without keeping it; False if the file ends first."""
+    """Skip to the end of the line; returns False if the file ends first."""
     while piece := readline(BUFFER_BYTES):
         if piece[-1] == 10:
             return True

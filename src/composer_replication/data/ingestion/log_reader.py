@@ -1,4 +1,4 @@
-"""One log file into Sessions, in one pass: decode each line, merge, join, keep the raw counts."""
+"""Read one log file in one pass: decode each line, hand it to its conversation, count records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from composer_replication.core.trace import (
 )
 from composer_replication.data.ingestion.attachments import ATTACHMENT_TYPES, read_attachment
 from composer_replication.data.ingestion.authorship import authorship
-from composer_replication.data.ingestion.conversation import Conversation, Sent
+from composer_replication.data.ingestion.conversation import Conversation, RequestSummary
 from composer_replication.data.ingestion.counts import RawCounts
 from composer_replication.data.ingestion.find_logs import LogFile
 from composer_replication.data.ingestion.lines import LineReader
@@ -36,10 +36,10 @@ from composer_replication.data.ingestion.log_records import (
     RawBlock,
     agent_of_result,
     decode,
+    decode_all_fields,
     decode_progress,
     decode_typed,
     is_deep,
-    rare,
 )
 from composer_replication.data.ingestion.logged_tools import offered_tools
 
@@ -51,7 +51,7 @@ NUM_SHARDS = 256
 
 @dataclass(slots=True)
 class Stream:
-    """One conversation of a file with what is known about it: the main one, or a subagent's."""
+    """One conversation of a file, the main one or a subagent's, with its metadata."""
 
     conversation: Conversation
     agent_id: str = ""
@@ -63,19 +63,20 @@ class Stream:
     ended: str = ""
     tools: tuple[ToolSpec, ...] = ()
     system: str = ""
-    sent: Sent = field(default_factory=Sent)
+    request_summary: RequestSummary = field(default_factory=RequestSummary)
     synthetic: set[str] = field(default_factory=set)
 
 
 class KnownIds:
-    """Ids of messages read so far in any file, as 60-bit hashes, so that a gigabyte of logs takes
-    some 14 MB.
+    """The ids of all messages read so far, as 60-bit hashes: about 14 MB per gigabyte of logs.
 
-    Many small sets instead of a large one: when a set grows it is copied, and a large copy would be
-    the peak of memory. `agents` are the subagents that have a file of their own: their copies in
-    progress records are left out.
+    The ids are spread over many small sets: a set is copied when it grows, and the copy of one
+    large set would be the peak of memory. `agents` are the subagents that have their own file;
+    their copies in progress records are left out.
 
-    >>> known = KnownIds(); known.update([known.mark("msg_1")]); known.has(known.mark("msg_1")), known.has(known.mark("msg_2"))
+    >>> known = KnownIds()
+    >>> known.update([known.mark("msg_1")])
+    >>> known.has(known.mark("msg_1")), known.has(known.mark("msg_2"))
     (True, False)
     """
 
@@ -85,27 +86,26 @@ class KnownIds:
 
     @staticmethod
     def mark(key: str) -> int:
-        """The number that stands for an id; it fits the smaller of Python's long integers (32
-        bytes)."""
+        """Hash an id to 60 bits, the size up to which a Python integer takes 32 bytes."""
         return hash(key) & 0xFFFFFFFFFFFFFFF
 
     def has(self, mark: int) -> bool:
-        """Whether an id was read in a file before."""
+        """Whether an earlier file holds this id."""
         return mark in self._shards[mark % NUM_SHARDS]
 
     def update(self, marks: Iterable[int]) -> None:
-        """Add the ids of a file that was read."""
+        """Add the ids of a file."""
         for mark in marks:
             self._shards[mark % NUM_SHARDS].add(mark)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the index takes."""
+        """The size of the index in bytes."""
         return sum(sys.getsizeof(shard) + sum(map(sys.getsizeof, shard)) for shard in self._shards)
 
 
 class FileReader:
-    """Reads one file; afterwards `main`, `sides` and `raw` hold what it gave.
+    """Reads one file into its conversations (`main`, `sides`) and its counts (`raw`).
 
     Example: reader = FileReader(log, KnownIds()); reader.read(); reader.main.conversation.finish()
     """
@@ -124,9 +124,9 @@ class FileReader:
         self.is_claude_code = False
         self.has_requests = False
         self.num_known = 0
-        self.fresh: list[int] = []
+        self.new_marks: list[int] = []
         self._known = known
-        self._side_of: dict[str, Stream] = {}
+        self._side_of_record: dict[str, Stream] = {}
         self._first_users: dict[str, int] = {}
         self._num_users = 0
         self._task_calls: set[str] = set()
@@ -141,7 +141,12 @@ class FileReader:
     def read(self) -> None:
         """Read the whole file; raises OSError if it cannot be opened or read, SessionError if it is
         refused."""
-        raw, types, ids, main = self.raw, self.raw.record_types, self.raw.session_ids, self.main
+        raw, record_types, session_ids, main = (
+            self.raw,
+            self.raw.record_types,
+            self.raw.session_ids,
+            self.main,
+        )
         version = None
         for number, line in self.lines:
             if line is None:
@@ -155,36 +160,40 @@ class FileReader:
                 record = self._decode_again(line)
                 if record is None:
                     continue
-            kind = record.type
-            name = f"{kind}/{record.subtype}" if record.subtype else kind
-            types[name] = types.get(name, 0) + 1
+            record_type = record.type
+            name = f"{record_type}/{record.subtype}" if record.subtype else record_type
+            record_types[name] = record_types.get(name, 0) + 1
             if session_id := record.sessionId:
-                ids[session_id] = ids.get(session_id, 0) + 1
+                session_ids[session_id] = session_ids.get(session_id, 0) + 1
             if record.version != version and record.version:
                 raw.versions.add(version := record.version)
             if record.isSidechain:
                 raw.sidechain_records += 1
-            if kind == "assistant":
-                self._assistant(record, line, self._side(record) if record.isSidechain else main)
+            if record_type == "assistant":
+                self._read_assistant(
+                    record, line, self._side_stream(record) if record.isSidechain else main
+                )
                 self._count_assistant(record)
-            elif kind == "user":
+            elif record_type == "user":
                 self._num_users += 1
-                self._user(record, line, self._side(record) if record.isSidechain else main)
+                self._read_user(
+                    record, line, self._side_stream(record) if record.isSidechain else main
+                )
             else:
-                self._other(record, line)
-                if not self.is_claude_code and sum(types.values()) >= FOREIGN_AFTER_RECORDS:
+                self._read_other(record, line)
+                if not self.is_claude_code and sum(record_types.values()) >= FOREIGN_AFTER_RECORDS:
                     break
-        raw.records = sum(types.values())
+        raw.records = sum(record_types.values())
         for stream in (self.main, *self.sides.values()):
             raw.duplicates += stream.conversation.num_duplicates
             raw.dangling_parents += stream.conversation.num_dangling
 
     def _decode_again(self, line: bytes) -> LogRecord | None:
-        """A line the fast decoder refused: what can be used of it, or None; either way it is
-        noted."""
+        """Decode a line that the fast decoder refused; returns None if it is unusable. Either way
+        the damage is noted."""
         raw, number = self.raw, self._number
         try:
-            record, left_out = decode(line)
+            record, dropped_fields = decode(line)
         except BadRecord as error:
             raw.damaged_lines += 1
             raw.note(
@@ -196,9 +205,9 @@ class FileReader:
                 ),
             )
             return None
-        if left_out:
-            raw.odd_fields += len(left_out)
-            raw.note(number, f"wrong type, left out: {', '.join(left_out)}")
+        if dropped_fields:
+            raw.odd_fields += len(dropped_fields)
+            raw.note(number, f"wrong type, left out: {', '.join(dropped_fields)}")
         return record
 
     # ---- counting --------------------------------------------------------------------------------
@@ -216,51 +225,51 @@ class FileReader:
                     raw.interleaved.add(name)
 
     def _is_known(self, key: str | None) -> bool:
-        """Whether a message stands in a file read before; a new one is remembered when the file is
-        done."""
+        """Whether an earlier file holds this message. New ids are collected, to be added to the
+        index once the whole file is read: a message may span several records of this file."""
         if key is None:
             return False
         mark = self._known.mark(key)
         if self._known.has(mark):
             self.num_known += 1
             return True
-        self.fresh.append(mark)
+        self.new_marks.append(mark)
         return False
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _begin(self, stream: Stream, record: LogRecord) -> None:
-        """What the first message of a stream tells of it."""
+    def _start_stream(self, stream: Stream, record: LogRecord) -> None:
+        """Take the start time and the folder of a stream from its first message."""
         stream.started = record.timestamp or ""
         stream.cwd = stream.cwd or record.cwd or ""
         if record.sessionId or record.uuid:
             self.is_claude_code = True
 
-    def _side(self, record: LogRecord) -> Stream:
+    def _side_stream(self, record: LogRecord) -> Stream:
         key = record.agentId or ""
-        stream = self.sides.get(key) if key else self._side_of.get(record.parentUuid or "")
+        stream = self.sides.get(key) if key else self._side_of_record.get(record.parentUuid or "")
         if stream is None:
             key = key or f"{len(self.sides) + 1}"
             stream = self.sides[key] = Stream(Conversation(), agent_id=key)
         if record.uuid:
-            self._side_of[record.uuid] = stream
+            self._side_of_record[record.uuid] = stream
         return stream
 
     def _new_message(self, record: LogRecord, stream: Stream, kind: str) -> Message | None:
-        """The message of a record that is new to its stream; None, and counted, where there is none
-        or it was met before."""
+        """Return the message of a record that is new to its stream; else count the record as odd
+        or as a duplicate and return None."""
         if record.message is None:
-            self._damaged(f"{kind} record without a message")
+            self._note_odd_field(f"{kind} record without a message")
             return None
         if not stream.started:
-            self._begin(stream, record)
+            self._start_stream(stream, record)
         stream.ended = record.timestamp or stream.ended
-        if record.uuid is not None and record.uuid in stream.conversation.at:
+        if record.uuid is not None and record.uuid in stream.conversation.draft_of_record:
             self.raw.duplicates += 1
             return None
         return record.message
 
-    def _assistant(self, record: LogRecord, line: bytes, stream: Stream) -> None:
+    def _read_assistant(self, record: LogRecord, line: bytes, stream: Stream) -> None:
         message, uuid, conversation = (
             self._new_message(record, stream, "an assistant"),
             record.uuid,
@@ -273,44 +282,40 @@ class FileReader:
             conversation.link(uuid, record.parentUuid)
             if key not in stream.synthetic:
                 stream.synthetic.add(key)
-                conversation.event("synthetic", text=_plain_text(message.content))
+                conversation.add_event("synthetic", text=_plain_text(message.content))
             return
-        known = key not in conversation.by_message and self._is_known(key)
-        draft = conversation.assistant(uuid, record.parentUuid, key, message.model, known=known)
+        is_copied = key not in conversation.draft_of_message and self._is_known(key)
+        draft = conversation.add_assistant(
+            uuid, record.parentUuid, key, message.model, is_copied=is_copied
+        )
         if message.usage is not None:
             draft.usage = message.usage
         content, blocks = message.content, draft.blocks
         if isinstance(content, str):
             content = [RawBlock(type="text", text=content)]
-        for place, raw in enumerate(content or ()):
-            if (
-                raw.type == "tool_use"
-                and type(raw.input) is dict
-                and raw.id is not None
-                and raw.name is not None
-                and not is_deep(raw.input)
-            ):
-                conversation.call(draft, ToolCall(raw.id, raw.name, raw.input))
-                if raw.name in SUBAGENT_TOOLS:
-                    self._task_calls.add(raw.id)
+        for index, raw in enumerate(content or ()):
+            if raw.type == "tool_use" and (call := tool_call(raw)) is not None:
+                conversation.add_call(draft, call)
+                if call.name in SUBAGENT_TOOLS:
+                    self._task_calls.add(call.id)
                 continue
-            block = self._block(raw, line, place)
+            block = self._block(raw, line, index)
             if blocks and block in blocks:
                 self.raw.duplicates += 1
             else:
                 blocks.append(block)
 
-    def _block(self, raw: RawBlock, line: bytes, place: int) -> Block:
-        """A block of an assistant message that is not a usable call."""
+    def _block(self, raw: RawBlock, line: bytes, index: int) -> Block:
+        """Convert a block of an assistant message that is not a usable call."""
         if raw.type == "text":
             return Text(raw.text or "")
         if raw.type == "thinking":
             return Thinking(raw.thinking or "")
         if raw.type == "tool_use":
-            self._damaged("a call without id, name or usable arguments")
-        return self._opaque(raw, line, place)
+            self._note_odd_field("a call without id, name or usable arguments")
+        return self._opaque(raw, line, index)
 
-    def _user(self, record: LogRecord, line: bytes, stream: Stream) -> None:
+    def _read_user(self, record: LogRecord, line: bytes, stream: Stream) -> None:
         message, uuid, conversation = (
             self._new_message(record, stream, "a user"),
             record.uuid,
@@ -321,23 +326,25 @@ class FileReader:
         content = message.content
         if isinstance(content, str):
             content = [RawBlock(type="text", text=content)]
-        if record.isCompactSummary and conversation.begins_compaction():
-            conversation.event("compaction")
-        parent, spoken = record.parentUuid, []
-        for place, raw in enumerate(content or ()):
+        if record.isCompactSummary and conversation.begin_compaction_at_summary():
+            conversation.add_event("compaction")
+        parent, texts = record.parentUuid, []
+        for index, raw in enumerate(content or ()):
             if raw.type == "tool_result":
                 if raw.tool_use_id is None:
-                    self._damaged("a result that names no call")
+                    self._note_odd_field("a result that names no call")
                     continue
                 call_id = raw.tool_use_id
-                known = call_id not in conversation.answered and self._is_known(call_id)
-                conversation.result(uuid, parent, tool_result(raw, call_id), ENVIRONMENT, known)
+                is_copied = call_id not in conversation.draft_of_result and self._is_known(call_id)
+                conversation.add_result(
+                    uuid, parent, tool_result(raw, call_id), ENVIRONMENT, is_copied
+                )
                 if call_id in self._task_calls:
-                    self._learn_agent(record, call_id)
+                    self._remember_agent(record, call_id)
                 parent = uuid or parent
             elif raw.type == "text":
                 if raw.text:
-                    spoken.append(
+                    texts.append(
                         (
                             authorship(
                                 raw.text,
@@ -348,65 +355,55 @@ class FileReader:
                         )
                     )
             else:
-                spoken.append(
-                    (authorship("", is_meta=bool(record.isMeta)), self._opaque(raw, line, place))
+                texts.append(
+                    (authorship("", is_meta=bool(record.isMeta)), self._opaque(raw, line, index))
                 )
-        if spoken:
-            self._say(record, stream, spoken, parent)
+        if texts:
+            self._add_texts(record, stream, texts, parent)
         if parent == record.parentUuid:
             conversation.link(uuid, parent)  # an empty message still has children
 
-    def _say(
-        self, record: LogRecord, stream: Stream, spoken: list[tuple[Any, Block]], parent: str | None
+    def _add_texts(
+        self, record: LogRecord, stream: Stream, texts: list[tuple[Any, Block]], parent: str | None
     ) -> None:
-        """The texts of a user record; neighbours by the same author are one turn."""
-        uuid, known = record.uuid, self._is_known(record.uuid)
-        if not stream.prompt and isinstance(spoken[0][1], Text):
-            stream.prompt = spoken[0][1].text
-        while spoken:
-            who = spoken[0][0]
-            run = 1
-            while run < len(spoken) and spoken[run][0] == who:
-                run += 1
-            stream.conversation.say(
-                uuid, parent, who.author, who.tag, [block for _, block in spoken[:run]], known=known
+        """Add the texts of a user record; neighbours with the same author and tag are one turn."""
+        uuid, is_copied = record.uuid, self._is_known(record.uuid)
+        if not stream.prompt and isinstance(texts[0][1], Text):
+            stream.prompt = texts[0][1].text
+        while texts:
+            writer = texts[0][0]
+            length = 1
+            while length < len(texts) and texts[length][0] == writer:
+                length += 1
+            stream.conversation.add_message(
+                uuid,
+                parent,
+                writer.author,
+                writer.tag,
+                [block for _, block in texts[:length]],
+                is_copied=is_copied,
             )
             parent = uuid or parent
-            del spoken[:run]
+            del texts[:length]
 
-    def _opaque(self, raw: RawBlock, line: bytes, place: int) -> Opaque:
-        """A block that is kept but not interpreted; pictures and documents without their bytes."""
-        kind = raw.type or "?"
-        self.raw.opaque_blocks[kind] += 1
-        if raw.source is not None:
-            return Opaque(kind, json.dumps({"media_type": raw.source.media_type}))
-        whole = rare(line)
-        if isinstance(whole.get("data"), dict):
-            whole = whole["data"].get("message")  # a progress record wraps the record
-        message = whole.get("message") if isinstance(whole, dict) else None
-        blocks = message.get("content") if isinstance(message, dict) else None
-        value = blocks[place] if isinstance(blocks, list) and place < len(blocks) else None
-        return Opaque(
-            kind,
-            (
-                ""
-                if value is None or is_deep(value)
-                else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            ),
-        )
+    def _opaque(self, raw: RawBlock, line: bytes, index: int) -> Opaque:
+        """Count and convert a block that is kept but not interpreted."""
+        self.raw.opaque_blocks[raw.type or "?"] += 1
+        # Of a picture only the media type is kept, which does not need the line decoded again.
+        return opaque_block(raw, _content_block(line, index) if raw.source is None else None)
 
-    def _damaged(self, why: str) -> None:
+    def _note_odd_field(self, reason: str) -> None:
         self.raw.odd_fields += 1
-        self.raw.note(self._number, why)
+        self.raw.note(self._number, reason)
 
-    def _learn_agent(self, record: LogRecord, call_id: str) -> None:
+    def _remember_agent(self, record: LogRecord, call_id: str) -> None:
         agent = agent_of_result(record.toolUseResult)
         if agent:
             self.agent_calls[agent] = call_id
 
     # ---- other records ---------------------------------------------------------------------------
 
-    def _other(self, record: LogRecord, line: bytes) -> None:
+    def _read_other(self, record: LogRecord, line: bytes) -> None:
         kind = record.type
         if kind not in RECORD_TYPES:
             self.raw.unknown_types[kind] += 1
@@ -414,31 +411,31 @@ class FileReader:
             self.is_claude_code = True
         if kind == "progress":
             if record.data is not None and record.data.type == "agent_progress":
-                self._progress(record, line)
+                self._read_progress(record, line)
             self.main.conversation.link(record.uuid, record.parentUuid)
         elif kind == "attachment":
-            self._attachment(record, rare(line))
+            self._read_attachment(record, decode_all_fields(line))
         elif kind == "system":
-            self._system(record, line)
+            self._read_system(record, line)
         elif kind == "api-request":
             self.has_requests = True
         elif kind == "queue-operation":
-            self._queued(rare(line))
+            self._read_queue_operation(decode_all_fields(line))
         elif kind == "pr-link":
-            name = rare(line).get("prRepository")
+            name = decode_all_fields(line).get("prRepository")
             self.repository = name if isinstance(name, str) else self.repository
         else:
             self.main.conversation.link(record.uuid, record.parentUuid)
 
-    def _progress(self, record: LogRecord, line: bytes) -> None:
-        """A subagent's message inside a progress record, unless the subagent has a file of its
-        own."""
+    def _read_progress(self, record: LogRecord, line: bytes) -> None:
+        """Read a subagent's message inside a progress record, unless the subagent has its own
+        file."""
         agent = (record.data.agentId if record.data is not None else None) or ""
         if (record.sessionId or "", agent) in self._known.agents:
             return
         progress = decode_progress(line)
         if progress is None or progress.data.message is None:
-            self._damaged("a progress record whose message cannot be used")
+            self._note_odd_field("a progress record whose message cannot be used")
             return
         inner, call_id = progress.data.message, progress.parentToolUseID
         key = agent or call_id or "?"
@@ -450,77 +447,81 @@ class FileReader:
             stream.call_id = call_id
         inner.parentUuid = None
         if inner.type == "assistant":
-            self._assistant(inner, line, stream)
+            self._read_assistant(inner, line, stream)
         elif inner.type == "user":
-            self._user(inner, line, stream)
+            self._read_user(inner, line, stream)
 
-    def _attachment(self, record: LogRecord, whole: dict[str, Any]) -> None:
-        payload = whole.get("attachment")
-        if isinstance(payload, dict) and "rendered" in whole:
-            payload = {**payload, "rendered": whole["rendered"]}
-        found = read_attachment(payload)
-        self.raw.attachments[found.kind] += 1
-        if found.kind not in ATTACHMENT_TYPES:
-            self.raw.unknown_attachments[found.kind] += 1
-        stream = self._side(record) if record.isSidechain else self.main
+    def _read_attachment(self, record: LogRecord, fields: dict[str, Any]) -> None:
+        payload = fields.get("attachment")
+        if isinstance(payload, dict) and "rendered" in fields:
+            payload = {**payload, "rendered": fields["rendered"]}
+        attachment = read_attachment(payload)
+        self.raw.attachments[attachment.kind] += 1
+        if attachment.kind not in ATTACHMENT_TYPES:
+            self.raw.unknown_attachments[attachment.kind] += 1
+        stream = self._side_stream(record) if record.isSidechain else self.main
         conversation = stream.conversation
-        if record.uuid is not None and record.uuid in conversation.at:
+        if record.uuid is not None and record.uuid in conversation.draft_of_record:
             self.raw.duplicates += 1
             return
-        if found.event:
-            conversation.event(found.event, call_id=found.call_id, text=found.event_text)
-        if found.tools is not None:
-            stream.tools = offered_tools(found.tools) or stream.tools
-        if found.kind == "prompt_snapshot":
-            if found.text and found.text != stream.system:
-                stream.system = found.text
-                conversation.set_system([Text(found.text)], HARNESS)
-        elif found.text:
-            conversation.say(
+        if attachment.event:
+            conversation.add_event(
+                attachment.event, call_id=attachment.call_id, text=attachment.event_text
+            )
+        if attachment.tools is not None:
+            stream.tools = offered_tools(attachment.tools) or stream.tools
+        if attachment.kind == "prompt_snapshot":
+            if attachment.text and attachment.text != stream.system:
+                stream.system = attachment.text
+                conversation.set_system([Text(attachment.text)], HARNESS)
+        elif attachment.text:
+            conversation.add_message(
                 record.uuid,
                 record.parentUuid,
-                found.author,
-                found.tag,
-                [Text(found.text)],
-                loose=True,
+                attachment.author,
+                attachment.tag,
+                [Text(attachment.text)],
+                is_side_message=True,
             )
         conversation.link(record.uuid, record.parentUuid)
 
-    def _system(self, record: LogRecord, line: bytes) -> None:
+    def _read_system(self, record: LogRecord, line: bytes) -> None:
         conversation = (
-            self._side(record).conversation if record.isSidechain else self.main.conversation
+            self._side_stream(record).conversation if record.isSidechain else self.main.conversation
         )
         kind = record.subtype
         if kind == "compact_boundary":
-            if record.uuid in conversation.at:
+            if record.uuid in conversation.draft_of_record:
                 self.raw.duplicates += 1
                 return
-            conversation.event("compaction")
-            conversation.compact(_preserved(rare(line).get("compactMetadata"), conversation))
+            conversation.add_event("compaction")
+            conversation.begin_compaction(
+                _preserved(decode_all_fields(line).get("compactMetadata"), conversation)
+            )
             conversation.link(record.uuid, None)
             return
         if kind == "microcompact_boundary":
-            metadata = rare(line).get("microcompactMetadata")
+            metadata = decode_all_fields(line).get("microcompactMetadata")
             metadata = metadata if isinstance(metadata, dict) else {}
-            conversation.event("microcompaction")
+            conversation.add_event("microcompaction")
             conversation.clear_results(
                 _ids(metadata.get("compactedToolIds")),
                 attachments=_ids(metadata.get("clearedAttachmentUUIDs")),
             )
         elif kind == "api_error":
-            conversation.event("api_error")
+            conversation.add_event("api_error")
         conversation.link(record.uuid, record.parentUuid)
 
-    def _queued(self, whole: dict[str, Any]) -> None:
-        """Text typed while the agent worked: "remove" = handed to it in mid-turn, "dequeue" = sent
-        as a message later."""
-        operation, content = whole.get("operation"), whole.get("content")
+    def _read_queue_operation(self, fields: dict[str, Any]) -> None:
+        """Track text that the human typed while the agent worked: "remove" hands it to the model in
+        mid-turn, "dequeue" sends it as a message later."""
+        operation, content = fields.get("operation"), fields.get("content")
         if operation == "enqueue":
             self._queue.append(content if isinstance(content, str) else "")
         elif operation in ("dequeue", "remove") and self._queue:
             text = self._queue.pop(0)
             if operation == "remove" and text and authorship(text).author == HUMAN:
-                self.main.conversation.event("queued", text=text)
+                self.main.conversation.add_event("queued", text=text)
         elif operation == "popAll":
             self._queue.clear()
 
@@ -530,8 +531,8 @@ def _ids(value: Any) -> list[str]:
 
 
 def _preserved(metadata: Any, conversation: Conversation) -> list[str]:
-    """Record ids of the messages that a compaction kept: listed, or all from the head to the tail
-    of a segment."""
+    """The record ids of the messages that a compaction preserved: as listed, or all from the head
+    to the tail of a segment."""
     if not isinstance(metadata, dict):
         return []
     messages, segment = metadata.get("preservedMessages"), metadata.get("preservedSegment")
@@ -539,8 +540,8 @@ def _preserved(metadata: Any, conversation: Conversation) -> list[str]:
         return uuids
     if isinstance(segment, dict):
         head, tail = segment.get("headUuid"), segment.get("tailUuid")
-        order = list(conversation.at)
-        if head in conversation.at and tail in conversation.at:
+        order = list(conversation.draft_of_record)
+        if head in conversation.draft_of_record and tail in conversation.draft_of_record:
             return order[order.index(head) : order.index(tail) + 1]
     return []
 
@@ -551,9 +552,35 @@ def _plain_text(content: str | list[RawBlock] | None) -> str:
     return "\n".join(b.text for b in content or () if b.text)
 
 
+def _content_block(line: bytes, index: int) -> Any:
+    """The block at `index` of a record's message, as JSON; None if it cannot be had."""
+    fields = decode_all_fields(line)
+    if isinstance(fields.get("data"), dict):
+        fields = fields["data"].get("message")  # a progress record wraps the record
+    message = fields.get("message") if isinstance(fields, dict) else None
+    blocks = message.get("content") if isinstance(message, dict) else None
+    return blocks[index] if isinstance(blocks, list) and index < len(blocks) else None
+
+
+def tool_call(raw: RawBlock) -> ToolCall | None:
+    """The call that a block holds; None if it lacks an id, a name or usable arguments."""
+    if raw.id is None or raw.name is None or type(raw.input) is not dict or is_deep(raw.input):
+        return None
+    return ToolCall(raw.id, raw.name, raw.input)
+
+
+def opaque_block(raw: RawBlock, value: Any) -> Opaque:
+    """A block that is kept but not interpreted: its JSON, or only the media type of a picture."""
+    kind = raw.type or "?"
+    if raw.source is not None:
+        return Opaque(kind, json.dumps({"media_type": raw.source.media_type}))
+    if value is None or is_deep(value):
+        return Opaque(kind, "")
+    return Opaque(kind, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
 def tool_result(raw: RawBlock, call_id: str) -> ToolResult:
-    """A result as it was shown; a reference to a tool is written as such, a picture as its media
-    type."""
+    """Convert a result; a reference to a tool becomes text, a picture its media type."""
     content = raw.content
     if content is None or isinstance(content, str):
         return ToolResult(call_id, content or "", raw.is_error)

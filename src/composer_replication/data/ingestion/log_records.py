@@ -1,8 +1,8 @@
-"""What a Claude Code log line holds, decoded in one typed pass.
+"""The records of a Claude Code log, decoded in one typed pass.
 
-The format has no published schema and drifts every few weeks. So only the fields that are used are
-named; anything else in a record is skipped by the decoder. A field of an unexpected type is left
-out and reported if nothing depends on it; otherwise the line is damaged, and reported.
+The format has no published schema and changes every few weeks. Only the fields that are used are
+declared, and the decoder skips all others. A field of an unexpected type is left out and reported
+if nothing depends on it; otherwise the line counts as damaged.
 """
 
 from __future__ import annotations
@@ -98,15 +98,15 @@ class Message(msgspec.Struct, gc=False):
 
 
 class ProgressData(msgspec.Struct, gc=False):
-    """What a progress record tells at once; a message in it is decoded by `decode_progress`."""
+    """The head of a progress record; `decode_progress` decodes the message inside."""
 
     type: str | None = None
     agentId: str | None = None
 
 
 class LogRecord(msgspec.Struct, gc=False):
-    """The fields of any record that reading needs at once; rarer ones are decoded from the same
-    line by `rare`."""
+    """The common fields of a record; `decode_all_fields` decodes the rarer ones from the same
+    line."""
 
     type: str = ""
     subtype: str | None = None
@@ -126,14 +126,14 @@ class LogRecord(msgspec.Struct, gc=False):
     toolUseResult: msgspec.Raw = msgspec.Raw()
 
 
-class _Carried(msgspec.Struct):
+class _ProgressMessage(msgspec.Struct):
     message: LogRecord | None = None
 
 
 class ProgressRecord(msgspec.Struct):
     """A progress record that carries a subagent's message."""
 
-    data: _Carried
+    data: _ProgressMessage
     parentToolUseID: str | None = None
 
 
@@ -142,7 +142,8 @@ class _AgentId(msgspec.Struct, gc=False):
 
 
 class BadRecord(Exception):
-    """A line that is not a usable record; the text says why and never quotes the line."""
+    """A line that is not a usable record; the message gives the reason and never quotes the
+    line."""
 
 
 decode_typed = msgspec.json.Decoder(LogRecord).decode
@@ -151,7 +152,7 @@ _AGENT_ID = msgspec.json.Decoder(_AgentId).decode
 
 
 def decode(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
-    """The record of a line and the names of fields that were left out for their type; raises
+    """Decode a line to its record and the names of fields left out because of their type; raises
     BadRecord.
 
     >>> decode(b'{"type":"user","uuid":"u1","version":3}')[1]
@@ -168,8 +169,7 @@ def decode(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
 
 
 def decode_progress(line: bytes) -> ProgressRecord | None:
-    """A progress record with the subagent's message in it; None where there is none or it cannot be
-    used."""
+    """Decode a progress record with the subagent's message; returns None if that is unusable."""
     try:
         return _PROGRESS(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -177,7 +177,7 @@ def decode_progress(line: bytes) -> ProgressRecord | None:
 
 
 def agent_of_result(data: bytes | msgspec.Raw) -> str:
-    """The `agentId` in the result of a call that started a subagent; "" if there is none.
+    """Read the `agentId` in the result of a call that started a subagent; "" if there is none.
 
     >>> agent_of_result(b'{"status":"completed","agentId":"adfd7ee"}')
     'adfd7ee'
@@ -188,9 +188,9 @@ def agent_of_result(data: bytes | msgspec.Raw) -> str:
         return ""
 
 
-def rare(line: bytes) -> dict[str, Any]:
-    """The whole record as a dictionary, for the few types of which more than the common fields is
-    wanted."""
+def decode_all_fields(line: bytes) -> dict[str, Any]:
+    """Decode a whole record to a dictionary, for the few types that need more than the common
+    fields; {} if the line is unusable."""
     try:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -202,8 +202,7 @@ def rare(line: bytes) -> dict[str, Any]:
 
 
 def is_deep(value: Any, *, limit: int = MAX_DEPTH) -> bool:
-    """Whether a JSON value nests deeper than `limit`; such arguments could not be written or walked
-    safely.
+    """Whether a JSON value nests deeper than `limit`, so that recursion over it is not safe.
 
     >>> is_deep({"a": [1, [2]]}, limit=2), is_deep({"a": 1}, limit=2)
     (True, False)
@@ -225,24 +224,24 @@ def is_deep(value: Any, *, limit: int = MAX_DEPTH) -> bool:
     return True
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("a number that is not finite")
     return value
 
 
-def _refuse(text: str) -> None:
+def _reject_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
 
 
 def _loads(line: bytes) -> Any:
-    """Standard-library JSON: slower, but it takes lone surrogates and long integers, which real
-    logs hold."""
+    """Parse with the standard library: slower, but it accepts lone surrogates and long integers,
+    which occur in real logs."""
     try:
-        # json would guess UTF-16 line by line, and read half of such a file
+        # On bytes, json would guess UTF-16 line by line and accept half of such a file.
         text = line.decode("utf-8-sig", "surrogatepass")
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(text, parse_constant=_reject_constant, parse_float=_parse_finite)
     except RecursionError:
         raise BadRecord("nested too deep") from None
     except UnicodeDecodeError:
@@ -262,42 +261,43 @@ def _decode_slowly(line: bytes) -> tuple[LogRecord, tuple[str, ...]]:
         blocks = [{"type": b["type"]} if _is_other_block(b) else b for b in message["content"]]
         value = {**value, "message": {**message, "content": blocks}}
     if "toolUseResult" in value:
-        value["toolUseResult"] = msgspec.Raw(msgspec.json.encode(_plain(value["toolUseResult"])))
-    left_out: list[str] = []
+        value["toolUseResult"] = msgspec.Raw(
+            msgspec.json.encode(_encodable(value["toolUseResult"]))
+        )
+    dropped_fields: list[str] = []
     while True:
         try:
-            return msgspec.convert(value, LogRecord), tuple(left_out)
+            return msgspec.convert(value, LogRecord), tuple(dropped_fields)
         except RecursionError:
             raise BadRecord("nested too deep") from None
-        # half of a surrogate pair where something else than text is wanted; the error names no
-        # field
+        # A lone surrogate in a field that is not text; the error does not name the field.
         except UnicodeEncodeError:
-            top = _unconvertible(value)
-            if top is None:
+            field_name = _unconvertible(value)
+            if field_name is None:
                 raise BadRecord("wrong type: half of a surrogate pair in the record") from None
-            value = {k: v for k, v in value.items() if k != top}
-            left_out.append(top)
+            value = {k: v for k, v in value.items() if k != field_name}
+            dropped_fields.append(field_name)
         except msgspec.ValidationError as error:
-            why, _, path = str(error).partition(" - at `$.")
+            reason, _, path = str(error).partition(" - at `$.")
             name = path.rstrip("`")
-            top = name.split(".")[0].split("[")[0]
+            field_name = name.split(".")[0].split("[")[0]
             if name.startswith("message.usage") and isinstance(value.get("message"), dict):
                 value = {
                     **value,
                     "message": {k: v for k, v in value["message"].items() if k != "usage"},
                 }
-                left_out.append("message.usage")
-            elif top in value and top not in _NEEDED:
-                value = {k: v for k, v in value.items() if k != top}
-                left_out.append(top)
+                dropped_fields.append("message.usage")
+            elif field_name in value and field_name not in _NEEDED:
+                value = {k: v for k, v in value.items() if k != field_name}
+                dropped_fields.append(field_name)
             else:
                 raise BadRecord(
-                    f"wrong type: {why[0].lower()}{why[1:]} in {name or 'the record'}"
+                    f"wrong type: {reason[0].lower()}{reason[1:]} in {name or 'the record'}"
                 ) from None
 
 
 def _is_other_block(block: Any) -> bool:
-    """Whether a block is of a type of which no field is used."""
+    """Whether no field of this type of block is used."""
     return (
         isinstance(block, dict)
         and isinstance(kind := block.get("type"), str)
@@ -306,11 +306,11 @@ def _is_other_block(block: Any) -> bool:
 
 
 def _unconvertible(value: dict[str, Any]) -> str | None:
-    """The first field that nothing depends on and that cannot be converted by itself."""
-    for name, inner in value.items():
+    """The first dispensable field that cannot be converted; None if there is none."""
+    for name, field_value in value.items():
         if name not in _NEEDED:
             try:
-                msgspec.convert({name: inner}, LogRecord)
+                msgspec.convert({name: field_value}, LogRecord)
             except UnicodeEncodeError:
                 return name
             except msgspec.ValidationError:
@@ -318,9 +318,9 @@ def _unconvertible(value: dict[str, Any]) -> str | None:
     return None
 
 
-def _plain(value: Any) -> Any:
-    """None for a value that msgspec cannot encode (a lone surrogate in it): these fields are a
-    convenience."""
+def _encodable(value: Any) -> Any:
+    """The value, or None if msgspec cannot encode it (it holds a lone surrogate): nothing depends
+    on these fields."""
     try:
         msgspec.json.encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError):

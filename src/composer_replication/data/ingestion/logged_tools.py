@@ -1,4 +1,4 @@
-"""The tools of a session: from the log where it holds them, else inferred from the calls seen."""
+"""The tools of a session: from the log if it has them, else inferred from the calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.core.trace import ToolCall, ToolSpec
 
-# The harness would not run the call: there is no such tool, or its arguments do not fit.
+# The harness refused the call: there is no such tool, or the arguments do not fit it.
 _REFUSED = re.compile(
     r"\s*(?:<tool_use_error>\s*)?(?:Error:\s*)?(?:No such tool"
     r" available|(?:Unknown|Unsupported|Invalid) tool\b|Tool \S+ (?:was )?not found"
@@ -26,8 +26,8 @@ _TYPES: dict[type, str] = {
 
 
 def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
-    """The tools of a prompt snapshot, [{"name", "description", "schema": {"input_schema": ...}}];
-    odd entries are left out.
+    """Read the tools of a prompt snapshot, [{"name", "description", "schema": {"input_schema":
+    ...}}]; malformed entries are left out.
 
     >>> offered_tools([{"name": "Read", "schema": {"input_schema": {"type": "object"}}}])
     (ToolSpec(name='Read', description='', parameters={'type': 'object'}),)
@@ -51,11 +51,13 @@ def offered_tools(entries: Any) -> tuple[ToolSpec, ...]:
     return tuple(specs.values())
 
 
-def says_refused(text: str) -> bool:
-    """Whether an error result says that there is no such tool or that the arguments do not fit it.
+def is_refusal(text: str) -> bool:
+    """Whether an error result means that there is no such tool or that the arguments do not fit.
 
-    >>> says_refused("<tool_use_error>Error: No such tool available: Reed</tool_use_error>"), says_refused("Exit code 1")
-    (True, False)
+    >>> is_refusal("<tool_use_error>Error: No such tool available: Reed</tool_use_error>")
+    True
+    >>> is_refusal("Exit code 1")
+    False
     """
     return _REFUSED.match(text) is not None
 
@@ -63,36 +65,37 @@ def says_refused(text: str) -> bool:
 def tools_from_calls(
     calls: Iterable[ToolCall], *, refused: Container[str] = ()
 ) -> tuple[ToolSpec, ...]:
-    """One tool per name called: a property per argument seen, required = in every call of it.
+    """Infer one tool per called name: a property per argument, required if every call has it.
 
-    `refused` are the ids of calls that `says_refused`: they say what the model got wrong, not what
-    was on offer. A tool of which every call was refused is left out.
+    `refused` are the ids of calls whose result `is_refusal`: they show the model's error, not the
+    tools on offer. A tool is left out if every call of it was refused.
 
-    >>> calls = [ToolCall("c1", "Read", {"path": "a", "limit": 5}), ToolCall("c2", "Read", {"path": "b"})]
-    >>> tools_from_calls(calls)[0].parameters["required"]
+    >>> first = ToolCall("c1", "Read", {"path": "a", "limit": 5})
+    >>> tools_from_calls([first, ToolCall("c2", "Read", {"path": "b"})])[0].parameters["required"]
     ['path']
     """
-    # Most calls of a tool look alike, so the sorts of calls are few: name, argument names, their
-    # types.
-    sorts = dict.fromkeys(
+    # Most calls of a tool are alike, so the distinct shapes (name, argument names, types) are few.
+    call_shapes = dict.fromkeys(
         (c.name, tuple(c.arguments), tuple(map(type, c.arguments.values())))
         for c in calls
         if c.id not in refused
     )
     by_name: dict[str, list[tuple[tuple[str, ...], tuple[type, ...]]]] = {}
-    for name, arguments, types in sorts:
+    for name, arguments, types in call_shapes:
         by_name.setdefault(name, []).append((arguments, types))
     return tuple(ToolSpec(name=name, parameters=_schema(by_name[name])) for name in sorted(by_name))
 
 
-def _schema(sorts: list[tuple[tuple[str, ...], tuple[type, ...]]]) -> dict[str, Any]:
-    kinds: dict[str, set[str]] = {}
-    for arguments, types in sorts:
-        for name, kind in zip(arguments, types, strict=True):
-            kinds.setdefault(name, set()).add(_TYPES.get(kind, "string"))
+def _schema(call_shapes: list[tuple[tuple[str, ...], tuple[type, ...]]]) -> dict[str, Any]:
+    json_types: dict[str, set[str]] = {}
+    for arguments, types in call_shapes:
+        for name, python_type in zip(arguments, types, strict=True):
+            json_types.setdefault(name, set()).add(_TYPES.get(python_type, "string"))
     properties = {
-        name: {"type": next(iter(found)) if len(found) == 1 else sorted(found)}
-        for name, found in kinds.items()
+        name: {"type": next(iter(names)) if len(names) == 1 else sorted(names)}
+        for name, names in json_types.items()
     }
-    required = [name for name in kinds if all(name in arguments for arguments, _ in sorts)]
+    required = [
+        name for name in json_types if all(name in arguments for arguments, _ in call_shapes)
+    ]
     return {"type": "object", "properties": properties, "required": required}

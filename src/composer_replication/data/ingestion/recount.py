@@ -1,5 +1,4 @@
-"""The counts of a report once more, from the sessions as they lie on disk: what was lost in writing
-shows."""
+"""Recompute the counts of reports from the sessions on disk, so that a loss in writing shows."""
 
 from __future__ import annotations
 
@@ -12,37 +11,41 @@ from composer_replication.data.ingestion.counts import FileReport, MessageCounts
 
 
 def recount(reports: Sequence[FileReport], stored: Iterable[Session]) -> list[FileReport]:
-    """The reports with the message counts of the sessions that were read back, one session in
-    memory at a time.
+    """Return the reports with the message counts of the stored sessions, one session in memory at
+    a time.
 
-    A session belongs to the report that names it, and to its `progress_counts` where the report
-    says so. Names that are not read back drop out of `session_names`.
+    A session counts for the report that names it, in `progress_counts` if the report lists it
+    there. Names without a stored session drop out of `session_names`.
     Example: recount(reports, read_sessions(path))[0].to_json()["is_error"] -> 4
     """
-    place = {name: index for index, report in enumerate(reports) for name in report.session_names}
-    told = [_with_counts(report, ()) for report in reports]
-    # the sessions of a file lie together
-    for index, sessions in groupby(stored, key=lambda session: place.get(session.id)):
+    report_of = {
+        name: index for index, report in enumerate(reports) for name in report.session_names
+    }
+    updated = [_with_counts(report, ()) for report in reports]
+    # groupby works because the sessions of one file are stored one after the other
+    for index, sessions in groupby(stored, key=lambda session: report_of.get(session.id)):
         if index is not None:
-            told[index] = _with_counts(reports[index], sessions)
-    return told
+            updated[index] = _with_counts(reports[index], sessions)
+    return updated
 
 
 def _with_counts(report: FileReport, sessions: Iterable[Session]) -> FileReport:
-    """The report with the counts of these sessions in place of its own."""
-    own, carried = MessageCounts(), MessageCounts()
+    """Return the report with the counts of these sessions in place of its own."""
+    counts, progress_counts = MessageCounts(), MessageCounts()
     names: list[str] = []
     num_subagents = num_copied = 0
     for session in sessions:
-        (carried if session.id in report.progress_names else own).add(session)
+        (progress_counts if session.id in report.progress_names else counts).add(session)
         names.append(session.id)
         num_subagents += session.parent is not None
         num_copied += session.copied
     return replace(
         report,
-        counts=own.to_json(),
+        counts=counts.to_json(),
         progress_counts=(
-            {"sessions": carried.num_sessions, **carried.to_json()} if report.progress_names else {}
+            {"sessions": progress_counts.num_sessions, **progress_counts.to_json()}
+            if report.progress_names
+            else {}
         ),
         session_names=tuple(names),
         num_subagents=num_subagents,

@@ -1,4 +1,4 @@
-"""Apply a Redactor to everything of a Session that is stored."""
+"""Apply a Redactor to every stored part of a Session."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from composer_replication.data.ingestion.counts import RawCounts
 
 
 def redact_session(session: Session, redactor: Redactor) -> Session:
-    """The session with secrets replaced in texts, arguments, results, events, tools, paths and
-    outcome notes.
+    """Replace the secrets in texts, arguments, results, events, tools, paths and names.
 
-    The same secret gets the same name everywhere, so a call and its result still match. Names of
-    models and tools are text of the log like any other; ids stay.
+    The same secret gets the same placeholder everywhere, so that a call and its result still
+    match. Names of models and tools are redacted like any other text of the log; ids are not.
     Example: redact_session(session, Redactor()).turns[3].results[0].text ->
     "key=[REDACTED:openai_key:1f0c...]"
     """
@@ -54,7 +53,7 @@ def redact_session(session: Session, redactor: Redactor) -> Session:
 
 
 def redact_turn(turn: Turn, redactor: Redactor) -> Turn:
-    """One message with secrets replaced; the same object if nothing had to go.
+    """Replace the secrets in one message; returns the same object if there are none.
 
     Example: redact_turn(reply.turn, redactor).text -> "the key is [REDACTED:openai_key:1f0c...]"
     """
@@ -62,8 +61,7 @@ def redact_turn(turn: Turn, redactor: Redactor) -> Turn:
 
 
 def redact_counts(raw: RawCounts, redactor: Redactor) -> None:
-    """Secrets out of the names that records are counted under (types, models, versions), in
-    place."""
+    """Redact, in place, the names under which records are counted (types, models, versions)."""
     names = _Names(redactor)
     raw.versions = {names[version] for version in raw.versions}
     for counts in (
@@ -74,12 +72,12 @@ def redact_counts(raw: RawCounts, redactor: Redactor) -> None:
         raw.unknown_attachments,
         raw.opaque_blocks,
     ):
-        for name in [n for n in counts if names[n] != n]:
+        for name in [count for count in counts if names[count] != count]:
             counts[names[name]] = counts.get(names[name], 0) + counts.pop(name)
 
 
 class _Names(dict[str, str]):
-    """Name in the log -> name to store. Names repeat, so each is looked at once."""
+    """A cache from the name in the log to the redacted name: names repeat a lot."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -92,13 +90,15 @@ class _Names(dict[str, str]):
 def _turn(turn: Turn, redactor: Redactor, names: _Names) -> Turn:
     blocks = tuple(_block(block, redactor, names) for block in turn.blocks)
     author = names[turn.author] if turn.author is not None else None
-    same = author == turn.author and all(a is b for a, b in zip(blocks, turn.blocks, strict=True))
-    # the ids spell what went
-    return turn if same else replace(turn, author=author, blocks=blocks, sampled=None)
+    is_unchanged = author == turn.author and all(
+        a is b for a, b in zip(blocks, turn.blocks, strict=True)
+    )
+    # The sampled ids would still spell the secret.
+    return turn if is_unchanged else replace(turn, author=author, blocks=blocks, sampled=None)
 
 
 def _block(block: Block, redactor: Redactor, names: _Names) -> Block:
-    """The block itself where nothing had to go."""
+    """Redact a block; returns the same object if it holds no secret."""
     if isinstance(block, ToolCall):
         arguments, name = redactor.value(block.arguments), names[block.name]
         return (

@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 _WORKTREE = re.compile(r"/(?:\.worktrees|\.claude/worktrees|worktrees|\.git/worktrees)/.*$")
-# Folders that hold every repository of a machine or a user: sharing one says nothing.
+# Folders that contain all repositories of a machine or a user: two sessions that share one of
+# these may have nothing in common.
 _HOLDS_ALL = re.compile(
     r"/|/root|/home|/Users|(?:/home|/Users)/[^/]+|[A-Za-z]:|[A-Za-z]:/Users(?:/[^/]+)?"
 )
@@ -17,10 +18,11 @@ _MAX_CONFIG_BYTES = 2**16
 
 
 def enclosing_roots(folders: Iterable[str]) -> frozenset[str]:
-    """Of the folders in which sessions ran, those that lie in none of the others; folders that hold
-    everything are no roots.
+    """Reduce the folders in which sessions ran to those that lie in no other; home folders and the
+    like are not roots.
 
-    >>> sorted(enclosing_roots(["/home/dev/inkwell/src", "/home/dev/inkwell", "/home/dev", "/srv/shop"]))
+    >>> ran_in = ["/home/dev/inkwell/src", "/home/dev/inkwell", "/home/dev", "/srv/shop"]
+    >>> sorted(enclosing_roots(ran_in))
     ['/home/dev/inkwell', '/srv/shop']
     """
     roots: set[str] = set()
@@ -31,12 +33,12 @@ def enclosing_roots(folders: Iterable[str]) -> frozenset[str]:
 
 
 def plain_folder(folder: str) -> str:
-    """A folder without a worktree's part, with slashes."""
+    """Normalise a folder: forward slashes, and without the part that names a worktree."""
     return _WORKTREE.sub("", folder.replace("\\", "/")).rstrip("/")
 
 
 def _root_of(folder: str, roots: Container[str]) -> str:
-    """The root that a folder is or lies in; "" if there is none."""
+    """The root that contains a folder; "" if there is none."""
     parts = folder.split("/")
     return next(
         (root for n in range(1, len(parts) + 1) if (root := "/".join(parts[:n])) in roots), ""
@@ -44,10 +46,10 @@ def _root_of(folder: str, roots: Container[str]) -> str:
 
 
 def repository_of(cwd: str, *, named: str = "", roots: Container[str] = ()) -> str:
-    """The repository's name: as the log names it, else "owner/name" of the folder's git remote,
-    else the folder's name.
+    """Name the repository: as the log names it, else "owner/name" of the folder's git remote, else
+    by the folder.
 
-    A folder that lies in one of `roots` (see `enclosing_roots`) is called after that.
+    A folder inside one of `roots` (see `enclosing_roots`) takes the name of that root.
 
     >>> repository_of("/home/dev/inkwell/.worktrees/2"), repository_of("/x", named="acme/inkwell")
     ('inkwell', 'acme/inkwell')
@@ -60,23 +62,23 @@ def repository_of(cwd: str, *, named: str = "", roots: Container[str] = ()) -> s
 
 @lru_cache(maxsize=256)
 def local_remote(folder: str) -> str:
-    """ "owner/name" from `.git/config` of a folder of this machine or one above it; "" if there is
+    """Read "owner/name" from the `.git/config` of a local folder or one above it; "" if there is
     none."""
     if not folder.startswith("/") or folder.startswith("//"):
         return ""
-    for place in (Path(folder), *Path(folder).parents):
+    for ancestor in (Path(folder), *Path(folder).parents):
         try:
-            with (place / ".git" / "config").open("rb") as stream:
+            with (ancestor / ".git" / "config").open("rb") as stream:
                 text = stream.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             continue
-        found = _REMOTE.search(text)
-        return remote_name(found[1]) if found else ""
+        match = _REMOTE.search(text)
+        return remote_name(match[1]) if match else ""
     return ""
 
 
 def remote_name(url: str) -> str:
-    """The last two parts of a remote's address, without host and credentials.
+    """Reduce a remote's address to its last two parts, without host and credentials.
 
     >>> remote_name("git@github.com:acme/inkwell.git"), remote_name("https://user:pw@host/acme/inkwell")
     ('acme/inkwell', 'acme/inkwell')

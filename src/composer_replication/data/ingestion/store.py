@@ -1,18 +1,18 @@
-"""The store: sessions.jsonl accumulates, because agents delete their logs; ingest.json remembers
-when and where each was seen.
+"""The store: sessions.jsonl accumulates, because agents delete their logs; ingest.json records when
+each session was seen, and in which log.
 
     record = read_record(work / "ingest.json", sessions=work / "sessions.jsonl")
     plan = plan_merge(work / "sessions.jsonl", fresh, record=record, now="2026-11-22T13:31:56Z")
-    write_merged(plan, out)        # only where plan.is_changed
+    write_merged(plan, out)        # only if plan.is_changed
 
-A session is known by its id and by what it holds. The same log read again gives way to the newer
-reading (other settings, other words to redact); a log that has grown replaces what it grew from;
-one that holds less than the store never replaces it; one that differs without being a continuation
-is kept apart under a name of its own (s1~2). What was not met this time stays as it is, byte for
-byte.
+A session is identified by its id and its content. A new reading of the same log (with other
+settings, or other words to redact) replaces the old one; a session that has grown replaces its
+earlier state; one with less content than the store never replaces it; one that differs without
+being a continuation is stored under another name (s1~2). Sessions that these logs do not contain
+stay unchanged, byte for byte.
 
-Only one session at a time is in memory, and of all others the place in the file, a hash and the ids
-of their calls as numbers.
+Only one session at a time is in memory; of the others only their offset, a hash and the hashes of
+their call ids.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import BinaryIO, NamedTuple
 
 from composer_replication.core.codec import RawSession, raw_session_at, raw_sessions, session_bytes
 from composer_replication.core.trace import Session, Turn
-from composer_replication.data.ingestion.ingest_record import IngestRecord, Seen
+from composer_replication.data.ingestion.ingest_record import IngestRecord, SessionEntry
 
 _NUMBERED = re.compile(r"~\d+$")
 _CALL = re.compile(rb'\["c","((?:[^"\\]|\\.){1,512})"')
 _MARK = 0xFFFFFFFFFFFFFFF
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     offset: int
     length: int
     sha256: str
@@ -43,17 +43,17 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class StoreUpdate:
-    """What becomes of each session of the store, and what is added.
+    """The plan of a merge: the outcome of each session, and the bytes to write.
 
-    `outcomes` are names of sessions by what became of them: added, grown, reread, same, shorter,
-    apart, copies, forgotten, cleaned (redacted anew), gone (not among these logs). `names` leads
-    from the names of this reading to those in the store.
+    `outcomes` maps an outcome to names of sessions: added, grown, reread, same, shorter, apart,
+    copies, forgotten, cleaned (redacted anew), gone (not among these logs). `names` maps the names
+    of this reading to those in the store.
     """
 
     store: Path
     record: IngestRecord
     order: list[str] = field(default_factory=list)
-    old: dict[str, _Place] = field(default_factory=dict)
+    old: dict[str, _Location] = field(default_factory=dict)
     new: dict[str, bytes | tuple[Path, int, int]] = field(default_factory=dict)
     outcomes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     names: dict[str, str] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class StoreUpdate:
 
 
 def base_name(session_id: str) -> str:
-    """A session's id without the number that tells versions apart.
+    """A session's id without the number that distinguishes its versions.
 
     >>> base_name("s1~2"), base_name("s1")
     ('s1', 's1')
@@ -70,14 +70,18 @@ def base_name(session_id: str) -> str:
 
 
 def covers(long: tuple[Turn, ...], short: tuple[Turn, ...]) -> bool:
-    """Whether every turn of `short` stands in `long`, in the same order; a message that was cut off
+    """Whether `long` contains every turn of `short` in the same order; a message that was cut off
     may have grown."""
-    rest = iter(long)
-    return all(any(_continues(turn, one) for turn in rest) for one in short)
+    remaining = iter(long)
+    return all(
+        any(_is_continuation(turn, short_turn) for turn in remaining) for short_turn in short
+    )
 
 
-def _continues(turn: Turn, one: Turn) -> bool:
-    return turn.role == one.role and turn.blocks[: len(one.blocks)] == one.blocks
+def _is_continuation(turn: Turn, short_turn: Turn) -> bool:
+    return (
+        turn.role == short_turn.role and turn.blocks[: len(short_turn.blocks)] == short_turn.blocks
+    )
 
 
 def plan_merge(
@@ -89,17 +93,16 @@ def plan_merge(
     mark: str = "",
     clean: Callable[[Session], Session] | None = None,
 ) -> StoreUpdate:
-    """Decide what becomes of the sessions in `store` and `fresh`; writes nothing. `record` is
-    brought up to date.
+    """Decide the outcome of each session in `store` and `fresh`; updates `record`, writes nothing.
 
-    `clean` redacts a stored session anew; it is applied where the session was stored under another
-    `mark` (other words, another version).
+    `clean` redacts a stored session again; it applies to sessions stored under another `mark`
+    (other words to redact, another version of the rules).
     """
     plan = StoreUpdate(store=store, record=record)
     for raw in raw_sessions(store) if store.exists() else ():
         plan.order.append(raw.id)
-        plan.old[raw.id] = _place(raw)
-        record.sessions.setdefault(raw.id, Seen.of(raw.header, first_seen=record.since))
+        plan.old[raw.id] = _locate(raw)
+        record.sessions.setdefault(raw.id, SessionEntry.of(raw.header, first_seen=record.since))
     for name in record.sessions.keys() - plan.old.keys():
         del record.sessions[name]
     merge = _Merge(plan, fresh, now=now, mark=mark, clean=clean)
@@ -108,7 +111,7 @@ def plan_merge(
 
 
 def write_merged(plan: StoreUpdate, stream: BinaryIO) -> int:
-    """Write the store as planned; returns how many sessions."""
+    """Write the store as planned; returns the number of sessions."""
     for name in plan.order:
         new = plan.new.get(name)
         if isinstance(new, bytes):
@@ -133,45 +136,47 @@ class _Merge:
     ) -> None:
         self.plan, self.fresh, self.now, self.mark, self.clean = plan, fresh, now, mark, clean
         self.record = plan.record
-        self.family: dict[str, list[str]] = defaultdict(list)
+        self.versions: dict[str, list[str]] = defaultdict(list)
         for name in plan.old:
-            self.family[base_name(name)].append(name)
-        self.met: set[str] = set()
+            self.versions[base_name(name)].append(name)
+        self.matched_names: set[str] = set()
 
     def run(self) -> None:
         bases = {base_name(raw.id) for raw in raw_sessions(self.fresh)}
         calls = self._calls_of([name for name in self.plan.order if base_name(name) not in bases])
         for raw in raw_sessions(self.fresh):
-            self._meet(raw, calls)
+            self._merge_session(raw, calls)
         for name in self.plan.order:
             if (
-                name not in self.met
+                name not in self.matched_names
                 and self.clean is not None
                 and self.record.sessions[name].mark != self.mark
             ):
                 self._clean(name)
-        self.plan.outcomes["gone"] = [name for name in self.plan.order if name not in self.met]
+        self.plan.outcomes["gone"] = [
+            name for name in self.plan.order if name not in self.matched_names
+        ]
 
     def _calls_of(self, names: list[str]) -> set[int]:
-        """The calls of sessions whose logs are not met this time: what a later session copied from
-        them is still known as copied."""
-        found: set[int] = set()
+        """The hashed call ids of sessions whose logs are gone: turns that a later session copied
+        from them are still recognised as copies."""
+        calls: set[int] = set()
         for name in names:
-            place = self.plan.old[name]
-            data = raw_session_at(self.plan.store, place.offset, place.length).data
-            found.update(hash(call) & _MARK for call in _CALL.findall(data))
-        return found
+            location = self.plan.old[name]
+            data = raw_session_at(self.plan.store, location.offset, location.length).data
+            calls.update(hash(call) & _MARK for call in _CALL.findall(data))
+        return calls
 
-    def _meet(self, raw: RawSession, calls: set[int]) -> None:
-        plan, seen = (
+    def _merge_session(self, raw: RawSession, calls: set[int]) -> None:
+        plan, entry = (
             self.plan,
-            Seen.of(raw.header, first_seen=self.now, last_seen=self.now, mark=self.mark),
+            SessionEntry.of(raw.header, first_seen=self.now, last_seen=self.now, mark=self.mark),
         )
-        # A subagent goes with its session, wherever it ran; a session stands before its subagents.
+        # A subagent follows its session, which comes before it in the file.
         parent = raw.header["session"].get("parent") or {}
-        # it was not removed with the others, so it was not meant
-        known = bool(self.family[base_name(raw.id)])
-        if (not known and self.record.is_forgotten(base_name(raw.id), seen)) or parent.get(
+        # A stored session was not removed by `forget`, so the forgotten name does not refer to it.
+        is_known = bool(self.versions[base_name(raw.id)])
+        if (not is_known and self.record.is_forgotten(base_name(raw.id), entry)) or parent.get(
             "session_id"
         ) in plan.outcomes["forgotten"]:
             plan.outcomes["forgotten"].append(raw.id)
@@ -181,33 +186,33 @@ class _Merge:
         if session.copied and not any(True for _ in session.assistant_turns()):
             plan.outcomes["copies"].append(raw.id)
             return
-        name, outcome, session = self._decide(session, seen)
+        name, outcome, session = self._decide(session, entry)
         plan.names[raw.id] = name
         plan.outcomes[outcome].append(name)
-        self.met.add(name)
+        self.matched_names.add(name)
         before = self.record.sessions.get(name)
-        dirty = name in plan.old and not self._is_clean(name)
+        needs_cleaning = name in plan.old and not self._is_clean(name)
         if before is not None:
-            kept = replace(before, mark=self.mark) if outcome == "shorter" else seen
-            seen = replace(kept, first_seen=before.first_seen, last_seen=self.now)
-        self.record.sessions[name] = seen
-        if outcome in ("same", "shorter") and not dirty:
+            updated = replace(before, mark=self.mark) if outcome == "shorter" else entry
+            entry = replace(updated, first_seen=before.first_seen, last_seen=self.now)
+        self.record.sessions[name] = entry
+        if outcome in ("same", "shorter") and not needs_cleaning:
             return
         plan.is_changed = True
         if name not in plan.old:
             plan.order.append(name)
-        as_read = outcome != "shorter" and (session.id, session.copied, session.parent) == (
+        is_unchanged = outcome != "shorter" and (session.id, session.copied, session.parent) == (
             raw.id,
             decoded.copied,
             decoded.parent,
         )
         plan.new[name] = (
-            (self.fresh, raw.offset, len(raw.data)) if as_read else session_bytes(session)
+            (self.fresh, raw.offset, len(raw.data)) if is_unchanged else session_bytes(session)
         )
 
     def _linked(self, session: Session, calls: set[int]) -> Session:
-        """The session with its parent under the name that it has in the store, and what it copied
-        from sessions of earlier ingests told."""
+        """The session with its parent's name in the store, and with the turns that it copied from
+        sessions of earlier runs counted as copies."""
         parent = session.parent
         if (
             parent is not None
@@ -218,11 +223,16 @@ class _Merge:
         copied = copied_turns(session, calls) if calls else 0
         return replace(session, copied=copied) if copied > session.copied else session
 
-    def _decide(self, session: Session, seen: Seen) -> tuple[str, str, Session]:
-        """(name in the store, outcome, session to write)."""
-        family = [name for name in self.family[base_name(session.id)] if name not in self.met]
-        for name in sorted(family, key=lambda n: self.plan.old[n].log_sha256 != seen.log_sha256):
-            old = self._stored(name)
+    def _decide(self, session: Session, entry: SessionEntry) -> tuple[str, str, Session]:
+        """Return (name in the store, outcome, session to write)."""
+        candidates = [
+            name for name in self.versions[base_name(session.id)] if name not in self.matched_names
+        ]
+        # The version from the same log comes first, so that a reread replaces that one.
+        for name in sorted(
+            candidates, key=lambda n: self.plan.old[n].log_sha256 != entry.log_sha256
+        ):
+            old = self._load_stored(name)
             session = replace(session, id=name)
             if (
                 old.copied > session.copied
@@ -233,38 +243,39 @@ class _Merge:
                 session, source=old.source, started=old.started, ended=old.ended
             ) == old and self._is_clean(name):
                 return name, "same", old
-            if seen.log_sha256 and self.plan.old[name].log_sha256 == seen.log_sha256:
+            if entry.log_sha256 and self.plan.old[name].log_sha256 == entry.log_sha256:
                 return name, "reread", session
             if covers(session.turns, old.turns):
                 return name, "grown", session
             if covers(old.turns, session.turns):
                 return name, "shorter", old
+        # No stored version is this session or a part of it: find a free name.
         taken = {*self.plan.old, *self.plan.names.values()}
-        name = base_name(session.id) if self.family[base_name(session.id)] else session.id
+        name = base_name(session.id) if self.versions[base_name(session.id)] else session.id
         count = 1
         while name in taken:
             count += 1
             name = f"{base_name(session.id)}~{count}"
         return (
             name,
-            "apart" if self.family[base_name(session.id)] else "added",
+            "apart" if self.versions[base_name(session.id)] else "added",
             replace(session, id=name),
         )
 
     def _is_clean(self, name: str) -> bool:
         return self.clean is None or self.record.sessions[name].mark == self.mark
 
-    def _stored(self, name: str) -> Session:
-        """A session of the store as it would be stored today."""
-        place = self.plan.old[name]
-        session = raw_session_at(self.plan.store, place.offset, place.length).decode(
+    def _load_stored(self, name: str) -> Session:
+        """Load a session of the store, redacted by the rules of today."""
+        location = self.plan.old[name]
+        session = raw_session_at(self.plan.store, location.offset, location.length).decode(
             where=str(self.plan.store)
         )
         return session if self._is_clean(name) or self.clean is None else self.clean(session)
 
     def _clean(self, name: str) -> None:
-        """Redact a session again that the logs do not hold any more."""
-        data = session_bytes(self._stored(name))
+        """Redact a stored session again whose log is gone."""
+        data = session_bytes(self._load_stored(name))
         self.record.sessions[name] = replace(self.record.sessions[name], mark=self.mark)
         if hashlib.sha256(data).hexdigest() != self.plan.old[name].sha256:
             self.plan.new[name] = data
@@ -273,22 +284,22 @@ class _Merge:
 
 
 def copied_turns(session: Session, calls: set[int]) -> int:
-    """How many leading turns stand in other sessions, by the ids of their calls."""
+    """Count the leading turns that other sessions hold, too, by the ids of their calls."""
     copied = 0
     for index, turn in enumerate(session.turns):
         ids = [call.id for call in turn.calls] + [result.call_id for result in turn.results]
-        if any(hash(one.encode("utf-8", "surrogatepass")) & _MARK in calls for one in ids):
+        if any(hash(call_id.encode("utf-8", "surrogatepass")) & _MARK in calls for call_id in ids):
             copied = index + 1
         elif ids:
             break
     return copied
 
 
-def _place(raw: RawSession) -> _Place:
+def _locate(raw: RawSession) -> _Location:
     log = raw.header["session"].get("source", {}).get("sha256", "")
-    return _Place(raw.offset, len(raw.data), hashlib.sha256(raw.data).hexdigest(), str(log))
+    return _Location(raw.offset, len(raw.data), hashlib.sha256(raw.data).hexdigest(), str(log))
 
 
-def kept_sessions(store: Path, *, names: Set[str]) -> Iterator[bytes]:
-    """The sessions of a store without those of these names, as they lie on disk."""
+def remaining_sessions(store: Path, *, names: Set[str]) -> Iterator[bytes]:
+    """Yield the bytes of the sessions of a store, except those of these names."""
     return (raw.data for raw in raw_sessions(store) if raw.id not in names)

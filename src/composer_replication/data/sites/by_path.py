@@ -1,8 +1,8 @@
-"""Functions of the user's own, named in the settings by import path or by file:
+"""Load the user's own functions, which settings name by import path or by file:
 "package.module:function", "path/to/file.py:function".
 
-A file is run under a name of its own, made of its path and content, so that it never stands for
-another module; what stands beside it is found only where PYTHONPATH finds it.
+A file is imported under a unique name derived from its path and content, so that it never shadows
+another module. Modules beside it are importable only through PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from composer_replication.core.surroundings import without_keys
 
 
 def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> Callable[..., Any]:
-    """The function at "package.module:function" or "file.py:function"; raises ConfigError that
-    names the setting and what is wrong.
+    """Load the function at "package.module:function" or "file.py:function"; raises ConfigError with
+    the setting and the problem.
 
-    `built_in` are the names that would have done as well: a mistyped one is answered with the
-    nearest.
+    `built_in` are the names that the setting also accepts: the error suggests the nearest one.
 
     >>> load_function("json:dumps", setting="sites.detectors")([1])
     '[1]'
@@ -50,9 +49,9 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
     try:
         with without_keys():
             module = (
-                _of_file(Path(module_name), where)
+                _load_file(Path(module_name), where)
                 if module_name.endswith(".py")
-                else _of_module(module_name)
+                else _load_module(module_name)
             )
     except ConfigError:
         raise
@@ -62,10 +61,10 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
             where=where,
             fix=f"install it, or put its folder on PYTHONPATH ({sys.path[0] or '.'} is)",
         ) from error
-    # the module is the user's: whatever it raises on import is theirs to correct
+    # The module is the user's: any exception on import is theirs to correct.
     except Exception as error:
         raise ConfigError(
-            f"importing {module_name!r} raised {_said(error)}",
+            f"importing {module_name!r} raised {_describe_error(error)}",
             where=where,
             fix="correct that module",
         ) from error
@@ -80,8 +79,8 @@ def load_function(path: str, *, setting: str, built_in: Iterable[str] = ()) -> C
 
 
 def files_of(path: str, function: Callable[..., Any]) -> tuple[Path, ...]:
-    """The file that `path` names and, where the function came from elsewhere, its own; what these
-    import is not among them.
+    """List the file that `path` names and, if the function is defined elsewhere, that file; not the
+    files that these import.
 
     Example: files_of("mine/tasks.py:make", make) -> (Path("mine/tasks.py"),)
     """
@@ -91,17 +90,19 @@ def files_of(path: str, function: Callable[..., Any]) -> tuple[Path, ...]:
         if module_name.endswith(".py")
         else getattr(sys.modules.get(module_name), "__file__", None)
     )
-    own = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None)
-    return tuple(dict.fromkeys(Path(name).resolve() for name in (named, own) if name))
+    defining_file = getattr(
+        sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None
+    )
+    return tuple(dict.fromkeys(Path(name).resolve() for name in (named, defining_file) if name))
 
 
-def _of_file(file: Path, where: str) -> ModuleType:
-    """The module that a file gives, run once for a path and content."""
+def _load_file(file: Path, where: str) -> ModuleType:
+    """Import a file as a module, once per path and content."""
     if not file.is_file():
         raise ConfigError(
             f"no file {str(file)!r}", where=where, fix="check the part in front of the colon"
         )
-    loader = _Content(file.resolve())
+    loader = _HashedSource(file.resolve())
     name = (
         f"{file.stem}_{hashlib.sha256(str(loader.file).encode() + loader.content).hexdigest()[:16]}"
     )
@@ -109,7 +110,7 @@ def _of_file(file: Path, where: str) -> ModuleType:
         spec = importlib.util.spec_from_loader(name, loader)
         if spec is None:
             raise ImportError(f"{file} cannot be loaded")
-        # dataclasses and pickle look a class's module up there
+        # dataclasses and pickle look up a class's module in sys.modules
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             loader.exec_module(module)
@@ -119,30 +120,30 @@ def _of_file(file: Path, where: str) -> ModuleType:
     return sys.modules[name]
 
 
-def _of_module(module_name: str) -> ModuleType:
-    """The module of a name, its packages first, run from its source: a .pyc beside it may hold
-    anything, and was not looked at."""
+def _load_module(module_name: str) -> ModuleType:
+    """Import a module and its packages from source: the user trusted the source, and a .pyc beside
+    it may hold other code."""
     names = module_name.split(".")
     for name in (".".join(names[:n]) for n in range(1, len(names) + 1)):
         spec = None if name in sys.modules else importlib.util.find_spec(name)
         if spec is None or spec.origin is None or not isinstance(spec.loader, SourceFileLoader):
             importlib.import_module(name)
             continue
-        spec.loader = _Content(Path(spec.origin))
+        spec.loader = _HashedSource(Path(spec.origin))
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
-        package, _, own = name.rpartition(".")
+        package, _, attribute = name.rpartition(".")
         if package:
-            setattr(sys.modules[package], own, module)
+            setattr(sys.modules[package], attribute, module)
     return sys.modules[module_name]
 
 
-class _Content(SourceLoader):
-    """Runs the bytes that were hashed, never those of a stale .pyc."""
+class _HashedSource(SourceLoader):
+    """Executes the bytes that were hashed, never those of a stale .pyc."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.content = file, file.read_bytes()
@@ -155,7 +156,7 @@ class _Content(SourceLoader):
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A question that names what was probably meant, or "" where nothing is near.
+    """Suggest the nearest name as a question; "" if none is near.
 
     >>> did_you_mean("tool_eror", ["tool_error", "failed_check"])
     "did you mean 'tool_error'?"
@@ -166,30 +167,29 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 @contextmanager
 def users_code(path: str, function: Callable[..., Any], *, setting: str, on: str) -> Iterator[None]:
-    """Whatever a function of the user's raises inside becomes a ConfigError that names it, its
-    file, and what it was given.
+    """Turn any exception of a user's function into a ConfigError with its name, file and input.
 
     with users_code("mine:detect", detect, setting="sites.detectors", on="session s1"):
-    detect(session) -> ConfigError: mine:detect raised KeyError: 'x' on session s1 (at mine.py:12
-    [sites.detectors])
+        detect(session)
+    # ConfigError: mine:detect raised KeyError: 'x' on session s1 (at mine.py:12 ...)
     """
     try:
         yield
-    # any error of a stranger's function is the stranger's, and is shown as such with its cause
+    # Any exception of the user's function is the user's to correct; the cause is kept.
     except Exception as error:
         raise ConfigError(
-            f"{path} raised {_said(error)} on {on}",
-            where=f"{_place(function, error)} [{setting}]",
+            f"{path} raised {_describe_error(error)} on {on}",
+            where=f"{_error_location(function, error)} [{setting}]",
             fix="correct that function, or take it out of the settings",
         ) from error
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def _place(function: Callable[..., Any], error: Exception) -> str:
-    """The last line of the function's own file that the error passed through, e.g. "mine.py:12"."""
+def _error_location(function: Callable[..., Any], error: Exception) -> str:
+    """The last line of the function's file in the traceback, e.g. "mine.py:12"."""
     frames = traceback.extract_tb(error.__traceback__)
     code = getattr(function, "__code__", None)
     if code is None:

@@ -1,26 +1,31 @@
-"""One verdict for one call and its result, whatever the tool."""
+"""The verdict on one call and its result, for any tool."""
 
 from __future__ import annotations
 
 from composer_replication.core.trace import ToolCall, ToolResult
 from composer_replication.data.sites.shell import SHELL_TOOLS, shell_command
 from composer_replication.data.sites.shell_errors import judge_shell_error
-from composer_replication.data.sites.tool_errors import judge_tool_error, not_the_model, says_error
+from composer_replication.data.sites.tool_errors import (
+    is_error_text,
+    judge_tool_error,
+    not_the_model,
+)
 from composer_replication.data.sites.verdict import Verdict
 
 
 def is_error(call: ToolCall, result: ToolResult) -> bool:
-    """Whether a result is an error: the log's own flag, or, where the log is silent, words only an
+    """Whether a result is an error: by the log's flag or, if there is none, by words that only an
     agent program writes."""
     if result.is_error is not None:
         return result.is_error
-    return says_error(result.text, is_shell=call.name in SHELL_TOOLS)
+    return is_error_text(result.text, is_shell=call.name in SHELL_TOOLS)
 
 
 def judge(call: ToolCall, result: ToolResult) -> Verdict:
-    """What an error result says about its call.
+    """Judge a call by its error result.
 
-    >>> judge(ToolCall("c1", "Read", {"file_path": "a.py"}), ToolResult("c1", "File does not exist.", True)).category
+    >>> call = ToolCall("c1", "Read", {"file_path": "a.py"})
+    >>> judge(call, ToolResult("c1", "File does not exist.", True)).category
     'mistake'
     """
     command = shell_command(call.name, call.arguments)

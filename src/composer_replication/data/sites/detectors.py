@@ -1,8 +1,8 @@
 """The built-in detectors: each reads a session and yields the sites it finds, in the order of the
 calls.
 
-All of them start from `session.calls()`, which joins a result to its call by id; none looks at what
-stands next to what.
+All of them start from `session.calls()`, which joins a result to its call by id; none relies on
+adjacency, because calls run in parallel.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from composer_replication.data.sites.verdict import Verdict, quote
 Detector = Callable[[Session], Iterable[Site]]
 
 # Failures that are not the model's; `failed_check` and `benign` have a detector of their own.
-APART: frozenset[Category] = frozenset(("failed_check", "benign"))
+CHECK_CATEGORIES: frozenset[Category] = frozenset(("failed_check", "benign"))
 
 
 def make_site(
     session: Session, ref: CallRef, verdict: Verdict, *, detector: str, evidence: int
 ) -> Site:
-    """A site at the message that holds the call, with everything a reader needs to find it
-    again."""
+    """Make a site at the message that holds the call."""
     return Site(
         session_id=session.id,
         turn=ref.turn,
@@ -47,11 +46,11 @@ def make_site(
 
 
 def answered_calls(session: Session) -> Iterator[tuple[CallRef, ToolResult, int]]:
-    """Every call with its result and the result's turn, joined by call id; `find_sites` drops what
-    was copied from another session.
+    """Yield every call with its result and the result's turn, joined by call id; `find_sites` drops
+    the copies from other sessions.
 
-    A result that stands before its call, or in the same message, is damage of the log: it says
-    nothing about the call and is left out.
+    A result before its call, or in the same message, is a damage of the log: it says nothing about
+    the call and is left out.
     """
     for ref in session.calls().values():
         if ref.result is not None and ref.result_turn is not None and ref.result_turn > ref.turn:
@@ -59,22 +58,22 @@ def answered_calls(session: Session) -> Iterator[tuple[CallRef, ToolResult, int]
 
 
 def tool_error(session: Session) -> Iterator[Site]:
-    """Calls whose result is an error, with the verdict on whose fault it is; failed checks are left
-    to `failed_check`."""
+    """Find calls whose result is an error, with the verdict on whose fault it is; failed checks are
+    left to `failed_check`."""
     for ref, result, turn in answered_calls(session):
         if is_error(ref.call, result):
             verdict = with_hindsight(session, ref, judge(ref.call, result))
-            if verdict.category not in APART:
+            if verdict.category not in CHECK_CATEGORIES:
                 yield make_site(session, ref, verdict, detector="tool_error", evidence=turn)
 
 
 def failed_check(session: Session) -> Iterator[Site]:
-    """Correct calls whose command reports failure, flagged or printed with exit 0, and edits that
-    the user's own hook refused.
+    """Find correct calls whose command reports failure, flagged or only printed, and edits that the
+    user's hook refused.
 
-    A hook that ran after an edit (type check, lint) speaks about the code, like a red test: the
-    call itself was carried out, and half of a larger change is expected to fail it. So it stands
-    here and not among the mistakes.
+    A hook that runs after an edit (type check, lint) judges the code, like a red test: the edit was
+    carried out, and half of a larger change is expected to fail it. So it is a failed check and not
+    a mistake.
     """
     for ref, result, turn in answered_calls(session):
         verdict: Verdict | None = None
@@ -83,7 +82,7 @@ def failed_check(session: Session) -> Iterator[Site]:
         else:
             command = shell_command(ref.call.name, ref.call.arguments)
             verdict = failing_lines(parse(command), result.text) if command else None
-        if verdict is not None and verdict.category in APART:
+        if verdict is not None and verdict.category in CHECK_CATEGORIES:
             yield make_site(session, ref, verdict, detector="failed_check", evidence=turn)
     yield from _hook_blocks(session)
 
@@ -107,8 +106,8 @@ def _hook_blocks(session: Session) -> Iterator[Site]:
 
 
 def hidden_error(session: Session) -> Iterator[Site]:
-    """Malformed shell calls whose last command ended with exit 0, so that the log flags nothing,
-    e.g. `foo | head` without foo."""
+    """Find malformed shell calls that the log does not flag because the last command ended with
+    exit 0, e.g. `foo | head` without a program foo."""
     for ref, result, turn in answered_calls(session):
         command = shell_command(ref.call.name, ref.call.arguments)
         if command is None or is_error(ref.call, result):
@@ -125,11 +124,8 @@ def hidden_error(session: Session) -> Iterator[Site]:
 
 
 def find_repeated_calls(session: Session) -> Iterator[Site]:
-    """Reading calls made again with equal arguments while the first answer is in view and nothing
-    can have changed it.
-
-    What counts as a repeat, and what in between excuses it, stands in `data/sites/repeats.py`.
-    """
+    """Find reading calls made again with equal arguments while the first result is in view and
+    nothing can have changed it; `data/sites/repeats.py` defines a repeat."""
     answered = {ref.call.id: turn for ref, _, turn in answered_calls(session)}
     for ref in find_repeats(session):
         if ref.call.id in answered:

@@ -1,5 +1,4 @@
-"""Sites of a session: every built-in detector by name, functions of your own by import path, one
-site a call.
+"""Find the sites of a session with the built-in detectors and the user's own, one site per call.
 
 sites = find_sites(session, settings=SitesSettings())
 [s.kind for s in sites if s.category == "mistake"] -> ["file_missing", "edit_no_match"]
@@ -40,57 +39,57 @@ RECOVERY_WARNING = (
 
 
 def find_sites(session: Session, *, settings: SitesSettings) -> list[Site]:
-    """The sites of a session in order of turn and call; where several detectors name one call, a
-    mistake wins, then the earlier detector.
+    """Find the sites of a session, in order of turn and call; if several detectors report one call,
+    a mistake wins, then the earlier detector.
 
-    Raises ConfigError for a detector that does not exist, and for one of the user's that raises or
-    names what is not in the session.
+    Raises ConfigError if a detector does not exist, or if a user's detector raises or returns sites
+    that are not in the session.
     """
-    found: dict[tuple[int, str | None], Site] = {}
+    by_call: dict[tuple[int, str | None], Site] = {}
     for name in settings.detectors:
         built_in = DETECTORS.get(name)
-        for site in built_in(session) if built_in else _sites_of_user(name, session):
+        for site in built_in(session) if built_in else _run_user_detector(name, session):
             if site.kind == PATH_EXPLORED and settings.explored_paths == "mistake":
                 site = dataclasses.replace(site, category="mistake")
             key = (site.turn, site.call_id)
-            if site.turn < session.copied or (key in found and not _outranks(site, found[key])):
+            if site.turn < session.copied or (key in by_call and not _outranks(site, by_call[key])):
                 continue
-            found[key] = site
-    named = (
-        _renamed(session, found.values(), settings.error_kind)
+            by_call[key] = site
+    renamed = (
+        _rename_kinds(session, by_call.values(), settings.error_kind)
         if settings.error_kind
-        else found.values()
+        else by_call.values()
     )
-    sites = _in_order(session, named)
+    sites = _in_order(session, renamed)
     return sites if settings.site == "cause" else recovery_sites(session, sites)
 
 
-def _sites_of_user(name: str, session: Session) -> list[Site]:
-    """What a detector of the user's finds, checked against the session: a site that names nothing
-    would fail far from here."""
+def _run_user_detector(name: str, session: Session) -> list[Site]:
+    """Run a user's detector and check its sites against the session: an invalid site would only
+    fail far from here."""
     setting = "sites.detectors"
     detect = load_function(name, setting=setting, built_in=DETECTORS)
     with without_keys(), users_code(name, detect, setting=setting, on=f"session {session.id}"):
-        given = detect(session)
-        found: list[object] | None = list(given) if isinstance(given, Iterable) else None
+        returned = detect(session)
+        candidates: list[object] | None = list(returned) if isinstance(returned, Iterable) else None
     sites: list[Site] = []
-    wrong = f"returned {type(given).__name__}, not sites" if found is None else ""
-    for site in found or ():
-        wrong = _contradiction(session, site)
-        if wrong or not isinstance(site, Site):
+    problem = f"returned {type(returned).__name__}, not sites" if candidates is None else ""
+    for site in candidates or ():
+        problem = _problem_with(session, site)
+        if problem or not isinstance(site, Site):
             break
         sites.append(site)
-    if wrong:
+    if problem:
         raise ConfigError(
-            f"detector {name!r} {wrong}",
+            f"detector {name!r} {problem}",
             where=f"session {session.id} [{setting}]",
             fix="correct that detector",
         )
     return sites
 
 
-def _contradiction(session: Session, site: object) -> str:
-    """What is wrong with a site of a user's detector, "" where nothing is."""
+def _problem_with(session: Session, site: object) -> str:
+    """Describe what is wrong with a site of a user's detector; "" if it is valid."""
     if not isinstance(site, Site):
         return f"yields {type(site).__name__}, not Site"
     if site.session_id != session.id:
@@ -121,14 +120,13 @@ def _in_order(session: Session, sites: Iterable[Site]) -> list[Site]:
     return sorted(sites, key=lambda s: (s.turn, position.get(s.call_id or "", -1), s.kind))
 
 
-def _renamed(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
-    """The sites with the kinds that the user's function gives their results; "" or None keeps the
-    built-in kind.
+def _rename_kinds(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
+    """Rename the kinds of sites by the user's function of the result; "" or None keeps a kind.
 
-    Only the kind changes: a function that names kinds cannot turn a rejection into a mistake.
+    Only the kind changes: the function cannot turn a rejection into a mistake.
     """
     setting = "sites.error_kind"
-    name, refs = load_function(path, setting=setting), session.calls()
+    kind_of, refs = load_function(path, setting=setting), session.calls()
     renamed: list[Site] = []
     for site in sites:
         ref = refs.get(site.call_id or "")
@@ -136,9 +134,9 @@ def _renamed(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
         if site.detector == "tool_error" and ref is not None and ref.result is not None:
             with (
                 without_keys(),
-                users_code(path, name, setting=setting, on=f"session {session.id}"),
+                users_code(path, kind_of, setting=setting, on=f"session {session.id}"),
             ):
-                kind = name(ref.result.text, tool=site.tool)
+                kind = kind_of(ref.result.text, tool=site.tool)
         if kind is not None and not isinstance(kind, str):
             raise ConfigError(
                 f"{path} returned {type(kind).__name__}, not a name",
@@ -149,41 +147,43 @@ def _renamed(session: Session, sites: Iterable[Site], path: str) -> list[Site]:
 
 
 def recovery_sites(session: Session, sites: Sequence[Site]) -> list[Site]:
-    """The assistant turn after each mistake's evidence, as the earlier framework trained it;
-    everything else is left as it is.
+    """Replace each mistake by the assistant turn after its evidence, as the earlier framework
+    trained it; other sites stay.
 
-    Warns: this is another method than the published one. A mistake without a later turn in view of
-    its error has no recovery.
+    Warns, because this differs from the published method. A mistake is dropped if no later turn of
+    the model has its error in view.
     """
     warnings.warn(RECOVERY_WARNING, UserWarning, stacklevel=3)
     recovery: Category = "recovery"
-    kept: dict[tuple[int, str | None], Site] = {}
-    written = [index for index, _ in session.assistant_turns()]
+    by_call: dict[tuple[int, str | None], Site] = {}
+    model_turns = [index for index, _ in session.assistant_turns()]
     for site in sites:
         if site.category != "mistake":
-            kept.setdefault((site.turn, site.call_id), site)
+            by_call.setdefault((site.turn, site.call_id), site)
             continue
-        after = _first_in_view_of(session, max(site.evidence, default=site.turn), written)
-        if after is not None:
-            author = session.turns[after].author
-            kept.setdefault(
-                (after, None),
+        recovery_turn = _first_in_view_of(
+            session, max(site.evidence, default=site.turn), model_turns
+        )
+        if recovery_turn is not None:
+            author = session.turns[recovery_turn].author
+            by_call.setdefault(
+                (recovery_turn, None),
                 dataclasses.replace(
-                    site, turn=after, call_id=None, category=recovery, author=author
+                    site, turn=recovery_turn, call_id=None, category=recovery, author=author
                 ),
             )
-    return sorted(kept.values(), key=lambda s: (s.turn, s.call_id or "", s.kind))
+    return sorted(by_call.values(), key=lambda s: (s.turn, s.call_id or "", s.kind))
 
 
-def _first_in_view_of(session: Session, turn: int, written: Sequence[int]) -> int | None:
-    """The first of the model's own messages (`written`, in order) after a turn that had the turn in
-    its context."""
+def _first_in_view_of(session: Session, turn: int, model_turns: Sequence[int]) -> int | None:
+    """The first message of the model (of `model_turns`, in order) after a turn, and with that turn
+    in its context."""
     for segment in session.segments:
         if segment.end <= turn or not (
             segment.start <= turn or any(a <= turn < b for a, b in segment.context)
         ):
             continue
-        next_one = bisect_left(written, max(segment.start, turn + 1))
-        if next_one < len(written) and written[next_one] < segment.end:
-            return written[next_one]
+        position = bisect_left(model_turns, max(segment.start, turn + 1))
+        if position < len(model_turns) and model_turns[position] < segment.end:
+            return model_turns[position]
     return None

@@ -1,10 +1,10 @@
-"""What the rest of a session says about a verdict: a call and its result alone cannot tell a guess
-from a question.
+"""Revise a verdict by the rest of the session: a call and its result alone do not distinguish a
+guess from a question.
 
-A path that is not there is a mistake where the message used it as a fact, and a sound question
-where it looked for it. A command that is not found is no mistake where the program turns out to be
-installed, only not on the path. Nor is an edit of a file that changed though it had just been read
-and no call in view touched it.
+A missing path is a mistake if the message used it as a fact, and a sound question if the message
+looked for it. A command that is not found is no mistake if the program turns out to be installed
+outside the search path. Neither is an edit of a file that has changed although the model had just
+read it and no call in view touched it.
 """
 
 from __future__ import annotations
@@ -32,23 +32,22 @@ _ASKS_IF_INSTALLED = re.compile(
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 JUST_READ = 2
-"""Who read the file in one of so many messages before could not know that it changed since."""
+"""A file counts as just read if one of the last so many messages of the model read it."""
 _CHANGES_A_FILE = re.compile(r"edit|write|insert|replace", re.IGNORECASE)
 
 
 def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
-    """The verdict on a call, read with the words of its message and what the session showed
-    later."""
+    """Revise the verdict on a call by the text of its message and by later turns."""
     if verdict.category != "mistake":
         return verdict
     if (
         verdict.kind in PATH_STATED
         and not _CHANGES_A_FILE.search(ref.call.name)
-        and _LOOKS_FOR.search(_words_of(session, ref))
+        and _LOOKS_FOR.search(_stated_intent(session, ref))
     ):
         return dataclasses.replace(verdict, category="failed_check", kind=PATH_EXPLORED)
     if verdict.kind == "shell_unknown_command" and _ASKS_IF_INSTALLED.search(
-        _words_of(session, ref)
+        _stated_intent(session, ref)
     ):
         return dataclasses.replace(verdict, category="failed_check", kind="command_failed")
     if (
@@ -62,63 +61,64 @@ def with_hindsight(session: Session, ref: CallRef, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _words_of(session: Session, ref: CallRef) -> str:
-    """The last sentence of the message before the call, and the call's own description of
-    itself."""
-    said = ""
+def _stated_intent(session: Session, ref: CallRef) -> str:
+    """The last sentence of the message before the call, and the `description` argument of the
+    call."""
+    last_text = ""
     for block in session.turns[ref.turn].blocks:
         if isinstance(block, Text) and block.text.strip():
-            said = block.text
-    sentences = [one for one in _SENTENCE.split(said.strip()) if one]
+            last_text = block.text
+    sentences = [sentence for sentence in _SENTENCE.split(last_text.strip()) if sentence]
     description = ref.call.arguments.get("description")
-    return f"{sentences[-1] if sentences else ''}\n{description if isinstance(description, str) else ''}"
+    last_sentence = sentences[-1] if sentences else ""
+    return f"{last_sentence}\n{description if isinstance(description, str) else ''}"
 
 
 def _was_just_read(session: Session, ref: CallRef) -> bool:
-    """Whether the file was read in the message before, or in the one before that, and no call since
-    can have changed it."""
-    before = session.context_indices(ref.turn)
-    written = [i for i in before if session.turns[i].role == "assistant"]
-    since = written[-JUST_READ] if len(written) >= JUST_READ else 0
+    """Whether one of the last `JUST_READ` messages read the file, and no call since can have
+    changed it."""
+    in_view = session.context_indices(ref.turn)
+    model_turns = [i for i in in_view if session.turns[i].role == "assistant"]
+    first_turn = model_turns[-JUST_READ] if len(model_turns) >= JUST_READ else 0
     path = ref.call.arguments.get("file_path")
-    read = False
-    for other in session.calls().values():
+    was_read = False
+    for earlier in session.calls().values():
         if (
-            other.call.id == ref.call.id
-            or other.result is None
-            or not since <= other.turn <= ref.turn
+            earlier.call.id == ref.call.id
+            or earlier.result is None
+            or not first_turn <= earlier.turn <= ref.turn
         ):
             continue
-        if not only_reads(other.call):
-            read = False
-            if other.turn == ref.turn:
+        if not only_reads(earlier.call):
+            was_read = False
+            if earlier.turn == ref.turn:
                 return False
         elif (
-            other.turn in before
-            and other.call.arguments.get("file_path") == path
-            and not is_error(other.call, other.result)
+            earlier.turn in in_view
+            and earlier.call.arguments.get("file_path") == path
+            and not is_error(earlier.call, earlier.result)
         ):
-            read = path is not None
-    return read
+            was_read = path is not None
+    return was_read
 
 
 def _is_installed(session: Session, ref: CallRef, program: str) -> bool:
-    """Whether a later call of the session runs the program by its full path, and none before did:
-    until then nobody could know."""
-    found = False
-    for other in session.calls().values():
-        command = shell_command(other.call.name, other.call.arguments)
+    """Whether a later call runs the program by its full path and no earlier one did: until then the
+    model could not know the path."""
+    was_run_later = False
+    for candidate in session.calls().values():
+        command = shell_command(candidate.call.name, candidate.call.arguments)
         if (
             command is None
             or f"/{program}" not in command
-            or other.result is None
-            or other.result.text.startswith("Exit code 127")
+            or candidate.result is None
+            or candidate.result.text.startswith("Exit code 127")
         ):
             continue
         if any(
             s.name == program and s.program.startswith(("/", "~")) for s in parse(command).simple
         ):
-            if other.turn <= ref.turn:
+            if candidate.turn <= ref.turn:
                 return False
-            found = True
-    return found
+            was_run_later = True
+    return was_run_later

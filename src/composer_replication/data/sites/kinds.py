@@ -1,8 +1,7 @@
-"""The sort of an error result by its opening words: a coarse table of fifteen kinds, the same for
-every log.
+"""Classify an error result by its opening words: a coarse table of fifteen kinds, for counting.
 
-This names what the *result* says, for counting. Whether the call was the model's mistake is another
-question, and a finer tables answer it: `data/sites/tool_errors.py` and `data/sites/shell_rules.py`.
+The kind describes the *result*. Whether the call was the model's mistake is another question, which
+`data/sites/tool_errors.py` and `data/sites/shell_rules.py` answer with finer tables.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 import re
 
 HEAD_CHARS = 400
-"""Only the opening is read: an error states itself first, and a long result may quote anything
-further down."""
+"""Only the opening is read: an error comes first, and a long result may quote anything below."""
 
 # First match wins. `^` anchors a pattern where the words also occur in ordinary output.
 ERROR_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -40,8 +38,8 @@ ALL_KINDS: tuple[str, ...] = (*(name for name, _ in ERROR_KINDS), OTHER)
 
 
 def error_kind(text: str, *, tool: str = "") -> str:
-    """The kind of an error result from its opening words; `tool` is there for functions of your own
-    with this signature.
+    """Classify an error result by its opening words; `tool` is unused, but part of the signature of
+    users' own functions.
 
     >>> error_kind("Exit code 1\\nFAILED tests/test_a.py")
     'bash_exit'

@@ -1,10 +1,10 @@
-"""Reading calls that were made again though nothing can have changed their answer, found in one
-pass over a session.
+"""Find reading calls that were repeated although nothing can have changed their result, in one pass
+over a session.
 
-Between the two there is no call that could write, no word of a human and no message of the agent
-program; the first answer was not cleared from the context and is no error (a call that a parallel
-sibling or a human cancelled is rightly made again); and the second answer is the same text, or the
-agent's own word that nothing changed.
+A call is a repeat if (1) no call between the two can write, and neither the human nor the agent
+program spoke; (2) the first result is still in the context and is not an error (a call that a
+sibling or a human cancelled is rightly made again); and (3) the second result is the same text, or
+the agent program's note that nothing has changed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from composer_replication.data.sites.call_verdict import is_error
 from composer_replication.data.sites.shell import Simple, parse, shell_command
 from composer_replication.data.sites.shell_rules import word_set
 
-# Tools that change nothing, and whose answer for the same arguments changes only if something else
-# changed the files.
+# Tools that change nothing, and whose result for the same arguments changes only with the files.
 READ_ONLY_TOOLS = word_set(
     "Read Grep Glob LS NotebookRead read read_file grep glob find ls list_dir list_files"
     " search_files view cat"
@@ -33,29 +32,31 @@ READ_ONLY_GIT = word_set(
     "status log diff show branch ls-files blame rev-parse remote describe grep"
 )
 UNCHANGED = ("File unchanged since last read", "Wasted call")
-"""How newer agents answer a second, equal Read: they say so instead of sending the file again."""
+"""The reply of newer agents to a second, equal Read, instead of the file."""
 Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Calls of one tool with the same arguments: the latest that is answered, and those whose
-    answer is still to come."""
+class _AnsweredCalls:
+    """Calls of one tool with the same arguments: the latest answered one, and a heap of those whose
+    result comes later."""
 
     latest: tuple[int, str] | None = None
     pending: list[tuple[int, int, str]] = field(default_factory=list)
 
     def answered_before(self, turn: int) -> str | None:
-        """The id of the latest call whose answer stood in view when this turn was written."""
+        """The id of the latest call whose result was in view when this turn was written."""
         while self.pending and self.pending[0][0] < turn:
-            _, made, call_id = heapq.heappop(self.pending)
-            self.latest = max(self.latest, (made, call_id)) if self.latest else (made, call_id)
+            _, call_turn, call_id = heapq.heappop(self.pending)
+            self.latest = (
+                max(self.latest, (call_turn, call_id)) if self.latest else (call_turn, call_id)
+            )
         return self.latest[1] if self.latest else None
 
 
-class _Repeats:
-    """One session read once: the spelling of each reading call, and which messages could have
-    changed an answer."""
+class _RepeatFinder:
+    """An index over one session: the key of each reading call, and the turns that could have
+    changed a result (barriers)."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -74,57 +75,62 @@ class _Repeats:
                 index if self.barriers[-1] else self.last_barrier[-1] if index else -1
             )
 
-    def of_segment(self, segment: Segment) -> Iterator[CallRef]:
-        """The repeats among the calls that were written in one segment."""
+    def find_in_segment(self, segment: Segment) -> Iterator[CallRef]:
+        """Yield the repeats among the calls of one segment."""
         cleared = frozenset(segment.cleared)
-        asked: dict[Key, _Asked] = {}
+        answered: dict[Key, _AnsweredCalls] = {}
         for index in self._carried_over(segment):
-            self._ask(index, asked, cleared)
+            self._add_calls(index, answered, cleared)
         for index in range(segment.start, segment.end):
-            spelt = {
+            key_of_call = {
                 call.id: key for key, call in self.keys[index] if call is self.refs[call.id].call
             }
             for ref in self.by_turn.get(index, ()):
-                if ref.call.id in spelt and self._repeats(ref, asked.get(spelt[ref.call.id])):
+                if ref.call.id in key_of_call and self._is_repeat(
+                    ref, answered.get(key_of_call[ref.call.id])
+                ):
                     yield ref
+            # A call of this same turn is no earlier call: it is added after the turn is checked.
             if self.barriers[index]:
-                asked.clear()
+                answered.clear()
             else:
-                self._ask(index, asked, cleared)
+                self._add_calls(index, answered, cleared)
 
     def _carried_over(self, segment: Segment) -> list[int]:
-        """Turns of an earlier segment in view after the last one that could have changed an answer,
-        in order."""
+        """List the turns in this segment's context after the last barrier, in order."""
         if (
             segment.start < segment.end
             and self.barriers[segment.start]
             and segment.start not in self.by_turn
         ):
-            return []  # nothing before a human's word counts, and most segments open with one
-        kept: list[range] = []
+            return []  # most segments open with a human's message, which is a barrier
+        ranges: list[range] = []
         for a, b in reversed(segment.context):
             barrier = self.last_barrier[b - 1]
-            kept.append(range(max(a, barrier + 1), b))
+            ranges.append(range(max(a, barrier + 1), b))
             if barrier >= a:
                 break
-        return [index for indices in reversed(kept) for index in indices]
+        return [index for indices in reversed(ranges) for index in indices]
 
-    def _ask(self, index: int, asked: dict[Key, _Asked], cleared: frozenset[str]) -> None:
-        taken: set[Key] = set()
+    def _add_calls(
+        self, index: int, answered: dict[Key, _AnsweredCalls], cleared: frozenset[str]
+    ) -> None:
+        added: set[Key] = set()
         for key, call in self.keys[index]:
-            if call.id in cleared or key in taken:
+            if call.id in cleared or key in added:
                 continue
-            taken.add(key)
+            added.add(key)
             result_turn = self.refs[call.id].result_turn
             if result_turn is not None:
                 heapq.heappush(
-                    asked.setdefault(key, _Asked()).pending, (result_turn, index, call.id)
+                    answered.setdefault(key, _AnsweredCalls()).pending,
+                    (result_turn, index, call.id),
                 )
 
-    def _repeats(self, ref: CallRef, asked: _Asked | None) -> bool:
-        if asked is None or ref.result is None or not ref.result.text.strip():
+    def _is_repeat(self, ref: CallRef, answered: _AnsweredCalls | None) -> bool:
+        if answered is None or ref.result is None or not ref.result.text.strip():
             return False
-        earlier = self.refs.get(asked.answered_before(ref.turn) or "")
+        earlier = self.refs.get(answered.answered_before(ref.turn) or "")
         if earlier is None or earlier.result is None or is_error(earlier.call, earlier.result):
             return False
         text = ref.result.text
@@ -134,31 +140,32 @@ class _Repeats:
 
 
 def find_repeats(session: Session) -> Iterator[CallRef]:
-    """The calls that repeat one in view, in order; the time grows with the number of calls, not
-    with its square."""
-    repeats = _Repeats(session)
+    """Yield the calls that repeat one in view, in order, in time linear in the number of calls."""
+    repeats = _RepeatFinder(session)
     for segment in session.segments:
-        yield from repeats.of_segment(segment)
+        yield from repeats.find_in_segment(segment)
 
 
 def canonical_arguments(call: ToolCall) -> str:
-    """The arguments in one spelling: keys sorted, blanks trimmed, without the words that only
-    describe the call.
+    """Serialise the arguments in canonical form: keys sorted, blanks trimmed, without `description`
+    and `timeout`.
 
     >>> canonical_arguments(ToolCall("c", "Bash", {"description": "list", "command": " ls "}))
     '{"command":"ls"}'
     """
-    kept = {
+    arguments = {
         k: v.strip() if isinstance(v, str) else v
         for k, v in call.arguments.items()
         if k not in ("description", "timeout")
     }
-    return json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return json.dumps(
+        arguments, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str
+    )
 
 
-def same_call(one: ToolCall, other: ToolCall) -> bool:
-    """Whether two calls ask the same of the same tool."""
-    return one.name == other.name and canonical_arguments(one) == canonical_arguments(other)
+def same_call(left: ToolCall, right: ToolCall) -> bool:
+    """Whether two calls have the same tool and the same canonical arguments."""
+    return left.name == right.name and canonical_arguments(left) == canonical_arguments(right)
 
 
 def only_reads(call: ToolCall) -> bool:
@@ -169,10 +176,10 @@ def only_reads(call: ToolCall) -> bool:
     if not command or "$(" in command or "`" in command:
         return False
     parsed = parse(command)
-    return bool(parsed.simple) and all(_reads(s) for s in parsed.simple)
+    return bool(parsed.simple) and all(_only_reads(s) for s in parsed.simple)
 
 
-def _reads(simple: Simple) -> bool:
+def _only_reads(simple: Simple) -> bool:
     if any(r != "/dev/null" and not r.isdigit() for r in simple.redirects):
         return False
     if simple.name != "git":
@@ -182,9 +189,9 @@ def _reads(simple: Simple) -> bool:
             "-exec",
             "--in-place",
         } & set(simple.words)
-    rest = simple.operands
+    operands = simple.operands
     return (
-        bool(rest)
-        and rest[0] in READ_ONLY_GIT
-        and (rest[0] not in ("branch", "remote") or len(rest) == 1)
+        bool(operands)
+        and operands[0] in READ_ONLY_GIT
+        and (operands[0] not in ("branch", "remote") or len(operands) == 1)
     )

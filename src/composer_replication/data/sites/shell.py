@@ -1,8 +1,8 @@
-"""A shell command as the list of simple commands it runs, so that a message can be traced to the
-one that wrote it.
+"""Parse a shell line into the simple commands that it runs, so that a message can be traced to the
+command that wrote it.
 
 Example: "cd /x && grep -n foo a.py | head" -> cd /x · grep -n foo a.py · head
-This is reading, never running: what it cannot split (an open quote) is one command split at blanks.
+Nothing is ever executed. A line that cannot be split (an open quote) is split at blanks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from composer_replication.data.sites.shell_words import (
 )
 
 SHELL_TOOLS = word_set("""
-    Bash bash shell sh exec exec_command local_shell run_shell_command execute_bash terminal run_terminal_cmd run_command execute_command
+    Bash bash shell sh exec exec_command local_shell run_shell_command execute_bash terminal
+    run_terminal_cmd run_command execute_command
 """)
 SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh"))
 _ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
@@ -35,12 +36,12 @@ _HEREDOC = re.compile(
     r"<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1(.*?)\n(.*?)(?:\n[ \t]*\2[ \t]*(?=\n|$|\))|\Z)", re.DOTALL
 )
 SHELL_KEYWORDS = word_set("time then do else if while until ! { } for case function select [[")
-# Words that stand before the program that really runs: `sudo timeout 10 uv run pytest` runs pytest.
+# Words before the program that really runs: `sudo timeout 10 uv run pytest` runs pytest.
 _PREFIX_WORDS = word_set(
     "sudo time timeout env nohup exec command builtin then do else if while until ! { } nice xargs"
     " npx uvx bunx eval stdbuf doas setsid"
 )
-# Their options that take the next word: `sudo -u me rm x` runs rm.
+# Options of these that take the next word as a value: `sudo -u me rm x` runs rm.
 _OPTIONS_WITH_VALUE = {
     "sudo": ("-u", "-g", "-h", "-p", "-C", "-T", "-r", "-t", "-D"),
     "timeout": ("-k", "-s"),
@@ -64,18 +65,18 @@ _TWO_WORD_PREFIXES = frozenset(
     )
 )
 MAX_ASSIGNMENTS = 20
-"""A log is untrusted: filling in thousands of names would take time without end."""
+"""A log is untrusted: filling in thousands of names would take unbounded time."""
 SYSTEM_FOLDERS = ("/bin/", "/usr/", "/sbin/", "/opt/")
 
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """One program with its words; redirections are left out. Example: Simple("grep", ("-n", "foo",
-    "a.py"), ("out.txt",)).
+    """One program with its words, e.g. Simple("grep", ("-n", "foo", "a.py"), ("out.txt",)).
 
-    `open` are the words that the shell would still change (`$X`, `*.go`), `globs` those of them
-    that are only patterns; `wrappers` what stands in front (sudo, xargs); `depth` > 0: in a
-    subshell; `before` the operator in front of it.
+    `redirects` are the targets of redirections, `writes` those that are written to. `open` are the
+    words that the shell would still change (`$X`, `*.go`), `globs` those of them that are only
+    patterns. `wrappers` are the words in front (sudo, xargs), `before` is the operator in front;
+    `depth` > 0 means inside a subshell.
     """
 
     program: str
@@ -101,8 +102,7 @@ class Simple:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A whole command line: its text with simple assignments filled in, and the simple commands in
-    order."""
+    """A command line: its text with simple assignments filled in, and its simple commands."""
 
     text: str
     simple: tuple[Simple, ...]
@@ -110,16 +110,16 @@ class Command:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every program that the line runs."""
+        """The names of all programs that the line runs."""
         return frozenset(s.name for s in self.simple)
 
-    def names_thing(self, thing: str) -> bool:
-        """Whether the line itself mentions a path, ref or word, as it stands or as the tail of what
-        the message prints."""
-        thing = thing.strip().strip("'\"`‘’").rstrip("/")
-        if not thing or thing in (".", ".."):
+    def mentions(self, name: str) -> bool:
+        """Whether the line contains a path, ref or word that a message prints, as printed or as its
+        tail."""
+        name = name.strip().strip("'\"`‘’").rstrip("/")
+        if not name or name in (".", ".."):
             return False
-        if re.search(rf"(?<![\w/.-]){re.escape(thing)}(?![\w-])", self.text):
+        if re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w-])", self.text):
             return True
         for simple in self.simple:
             for word in (simple.program, *simple.words, *simple.redirects):
@@ -128,9 +128,9 @@ class Command:
                     bare
                     and bare != "."
                     and (
-                        bare == thing.removeprefix("./")
-                        or thing.endswith(f"/{bare}")
-                        or _glob_match(thing, bare)
+                        bare == name.removeprefix("./")
+                        or name.endswith(f"/{bare}")
+                        or _glob_match(name, bare)
                     )
                 ):
                     return True
@@ -138,7 +138,7 @@ class Command:
 
 
 def shell_command(tool: str, arguments: Mapping[str, Any]) -> str | None:
-    """The command line of a shell call, or None where the tool is not a shell.
+    """The command line of a shell call; None if the tool is not a shell.
 
     >>> shell_command("Bash", {"command": "ls"})
     'ls'
@@ -158,14 +158,14 @@ def shell_command(tool: str, arguments: Mapping[str, Any]) -> str | None:
 
 @lru_cache(maxsize=4096)
 def parse(command: str) -> Command:
-    """Split a command line into its simple commands; here-documents are set aside, `NAME=value` is
-    filled in.
+    """Parse a command line into its simple commands; here-documents are left out, and `NAME=value`
+    is filled in.
 
     >>> [s.name for s in parse("X=src; cd $X && timeout 5 go test ./... | head -3").simple]
     ['cd', 'go', 'head']
     """
-    text = _fill_in(command)
-    reader = _Reader()
+    text = _fill_in_assignments(command)
+    reader = _CommandBuilder()
     reader.read(_HEREDOC.sub(lambda m: m.group(3), text), depth=0)
     return Command(text, tuple(reader.simple), tuple(reader.operators))
 
@@ -173,7 +173,9 @@ def parse(command: str) -> Command:
 def _tokens(text: str) -> list[ShellWord | Operator]:
     try:
         return split(text)
-    except OpenQuoteError:  # the words are still worth having, and none of them is certain
+    except (
+        OpenQuoteError
+    ):  # the words are still useful, but none is certain: all count as `expands`
         parts = re.split(r"[ \t\r]+|(?<=[;|&\n])|(?=[;|&\n])", text)
         return [
             Operator(part) if re.fullmatch(r"[;|&\n]", part) else ShellWord(part, expands=True)
@@ -182,9 +184,9 @@ def _tokens(text: str) -> list[ShellWord | Operator]:
         ]
 
 
-class _Reader:
-    """Puts words together to simple commands; what a substitution runs stands before the command
-    that it is part of."""
+class _CommandBuilder:
+    """Assembles words into simple commands; those of a substitution come before the command that
+    contains it."""
 
     def __init__(self) -> None:
         self.simple, self.operators = list[Simple](), list[str]()
@@ -192,29 +194,29 @@ class _Reader:
     def read(self, text: str, *, depth: int) -> None:
         words: list[ShellWord] = []
         redirects: list[tuple[str, ShellWord]] = []
-        wanting, before, inner = "", ";", depth
+        redirect, before, inner = "", ";", depth
         for token in (*_tokens(text), Operator(";")):
             if isinstance(token, ShellWord):
                 if depth < MAX_DEPTH:
                     for command in token.commands:
                         self.operators.append("(")
                         self.read(command, depth=depth + 1)
-                if wanting:
-                    redirects.append((wanting, token))
-                    wanting = ""
+                if redirect:
+                    redirects.append((redirect, token))
+                    redirect = ""
                 else:
                     words.append(token)
             elif token.redirects:
-                wanting = token.text
+                redirect = token.text
             else:
-                self._close(words, redirects, depth=inner, before=before)
-                words, redirects, wanting = [], [], ""
+                self._add_command(words, redirects, depth=inner, before=before)
+                words, redirects, redirect = [], [], ""
                 inner = max(depth, inner + {"(": 1, ")": -1}.get(token.text, 0))
                 before = token.text
                 self.operators.append(token.text)
         self.operators.pop()
 
-    def _close(
+    def _add_command(
         self,
         words: list[ShellWord],
         redirects: list[tuple[str, ShellWord]],
@@ -222,18 +224,20 @@ class _Reader:
         depth: int,
         before: str,
     ) -> None:
-        first, wrappers = _program_at([w.text for w in words])
-        if first is None:
+        start, wrappers = _program_at([w.text for w in words])
+        if start is None:
             return
-        rest = words[first:]
-        plain = [w for w in (*rest, *(w for _, w in redirects)) if w.expands or w.glob]
+        program_words = words[start:]
+        changeable = [
+            w for w in (*program_words, *(w for _, w in redirects)) if w.expands or w.glob
+        ]
         self.simple.append(
             Simple(
-                rest[0].text,
-                tuple(w.text for w in rest[1:]),
+                program_words[0].text,
+                tuple(w.text for w in program_words[1:]),
                 tuple(w.text for _, w in redirects),
-                open=frozenset(w.text for w in plain),
-                globs=frozenset(w.text for w in plain if not w.expands),
+                open=frozenset(w.text for w in changeable),
+                globs=frozenset(w.text for w in changeable if not w.expands),
                 wrappers=wrappers,
                 depth=depth,
                 before=before,
@@ -243,8 +247,8 @@ class _Reader:
 
 
 def _program_at(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
-    """Where the program stands behind assignments and wrappers, and the wrappers; None where
-    nothing is run.
+    """Find the index of the program behind assignments and wrappers, and the wrappers; None if the
+    words run nothing.
 
     >>> _program_at(["FOO=1", "sudo", "-u", "me", "timeout", "5", "rm", "-r", "x"])
     (6, ('sudo', 'timeout'))
@@ -271,24 +275,26 @@ def _program_at(words: list[str]) -> tuple[int | None, tuple[str, ...]]:
     return at, ()
 
 
-def _fill_in(command: str) -> str:
-    found = re.finditer(r"(?:^|[;&\n(]|\bexport\b)\s*([A-Za-z_]\w*)=([^\s;&|()$`]+)", command)
+def _fill_in_assignments(command: str) -> str:
+    assignments = re.finditer(r"(?:^|[;&\n(]|\bexport\b)\s*([A-Za-z_]\w*)=([^\s;&|()$`]+)", command)
     values: dict[str, set[str]] = {}
-    for m in islice(found, MAX_ASSIGNMENTS):
+    for m in islice(assignments, MAX_ASSIGNMENTS):
         values.setdefault(m.group(1), set()).add(m.group(2).strip("'\""))
-    # else: which one holds is not known
-    for name, value in ((name, given.pop()) for name, given in values.items() if len(given) == 1):
+    # A name with several values is left alone: which one applies is unknown.
+    for name, value in (
+        (name, candidates.pop()) for name, candidates in values.items() if len(candidates) == 1
+    ):
         command = re.sub(rf"\$(?:\{{{name}\}}|{name}\b)", lambda _m, v=value: v, command)
     return command
 
 
-def _glob_match(thing: str, word: str) -> bool:
-    return any(c in word for c in "*?[") and len(word) > 2 and fnmatch.fnmatchcase(thing, word)
+def _glob_match(name: str, word: str) -> bool:
+    return any(c in word for c in "*?[") and len(word) > 2 and fnmatch.fnmatchcase(name, word)
 
 
 def is_own_program(simple: Simple) -> bool:
-    """Whether a program is the project's own (run by path, or through a task runner), so that its
-    usage errors are what is tested."""
+    """Whether a program is the project's own (run by path, or as a shell script), so that its usage
+    errors may be what the developer tests."""
     if simple.name in SHELLS:
         return "-c" not in simple.words
     return "/" in simple.program and not simple.program.startswith(SYSTEM_FOLDERS)

@@ -1,11 +1,10 @@
-"""Whether a failed shell call was itself malformed, or only ran something that reported failure.
+"""Decide whether a failed shell call was itself malformed, or only ran something that failed.
 
-A command that fails is usually a correct call: a red test, a lint finding, a grep without a match
-tell about an earlier edit. The call is a mistake only where a message says that the *command line*
-was wrong - a parse error, an unknown command, option, path or ref - and that message can be traced
-to the line: its subject stands in the command, or it was written by the calling shell or by a stock
-program that the line runs. A usage error of the project's own program is what its developer wanted
-to see.
+A command that fails is usually a correct call: a red test, a lint finding or a grep without a match
+is news about an earlier edit. The call is a mistake only if a message says that the *command line*
+was wrong (a parse error, an unknown command, option, path or ref) and that message can be traced to
+the line: its subject occurs in the command, or the calling shell or a stock program of the line
+wrote it. A usage error of the project's own program may be what its developer wants to see.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from composer_replication.data.sites.tool_errors import not_the_model
 from composer_replication.data.sites.verdict import Verdict, quote
 
 READ_CHARS = 6000
-"""How much of each end of an output is read: the messages of a shell stand first or last."""
+"""How much of each end of an output is read: a shell's messages come first or last."""
 _ASKERS, _ASKING_WORDS = (
     frozenset(("test", "[", "[[", "which")),
     frozenset(("if", "while", "until")),
@@ -48,8 +47,8 @@ _GIT_ASKS = re.compile(
     r"(?:-C \S+ )?(?:cat-file -e|rev-parse (?:-\S+ )*--verify|show-ref|ls-remote"
     r" --exit-code|ls-files --error-unmatch)\b"
 )
-# How zsh words it for a line that the agent ran through `eval`; a bracket the model wrote bare is
-# told apart by the line itself.
+# zsh's message for a line that the agent ran through `eval`. A bare bracket that the model wrote
+# causes the same message; `is_sound_substitution` tells the two apart.
 _REQUOTED = re.compile(r"\(eval\):\d+: parse error near `[()]'")
 _VERSION = re.compile(r"\bv?\d+\.\d+")
 _OPTION = re.compile(
@@ -63,7 +62,7 @@ _EXIT = re.compile(
 
 
 def split_exit_code(text: str) -> tuple[int | None, str]:
-    """The exit code that the agent wrote around an output, and the output.
+    """Split a result into the exit code that the agent program added, and the output.
 
     >>> split_exit_code("Exit code 2\\nusage: x")
     (2, 'usage: x')
@@ -76,11 +75,11 @@ def split_exit_code(text: str) -> tuple[int | None, str]:
 
 
 def judge_shell_error(command: str, text: str) -> Verdict:
-    """The verdict on a shell call that failed.
+    """Judge a shell call that failed; `ls` asks whether a path exists, `cat` takes it for granted.
 
     >>> judge_shell_error("cat srcs", "Exit code 1\\ncat: srcs: No such file or directory").kind
     'shell_missing_path'
-    >>> judge_shell_error("ls srcs", "Exit code 1\\nls: srcs: No such file or directory").kind  # it looked whether it is there
+    >>> judge_shell_error("ls srcs", "Exit code 1\\nls: srcs: No such file or directory").kind
     'path_explored'
     >>> judge_shell_error("go test ./...", "Exit code 1\\nFAIL").category
     'failed_check'
@@ -90,9 +89,9 @@ def judge_shell_error(command: str, text: str) -> Verdict:
     if apart is not None and (code is None or apart.category == "interrupted"):
         return apart
     parsed = parse(command)
-    wrong = malformed(parsed, body)
-    if wrong is not None:
-        return wrong
+    mistake = malformed(parsed, body)
+    if mistake is not None:
+        return mistake
     if code in KILLED_CODES:
         return Verdict(category="environment", kind="killed", detail=quote(text))
     last = parsed.simple[-1] if parsed.simple else None
@@ -112,35 +111,38 @@ def judge_shell_error(command: str, text: str) -> Verdict:
 
 
 def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict | None:
-    """A verdict "mistake" where the output says that the command line itself was wrong; None where
-    it does not.
+    """Return a verdict "mistake" if the output says that the command line itself was wrong, else
+    None.
 
-    "environment" where the agent's own wrapper broke a sound line: it quotes a line with a pipe
-    anew, `$(` becomes `\\$(`, and zsh stumbles over the bracket. `hidden` = the call did not fail:
-    what looks like a probe (`a || b`, `if`, `ls`, `test`) then does not count.
+    The verdict is "environment" if the agent's wrapper broke a sound line: it re-quotes a line with
+    a pipe, `$(` becomes `\\$(`, and zsh fails at the bracket. `hidden`: the call did not fail; then
+    a line that looks like a probe (`a || b`, `if`, `ls`, `test`) does not count.
     """
     if hidden and (usage := _usage_for_version(command, body)):
         return usage
+    # A message convicts the line only if (1) it is about the line, (2) the line did not expect it,
+    # and (3) the agent's wrapper did not cause it.
     output = body if len(body) <= 2 * READ_CHARS else body[:READ_CHARS] + "\n" + body[-READ_CHARS:]
     for rule in SHELL_RULES:
         for match in rule.pattern.finditer(output):
-            subject = _group(match, "x")
-            if not _about_the_line(
+            subject = _matched_group(match, "x")
+            if not _is_about_line(
                 rule,
                 command,
                 subject=subject,
-                writer=_group(match, "prog"),
+                writer=_matched_group(match, "prog"),
                 option=_OPTION.search(match.group()),
             ):
                 continue
             if hidden and _is_probe(rule, command, match):
                 continue
+            # `rm x; ls x`: nothing else in this output convicts the line, either.
             if rule.kind in ("shell_missing_path", "is_directory", PATH_EXPLORED) and _removes(
                 command, subject
             ):
                 return None
-            if (rule.kind == "shell_unknown_command" and _asks_for(command, subject)) or (
-                rule.kind == "shell_unknown_ref" and _reckons_with(command)
+            if (rule.kind == "shell_unknown_command" and _checks_for_program(command, subject)) or (
+                rule.kind == "shell_unknown_ref" and _handles_missing_ref(command)
             ):
                 continue
             detail = quote(output[output.rfind("\n", 0, match.end() - 1) + 1 :])
@@ -157,10 +159,10 @@ def malformed(command: Command, body: str, *, hidden: bool = False) -> Verdict |
 
 
 def _usage_for_version(command: Command, body: str) -> Verdict | None:
-    """A verdict where a program was asked for its version and answered with its usage: it has no
-    such option, and a pipe hid that."""
+    """Return a verdict if a program was asked for its version and printed its usage: it has no such
+    option, and a pipe hid the failure."""
     line = body.lstrip()
-    asked = next(
+    asking = next(
         (
             s
             for s in command.simple
@@ -169,18 +171,18 @@ def _usage_for_version(command: Command, body: str) -> Verdict | None:
         None,
     )
     if (
-        asked is None
+        asking is None
         or _VERSION.search(body)
         or not re.match(r"(?:usage\b|error: .*(?:--version|version)\b)", line, re.IGNORECASE)
     ):
         return None
     return Verdict(
-        category="mistake", kind="shell_bad_option", detail=quote(line), subject=asked.words[-1]
+        category="mistake", kind="shell_bad_option", detail=quote(line), subject=asking.words[-1]
     )
 
 
 def _was_requoted(rule: ShellRule, command: Command, message: str, detail: str) -> bool:
-    """Whether the agent's own wrapper changed a sound line: it breaks `$(` in front of a pipe, and
+    """Whether the agent's wrapper corrupted a sound line: it breaks `$(` in a line with a pipe, and
     writes `!=` as `\\!=`."""
     if _REQUOTED.match(detail) and "|" in command.operators and is_sound_substitution(command.text):
         return True
@@ -193,13 +195,13 @@ def _was_requoted(rule: ShellRule, command: Command, message: str, detail: str) 
 
 
 def is_sound_substitution(text: str) -> bool:
-    """Whether a line holds `$(...)`, every quote and bracket of it is closed, and no bracket stands
-    bare.
+    """Whether a line contains `$(...)`, closes every quote and bracket, and has no bare bracket.
 
-    >>> [is_sound_substitution(t) for t in ("x=$(go env) | head", "echo $(go env | head", "echo a(b) $(c) | head")]
+    >>> lines = ("x=$(go env) | head", "echo $(go env | head", "echo a(b) $(c) | head")
+    >>> [is_sound_substitution(line) for line in lines]
     [True, False, False]
     """
-    found, stack, i = False, list[str](), 0
+    has_substitution, stack, i = False, list[str](), 0
     while i < len(text):
         char, top = text[i], stack[-1] if stack else ""
         if top == "'":
@@ -207,7 +209,7 @@ def is_sound_substitution(text: str) -> bool:
         elif char == "\\":
             i += 1
         elif text.startswith("$(", i):
-            found, i = True, i + 1
+            has_substitution, i = True, i + 1
             stack.append("(")
         elif char == '"':
             stack = stack[:-1] if top == '"' else [*stack, '"']
@@ -220,11 +222,11 @@ def is_sound_substitution(text: str) -> bool:
                 return False
             stack.pop()
         i += 1
-    return found and not stack
+    return has_substitution and not stack
 
 
 def failing_lines(command: Command, body: str) -> Verdict | None:
-    """A verdict "failed_check" where a test, lint or build printed failures though the call itself
+    """Return a verdict "failed_check" if a test, lint or build printed failures although the call
     ended well."""
     if not any(CHECK_COMMANDS.search(" ".join((s.name, *s.words))) for s in command.simple):
         return None
@@ -241,30 +243,30 @@ def _failure_quote(body: str) -> str:
     return quote(body[match.start() :]) if match else ""
 
 
-def _group(match: re.Match[str], prefix: str) -> str:
-    """The numbered group that took part: x3 of x0, x1, ..."""
+def _matched_group(match: re.Match[str], prefix: str) -> str:
+    """The text of the numbered group that matched: x3 of x0, x1, ..."""
     return next(
         (v for k, v in match.groupdict().items() if v and k.removeprefix(prefix).isdigit()), ""
     )
 
 
-def _was_given(command: Command, writer: str, option: re.Match[str]) -> bool:
-    """Whether a program of the line was given the option that it complains of; where its words come
-    from a variable or a pipe, it was."""
+def _was_passed(command: Command, writer: str, option: re.Match[str]) -> bool:
+    """Whether a program of the line was passed the option that it rejects; assumed so if its words
+    come from a variable or a pipe."""
     name = (option["option"] or option["bare"]).lstrip("-")
     for simple in command.simple:
         if simple.name == writer and (
             simple.open
             or "xargs" in simple.wrappers
-            or any(_holds(word, name) for word in simple.words)
+            or any(_is_option_in(word, name) for word in simple.words)
         ):
             return True
     return False
 
 
-def _holds(word: str, option: str) -> bool:
+def _is_option_in(word: str, option: str) -> bool:
     bare = word.lstrip("-")
-    if not option:  # it complains of dashes alone
+    if not option:  # the message rejects bare dashes
         return bool(word) and not bare
     return (
         bare == option
@@ -273,7 +275,7 @@ def _holds(word: str, option: str) -> bool:
     )
 
 
-def _about_the_line(
+def _is_about_line(
     rule: ShellRule, command: Command, *, subject: str, writer: str, option: re.Match[str] | None
 ) -> bool:
     if writer and (writer not in command.names or writer not in STOCK):
@@ -283,28 +285,28 @@ def _about_the_line(
     if rule.needs == "inline":
         return bool(INLINE_CODE.search(command.text))
     if rule.needs == "program":
-        return bool(writer) and (option is None or _was_given(command, writer, option))
+        return bool(writer) and (option is None or _was_passed(command, writer, option))
     if rule.needs == "command":
         return any(
-            subject in (s.program, s.name, *s.words[:1], *s.wrappers) or subject in _nested(s)
+            subject in (s.program, s.name, *s.words[:1], *s.wrappers)
+            or subject in _nested_programs(s)
             for s in command.simple
         )
     if rule.needs == "option":
-        # A message that names nothing can be about any part of the line: all of it must be stock
-        # then.
+        # A message without a subject can be about any command of the line: all must be stock.
         return (any if subject else all)(_takes(s, subject) for s in command.simple)
-    return command.names_thing(subject)
+    return command.mentions(subject)
 
 
-def _nested(simple: Simple) -> Iterator[str]:
-    """Programs inside `bash -c '...'` and command substitutions."""
+def _nested_programs(simple: Simple) -> Iterator[str]:
+    """Yield the words inside `bash -c '...'` and command substitutions."""
     for word in simple.words:
         if " " in word or "$(" in word:
             yield from re.findall(r"[\w./+-]+", word)
 
 
 def _takes(simple: Simple, subject: str) -> bool:
-    """Whether a stock program of the line was given this option, subcommand or field."""
+    """Whether this command is a stock program that was passed this option, subcommand or field."""
     if is_own_program(simple) or simple.name not in STOCK:
         return False
     if simple.name in RUNNERS and subject.startswith("-"):
@@ -324,8 +326,8 @@ def _takes(simple: Simple, subject: str) -> bool:
     return False
 
 
-def _asks(command: Command) -> bool:
-    """Whether the line itself asks how a command ended: `if`, `[ -f x ]`, `echo $?`."""
+def _tests_exit_status(command: Command) -> bool:
+    """Whether the line tests how a command ended: `if`, `[ -f x ]`, `echo $?`."""
     return (
         bool(command.names & _ASKERS)
         or any(_ASKING_WORDS & set(s.wrappers) for s in command.simple)
@@ -333,9 +335,9 @@ def _asks(command: Command) -> bool:
     )
 
 
-def _asks_for(command: Command, program: str) -> bool:
-    """Whether the line asks if a program is there: `command -v x y`, `which x`, or for its version
-    alone."""
+def _checks_for_program(command: Command, program: str) -> bool:
+    """Whether the line checks if a program is installed: `command -v x y`, `which x`, `x
+    --version`."""
     for simple in command.simple:
         if simple.name in _PROGRAM_ASKERS and program in simple.words:
             return True
@@ -352,9 +354,9 @@ def _asks_for(command: Command, program: str) -> bool:
     )
 
 
-def _reckons_with(command: Command) -> bool:
-    """Whether a line asks git if a ref or file is there and goes on where it is not: `git cat-file
-    -e x || ...`, `if git show a:b`."""
+def _handles_missing_ref(command: Command) -> bool:
+    """Whether a line asks git if a ref or file exists and handles a no: `git cat-file -e x || ...`,
+    `if git show a:b`."""
     for i, simple in enumerate(command.simple):
         if simple.name != "git":
             continue
@@ -364,18 +366,17 @@ def _reckons_with(command: Command) -> bool:
             or _GIT_ASKS.match(" ".join(simple.words))
         ):
             return True
-        for other in command.simple[i + 1 :]:
-            if other.before == "||":
+        for following in command.simple[i + 1 :]:
+            if following.before == "||":
                 return True
-            if other.before not in ("&&", "|"):
+            if following.before not in ("&&", "|"):
                 break
     return bool(_ASKS.search(command.text))
 
 
 def _is_probe(rule: ShellRule, command: Command, match: re.Match[str]) -> bool:
-    """Whether a line that ended well shows that it reckoned with the failure, or that the words may
-    be quoted content."""
-    if "||" in command.operators or _asks(command):
+    """Whether a line that ended well expected the failure, or the message may be quoted content."""
+    if "||" in command.operators or _tests_exit_status(command):
         return True
     if rule.kind == "shell_unknown_command":
         return any(
@@ -391,7 +392,7 @@ def _is_probe(rule: ShellRule, command: Command, match: re.Match[str]) -> bool:
 
 
 def _removes(command: Command, subject: str) -> bool:
-    """Whether the line removes the thing itself: that it is not there was to be expected."""
+    """Whether the line removes the missing path, so that its absence was to be expected."""
     for simple in command.simple:
         removes = simple.name in REMOVERS or (
             simple.name == "git" and simple.words[:1] in (("rm",), ("mv",))
@@ -407,9 +408,9 @@ def _removes(command: Command, subject: str) -> bool:
 
 
 def _explores(command: Command, subject: str, body: str) -> bool:
-    """Whether the line asks if the path is there: it lists it, silences its errors, has another way
-    out, or names several candidates."""
-    if "*" in subject or "||" in command.operators or _asks(command):
+    """Whether the line asks if the path exists: it lists it, silences errors, has an alternative
+    (`||`), or names several candidates."""
+    if "*" in subject or "||" in command.operators or _tests_exit_status(command):
         return True
     path = subject.rstrip("/")
     using = [s for s in command.simple if path in (w.rstrip("/") for w in (s.program, *s.words))]
@@ -418,13 +419,13 @@ def _explores(command: Command, subject: str, body: str) -> bool:
     lookers = [s for s in using if s.name in LOOKERS]
     if any(s.name != "find" for s in lookers):
         return True
-    return any(_starts(s) > 1 for s in lookers) and any(
+    return any(_count_starts(s) > 1 for s in lookers) and any(
         line.strip() and "o such file" not in line for line in body.splitlines()
     )
 
 
-def _starts(find: Simple) -> int:
-    """How many folders a `find` starts in."""
+def _count_starts(find: Simple) -> int:
+    """The number of folders in which a `find` starts."""
     return next((i for i, word in enumerate(find.words) if word.startswith("-")), len(find.words))
 
 
@@ -432,7 +433,7 @@ def _check_kind(command: Command, body: str) -> str:
     if not body.strip() and command.names & SEARCHERS:
         return "no_match"
     if command.names & {"git", "gh"} and CONFLICT.search(body):
-        return "git_conflict"  # whatever else the line was to do: it did not come to that
+        return "git_conflict"  # the rest of the line did not run
     lines = [" ".join((s.name, *s.words[:3])) for s in command.simple]
     for kind, pattern in CHECK_KINDS:
         if any(pattern.search(line) for line in lines):

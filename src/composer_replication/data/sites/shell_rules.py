@@ -1,7 +1,7 @@
-"""The messages by which shells and stock programs say that a command line is wrong.
+"""The messages by which shells and stock programs report a wrong command line.
 
-A rule is a pattern and what must hold of the command for the message to be about it (`Needs`).
-Named groups: `x`, `x1`, `x2` ... hold what the message is about, `prog`, `prog1` ... the program
+A rule is a pattern and a condition on the command (`Needs`) under which the message is about it.
+Named groups: `x`, `x1`, `x2` ... hold the subject of the message, `prog`, `prog1` ... the program
 that wrote it.
 """
 
@@ -13,29 +13,33 @@ from typing import Literal
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a list that is easier to read in one piece, e.g. word_set("a b") == {"a",
-    "b"}."""
+    """Split a string into a set of words.
+
+    >>> sorted(word_set("a b"))
+    ['a', 'b']
+    """
     return frozenset(text.split())
 
 
-# Programs whose usage errors are about the call. Those of any other program may be what its
+# Programs whose usage errors are about the call. A usage error of any other program may be what its
 # developer is testing.
 STOCK = word_set("""
-    awk base64 basename brew bun bunx cargo cat cd chmod chown clang claude cmake codex cmp comm cp curl cut date dd deno df diff dig
-    dirname docker du echo egrep env eslint expr fd fgrep file find fold gawk gcc gcloud gh git go gofmt golangci-lint
-    gradle grep gunzip gzip head helm hexdump id install jest join jq kill kubectl less ln ls lsof make mise mkdir mktemp
-    mv mypy nc nix nl node npm npx od open paste patch perl pgrep pip pip3 pkill pnpm podman poetry prettier printf ps psql
-    pwd py.test pyright pytest python python3 readlink realpath redis-cli rg rm rmdir rsync rtk ruby ruff rustc scp sed seq
-    shasum shellcheck sleep sort split sqlite3 ssh stat strings sudo systemctl tail tar tee terraform test timeout touch
-    tox tr tree tsc tsx uname uniq unzip uv vitest wc wget which xargs xxd yarn yq zip
+    awk base64 basename brew bun bunx cargo cat cd chmod chown clang claude cmake codex cmp comm cp
+    curl cut date dd deno df diff dig dirname docker du echo egrep env eslint expr fd fgrep file
+    find fold gawk gcc gcloud gh git go gofmt golangci-lint gradle grep gunzip gzip head helm
+    hexdump id install jest join jq kill kubectl less ln ls lsof make mise mkdir mktemp mv mypy nc
+    nix nl node npm npx od open paste patch perl pgrep pip pip3 pkill pnpm podman poetry prettier
+    printf ps psql pwd py.test pyright pytest python python3 readlink realpath redis-cli rg rm rmdir
+    rsync rtk ruby ruff rustc scp sed seq shasum shellcheck sleep sort split sqlite3 ssh stat
+    strings sudo systemctl tail tar tee terraform test timeout touch tox tr tree tsc tsx uname uniq
+    unzip uv vitest wc wget which xargs xxd yarn yq zip
 """)
 # Task runners start programs of the project: an option or a shell message under them is not about
 # this line.
 RUNNERS = word_set(
     "make mise just task npm yarn pnpm bun turbo nx tox nox gradle gradlew mvn docker"
 )
-# Programs that look whether something is there: naming several candidates is a search, not a wrong
-# path.
+# Programs that look for something: a path that they do not find is an answer, not a wrong path.
 LOOKERS = word_set("ls stat file find which test [ du readlink realpath tree")
 REMOVERS = word_set("rm rmdir mv unlink trash shred")
 ONLINE = word_set(
@@ -44,21 +48,21 @@ ONLINE = word_set(
 SEARCHERS = word_set("grep egrep fgrep rg ag pgrep which test [ fd")
 
 PATH_STATED = frozenset(("file_missing", "shell_missing_path"))
-"""A path that is not there and that the message used as a fact: a mistake."""
+"""The path is missing, and the message used it as a fact: a mistake."""
 PATH_EXPLORED = "path_explored"
-"""A path that is not there and that the message looked for: a sound question whose answer is no.
-Never trained on by default."""
+"""The path is missing, and the message looked for it: a sound question whose answer is no. By
+default never trained on."""
 
 Needs = Literal["shell", "named", "command", "option", "inline", "program"]
 
 
 @dataclass(frozen=True, slots=True)
 class ShellRule:
-    """A message and what makes it about the command line.
+    """A message, and the condition (`needs`) under which it is about the command line.
 
-    shell: written by the calling shell · named: the subject stands in the line and a writer, if
-    named, is stock · command: the subject is a program of the line · option: the subject is a word
-    of a stock program of the line · inline: the line holds code · program: the writer is a stock
+    shell: the calling shell wrote it · named: its subject occurs in the line, and its writer, if
+    named, is stock · command: its subject is a program of the line · option: its subject is a word
+    of a stock program of the line · inline: the line contains code · program: its writer is a stock
     program of the line.
     """
 
@@ -68,7 +72,7 @@ class ShellRule:
 
 
 def _rule(kind: str, needs: Needs, *patterns: str) -> ShellRule:
-    """One rule of several patterns; `{x}` and `{prog}` in them become numbered groups."""
+    """Build one rule of several patterns, numbering their groups `x` and `prog`."""
     numbered: list[str] = []
     for i, pattern in enumerate(patterns):
         numbered.append(
@@ -77,7 +81,7 @@ def _rule(kind: str, needs: Needs, *patterns: str) -> ShellRule:
     return ShellRule(kind, needs, re.compile("|".join(numbered), re.MULTILINE))
 
 
-# How the calling shell marks its messages: (eval):1: · (eval):cd:1: · zsh:1: · bash: line 3: ·
+# The prefix of the calling shell's messages: (eval):1: · (eval):cd:1: · zsh:1: · bash: line 3: ·
 # /bin/sh: 1: · eval: line 2:
 _SHELL = (
     r"^(?:\(eval\):(?:\w+:)?\d+: |\(eval\): |(?:/\S*/)?(?:ba|z|da|k)?sh: (?:-c: |eval: )?(?:line"
@@ -101,8 +105,8 @@ SHELL_RULES: tuple[ShellRule, ...] = (
         + r"(?:conditional (?:binary )?(?:operator|expression)|bad math expression|here-document)",
         _SHELL + r"[^:\n]*: (?:event not found|bad substitution|ambiguous redirect)",
     ),
-    # zsh refuses a pattern without a match: `?` and `[` mostly stand in URLs and keys that should
-    # have been quoted.
+    # zsh refuses a pattern without a match: `?` and `[` mostly occur in URLs and keys that should
+    # have been quoted, while `*` mostly means a search (the next rule).
     _rule(
         "shell_syntax",
         "named",
@@ -239,8 +243,8 @@ NETWORK = re.compile(
     r"|TLS handshake|No space left on device|dial tcp|i/o timeout))",
     re.MULTILINE,
 )
-# What a command line that failed was for, from its first words; the first that matches any part of
-# the line counts.
+# The purpose of a failed command line, from its first words; the first kind that matches any simple
+# command counts.
 CHECK_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "test_failed",
@@ -262,7 +266,7 @@ CHECK_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
         ),
     ),
 )
-# A summary that says so: whatever the log above it quotes, nothing failed.
+# A summary without failures: whatever the output above it quotes, nothing failed.
 NO_FAILURES = re.compile(r"^(?:\s*0 fail$|.*\b\d+ tests?, 0 failures\b)", re.MULTILINE)
 CONFLICT = re.compile(
     r"^CONFLICT \(|^(?:error|fatal): .*(?:would be overwritten|unmerged files|not possible"

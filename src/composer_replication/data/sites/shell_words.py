@@ -1,10 +1,10 @@
-"""The words and operators of a shell line, split as a shell splits them: quotes, escapes,
-substitutions and comments.
+"""Split a shell line into words and operators as a shell does: quotes, escapes, substitutions and
+comments.
 
     split("rm -rf 'a b' $X *.go")  -> words rm · -rf · a b · $X (expands) · *.go (glob)
 
-Nothing is expanded: a word says whether the shell would still change it, so that nobody takes `$X`
-or `*.go` for a name.
+Nothing is expanded: a word is marked if the shell would still change it, so that `$X` or `*.go` is
+not taken for a name.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _OPERATORS = (
 _IN_DOUBLE = frozenset('"\\$`\n')
 _BRACES = re.compile(r"\{([^{}]*)\}")
 MAX_DEPTH = 8
-"""Substitutions nested deeper than this are kept as text: a log is untrusted."""
+"""Substitutions nested deeper than this stay text: a log is untrusted."""
 
 
 class OpenQuoteError(ValueError):
-    """A quote or bracket of the line is never closed."""
+    """A quote or bracket of the line is not closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShellWord:
-    """One word without its quotes. `glob`: it holds an unquoted pattern; `expands`: a variable, a
-    substitution or braces.
+    """One word without its quotes. `glob`: it contains an unquoted pattern; `expands`: a variable,
+    a substitution or braces.
 
     `commands` are the lines inside its `$(...)` and backticks. Example: ShellWord("$(pwd)/a",
     expands=True, commands=("pwd",))
@@ -74,8 +74,8 @@ class Operator:
 
 
 def split(line: str) -> list[ShellWord | Operator]:
-    """The words and operators of a line, in order; raises OpenQuoteError where a quote or a
-    substitution stays open.
+    """Split a line into words and operators, in order; raises OpenQuoteError if a quote or a
+    substitution is not closed.
 
     >>> [t.text for t in split("cd 'a b'&&ls -l>out # note")]
     ['cd', 'a b', '&&', 'ls', '-l', '>', 'out']
@@ -85,7 +85,7 @@ def split(line: str) -> list[ShellWord | Operator]:
 
 class _Splitter:
     def __init__(self, line: str) -> None:
-        self.line, self.at, self.found = line, 0, list[ShellWord | Operator]()
+        self.line, self.position, self.tokens = line, 0, list[ShellWord | Operator]()
         self._clear()
 
     def _clear(self) -> None:
@@ -104,7 +104,7 @@ class _Splitter:
             braces = not self.quoted and any(
                 "," in inner or ".." in inner for inner in _BRACES.findall(text)
             )
-            self.found.append(
+            self.tokens.append(
                 ShellWord(
                     text, self.glob, self.expands or braces, tuple(self.commands), self.quoted
                 )
@@ -113,54 +113,55 @@ class _Splitter:
 
     def run(self) -> list[ShellWord | Operator]:
         line = self.line
-        while self.at < len(line):
-            char = line[self.at]
+        while self.position < len(line):
+            char = line[self.position]
             if char in " \t\r":
                 self._end()
-                self.at += 1
+                self.position += 1
             elif char == "#" and not self.started:
-                end = line.find("\n", self.at)
-                self.at = len(line) if end < 0 else end
-            elif char in "<>" and line[self.at + 1 : self.at + 2] == "(":
+                end = line.find("\n", self.position)
+                self.position = len(line) if end < 0 else end
+            elif char in "<>" and line[self.position + 1 : self.position + 2] == "(":
                 self._substitution(2)
-            elif self.line.startswith("\\\n", self.at):  # the line goes on
-                self.at += 2
+            elif self.line.startswith("\\\n", self.position):  # the line goes on
+                self.position += 2
             elif char in "()<>|&;\n":
                 self._operator()
             else:
                 self._character(char)
         self._end()
-        return self.found
+        return self.tokens
 
     def _operator(self) -> None:
-        text = next(op for op in _OPERATORS if self.line.startswith(op, self.at))
+        text = next(op for op in _OPERATORS if self.line.startswith(op, self.position))
         if text[0] in "<>" and "".join(self.parts).isdigit() and not self.quoted:
             self._clear()  # the number of a descriptor
         self._end()
-        self.found.append(Operator(text))
-        self.at += len(text)
+        self.tokens.append(Operator(text))
+        self.position += len(text)
 
     def _character(self, char: str) -> None:
         self.started = True
         if char == "\\":
-            self.parts.append(self.line[self.at + 1 : self.at + 2])
-            self.quoted, self.at = True, self.at + 2
+            self.parts.append(self.line[self.position + 1 : self.position + 2])
+            self.quoted, self.position = True, self.position + 2
         elif char == "'":
-            self._single(self.at + 1)
+            self._single(self.position + 1)
         elif char == '"':
             self._double()
-        elif char == "`" or self.line.startswith(("$(", "${"), self.at):
+        elif char == "`" or self.line.startswith(("$(", "${"), self.position):
             self._substitution(1 if char == "`" else 2)
-        elif self.line.startswith("$'", self.at):
-            self._single(self.at + 2, escapes=True)
+        elif self.line.startswith("$'", self.position):
+            self._single(self.position + 2, escapes=True)
         else:
             self.glob |= char in "*?["
             self.expands |= (
                 char == "$"
-                and re.match(r"\$[\w@#?!*$-]", self.line[self.at : self.at + 2]) is not None
+                and re.match(r"\$[\w@#?!*$-]", self.line[self.position : self.position + 2])
+                is not None
             )
             self.parts.append(char)
-            self.at += 1
+            self.position += 1
 
     def _single(self, start: int, *, escapes: bool = False) -> None:
         end = self.line.find("'", start)
@@ -169,38 +170,41 @@ class _Splitter:
         if end < 0:
             raise OpenQuoteError("a quote is not closed")
         self.parts.append(self.line[start:end])
-        self.quoted, self.at = True, end + 1
+        self.quoted, self.position = True, end + 1
 
     def _double(self) -> None:
-        self.quoted, self.at = True, self.at + 1
-        while self.at < len(self.line):
-            char = self.line[self.at]
+        self.quoted, self.position = True, self.position + 1
+        while self.position < len(self.line):
+            char = self.line[self.position]
             if char == '"':
-                self.at += 1
+                self.position += 1
                 return
-            if char == "\\" and self.line[self.at + 1 : self.at + 2] in _IN_DOUBLE:
-                self.parts.append(self.line[self.at + 1 : self.at + 2].replace("\n", ""))
-                self.at += 2
-            elif char == "`" or self.line.startswith(("$(", "${"), self.at):
+            if char == "\\" and self.line[self.position + 1 : self.position + 2] in _IN_DOUBLE:
+                self.parts.append(
+                    self.line[self.position + 1 : self.position + 2].replace("\n", "")
+                )
+                self.position += 2
+            elif char == "`" or self.line.startswith(("$(", "${"), self.position):
                 self._substitution(1 if char == "`" else 2)
             else:
                 self.expands |= (
                     char == "$"
-                    and re.match(r"\$[\w@#?!*]", self.line[self.at : self.at + 2]) is not None
+                    and re.match(r"\$[\w@#?!*]", self.line[self.position : self.position + 2])
+                    is not None
                 )
                 self.parts.append(char)
-                self.at += 1
+                self.position += 1
         raise OpenQuoteError("a double quote is not closed")
 
     def _substitution(self, opening: int) -> None:
-        """Take `$(...)`, `${...}`, `<(...)` or backticks over as text, and what is run in them."""
-        start = self.at
+        """Keep `$(...)`, `${...}`, `<(...)` or backticks as text, and note the commands inside."""
+        start = self.position
         end = self._closing(start, opening)
         text = self.line[start : end + 1]
         if not text.startswith("${"):
             self.commands.append(text[opening:-1])
         self.parts.append(text)
-        self.started, self.expands, self.at = True, True, end + 1
+        self.started, self.expands, self.position = True, True, end + 1
 
     def _closing(self, start: int, opening: int) -> int:
         if opening == 1:

@@ -1,4 +1,4 @@
-"""Counts over sites, for people."""
+"""Counts over sites, for reports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SitesSummary:
-    """How many sites there are, and of what; each table is sorted by count, then by name.
+    """Counts of sites by several criteria; each table is sorted by count, then by name.
 
     `num_recoveries` of the `num_mistakes` are turns after an error (sites.site = "recovery"), not
-    mistaken messages. `kinds` are the kinds of the mistakes; `apart` the kinds of everything else,
-    as "category/kind". Example:
-        SitesSummary(num_sites=3, num_mistakes=2, num_recoveries=0, kinds={"file_missing": 2}, apart={"failed_check/test_failed": 1}, ...)
+    mistaken messages. `kinds` are the kinds of the mistakes, `apart` those of all other sites, as
+    "category/kind". Example: SitesSummary(num_sites=3, num_mistakes=2, num_recoveries=0,
+    kinds={"file_missing": 2}, apart={"failed_check/test_failed": 1}, ...)
     """
 
     num_sites: int
@@ -36,13 +36,13 @@ class SitesSummary:
     detectors: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as a plain dictionary."""
+        """Return the counts as a plain dictionary."""
         return asdict(self)
 
 
 def summarise(sites: Iterable[Site]) -> SitesSummary:
     """Count sites by category, kind, tool, repository, author and detector; tools, repositories and
-    authors of mistakes only."""
+    authors are counted for mistakes only."""
     rows = list(sites)
     wrong = [s for s in rows if s.is_target]
     return SitesSummary(

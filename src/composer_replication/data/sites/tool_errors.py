@@ -1,9 +1,8 @@
-"""What the agent program itself says when a call fails, for every tool: rejections, permissions,
-and wrong arguments.
+"""Classify the messages of the agent program about a failed call of any tool: rejections,
+permissions, wrong arguments.
 
-The order matters: the first rule that matches decides, and what is not the model's doing stands
-above what is. Patterns are anchored at the start of the result where the same words could stand
-inside ordinary output.
+The order matters: the first matching rule decides, and failures that are not the model's come
+first. Patterns whose words could occur in ordinary output are anchored at the start of the result.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _rule(category: Category, kind: str, pattern: str) -> ErrorPattern:
     return ErrorPattern(category, kind, re.compile(pattern, re.IGNORECASE))
 
 
-# Stands above every other rule, for every tool: none of these is about what the model wrote.
+# Checked before all other rules, for every tool: these failures are not the model's.
 NOT_THE_MODEL: tuple[ErrorPattern, ...] = (
     _rule(
         "rejected",
@@ -90,15 +89,15 @@ NOT_THE_MODEL: tuple[ErrorPattern, ...] = (
     _rule("environment", "disk", r"^ENOSPC|^EMFILE|^EACCES|^EPERM|^EROFS"),
 )
 
-# Words of the agent's own policy. They are looked for only where the agent tagged its refusal:
-# elsewhere they may be a tool's output.
+# The agent program's own policy. Checked only if the agent tagged its refusal: elsewhere the same
+# words may be a tool's output.
 AGENT_POLICY: tuple[ErrorPattern, ...] = (
     _rule("permission", "blocked", r"^Blocked: "),
     _rule("permission", "plan_mode", r"^(?:You are |Claude is )?not in plan mode\b"),
     _rule("environment", "shell_gone", r"^Shell (?:\S+ )?is not running\b"),
 )
 
-# The call reached a tool (or none) and was refused because of what it says.
+# The call itself is wrong: its tool, its arguments, or its assumptions.
 CALL_IS_WRONG: tuple[ErrorPattern, ...] = (
     _rule(
         "mistake",
@@ -155,8 +154,11 @@ _TAGGED = re.compile(r"^\s*<tool_use_error>")
 
 
 def strip_tag(text: str) -> str:
-    """The words of an error without the agent's own wrapping, e.g.
-    "<tool_use_error>x</tool_use_error>" -> "x"."""
+    """Remove the agent program's wrapping from an error.
+
+    >>> strip_tag("<tool_use_error>Error: no such file</tool_use_error>")
+    'no such file'
+    """
     previous = None
     while previous != text:
         previous, text = text, _TAG.sub("", text)
@@ -164,61 +166,57 @@ def strip_tag(text: str) -> str:
 
 
 def not_the_model(text: str) -> Verdict | None:
-    """A verdict where the failure is a human's, a rule's, a sibling's or the world's; None
-    otherwise.
+    """Return a verdict if a human, a permission, a sibling call or the environment caused the
+    failure; else None.
 
     >>> not_the_model("The user doesn't want to proceed with this tool use.").category
     'rejected'
     """
-    return _first(NOT_THE_MODEL, strip_tag(text))
+    return _first_match(NOT_THE_MODEL, strip_tag(text))
 
 
 def judge_tool_error(text: str, *, tool: str) -> Verdict:
-    """The verdict on an error result of a tool that is not a shell.
+    """Judge an error result of a tool that is not a shell.
 
-    What no rule names is "unclassified" and counts as the world's: an unknown failure is never
-    trained on.
+    An error that no rule matches is "unclassified" and counts as the environment's, so that an
+    unknown failure is never trained on.
 
     >>> judge_tool_error("<tool_use_error>File does not exist.</tool_use_error>", tool="Read").kind
     'file_missing'
     """
-    words = strip_tag(text)
-    found = _first(NOT_THE_MODEL, words)
-    if found is not None:
-        return found
-    if tool == "StructuredOutput" and _STRUCTURED.search(words[:HEAD_CHARS]):
-        return Verdict(category="mistake", kind="structured_output_invalid", detail=quote(words))
-    found = (_first(AGENT_POLICY, words) if _TAGGED.search(text) else None) or _first(
-        CALL_IS_WRONG, words
-    )
-    if found is not None:
-        return found
-    # the agent refused the call before the tool ran: its arguments are at fault
+    message = strip_tag(text)
+    verdict = _first_match(NOT_THE_MODEL, message)
+    if verdict is not None:
+        return verdict
+    if tool == "StructuredOutput" and _STRUCTURED.search(message[:HEAD_CHARS]):
+        return Verdict(category="mistake", kind="structured_output_invalid", detail=quote(message))
+    verdict = (
+        _first_match(AGENT_POLICY, message) if _TAGGED.search(text) else None
+    ) or _first_match(CALL_IS_WRONG, message)
+    if verdict is not None:
+        return verdict
+    # The agent refused the call before the tool ran: the arguments are at fault.
     if _TAGGED.search(text):
-        return Verdict(category="mistake", kind="other", detail=quote(words))
-    return Verdict(category="environment", kind="unclassified", detail=quote(words))
+        return Verdict(category="mistake", kind="other", detail=quote(message))
+    return Verdict(category="environment", kind="unclassified", detail=quote(message))
 
 
-def says_error(text: str, *, is_shell: bool) -> bool:
-    """Whether a result without any error flag opens with words that only the agent program writes
-    on failure."""
+def is_error_text(text: str, *, is_shell: bool) -> bool:
+    """Whether a result without an error flag begins with words that only the agent program writes,
+    and only on failure."""
     if is_shell:
         return bool(re.match(r"Exit code \d+\b", text)) or not_the_model(text) is not None
     return (
         bool(_TAGGED.search(text))
         or bool(re.match(r"Error: No such tool available|InputValidationError", text))
-        or _rejected(text)
+        or _first_match(NOT_THE_MODEL[:5], text.strip())
+        is not None  # a human, sibling or permission
     )
 
 
-def _rejected(text: str) -> bool:
-    found = _first(NOT_THE_MODEL[:5], text.strip())
-    return found is not None
-
-
-def _first(rules: tuple[ErrorPattern, ...], words: str) -> Verdict | None:
-    head = words[:HEAD_CHARS]
+def _first_match(rules: tuple[ErrorPattern, ...], message: str) -> Verdict | None:
+    head = message[:HEAD_CHARS]
     for rule in rules:
         if rule.pattern.search(head):
-            return Verdict(category=rule.category, kind=rule.kind, detail=quote(words))
+            return Verdict(category=rule.category, kind=rule.kind, detail=quote(message))
     return None

@@ -1,4 +1,4 @@
-"""What one tool result says about the call that caused it."""
+"""The verdict on a call, from its result."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DETAIL_CHARS = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whose fault a failure is, of what kind, and the shortest quote that shows it.
+    """Whose fault a failure is (`category`), its kind, and the shortest quote that shows it.
 
-    `subject` is the thing the failure names, where it names one.
+    `subject` is the path, command, option or ref that the failure names, if it names one.
     Example: Verdict(category="mistake", kind="shell_missing_path", detail="ls: src/x: No such file
     or directory", subject="src/x")
     """
@@ -25,7 +25,10 @@ class Verdict:
 
 
 def quote(text: str) -> str:
-    """The first non-empty line, cut to what fits a table, e.g. quote("\\nError: x\\nmore") ==
-    "Error: x"."""
+    """The first non-empty line, cut to the width of a table.
+
+    >>> quote("\\nError: x\\nmore")
+    'Error: x'
+    """
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= DETAIL_CHARS else line[: DETAIL_CHARS - 1] + "…"

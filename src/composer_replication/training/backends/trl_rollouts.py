@@ -40,7 +40,7 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.data.sites.tool_errors import says_error
+from composer_replication.data.sites.tool_errors import is_error_text
 from composer_replication.rollouts.episode import MALFORMED
 from composer_replication.rollouts.parse import MalformedCall, WrittenCall, parse_message, parser_of
 from composer_replication.tokens.example import HintView, Span, TrainingExample
@@ -338,7 +338,7 @@ def plain_words(text: str, *, tool: str) -> tuple[str, bool]:
     """
     words = _exception(text)
     if words is None:
-        return text, says_error(text, is_shell=False)
+        return text, is_error_text(text, is_shell=False)
     if re.match(
         rf"(?:\w+\.)*{re.escape(tool)}\(\) (?:got an unexpected keyword argument|missing \d+"
         r" required)",
