@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from composer_replication.cli.ingest_store import RECORD, replace_store
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
-from composer_replication.core.files import told_where_full
+from composer_replication.core.files import explain_full_disk
 from composer_replication.core.jsonl import write_json
 from composer_replication.data.ingestion.ingest_record import (
     IngestRecord,
@@ -41,7 +41,7 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
     if job.dry_run:
         return gone
     if gone:
-        with told_where_full(job.sessions, need=job.sessions.stat().st_size):
+        with explain_full_disk(job.sessions, need=job.sessions.stat().st_size):
             replace_store(
                 job,
                 lambda stream: sum(

@@ -10,7 +10,7 @@ from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_sessions, read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import sha256_of
-from composer_replication.core.stamps import hashes
+from composer_replication.core.stamps import input_hashes
 from composer_replication.core.trace import Session
 from composer_replication.tokens.artefact import Dataset
 
@@ -41,7 +41,7 @@ def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
 
 def check_built_from(job: Job, data: Dataset) -> None:
     """Raise DataError where the examples name other sessions or sites than those that lie here."""
-    built = hashes(data.meta.get("inputs", ()))
+    built = input_hashes(data.meta.get("inputs", ()))
     for path in (job.sessions, job.sites):
         if built.get(path.name, "") != sha256_of(path):
             what = (

@@ -27,9 +27,9 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
-from composer_replication.core.files import make_work, told_where_full
+from composer_replication.core.files import explain_full_disk, make_work
 from composer_replication.core.harmless import one_line
-from composer_replication.core.lock import only_one
+from composer_replication.core.lock import lock_folder
 from composer_replication.core.redact import Redactor
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
@@ -77,7 +77,7 @@ def ingest_command(
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    full = partial(told_where_full, job.sessions, need=disk_room_for(job, logs))
+    full = partial(explain_full_disk, job.sessions, need=disk_room_for(job, logs))
     with full():
         if not job.dry_run:
             make_work(job.work)
@@ -89,7 +89,7 @@ def ingest_command(
     if job.dry_run:
         deque(sessions, maxlen=0)
     else:
-        with full(), only_one(job.work, what="ingest"), session_scratch(job.sessions) as fresh:
+        with full(), lock_folder(job.work, task="ingest"), session_scratch(job.sessions) as fresh:
             if write_sessions(fresh, sessions):
                 # What is told is what a reader of the file will find, not what was meant to be
                 # written.

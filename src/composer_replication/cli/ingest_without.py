@@ -10,7 +10,7 @@ from composer_replication.cli.forgotten import MADE_ANEW, clear_derived
 from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
-from composer_replication.core.lock import only_one
+from composer_replication.core.lock import lock_folder
 from composer_replication.core.stamps import stale_artefacts
 
 
@@ -18,7 +18,7 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
     """Forget and recall; what was made from the forgotten sessions is removed where one command
     makes it anew, else named."""
     job.need_file(job.sessions, verb="ingest")
-    with only_one(job.work, what="ingest"):
+    with lock_folder(job.work, task="ingest"):
         recalled = recall_names(job, recall) if recall else []
         gone = forget_sessions(job, forget) if forget else []
         removed, left = clear_derived(job, gone) if gone else ([], [])

@@ -36,8 +36,8 @@ from composer_replication.core.stamps import (
     VERB_OF,
     Stale,
     changed_since,
+    check_stale,
     made_from,
-    stale,
     stale_artefacts,
     write_stamp,
 )
@@ -189,13 +189,13 @@ class Job:
         for name in made_from(artefact):
             if name in VERB_OF:
                 self.need_file(self.work / name, verb=VERB_OF[name])
-        if (found := stale(artefact, work=self.work)) is not None:
-            raise DataError(found.told, where=str(artefact), fix=self._again(found))
+        if (found := check_stale(artefact, work=self.work)) is not None:
+            raise DataError(found.message, where=str(artefact), fix=self._again(found))
         return artefact
 
     def is_usable(self, artefact: Path) -> bool:
         """Whether an artefact is there and speaks of the files as they lie there now."""
-        return artefact.exists() and stale(artefact, work=self.work) is None
+        return artefact.exists() and check_stale(artefact, work=self.work) is None
 
     def tell_stale(self, *names: str) -> list[str]:
         """Say in one line which of these artefacts of the work folder are of an older store, and
@@ -203,7 +203,7 @@ class Job:
         old = {
             name: found
             for name in names
-            if (found := stale(self.work / name, work=self.work)) is not None
+            if (found := check_stale(self.work / name, work=self.work)) is not None
         }
         if old:
             told = (
@@ -297,7 +297,10 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
         screen = Screen(console=Console(quiet=True))
     try:
         loaded = load_config(
-            common.config, flags=dotted_settings(), start=here, how=partial(decide, common=common)
+            common.config,
+            flags=dotted_settings(),
+            start=here,
+            trusted_by=partial(decide, common=common),
         )
     except ConfigError as error:
         if error.where.startswith("--"):

@@ -20,7 +20,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
-from composer_replication.core.stamps import stale
+from composer_replication.core.stamps import check_stale
 from composer_replication.data.ingestion.find_logs import default_folders
 from composer_replication.report.views import TRAINED
 from composer_replication.tokens.artefact import META
@@ -45,11 +45,11 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
     if job.sessions.exists() and not job.sessions.stat().st_size:  # everything was forgotten
         return _first_logs(job)
     for path, verb in ((job.sessions, "ingest"), (job.sites, "sites")):
-        if not path.exists() or stale(path, work=job.work):
+        if not path.exists() or check_stale(path, work=job.work):
             return job.command(verb)
     if not any(site.category in TRAINED for site in read_sites(job.sites)):
         return job.command("show session")
-    if not job.hints.exists() or stale(job.hints, work=job.work):
+    if not job.hints.exists() or check_stale(job.hints, work=job.work):
         return job.command("hints")
     if next(iter(read_hints(job.hints)), None) is None:
         return job.command("show site")
@@ -83,7 +83,9 @@ def _training(job: Job, *, has_settings: bool) -> str:
             # a settings file, to name the model in; from the tiny one nothing is to be had but the
             # machinery
             return "recompose init"
-    elif not job.audit.exists() or stale(job.audit, work=job.work) or not _of_this_student(job):
+    elif (
+        not job.audit.exists() or check_stale(job.audit, work=job.work) or not _of_this_student(job)
+    ):
         return job.command(AUDIT)
     if job.audit.exists() and not _kept(job) and job.config.train.hint.weight:
         return job.command("show site")
@@ -91,7 +93,7 @@ def _training(job: Job, *, has_settings: bool) -> str:
     refused = built.get("refused")
     if (
         not built
-        or stale(job.examples, work=job.work)
+        or check_stale(job.examples, work=job.work)
         or (refused and built.get("build") != job.config.build.model_dump(mode="json"))
     ):
         return job.command("build") + split_flags(job)

@@ -15,7 +15,7 @@ from composer_replication.cli.student_tokenizer import FOLDER
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import make_work
-from composer_replication.core.lock import need_free
+from composer_replication.core.lock import check_free
 from composer_replication.core.rundir import LAUNCH, RunDir, create_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
@@ -77,7 +77,7 @@ def finish_dry(
 def say_resume(job: Job, run: RunDir, step: int | None) -> None:
     """Which run goes on, and from where; raises BusyError where another process is at work on
     it."""
-    need_free(run.path, what=LAUNCH)
+    check_free(run.path, task=LAUNCH)
     kept = [pair for pair in run.checkpoints() if step in (None, pair[0])]
     _check_left(job, run, kept)
     told = (

@@ -1,7 +1,7 @@
 """Whether the powers of a settings file count, and what a verb says of the files that it read, of
 what it runs, and of what it sends.
 
-load_config(common.config, flags=..., start=here, how=partial(decide, common=common))
+load_config(common.config, flags=..., start=here, trusted_by=partial(decide, common=common))
 say_settings(loaded, screen, uses=("detectors",))   ->  " settings  /p/recompose.toml  (trusted)", ' runs      "mine.py:find"  (sites)'
 """
 
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common
 from composer_replication.core.config.load_config import LoadedConfig
-from composer_replication.core.config.powers import is_shipped, told
+from composer_replication.core.config.powers import is_shipped, quote_value
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.teacher_settings import TeacherSettings
 from composer_replication.core.config.trusted_files import SettingsFile, Trusted
@@ -32,7 +32,7 @@ def decide(file: SettingsFile, *, common: Common) -> str:
     if common.trust_settings:
         return "--trust-settings"
     trusted = Trusted.of(os.environ)
-    why = trusted.how(file)
+    why = trusted.trusted_by(file)
     if why or not _can_ask(common):
         return why
     screen = Screen()  # also with --quiet: what is agreed to must be seen
@@ -65,13 +65,13 @@ def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...])
     sources = [source for source in loaded.sources if str(source.path) != os.devnull]
     for source in sources:
         screen.line(
-            f" settings  {source.path}" + (f"  ({source.how})" if source.powers else ""),
+            f" settings  {source.path}" + (f"  ({source.trusted_by})" if source.powers else ""),
             style="dim",
         )
     for does, what in lines:
         screen.line(f" {does:<8}  {what}", style="yellow")
     files = [
-        {"path": str(source.path), "sha256": source.sha256, "trust": source.how}
+        {"path": str(source.path), "sha256": source.sha256, "trust": source.trusted_by}
         for source in sources
     ]
     named: dict[str, Any] = {
@@ -82,17 +82,17 @@ def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...])
 
 def _scanner(config: Config) -> Iterator[Line]:
     if config.ingest.scanner:
-        yield "runs", f"{told(list(config.ingest.scanner))}  (ingest.scanner)"
+        yield "runs", f"{quote_value(list(config.ingest.scanner))}  (ingest.scanner)"
 
 
 def _detectors(config: Config) -> Iterator[Line]:
     own = [name for name in (*config.sites.detectors, config.sites.error_kind) if ":" in name]
-    yield from (("runs", f"{told(name)}  (sites)") for name in own)
+    yield from (("runs", f"{quote_value(name)}  (sites)") for name in own)
 
 
 def _writers(config: Config) -> Iterator[Line]:
     yield from (
-        ("runs", f"{told(name)}  (hints.writers)")
+        ("runs", f"{quote_value(name)}  (hints.writers)")
         for name in config.hints.writers.values()
         if ":" in name
     )
@@ -100,17 +100,20 @@ def _writers(config: Config) -> Iterator[Line]:
 
 def _recipe(config: Config) -> Iterator[Line]:
     if not is_shipped(config.curate.recipe):
-        yield "runs", f"what {told(config.curate.recipe)} names  (curate.recipe)"
+        yield "runs", f"what {quote_value(config.curate.recipe)} names  (curate.recipe)"
 
 
 def _data_juicer(config: Config) -> Iterator[Line]:
     if config.curate.engine == "data_juicer":
-        yield "runs", f"{told(config.curate.data_juicer_python)}  (curate.data_juicer_python)"
+        yield (
+            "runs",
+            f"{quote_value(config.curate.data_juicer_python)}  (curate.data_juicer_python)",
+        )
 
 
 def _env(config: Config) -> Iterator[Line]:
     if config.rollouts.env not in ("", "workshop"):
-        yield "runs", f"{told(config.rollouts.env)}  (rollouts.env)"
+        yield "runs", f"{quote_value(config.rollouts.env)}  (rollouts.env)"
 
 
 def _server(config: Config) -> Iterator[Line]:
@@ -141,7 +144,7 @@ def _teachers(config: Config) -> Iterator[Line]:
 def _asked(config: Config, names: list[str]) -> Iterator[Line]:
     known = {**DEFAULT_TEACHERS, **config.replay.teacher}
     yield from (
-        ("sends", f"your sessions, redacted, to {told(name)} {_to(known[name])}")
+        ("sends", f"your sessions, redacted, to {quote_value(name)} {_to(known[name])}")
         for name in names
         if name in known
     )
@@ -149,7 +152,7 @@ def _asked(config: Config, names: list[str]) -> Iterator[Line]:
 
 def _to(one: TeacherSettings) -> str:
     if one.kind == "local":
-        return f"on this machine ({told(one.model)})"
+        return f"on this machine ({quote_value(one.model)})"
     return f"at {_host(one.base_url)} " + (
         f"with the key in ${one.key_env}" if one.key_env else "without a key"
     )
@@ -157,7 +160,7 @@ def _to(one: TeacherSettings) -> str:
 
 def _host(url: str) -> str:
     parts = urlsplit(url)
-    return told(f"{parts.scheme}://{parts.netloc}")[1:-1]
+    return quote_value(f"{parts.scheme}://{parts.netloc}")[1:-1]
 
 
 USES: Mapping[str, Callable[[Config], Iterator[Line]]] = {

@@ -39,7 +39,7 @@ def seal(folder: Path) -> None:
     )
 
 
-def damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
+def find_damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
     """What is wrong with the files of a sealed folder, "" where nothing is; a file that no checksum
     stands for counts as damage, too.
 
@@ -58,7 +58,7 @@ def damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
             )
         except DamagedError as error:
             return error.what
-    found: list[str] = []
+    problems: list[str] = []
     text = sums.read_text("utf-8", errors="replace")
     listed = {
         name: sha256 for sha256, _, name in (line.partition("  ") for line in text.splitlines())
@@ -68,27 +68,27 @@ def damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
     for name, sha256 in listed.items():
         path = folder / name
         if not path.is_file():
-            found.append(f"{name} is missing")
+            problems.append(f"{name} is missing")
         elif _sha256(path) != sha256:
-            found.append(
+            problems.append(
                 f"{name} is empty"
                 if not path.stat().st_size
                 else f"{name} is not what was written (its checksum differs)"
             )
     unlisted = [path.relative_to(folder).as_posix() for path in _sealed(folder)]
-    found += [
+    problems += [
         f"{SUMS} does not name {name}: it is cut off, or the file came later"
         for name in unlisted
         if name not in listed
     ]
-    absent = [name for name in needs if not any(fnmatchcase(other, name) for other in listed)]
-    found += [f"{SUMS} does not name any {name}: it is cut off" for name in absent]
-    return "; ".join(found)
+    absent = [name for name in needs if not any(fnmatchcase(file, name) for file in listed)]
+    problems += [f"{SUMS} does not name any {name}: it is cut off" for name in absent]
+    return "; ".join(problems)
 
 
 def is_whole(folder: Path) -> bool:
     """Whether every file of a checkpoint is the one that was written."""
-    return not damage(folder)
+    return not find_damage(folder)
 
 
 def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
@@ -98,12 +98,12 @@ def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
     Raises DamagedError where a file is not what was written, DataError where there is no such
     checkpoint.
     """
-    kept = run.checkpoints()
-    chosen = [pair for pair in kept if step is None or pair[0] == step]
+    checkpoints = run.checkpoints()
+    chosen = [pair for pair in checkpoints if step is None or pair[0] == step]
     if not chosen:
         have = (
-            f"there are {', '.join(path.name for _, path in kept)}"
-            if kept
+            f"there are {', '.join(path.name for _, path in checkpoints)}"
+            if checkpoints
             else "train to the first one (train.checkpoint_every)"
         )
         raise DataError(
@@ -112,12 +112,12 @@ def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
             fix=have,
         )
     at, folder = chosen[-1]
-    if found := damage(folder):
-        raise damaged(run, at, found)
+    if problem := find_damage(folder):
+        raise damaged_error(run, at, problem)
     return at, folder
 
 
-def damaged(run: RunDir, step: int, what: str) -> DamagedError:
+def damaged_error(run: RunDir, step: int, problem: str) -> DamagedError:
     """The error for a checkpoint of which something is damaged, with the newest one before it that
     is whole."""
     before = next(
@@ -129,7 +129,7 @@ def damaged(run: RunDir, step: int, what: str) -> DamagedError:
         else "no earlier checkpoint is whole: start a new run"
     )
     return DamagedError(
-        f"the checkpoint after step {step} is damaged: {what}",
+        f"the checkpoint after step {step} is damaged: {problem}",
         where=str(run.checkpoint(step)),
         fix=fix,
         before=before,
@@ -141,7 +141,7 @@ def read_trainer(folder: Path) -> dict[str, Any]:
     JSON."""
     path = folder / TRAINER
     try:
-        found = json.loads(path.read_text("utf-8"))
+        state = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise DamagedError(
             "no trainer state: trainer.json is missing",
@@ -149,17 +149,17 @@ def read_trainer(folder: Path) -> dict[str, Any]:
             fix="go on from another checkpoint",
         ) from error
     except ValueError as error:
-        what = (
+        message = (
             "trainer.json is empty"
             if not path.stat().st_size
             else f"trainer.json is not JSON: {error}"
         )
-        raise DamagedError(what, where=str(path), fix="go on from another checkpoint") from error
-    if not isinstance(found, dict):
+        raise DamagedError(message, where=str(path), fix="go on from another checkpoint") from error
+    if not isinstance(state, dict):
         raise DamagedError(
             "trainer.json is no JSON object", where=str(path), fix="go on from another checkpoint"
         )
-    return found
+    return state
 
 
 def _sealed(folder: Path) -> list[Path]:

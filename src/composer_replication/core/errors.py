@@ -173,8 +173,8 @@ def pip_install(*words: str) -> str:
 
 def install_fix(extra: str) -> str:
     """What to run where the packages of an extra are missing."""
-    own = pip_install(f"composer-replication[{extra}]")
-    return f"run: {own}\n(in a clone: {shlex.quote(f'.[{extra}]')} in the name's place)"
+    command = pip_install(f"composer-replication[{extra}]")
+    return f"run: {command}\n(in a clone: {shlex.quote(f'.[{extra}]')} in the name's place)"
 
 
 def need(module: str, *, extra: str) -> ModuleType:

@@ -38,7 +38,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is typing.Literal:
         return value in inside if isinstance(value, str) else False
     if origin in (types.UnionType, typing.Union):
-        return any(_fits(value, one) for one in inside)
+        return any(_fits(value, option) for option in inside)
     if origin is tuple:
         if not isinstance(value, tuple):
             return False

@@ -72,27 +72,27 @@ def make_work(folder: Path) -> None:
     """
     if not folder.exists():
         make_folder(folder)
-    why = leak_of(folder)
-    tracked = why.startswith("git tracks")
+    reason = leak_of(folder)
+    tracked = reason.startswith("git tracks")
     if (
         not tracked
         and not (folder / ".gitignore").exists()
         and all(_OURS.fullmatch(path.name) for path in folder.iterdir())
     ):
         write_text(folder / ".gitignore", IGNORE)
-        why = ""
-    if why:
-        what = f"sessions would be written where they can get into a commit: {why}"
+        reason = ""
+    if reason:
+        message = f"sessions would be written where they can get into a commit: {reason}"
         fix = (
             "take a folder of its own: -o recompose; or have git ignore this one: write * into"
             f" {folder / '.gitignore'}"
         )
         untrack = f"; what is tracked: git rm -r --cached {folder}" if tracked else ""
-        raise DataError(what, where=str(folder), fix=fix + untrack)
+        raise DataError(message, where=str(folder), fix=fix + untrack)
 
 
 @contextmanager
-def told_where_full(path: Path, *, need: int) -> Iterator[None]:
+def explain_full_disk(path: Path, *, need: int) -> Iterator[None]:
     """Turn a full disk into an UnwrittenError that names the path, the bytes that are needed there,
     and those that are free."""
     try:
@@ -100,16 +100,16 @@ def told_where_full(path: Path, *, need: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL or isinstance(error, ComposerError):
             raise
-        there = next(one for one in (path, *path.absolute().parents) if one.exists())
-        what = (
+        existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        message = (
             f"{error.strerror}: about {need / 1e6:.1f} MB are needed,"
-            f" {shutil.disk_usage(there).free / 1e6:.1f} MB are free"
+            f" {shutil.disk_usage(existing).free / 1e6:.1f} MB are free"
         )
         fix = (
             "make room there and run it again, or take a folder on another disk: -o FOLDER; what"
             " stood there before is as it was"
         )
-        raise UnwrittenError(what, where=str(path.absolute()), fix=fix) from error
+        raise UnwrittenError(message, where=str(path.absolute()), fix=fix) from error
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -157,9 +157,9 @@ def sync(path: Path) -> None:
 def sync_all(folder: Path) -> None:
     """`sync` for everything in a folder that a library wrote, and for the folder; links are left
     alone."""
-    for one in (*sorted(folder.rglob("*")), folder):
-        if not one.is_symlink():
-            sync(one)
+    for path in (*sorted(folder.rglob("*")), folder):
+        if not path.is_symlink():
+            sync(path)
 
 
 @contextmanager
@@ -253,10 +253,10 @@ def move_into_place(scratch: Path, path: Path) -> None:
 def make_private(path: Path) -> None:
     """Take a file, or everything in a folder, away from everybody but its owner; links are left
     alone."""
-    for one in (path, *(path.rglob("*") if path.is_dir() else ())):
+    for entry in (path, *(path.rglob("*") if path.is_dir() else ())):
         with contextlib.suppress(PermissionError):
-            if not one.is_symlink():
-                one.chmod(FOLDER if one.is_dir() else FILE)
+            if not entry.is_symlink():
+                entry.chmod(FOLDER if entry.is_dir() else FILE)
 
 
 def remove_leftovers(folder: Path, *, deep: bool = False) -> list[str]:
@@ -265,11 +265,11 @@ def remove_leftovers(folder: Path, *, deep: bool = False) -> list[str]:
 
     Example: remove_leftovers(Path("recompose")) -> [".sessions.jsonl.4711-0c1f3a.part"]
     """
-    found = sorted(folder.rglob(".*") if deep else folder.glob(".*")) if folder.is_dir() else []
-    named = [(path, name) for path in found if (name := _SCRATCH.fullmatch(path.name))]
+    hidden = sorted(folder.rglob(".*") if deep else folder.glob(".*")) if folder.is_dir() else []
+    scratches = [(path, name) for path in hidden if (name := _SCRATCH.fullmatch(path.name))]
     return [
         path.name
-        for path, name in named
+        for path, name in scratches
         if _take_away(path, int(name[1]), locks=name[2] is not None)
     ]
 

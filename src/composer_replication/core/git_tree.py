@@ -51,9 +51,11 @@ def _is_ignored(folder: Path, root: Path) -> bool:
     if ignores_all(folder):
         return True
     for place in (
-        one for one in (folder, *folder.parents) if one != root and one.is_relative_to(root)
+        parent
+        for parent in (folder, *folder.parents)
+        if parent != root and parent.is_relative_to(root)
     ):
-        for above in (one for one in place.parents if one.is_relative_to(root)):
+        for above in (parent for parent in place.parents if parent.is_relative_to(root)):
             rules = _rules(above / ".gitignore") + (
                 _rules(above / ".git" / "info" / "exclude") if above == root else []
             )
@@ -67,17 +69,17 @@ def _is_ignored(folder: Path, root: Path) -> bool:
 def _verdict(rules: Iterable[str], names: Iterable[str], *, path: str = "") -> bool | None:
     """What the last rule that speaks of these names says; any rule that takes something in again is
     taken to speak of them."""
-    found: bool | None = None
+    ignored: bool | None = None
     for rule in rules:
         if rule.startswith("!"):
-            found = found if rule == "!.gitignore" else False
+            ignored = ignored if rule == "!.gitignore" else False
         elif rule.rstrip("/") in names or (
             path
             and "/" not in rule.rstrip("/")
             and fnmatchcase(path.rpartition("/")[2], rule.rstrip("/"))
         ):
-            found = True
-    return found
+            ignored = True
+    return ignored
 
 
 def _rules(path: Path) -> list[str]:

@@ -36,13 +36,13 @@ def json_strings(value: Any) -> Iterator[str]:
     """
     stack = [value]
     while stack:
-        one = stack.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            stack.extend(part for pair in reversed(list(one.items())) for part in reversed(pair))
-        elif isinstance(one, list | tuple):
-            stack.extend(reversed(one))
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping):
+            stack.extend(part for pair in reversed(list(item.items())) for part in reversed(pair))
+        elif isinstance(item, list | tuple):
+            stack.extend(reversed(item))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Any]]:

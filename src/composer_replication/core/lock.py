@@ -1,6 +1,6 @@
 """A folder that one process at a time may change, and who that is.
 
-    with only_one(run.path, what="launch of this run") as before: ...     # `before` died in it, None where nobody did
+    with lock_folder(run.path, task="launch of this run") as before: ...     # `before` died in it, None where nobody did
     owner_of(run.path)                                                    # who is at work there now, as far as this machine can know
 
 The lock is the folder itself: the system lets go of it when the process ends, however it ends. Its
@@ -51,10 +51,14 @@ class Owner:
     def is_at_work(self) -> bool:
         """Whether it runs on this machine; False for one of another machine, of which nobody knows
         here."""
-        return self.host == platform.node() and is_alive(self.pid) and began(self.pid) == self.began
+        return (
+            self.host == platform.node()
+            and is_alive(self.pid)
+            and process_start(self.pid) == self.began
+        )
 
 
-def began(pid: int) -> str:
+def process_start(pid: int) -> str:
     """When a process began; "" where the system does not tell, or nothing but its exit code is left
     of it."""
     try:
@@ -70,21 +74,23 @@ def began(pid: int) -> str:
 
 
 @contextmanager
-def only_one(folder: Path, *, what: str) -> Iterator[Owner | None]:
+def lock_folder(folder: Path, *, task: str) -> Iterator[Owner | None]:
     """While the block runs no other process changes this folder under the same lock; raises
     BusyError, which says who holds it.
 
     Yields the owner that died in it before, if one did.
-    Example: with only_one(Path("recompose"), what="ingest"): ...
+    Example: with lock_folder(Path("recompose"), what="ingest"): ...
     """
     make_folder(folder)
     descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
     try:
         if not _taken(folder, descriptor):
-            raise _busy(folder, what=what)
+            raise _busy(folder, task=task)
         before, now = _read(folder), datetime.now(UTC).isoformat(timespec="seconds")
-        own = Owner(pid=os.getpid(), began=began(os.getpid()), host=platform.node(), since=now)
-        write_text(folder / OWNER, json.dumps(asdict(own)) + "\n")
+        owner = Owner(
+            pid=os.getpid(), began=process_start(os.getpid()), host=platform.node(), since=now
+        )
+        write_text(folder / OWNER, json.dumps(asdict(owner)) + "\n")
         try:
             yield before
         finally:
@@ -96,22 +102,22 @@ def only_one(folder: Path, *, what: str) -> Iterator[Owner | None]:
 
 def owner_of(folder: Path) -> Owner | None:
     """Who is at work on a folder, as far as this machine can know; None where nobody is."""
-    found = _read(folder)
-    return found if found is not None and found.is_at_work() else None
+    owner = _read(folder)
+    return owner if owner is not None and owner.is_at_work() else None
 
 
-def need_free(folder: Path, *, what: str) -> None:
+def check_free(folder: Path, *, task: str) -> None:
     """Raise BusyError where a process of this machine is at work on a folder."""
     if owner_of(folder) is not None:
-        raise _busy(folder, what=what)
+        raise _busy(folder, task=task)
 
 
-def _busy(folder: Path, *, what: str) -> BusyError:
+def _busy(folder: Path, *, task: str) -> BusyError:
     """The error for who comes second."""
-    found = _read(folder)
-    who = f": {found.text()}" if found is not None else ""
+    owner = _read(folder)
+    who = f": {owner.text()}" if owner is not None else ""
     return BusyError(
-        f"another {what} is at work on this folder{who}",
+        f"another {task} is at work on this folder{who}",
         where=str(folder),
         fix="wait until it is done, or end it",
     )

@@ -50,7 +50,7 @@ _PUBLIC_MAIL = re.compile(
 )
 
 
-class Found(NamedTuple):
+class FoundSecret(NamedTuple):
     """A secret in a text: where it stands, its kind, and what it says once decoded."""
 
     start: int
@@ -79,7 +79,7 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def find_secrets(text: str, *, depth: int = 0) -> list[Found]:
+def find_secrets(text: str, *, depth: int = 0) -> list[FoundSecret]:
     """The secrets of a text in order, none overlapping another; `depth` is how many encodings were
     taken off already.
 
@@ -91,34 +91,36 @@ def find_secrets(text: str, *, depth: int = 0) -> list[Found]:
     page = Page.of(text)
     found = [_named(text, span) for span in secrets_on(page)]
     if depth < MAX_DEPTH and (view := decoded(page)) is not None:
-        for one in find_secrets(view.text, depth=depth + 1):
-            if one.kind != "email" or not view.is_whole(one.start, one.end):
-                found.append(Found(*view.source(one.start, one.end), one.kind, one.secret))
+        for inner in find_secrets(view.text, depth=depth + 1):
+            if inner.kind != "email" or not view.is_whole(inner.start, inner.end):
+                found.append(
+                    FoundSecret(*view.source(inner.start, inner.end), inner.kind, inner.secret)
+                )
     found = _merged(text, found)
     if "@" in text:
         found = _with_emails(text, found)
     return found
 
 
-def _named(text: str, span: Span) -> Found:
-    return Found(span.start, span.end, span.kind, text[span.start : span.end])
+def _named(text: str, span: Span) -> FoundSecret:
+    return FoundSecret(span.start, span.end, span.kind, text[span.start : span.end])
 
 
-def _merged(text: str, found: list[Found]) -> list[Found]:
+def _merged(text: str, found: list[FoundSecret]) -> list[FoundSecret]:
     """Overlapping finds as one, of the kind that was found first; the letters of all of them go."""
     if len(found) < 2:
         return found
-    merged: list[tuple[int, Found]] = []
-    for rank, one in sorted(enumerate(found), key=lambda item: (item[1].start, item[0])):
-        if not merged or one.start >= merged[-1][1].end:
-            merged.append((rank, one))
+    merged: list[tuple[int, FoundSecret]] = []
+    for rank, secret_span in sorted(enumerate(found), key=lambda item: (item[1].start, item[0])):
+        if not merged or secret_span.start >= merged[-1][1].end:
+            merged.append((rank, secret_span))
             continue
-        other_rank, other = merged[-1]
-        first = one if rank < other_rank else other
-        start, end = other.start, max(one.end, other.end)
+        previous_rank, previous = merged[-1]
+        first = secret_span if rank < previous_rank else previous
+        start, end = previous.start, max(secret_span.end, previous.end)
         secret = first.secret if (start, end) == (first.start, first.end) else text[start:end]
-        merged[-1] = min(rank, other_rank), Found(start, end, first.kind, secret)
-    return [one for _, one in merged]
+        merged[-1] = min(rank, previous_rank), FoundSecret(start, end, first.kind, secret)
+    return [secret_span for _, secret_span in merged]
 
 
 def _emails(text: str) -> Iterator[Span]:
@@ -143,7 +145,7 @@ def _emails(text: str) -> Iterator[Span]:
         at = text.find("@", max(at + 1, last))
 
 
-def _with_emails(text: str, found: list[Found]) -> list[Found]:
+def _with_emails(text: str, found: list[FoundSecret]) -> list[FoundSecret]:
     """Addresses of e-mail besides; what lies in or touches a secret is a part of it."""
     mails = [_named(text, span) for span in _emails(text)]
     if not mails:
@@ -246,7 +248,7 @@ class Redactor:
             name = self._names[secret] = digest
         return f"[REDACTED:{kind}:{name}]"
 
-    def _replaced(self, text: str, found: list[Found]) -> str:
+    def _replaced(self, text: str, found: list[FoundSecret]) -> str:
         if not found:
             return text
         pieces, last = [], 0
@@ -259,8 +261,8 @@ class Redactor:
 def _literals(
     words: Iterable[str], environ: Mapping[str, str]
 ) -> Iterator[tuple[str, re.Pattern[str]]]:
-    own = sorted({w for w in words if w.strip()}, key=lambda w: (-len(w), w))
-    if own:
-        yield "word", re.compile("|".join(map(re.escape, own)), re.IGNORECASE)
+    ordered = sorted({w for w in words if w.strip()}, key=lambda w: (-len(w), w))
+    if ordered:
+        yield "word", re.compile("|".join(map(re.escape, ordered)), re.IGNORECASE)
     if values := secrets_of(environ):
         yield "environment", re.compile("|".join(map(re.escape, values)))

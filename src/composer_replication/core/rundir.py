@@ -45,7 +45,7 @@ from composer_replication.core.files import (
     sync,
 )
 from composer_replication.core.jsonl import dumps, write_json
-from composer_replication.core.lock import need_free, only_one
+from composer_replication.core.lock import check_free, lock_folder
 
 LATEST = "latest"
 LAUNCH = "launch of this run"
@@ -157,12 +157,12 @@ class RunDir:
         """(steps, folder) of every complete checkpoint, oldest first."""
         if not self.checkpoints_dir.is_dir():
             return []
-        found = [
+        folders = [
             (int(m[1]), p)
             for p in self.checkpoints_dir.iterdir()
             if (m := _STEP.match(p.name)) and p.is_dir()
         ]
-        return sorted(found)
+        return sorted(folders)
 
     def info(self) -> dict[str, Any]:
         """What run.json says."""
@@ -182,9 +182,9 @@ class RunDir:
         """One dictionary per step, in order; of a step that ran twice the later. A line still being
         written is left out."""
         return [
-            line
-            for _, line in sorted(
-                {line["step"]: line for line in _whole_lines(self.metrics_jsonl)}.items()
+            row
+            for _, row in sorted(
+                {row["step"]: row for row in _whole_lines(self.metrics_jsonl)}.items()
             )
         ]
 
@@ -192,9 +192,9 @@ class RunDir:
         """Every event, in the order in which they happened."""
         return list(_whole_lines(self.events_jsonl))
 
-    def add_metrics(self, line: Mapping[str, Any]) -> None:
+    def add_metrics(self, row: Mapping[str, Any]) -> None:
         """Append one step's line; it must hold "step"."""
-        _append(self.metrics_jsonl, {"t": _now(), **line})
+        _append(self.metrics_jsonl, {"t": _now(), **row})
 
     def add_event(self, kind: str, **facts: Any) -> dict[str, Any]:
         """Append one event, e.g. add_event("starved", step=3, channel="hint"); returns it."""
@@ -227,7 +227,7 @@ class RunDir:
         which is an event. Torn last lines and half-written files that a killed launch left are
         removed first; a torn line is an event.
         """
-        with only_one(self.path, what=LAUNCH) as before, self._launch() as number:
+        with lock_folder(self.path, task=LAUNCH) as before, self._launch() as number:
             if before is not None:
                 self.add_event("took_over", owner=before.text(), attempt=number)
             yield number
@@ -313,7 +313,7 @@ def open_run(path: Path) -> RunDir:
 def remove_run(path: Path) -> None:
     """Remove a run, if it is there; raises BusyError where a process is at work on it."""
     if path.exists():
-        need_free(path, what=LAUNCH)
+        check_free(path, task=LAUNCH)
         shutil.rmtree(path)
 
 
@@ -486,9 +486,9 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError) as error:
-        said = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
         raise DataError(
-            f"{path.name} {said}",
+            f"{path.name} {problem}",
             where=str(path),
             fix="put it back from a copy, or start a new run",
         ) from error

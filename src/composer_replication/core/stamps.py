@@ -45,7 +45,7 @@ class Stale:
     verbs: tuple[str, ...]
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The fact in words."""
         return (
             f"{self.artefact} was made from another {self.changed} than lies here now: its turns"
@@ -70,7 +70,7 @@ def made_from(artefact: Path) -> dict[str, str]:
         value = json.loads(path.read_bytes())
         if "made_from" in value:
             return {str(name): str(sha256) for name, sha256 in value["made_from"].items()}
-        return hashes(value.get("inputs", ()))
+        return input_hashes(value.get("inputs", ()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         verb = VERB_OF.get(artefact.name, "")
         raise DataError(
@@ -80,21 +80,21 @@ def made_from(artefact: Path) -> dict[str, str]:
         ) from error
 
 
-def hashes(inputs: Iterable[Mapping[str, object]]) -> dict[str, str]:
+def input_hashes(inputs: Iterable[Mapping[str, object]]) -> dict[str, str]:
     """Name -> hash of a list of inputs, as examples and runs keep it; one's own pairs, from another
     folder, are left out.
 
     >>> hashes([{"path": "recompose/sites.jsonl", "sha256": "5e2c"}, {"path": "mine/curated.jsonl", "sha256": "07af"}])
     {'sites.jsonl': '5e2c'}
     """
-    found = [
-        (*str(one["path"]).replace("\\", "/").rpartition("/")[::2], str(one["sha256"]))
-        for one in inputs
+    rows = [
+        (*str(entry["path"]).replace("\\", "/").rpartition("/")[::2], str(entry["sha256"]))
+        for entry in inputs
     ]
-    return {name: sha256 for folder, name, sha256 in found if folder == found[0][0]}
+    return {name: sha256 for folder, name, sha256 in rows if folder == rows[0][0]}
 
 
-def changed(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
+def changed_files(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
     """Those of the recorded files of a folder that are other files now, or gone."""
     return [
         name
@@ -103,13 +103,13 @@ def changed(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
     ]
 
 
-def stale(artefact: Path, *, work: Path) -> Stale | None:
+def check_stale(artefact: Path, *, work: Path) -> Stale | None:
     """Why an artefact must not be used with the files of the work folder as they are now; None
     where nothing speaks against it."""
     if not artefact.exists():
         return None
-    found = _first(artefact, work, ())
-    if found is None:
+    first_change = _first(artefact, work, ())
+    if first_change is None:
         return None
     old = {
         name
@@ -118,15 +118,15 @@ def stale(artefact: Path, *, work: Path) -> Stale | None:
     } | {artefact.name}
     needed = _closure(artefact, work)
     verbs = dict.fromkeys(VERB_OF[name] for name in VERB_OF if name in old & needed)
-    return Stale(artefact=found[0], changed=found[1], verbs=tuple(verbs))
+    return Stale(artefact=first_change[0], changed=first_change[1], verbs=tuple(verbs))
 
 
 def stale_artefacts(work: Path) -> dict[str, Stale]:
     """Every artefact of a work folder that is stale, in the order of the pipeline."""
     return {
-        name: one
+        name: problem
         for name in VERB_OF
-        if (work / name).exists() and (one := stale(work / name, work=work)) is not None
+        if (work / name).exists() and (problem := check_stale(work / name, work=work)) is not None
     }
 
 
@@ -134,40 +134,40 @@ def changed_since(run: RunDir, *, work: Path) -> list[str]:
     """Files of the work folder that are no longer those that a run was made from: its examples, and
     what these were built from."""
     examples = work / "examples"
-    inputs = hashes(json.loads(run.manifest_json.read_bytes()).get("inputs", ()))
+    inputs = input_hashes(json.loads(run.manifest_json.read_bytes()).get("inputs", ()))
     used = {
         name: sha256 for name, sha256 in inputs.items() if name in ("examples.jsonl", "pairs.jsonl")
     }
-    return changed(used, folder=examples) + (
-        changed(made_from(examples), folder=work) if examples.is_dir() else []
+    return changed_files(used, folder=examples) + (
+        changed_files(made_from(examples), folder=work) if examples.is_dir() else []
     )
 
 
-def _first(artefact: Path, work: Path, seen: tuple[str, ...]) -> tuple[str, str] | None:
+def _first(artefact: Path, work: Path, visited: tuple[str, ...]) -> tuple[str, str] | None:
     """(artefact, file that changed) nearest to the beginning of the pipeline."""
     recorded = made_from(artefact)
     inside = {name: sha256 for name, sha256 in recorded.items() if name in VERB_OF}
     for name in inside:
         if (
-            name not in seen
+            name not in visited
             and (work / name).exists()
-            and (older := _first(work / name, work, (*seen, name))) is not None
+            and (older := _first(work / name, work, (*visited, name))) is not None
         ):
             return older
-    for name in changed(inside, folder=work):
+    for name in changed_files(inside, folder=work):
         return artefact.name, name
     return None
 
 
 def _closure(artefact: Path, work: Path) -> set[str]:
     """An artefact and everything of the work folder that it was made from, directly or not."""
-    found, waiting = set[str](), [artefact.name]
+    names, waiting = set[str](), [artefact.name]
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [one for one in made_from(work / name) if one in VERB_OF]
-    return found
+        if name not in names:
+            names.add(name)
+            waiting += [source for source in made_from(work / name) if source in VERB_OF]
+    return names
 
 
 def _stamp_of(artefact: Path) -> Path:

@@ -251,11 +251,11 @@ class Session:
                     where=self.id,
                 )
             expected = segment.end
-            told = f"the context {segment.context} of the segment at turn {segment.start}"
+            context_text = f"the context {segment.context} of the segment at turn {segment.start}"
             if any(not 0 <= a < b <= segment.start for a, b in segment.context):
-                raise SessionError(f"{told} is not before it", where=self.id)
+                raise SessionError(f"{context_text} is not before it", where=self.id)
             if any(b > a for (_, b), (a, _) in pairwise(sorted(segment.context))):
-                raise SessionError(f"{told} holds a turn twice", where=self.id)
+                raise SessionError(f"{context_text} holds a turn twice", where=self.id)
         if expected != n:
             raise SessionError(
                 f"segments end at turn {expected}, but there are {n} turns", where=self.id
@@ -274,7 +274,7 @@ class Session:
         before = [i for a, b in segment.context for i in range(a, b)]
         return (*before, *range(segment.start, turn))
 
-    def seen(self, index: int, *, at: int) -> Turn:
+    def turn_in_view(self, index: int, *, at: int) -> Turn:
         """Turn `index` as it stood in the context of turn `at`: results cleared by then read as
         CLEARED_TEXT."""
         turn, cleared = self.turns[index], self.segment_of(at).cleared
@@ -293,22 +293,22 @@ class Session:
     def context(self, turn: int) -> tuple[Turn, ...]:
         """The messages the model had in view when `turn` was written; the turn itself is not among
         them."""
-        return tuple(self.seen(i, at=turn) for i in self.context_indices(turn))
+        return tuple(self.turn_in_view(i, at=turn) for i in self.context_indices(turn))
 
     def calls(self) -> dict[str, CallRef]:
         """Every call by id, with its turn and its result, joined by call id (parallel calls do not
         confuse it)."""
-        made: dict[str, tuple[int, ToolCall]] = {}
-        answered: dict[str, tuple[int, ToolResult]] = {}
+        calls: dict[str, tuple[int, ToolCall]] = {}
+        results: dict[str, tuple[int, ToolResult]] = {}
         for index, turn in enumerate(self.turns):
             for block in turn.blocks:
                 if isinstance(block, ToolCall):
-                    made.setdefault(block.id, (index, block))
+                    calls.setdefault(block.id, (index, block))
                 elif isinstance(block, ToolResult):
-                    answered.setdefault(block.call_id, (index, block))
+                    results.setdefault(block.call_id, (index, block))
         refs: dict[str, CallRef] = {}
-        for call_id, (index, call) in made.items():
-            result_turn, result = answered.get(call_id, (None, None))
+        for call_id, (index, call) in calls.items():
+            result_turn, result = results.get(call_id, (None, None))
             refs[call_id] = CallRef(index, call, result_turn, result)
         return refs
 

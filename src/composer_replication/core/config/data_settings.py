@@ -10,9 +10,9 @@ from composer_replication.core.config.base import Settings
 from composer_replication.core.config.reader_settings import ReaderSettings
 
 
-def _as_command(given: object) -> object:
+def _as_command(value: object) -> object:
     """A name alone is a command of one word."""
-    return tuple(filter(None, (given,))) if isinstance(given, str) else given
+    return tuple(filter(None, (value,))) if isinstance(value, str) else value
 
 
 class HeldOutSettings(Settings):

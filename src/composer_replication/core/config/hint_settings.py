@@ -157,7 +157,7 @@ class HintSettings(Settings):
         for broken, words in rules:
             if broken:
                 raise ValueError(words)
-        for name, read, where in (
+        for name, read, condition in (
             ("ema", self.teacher == "ema", 'teacher = "ema"'),
             ("trust", self.teacher == "trust_region", 'teacher = "trust_region"'),
             ("beta", self.divergence == "jsd", 'divergence = "jsd"'),
@@ -175,14 +175,14 @@ class HintSettings(Settings):
         ):
             if not read and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(
-                    f"{name} is set, and only read with {where}; leave it out, or set {where}"
+                    f"{name} is set, and only read with {condition}; leave it out, or set {condition}"
                 )
         if self.is_credit and (unread := self._without_a_loss()):
-            what = (
+            message = (
                 f'with combination = "{self.combination}" the hint has no loss of its own:'
                 f" {', '.join(unread)} would not be read"
             )
-            raise ValueError(f"{what}; leave them out, or set combination = additive")
+            raise ValueError(f"{message}; leave them out, or set combination = additive")
         return self
 
     def _without_a_loss(self) -> list[str]:

@@ -34,8 +34,8 @@ from composer_replication.core.config.powers import (
     is_shipped,
     may_be_a_models_key,
     powers_of,
-    strangers,
-    told,
+    quote_value,
+    shadowed_modules,
 )
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.trusted_files import SettingsFile, Trusted, refusal
@@ -139,8 +139,8 @@ def settings_paths(files: Sequence[Path], *, start: Path) -> list[Path]:
     """The files that a call reads: those that are named, else the nearest recompose.toml, else
     none."""
     paths = [p if p.is_absolute() else start / p for p in files]
-    if not paths and (found := find_config(start)) is not None:
-        paths = [found]
+    if not paths and (nearest := find_config(start)) is not None:
+        paths = [nearest]
     return paths
 
 
@@ -149,7 +149,7 @@ def load_config(
     *,
     flags: Mapping[str, str] | None = None,
     start: Path,
-    how: Callable[[SettingsFile], str] | None = None,
+    trusted_by: Callable[[SettingsFile], str] | None = None,
 ) -> LoadedConfig:
     """Read, merge and validate; with no file, recompose.toml is looked for at and above `start`.
 
@@ -166,12 +166,18 @@ def load_config(
     origins: dict[Key, str] = {}
     sources: list[SettingsFile] = []
     for path in paths:
-        source, tree, lines = read_settings(path, typed=frozenset(".".join(key) for key in typed))
-        why = (how or Trusted.of(os.environ).how)(source) if source.powers else "harmless"
-        if not why:
+        source, tree, lines = read_settings(
+            path, flag_keys=frozenset(".".join(key) for key in typed)
+        )
+        reason = (
+            (trusted_by or Trusted.of(os.environ).trusted_by)(source)
+            if source.powers
+            else "harmless"
+        )
+        if not reason:
             raise refusal(source)
         _check_modules(source)
-        sources.append(replace(source, how=why))
+        sources.append(replace(source, trusted_by=reason))
         _merge(merged, tree)
         origins.update(
             {
@@ -192,7 +198,7 @@ def load_config(
 
 
 def read_settings(
-    path: Path, *, typed: frozenset[str] = frozenset()
+    path: Path, *, flag_keys: frozenset[str] = frozenset()
 ) -> tuple[SettingsFile, dict[str, Any], dict[Key, int]]:
     """One file, read once: its hash and powers, the tree with its paths made absolute, and the line
     of each key.
@@ -206,7 +212,9 @@ def read_settings(
     _check_key_variables(tree, lines, path)
     _anchor_paths(tree, path.parent)
     powers = tuple(
-        powers_of(tree, folder=path.parent, lines=lines, text_keys=_text_keys(), typed=typed)
+        powers_of(
+            tree, folder=path.parent, lines=lines, text_keys=_text_keys(), flag_keys=flag_keys
+        )
     )
     programs = tuple(
         (str(file), _hash_of(file))
@@ -225,16 +233,16 @@ def _check_modules(source: SettingsFile) -> None:
     """Raise ConfigError where Python would import another file than the one beside the settings,
     whose content was trusted with them."""
     for power in source.powers:
-        for module, found, beside in strangers(power, source.path.parent):
-            what = (
+        for module, python_file, beside in shadowed_modules(power, source.path.parent):
+            message = (
                 f"{power.key} names the module {module!r}: {beside} was trusted with this file, but"
-                f" Python would run {found}"
+                f" Python would run {python_file}"
             )
             fix = (
-                f"name the file itself ({told(f'{beside.name}:...')}), or put {beside.parent} first"
+                f"name the file itself ({quote_value(f'{beside.name}:...')}), or put {beside.parent} first"
                 " on PYTHONPATH"
             )
-            raise ConfigError(what, where=f"{source.path}:{power.line or 1}", fix=fix)
+            raise ConfigError(message, where=f"{source.path}:{power.line or 1}", fix=fix)
 
 
 def _hash_of(file: Path) -> str:
@@ -256,12 +264,12 @@ def _check_key_variables(tree: Mapping[str, Any], lines: Mapping[Key, int], path
     user's own flag may send that one."""
     replay = tree.get("replay")
     teachers = replay.get("teacher") if isinstance(replay, dict) else None
-    for name, one in teachers.items() if isinstance(teachers, dict) else ():
-        variable = one.get("key_env") if isinstance(one, dict) else None
+    for name, settings in teachers.items() if isinstance(teachers, dict) else ():
+        variable = settings.get("key_env") if isinstance(settings, dict) else None
         if isinstance(variable, str) and variable and not may_be_a_models_key(variable):
             key = ("replay", "teacher", name, "key_env")
             line = _nearest(key, lines)
-            what = (
+            message = (
                 f"{'.'.join(key)} names {variable!r}, which does not look like the key of a model"
                 " service: it was not read"
             )
@@ -269,7 +277,7 @@ def _check_key_variables(tree: Mapping[str, Any], lines: Mapping[Key, int], path
                 "name a variable such as OPENAI_API_KEY; if you mean this one, say so yourself:"
                 f" --{'.'.join(key)} {variable}"
             )
-            raise ConfigError(what, where=f"{path}:{line}" if line else str(path), fix=fix)
+            raise ConfigError(message, where=f"{path}:{line}" if line else str(path), fix=fix)
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -396,8 +404,8 @@ def _strings(value: Any) -> Iterator[str]:
 def _unknown(key: Key, group: type[Settings], *, where: str) -> ConfigError:
     """The error for a key that does not exist: the nearest key of its group, else of the whole
     tree, and the keys here."""
-    table, here = ".".join(key[:-1]), list(group.model_fields)
-    near = difflib.get_close_matches(key[-1], here, n=1)
+    table, known = ".".join(key[:-1]), list(group.model_fields)
+    near = difflib.get_close_matches(key[-1], known, n=1)
     if not near:
         near = difflib.get_close_matches(
             ".".join(key), [".".join(k) for k, _ in walk_fields()], n=1, cutoff=0.75
@@ -406,7 +414,7 @@ def _unknown(key: Key, group: type[Settings], *, where: str) -> ConfigError:
     return ConfigError(
         f'unknown key "{key[-1]}"' + (f" in [{table}]" if table else ""),
         where=where,
-        fix=f"{guess}keys here: {', '.join(here)}",
+        fix=f"{guess}keys here: {', '.join(known)}",
     )
 
 
@@ -499,9 +507,9 @@ def _functions(value: Any, base: Path) -> Any:
     """A setting that names functions, with the files of these (mine.py:find) made absolute; a
     module's name stays as it is."""
     if isinstance(value, dict):
-        return {key: _functions(one, base) for key, one in value.items()}
+        return {key: _functions(item, base) for key, item in value.items()}
     if isinstance(value, list):
-        return [_functions(one, base) for one in value]
+        return [_functions(item, base) for item in value]
     if not (isinstance(value, str) and ".py:" in value):
         return value
     file, _, function = value.rpartition(":")
@@ -547,20 +555,20 @@ def _validate(tree: dict[str, Any], origins: Mapping[Key, str]) -> Config:
         return Config.model_validate(tree)
     except ValidationError as error:
         problems = error.errors()
-    told: list[str] = []
+    messages: list[str] = []
     first = ""
     for problem in problems:
         key = tuple(str(part) for part in problem["loc"])
         where = _nearest(key, origins) or ".".join(key)
         message = problem["msg"].removeprefix("Value error, ")
-        given = problem["input"]
+        value = problem["input"]
         shown = (
-            f", not {Redactor().text(repr(given))}"
-            if not isinstance(given, (dict, Settings))
+            f", not {Redactor().text(repr(value))}"
+            if not isinstance(value, (dict, Settings))
             else ""
         )
-        told.append(f"{'.'.join(key)}: {message}{shown}" + (f"  ({where})" if told else ""))
+        messages.append(f"{'.'.join(key)}: {message}{shown}" + (f"  ({where})" if messages else ""))
         first = first or where
     field = field_at(tuple(str(p) for p in problems[0]["loc"]))
     fix = " ".join((field.description or "").split()) if field is not None else ""
-    raise ConfigError("\n".join(told), where=first, fix=fix)
+    raise ConfigError("\n".join(messages), where=first, fix=fix)

@@ -41,17 +41,17 @@ class Power:
 
     key: str
     does: Does
-    what: str
+    detail: str
     line: int | None = None
     programs: tuple[Path, ...] = ()
     modules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         at = f"line {self.line}: " if self.line else ""
-        return f"{at}{self.key} {self.does} {self.what}"
+        return f"{at}{self.key} {self.does} {self.detail}"
 
 
-def told(value: object) -> str:
+def quote_value(value: object) -> str:
     """A value in full, as JSON in ASCII: nothing of it can hide behind control characters or
     letters that look alike.
 
@@ -81,7 +81,9 @@ def is_shipped(recipe: object) -> bool:
 
 def _if_set(does: Does, about: str = "") -> Rule:
     """A power whatever the value is, unless it is empty."""
-    return lambda value, folder: None if value in ("", [], {}) else (does, f"{about}{told(value)}")
+    return lambda value, folder: (
+        None if value in ("", [], {}) else (does, f"{about}{quote_value(value)}")
+    )
 
 
 def _python(value: Any, folder: Path) -> tuple[Does, str] | None:
@@ -93,8 +95,8 @@ def _python(value: Any, folder: Path) -> tuple[Does, str] | None:
         if isinstance(value, list)
         else [value]
     )
-    own = [name for name in names if not isinstance(name, str) or ":" in name]
-    return ("runs", f"the Python of {', '.join(map(told, own))}") if own else None
+    loaded = [name for name in names if not isinstance(name, str) or ":" in name]
+    return ("runs", f"the Python of {', '.join(map(quote_value, loaded))}") if loaded else None
 
 
 def _path(value: Any, folder: Path) -> tuple[Does, str] | None:
@@ -105,7 +107,7 @@ def _path(value: Any, folder: Path) -> tuple[Does, str] | None:
         if not isinstance(path, str) or (path and not inside(folder / path, folder))
     ]
     return (
-        ("reads", f"outside of the file's folder: {', '.join(map(told, outside))}")
+        ("reads", f"outside of the file's folder: {', '.join(map(quote_value, outside))}")
         if outside
         else None
     )
@@ -114,44 +116,49 @@ def _path(value: Any, folder: Path) -> tuple[Does, str] | None:
 def _work_dir(value: Any, folder: Path) -> tuple[Does, str] | None:
     if isinstance(value, str) and inside(folder / value, folder):
         return None
-    return "writes", f"outside of the file's folder: {told(value)}"
+    return "writes", f"outside of the file's folder: {quote_value(value)}"
 
 
 def _recipe(value: Any, folder: Path) -> tuple[Does, str] | None:
     return (
-        None if is_shipped(value) else ("runs", f"a recipe, which may name Python: {told(value)}")
+        None
+        if is_shipped(value)
+        else ("runs", f"a recipe, which may name Python: {quote_value(value)}")
     )
 
 
 def _names_of_teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
-    return None if value == ["scripted"] else ("sends", f"your sessions to {told(value)}")
+    return None if value == ["scripted"] else ("sends", f"your sessions to {quote_value(value)}")
 
 
 def _teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
     if not isinstance(value, dict):
-        return "sends", told(value)
+        return "sends", quote_value(value)
     return (
         (
             "sends",
-            "your sessions to " + "; ".join(_teacher(name, one) for name, one in value.items()),
+            "your sessions to "
+            + "; ".join(_teacher(name, teacher) for name, teacher in value.items()),
         )
         if value
         else None
     )
 
 
-def _teacher(name: str, one: Any) -> str:
+def _teacher(name: str, settings: Any) -> str:
     defaults = {
         field: TeacherSettings.model_fields[field].default
         for field in ("kind", "base_url", "key_env")
     }
-    facts = {**defaults, **(one if isinstance(one, dict) else {})}
+    facts = {**defaults, **(settings if isinstance(settings, dict) else {})}
     if facts["kind"] == "local":
-        return f"{told(name)}: a model on this machine, {told(facts.get('model'))}"
+        return f"{quote_value(name)}: a model on this machine, {quote_value(facts.get('model'))}"
     key = (
-        f"with the key in ${told(facts['key_env'])[1:-1]}" if facts["key_env"] else "without a key"
+        f"with the key in ${quote_value(facts['key_env'])[1:-1]}"
+        if facts["key_env"]
+        else "without a key"
     )
-    return f"{told(name)}: {told(facts['base_url'])} {key}"
+    return f"{quote_value(name)}: {quote_value(facts['base_url'])} {key}"
 
 
 def _switched_off(value: Any, folder: Path) -> tuple[Does, str] | None:
@@ -160,7 +167,9 @@ def _switched_off(value: Any, folder: Path) -> tuple[Does, str] | None:
 
 def _dollars(value: Any, folder: Path) -> tuple[Does, str] | None:
     return (
-        None if value == 0 and not isinstance(value, str) else ("spends", f"up to ${told(value)}")
+        None
+        if value == 0 and not isinstance(value, str)
+        else ("spends", f"up to ${quote_value(value)}")
     )
 
 
@@ -169,7 +178,7 @@ def _reader(value: Any, folder: Path) -> tuple[Does, str] | None:
 
 
 def _env(value: Any, folder: Path) -> tuple[Does, str] | None:
-    return None if value in ("", "workshop") else ("runs", f"the Python of {told(value)}")
+    return None if value in ("", "workshop") else ("runs", f"the Python of {quote_value(value)}")
 
 
 RULES: Mapping[str, Rule] = {
@@ -236,7 +245,7 @@ def powers_of(
     folder: Path,
     lines: Mapping[Key, int],
     text_keys: frozenset[str],
-    typed: frozenset[str] = frozenset(),
+    flag_keys: frozenset[str] = frozenset(),
     prefix: Key = (),
 ) -> Iterator[Power]:
     """The powers of one file's tree, its paths made absolute already; `text_keys` are the settings
@@ -248,32 +257,37 @@ def powers_of(
     for name, value in tree.items():
         key = (*prefix, name)
         dotted = ".".join(key)
-        if dotted in typed and not isinstance(value, dict):
+        if dotted in flag_keys and not isinstance(value, dict):
             continue
         if (rule := RULES.get(dotted)) is not None:
-            found = rule(value, folder)
+            effect = rule(value, folder)
         elif dotted in text_keys and dotted not in HARMLESS:
             # a setting that nobody has looked at
-            found = ("runs", f"perhaps something: {told(value)}")
+            effect = ("runs", f"perhaps something: {quote_value(value)}")
         elif isinstance(value, dict):
             yield from powers_of(
-                value, folder=folder, lines=lines, text_keys=text_keys, typed=typed, prefix=key
+                value,
+                folder=folder,
+                lines=lines,
+                text_keys=text_keys,
+                flag_keys=flag_keys,
+                prefix=key,
             )
             continue
         else:
             continue
-        if found is not None:
-            does, what = found
+        if effect is not None:
+            does, what = effect
             programs = tuple(programs_of(value, folder)) if does == "runs" else ()
             line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
             if line is None:  # only a table below it has a header: [replay.teacher.NAME]
                 line = min(
-                    (at for other, at in lines.items() if other[: len(key)] == key), default=None
+                    (at for path, at in lines.items() if path[: len(key)] == key), default=None
                 )
             yield Power(
                 key=dotted,
                 does=does,
-                what=what,
+                detail=what,
                 line=line,
                 programs=programs,
                 modules=tuple(_modules(dotted, value)),
@@ -318,7 +332,7 @@ def _modules(key: str, value: Any) -> Iterator[str]:
         yield from (name for name in names if name and not name.endswith(".py"))
 
 
-def strangers(power: Power, folder: Path) -> Iterator[tuple[str, Path, Path]]:
+def shadowed_modules(power: Power, folder: Path) -> Iterator[tuple[str, Path, Path]]:
     """(module, file that Python would run, file beside the settings) for every module that was
     trusted as another file than would run.
 
@@ -327,11 +341,11 @@ def strangers(power: Power, folder: Path) -> Iterator[tuple[str, Path, Path]]:
     """
     for module in power.modules:
         beside = list(programs_of(f"{module}:", folder))
-        own = {file.resolve() for file in beside}
+        trusted = {file.resolve() for file in beside}
         yield from (
-            (module, found, beside[0])
-            for found in files_of_module(module)
-            if own and found.resolve() not in own
+            (module, python_file, beside[0])
+            for python_file in files_of_module(module)
+            if trusted and python_file.resolve() not in trusted
         )
 
 
@@ -348,8 +362,8 @@ def files_of_module(module: str) -> Iterator[Path]:
         if loaded is not None:
             origin, search = getattr(loaded, "__file__", None), getattr(loaded, "__path__", None)
         else:
-            found = (finder.find_spec(name, search) for finder in sys.meta_path)
-            spec = next((spec for spec in found if spec is not None), None)
+            specs = (finder.find_spec(name, search) for finder in sys.meta_path)
+            spec = next((spec for spec in specs if spec is not None), None)
             if spec is None:
                 return
             origin, search = (

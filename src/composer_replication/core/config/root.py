@@ -51,12 +51,12 @@ class Config(Settings):
     @model_validator(mode="after")
     def _policy_is_what_samples(self) -> Self:
         if self.train.policy.weight and self.rollouts.temperature != 1:
-            what = (
+            message = (
                 f"rollouts.temperature is {self.rollouts.temperature}: the policy channel trains"
                 " the model itself, at temperature 1"
             )
             raise ValueError(
-                f"{what}, and its gradient holds for what that model sampled; set it to 1, or"
+                f"{message}, and its gradient holds for what that model sampled; set it to 1, or"
                 " train.policy.weight = 0"
             )
         return self

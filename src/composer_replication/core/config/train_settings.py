@@ -221,11 +221,11 @@ class TrainSettings(Settings):
     @model_validator(mode="after")
     def _the_clip_does_not_close(self) -> Self:
         if 0 < self.max_grad_norm_ratio < 1:
-            what = (
+            message = (
                 f"max_grad_norm_ratio is {self.max_grad_norm_ratio}: every step would be clipped,"
                 " and lower the limit of the next"
             )
-            raise ValueError(f"{what}; set it to 1 or more, or to 0 for no such clip")
+            raise ValueError(f"{message}; set it to 1 or more, or to 0 for no such clip")
         return self
 
     @model_validator(mode="after")
@@ -237,28 +237,28 @@ class TrainSettings(Settings):
             == self.preference.weight
             == 0
         ):
-            what = "set policy.weight, lm_ce.weight, hint.weight or preference.weight"
-            raise ValueError(f"every channel has weight 0: nothing would be trained; {what}")
+            remedy = "set policy.weight, lm_ce.weight, hint.weight or preference.weight"
+            raise ValueError(f"every channel has weight 0: nothing would be trained; {remedy}")
         return self
 
     @model_validator(mode="after")
     def _combination_has_a_policy(self) -> Self:
-        how = self.hint.combination
-        if self.hint.weight and how != "additive" and not self.policy.weight:
+        combination = self.hint.combination
+        if self.hint.weight and combination != "additive" and not self.policy.weight:
             raise ValueError(
-                f'hint.combination = "{how}" needs the policy channel; set policy.weight, or'
+                f'hint.combination = "{combination}" needs the policy channel; set policy.weight, or'
                 " hint.combination = additive"
             )
         if self.hint.weight and self.hint.is_credit and self.fork:
-            what = (
-                f'hint.combination = "{how}" changes advantages, and what is written at a log\'s'
+            message = (
+                f'hint.combination = "{combination}" changes advantages, and what is written at a log\'s'
                 " site (fork) has none"
             )
-            raise ValueError(f"{what}; set hint.combination = additive, or fork = false")
+            raise ValueError(f"{message}; set hint.combination = additive, or fork = false")
         if self.hint.weight and self.hint.difficulty and self.fork:
-            what = (
+            message = (
                 "hint.difficulty weighs by the success of a task's group, and a site of a log"
                 " (fork) has none"
             )
-            raise ValueError(f"{what}; set hint.difficulty = false, or fork = false")
+            raise ValueError(f"{message}; set hint.difficulty = false, or fork = false")
         return self

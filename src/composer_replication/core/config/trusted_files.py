@@ -50,7 +50,7 @@ class SettingsFile:
     sha256: str
     powers: tuple[Power, ...] = ()
     programs: tuple[tuple[str, str], ...] = ()
-    how: str = ""
+    trusted_by: str = ""
 
     @property
     def place(self) -> str:
@@ -70,8 +70,8 @@ class Trusted:
     def of(cls, environ: Mapping[str, str]) -> Trusted:
         """The list of this user; raises ConfigError for a RECOMPOSE_TRUST that holds anything but
         hashes."""
-        given = environ.get(VARIABLE, "").replace(",", " ").lower().split()
-        if wrong := [word for word in given if not _HASH.fullmatch(word)]:
+        words = environ.get(VARIABLE, "").replace(",", " ").lower().split()
+        if wrong := [word for word in words if not _HASH.fullmatch(word)]:
             fix = (
                 "give the SHA-256 of each trusted settings file (sha256sum recompose.toml), or"
                 f" unset {VARIABLE}"
@@ -81,9 +81,9 @@ class Trusted:
         home = (
             config if config.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"
         )
-        return cls(store=home / "recompose" / "trusted.json", hashes=frozenset(given))
+        return cls(store=home / "recompose" / "trusted.json", hashes=frozenset(words))
 
-    def how(self, file: SettingsFile) -> str:
+    def trusted_by(self, file: SettingsFile) -> str:
         """Why the powers of a file count; "" where they do not."""
         if not file.powers:
             return "harmless"
@@ -154,7 +154,7 @@ def refusal(file: SettingsFile) -> UntrustedError:
     """The error for a file whose powers do not count: each of them in full, and the three ways to
     trust it."""
     listed = "\n".join(f"  {power}" for power in file.powers)
-    what = (
+    message = (
         "this settings file is not trusted, and it would do more than set numbers; nothing was run"
         f" or sent:\n{listed}"
     )
@@ -163,7 +163,7 @@ def refusal(file: SettingsFile) -> UntrustedError:
         " beside it that it names, as they are now)\nfor this call only: --trust-settings; in CI:"
         f" {VARIABLE}={file.sha256}"
     )
-    return UntrustedError(what, where=f"{file.path}:{file.powers[0].line or 1}", fix=fix)
+    return UntrustedError(message, where=f"{file.path}:{file.powers[0].line or 1}", fix=fix)
 
 
 def _quoted(path: Path) -> str:

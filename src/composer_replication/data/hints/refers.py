@@ -97,7 +97,7 @@ def _above(context: SiteContext) -> list[_Seen]:
     made: dict[str, tuple[int, ToolCall]] = {}
     found: list[_Seen] = []
     for index in session.context_indices(at):
-        for block in session.seen(index, at=at).blocks:
+        for block in session.turn_in_view(index, at=at).blocks:
             if isinstance(block, ToolCall):
                 made[block.id] = (index, block)
             elif (

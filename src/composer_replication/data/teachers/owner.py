@@ -18,7 +18,7 @@ from pathlib import Path
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder
-from composer_replication.core.lock import began
+from composer_replication.core.lock import process_start
 
 try:
     import fcntl
@@ -31,7 +31,7 @@ _NAME = re.compile(r".+:\d+:\d*:[0-9a-f]+")
 def new_owner() -> str:
     """A name for one open ledger of this process."""
     pid = os.getpid()
-    return f"{_host()}:{pid}:{began(pid)}:{secrets.token_hex(4)}"
+    return f"{_host()}:{pid}:{process_start(pid)}:{secrets.token_hex(4)}"
 
 
 def owner_is_alive(owner: str) -> bool | None:
@@ -46,7 +46,7 @@ def owner_is_alive(owner: str) -> bool | None:
         return False
     except PermissionError:
         pass  # it runs, as another user
-    return began(int(pid)) == since
+    return process_start(int(pid)) == since
 
 
 def _host() -> str:
