@@ -1,11 +1,10 @@
-"""Which checkpoint of a run can be read: its files are those that were written, by their checksums.
-Torch is not needed for it.
+"""Check the checkpoints of a run by their checksums, without torch.
 
-    step, folder = whole_checkpoint(run)           # the newest; raises DamagedError, which says what is damaged and which one is whole
-    step, folder = whole_checkpoint(run, 40)       # the one after 40 steps
-    seal(folder)                                   # when all is written: SHA256SUMS, which `sha256sum -c SHA256SUMS` reads too
+    step, folder = whole_checkpoint(run)       # the newest one; DamagedError if a file has changed
+    step, folder = whole_checkpoint(run, 40)   # the one after 40 steps
+    seal(folder)                               # writes SHA256SUMS (`sha256sum -c SHA256SUMS`)
 
-Checkpoints of earlier schemas have no checksums; they are read as they are.
+Checkpoints of earlier schemas have no checksums; they are read unchecked.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ TRAINER, SUMS = "trainer.json", "SHA256SUMS"
 SCHEMA, UNSEALED = 4, 3
 OPTIMISER = "optimiser.safetensors"
 NEEDED = (TRAINER, OPTIMISER, "*model.safetensors")
-"""What every checkpoint holds, with weights or an adapter."""
+"""File patterns that every checkpoint must hold; the last one is the weights or the adapter."""
 
 
 def seal(folder: Path) -> None:
-    """Write the checksum of every file of a folder beside them; the last thing that is written into
-    it."""
+    """Write the checksums of a folder's files; must be the last file that is written into it."""
     write_text(
         folder / SUMS,
         "".join(
@@ -40,13 +38,11 @@ def seal(folder: Path) -> None:
 
 
 def find_damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
-    """What is wrong with the files of a sealed folder, "" where nothing is; a file that no checksum
-    stands for counts as damage, too.
+    """Describe the damage of a sealed folder; "" if there is none.
 
-    `needs` are the files that there must be, whatever the checksums name.
-
-    Example: damage(run.checkpoint(40)) -> "config.json is missing; model.safetensors is not what
-    was written"
+    A file without a checksum counts as damage too. `needs` are patterns of files that must be
+    present, whatever SHA256SUMS lists.
+    Example: find_damage(run.checkpoint(40)) -> "config.json is missing"
     """
     sums = folder / SUMS
     if not sums.is_file():
@@ -87,16 +83,14 @@ def find_damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether every file of a checkpoint is the one that was written."""
+    """Whether every file of a checkpoint is intact."""
     return not find_damage(folder)
 
 
 def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
-    """(steps, folder) of a run's newest checkpoint, or of the one after `step` steps, every file of
-    it checked.
+    """(steps, folder) of a run's newest checkpoint, or the one after `step` steps, once verified.
 
-    Raises DamagedError where a file is not what was written, DataError where there is no such
-    checkpoint.
+    Raises DamagedError if a file has changed, DataError if there is no such checkpoint.
     """
     checkpoints = run.checkpoints()
     chosen = [pair for pair in checkpoints if step is None or pair[0] == step]
@@ -118,8 +112,7 @@ def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
 
 
 def damaged_error(run: RunDir, step: int, problem: str) -> DamagedError:
-    """The error for a checkpoint of which something is damaged, with the newest one before it that
-    is whole."""
+    """The error for a damaged checkpoint, with the newest intact one before it."""
     before = next(
         (path for at, path in reversed(run.checkpoints()) if at < step and is_whole(path)), None
     )
@@ -137,8 +130,7 @@ def damaged_error(run: RunDir, step: int, problem: str) -> DamagedError:
 
 
 def read_trainer(folder: Path) -> dict[str, Any]:
-    """What trainer.json of a checkpoint holds; raises DamagedError where it is not there or not
-    JSON."""
+    """The trainer.json of a checkpoint; raises DamagedError if it is missing or not an object."""
     path = folder / TRAINER
     try:
         state = json.loads(path.read_text("utf-8"))
@@ -163,7 +155,7 @@ def read_trainer(folder: Path) -> dict[str, Any]:
 
 
 def _sealed(folder: Path) -> list[Path]:
-    """The files that a checksum stands for: all but that of the checksums."""
+    """The files that have a checksum: all but SHA256SUMS itself."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
 
 

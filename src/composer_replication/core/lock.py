@@ -1,11 +1,12 @@
-"""A folder that one process at a time may change, and who that is.
+"""Lock a folder, so that only one process at a time changes it, and name the process that does.
 
-    with lock_folder(run.path, task="launch of this run") as before: ...     # `before` died in it, None where nobody did
-    owner_of(run.path)                                                    # who is at work there now, as far as this machine can know
+    with lock_folder(run.path, task="launch of this run") as before:  # `before` died there, or None
+        ...
+    owner_of(run.path)               # the process at work there, as far as this machine can tell
 
-The lock is the folder itself: the system lets go of it when the process ends, however it ends. Its
-owner's name lies in .owner.json: process id, when that process began (ids are used again), host,
-and since when. What a dead owner left is taken over.
+The lock is on the folder itself: the system releases it when the process ends, however it ends. The
+owner is named in .owner.json: its process id, its start time (ids are reused), its host, and since
+when it holds the folder. The folder of a dead owner is taken over.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ OWNER = ".owner.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A process that works on a folder; `began` are the clock ticks from the machine's start to its
-    own, "" where nobody tells."""
+    """A process that works on a folder; `began` is its start in clock ticks since boot, or ""."""
 
     pid: int
     began: str
@@ -41,7 +41,7 @@ class Owner:
     since: str
 
     def text(self) -> str:
-        """Who it is, for an error.
+        """The owner in words, for an error.
 
         >>> Owner(pid=4711, began="93218417", host="box", since="2026-11-20T14:02:11+00:00").text()
         'process 4711 on box, since 2026-11-20T14:02:11+00:00'
@@ -49,8 +49,7 @@ class Owner:
         return f"process {self.pid} on {self.host}, since {self.since}"
 
     def is_at_work(self) -> bool:
-        """Whether it runs on this machine; False for one of another machine, of which nobody knows
-        here."""
+        """Whether it runs on this machine; False for a process of another machine."""
         return (
             self.host == platform.node()
             and is_alive(self.pid)
@@ -59,8 +58,7 @@ class Owner:
 
 
 def process_start(pid: int) -> str:
-    """When a process began; "" where the system does not tell, or nothing but its exit code is left
-    of it."""
+    """When a process started; "" if the system does not say, or the process is a zombie."""
     try:
         fields = (
             Path(f"/proc/{pid}/stat")
@@ -75,11 +73,10 @@ def process_start(pid: int) -> str:
 
 @contextmanager
 def lock_folder(folder: Path, *, task: str) -> Iterator[Owner | None]:
-    """While the block runs no other process changes this folder under the same lock; raises
-    BusyError, which says who holds it.
+    """Hold the lock of a folder while the block runs; raises BusyError, which names its holder.
 
-    Yields the owner that died in it before, if one did.
-    Example: with lock_folder(Path("recompose"), what="ingest"): ...
+    Yields the previous owner if it died while it held the lock, else None.
+    Example: with lock_folder(Path("recompose"), task="ingest"): ...
     """
     make_folder(folder)
     descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
@@ -101,19 +98,19 @@ def lock_folder(folder: Path, *, task: str) -> Iterator[Owner | None]:
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Who is at work on a folder, as far as this machine can know; None where nobody is."""
+    """The process at work on a folder, as far as this machine can tell; None if there is none."""
     owner = _read(folder)
     return owner if owner is not None and owner.is_at_work() else None
 
 
 def check_free(folder: Path, *, task: str) -> None:
-    """Raise BusyError where a process of this machine is at work on a folder."""
+    """Raise BusyError if a process of this machine is at work on a folder."""
     if owner_of(folder) is not None:
         raise _busy(folder, task=task)
 
 
 def _busy(folder: Path, *, task: str) -> BusyError:
-    """The error for who comes second."""
+    """The error for the process that comes second."""
     owner = _read(folder)
     who = f": {owner.text()}" if owner is not None else ""
     return BusyError(
@@ -124,7 +121,7 @@ def _busy(folder: Path, *, task: str) -> BusyError:
 
 
 def _taken(folder: Path, descriptor: int | None) -> bool:
-    """Whether nobody holds the folder; from then on we do."""
+    """Take the lock; False if another process holds it."""
     if fcntl is not None and descriptor is not None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,7 +134,7 @@ def _taken(folder: Path, descriptor: int | None) -> bool:
 
 
 def _read(folder: Path) -> Owner | None:
-    """Whoever wrote the name last; None where nobody did, or the file is not whole."""
+    """The owner in .owner.json; None if there is no such file, or it is damaged."""
     try:
         return Owner(**json.loads((folder / OWNER).read_text("utf-8")))
     except (OSError, ValueError, TypeError):

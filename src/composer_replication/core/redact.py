@@ -1,17 +1,16 @@
-"""Secrets out of text, before it reaches the disk or another company's server.
+"""Remove secrets from text before it reaches the disk or another company's server.
 
-Each rule is anchored on letters that only such a secret has ("sk-ant-", "ghp_", "-----BEGIN"), so
-ordinary code, git shas, uuids and lockfile hashes stay as they are. A value without such letters
-goes only if it is assigned to a name like API_KEY or password and looks random. What is encoded -
-JSON within JSON, URLs, base64 - is looked at decoded, too. Removed text leaves
-`[REDACTED:kind:1f0c9a2e]`; the same secret gets the same letters everywhere under one key, so an
-edit still matches what it edits, and without the key nobody can tell from the letters what they
-stand for.
+Each rule is anchored on characters that only such a secret has ("sk-ant-", "ghp_", "-----BEGIN"),
+so ordinary code, git hashes, UUIDs and lockfile hashes are kept. A value without such characters is
+removed only if it is assigned to a name like API_KEY or password and looks random. Encoded text
+(JSON within JSON, URLs, base64) is also searched decoded. A removed secret leaves
+`[REDACTED:kind:1f0c9a2e]`. The same secret gets the same eight hex digits everywhere under one key,
+so that an edit still matches the text that it edits; without the key they cannot be reversed.
 
-Scan decoded strings, never raw JSON lines: that is faster, and a log's own escapes hide nothing.
+Scan decoded strings, never raw JSON lines: that is faster, and a log's escapes hide nothing.
 
-What it cannot know - a customer's name, a password in a sentence, a random token without a name -
-goes in `words`.
+Secrets that no rule can know (a customer's name, a password in a sentence, a random token without a
+name) belong in `words`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ JSON = Any
 MIN_ENVIRON_CHARS = 8
 MIN_CHARS = 8
 MAX_DEPTH = 4
-"""So many layers of encoding are taken off: base64 of JSON within JSON."""
+"""Layers of encoding that are decoded, e.g. 2 for base64 of JSON."""
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
 _NOT_SECRET_NAME = re.compile(r"(?i)(_file|_path|_dir|_sock|_agent|_pid|keyboard|_url|_home)$")
 _BACKWARDS = re.compile(r"[A-Za-z0-9._%+-]{0,64}(?![A-Za-z0-9._%+/-])")
@@ -51,7 +50,7 @@ _PUBLIC_MAIL = re.compile(
 
 
 class FoundSecret(NamedTuple):
-    """A secret in a text: where it stands, its kind, and what it says once decoded."""
+    """A secret in a text: its span, its kind, and its decoded value."""
 
     start: int
     end: int
@@ -60,7 +59,7 @@ class FoundSecret(NamedTuple):
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of environment variables whose names say that they are secret, longest first.
+    """Values of environment variables whose names suggest secrets, longest first.
 
     >>> secrets_of({"DEPLOY_TOKEN": "correct-horse", "HOME": "/home/dev", "API_KEY": "short"})
     ('correct-horse',)
@@ -80,11 +79,10 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def find_secrets(text: str, *, depth: int = 0) -> list[FoundSecret]:
-    """The secrets of a text in order, none overlapping another; `depth` is how many encodings were
-    taken off already.
+    """The secrets of a text in order, without overlaps; `depth` counts the decoded layers so far.
 
     >>> find_secrets("cGFzc3dvcmQ9aHVudGVyMjJ4eA==")
-    [Found(start=0, end=28, kind='password', secret='hunter22xx')]
+    [FoundSecret(start=0, end=28, kind='password', secret='hunter22xx')]
     """
     if len(text) < MIN_CHARS:
         return []
@@ -107,7 +105,7 @@ def _named(text: str, span: Span) -> FoundSecret:
 
 
 def _merged(text: str, found: list[FoundSecret]) -> list[FoundSecret]:
-    """Overlapping finds as one, of the kind that was found first; the letters of all of them go."""
+    """Merge overlapping secrets into one, of the kind that was found first."""
     if len(found) < 2:
         return found
     merged: list[tuple[int, FoundSecret]] = []
@@ -124,7 +122,7 @@ def _merged(text: str, found: list[FoundSecret]) -> list[FoundSecret]:
 
 
 def _emails(text: str) -> Iterator[Span]:
-    """Addresses that are not public ones; only the letters around an @ are looked at."""
+    """E-mail addresses that are not public ones; only the text around an @ is searched."""
     at, last = text.find("@"), 0
     while at >= 0:
         domain = (
@@ -146,7 +144,7 @@ def _emails(text: str) -> Iterator[Span]:
 
 
 def _with_emails(text: str, found: list[FoundSecret]) -> list[FoundSecret]:
-    """Addresses of e-mail besides; what lies in or touches a secret is a part of it."""
+    """Add e-mail addresses; one that overlaps or touches a secret belongs to that secret."""
     mails = [_named(text, span) for span in _emails(text)]
     if not mails:
         return found
@@ -158,10 +156,10 @@ def _with_emails(text: str, found: list[FoundSecret]) -> list[FoundSecret]:
 class Redactor:
     """Replaces secrets by stable names and counts them by kind.
 
-    `words` are literals of your own (any case). Values of `environ` (None = this process's
-    environment) whose names look secret go too. The names depend on `key`: one key per store keeps
-    them stable there, and keeps short secrets from being guessed by their names (core/pseudonyms.py
-    keeps a store's key). None = a key of this redactor's own, which nobody knows.
+    `words` are your own literals, in any case. Values of `environ` (None = this process's
+    environment) whose names look secret are removed too. The names depend on `key`: one key per
+    store (core/pseudonyms.py) keeps them stable and prevents short secrets from being guessed.
+    None = a random key of this redactor.
 
     >>> redactor = Redactor(words=("Initech",), environ={}, key=b"one store")
     >>> redactor.text("Initech pays"), redactor.counts
@@ -189,8 +187,8 @@ class Redactor:
         """The text without secrets; the same object if there were none."""
         if "[REDACTED:" not in text:
             return self._clean(text)
-        # What was removed before stays as it is, and so the same secret keeps its name: a store is
-        # redacted again where the words change.
+        # A store is redacted again when `words` change. Masks are copied unchanged, so that a
+        # secret that was removed before keeps its name.
         pieces, last = [], 0
         for mask in MASK.finditer(text):
             pieces += [self._clean(text[last : mask.start()]), mask[0]]
@@ -207,11 +205,9 @@ class Redactor:
         return self._replaced(clean, find_secrets(clean))
 
     def value(self, value: JSON) -> JSON:
-        """A JSON value with every string in it redacted, keys too; the same object if nothing had
-        to go.
+        """Redact every string of a JSON value, keys too; the same object if nothing was removed.
 
-        A string that stands under a secret-looking key ("password": ...) is judged as an assignment
-        to it.
+        A string under a secret-looking key ("password": ...) is judged like an assignment to it.
         """
         if isinstance(value, str):
             return self.text(value)

@@ -1,12 +1,12 @@
-"""What an artefact was made from, so that nobody uses it with other files: the one home of stamps.
+"""Stamps: the hashes of the files that an artefact was made from, so that a stale one is not used.
 
-    write_stamp(work / "sites.jsonl", made_from=[work / "sessions.jsonl"])     # sites.meta.json beside it
-    stale(work / "hints.jsonl", work=work)     -> Stale(artefact="sites.jsonl", changed="sessions.jsonl", verbs=("sites", "hints"))
+    write_stamp(work / "sites.jsonl", made_from=[work / "sessions.jsonl"])     # sites.meta.json
+    check_stale(work / "hints.jsonl", work=work)
+    # Stale(artefact="sites.jsonl", changed="sessions.jsonl", verbs=("sites", "hints"))
 
-An artefact is stale where a file that it was made from is another one now, or is stale itself:
-hints of sites of an older store speak about turns that stand elsewhere. One without a stamp is the
-user's own and is taken as it is. Examples name what they were built from in their meta.json, which
-counts as their stamp.
+An artefact is stale if a file that it was made from has changed or is stale itself: the turn
+numbers of its sites and hints may then be wrong. An artefact without a stamp is the user's own and
+is used as it is. The stamp of `examples/` is its meta.json.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ VERB_OF: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stale:
-    """Which artefact was made from which file that changed since, and the verbs that make all of it
-    again, in order."""
+    """A stale artefact, the file that changed since, and the verbs to run again, in order."""
 
     artefact: str
     changed: str
@@ -46,7 +45,7 @@ class Stale:
 
     @property
     def message(self) -> str:
-        """The fact in words."""
+        """The fact as a sentence."""
         return (
             f"{self.artefact} was made from another {self.changed} than lies here now: its turns"
             " may not be the ones that stand there"
@@ -54,15 +53,17 @@ class Stale:
 
 
 def write_stamp(artefact: Path, *, made_from: Sequence[Path]) -> None:
-    """Write beside an artefact which files it was made from."""
+    """Write the hashes of the files that an artefact was made from beside it."""
     write_json(
         _stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}}
     )
 
 
 def made_from(artefact: Path) -> dict[str, str]:
-    """Name -> hash of the files that an artefact was made from; {} where it has no stamp. Raises
-    DataError for a damaged stamp."""
+    """Name -> hash of the files that an artefact was made from; {} if it has no stamp.
+
+    Raises DataError for a damaged stamp.
+    """
     path = artefact / "meta.json" if artefact.is_dir() else _stamp_of(artefact)
     if not path.exists():
         return {}
@@ -81,10 +82,12 @@ def made_from(artefact: Path) -> dict[str, str]:
 
 
 def input_hashes(inputs: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Name -> hash of a list of inputs, as examples and runs keep it; one's own pairs, from another
-    folder, are left out.
+    """Name -> hash of a list of inputs, as examples and runs store it.
 
-    >>> hashes([{"path": "recompose/sites.jsonl", "sha256": "5e2c"}, {"path": "mine/curated.jsonl", "sha256": "07af"}])
+    Inputs from another folder than the first, such as the user's own pairs, are left out.
+
+    >>> sites = {"path": "recompose/sites.jsonl", "sha256": "5e2c"}
+    >>> input_hashes([sites, {"path": "mine/curated.jsonl", "sha256": "07af"}])
     {'sites.jsonl': '5e2c'}
     """
     rows = [
@@ -95,7 +98,7 @@ def input_hashes(inputs: Iterable[Mapping[str, object]]) -> dict[str, str]:
 
 
 def changed_files(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
-    """Those of the recorded files of a folder that are other files now, or gone."""
+    """The recorded files of a folder that have changed since, or are gone."""
     return [
         name
         for name, sha256 in recorded.items()
@@ -104,8 +107,7 @@ def changed_files(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
 
 
 def check_stale(artefact: Path, *, work: Path) -> Stale | None:
-    """Why an artefact must not be used with the files of the work folder as they are now; None
-    where nothing speaks against it."""
+    """Why an artefact must not be used with the work folder's current files; None if it may."""
     if not artefact.exists():
         return None
     first_change = _first(artefact, work, ())
@@ -131,8 +133,7 @@ def stale_artefacts(work: Path) -> dict[str, Stale]:
 
 
 def changed_since(run: RunDir, *, work: Path) -> list[str]:
-    """Files of the work folder that are no longer those that a run was made from: its examples, and
-    what these were built from."""
+    """Files that changed since a run was made: its examples, and what these were built from."""
     examples = work / "examples"
     inputs = input_hashes(json.loads(run.manifest_json.read_bytes()).get("inputs", ()))
     used = {
@@ -144,7 +145,7 @@ def changed_since(run: RunDir, *, work: Path) -> list[str]:
 
 
 def _first(artefact: Path, work: Path, visited: tuple[str, ...]) -> tuple[str, str] | None:
-    """(artefact, file that changed) nearest to the beginning of the pipeline."""
+    """(artefact, file that changed), the earliest of the pipeline; None if nothing changed."""
     recorded = made_from(artefact)
     inside = {name: sha256 for name, sha256 in recorded.items() if name in VERB_OF}
     for name in inside:
@@ -160,7 +161,7 @@ def _first(artefact: Path, work: Path, visited: tuple[str, ...]) -> tuple[str, s
 
 
 def _closure(artefact: Path, work: Path) -> set[str]:
-    """An artefact and everything of the work folder that it was made from, directly or not."""
+    """The artefact and all artefacts of the work folder that it was made from, transitively."""
     names, waiting = set[str](), [artefact.name]
     while waiting:
         name = waiting.pop()
@@ -175,8 +176,7 @@ def _stamp_of(artefact: Path) -> Path:
 
 
 def _sha256(path: Path) -> str:
-    """The hash of a file or folder; of a file that did not change in the meantime it is worked out
-    once."""
+    """The hash of a file or folder; a file's hash is cached until its stat changes."""
     if path.is_dir():
         return sha256_of(path)
     about = path.stat()

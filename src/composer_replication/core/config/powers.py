@@ -1,12 +1,13 @@
-"""What a settings file can do to the one who runs it: start programs, load Python, send to a host,
-read or write outside its folder.
+"""The powers of a settings file: to start programs, load Python, send data to a host, and read or
+write outside its folder.
 
-    powers_of({"ingest": {"scanner": ["sh", "x.sh"]}}, folder=Path("/p"), ...)  -> Power(key="ingest.scanner", does="runs", ...)
+    powers_of({"ingest": {"scanner": ["sh", "x.sh"]}}, folder=Path("/p"), ...)
+    # Power(key="ingest.scanner", does="runs", detail='["sh", "x.sh"]', ...)
 
-Every setting that holds text stands in one of two tables, RULES or HARMLESS; one that stands in
-neither counts as a power, and a test says so. Numbers, choices and switches are harmless but for
-those in RULES. A rule sees the raw value of the file, before it is validated: what it does not
-recognise as harmless is a power.
+Every setting that holds text is listed in RULES or in HARMLESS. A setting in neither counts as a
+power, and a test fails. Numbers, choices and switches are harmless unless RULES names them. A rule
+sees the raw value, before it is validated, so every value that it does not recognise as harmless is
+a power.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ Rule = Callable[[Any, Path], tuple[Does, str] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """One setting that counts only from a trusted file, e.g. Power(key="ingest.scanner",
-    does="runs", what='["sh", "x.sh"]', line=4).
+    """One setting that counts only in a trusted file.
 
-    `programs` are the files beside the settings that it would run: what they hold is trusted, or
-    not, with the settings. `modules` are the Python modules that it would import by name: Python
-    looks for them on its path, and may find others (`strangers`).
+    `programs` are the files beside the settings that it would run; their content is trusted, or
+    not, together with the settings. `modules` are the Python modules that it would import by name;
+    Python may find others of that name on its path (`shadowed_modules`).
+    Example: Power(key="ingest.scanner", does="runs", detail='["sh", "x.sh"]', line=4)
     """
 
     key: str
@@ -52,42 +53,41 @@ class Power:
 
 
 def quote_value(value: object) -> str:
-    """A value in full, as JSON in ASCII: nothing of it can hide behind control characters or
-    letters that look alike.
+    """The whole value as ASCII JSON, so that control characters and look-alikes hide nothing.
 
-    >>> told(["sh", "-c", "id\\x1b[8m"])
+    >>> quote_value(["sh", "-c", "id\\x1b[8m"])
     '["sh", "-c", "id\\\\u001b[8m"]'
     """
     return json.dumps(value, ensure_ascii=True, default=str)
 
 
 def inside(path: Path, folder: Path) -> bool:
-    """Whether a path stays in a folder after every link and ".." in it has been followed.
+    """Whether a path stays inside a folder once every link and ".." in it is resolved.
 
     >>> inside(Path("/p/a/../b"), Path("/p")), inside(Path("/p/../q"), Path("/p"))
     (True, False)
     """
     try:
         return path.resolve().is_relative_to(folder.resolve())
-    # a circle of links, no path at all: nobody knows where it leads
+    # a loop of links, or an invalid path: it cannot be resolved
     except (OSError, RuntimeError, ValueError):
         return False
 
 
 def is_shipped(recipe: object) -> bool:
-    """Whether a recipe is one of the package's own, with or without its ending."""
+    """Whether a recipe is one of the package's own, with or without ".yaml"."""
     return isinstance(recipe, str) and recipe.removesuffix(".yaml") in SHIPPED_RECIPES
 
 
 def _if_set(does: Does, about: str = "") -> Rule:
-    """A power whatever the value is, unless it is empty."""
+    """A rule for which every non-empty value is a power."""
     return lambda value, folder: (
         None if value in ("", [], {}) else (does, f"{about}{quote_value(value)}")
     )
 
 
 def _python(value: Any, folder: Path) -> tuple[Does, str] | None:
-    """Names are built in; "module:function" and "file.py:function" load Python."""
+    """Plain names are built in; "module:function" and "file.py:function" load Python."""
     names = (
         list(value.values())
         if isinstance(value, dict)
@@ -205,7 +205,7 @@ RULES: Mapping[str, Rule] = {
     "rollouts.server.url": _if_set("sends", "what the student reads to "),
     "rollouts.server.weights_dir": _if_set("writes", "weights into "),
 }
-"""Setting -> what a value of it can do; None where it can do nothing."""
+"""Setting -> rule that says what a value can do; the rule returns None for a harmless value."""
 
 CODE_KEYS = ("sites.detectors", "sites.error_kind", "hints.writers", "rollouts.env")
 """Settings that name functions, "package.module:function" or "file.py:function"
@@ -213,8 +213,7 @@ CODE_KEYS = ("sites.detectors", "sites.error_kind", "hints.writers", "rollouts.e
 
 HARMLESS = frozenset(
     (
-        # its loader never runs the code that a model brings and reads no pickled weights
-        # (models/load_student.py)
+        # models/load_student.py never runs a model's code and reads no pickled weights
         "student.model",
         "ingest.redact_words",
         "ingest.authors",
@@ -223,14 +222,13 @@ HARMLESS = frozenset(
         "evaluate.targeted_kinds",
     )
 )
-"""Settings that hold text, and can do nothing with it."""
+"""Settings that hold text but give no power."""
 
 
 def holds_text(field: FieldInfo) -> bool:
-    """Whether a setting's value is text, or holds some: it could name a program, an address or a
-    path.
+    """Whether a setting's value is or holds text, which could name a program, address or path.
 
-    Numbers, switches and choices among given words do not; neither does a table of numbers.
+    False for numbers, switches, choices among fixed words, and tables of numbers.
     """
     return bool(
         re.search(
@@ -248,11 +246,10 @@ def powers_of(
     flag_keys: frozenset[str] = frozenset(),
     prefix: Key = (),
 ) -> Iterator[Power]:
-    """The powers of one file's tree, its paths made absolute already; `text_keys` are the settings
-    that hold text.
+    """The powers of one file's tree, whose paths are absolute already.
 
-    A value that a flag replaces (`typed`) has none; a flag is only laid over a table, so that keeps
-    its own.
+    `text_keys` are the settings that hold text. A value that a flag overrides (`flag_keys`) gives
+    no power. A table does even then: flags are merged into it, so its other entries still count.
     """
     for name, value in tree.items():
         key = (*prefix, name)
@@ -262,7 +259,7 @@ def powers_of(
         if (rule := RULES.get(dotted)) is not None:
             effect = rule(value, folder)
         elif dotted in text_keys and dotted not in HARMLESS:
-            # a setting that nobody has looked at
+            # in neither table: nobody has judged this setting yet
             effect = ("runs", f"perhaps something: {quote_value(value)}")
         elif isinstance(value, dict):
             yield from powers_of(
@@ -295,11 +292,10 @@ def powers_of(
 
 
 def programs_of(value: Any, folder: Path) -> Iterator[Path]:
-    """The files in a folder that a setting names as a program, a script, a recipe or a module; what
-    these load is not looked at.
+    """The existing files of a folder that a setting names: programs, scripts, recipes or modules.
 
-    Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), where there is
-    such a file
+    Files that these load in turn are not considered.
+    Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), if it exists
     """
     for text in _texts(value):
         module = text.rpartition(":")[0]
@@ -316,8 +312,7 @@ def programs_of(value: Any, folder: Path) -> Iterator[Path]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts of a setting: its own, those of a list or of a table; none that no file system
-    knows."""
+    """The texts of a value, list or table, without those that cannot be a path (NUL, "")."""
     texts = (
         value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
     )
@@ -325,19 +320,17 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _modules(key: str, value: Any) -> Iterator[str]:
-    """The modules that a setting names, e.g. "mine" of sites.detectors = ["mine:find"]; a file
-    (mine.py:find) is found by its path."""
+    """The modules that a setting imports by name: "mine" for sites.detectors = ["mine:find"]."""
     if key in CODE_KEYS:
         names = (text.rpartition(":")[0] for text in _texts(value))
         yield from (name for name in names if name and not name.endswith(".py"))
 
 
 def shadowed_modules(power: Power, folder: Path) -> Iterator[tuple[str, Path, Path]]:
-    """(module, file that Python would run, file beside the settings) for every module that was
-    trusted as another file than would run.
+    """Yield (module, file that Python would run, trusted file) for every module that differs.
 
-    Nothing is imported for it. A module that does not lie beside the settings is none of them:
-    where it is installed, it is the user's.
+    The trusted file lies beside the settings. A module without such a file is installed by the
+    user and is not checked. Nothing is imported.
     """
     for module in power.modules:
         beside = list(programs_of(f"{module}:", folder))
@@ -350,8 +343,7 @@ def shadowed_modules(power: Power, folder: Path) -> Iterator[tuple[str, Path, Pa
 
 
 def files_of_module(module: str) -> Iterator[Path]:
-    """The files that Python would run to import a module, its packages first, without running any
-    of them.
+    """The files that Python would run to import a module, parent packages first; runs none.
 
     >>> [file.name for file in files_of_module("json.decoder")]
     ['__init__.py', 'decoder.py']
@@ -387,11 +379,12 @@ _A_MODELS_KEY = re.compile(r"\w*?(API)?(KEY|TOKEN)\d*(_\w*)?", re.ASCII)
 
 
 def may_be_a_models_key(variable: str) -> bool:
-    """Whether a settings file may name this variable as the key of a model: its name says key or
-    token, and is no known credential's.
+    """Whether a settings file may name this variable as a model's key.
 
-    >>> [may_be_a_models_key(name) for name in ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HOME")]
-    [True, True, False, False, False]
+    Its name must say key or token, and must not be that of another service's credential.
+
+    >>> [may_be_a_models_key(name) for name in ("OPENAI_API_KEY", "GITHUB_TOKEN", "HOME")]
+    [True, False, False]
     """
     name = variable.upper()
     if name == "AWS_BEARER_TOKEN_BEDROCK":
