@@ -22,10 +22,10 @@ def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
     sessions: Counter[bool] = Counter()
     units: dict[bool, set[str]] = {True: set(), False: set()}
     for session in read_sessions(job.sessions):
-        out = is_held_out(session, settings=settings)
-        sessions[out] += 1
-        units[out].add(split_unit(session, by=settings.by))
-    found = {
+        held_out = is_held_out(session, settings=settings)
+        sessions[held_out] += 1
+        units[held_out].add(split_unit(session, by=settings.by))
+    counts = {
         "by": settings.by,
         "fraction": settings.fraction,
         "train_sessions": sessions[False],
@@ -34,17 +34,17 @@ def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
         "held_out_units": len(units[True]),
     }
     if settings.fraction and sum(sessions.values()) and not (sessions[True] and sessions[False]):
-        every, nouns = (
+        all_units, nouns = (
             units[True] | units[False],
             {"repository": "repositories", "session": "sessions"}[settings.by],
         )
         took = "none" if not sessions[True] else "all"
-        what = (
-            f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(every)} {nouns},"
+        message = (
+            f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(all_units)} {nouns},"
             " which are chosen by hash"
         )
-        raise ConfigError(what, where="held_out", fix=_other_split(every, settings))
-    return found
+        raise ConfigError(message, where="held_out", fix=_other_split(all_units, settings))
+    return counts
 
 
 def split_flags(job: Job) -> str:
@@ -57,12 +57,12 @@ def split_flags(job: Job) -> str:
     settings = job.config.held_out
     if not settings.fraction:
         return ""
-    for other in splits(job, settings):
+    for split in splits(job, settings):
         try:
-            split_counts(job, other)
+            split_counts(job, split)
         except ConfigError:
             continue
-        return flags_of(other, settings)
+        return flags_of(split, settings)
     return ""
 
 
@@ -93,10 +93,12 @@ def flags_of(settings: HeldOutSettings, before: HeldOutSettings) -> str:
 def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
     """Which setting would hold something out."""
     smallest = next(iter(fractions(units)), None)
-    ways = (
+    remedies = (
         [f"set held_out.fraction = {smallest:g}, the smallest that holds out one"]
         if smallest is not None
         else []
     )
-    ways += ['set held_out.by = "session"'] if settings.by == "repository" else []
-    return " or ".join([*ways, "set held_out.fraction = 0 and do without an evaluation on logs"])
+    remedies += ['set held_out.by = "session"'] if settings.by == "repository" else []
+    return " or ".join(
+        [*remedies, "set held_out.fraction = 0 and do without an evaluation on logs"]
+    )

@@ -68,13 +68,13 @@ def unfed(job: Job, units: Mapping[str, int]) -> Unfed | None:
     it; None where each has something."""
     for channel, weight in weights_in_settings(job.config).items():
         if weight and not units[channel] and channel not in fed_by_play(job.config):
-            nothing = (
+            problem = (
                 "nothing is played" if channel == "policy" else "the examples hold nothing for it"
             )
             remedy, command = _remedy(job, channel)
             return Unfed(
                 channel=channel,
-                why=f"channel {channel} has weight {weight}, but {nothing}",
+                why=f"channel {channel} has weight {weight}, but {problem}",
                 remedy=remedy,
                 command=command,
             )

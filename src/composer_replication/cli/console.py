@@ -60,9 +60,10 @@ class Screen:
         """One line for people, with empty ones before it where it begins with line ends; left out
         by --quiet and --json."""
         if not (self.json or self.quiet):
-            words = text.lstrip("\n")
+            content = text.lstrip("\n")
             self.console.print(
-                Text(text[: len(text) - len(words)] + one_line(words), style=style), soft_wrap=True
+                Text(text[: len(text) - len(content)] + one_line(content), style=style),
+                soft_wrap=True,
             )
 
     def detail(self, text: str) -> None:
@@ -101,12 +102,12 @@ class Screen:
     def wrote(self, path: object, note: str = "") -> None:
         """What was written; shown by --quiet too."""
         if not self.json:
-            told = Text.assemble(
+            message = Text.assemble(
                 (" wrote  ", "green"),
                 one_line(str(path)),
                 (f"  {one_line(note)}" if note else "", "dim"),
             )
-            self.console.print(told, soft_wrap=True)
+            self.console.print(message, soft_wrap=True)
 
     def next(self, command: str) -> None:
         """The command that comes next."""

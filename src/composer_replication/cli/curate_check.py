@@ -15,7 +15,7 @@ from composer_replication.data.replay.checks import LeftOut, NullTest, leave_one
 from composer_replication.data.replay.gather import lookup
 
 
-def check(job: Job) -> dict[str, Any]:
+def check_agreement(job: Job) -> dict[str, Any]:
     """Weigh the answers of the last replay again, dealt anew and without each family; prints both
     and returns the numbers."""
     job.need_fresh(job.answers, verb="replay")
@@ -33,10 +33,10 @@ def check(job: Job) -> dict[str, Any]:
         else ()
     )
     _show(job, null, left_out, enough)
-    told = {**asdict(null), "rate": null.rate, "null_rate": null.null_rate}
+    null_facts = {**asdict(null), "rate": null.rate, "null_rate": null.null_rate}
     return {
-        "null_test": told,
-        "left_out": [asdict(one) for one in left_out],
+        "null_test": null_facts,
+        "left_out": [asdict(family) for family in left_out],
         "left_out_min_families": enough,
     }
 
@@ -54,17 +54,17 @@ def _places(job: Job, *, min_confidence: float) -> list[AnsweredTurn]:
 
 def _show(job: Job, null: NullTest, left_out: tuple[LeftOut, ...], enough: int) -> None:
     screen = job.screen
-    words = {
+    verdicts = {
         True: "collapses, as it must",
         False: "does NOT collapse: most pairs would come of any answers",
         None: "too few pairs to say",
     }
-    told = (
+    rates = (
         f"{null.rate:.1%} of {null.places} places; with answers dealt to other places"
         f" {null.null_rate:.1%}"
     )
     screen.line(
-        f"\n null test  pairs at {told}: {words[null.passed]}",
+        f"\n null test  pairs at {rates}: {verdicts[null.passed]}",
         style="" if null.passed is not False else "yellow",
     )
     if not left_out:
@@ -73,6 +73,9 @@ def _show(job: Job, null: NullTest, left_out: tuple[LeftOut, ...], enough: int) 
             style="yellow",
         )
         return
-    rows = [(one.family, one.pairs, one.same, one.changed, one.lost, one.new) for one in left_out]
+    rows = [
+        (family.family, family.pairs, family.same, family.changed, family.lost, family.new)
+        for family in left_out
+    ]
     screen.line(f" without one family, {enough} of the others needed:")
     screen.table(rows, head=("left out", "pairs", "same", "changed", "lost", "new"))

@@ -71,17 +71,19 @@ def packages() -> Iterator[Finding]:
     yield Finding(name="python", ok=True, found=platform.python_version())
     for name in TRAIN_PACKAGES:
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             yield Finding(name=name, ok=False, found="not installed", fix=INSTALL_TRAIN)
             continue
         try:
             importlib.import_module(name)
         except (ImportError, OSError) as error:
-            again = pip_install("--force-reinstall", f"{name}=={found}")
-            yield Finding(name=name, ok=False, found=f"{found}, does not load: {error}", fix=again)
+            again = pip_install("--force-reinstall", f"{name}=={installed}")
+            yield Finding(
+                name=name, ok=False, found=f"{installed}, does not load: {error}", fix=again
+            )
         else:
-            yield Finding(name=name, ok=True, found=found)
+            yield Finding(name=name, ok=True, found=installed)
 
 
 def gpu() -> Finding:
@@ -107,14 +109,14 @@ def logs(job: Job) -> Finding:
     files = [
         f for folder in folders for f in ([folder] if folder.is_file() else folder.rglob("*.jsonl"))
     ]
-    where = ", ".join(map(str, folders))
+    folder_list = ", ".join(map(str, folders))
     if not files:
         return Finding(
-            name="logs", ok=False, found=f"no .jsonl file in {where}", fix="recompose demo"
+            name="logs", ok=False, found=f"no .jsonl file in {folder_list}", fix="recompose demo"
         )
     age_days = (time.time() - min(f.stat().st_mtime for f in files)) / 86400
-    left = f"; the oldest is {age_days:.0f} days old, the agent deletes logs after {KEPT_DAYS}"
-    return Finding(name="logs", ok=True, found=f"{len(files)} files in {where}{left}")
+    age = f"; the oldest is {age_days:.0f} days old, the agent deletes logs after {KEPT_DAYS}"
+    return Finding(name="logs", ok=True, found=f"{len(files)} files in {folder_list}{age}")
 
 
 def disk(job: Job) -> Finding:
@@ -139,7 +141,9 @@ def settings(job: Job) -> Finding:
     stages: dict[str, Callable[[], bool]] = {
         p.name: p.exists for p in (job.sessions, job.sites, job.hints, job.examples, job.runs)
     }
-    done = [name for name, there in stages.items() if there()]
+    finished = [name for name, exists in stages.items() if exists()]
     return Finding(
-        name="settings", ok=True, found=f"{file}; in {job.work}: {', '.join(done) or 'nothing yet'}"
+        name="settings",
+        ok=True,
+        found=f"{file}; in {job.work}: {', '.join(finished) or 'nothing yet'}",
     )

@@ -61,21 +61,23 @@ def evaluate_command(
     from composer_replication.evaluation.table import AFTER, evaluation_table, strange_tasks
 
     folder, after = chosen_player(job, "evaluate", run, name=AFTER)
-    job.tell_changed(folder)
-    words = f"{shlex.quote(folder.path.name)} --against "
+    job.warn_changed(folder)
+    arguments = f"{shlex.quote(folder.path.name)} --against "
     others = [
-        chosen_player(job, "evaluate", where, name=name, words=f"{words}{name}=")[1]
-        for name, where in map(_named, against)
+        chosen_player(job, "evaluate", run_name, name=name, arguments=f"{arguments}{name}=")[1]
+        for name, run_name in map(_named, against)
     ]
     players = [start_of(after), after, *others]
     notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluation")
     if logs:
         return evaluate_on_logs(job, folder, players, notes=notes, seed=seed)
     settings = job.config.evaluate
-    asked = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
-    for note in (strange := strange_tasks(after.config.rollouts.env, on_logs=asked)):
+    on_logs_command = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
+    for note in (
+        workshop_notes := strange_tasks(after.config.rollouts.env, on_logs=on_logs_command)
+    ):
         job.screen.line(f" note     {note}", style="yellow")
-    notes = [*strange, *notes]
+    notes = [*workshop_notes, *notes]
     job.screen.line(
         f" {folder.path.name}: {settings.tasks} {settings.split} tasks for each of"
         f" {', '.join(p.name for p in players)}"

@@ -80,12 +80,12 @@ def evaluate_on_logs(
     from composer_replication.evaluation.logs_table import logs_table
     from composer_replication.evaluation.players import different, load_player
 
-    how = job.config.evaluate
+    evaluation = job.config.evaluate
     spots, lost = restore_spots(
         held,
         renderer=load_player(after)[1],
         max_tokens=after.config.build.max_tokens,
-        room=how.log_max_new_tokens,
+        room=evaluation.log_max_new_tokens,
     )
     if not spots:
         raise DataError(
@@ -94,17 +94,25 @@ def evaluate_on_logs(
             fix="raise it, or lower evaluate.log_max_new_tokens",
         )
     notes += [f"{count} held-out sites left out: {reason}." for reason, count in lost.items()]
-    one = partial(
-        play_logs, spots=spots, settings=how, batch=after.config.rollouts.batch_episodes, seed=seed
+    play = partial(
+        play_logs,
+        spots=spots,
+        settings=evaluation,
+        batch=after.config.rollouts.batch_episodes,
+        seed=seed,
     )
     shown = different(
-        one,
+        play,
         players,
-        workers=how.workers,
+        workers=evaluation.workers,
         on_played=lambda s: job.screen.detail(f" wrote    {s.name}: {len(s.forks)} messages"),
     )
     table = logs_table(
-        {row.name: row.forks for row in shown}, held=held, settings=how, seed=seed, notes=notes
+        {row.name: row.forks for row in shown},
+        held=held,
+        settings=evaluation,
+        seed=seed,
+        notes=notes,
     )
     table["steps"] = {player.name: player.steps for player in players}
     table["inputs"] = {path.name: sha256_of(path) for path in (job.sessions, job.sites)}
@@ -154,14 +162,14 @@ def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
 def _next_split(job: Job) -> str:
     """`build` with the nearest split that holds out a mistake and leaves something to train on;
     without one there are too few logs."""
-    for other in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
-        if other.fraction and (held := held_sites(job, other)).sites and held.num_training_sessions:
-            return job.command("build") + flags_of(other, job.config.held_out)
+    for split in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
+        if split.fraction and (held := held_sites(job, split)).sites and held.num_training_sessions:
+            return job.command("build") + flags_of(split, job.config.held_out)
     return job.command("show session") if job.is_usable(job.hints) else next_step(job)
 
 
 def _remedy(job: Job) -> str:
     settings = job.held_out()
     more = "0.2" if not settings.fraction else f"more than {settings.fraction:g}, or give more logs"
-    how = f"hold out {settings.by} units that hold mistakes (held_out.fraction = {more})"
-    return f"{how}, then: {job.command('build')}, {job.command('train')}"
+    split_text = f"hold out {settings.by} units that hold mistakes (held_out.fraction = {more})"
+    return f"{split_text}, then: {job.command('build')}, {job.command('train')}"

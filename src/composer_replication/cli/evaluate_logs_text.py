@@ -65,7 +65,7 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
     """Rows, differences, and what they support."""
     from composer_replication.evaluation.logs_table import METRICS, RECURRENCE
 
-    lines = [
+    rows = [
         (
             row["name"],
             str(row["n"]),
@@ -74,7 +74,7 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
         )
         for row in table["rows"]
     ]
-    job.screen.table(lines, head=("row", "sites", "sessions", *METRICS))
+    job.screen.table(rows, head=("row", "sites", "sessions", *METRICS))
     for pair in table["paired"]:
         if pair["metric"] in (RECURRENCE, "ok"):
             bounds = (
@@ -82,14 +82,16 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
                 if pair["low"] is None
                 else f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
             )
-            found = "" if pair["detectable"] is None else f", could show {pair['detectable']:.2f}"
+            detectable = (
+                "" if pair["detectable"] is None else f", could show {pair['detectable']:.2f}"
+            )
             job.screen.line(
                 f" {pair['metric']}: {pair['a']} - {pair['b']} = {pair['difference']:+.3f}"
-                f" {bounds}{found}"
+                f" {bounds}{detectable}"
             )
     job.screen.line(f" {table['verdict']['sentence']}", style="bold")
-    for line in (*table["verdict"]["reasons"], *table["notes"]):
-        job.screen.line(f" note     {line}", style="dim")
+    for note in (*table["verdict"]["reasons"], *table["notes"]):
+        job.screen.line(f" note     {note}", style="dim")
 
 
 def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) -> None:
@@ -99,10 +101,10 @@ def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) ->
         if site["log"] is not None:
             job.screen.line(f"   {'log':7} {in_a_line(site['log'])}")
         for name, samples in site["written"].items():
-            for one in samples[:1]:
-                job.screen.line(f"   {name:7} {in_a_line(one['turn'])}")
+            for sample in samples[:1]:
+                job.screen.line(f"   {name:7} {in_a_line(sample['turn'])}")
                 job.screen.line(
-                    f"   {'':7} {one['outcome']}: {one['reason']}   (of {len(samples)}:"
+                    f"   {'':7} {sample['outcome']}: {sample['reason']}   (of {len(samples)}:"
                     f" {outcome_tally(samples)})",
                     style="dim",
                 )
@@ -117,7 +119,7 @@ def in_a_line(turn: Mapping[str, Any] | None) -> str:
     """A message in one line, calls as NAME {arguments}; cut, and said so."""
     if turn is None:
         return "(not kept)"
-    words = [
+    parts = [
         (
             f"{block['name']} {json.dumps(block['arguments'], ensure_ascii=False)}"
             if block["type"] == "call"
@@ -126,7 +128,7 @@ def in_a_line(turn: Mapping[str, Any] | None) -> str:
         # what is judged comes first
         for block in sorted(turn["blocks"], key=lambda block: block["type"] != "call")
     ]
-    text = " ".join(" · ".join(words).split())
+    text = " ".join(" · ".join(parts).split())
     return (
         text
         if len(text) <= LINE_CHARS

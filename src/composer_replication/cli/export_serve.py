@@ -30,7 +30,7 @@ def serve_commands(
         if family in TOOL_PARSERS
         else []
     )
-    where = str(folder)
+    path = str(folder)
     if form == "adapter":
         most = str(next((r for r in LORA_RANKS if r >= rank), rank))
         lora = [
@@ -38,7 +38,7 @@ def serve_commands(
             "--max-lora-rank",
             most,
             "--lora-modules",
-            f"{name}={where}",
+            f"{name}={path}",
             "--chat-template",
             str(template),
         ]
@@ -50,7 +50,7 @@ def serve_commands(
                     [
                         "python",
                         "convert_lora_to_gguf.py",
-                        where,
+                        path,
                         "--base",
                         base,
                         "--outfile",
@@ -59,12 +59,12 @@ def serve_commands(
                 ),
             ),
         ]
-    gguf = shlex.join(["python", "convert_hf_to_gguf.py", where, "--outfile", f"{name}.gguf"])
+    gguf = shlex.join(["python", "convert_hf_to_gguf.py", path, "--outfile", f"{name}.gguf"])
     llama = shlex.join(
         ["llama-server", "-m", f"{name}.gguf", "--jinja", "--chat-template-file", str(template)]
     )
     return [
-        ("vLLM", shlex.join(["vllm", "serve", where, "--served-model-name", name, *tools])),
-        ("transformers", shlex.join(["transformers", "serve", where])),
+        ("vLLM", shlex.join(["vllm", "serve", path, "--served-model-name", name, *tools])),
+        ("transformers", shlex.join(["transformers", "serve", path])),
         ("llama.cpp", f"{gguf} && {llama}"),
     ]

@@ -16,8 +16,8 @@ def duration(seconds: float) -> str:
     >>> duration(75), duration(9.4)
     ('1m15s', '9s')
     """
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+    minutes, seconds_left = divmod(round(seconds), 60)
+    return f"{minutes}m{seconds_left:02d}s" if minutes else f"{seconds_left}s"
 
 
 def finite(value: Any) -> list[float]:

@@ -79,10 +79,10 @@ def split_settings(argv: Sequence[str]) -> Iterator[list[str]]:
             rest.append(word)
             continue
         if not equals:
-            found = next(words, None)
-            if found is None or found.startswith("--"):
+            following = next(words, None)
+            if following is None or following.startswith("--"):
                 raise UsageError(f"--{name} needs a value", fix=f"write --{name} VALUE")
-            value = found
+            value = following
         settings[name] = value
     token = _SETTINGS.set(settings)
     try:

@@ -28,50 +28,56 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
     """
     record = read_record(job.work / RECORD, sessions=job.sessions)
     meant = [_one_meaning(job, word, record) for word in names]
-    gone = [
+    removed = [
         name
-        for name, seen in record.sessions.items()
-        if any(is_named(word, name, seen) for word in meant)
+        for name, entry in record.sessions.items()
+        if any(is_named(word, name, entry) for word in meant)
     ]
-    gone += [
+    removed += [
         name
         for name in record.sessions
-        if name not in gone and name.partition(".agent-")[0] in gone
+        if name not in removed and name.partition(".agent-")[0] in removed
     ]
     if job.dry_run:
-        return gone
-    if gone:
+        return removed
+    if removed:
         with explain_full_disk(job.sessions, need=job.sessions.stat().st_size):
             replace_store(
                 job,
                 lambda stream: sum(
-                    map(stream.write, kept_sessions(job.sessions, names=frozenset(gone)))
+                    map(stream.write, kept_sessions(job.sessions, names=frozenset(removed)))
                 ),
             )
     record.forgotten = list(dict.fromkeys([*record.forgotten, *meant]))
-    record.removed = list(dict.fromkeys([*record.removed, *gone]))
-    record.sessions = {name: seen for name, seen in record.sessions.items() if name not in gone}
-    record.files = [left for one in record.files if (left := _without(one, gone)) is not None]
+    record.removed = list(dict.fromkeys([*record.removed, *removed]))
+    record.sessions = {
+        name: entry for name, entry in record.sessions.items() if name not in removed
+    }
+    record.files = [
+        left for report in record.files if (left := _without(report, removed)) is not None
+    ]
     write_json(job.work / RECORD, record.to_json())
-    return gone
+    return removed
 
 
 def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
     """The one session, repository or folder that a word of the user stands for."""
-    found = meanings(word, record.sessions)
-    if len(found) == 1:
-        return found[0]
+    candidates = meanings(word, record.sessions)
+    if len(candidates) == 1:
+        return candidates[0]
     listed = f"list them: {job.command('sessions')}"
-    if found:
-        told = "".join(
-            f"\n  {one}  ({sum(is_named(one, *row) for row in record.sessions.items())} sessions)"
-            for one in found
+    if candidates:
+        listing = "".join(
+            f"\n  {candidate}  ({sum(is_named(candidate, *row) for row in record.sessions.items())} sessions)"
+            for candidate in candidates
         )
-        what = (
-            f"{word!r} could mean {len(found)} projects, and what is forgotten may be the last"
-            f" copy:{told}"
+        message = (
+            f"{word!r} could mean {len(candidates)} projects, and what is forgotten may be the last"
+            f" copy:{listing}"
         )
-        raise UsageError(what, where=str(job.sessions), fix=f"give one of these in full; {listed}")
+        raise UsageError(
+            message, where=str(job.sessions), fix=f"give one of these in full; {listed}"
+        )
     if earlier := _earlier(word, record):
         return earlier[0]
     fix = f"give an id, a repository (owner/name) or the full path of a project's folder; {listed}"
@@ -85,34 +91,34 @@ def _earlier(word: str, record: IngestRecord) -> list[str]:
     return (
         [word]
         if word in record.forgotten
-        else [one for one in record.forgotten if one.rpartition("/")[2] == word]
+        else [name for name in record.forgotten if name.rpartition("/")[2] == word]
     )
 
 
 def recall_names(job: Job, names: Sequence[str]) -> list[str]:
     """Let later ingests take these in again; returns what was on the list."""
     record = read_record(job.work / RECORD, sessions=job.sessions)
-    found: list[str] = []
+    recalled: list[str] = []
     for name in names:
         earlier = _earlier(name, record)
         if len(earlier) != 1:
             known = ", ".join(record.forgotten) or "nothing was"
-            what = (
+            message = (
                 f"{name!r} could mean {' or '.join(earlier)}"
                 if earlier
                 else f"{name!r} was not forgotten"
             )
-            raise UsageError(what, where=str(job.work / RECORD), fix=f"forgotten: {known}")
-        found += earlier
-    record.forgotten = [name for name in record.forgotten if name not in found]
+            raise UsageError(message, where=str(job.work / RECORD), fix=f"forgotten: {known}")
+        recalled += earlier
+    record.forgotten = [name for name in record.forgotten if name not in recalled]
     if not job.dry_run:
         write_json(job.work / RECORD, record.to_json())
-    return found
+    return recalled
 
 
-def _without(report: dict[str, object], gone: Sequence[str]) -> dict[str, object] | None:
+def _without(report: dict[str, object], removed: Sequence[str]) -> dict[str, object] | None:
     """The report of a file without sessions that were forgotten; None where nothing is left of
     it."""
     sessions = report.get("sessions")
-    left = [name for name in sessions if name not in gone] if isinstance(sessions, list) else []
+    left = [name for name in sessions if name not in removed] if isinstance(sessions, list) else []
     return None if sessions and not left else {**report, "sessions": left}

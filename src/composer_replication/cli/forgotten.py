@@ -2,7 +2,7 @@
 rest is named; and what may not be used.
 
 clear_derived(job, ["s1"])       -> ([Path("recompose/examples")], [Path("recompose/runs/2026-11-22-a")])
-need_unforgotten(job, data)      # DataError where the examples hold a session that was forgotten since
+check_not_forgotten(job, data)      # DataError where the examples hold a session that was forgotten since
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
 def mentions(path: Path, names: Sequence[str]) -> bool:
     """Whether a file, or one in a folder, holds one of these ids."""
     if path.is_dir():
-        return any(mentions(one, names) for one in path.rglob("*") if one.is_file())
+        return any(mentions(file, names) for file in path.rglob("*") if file.is_file())
     wanted = re.compile(b"|".join(re.escape(os.fsencode(name)) for name in names))
     with path.open("rb") as stream:
         before = b""
@@ -74,15 +74,15 @@ def mentions(path: Path, names: Sequence[str]) -> bool:
     return False
 
 
-def need_unforgotten(job: Job, data: Dataset) -> None:
+def check_not_forgotten(job: Job, data: Dataset) -> None:
     """Raise DataError where examples hold a session that was forgotten after they were built."""
     record = read_record(job.work / RECORD, sessions=job.sessions)
     held = {item.session_id for item in chain(data.examples, data.pairs)}
-    if found := sorted(held & set(record.removed)):
-        told = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        what = f"the examples hold {len(found)} sessions that were forgotten since: {told}"
+    if sessions := sorted(held & set(record.removed)):
+        shown = ", ".join(sessions[:3]) + (", ..." if len(sessions) > 3 else "")
+        message = f"the examples hold {len(sessions)} sessions that were forgotten since: {shown}"
         raise DataError(
-            what,
+            message,
             where=str(job.examples),
             fix=(
                 "build them without these:"
@@ -94,5 +94,5 @@ def need_unforgotten(job: Job, data: Dataset) -> None:
 def load_shown(job: Job) -> Dataset:
     """The examples for a verb that shows them, unless they hold a session that was forgotten."""
     data = load_dataset(job.need_file(job.examples, verb="build"))
-    need_unforgotten(job, data)
+    check_not_forgotten(job, data)
     return data

@@ -44,11 +44,13 @@ def check_built_from(job: Job, data: Dataset) -> None:
     built = input_hashes(data.meta.get("inputs", ()))
     for path in (job.sessions, job.sites):
         if built.get(path.name, "") != sha256_of(path):
-            what = (
+            message = (
                 f"the examples were built from another {path.name}: a fork would stand in another"
                 " context"
             )
-            raise DataError(what, where=str(job.examples), fix=f"run again: {job.command('build')}")
+            raise DataError(
+                message, where=str(job.examples), fix=f"run again: {job.command('build')}"
+            )
 
 
 def load_sessions_by_id(job: Job, wanted: Collection[str]) -> dict[str, Session]:

@@ -36,13 +36,18 @@ def write_readings(
     sites, hints, answers = list[Site](), list[Hint](), list[Answer]()
     read = {reading.session_id: reading for reading in readings}
     for session in sessions:
-        own = by_session[session.id]
+        session_sites = by_session[session.id]
         if (reading := read.get(session.id)) is not None:
             written = write_reader_hints(
-                session, reading, sites=own, rules=rules, max_words=job.config.hints.max_words
+                session,
+                reading,
+                sites=session_sites,
+                rules=rules,
+                max_words=job.config.hints.max_words,
             )
-            own = sorted(
-                {*own, *written.sites}, key=lambda s: (s.turn, s.call_id or "", s.detector)
+            session_sites = sorted(
+                {*session_sites, *written.sites},
+                key=lambda s: (s.turn, s.call_id or "", s.detector),
             )
             hints += written.hints
             answers += reading.answers
@@ -52,9 +57,9 @@ def write_readings(
                 contradicted=written.contradicted,
                 void=sum(reading.void.values()),
             )
-            counts.update(f"refused: {one.reason}" for one in written.refused)
+            counts.update(f"refused: {refusal.reason}" for refusal in written.refused)
             counts["new_sites"] += sum(site.detector == DETECTOR for site in written.sites)
-        sites += own
+        sites += session_sites
     for path, records, made_from in (
         (job.sites, sites, [job.sessions]),
         (job.hints, hints, [job.sessions, job.sites]),

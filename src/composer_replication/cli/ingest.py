@@ -115,7 +115,7 @@ def ingest_command(
         return FIXABLE
     if merged is not None:
         value["store"] = show_store(job.screen, merged)
-        value["stale"] = job.tell_stale(*stale_artefacts(job.work))
+        value["stale"] = job.warn_stale(*stale_artefacts(job.work))
     as_it_was = merged is not None and not merged.is_changed
     job.finish(
         value,

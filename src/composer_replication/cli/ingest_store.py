@@ -62,14 +62,14 @@ def merge(
 def replace_store(job: Job, write: Callable[..., int]) -> None:
     """Write the store anew beside the old one; the scanner of the user's own has the last word."""
     with scratch_folder(job.sessions) as folder:
-        unseen = folder / job.sessions.name
-        with os.fdopen(open_private(unseen, os.O_WRONLY), "wb") as stream:
+        unscanned = folder / job.sessions.name
+        with os.fdopen(open_private(unscanned, os.O_WRONLY), "wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())  # the old store may hold what no log does any more
         if scanner := job.config.ingest.scanner:
-            check_file(unseen, command=scanner)
-        move_into_place(unseen, job.sessions)
+            check_file(unscanned, command=scanner)
+        move_into_place(unscanned, job.sessions)
 
 
 def disk_room_for(job: Job, logs: Sequence[LogFile]) -> int:
@@ -93,9 +93,9 @@ def _mark(job: Job) -> str:
     another mark."""
     from importlib.metadata import version
 
-    told = "\0".join([version("composer-replication"), *sorted(job.config.ingest.redact_words)])
+    inputs = "\0".join([version("composer-replication"), *sorted(job.config.ingest.redact_words)])
     return hmac.new(
-        store_key(job.work) or b"", told.encode("utf-8", "surrogatepass"), hashlib.sha256
+        store_key(job.work) or b"", inputs.encode("utf-8", "surrogatepass"), hashlib.sha256
     ).hexdigest()[:16]
 
 

@@ -68,8 +68,8 @@ def show_reading(
             f" context  verified {sum(r.num_verified for r in reports)} of {requests} prompts that"
             " these logs hold word for word"
         )
-    for name, told in left_out(reports).items():
-        screen.line(f" {name:8} {told}")
+    for name, text in left_out(reports).items():
+        screen.line(f" {name:8} {text}")
     if others:
         endings = ", ".join(
             f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5]
@@ -81,13 +81,13 @@ def show_reading(
 def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
     """What became of the store, in one line and one more for each session that is not simply there;
     the same as values."""
-    found = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
-    told = [f"{len(found[name])} {words}" for name, words in OUTCOMES.items() if found[name]]
-    screen.line(f" store    {len(plan.order)} sessions: {', '.join(told) or 'none of these'}")
+    outcomes = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
+    parts = [f"{len(outcomes[name])} {label}" for name, label in OUTCOMES.items() if outcomes[name]]
+    screen.line(f" store    {len(plan.order)} sessions: {', '.join(parts) or 'none of these'}")
     for name, why in LOUD.items():
-        for session in found[name]:
+        for session in outcomes[name]:
             screen.line(f" {name:8} {session}: {why}", style="yellow")
-    return {"sessions": len(plan.order), "changed": plan.is_changed, **found}
+    return {"sessions": len(plan.order), "changed": plan.is_changed, **outcomes}
 
 
 def left_out(reports: Sequence[FileReport]) -> dict[str, str]:
@@ -104,12 +104,12 @@ def left_out(reports: Sequence[FileReport]) -> dict[str, str]:
             if r.status != "read"
         ],
         "damaged": [
-            f"{r.file}:{line} {why}"
+            f"{r.file}:{number} {why}"
             for r in reports
             if r.status == "read"
-            for line, why in r.raw.damage[:3]
+            for number, why in r.raw.damage[:3]
         ],
         "unknown": [f"{count} records of type {name!r}" for name, count in unknown.most_common(5)],
         "removed": [f"{count} {kind}" for kind, count in removed.most_common()],
     }
-    return {name: "; ".join(told) for name, told in groups.items() if told}
+    return {name: "; ".join(entries) for name, entries in groups.items() if entries}

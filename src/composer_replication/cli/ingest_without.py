@@ -47,7 +47,7 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
         )
     for path in left:
         screen.line(f"   {path}", style="yellow")
-    old = job.tell_stale(*stale_artefacts(job.work))
+    old = job.warn_stale(*stale_artefacts(job.work))
     value = {
         "forgotten": gone,
         "recalled": recalled,

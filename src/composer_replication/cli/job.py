@@ -189,31 +189,31 @@ class Job:
         for name in made_from(artefact):
             if name in VERB_OF:
                 self.need_file(self.work / name, verb=VERB_OF[name])
-        if (found := check_stale(artefact, work=self.work)) is not None:
-            raise DataError(found.message, where=str(artefact), fix=self._again(found))
+        if (stale := check_stale(artefact, work=self.work)) is not None:
+            raise DataError(stale.message, where=str(artefact), fix=self._again(stale))
         return artefact
 
     def is_usable(self, artefact: Path) -> bool:
         """Whether an artefact is there and speaks of the files as they lie there now."""
         return artefact.exists() and check_stale(artefact, work=self.work) is None
 
-    def tell_stale(self, *names: str) -> list[str]:
+    def warn_stale(self, *names: str) -> list[str]:
         """Say in one line which of these artefacts of the work folder are of an older store, and
         what mends it; returns their names."""
         old = {
-            name: found
+            name: stale
             for name in names
-            if (found := check_stale(self.work / name, work=self.work)) is not None
+            if (stale := check_stale(self.work / name, work=self.work)) is not None
         }
         if old:
-            told = (
+            message = (
                 f"{', '.join(old)}: made from another {next(iter(old.values())).changed} than lies"
                 " here now"
             )
-            self.screen.line(f" stale    {told}; {self._again(*old.values())}", style="yellow")
+            self.screen.line(f" stale    {message}; {self._again(*old.values())}", style="yellow")
         return list(old)
 
-    def tell_changed(self, run: RunDir) -> list[str]:
+    def warn_changed(self, run: RunDir) -> list[str]:
         """Say in one line which files are no longer those that a run was made from; returns their
         names, for --json."""
         names = (
@@ -222,19 +222,19 @@ class Job:
             else []
         )
         if names:
-            told = (
+            message = (
                 f"{', '.join(names)} changed since this run was made from them; to train on what"
                 " lies here now"
             )
             again = self._again(*stale_artefacts(self.work).values(), last="train")
-            self.screen.line(f" stale    {told}, {again}", style="yellow")
+            self.screen.line(f" stale    {message}, {again}", style="yellow")
         return names
 
-    def _again(self, *found: Stale, last: str = "") -> str:
+    def _again(self, *stale: Stale, last: str = "") -> str:
         verbs = [
             verb
             for verb in dict.fromkeys(VERB_OF.values())
-            if any(verb in one.verbs for one in found)
+            if any(verb in artefact.verbs for artefact in stale)
         ]
         return (
             "run again:"
@@ -291,7 +291,7 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
     `uses` names what the verb may run or ask (cli/trusting.py): it is said before anything else. A
     verb that `writes` first removes what killed processes left in the work folder.
     """
-    here = Path.cwd()
+    current = Path.cwd()
     screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
     if not is_main_rank():
         screen = Screen(console=Console(quiet=True))
@@ -299,21 +299,21 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
         loaded = load_config(
             common.config,
             flags=dotted_settings(),
-            start=here,
+            start=current,
             trusted_by=partial(decide, common=common),
         )
     except ConfigError as error:
         if error.where.startswith("--"):
             raise UsageError(error.what, where=error.where, fix=error.fix) from error
         raise
-    work = here / common.out.expanduser() if common.out is not None else _own_work(loaded)
+    work = current / common.out.expanduser() if common.out is not None else _work_folder(loaded)
     if not _DRIVEN.get():
         say_settings(loaded, screen, uses=uses)
-    job = Job(loaded=loaded, screen=screen, work=_shorten(work, here), common=common)
-    if writes and not common.dry_run and is_main_rank() and (left := sweep_work(job.work)):
+    job = Job(loaded=loaded, screen=screen, work=_shorten(work, current), common=common)
+    if writes and not common.dry_run and is_main_rank() and (leftovers := sweep_work(job.work)):
         screen.line(
-            f" removed  {len(left)} half-written files of a process that is gone:"
-            f" {', '.join(left[:3])}",
+            f" removed  {len(leftovers)} half-written files of a process that is gone:"
+            f" {', '.join(leftovers[:3])}",
             style="dim",
         )
     return job
@@ -330,7 +330,7 @@ def settings_only(common: Common) -> Job:
         return replace(job, untrusted=error.where)
 
 
-def _own_work(loaded: LoadedConfig) -> Path:
+def _work_folder(loaded: LoadedConfig) -> Path:
     """The work folder; raises ConfigError where nobody named it, and it is a link that leads
     somewhere else."""
     work = loaded.work_dir
@@ -338,12 +338,12 @@ def _own_work(loaded: LoadedConfig) -> Path:
         source.powers for source in loaded.sources
     )
     if work.is_symlink() and not named and not inside(work, loaded.base):
-        what = f"the work folder is a link to {work.resolve()}, outside of this folder"
-        raise ConfigError(what, where=str(work), fix="name the folder that you mean: -o FOLDER")
+        message = f"the work folder is a link to {work.resolve()}, outside of this folder"
+        raise ConfigError(message, where=str(work), fix="name the folder that you mean: -o FOLDER")
     return work
 
 
-def _shorten(path: Path, here: Path) -> Path:
+def _shorten(path: Path, current: Path) -> Path:
     """The path relative to the current folder where it lies inside it, so that what is printed can
     be read."""
-    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+    return path.relative_to(current) if path.is_relative_to(current) and path != current else path

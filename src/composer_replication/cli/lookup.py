@@ -24,7 +24,7 @@ def ordinal(number: int, *, letter: str = "s") -> str:
     return f"{letter}{number:03d}"
 
 
-def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
+def find_index(wanted: str, ids: Sequence[str], *, noun: str, file: Path) -> int:
     """The index of the thing that is meant; raises DataError with the nearest ids where none or
     several fit.
 
@@ -33,7 +33,7 @@ def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
     """
     if wanted in ids:
         return ids.index(wanted)
-    begins = [i for i, one in enumerate(ids) if one.startswith(wanted)]
+    begins = [i for i, identifier in enumerate(ids) if identifier.startswith(wanted)]
     if len(begins) == 1:
         return begins[0]
     match = _ORDINAL.fullmatch(wanted)
@@ -43,7 +43,7 @@ def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
         shown = ", ".join(ids[i] for i in begins[:5])
         raise DataError(
             f'{len(begins)} {noun}s begin with "{wanted}"',
-            where=str(where),
+            where=str(file),
             fix=f"{shown}{', ...' if len(begins) > 5 else ''}",
         )
     near = difflib.get_close_matches(wanted, ids, n=3, cutoff=0.4)
@@ -52,7 +52,7 @@ def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
         if near
         else f"there are {len(ids)}; list them: recompose show {noun}"
     )
-    raise DataError(f'no {noun} "{wanted}"', where=str(where), fix=guess)
+    raise DataError(f'no {noun} "{wanted}"', where=str(file), fix=guess)
 
 
 def session_ids(path: Path) -> list[str]:
@@ -70,5 +70,5 @@ def iter_sessions(path: Path, wanted: set[str]) -> Iterator[Session]:
 def one_session(path: Path, wanted: str) -> Session:
     """The session that is meant by an id, a beginning or an ordinal."""
     ids = session_ids(path)
-    exact = ids[find(wanted, ids, noun="session", where=path)]
+    exact = ids[find_index(wanted, ids, noun="session", file=path)]
     return next(iter_sessions(path, {exact}))

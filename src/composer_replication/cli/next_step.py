@@ -68,7 +68,7 @@ def _first_logs(job: Job) -> str:
     the agent; else what says more."""
     if job.config.ingest.logs:
         return job.command("ingest")
-    folder = next((one for one in default_folders(os.environ) if one.is_dir()), None)
+    folder = next((path for path in default_folders(os.environ) if path.is_dir()), None)
     return (
         job.command("doctor")
         if folder is None
@@ -150,7 +150,7 @@ def _kept(job: Job) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     """The object that a file holds; empty where there is none."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -60,13 +60,13 @@ class TrainPanel:
     ) -> None:
         self._live.stop()
 
-    def __call__(self, line: Mapping[str, Any]) -> None:
+    def __call__(self, metrics: Mapping[str, Any]) -> None:
         """One step was taken."""
         self.seen += 1
-        self.active.update(name for name in CHANNELS if line.get(f"{name}/status") == "active")
-        self.success += finite(line.get("rollouts/success"))
-        self.monitor += finite(line.get("health/monitor"))
-        self.line = line
+        self.active.update(name for name in CHANNELS if metrics.get(f"{name}/status") == "active")
+        self.success += finite(metrics.get("rollouts/success"))
+        self.monitor += finite(metrics.get("health/monitor"))
+        self.line = metrics
 
     def progress(self, doing: Callable[[], str]) -> None:
         """What the step is at from now on; it is asked for at every redraw."""
@@ -81,18 +81,18 @@ class TrainPanel:
         )
 
     def _clock(self) -> Text:
-        steps, done, spent = (
+        steps, step, spent = (
             self.job.config.train.steps,
             int(self.line.get("step", 0)),
             time.monotonic() - self.began,
         )
         left = (
-            f"eta {duration(spent / self.seen * (steps - done))}"
+            f"eta {duration(spent / self.seen * (steps - step))}"
             if self.seen
             else f"waiting for the first step: {self.doing()}"
         )
         return _row(
-            (f" step {done} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")
+            (f" step {step} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")
         )
 
     def _channels(self) -> list[Text]:
@@ -128,12 +128,16 @@ class TrainPanel:
         return rows
 
     def _rollouts(self) -> Text:
-        flat, used, found = (
+        flat, used, sites_found = (
             self.line.get(name) for name in ("rollouts/flat", "sites/used", "sites/found")
         )
-        sites = f"sites {format_number(used, '.0f')} of {format_number(found, '.0f')} used"
-        rest = f" {spark(self.success, columns=SPARK)}  flat {format_number(flat, '.0%')}  {sites}"
-        return _row((" rollouts    ", ""), (f"success {self.success[-1]:.2f}", "bold"), (rest, ""))
+        sites = f"sites {format_number(used, '.0f')} of {format_number(sites_found, '.0f')} used"
+        shares = (
+            f" {spark(self.success, columns=SPARK)}  flat {format_number(flat, '.0%')}  {sites}"
+        )
+        return _row(
+            (" rollouts    ", ""), (f"success {self.success[-1]:.2f}", "bold"), (shares, "")
+        )
 
     def _health(self) -> Text:
         limits, kl, calls = (

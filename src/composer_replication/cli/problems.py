@@ -81,16 +81,16 @@ def describe(error: BaseException) -> Problem:
             what="not enough memory", fix="lower train.micro_tokens, or take a smaller student"
         )
     if isinstance(error, OSError):
-        where = str(error.filename or "")
+        path = str(error.filename or "")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Problem(
                 what=error.strerror or str(error),
-                where=where,
+                where=path,
                 fix="make room on that disk, or take a folder on another one",
             )
         return Problem(
             what=error.strerror or str(error),
-            where=where,
+            where=path,
             fix="check that the path exists, is yours and has space",
         )
     return Problem(
@@ -109,13 +109,13 @@ def report_error(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
-        told = {
+        facts = {
             "what": problem.what,
             "where": problem.where,
             "fix": problem.fix,
             "exit_code": problem.exit_code,
         }
-        sys.stdout.write(json.dumps({"error": told}) + "\n")
+        sys.stdout.write(json.dumps({"error": facts}) + "\n")
     else:
         rich_console(stderr=True).print(
             problem_box(problem.title, what=problem.what, where=problem.where, fix=problem.fix)

@@ -130,16 +130,16 @@ def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
         if view["requests"]
         else ""
     )
-    told = (
+    facts = (
         f"{view['file']} · {view['turns_total']} turns · tools {view['tools']['origin']}{checked}"
     )
-    yield Text(harmless(f"{view['id']}\n{told}"), style="bold")
+    yield Text(harmless(f"{view['id']}\n{facts}"), style="bold")
     starts = {s["start"]: s for s in view["segments"] if s["start"]}
     for turn in view["turns"]:
         if turn["turn"] in starts:
-            kept = sum(b - a for a, b in starts[turn["turn"]]["context"])
+            num_kept = sum(b - a for a, b in starts[turn["turn"]]["context"])
             yield Text(
-                f"--- context rewritten here: {kept} earlier turns stay in view ---",
+                f"--- context rewritten here: {num_kept} earlier turns stay in view ---",
                 style="magenta",
             )
         for site in turn.get("sites", ()):

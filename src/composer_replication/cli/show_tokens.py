@@ -12,7 +12,7 @@ from rich.text import Text
 from composer_replication.cli.build_text import context_text
 from composer_replication.cli.forgotten import load_shown
 from composer_replication.cli.job import Job
-from composer_replication.cli.lookup import find, ordinal
+from composer_replication.cli.lookup import find_index, ordinal
 from composer_replication.cli.render_terminal import hint_panel, mask_text
 from composer_replication.cli.student_tokenizer import built_tokenizer
 from composer_replication.tokens.example import PreferencePair, TrainingExample
@@ -27,7 +27,7 @@ LEGEND = {
 def show_example(job: Job, wanted: str, *, full: bool) -> int:
     """One example, or the list of them."""
     examples = load_shown(job).examples
-    job.tell_stale(job.examples.name)
+    job.warn_stale(job.examples.name)
     if not wanted:
         rows = [
             (ordinal(i, letter="e"), len(e.ids), len(e.trained), len(e.hints), e.id)
@@ -40,7 +40,7 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
         ]
         job.screen.result({"examples": listed})
         return 0
-    index = find(wanted, [e.id for e in examples], noun="example", where=job.examples)
+    index = find_index(wanted, [e.id for e in examples], noun="example", file=job.examples)
     view = example_view(
         examples[index],
         built_tokenizer(job.examples, build_command=job.command("build")),
@@ -93,12 +93,12 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
 def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
     """What is drawn of an example: each message with its loss, and each hint above its message."""
     counts = view["counts"]
-    told = (
+    counted = (
         f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets,"
         f" {counts['none']} without loss"
     )
     yield Text(
-        f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{told}  "
+        f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{counted}  "
         f" ({LEGEND[colour]})",
         style="bold",
     )
@@ -138,7 +138,7 @@ def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator
 def show_pair(job: Job, wanted: str, *, full: bool) -> int:
     """One pair, or the list of them."""
     pairs = load_shown(job).pairs
-    job.tell_stale(job.examples.name)
+    job.warn_stale(job.examples.name)
     if not wanted:
         job.screen.table(
             [(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)],
@@ -152,7 +152,7 @@ def show_pair(job: Job, wanted: str, *, full: bool) -> int:
             }
         )
         return 0
-    pair = pairs[find(wanted, [p.id for p in pairs], noun="pair", where=job.examples)]
+    pair = pairs[find_index(wanted, [p.id for p in pairs], noun="pair", file=job.examples)]
     view = pair_view(pair, built_tokenizer(job.examples, build_command=job.command("build")))
     prefix = view["prefix"] if full else view["prefix"][-600:]
     for title, text, style in (

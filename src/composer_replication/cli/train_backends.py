@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import after_run, held_out_sessions
 from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import telling_how_to_resume
+from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.train_text import show_event
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir
@@ -54,7 +54,7 @@ def with_trl(
     data: Dataset,
     run: RunDir,
     *,
-    kept: frozenset[str] | None,
+    kinds: frozenset[str] | None,
     **launch: Unpack[Launch],
 ) -> int:
     """Train with TRL's GRPOTrainer taking the steps."""
@@ -62,7 +62,7 @@ def with_trl(
 
     renderer = Renderer.for_tokenizer(student.tokenizer, family=job.config.student.template)
     with (
-        telling_how_to_resume(job, run, accept_changes=launch["accept_changes"]),
+        explain_resume(job, run, accept_changes=launch["accept_changes"]),
         shown_steps(job) as on_step,
     ):
         result = train_with_trl(
@@ -71,15 +71,15 @@ def with_trl(
             renderer=renderer,
             run=run,
             pairs=data.pairs,
-            kept=kept,
+            kept=kinds,
             **launch,
             on_step=on_step,
             on_event=lambda event: show_event(job, event),
         )
-    return finished(job, result)
+    return finish_run(job, result)
 
 
-def finished(job: Job, result: TrainResult) -> int:
+def finish_run(job: Job, result: TrainResult) -> int:
     """Say how a run ended and what comes next; returns the exit code."""
     value: dict[str, Any] = {
         "run": str(result.run.path),
@@ -88,17 +88,19 @@ def finished(job: Job, result: TrainResult) -> int:
         "metrics": result.metrics,
     }
     wrote = [result.run.path, *([result.checkpoint] if result.checkpoint else [])]
-    own = ":" in job.config.rollouts.env
-    told = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
+    is_own_env = ":" in job.config.rollouts.env
+    evaluation = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
     if not job.config.rollouts.env:
         held = held_out_sessions(job)
-        told = (
+        evaluation = (
             "`recompose evaluate --logs` has it write at the held-out mistakes"
             if held
             else "nothing was held out (held_out.fraction)"
         )
-    told = (
-        'health/monitor is success on tasks of your environment\'s split "monitor"' if own else told
+    evaluation = (
+        'health/monitor is success on tasks of your environment\'s split "monitor"'
+        if is_own_env
+        else evaluation
     )
-    job.screen.line(f" a loss that falls is no evidence of learning; {told}", style="dim")
+    job.screen.line(f" a loss that falls is no evidence of learning; {evaluation}", style="dim")
     return job.finish(value, wrote=wrote, next_command=after_run(job, result.run.path.name))

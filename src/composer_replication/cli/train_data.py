@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from composer_replication.cli.forgotten import need_unforgotten
+from composer_replication.cli.forgotten import check_not_forgotten
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY, built_tokenizer
 from composer_replication.core.errors import DataError
@@ -15,7 +15,7 @@ from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 
 
-def as_built(job: Job, data: Dataset) -> Job:
+def with_built_split(job: Job, data: Dataset) -> Job:
     """The job with the split that the examples were built with: the evaluation holds out what this
     run did not see."""
     split = data.meta.get("held_out") or {}
@@ -40,14 +40,14 @@ def tokenizer_of(job: Job) -> Any:
 def load_examples(job: Job, tokenizer: Any) -> Dataset:
     """The data set, checked against the student that is about to be trained."""
     wanted = job.config.student.model
-    own = tokenizer if wanted == TINY else load_tokenizer(wanted)
+    student_tokenizer = tokenizer if wanted == TINY else load_tokenizer(wanted)
     data = load_dataset(
         job.examples,
         tokenizer_sha256=Renderer.for_tokenizer(
-            own, family=job.config.student.template
+            student_tokenizer, family=job.config.student.template
         ).codec.sha256(),
     )
-    need_unforgotten(job, data)
+    check_not_forgotten(job, data)
     if data.meta["student"] != wanted:
         built = data.meta["student"]
         raise DataError(

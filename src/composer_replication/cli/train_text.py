@@ -155,43 +155,43 @@ class Steps:
         at = f"step {self.done + 1} of {steps}" if self.done < steps else "after the last step"
         return f"{at}: {self.doing()} ({duration(spent)} since the start)"
 
-    def __call__(self, line: Mapping[str, Any]) -> None:
+    def __call__(self, metrics: Mapping[str, Any]) -> None:
         """One step was taken."""
-        self.seen, self.done, self._said = self.seen + 1, int(line["step"]), time.monotonic()
+        self.seen, self.done, self._said = self.seen + 1, int(metrics["step"]), time.monotonic()
         left = (
             (time.monotonic() - self.began)
             / self.seen
-            * (self.job.config.train.steps - line["step"])
+            * (self.job.config.train.steps - metrics["step"])
         )
-        bad = any(line.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
-        self.job.screen.line(" " + step_text(line, left_s=left), style="red" if bad else "")
+        bad = any(metrics.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
+        self.job.screen.line(" " + step_text(metrics, left_s=left), style="red" if bad else "")
 
 
-def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
+def step_text(metrics: Mapping[str, Any], *, left_s: float) -> str:
     """One step in one line.
 
     >>> step_text({"step": 3, "rollouts/success": 0.25, "sites/found": 9, "sites/used": 8, "health/kl": 0.0123}, left_s=75)
     'step=3 | success=0.25 sites=8/9 kl=0.012 | eta=1m15s'
     """
-    parts = [f"step={line['step']}"]
-    if "rollouts/success" in line:
+    parts = [f"step={metrics['step']}"]
+    if "rollouts/success" in metrics:
         sites = (
-            f" sites={line.get('sites/used', 0)}/{line['sites/found']}"
-            if "sites/found" in line
+            f" sites={metrics.get('sites/used', 0)}/{metrics['sites/found']}"
+            if "sites/found" in metrics
             else ""
         )
-        kl = f" kl={line['health/kl']:.3f}" if "health/kl" in line else ""
-        parts.append(f"success={line['rollouts/success']:.2f}{sites}{kl}")
+        kl = f" kl={metrics['health/kl']:.3f}" if "health/kl" in metrics else ""
+        parts.append(f"success={metrics['rollouts/success']:.2f}{sites}{kl}")
     for name in CHANNELS:
-        status = line.get(f"{name}/status", "off")
+        status = metrics.get(f"{name}/status", "off")
         if status != "off":
-            loss = line[f"{name}/loss"]
+            loss = metrics[f"{name}/loss"]
             shown = "" if loss is None else f" loss={loss:.4f}"
             parts.append(
-                f"{name}={status}{shown} tokens={line[f'{name}/tokens']}"
-                f" grad={line[f'{name}/grad_norm']:.3g}"
+                f"{name}={status}{shown} tokens={metrics[f'{name}/tokens']}"
+                f" grad={metrics[f'{name}/grad_norm']:.3g}"
             )
-    if line.get("clipped"):
+    if metrics.get("clipped"):
         parts.append("clipped")
     return " | ".join([*parts, f"eta={duration(left_s)}"])
 
@@ -220,10 +220,10 @@ def event_text(event: Mapping[str, Any]) -> str:
     'drift: step 5, measure rollouts/entropy, value 0.01237, start 0.005 (a warning, nothing is
     stopped)'
     """
-    told = [
+    facts = [
         f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
         for k, v in event.items()
         if k not in ("t", "kind", "attempt")
     ]
     stops = " (a warning, nothing is stopped)" if event["kind"] == "drift" else ""
-    return f"{event['kind']}: {', '.join(told)}{stops}"
+    return f"{event['kind']}: {', '.join(facts)}{stops}"

@@ -52,13 +52,13 @@ def trust_command(
             where=str(Path.cwd()),
             fix="give a file: recompose trust FILE",
         )
-    told = [
+    results = [
         _forget(trusted, path, screen, common) if forget else _trust(trusted, path, screen, common)
         for path in paths
     ]
     if common.dry_run:
         screen.line(" dry run: nothing was written")
-    screen.result({"store": str(trusted.store), "files": told, "dry_run": common.dry_run})
+    screen.result({"store": str(trusted.store), "files": results, "dry_run": common.dry_run})
     return 0
 
 

@@ -32,9 +32,9 @@ def decide(file: SettingsFile, *, common: Common) -> str:
     if common.trust_settings:
         return "--trust-settings"
     trusted = Trusted.of(os.environ)
-    why = trusted.trusted_by(file)
-    if why or not _can_ask(common):
-        return why
+    reason = trusted.trusted_by(file)
+    if reason or not _can_ask(common):
+        return reason
     screen = Screen()  # also with --quiet: what is agreed to must be seen
     show_powers(screen, file)
     if input(" Trust this file, as it is now? [y/N] ").strip().lower() not in ("y", "yes"):
@@ -60,7 +60,7 @@ def _can_ask(common: Common) -> bool:
 def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
     """One line for each file that was read, for each thing that the verb would run, and for each
     host that it would send to."""
-    lines = [line for use in uses for line in USES[use](loaded.config)]
+    lines = [use_line for use in uses for use_line in USES[use](loaded.config)]
     # "no file": the demo's
     sources = [source for source in loaded.sources if str(source.path) != os.devnull]
     for source in sources:
@@ -68,14 +68,14 @@ def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...])
             f" settings  {source.path}" + (f"  ({source.trusted_by})" if source.powers else ""),
             style="dim",
         )
-    for does, what in lines:
-        screen.line(f" {does:<8}  {what}", style="yellow")
+    for does, detail in lines:
+        screen.line(f" {does:<8}  {detail}", style="yellow")
     files = [
         {"path": str(source.path), "sha256": source.sha256, "trust": source.trusted_by}
         for source in sources
     ]
     named: dict[str, Any] = {
-        verb: [what for does, what in lines if does == verb] for verb in ("runs", "sends")
+        verb: [detail for does, detail in lines if does == verb] for verb in ("runs", "sends")
     }
     screen.about = {"settings_read": {"files": files, **named}}
 
@@ -86,8 +86,8 @@ def _scanner(config: Config) -> Iterator[Line]:
 
 
 def _detectors(config: Config) -> Iterator[Line]:
-    own = [name for name in (*config.sites.detectors, config.sites.error_kind) if ":" in name]
-    yield from (("runs", f"{quote_value(name)}  (sites)") for name in own)
+    functions = [name for name in (*config.sites.detectors, config.sites.error_kind) if ":" in name]
+    yield from (("runs", f"{quote_value(name)}  (sites)") for name in functions)
 
 
 def _writers(config: Config) -> Iterator[Line]:
@@ -150,11 +150,11 @@ def _asked(config: Config, names: list[str]) -> Iterator[Line]:
     )
 
 
-def _to(one: TeacherSettings) -> str:
-    if one.kind == "local":
-        return f"on this machine ({quote_value(one.model)})"
-    return f"at {_host(one.base_url)} " + (
-        f"with the key in ${one.key_env}" if one.key_env else "without a key"
+def _to(teacher: TeacherSettings) -> str:
+    if teacher.kind == "local":
+        return f"on this machine ({quote_value(teacher.model)})"
+    return f"at {_host(teacher.base_url)} " + (
+        f"with the key in ${teacher.key_env}" if teacher.key_env else "without a key"
     )
 
 
