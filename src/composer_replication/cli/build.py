@@ -1,5 +1,4 @@
-"""`recompose build`: sessions, sites, hints and what replay found -> examples/, token sequences for
-one student."""
+"""`recompose build`: sessions, sites, hints and pairs -> examples/, token sequences."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def build_command(*, common: Common = Common()) -> int:
     """Token sequences for the student: sessions, sites, hints, preferences and anchors ->
     examples/."""
     job = open_job(common)
-    # before the sites: it speaks for both
+    # hints before sites: if both are stale, this error names both verbs
     hints = job.need_fresh(job.hints, verb="hints") if job.sites.exists() else job.hints
     inputs = [
         job.need_file(job.sessions, verb="ingest"),
@@ -72,7 +71,7 @@ def build_command(*, common: Common = Common()) -> int:
         deque(count_items(_items(job, renderer, kinds, held_out), into=counts), maxlen=0)
         report = build_report(counts)
     else:
-        # what the student is trained on is what it must be served with
+        # the student must be served with the template that it is trained on
         tokenizer.chat_template = renderer.template
         save_folder(job.examples / FOLDER, tokenizer.save_pretrained)
         report = write_dataset(
@@ -115,7 +114,7 @@ def _refused(
     held_out: HeldOutSettings,
     report: BuildReport,
 ) -> Refused | None:
-    """Why the build is refused, with a setting that was seen to mend it."""
+    """Why the build is refused, with settings that were tried and avoid it; None if it is not."""
     if (problem := lost_channel(job.config, report)) is None:
         return None
     for flags, settings in wider_windows(job.config):
@@ -130,8 +129,7 @@ def _refused(
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
-    """The file that build.pairs names, on its own; else what `curate` kept, or what `replay` wrote
-    for these sessions."""
+    """The file of build.pairs and no anchors; else the pairs of `curate` or `replay`, and anchors."""
     if job.config.build.pairs:
         return job.need_file(Path(job.config.build.pairs), verb="build"), None
     pairs, anchors = (

@@ -1,5 +1,4 @@
-"""What `build` says when it is done, and when it is not: a channel that lost everything is a
-problem."""
+"""The output of `build`, and its refusal if a channel lost everything."""
 
 from __future__ import annotations
 
@@ -25,21 +24,22 @@ _WAYS = {
     "too_long": "raise build.max_tokens",
     "evidence_lost": "raise build.max_tokens, or set build.without_evidence = keep",
 }
-"""What was there and could not be built, by reason, and what helps."""
+"""Reasons for which a unit cannot be built, and the remedy for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A build that lost a channel: what is said, and the flags that mend it, "" where none was
-    found."""
+    """A build that lost a channel: the error, and flags that avoid it ("" = none was found)."""
 
     error: DataError
     flags: str = ""
 
 
 def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
-    """Settings under which less is lost, as flags and as they are: longer windows up to one
-    forward, then views without evidence."""
+    """Yield (flags, settings) that lose less: longer windows, then views without evidence.
+
+    A window never exceeds train.micro_tokens, which must fit into one forward.
+    """
     build, tokens = config.build, 2 * config.build.max_tokens
     while tokens <= config.train.micro_tokens:
         yield f"--build.max_tokens {tokens}", build.model_copy(update={"max_tokens": tokens})
@@ -49,8 +49,10 @@ def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
 
 
 def note_refused(examples: Path, refused: Refused) -> None:
-    """Keep with the examples that their build was refused, and with which flags it is not, for
-    `next_step`."""
+    """Record in the examples' meta.json that the build was refused, and which flags avoid it.
+
+    `next_step` reads it.
+    """
     path = examples / META
     write_json(
         path,
@@ -62,10 +64,9 @@ def note_refused(examples: Path, refused: Refused) -> None:
 
 
 def lost_channel(config: Config, report: BuildReport) -> DataError | None:
-    """The problem of a build that lost all hints, or most messages, of a channel that has a weight;
-    None where it did not.
+    """The error of a build that lost all hints or most messages of a weighted channel, or None.
 
-    Live rollouts bring hints of their own, so there imported ones may be lost.
+    With live rollouts, which have their own hints, imported hints may be lost.
     """
     train, channels = config.train, []
     if train.hint.weight and not config.rollouts.env:
@@ -89,8 +90,7 @@ def lost_channel(config: Config, report: BuildReport) -> DataError | None:
 
 
 def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[str, Any]) -> None:
-    """The tables of a build: split, channels, context and evidence of the views, what was left
-    out."""
+    """Print the split, the channels, the context and evidence of the views, and what was left out."""
     screen, about = job.screen, renderer.describe()
     screen.line(
         f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']}"
@@ -144,8 +144,7 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
 
 
 def _units(split: Mapping[str, Any]) -> str:
-    """The repositories on either side; sessions that are split one by one have been counted
-    already.
+    """The number of repositories on either side; "" for a split by session.
 
     >>> _units({"by": "repository", "train_units": 18, "held_out_units": 0})
     ' (of 18 and 0 repositories)'

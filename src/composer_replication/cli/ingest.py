@@ -1,5 +1,4 @@
-"""`recompose ingest`: agent logs -> sessions.jsonl, with everything that was left out counted and
-shown."""
+"""`recompose ingest`: agent logs -> sessions.jsonl; everything that is left out is counted."""
 
 from __future__ import annotations
 
@@ -63,7 +62,8 @@ def ingest_command(
     yes
         Read the default folder without asking.
     forget
-        Remove a session, a repository or the project of a folder (with its subagents) from the store and keep it out; may be repeated.
+        Remove a session, a repository or the project of a folder (with its subagents) from the
+        store and keep it out; may be repeated.
     recall
         Let later ingests take in again what was forgotten; may be repeated.
     """
@@ -91,8 +91,7 @@ def ingest_command(
     else:
         with full(), lock_folder(job.work, task="ingest"), session_scratch(job.sessions) as fresh:
             if write_sessions(fresh, sessions):
-                # What is told is what a reader of the file will find, not what was meant to be
-                # written.
+                # The counts are those of the written file, not of what was meant to be written.
                 counts.clear()
                 reports = recount(reports, count_sessions(read_sessions(fresh), counts))
                 merged = merge(job, fresh, reports, redactor=redactor)
@@ -126,7 +125,7 @@ def ingest_command(
 
 
 def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
-    """The logs to read; the default folder is read only after a yes."""
+    """Find the logs to read; the default folder is read only if the user agrees."""
     if not named and not yes:
         folder = ", ".join(map(str, default_folders(os.environ)))
         if job.screen.json or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):

@@ -1,4 +1,4 @@
-"""What `ingest` says about the files it read: one line a file, and everything that was left out."""
+"""The output of `ingest`: one line per file, and everything that was left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTCOMES: Mapping[str, str] = {
     "cleaned": "redacted anew",
     "gone": "not in these logs",
 }
-"""What becomes of a session, in words after a number."""
+"""Outcome of a session -> how it is printed after a number."""
 LOUD: Mapping[str, str] = {
     "shorter": "this log holds less of it than the store; the longer one stays",
     "apart": "this log differs from the session of that id and does not continue it; both are kept",
@@ -38,7 +38,7 @@ def show_reading(
     counts: Mapping[str, int],
     others: Mapping[str, int],
 ) -> None:
-    """Files, totals, what was skipped or removed, and that the agent deletes its logs."""
+    """Print files, totals, what was skipped or removed, and when the agent deletes its logs."""
     rows = [
         (
             r.file,
@@ -79,8 +79,7 @@ def show_reading(
 
 
 def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
-    """What became of the store, in one line and one more for each session that is not simply there;
-    the same as values."""
+    """Print what became of the store, with a line for each unusual session; returns it as values."""
     outcomes = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
     parts = [f"{len(outcomes[name])} {label}" for name, label in OUTCOMES.items() if outcomes[name]]
     screen.line(f" store    {len(plan.order)} sessions: {', '.join(parts) or 'none of these'}")
@@ -91,7 +90,7 @@ def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
 
 
 def left_out(reports: Sequence[FileReport]) -> dict[str, str]:
-    """What was skipped, removed or not understood, in words; empty groups are left out."""
+    """Describe what was skipped, removed or not understood; empty groups are left out."""
     removed: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for report in reports:

@@ -1,5 +1,4 @@
-"""`recompose ingest --forget` and `--recall`: sessions out of the store, and what was forgotten
-back on the way in."""
+"""`recompose ingest --forget` and `--recall`: remove sessions from the store, and readmit them."""
 
 from __future__ import annotations
 
@@ -15,8 +14,10 @@ from composer_replication.core.stamps import stale_artefacts
 
 
 def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> int:
-    """Forget and recall; what was made from the forgotten sessions is removed where one command
-    makes it anew, else named."""
+    """Forget and recall sessions.
+
+    Artefacts of the forgotten ones are removed if one command makes them again, else listed.
+    """
     job.need_file(job.sessions, verb="ingest")
     with lock_folder(job.work, task="ingest"):
         recalled = recall_names(job, recall) if recall else []

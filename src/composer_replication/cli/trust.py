@@ -1,5 +1,4 @@
-"""`recompose trust`: let the settings of a file count that run code, send something or reach out of
-its folder."""
+"""`recompose trust`: allow a settings file to run code, send data or reach outside its folder."""
 
 from __future__ import annotations
 

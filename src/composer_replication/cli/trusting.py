@@ -1,8 +1,9 @@
-"""Whether the powers of a settings file count, and what a verb says of the files that it read, of
-what it runs, and of what it sends.
+"""Decide whether a settings file is trusted, and print what a verb reads, runs and sends.
 
-load_config(common.config, flags=..., start=here, trusted_by=partial(decide, common=common))
-say_settings(loaded, screen, uses=("detectors",))   ->  " settings  /p/recompose.toml  (trusted)", ' runs      "mine.py:find"  (sites)'
+load_config(common.config, flags=..., start=folder, trusted_by=partial(decide, common=common))
+say_settings(loaded, screen, uses=("detectors",))
+# " settings  /p/recompose.toml  (trusted)"
+# ' runs      "mine.py:find"  (sites)'
 """
 
 from __future__ import annotations
@@ -23,19 +24,18 @@ from composer_replication.core.config.trusted_files import SettingsFile, Trusted
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 Line = tuple[str, str]
-"""("runs" or "sends", what)."""
+"""("runs" or "sends", what is run or sent)."""
 
 
 def decide(file: SettingsFile, *, common: Common) -> str:
-    """Why the powers of a file count, "" where they do not; on a terminal the user is asked once
-    for each content."""
+    """Why a file is trusted, "" if it is not; on a terminal the user is asked, once per content."""
     if common.trust_settings:
         return "--trust-settings"
     trusted = Trusted.of(os.environ)
     reason = trusted.trusted_by(file)
     if reason or not _can_ask(common):
         return reason
-    screen = Screen()  # also with --quiet: what is agreed to must be seen
+    screen = Screen()  # not the job's: with --quiet, too, the user must see what they agree to
     show_powers(screen, file)
     if input(" Trust this file, as it is now? [y/N] ").strip().lower() not in ("y", "yes"):
         return ""
@@ -44,24 +44,22 @@ def decide(file: SettingsFile, *, common: Common) -> str:
 
 
 def show_powers(screen: Screen, file: SettingsFile) -> None:
-    """Every power of a file, in full."""
+    """Print every power of a file, in full."""
     screen.line(f" settings  {file.path}", style="bold")
     for power in file.powers:
         screen.line(f"   {power}")
 
 
 def _can_ask(common: Common) -> bool:
-    """On a terminal, by one process, and not where the caller only wants to know what would
-    happen."""
+    """Whether the user can be asked: on a terminal, by the main rank, without --json or --dry-run."""
     asks = not (common.json or common.dry_run) and is_main_rank()
     return asks and bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
-    """One line for each file that was read, for each thing that the verb would run, and for each
-    host that it would send to."""
+    """Print a line for each file read, each program that would run, and each host that is sent to."""
     lines = [use_line for use in uses for use_line in USES[use](loaded.config)]
-    # "no file": the demo's
+    # the null device is the demo's settings file
     sources = [source for source in loaded.sources if str(source.path) != os.devnull]
     for source in sources:
         screen.line(
@@ -174,4 +172,4 @@ USES: Mapping[str, Callable[[Config], Iterator[Line]]] = {
     "env": _env,
     "server": _server,
 }
-"""What a verb may run or ask -> the lines that say so, by the settings that hold."""
+"""What a verb may run or ask -> function that lists it for the current settings."""
