@@ -1,5 +1,4 @@
-"""`recompose curate`: preferences.jsonl -> curated.jsonl, the pairs that are fit to train on;
-dropped.jsonl says why the others are not."""
+"""`recompose curate`: preferences.jsonl -> curated.jsonl, the pairs that are fit to train on."""
 
 from __future__ import annotations
 
@@ -32,8 +31,9 @@ def curate_command(*, check: bool = False, common: Common = Common()) -> int:
     Parameters
     ----------
     check
-        Ask as well whether the agreement is worth anything: the null test (answers dealt to other places make hardly any pairs; exit
-        code 3 where they make most of them all the same), and the pairs without each family of teachers in turn.
+        Also check the agreement: the null test (answers dealt to other places make hardly any
+        pairs; exit code 3 if they make most of them all the same), and the pairs without each
+        family of teachers in turn.
     """
     job = open_job(common, uses=("recipe", "data_juicer"))
     settings = job.config.curate
@@ -86,8 +86,10 @@ def _write(
 
 
 def _pairs(job: Job) -> Iterator[Pair]:
-    """The pairs of every session; those of held-out sessions first, so that a training pair that
-    stands there, too, is found."""
+    """Yield the pairs of every session, held-out sessions first.
+
+    The curator drops later duplicates, so a training pair that leaks a held-out one is dropped.
+    """
     by_session: dict[str, list[Preference]] = defaultdict(list)
     for preference in read_preferences(job.preferences):
         by_session[preference.session_id].append(preference)

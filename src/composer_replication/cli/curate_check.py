@@ -1,5 +1,4 @@
-"""`recompose curate --check`: is the agreement worth anything? The null test, and every family left
-out in turn."""
+"""`recompose curate --check`: the null test of the agreement, and every family left out in turn."""
 
 from __future__ import annotations
 
@@ -16,16 +15,16 @@ from composer_replication.data.replay.gather import lookup
 
 
 def check_agreement(job: Job) -> dict[str, Any]:
-    """Weigh the answers of the last replay again, dealt anew and without each family; prints both
-    and returns the numbers."""
+    """Weigh the last replay's answers again, shuffled and without each family; prints and returns
+    both results."""
     job.need_fresh(job.answers, verb="replay")
     settings = job.config.replay
     places = list(_places(job, min_confidence=settings.min_confidence))
     weigh = partial(weigh_place, min_families=settings.min_families, tiers=settings.tiers)
     null = null_test(places, weigh=weigh, seed=job.config.seed)
     families = {answer.family for place in places for answer in place.answers}
-    # Where every family is needed, none can be left out: those that are left have to be enough, and
-    # one alone agrees with nobody.
+    # Without one family, the others must be able to agree: one alone agrees with nobody. If every
+    # family is needed, none can be left out.
     enough = max(2, min(settings.min_families, len(families) - 1))
     left_out = (
         leave_one_out(places, weigh=partial(weigh, min_families=enough))

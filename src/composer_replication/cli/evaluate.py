@@ -1,7 +1,7 @@
-"""`recompose evaluate`: play a run's student, its start and its controls on the same unseen tasks
--> evaluation.json.
+"""`recompose evaluate`: a run's student, its start and its controls on unseen tasks.
 
-With --logs the tasks are held-out sites of one's own logs: cli/evaluate_logs.py.
+Writes evaluation.json. With --logs the tasks are held-out sites of the user's logs
+(cli/evaluate_logs.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player, Shown
 
 EPISODES = "evaluation"
-"""Folder of the run that holds what each row played, <name>.jsonl."""
+"""Folder of the run with the episodes of each row, <name>.jsonl."""
 
 
 def evaluate_command(
@@ -44,12 +44,15 @@ def evaluate_command(
     Parameters
     ----------
     run
-        Run folder or name, or the folder of one of its checkpoints; none = the latest run, with --logs none at all.
+        Run folder or name, or the folder of one of its checkpoints; none = the latest run, with
+        --logs none at all.
     logs
-        At the held-out mistakes of your own logs each student writes the message itself: how often does the mistake recur? Without a
-        run: how many such sites there are, and the smallest change they can show.
+        At the held-out mistakes of your own logs each student writes the message itself: how often
+        does the mistake recur? Without a run: how many such sites there are, and the smallest
+        change they can show.
     against
-        NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be repeated.
+        NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be
+        repeated.
     """
     job = open_job(common)
     for package in ("torch", "transformers"):

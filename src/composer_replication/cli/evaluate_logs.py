@@ -1,5 +1,4 @@
-"""`recompose evaluate --logs`: at held-out sites of one's own logs each student writes its own turn
--> evaluation_logs.json."""
+"""`recompose evaluate --logs`: each student writes the message at held-out sites of the logs."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ NOT_PROVEN = (
 
 
 def show_log_plan(job: Job) -> int:
-    """Before any training: how many held-out sites there are, and the smallest change that they can
-    show."""
+    """Print how many held-out sites there are, and the smallest change that they can show."""
     held = held_sites(job, job.config.held_out)
     plan = say_plan(job, held)
     if not held.sites:
@@ -51,7 +49,7 @@ def show_log_plan(job: Job) -> int:
 def evaluate_on_logs(
     job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int
 ) -> int:
-    """Let every player write at the held-out sites; `players` begin with before and after."""
+    """Let every player write at the held-out sites; the first two players are before and after."""
     from composer_replication.evaluation.held_out_logs import restore_spots
 
     after = players[1]
@@ -141,8 +139,7 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
 
 
 def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
-    """No held-out session among those that the run's own examples came from; a note where these
-    examples are gone."""
+    """Check that no held-out session was trained on; returns a note if the examples are gone."""
     from composer_replication.evaluation.held_out_logs import check_untrained
 
     path, manifest = job.examples / EXAMPLES, folder.manifest_json
@@ -160,8 +157,7 @@ def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
 
 
 def _next_split(job: Job) -> str:
-    """`build` with the nearest split that holds out a mistake and leaves something to train on;
-    without one there are too few logs."""
+    """`build` with the most similar split that holds out a mistake and leaves sessions to train on."""
     for split in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
         if split.fraction and (held := held_sites(job, split)).sites and held.num_training_sessions:
             return job.command("build") + flags_of(split, job.config.held_out)

@@ -1,5 +1,4 @@
-"""What `recompose evaluate --logs` says: what is held out, how small a change that can show, and
-the rows."""
+"""The output of `recompose evaluate --logs`: the held-out sites, their power, and the rows."""
 
 from __future__ import annotations
 
@@ -21,8 +20,11 @@ def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
     from composer_replication.evaluation.logs_table import plan_of
 
     plan, say = plan_of(held), job.screen.line
-    say(f" held out {plan['sites']} mistakes in {plan['sessions']} sessions of {plan['repositories']} repositories"
-        f" ({plan['training_sessions']} sessions are trained on)")  # fmt: skip
+    say(
+        f" held out {plan['sites']} mistakes in {plan['sessions']} sessions of"
+        f" {plan['repositories']} repositories ({plan['training_sessions']} sessions are trained"
+        " on)"
+    )
     if plan["shared_repository"]:
         say(
             f" note     {plan['shared_repository']} of them in repositories that are trained on:"
@@ -62,7 +64,7 @@ def _or_none(value: float | None) -> str:
 
 
 def show_rows(job: Job, table: Mapping[str, Any]) -> None:
-    """Rows, differences, and what they support."""
+    """Print rows, differences, and the verdict."""
     from composer_replication.evaluation.logs_table import METRICS, RECURRENCE
 
     rows = [
@@ -95,7 +97,7 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
 
 
 def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) -> None:
-    """The first sites: what the log held, and what each student wrote there, one line each."""
+    """Print the first sites: the log's message and each student's, one line each."""
     for site in view["sites"][:most] if view else ():
         job.screen.line(f" {site['name']}  {site['kind']}  {site['id']}", style="bold")
         if site["log"] is not None:
@@ -116,7 +118,7 @@ def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) ->
 
 
 def in_a_line(turn: Mapping[str, Any] | None) -> str:
-    """A message in one line, calls as NAME {arguments}; cut, and said so."""
+    """A message on one line, calls as NAME {arguments}; a longer one is cut, with a note."""
     if turn is None:
         return "(not kept)"
     parts = [
@@ -125,7 +127,7 @@ def in_a_line(turn: Mapping[str, Any] | None) -> str:
             if block["type"] == "call"
             else str(block.get("text", ""))
         )
-        # what is judged comes first
+        # calls first: they are what the check judges
         for block in sorted(turn["blocks"], key=lambda block: block["type"] != "call")
     ]
     text = " ".join(" · ".join(parts).split())

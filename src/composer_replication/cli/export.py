@@ -1,5 +1,4 @@
-"""`recompose export`: a run's student as a folder that servers and from_pretrained read, with the
-command that serves it."""
+"""`recompose export`: a run's student as a folder for servers and from_pretrained."""
 
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ def _form(player: Player, *, adapter: bool) -> str:
 
 
 def _check_target(target: Path, run: RunDir) -> None:
-    """Nothing is written over, and nothing into the run."""
+    """Refuse to overwrite anything, or to write into the run."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(
             "something is there already",

@@ -1,5 +1,4 @@
-"""The facts of a model card: from the run's own files, and from the work folder where it still
-holds what the run was trained on."""
+"""The facts of a model card, from the run's files and, if unchanged since, the work folder's."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def card_of(
 
 
 def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
-    """Author -> messages of the sessions that were trained on; empty where the files here are not
-    those of the run."""
+    """Author -> number of messages trained on; {} if the work folder's files are not the run's."""
     examples, meta = job.examples / EXAMPLES, job.examples / META
     if not (examples.exists() and meta.exists() and job.sessions.exists()):
         return {}
@@ -81,7 +79,7 @@ def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
 
 
 def _evaluations(run: RunDir) -> list[tuple[str, str, list[str]]]:
-    """(what was measured, what it supports, why) of each evaluation that the run holds."""
+    """(title, verdict, reasons) of each evaluation of the run."""
     evaluations: list[tuple[str, str, list[str]]] = []
     played, logs = read_evaluation(run.evaluation_json), read_logs(run)
     for title, value in (

@@ -1,5 +1,4 @@
-"""Sessions out of the store of a work folder and kept out of it, and what was kept out let in
-again."""
+"""Remove sessions from the store and keep them out of it; readmit sessions that were kept out."""
 
 from __future__ import annotations
 
@@ -20,11 +19,10 @@ from composer_replication.data.ingestion.store import kept_sessions
 
 
 def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
-    """Remove sessions by id, repository or project folder with their subagents, and keep them out;
-    returns the ids that were removed.
+    """Remove sessions (and their subagents) by id, repository or project folder; returns the ids.
 
-    Raises UsageError for a name that could mean several projects: what is removed may be the last
-    copy.
+    Later ingests keep them out. Raises UsageError for a name that could mean several projects,
+    because what is removed may be the last copy.
     """
     record = read_record(job.work / RECORD, sessions=job.sessions)
     meant = [_one_meaning(job, word, record) for word in names]
@@ -61,14 +59,15 @@ def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
 
 
 def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
-    """The one session, repository or folder that a word of the user stands for."""
+    """The only session, repository or folder that the user's word can mean."""
     candidates = meanings(word, record.sessions)
     if len(candidates) == 1:
         return candidates[0]
     listed = f"list them: {job.command('sessions')}"
     if candidates:
         listing = "".join(
-            f"\n  {candidate}  ({sum(is_named(candidate, *row) for row in record.sessions.items())} sessions)"
+            f"\n  {candidate}"
+            f"  ({sum(is_named(candidate, *row) for row in record.sessions.items())} sessions)"
             for candidate in candidates
         )
         message = (
@@ -87,7 +86,7 @@ def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
 
 
 def _earlier(word: str, record: IngestRecord) -> list[str]:
-    """Entries of the forgotten that a word stands for: in full, or by their last part."""
+    """Forgotten names that a word means: in full, or by their last part."""
     return (
         [word]
         if word in record.forgotten
@@ -96,7 +95,7 @@ def _earlier(word: str, record: IngestRecord) -> list[str]:
 
 
 def recall_names(job: Job, names: Sequence[str]) -> list[str]:
-    """Let later ingests take these in again; returns what was on the list."""
+    """Let later ingests read these again; returns the names that were on the list."""
     record = read_record(job.work / RECORD, sessions=job.sessions)
     recalled: list[str] = []
     for name in names:
@@ -117,8 +116,7 @@ def recall_names(job: Job, names: Sequence[str]) -> list[str]:
 
 
 def _without(report: dict[str, object], removed: Sequence[str]) -> dict[str, object] | None:
-    """The report of a file without sessions that were forgotten; None where nothing is left of
-    it."""
+    """The report of a file without the removed sessions; None if no session is left."""
     sessions = report.get("sessions")
     left = [name for name in sessions if name not in removed] if isinstance(sessions, list) else []
     return None if sessions and not left else {**report, "sessions": left}

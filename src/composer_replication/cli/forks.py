@@ -1,5 +1,4 @@
-"""What `train.fork` and `evaluate --logs` need of the work folder: the sessions and sites that the
-examples were built from."""
+"""The sessions and sites that `train.fork` needs, checked against those that were built from."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
 
 def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
-    """The producer of `train.fork` for these examples; raises DataError where sessions or sites
-    changed since they were built."""
+    """The producer of `train.fork`; raises DataError if sessions or sites changed since `build`."""
     from composer_replication.tokens.renderer import Renderer
     from composer_replication.training.forked import Forked
 
@@ -40,7 +38,7 @@ def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
 
 
 def check_built_from(job: Job, data: Dataset) -> None:
-    """Raise DataError where the examples name other sessions or sites than those that lie here."""
+    """Raise DataError if the examples were built from other sessions or sites than the current."""
     built = input_hashes(data.meta.get("inputs", ()))
     for path in (job.sessions, job.sites):
         if built.get(path.name, "") != sha256_of(path):

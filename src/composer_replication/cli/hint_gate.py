@@ -1,7 +1,6 @@
-"""The gate of `hints --audit`: only kinds of hints that were measured to change the student are
-trained on.
+"""The gate of `hints --audit`: only kinds of hints that change the student are trained on.
 
-    kept = kept_kinds(job)        # frozenset({"unknown_tool"}); None = no audit was made, so every kind passes
+    kept_kinds(job)        # frozenset({"unknown_tool"}); None = no audit was made, every kind passes
 
 A kind that the audit did not measure is not kept: no lift, no training.
 """
@@ -19,15 +18,14 @@ from composer_replication.tokens.artefact import Dataset
 
 AUDIT_VERB = "hints --audit"
 ALL = "all"
-"""The audit's row for all kinds together; it is no kind."""
+"""Name of the audit's row for all kinds together."""
 
 
 def kept_kinds(job: Job) -> frozenset[str] | None:
-    """The kinds that the audit kept, None where no audit was made; raises DataError where it speaks
-    about other hints or another student.
+    """The kinds that the audit kept; None if no audit was made.
 
-    Raises StoppedError (exit code 3) where the hint channel has a weight and the audit kept no kind
-    at all.
+    Raises DataError if the audit measured other hints or another student, and StoppedError (exit
+    code 3) if the hint channel has a weight and the audit kept no kind.
     """
     if not job.audit.exists():
         return None
@@ -43,8 +41,7 @@ def kept_kinds(job: Job) -> frozenset[str] | None:
 
 
 def say_gate(job: Job, kinds: frozenset[str] | None) -> None:
-    """One line: which kinds of hints pass, or that nobody measured whether any of them changes the
-    student."""
+    """Print which kinds of hints pass, or that none was measured."""
     if not job.config.train.hint.weight:
         return
     if kinds is None:
@@ -58,7 +55,7 @@ def say_gate(job: Job, kinds: frozenset[str] | None) -> None:
 
 
 def check_examples(job: Job, data: Dataset, kinds: Collection[str] | None) -> None:
-    """Raise DataError where examples of an earlier build hold hints that the audit did not keep."""
+    """Raise DataError if the examples hold hints of kinds that the audit did not keep."""
     held = {kind for example in data.examples for view in example.hints for kind in view.kinds}
     if kinds is not None and job.config.train.hint.weight and (weak := sorted(held - set(kinds))):
         message = f"the examples hold hints of kinds that the audit did not keep: {', '.join(weak)}"

@@ -1,5 +1,4 @@
-"""`recompose hints`: sites -> hints.jsonl, a short text per mistake; --audit measures whether it
-changes the model."""
+"""`recompose hints`: sites -> hints.jsonl; --audit measures whether hints change the model."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ def hints_command(
     Parameters
     ----------
     audit
-        Measure as well, with the student, how much each kind of hint changes it: audit.json. `build` and `train` then leave out kinds
-        that change nothing. Needs PyTorch.
+        Measure as well, with the student, how much each kind of hint changes it: audit.json.
+        `build` and `train` then leave out kinds that change nothing. Needs PyTorch.
     writer
-        "rules" = templates for the mistakes that `sites` found; "reader" = a model reads the sessions, names the mistakes and writes the
-        hints (hints.reader). In place of hints.writer.
+        "rules" = templates for the mistakes that `sites` found; "reader" = a model reads the
+        sessions, names the mistakes and writes the hints (hints.reader). In place of hints.writer.
     estimate
         With the reader: print the most that it could cost, and send nothing.
     """

@@ -1,7 +1,6 @@
-"""`recompose hints --audit`: does a hint change the model? Measured on the student as it is, before
-anything is trained.
+"""`recompose hints --audit`: measure, before any training, whether hints change the student.
 
-It is a gate: kinds that are weak are left out by `build` and `train` (cli/hint_gate.py).
+`build` and `train` leave out weak kinds (cli/hint_gate.py).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NOTE = "a lower bound needs two sessions of a kind; below about ten the interval
 
 
 def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
-    """Measure, write audit.json, and return everything that was measured."""
+    """Measure, write audit.json, and return the measurements."""
     measured = measure_audit(job, hints)
     if not job.dry_run:
         write_json(job.audit, measured)
@@ -34,8 +33,7 @@ def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
 
 
 def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
-    """Lift per kind, with an interval over sessions; prints the table and returns everything that
-    was measured."""
+    """Measure the lift per kind, with an interval over sessions; prints and returns the table."""
     for package in ("torch", "transformers"):
         need(package, extra="train")
     import torch
@@ -73,8 +71,7 @@ def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
 def _examples(
     job: Job, tokenizer: Any, hints: Sequence[Hint]
 ) -> tuple[list[TrainingExample], dict[str, int]]:
-    """The examples that `build` would make of these hints, and how many hints it would leave out,
-    by reason."""
+    """The examples that `build` would make of these hints, and the skipped hints by reason."""
     hinted = {hint.site_id for hint in hints}
     items = build_examples(
         read_sessions(job.sessions),

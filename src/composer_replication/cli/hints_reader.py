@@ -1,5 +1,4 @@
-"""`recompose hints --writer reader`: a model reads the sessions, names the mistaken messages and
-writes the hints."""
+"""`recompose hints --writer reader`: a model names the mistaken messages and writes the hints."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from composer_replication.data.teachers.recorded_teachers import recorded_teache
 
 
 def read_and_write(job: Job, *, estimate: bool, audit: bool) -> int:
-    """Ask the reader, keep its answers, sites and hints; exit code 4 where the ceiling ended it."""
+    """Ask the reader and write its answers, sites and hints; exit code 4 at the ceiling."""
     teacher = _teacher(job, asking=not (estimate or job.dry_run))
     sessions = list(read_sessions(job.sessions))
     if estimate or job.dry_run:

@@ -1,5 +1,4 @@
-"""What `recompose hints --writer reader` leaves: sites.jsonl with those that no rule had found,
-hints.jsonl, reader_answers.jsonl."""
+"""The files of `recompose hints --writer reader`: sites, hints and the reader's answers."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ ANSWERS = "reader_answers.jsonl"
 def write_readings(
     job: Job, sessions: list[Session], readings: list[Reading], *, audit: bool
 ) -> int:
-    """Sites, hints and the reader's answers as files, and what came of the readings; exit code 4
-    where the ceiling ended them."""
+    """Write sites, hints and answers, and print the counts; exit code 4 at the ceiling."""
     rules, by_session, counts = (
         read_rules(job.config.hints.rules_file),
         defaultdict[str, list[Site]](list),

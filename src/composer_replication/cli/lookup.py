@@ -1,5 +1,4 @@
-"""Find one thing by its id, by the unique beginning of its id, or by its place in the file (s014 =
-the 14th)."""
+"""Find a record by its id, by a unique prefix of its id, or by its ordinal (s014 = the 14th)."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ _ORDINAL = re.compile(r"[a-z](\d{3,})")
 
 
 def ordinal(number: int, *, letter: str = "s") -> str:
-    """The short name of the n-th thing of a file, counted from 1.
+    """The short name of the n-th record of a file, counted from 1.
 
     >>> ordinal(14)
     's014'
@@ -25,8 +24,7 @@ def ordinal(number: int, *, letter: str = "s") -> str:
 
 
 def find_index(wanted: str, ids: Sequence[str], *, noun: str, file: Path) -> int:
-    """The index of the thing that is meant; raises DataError with the nearest ids where none or
-    several fit.
+    """The index of the record that is meant; raises DataError if none or several match.
 
     >>> find("s2", ["s1:7:c1", "s2:9:c4"], noun="site", where=Path("sites.jsonl"))
     1
@@ -68,7 +66,7 @@ def iter_sessions(path: Path, wanted: set[str]) -> Iterator[Session]:
 
 
 def one_session(path: Path, wanted: str) -> Session:
-    """The session that is meant by an id, a beginning or an ordinal."""
+    """The session that an id, a prefix or an ordinal means."""
     ids = session_ids(path)
     exact = ids[find_index(wanted, ids, noun="session", file=path)]
     return next(iter_sessions(path, {exact}))
