@@ -129,7 +129,7 @@ def _refused(
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
-    """The file of build.pairs and no anchors; else the pairs of `curate` or `replay`, and anchors."""
+    """The file of build.pairs, no anchors; else the pairs of `curate` or `replay`, with anchors."""
     if job.config.build.pairs:
         return job.need_file(Path(job.config.build.pairs), verb="build"), None
     pairs, anchors = (

@@ -39,8 +39,8 @@ def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
         )
         took = "none" if not sessions[True] else "all"
         message = (
-            f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(all_units)} {nouns},"
-            " which are chosen by hash"
+            f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(all_units)}"
+            f" {nouns}, which are chosen by hash"
         )
         raise ConfigError(message, where="held_out", fix=_other_split(all_units, settings))
     return counts

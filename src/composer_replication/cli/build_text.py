@@ -90,7 +90,7 @@ def lost_channel(config: Config, report: BuildReport) -> DataError | None:
 
 
 def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[str, Any]) -> None:
-    """Print the split, the channels, the context and evidence of the views, and what was left out."""
+    """Print the split, the channels, the views' context and evidence, and what was left out."""
     screen, about = job.screen, renderer.describe()
     screen.line(
         f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']}"
@@ -119,13 +119,13 @@ def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[st
     screen.table(rows, head=("channel", "units", "tokens", "what"))
     if report.views:
         share = (
-            f"{report.context_kept} of {report.context_available} tokens above the mistaken messages"
-            " are in their windows"
+            f"{report.context_kept} of {report.context_available} tokens above the mistaken"
+            " messages are in their windows"
         )
         screen.line(f" context  {share}")
         evidence = (
-            f"{report.views_with_evidence} of {report.views} views hold every turn that the hint or the"
-            " call refers to"
+            f"{report.views_with_evidence} of {report.views} views hold every turn that the hint"
+            " or the call refers to"
         )
         lost = report.skipped.get("hint/evidence_lost", 0)
         screen.line(

@@ -65,7 +65,7 @@ def units_per_channel(config: Config, counts: Mapping[str, Any]) -> dict[str, in
 
 
 def unfed(job: Job, units: Mapping[str, int]) -> Unfed | None:
-    """The first weighted channel without data, which `train` would refuse; None if there is none."""
+    """The first weighted channel without data, which `train` would refuse, or None."""
     for channel, weight in weights_in_settings(job.config).items():
         if weight and not units[channel] and channel not in fed_by_play(job.config):
             problem = (

@@ -1,5 +1,4 @@
-"""`recompose doctor`: what is installed, what would work, and the command that fixes what would
-not."""
+"""`recompose doctor`: check what is installed and what works, with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ from composer_replication.cli.doctor_next import (
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
 from composer_replication.core.errors import pip_install
+from composer_replication.data.ingestion.find_logs import default_folders
 
 KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
 LOW_DISK_GB = 5.0
@@ -29,7 +29,7 @@ LOW_DISK_GB = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing looked at: whether it works, what was found, and the remedy."""
+    """The result of one check: whether it works, what was found, and the remedy."""
 
     name: str
     ok: bool
@@ -66,8 +66,7 @@ def doctor_command(*, common: Common = Common()) -> int:
 
 
 def packages() -> Iterator[Finding]:
-    """Python and the packages of the [train] extra; each is really imported, since a wheel may be
-    there and not load."""
+    """Python and the packages of the [train] extra; each is imported: a wheel may not load."""
     yield Finding(name="python", ok=True, found=platform.python_version())
     for name in TRAIN_PACKAGES:
         try:
@@ -100,12 +99,7 @@ def gpu() -> Finding:
 def logs(job: Job) -> Finding:
     """How many agent logs there are, and how soon the oldest is deleted."""
     named = job.config.ingest.logs
-    home = os.environ.get("CLAUDE_CONFIG_DIR")
-    folders = (
-        [Path(p) for p in named]
-        if named
-        else [(Path(home) if home else Path.home() / ".claude") / "projects"]
-    )
+    folders = [Path(name) for name in named] or list(default_folders(os.environ))
     files = [
         f for folder in folders for f in ([folder] if folder.is_file() else folder.rglob("*.jsonl"))
     ]
@@ -129,7 +123,7 @@ def disk(job: Job) -> Finding:
 
 
 def settings(job: Job) -> Finding:
-    """Which settings file is read, and which stages have been run."""
+    """The settings file that is read, and the stages that have been run."""
     if job.untrusted:
         return Finding(
             name="settings",

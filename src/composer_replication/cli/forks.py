@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
-from composer_replication.core.codec import read_sessions, read_sites
+from composer_replication.cli.lookup import iter_sessions
+from composer_replication.core.codec import read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import sha256_of
 from composer_replication.core.stamps import input_hashes
@@ -52,5 +53,5 @@ def check_built_from(job: Job, data: Dataset) -> None:
 
 
 def load_sessions_by_id(job: Job, wanted: Collection[str]) -> dict[str, Session]:
-    """The sessions of these ids; the others are read and let go."""
-    return {session.id: session for session in read_sessions(job.sessions) if session.id in wanted}
+    """The sessions with these ids, by id."""
+    return {session.id: session for session in iter_sessions(job.sessions, wanted)}

@@ -1,6 +1,6 @@
 """The gate of `hints --audit`: only kinds of hints that change the student are trained on.
 
-    kept_kinds(job)        # frozenset({"unknown_tool"}); None = no audit was made, every kind passes
+    kept_kinds(job)      # frozenset({"unknown_tool"}); None = no audit was made, every kind passes
 
 A kind that the audit did not measure is not kept: no lift, no training.
 """

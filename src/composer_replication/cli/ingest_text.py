@@ -79,7 +79,7 @@ def show_reading(
 
 
 def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
-    """Print what became of the store, with a line for each unusual session; returns it as values."""
+    """Print what became of the store, with a line per unusual session; returns the values."""
     outcomes = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
     parts = [f"{len(outcomes[name])} {label}" for name, label in OUTCOMES.items() if outcomes[name]]
     screen.line(f" store    {len(plan.order)} sessions: {', '.join(parts) or 'none of these'}")

@@ -63,7 +63,7 @@ def driven() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Settings, screen and paths of one call; `untrusted` names a settings file that is not read."""
+    """Settings, screen and paths of one call; `untrusted` names a settings file not read."""
 
     loaded: LoadedConfig
     screen: Screen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from composer_replication.core.codec import read_sessions
@@ -26,7 +26,7 @@ def ordinal(number: int, *, letter: str = "s") -> str:
 def find_index(wanted: str, ids: Sequence[str], *, noun: str, file: Path) -> int:
     """The index of the record that is meant; raises DataError if none or several match.
 
-    >>> find("s2", ["s1:7:c1", "s2:9:c4"], noun="site", where=Path("sites.jsonl"))
+    >>> find_index("s2", ["s1:7:c1", "s2:9:c4"], noun="site", file=Path("sites.jsonl"))
     1
     """
     if wanted in ids:
@@ -58,7 +58,7 @@ def session_ids(path: Path) -> list[str]:
     return [session.id for session in read_sessions(path)]
 
 
-def iter_sessions(path: Path, wanted: set[str]) -> Iterator[Session]:
+def iter_sessions(path: Path, wanted: Collection[str]) -> Iterator[Session]:
     """The sessions with these ids, one at a time."""
     for session in read_sessions(path):
         if session.id in wanted:

@@ -1,5 +1,4 @@
-"""`recompose report`: one HTML file for a run, or the audit of one's own logs where nothing was
-trained."""
+"""`recompose report`: one HTML file for a run, or the audit of the logs if nothing was trained."""
 
 from __future__ import annotations
 
@@ -128,6 +127,6 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
 
 
 def _flags(job: Job) -> str:
-    """The flags that lead another verb to the same folder, with a space before them."""
+    """The flags, after a space, with which another verb uses the same work folder."""
     flags = job.command("").removeprefix("recompose").strip()
     return f" {flags}" if flags else ""

@@ -1,5 +1,4 @@
-"""`recompose show session|site|example|pair|run [ID]`: one thing in the terminal; without an ID,
-the list."""
+"""`recompose show session|site|example|pair|run [ID]`: show one record; without an ID, the list."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ def show_command(
 
 
 def _hints(job: Job) -> dict[str, Hint]:
-    """Hints by site, where `hints` has run for these sites."""
+    """Hints by site id; {} if hints.jsonl is missing or stale."""
     return (
         {hint.site_id: hint for hint in read_hints(job.hints)} if job.is_usable(job.hints) else {}
     )

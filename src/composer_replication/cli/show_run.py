@@ -1,4 +1,4 @@
-"""`recompose show run`: what a run directory says, without a claim that anything was learnt."""
+"""`recompose show run`: the metrics and events of a run, without any claim of learning."""
 
 from __future__ import annotations
 
@@ -64,8 +64,7 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
 
 
 def run_folder(job: Job, wanted: str) -> Path:
-    """The folder of a run by its path, its name, or the beginning of its name; "" and "latest" are
-    the newest."""
+    """The folder of a run by path, name or prefix of its name; "" and "latest" mean the newest."""
     if wanted and (Path(wanted) / "run.json").exists():
         return Path(wanted)
     names = (

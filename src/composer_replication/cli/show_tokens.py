@@ -1,5 +1,4 @@
-"""`recompose show example|pair`: token sequences with the loss of every token, and each hint where
-the teacher sees it."""
+"""`recompose show example|pair`: tokens with their loss, hints where the teacher sees them."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
 
 
 def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> dict[str, Any]:
-    """An example as plain values: every token with its text and loss, the messages, and the views
-    with their hints."""
+    """An example as plain values: tokens with text and loss, messages, and views with hints."""
     loss = ["none"] * len(example.ids)
     for a, b in example.trained:
         loss[a:b] = ["lm_ce"] * (b - a)
@@ -85,21 +83,27 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
     ]
     counts = {kind: loss.count(kind) for kind in ("lm_ce", "hint", "none")}
     return {
-        "ordinal": number, "id": example.id, "session": example.session_id, "origin": example.origin,
-        "counts": counts, "turns": turns, "hints": hints, "tokens": tokens,
-    }  # fmt: skip
+        "ordinal": number,
+        "id": example.id,
+        "session": example.session_id,
+        "origin": example.origin,
+        "counts": counts,
+        "turns": turns,
+        "hints": hints,
+        "tokens": tokens,
+    }
 
 
 def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
-    """What is drawn of an example: each message with its loss, and each hint above its message."""
+    """Yield the parts of an example: messages with their losses, and hints above their messages."""
     counts = view["counts"]
     counted = (
         f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets,"
         f" {counts['none']} without loss"
     )
     yield Text(
-        f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{counted}  "
-        f" ({LEGEND[colour]})",
+        f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n"
+        f"{counted}   ({LEGEND[colour]})",
         style="bold",
     )
     start, above = 0, None

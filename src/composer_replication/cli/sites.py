@@ -1,5 +1,4 @@
-"""`recompose sites`: sessions -> sites.jsonl, the mistaken messages and what stands apart from
-them."""
+"""`recompose sites`: sessions -> sites.jsonl, the mistaken messages and other failures."""
 
 from __future__ import annotations
 

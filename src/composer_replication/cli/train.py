@@ -29,8 +29,8 @@ def train_command(
     Parameters
     ----------
     resume
-        Go on with this run from its newest checkpoint: its folder, its name, or latest. The folder of one of its checkpoints goes on from
-        that one, and sets later ones aside.
+        Go on with this run from its newest checkpoint: its folder, its name, or latest. The folder
+        of one of its checkpoints goes on from that one, and sets later ones aside.
     accept_changes
         Resume although settings differ from those of the run.
     name

@@ -1,4 +1,4 @@
-"""What `train` does by backend: refuse early, hand the run to TRL, and say how a run ended."""
+"""The backends of `train`: refuse early, hand the run to TRL, and print how a run ended."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 
 def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
-    """Raise MissingExtraError where the backend is not installed, ConfigError for what it does not
-    host; before a run exists.
+    """Refuse, before a run exists, a backend that is not installed or cannot host the settings.
 
-    An environment of the user's own makes one task, so that what is wrong with it shows here;
-    returns its files.
+    Raises MissingExtraError or ConfigError. The user's own environment must make one task here, so
+    that its errors show early; returns its files.
     """
     if config.train.backend == "trl":
         from composer_replication.training.backends._compat import require_trl
@@ -41,7 +40,7 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
 
 
 class Launch(TypedDict):
-    """How a run is begun, or gone on with."""
+    """Whether a run is new or resumed, and from which step."""
 
     resume: bool
     resume_step: int | None
@@ -80,7 +79,7 @@ def with_trl(
 
 
 def finish_run(job: Job, result: TrainResult) -> int:
-    """Say how a run ended and what comes next; returns the exit code."""
+    """Print how a run ended and the next command; returns the exit code."""
     value: dict[str, Any] = {
         "run": str(result.run.path),
         "steps": result.steps,

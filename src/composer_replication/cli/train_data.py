@@ -1,5 +1,4 @@
-"""What `train` is given: the built examples with their tokenizer and split, checked against the
-student that is about to be trained."""
+"""The data of `train`: the built examples, their tokenizer and split, checked for the student."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from composer_replication.tokens.renderer import Renderer
 
 
 def with_built_split(job: Job, data: Dataset) -> Job:
-    """The job with the split that the examples were built with: the evaluation holds out what this
-    run did not see."""
+    """The job with the split of the examples, so that the evaluation holds out what they do."""
     split = data.meta.get("held_out") or {}
     if not split:
         return job
@@ -29,8 +27,7 @@ def with_built_split(job: Job, data: Dataset) -> Job:
 
 
 def tokenizer_of(job: Job) -> Any:
-    """The tokenizer that `build` used; where nothing was built, and the student only plays, that of
-    the student's own folder."""
+    """The tokenizer that `build` used; the model's own if nothing was built for live rollouts."""
     model = job.config.student.model
     if job.config.rollouts.env and model != TINY and not job.examples.is_dir():
         return load_tokenizer(model)
@@ -38,7 +35,7 @@ def tokenizer_of(job: Job) -> Any:
 
 
 def load_examples(job: Job, tokenizer: Any) -> Dataset:
-    """The data set, checked against the student that is about to be trained."""
+    """Load the examples; raises DataError if they were built for another student or tokenizer."""
     wanted = job.config.student.model
     student_tokenizer = tokenizer if wanted == TINY else load_tokenizer(wanted)
     data = load_dataset(

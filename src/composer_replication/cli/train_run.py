@@ -1,5 +1,4 @@
-"""The run that `train` works on: a new one, or one that goes on, and what is said of it, in a dry
-run too."""
+"""The run of `train`: make a new one or check one to resume, and print it, in a dry run too."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 
 def new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
-    """A new run folder, with the settings, the command line that makes it again, and the hashes of
-    its inputs."""
+    """Make a run folder with the settings, the command line and the hashes of its inputs."""
     make_work(job.work)
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
@@ -59,7 +57,7 @@ def finish_dry(
     name: str,
     accept_changes: bool,
 ) -> int:
-    """Say what would be written; with --resume, what would be gone on from."""
+    """End a dry run: print what would be written or, with --resume, resumed."""
     if resumed is None:
         return job.finish(
             {"plan": plan},
@@ -75,8 +73,7 @@ def finish_dry(
 
 
 def say_resume(job: Job, run: RunDir, step: int | None) -> None:
-    """Which run goes on, and from where; raises BusyError where another process is at work on
-    it."""
+    """Print which run is resumed and from where; raises BusyError if a process works on it."""
     check_free(run.path, task=LAUNCH)
     checkpoints = [pair for pair in run.checkpoints() if step in (None, pair[0])]
     _check_left(job, run, checkpoints)
@@ -91,8 +88,10 @@ def say_resume(job: Job, run: RunDir, step: int | None) -> None:
 
 
 def _check_left(job: Job, run: RunDir, checkpoints: Sequence[tuple[int, Path]]) -> None:
-    """Raise ConfigError where no step is left; a run that was cut short behind its last step may
-    still be brought to its end."""
+    """Raise ConfigError if no step is left.
+
+    A run that was cut short after its last step, before it was done, may still be finished.
+    """
     steps = job.config.train.steps
     if (
         not checkpoints
@@ -103,8 +102,8 @@ def _check_left(job: Job, run: RunDir, checkpoints: Sequence[tuple[int, Path]]) 
     steps_done, path = checkpoints[-1]
     evaluate = f"{job.command('evaluate')} {shlex.quote(short_path(path))}"
     fix = (
-        f"to go on, set train.steps above {steps_done}: --train.steps N --accept-changes; to judge it as"
-        f" it is: {evaluate}"
+        f"to go on, set train.steps above {steps_done}: --train.steps N --accept-changes; to judge"
+        f" it as it is: {evaluate}"
     )
     raise ConfigError(
         f"nothing is left to train: {path.name} has {steps_done} steps, train.steps is {steps}",

@@ -51,13 +51,13 @@ def show_powers(screen: Screen, file: SettingsFile) -> None:
 
 
 def _can_ask(common: Common) -> bool:
-    """Whether the user can be asked: on a terminal, by the main rank, without --json or --dry-run."""
+    """Whether the user can be asked: on a terminal, main rank, without --json or --dry-run."""
     asks = not (common.json or common.dry_run) and is_main_rank()
     return asks and bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
-    """Print a line for each file read, each program that would run, and each host that is sent to."""
+    """Print a line for each file read, each program that would run, and each host sent to."""
     lines = [use_line for use in uses for use_line in USES[use](loaded.config)]
     # the null device is the demo's settings file
     sources = [source for source in loaded.sources if str(source.path) != os.devnull]

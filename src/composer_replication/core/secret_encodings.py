@@ -135,7 +135,8 @@ _HEX_LINE = re.compile(r"\r?\n[ \t]{0,8}((?:[2-7][0-9a-fA-F]|0[aAdD9]){1,200})(?
 # Text is bytes below 128: of four letters of base64 the first three have a bit that is not set. 18
 # bytes of it in a row are no chance.
 _TEXT_RUN = re.compile(
-    rf"(?:[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghkloptwxs014589][A-Za-z0-9+/_-]){{{MIN_BASE64_CHARS // 4}}}[A-Za-z0-9+/_-]*"
+    r"(?:[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghkloptwxs014589][A-Za-z0-9+/_-])"
+    rf"{{{MIN_BASE64_CHARS // 4}}}[A-Za-z0-9+/_-]*"
 )
 # UTF-16: every other byte is 0.
 _WIDE_RUN = re.compile(
@@ -207,8 +208,10 @@ def decoded(page: Page) -> View | None:
     r"""The text around everything that can be decoded in a page, decoded; None where there is
     nothing.
 
-    >>> decoded(Page.of(r'{\"a\": 1}')).text, decoded(Page.of("a%3Db")).text, decoded(Page.of("a=b"))
-    ('{"a": 1}', 'a=b', None)
+    >>> decoded(Page.of(r'{\"a\": 1}')).text, decoded(Page.of("a%3Db")).text
+    ('{"a": 1}', 'a=b')
+    >>> decoded(Page.of("a=b")) is None
+    True
     """
     pieces = list(_pieces(page))
     if not any(piece.alone for piece in pieces):

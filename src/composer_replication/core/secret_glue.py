@@ -56,12 +56,19 @@ _MAY_BEGIN = (
     rf"(?:[ \t]{_SAID_WORD}){{0,6}}? it(?:['\u2019]?s| is) ",
     _CJK,
 )
-TAIL = rf"(?:[_-]?(?:{_SUFFIX}))?(?P<more>(?:_[a-z0-9]{{1,16}}){{1,3}})?(?![a-z0-9_])(?={'|'.join(_MAY_BEGIN)})"
+TAIL = (
+    rf"(?:[_-]?(?:{_SUFFIX}))?(?P<more>(?:_[a-z0-9]{{1,16}}){{1,3}})?(?![a-z0-9_])"
+    rf"(?={'|'.join(_MAY_BEGIN)})"
+)
 NEXT_LETTERS = frozenset(
-    " \t\n\r_-0123456789\\\"'`])[>(*:=|,/?+!<.;bhpdslmvtcr\u2502\u662f\u4e3a\u70ba\u306f\ub294\uc740\uff1a"
+    " \t\n\r_-0123456789\\\"'`])[>(*:=|,/?+!<.;bhpdslmvtcr"
+    "\u2502\u662f\u4e3a\u70ba\u306f\ub294\uc740\uff1a"
 )
 
-_VALUE_WORD = "(?:value|val|default|defaultvalue|default_value|default-value|data|secretvalue|stringvalue|string_value|content|text|sensitive_value)"
+_VALUE_WORD = (
+    "(?:value|val|default|defaultvalue|default_value|default-value|data|secretvalue|stringvalue"
+    "|string_value|content|text|sensitive_value)"
+)
 _FLAG_WORD = "(?:body|value|secret-string|data|plaintext|content|b|v)"
 _TYPE = (  # of a declaration: `name: &'a Option<String> =`, `name: str | None =`
     r":[ \t]{0,4}&?'?[a-z_][\w.]{0,24}(?:[ \t][a-z_]\w{0,20})?"
@@ -159,7 +166,10 @@ GLUE = re.compile("|".join(f"(?P<{name}>{'|'.join(patterns)})" for name, pattern
 
 # --- The value: in quotes, which may stand in a call or behind a letter that marks a kind of
 # literal ...
-_PASSED_ON = "secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|quote|arc|box"
+_PASSED_ON = (
+    "secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|quote|arc"
+    "|box"
+)
 OPEN = re.compile(
     r"(?:[brufnx@$]{1,2}(?=[\\\"'])"
     rf"|[\w.:]{{0,30}}(?:{_PASSED_ON})(?:::new|::from)?\(\s{{0,2}}"

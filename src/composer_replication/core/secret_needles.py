@@ -1,7 +1,7 @@
 """Many short strings looked for in one pass over a text: each by its rarest letter.
 
     hits = Needles([("ghp_", 1), ("sk-", 2)], rarest="_-")
-    hits.search("a sk-1")  ->  [(2, 2)]       # what is found begins at letter 2 and is the needle with the payload 2
+    hits.search("a sk-1")  ->  [(2, 2)]       # at position 2 stands the needle with the payload 2
 
 A search with str.find per needle reads the text once for each; one pattern of them all tries each
 at each letter. Here the regex engine skips to the few letters that tell, and compares the letter

@@ -217,7 +217,8 @@ def spoken(page: Page, at: int) -> tuple[list[Span], int]:
 def codes_below(page: Page, at: int) -> Span | None:
     """Codes for a second factor that stand in rows of their own below what announces them.
 
-    >>> codes_below(Page.of("two-factor codes\\n6074a-3ccb3 83d6a-ae720\\n7801c-7acfb 1e55a-bb46e"), 0)
+    >>> codes = "6074a-3ccb3 83d6a-ae720\\n7801c-7acfb 1e55a-bb46e"
+    >>> codes_below(Page.of(f"two-factor codes\\n{codes}"), 0)
     Span(start=17, end=64, kind='recovery_codes')
     """
     match = _CODES.match(page.text, at)
@@ -230,7 +231,8 @@ def wallet_words(page: Page, at: int) -> Span | None:
     """The words of a wallet behind what announces them: twelve, fifteen, ... twenty-four words that
     make no sentence.
 
-    >>> wallet_words(Page.of("phrase: zebra canvas hamster jewel garlic beach eager feather copper orbit kangaroo lemon"), 0)
+    >>> words = "zebra canvas hamster jewel garlic beach eager feather copper orbit kangaroo lemon"
+    >>> wallet_words(Page.of(f"phrase: {words}"), 0)
     Span(start=8, end=89, kind='wallet_words')
     """
     match = _WALLET.match(page.text, at) or _NUMBERED_WALLET.match(page.text, at)

@@ -7,7 +7,8 @@ the rarest letter of each needle (the `_` of "ghp_"), so that most letters of a 
 at the speed of C. What is tried at a needle looks at some hundred letters at most, so a text of
 needles takes linear time.
 
-    list(known_secrets(Page.of("export X=" + token)))  ->  [Span(start=9, end=49, kind="github_token")]
+    list(known_secrets(Page.of("export X=" + token)))
+    # [Span(start=9, end=49, kind="github_token")]
 """
 
 from __future__ import annotations

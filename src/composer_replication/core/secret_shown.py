@@ -72,7 +72,8 @@ _NO_VALUE = re.compile(
 def printed_by(page: Page, at: int) -> list[Span]:
     """What a command with one of PRINTERS at `at` printed below it.
 
-    >>> printed_by(Page.of("$ openssl rand -base64 32\\nH+I2TjOe/1DM//o3wlBmH7XJVBJLQIqM25bPFDKFvRo="), 2)
+    >>> output = "H+I2TjOe/1DM//o3wlBmH7XJVBJLQIqM25bPFDKFvRo="
+    >>> printed_by(Page.of(f"$ openssl rand -base64 32\\n{output}"), 2)
     [Span(start=26, end=70, kind='shown_secret')]
     """
     end = page.text.find("\n", at, at + MAX_COMMAND)

@@ -186,8 +186,8 @@ def stands_out(value: str, promise: str) -> bool:
     """Whether a value cannot be a word of a sentence: letters of both cases and digits mixed, long
     hex.
 
-    >>> stands_out("Dl4wMZenkODiZKG", PASSWORD), stands_out("PostgreSQL14", PASSWORD), stands_out("velvet", PASSWORD)
-    (True, True, False)
+    >>> [stands_out(value, PASSWORD) for value in ("Dl4wMZenkODiZKG", "PostgreSQL14", "velvet")]
+    [True, True, False]
     """
     if _ALPHABET.search(value) or (_NAMED_THING.search(value) and not _SYMBOLS.search(value)):
         return False

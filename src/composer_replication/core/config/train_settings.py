@@ -66,8 +66,8 @@ class PolicySettings(Settings):
     """How far the ratio of policy to sampler may leave 1 before a token gets no more gradient; 0 =
     as published (dr_grpo: 0.2)."""
     clip_high: float = Field(default=0.0, ge=0.0)
-    """How far the ratio may rise above 1, if that bound differs; 0 = as published, or `clip` if set.
-    cispo: weight - 1."""
+    """How far the ratio may rise above 1, if that bound differs; 0 = as published, or `clip` if
+    set. cispo: weight - 1."""
     importance_cap: float = Field(default=0.0, ge=0.0)
     """Truncated importance sampling: each token is weighted by min(policy / sampler, cap) instead
     of the ratio in the surrogate; 0 = off."""
