@@ -1,10 +1,9 @@
-"""What stands between the name of a secret and its value, in every syntax: one named part for each,
-in a table.
+"""The syntax between the name of a secret and its value: a table with one named pattern for each.
 
     GLUE.match("db_password: ", 11).lastgroup  ->  "assign"
 
-All patterns here read text in small letters, look at some hundred letters at most and try nothing
-twice.
+All patterns here read lower-case text, match at most a few hundred characters, and try
+nothing twice, so that the search takes linear time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Which names promise a secret: the words they end in, in several languages, and the names that end
-so and hold none.
+"""Which names promise a secret: the words that they end in, in several languages, and exceptions.
 
     WORDS[0].word                        # "secret"; secret_search.py finds all of them in one pass
     promise_of(page, at, end, name=...)  # PASSWORD, TOKEN, OPAQUE or None (e.g. "next_page_token")
 
-What a name promises tells how much its value has to show (core/secret_values.py).
+The promise of a name decides how much evidence its value needs (core/secret_values.py).
 """
 
 from __future__ import annotations
