@@ -87,29 +87,29 @@ def find_secrets(text: str, *, depth: int = 0) -> list[FoundSecret]:
     if len(text) < MIN_CHARS:
         return []
     page = Page.of(text)
-    found = [_named(text, span) for span in secrets_on(page)]
+    hits = [_named(text, span) for span in secrets_on(page)]
     if depth < MAX_DEPTH and (view := decoded(page)) is not None:
         for inner in find_secrets(view.text, depth=depth + 1):
             if inner.kind != "email" or not view.is_whole(inner.start, inner.end):
-                found.append(
+                hits.append(
                     FoundSecret(*view.source(inner.start, inner.end), inner.kind, inner.secret)
                 )
-    found = _merged(text, found)
+    hits = _merged(text, hits)
     if "@" in text:
-        found = _with_emails(text, found)
-    return found
+        hits = _with_emails(text, hits)
+    return hits
 
 
 def _named(text: str, span: Span) -> FoundSecret:
     return FoundSecret(span.start, span.end, span.kind, text[span.start : span.end])
 
 
-def _merged(text: str, found: list[FoundSecret]) -> list[FoundSecret]:
+def _merged(text: str, hits: list[FoundSecret]) -> list[FoundSecret]:
     """Merge overlapping secrets into one, of the kind that was found first."""
-    if len(found) < 2:
-        return found
+    if len(hits) < 2:
+        return hits
     merged: list[tuple[int, FoundSecret]] = []
-    for rank, secret_span in sorted(enumerate(found), key=lambda item: (item[1].start, item[0])):
+    for rank, secret_span in sorted(enumerate(hits), key=lambda item: (item[1].start, item[0])):
         if not merged or secret_span.start >= merged[-1][1].end:
             merged.append((rank, secret_span))
             continue
@@ -143,14 +143,14 @@ def _emails(text: str) -> Iterator[Span]:
         at = text.find("@", max(at + 1, last))
 
 
-def _with_emails(text: str, found: list[FoundSecret]) -> list[FoundSecret]:
+def _with_emails(text: str, hits: list[FoundSecret]) -> list[FoundSecret]:
     """Add e-mail addresses; one that overlaps or touches a secret belongs to that secret."""
     mails = [_named(text, span) for span in _emails(text)]
     if not mails:
-        return found
-    if found:
-        mails = [m for m in mails if not any(m.start <= f.end and f.start <= m.end for f in found)]
-    return sorted([*found, *mails])
+        return hits
+    if hits:
+        mails = [m for m in mails if not any(m.start <= f.end and f.start <= m.end for f in hits)]
+    return sorted([*hits, *mails])
 
 
 class Redactor:
@@ -244,11 +244,11 @@ class Redactor:
             name = self._names[secret] = digest
         return f"[REDACTED:{kind}:{name}]"
 
-    def _replaced(self, text: str, found: list[FoundSecret]) -> str:
-        if not found:
+    def _replaced(self, text: str, hits: list[FoundSecret]) -> str:
+        if not hits:
             return text
         pieces, last = [], 0
-        for start, end, kind, secret in found:
+        for start, end, kind, secret in hits:
             pieces += [text[last:start], self._mask(kind, secret)]
             last = end
         return "".join([*pieces, text[last:]])

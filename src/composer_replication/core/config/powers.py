@@ -274,7 +274,7 @@ def powers_of(
         else:
             continue
         if effect is not None:
-            does, what = effect
+            does, detail = effect
             programs = tuple(programs_of(value, folder)) if does == "runs" else ()
             line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
             if line is None:  # only a table below it has a header: [replay.teacher.NAME]
@@ -284,7 +284,7 @@ def powers_of(
             yield Power(
                 key=dotted,
                 does=does,
-                detail=what,
+                detail=detail,
                 line=line,
                 programs=programs,
                 modules=tuple(_modules(dotted, value)),
