@@ -43,7 +43,7 @@ def test_the_file_is_found_upward_and_paths_are_relative_to_it(tmp_path: Path) -
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     assert find_config(below) == file
-    loaded = load_config(start=below, how=lambda _: "this test")
+    loaded = load_config(start=below, trusted_by=lambda _: "this test")
     assert loaded.work_dir == tmp_path / "out"
     assert loaded.config.ingest.logs == (str(tmp_path / "logs"), "/abs/logs")
 
@@ -99,14 +99,14 @@ def test_one_entry_of_a_table_is_set_by_its_dotted_name_and_joins_those_of_the_f
     loaded = load_config(
         flags={"hints.writers.file_missing": "pkg.mod:fn"},
         start=tmp_path,
-        how=lambda _: "this test",
+        trusted_by=lambda _: "this test",
     )
     assert loaded.config.hints.writers == {"bad_arguments": "a:b", "file_missing": "pkg.mod:fn"}
     with pytest.raises(ConfigError, match="holds a value, not a group"):
         load_config(
             flags={"hints.writers.file_missing.more": "x"},
             start=tmp_path,
-            how=lambda _: "this test",
+            trusted_by=lambda _: "this test",
         )
 
 

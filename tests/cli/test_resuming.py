@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from composer_replication.cli.train_text import Steps
-from composer_replication.core.lock import OWNER, began
+from composer_replication.core.lock import OWNER, process_start
 from composer_replication.core.rundir import RunDir
 from tests.cli.test_panel import job_on
 from tests.cli.test_train_live import SETTINGS, tiny_student
@@ -155,7 +155,7 @@ def test_a_second_launch_is_told_who_is_at_work_before_anything_is_loaded(work: 
     run, here = first(work), os.getppid()
     owner = {
         "pid": here,
-        "began": began(here),
+        "began": process_start(here),
         "host": os.uname().nodename,
         "since": "2026-11-20T14:02:11+00:00",
     }

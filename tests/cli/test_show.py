@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.cli.lookup import find
+from composer_replication.cli.lookup import find_index
 from composer_replication.cli.render_terminal import mask_text
 from composer_replication.core.errors import DataError
 from composer_replication.core.harmless import harmless
@@ -157,4 +157,4 @@ def test_no_text_can_reach_the_terminal_as_a_command(text: str) -> None:
 
 def test_a_place_past_the_end_is_not_found() -> None:
     with pytest.raises(DataError, match='no site "s009"'):
-        find("s009", ["a", "b"], noun="site", where=Path("x"))
+        find_index("s009", ["a", "b"], noun="site", file=Path("x"))

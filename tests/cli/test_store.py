@@ -15,7 +15,7 @@ import pytest
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import BusyError
 from composer_replication.core.jsonl import write_json
-from composer_replication.core.lock import only_one
+from composer_replication.core.lock import lock_folder
 from composer_replication.core.trace import Parent, Session
 from composer_replication.data.ingestion.ingest_record import IngestRecord
 from composer_replication.data.ingestion.store import plan_merge, write_merged
@@ -344,10 +344,10 @@ def test_a_store_of_an_earlier_version_keeps_its_sessions(here: Path) -> None:
 
 def test_two_at_once_are_told(here: Path) -> None:
     ingest(here)
-    with only_one(here / "recompose", what="ingest"):
+    with lock_folder(here / "recompose", task="ingest"):
         said = recompose("ingest", "logs", cwd=here)
         assert said.code == 1 and "another ingest" in said.err
-        with pytest.raises(BusyError), only_one(here / "recompose", what="ingest"):
+        with pytest.raises(BusyError), lock_folder(here / "recompose", task="ingest"):
             pass
     ingest(here)
 

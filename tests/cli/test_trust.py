@@ -416,7 +416,7 @@ def test_a_file_of_the_settings_is_the_one_beside_them_wherever_the_call_comes_f
     assert call("trust", cwd=strange).code == 0
     call(*VERB_OF[key.partition(".")[0]], cwd=below)
     assert not ran(tmp_path)
-    config = load_config(start=below, how=lambda file: "trusted").config
+    config = load_config(start=below, trusted_by=lambda file: "trusted").config
     assert f"{strange / 'own.py'}:find" in str(config)
 
 
@@ -602,14 +602,17 @@ def test_a_foreign_credential_is_sent_only_by_the_users_own_flag(tmp_path: Path,
     with pytest.raises(
         ConfigError, match=r"key_env names .* does not look like the key of a model"
     ) as caught:
-        load_config([file], start=tmp_path, how=lambda _: "trusted")
+        load_config([file], start=tmp_path, trusted_by=lambda _: "trusted")
     assert (
         caught.value.where.endswith(":3")
         and f"--replay.teacher.x.key_env {name}" in caught.value.fix
     )
     file = settings(tmp_path, '[replay.teacher.x]\nmodel = "m"\n')
     loaded = load_config(
-        [file], flags={"replay.teacher.x.key_env": name}, start=tmp_path, how=lambda _: "trusted"
+        [file],
+        flags={"replay.teacher.x.key_env": name},
+        start=tmp_path,
+        trusted_by=lambda _: "trusted",
     )
     assert loaded.config.replay.teacher["x"].key_env == name
 

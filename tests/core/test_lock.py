@@ -16,7 +16,7 @@ import pytest
 
 from composer_replication.core import lock
 from composer_replication.core.errors import BusyError
-from composer_replication.core.lock import OWNER, Owner, began, only_one, owner_of
+from composer_replication.core.lock import OWNER, Owner, lock_folder, owner_of, process_start
 from composer_replication.core.rundir import RunDir, create_run, remove_run
 
 HOLD = """
@@ -51,7 +51,7 @@ def test_a_second_launch_is_told_who_is_at_work_and_a_dead_ones_place_is_taken(
         owner = owner_of(run.path)
         assert owner is not None and (owner.pid, owner.began, owner.host) == (
             process.pid,
-            began(process.pid),
+            process_start(process.pid),
             platform.node(),
         )
         told = f"another launch of this run is at work on this folder: process {process.pid} on "
@@ -79,10 +79,10 @@ def test_a_second_launch_is_told_who_is_at_work_and_a_dead_ones_place_is_taken(
 
 
 def test_an_error_gives_the_folder_free(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), only_one(tmp_path, what="test"):
+    with pytest.raises(ZeroDivisionError), lock_folder(tmp_path, task="test"):
         _ = 1 / 0
     assert not (tmp_path / OWNER).exists()
-    with only_one(tmp_path, what="test") as before:
+    with lock_folder(tmp_path, task="test") as before:
         assert before is None
 
 
@@ -91,14 +91,14 @@ def test_without_locks_the_owners_name_tells(
 ) -> None:
     monkeypatch.setattr(lock, "fcntl", None)
     with (
-        only_one(tmp_path, what="test"),
+        lock_folder(tmp_path, task="test"),
         pytest.raises(BusyError, match=f"process {os.getpid()} on"),
-        only_one(tmp_path, what="test"),
+        lock_folder(tmp_path, task="test"),
     ):
         raise AssertionError("two at once")
     own = {
         "pid": os.getpid(),
-        "began": began(os.getpid()),
+        "began": process_start(os.getpid()),
         "host": platform.node(),
         "since": "2026-11-20T14:02:11+00:00",
     }
@@ -106,8 +106,8 @@ def test_without_locks_the_owners_name_tells(
     gone = [{**own, "began": "1"}, {**own, "pid": 2**22 + 1, "began": ""}]
     for one in gone:
         (tmp_path / OWNER).write_text(json.dumps(one), "utf-8")
-        with only_one(tmp_path, what="test") as before:
+        with lock_folder(tmp_path, task="test") as before:
             assert before is not None and asdict(before) == one
     (tmp_path / OWNER).write_text('{"pid": 47', "utf-8")
-    with only_one(tmp_path, what="test") as before:
+    with lock_folder(tmp_path, task="test") as before:
         assert before is None

@@ -9,7 +9,7 @@ import pytest
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.jsonl import write_json
-from composer_replication.core.stamps import made_from, stale, stale_artefacts, write_stamp
+from composer_replication.core.stamps import check_stale, made_from, stale_artefacts, write_stamp
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_without_a_stamp_an_artefact_is_the_users_own_and_a_damaged_stamp_says_s
 ) -> None:
     (work / "hints.meta.json").unlink()
     (work / "sites.jsonl").write_text("others", "utf-8")
-    assert stale(work / "hints.jsonl", work=work) is None
+    assert check_stale(work / "hints.jsonl", work=work) is None
     (work / "sites.meta.json").write_text('{"made_from": 3}', "utf-8")
     with pytest.raises(DataError, match="not a stamp") as told:
-        stale(work / "sites.jsonl", work=work)
+        check_stale(work / "sites.jsonl", work=work)
     assert told.value.fix == "run again: recompose sites"

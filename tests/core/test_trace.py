@@ -77,7 +77,7 @@ def test_cleared_results_read_as_cleared_after_the_clearing_only() -> None:
     )
     assert [t.results[0].text for t in two.context(4) if t.results] == [CLEARED_TEXT, "ra"]
     assert two.turns[2].results[0].text == "rb"
-    assert two.seen(2, at=3).results[0].text == "rb"
+    assert two.turn_in_view(2, at=3).results[0].text == "rb"
     assert two.context(3) == PLAIN[:3]
 
 

@@ -17,7 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from composer_replication.core.checkpoints import SUMS, damage, is_whole, seal, whole_checkpoint
+from composer_replication.core.checkpoints import (
+    SUMS,
+    find_damage,
+    is_whole,
+    seal,
+    whole_checkpoint,
+)
 from composer_replication.core.errors import DamagedError, DataError, UnwrittenError
 from composer_replication.core.rundir import RunDir
 from composer_replication.evaluation.players import player_of
@@ -231,7 +237,7 @@ def test_an_optimiser_of_another_shape_is_refused_where_its_checksum_fits(run: R
     name = next(key for key in tensors if key.endswith("/exp_avg"))
     save_file({**tensors, name: tensors[name][:1].clone()}, str(folder / "optimiser.safetensors"))
     seal(folder)
-    assert damage(folder) == ""
+    assert find_damage(folder) == ""
     with pytest.raises(DataError, match="optimiser state is of another model"):
         load_tensors(
             folder, student=student, optimiser=make_optimiser(student.model, make_config().train)

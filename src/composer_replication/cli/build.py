@@ -1,5 +1,4 @@
-"""`recompose build`: sessions, sites, hints and what replay found -> examples/, token sequences for
-one student."""
+"""`recompose build`: sessions, sites, hints and pairs -> examples/, token sequences."""
 
 from __future__ import annotations
 
@@ -47,17 +46,20 @@ def build_command(*, common: Common = Common()) -> int:
     """Token sequences for the student: sessions, sites, hints, preferences and anchors ->
     examples/."""
     job = open_job(common)
-    # before the sites: it speaks for both
+    # hints before sites: if both are stale, this error names both verbs
     hints = job.need_fresh(job.hints, verb="hints") if job.sites.exists() else job.hints
     inputs = [
         job.need_file(job.sessions, verb="ingest"),
         job.need_fresh(job.sites, verb="sites"),
         hints,
     ]
-    kept = kept_kinds(job)
+    kinds = kept_kinds(job)
     inputs += [
         path
-        for path in (*_pairs_and_anchors(job), job.audit if kept is not None else None)
+        for path in (
+            *_pairs_and_anchors(job),
+            job.audit if kinds is not None else None,
+        )
         if path is not None
     ]
     held_out = job.held_out()
@@ -66,28 +68,28 @@ def build_command(*, common: Common = Common()) -> int:
     renderer = Renderer.for_tokenizer(tokenizer, family=job.config.student.template)
     if job.dry_run:
         counts: Counter[str] = Counter()
-        deque(count_items(_items(job, renderer, kept, held_out), into=counts), maxlen=0)
-        done = build_report(counts)
+        deque(count_items(_items(job, renderer, kinds, held_out), into=counts), maxlen=0)
+        report = build_report(counts)
     else:
-        # what the student is trained on is what it must be served with
+        # the student must be served with the template that it is trained on
         tokenizer.chat_template = renderer.template
         save_folder(job.examples / FOLDER, tokenizer.save_pretrained)
-        done = write_dataset(
+        report = write_dataset(
             job.examples,
-            _items(job, renderer, kept, held_out),
+            _items(job, renderer, kinds, held_out),
             meta=_meta(job, renderer, inputs, split),
         )
-    refused = _refused(job, renderer, kept, held_out, done)
+    refused = _refused(job, renderer, kinds, held_out, report)
     if refused is not None and not job.dry_run:
         note_refused(job.examples, refused)
     value = {
-        **asdict(done),
+        **asdict(report),
         "held_out": split,
         "renderer": renderer.describe(),
-        "kept_kinds": None if kept is None else sorted(kept),
+        "kept_kinds": None if kinds is None else sorted(kinds),
     }
-    show_build(job, renderer, done, split)
-    say_gate(job, kept)
+    show_build(job, renderer, report, split)
+    say_gate(job, kinds)
     if job.preferences in inputs:
         job.screen.line(
             f" pairs    raw, of {job.preferences.name}: not curated; {job.command('curate')}",
@@ -95,40 +97,39 @@ def build_command(*, common: Common = Common()) -> int:
         )
     if refused is not None:
         raise refused.error
-    lacking = unfed(job, units_per_channel(job.config, value))
-    if lacking is not None:
-        job.screen.line(f" train    would be refused: {lacking.error()}", style="yellow")
+    unfed_channel = unfed(job, units_per_channel(job.config, value))
+    if unfed_channel is not None:
+        job.screen.line(f" train    would be refused: {unfed_channel.error()}", style="yellow")
     return job.finish(
         value,
         wrote=[job.examples],
-        next_command=job.command("train") if lacking is None else lacking.command,
+        next_command=job.command("train") if unfed_channel is None else unfed_channel.command,
     )
 
 
 def _refused(
     job: Job,
     renderer: Renderer,
-    kept: frozenset[str] | None,
+    kinds: frozenset[str] | None,
     held_out: HeldOutSettings,
-    done: BuildReport,
+    report: BuildReport,
 ) -> Refused | None:
-    """Why the build is refused, with a setting that was seen to mend it."""
-    if (lost := lost_channel(job.config, done)) is None:
+    """Why the build is refused, with settings that were tried and avoid it; None if it is not."""
+    if (problem := lost_channel(job.config, report)) is None:
         return None
     for flags, settings in wider_windows(job.config):
         config, counts = job.config.model_copy(update={"build": settings}), Counter[str]()
-        other = replace(job, loaded=replace(job.loaded, config=config))
-        deque(count_items(_items(other, renderer, kept, held_out), into=counts), maxlen=0)
-        found = build_report(counts)
-        if found.longest <= config.train.micro_tokens and lost_channel(config, found) is None:
-            fix = f"this was tried, and works: {job.command('build')} {flags}\nor {lost.fix}"
-            return Refused(error=DataError(lost.what, where=lost.where, fix=fix), flags=flags)
-    return Refused(error=lost)
+        widened = replace(job, loaded=replace(job.loaded, config=config))
+        deque(count_items(_items(widened, renderer, kinds, held_out), into=counts), maxlen=0)
+        attempt = build_report(counts)
+        if attempt.longest <= config.train.micro_tokens and lost_channel(config, attempt) is None:
+            fix = f"this was tried, and works: {job.command('build')} {flags}\nor {problem.fix}"
+            return Refused(error=DataError(problem.what, where=problem.where, fix=fix), flags=flags)
+    return Refused(error=problem)
 
 
 def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
-    """The file that build.pairs names, on its own; else what `curate` kept, or what `replay` wrote
-    for these sessions."""
+    """The file of build.pairs, no anchors; else the pairs of `curate` or `replay`, with anchors."""
     if job.config.build.pairs:
         return job.need_file(Path(job.config.build.pairs), verb="build"), None
     pairs, anchors = (
@@ -139,7 +140,7 @@ def _pairs_and_anchors(job: Job) -> tuple[Path | None, Path | None]:
 
 
 def _items(
-    job: Job, renderer: Renderer, kept: frozenset[str] | None, held_out: HeldOutSettings
+    job: Job, renderer: Renderer, kinds: frozenset[str] | None, held_out: HeldOutSettings
 ) -> Iterator[Item]:
     config = job.config
     pairs, anchors = _pairs_and_anchors(job)
@@ -152,7 +153,7 @@ def _items(
         renderer=renderer,
         settings=config.build,
         held_out=held_out,
-        kept=kept,
+        kept=kinds,
     )
 
 

@@ -1,5 +1,4 @@
-"""Which sessions a build holds out: counted, and refused where a fraction was asked for and holds
-out nothing."""
+"""Count the sessions that a build holds out, and refuse a split that holds out nothing or all."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from composer_replication.tokens.split import fractions, is_held_out, settled, s
 
 
 def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
-    """How many sessions, and units of the split, are trained on and held out.
+    """Count the sessions, and the units of the split, on either side.
 
-    Raises ConfigError where a fraction was asked for and holds out nothing, or everything.
+    Raises ConfigError if held_out.fraction is not 0 and holds out nothing, or everything.
     """
     sessions: Counter[bool] = Counter()
     units: dict[bool, set[str]] = {True: set(), False: set()}
     for session in read_sessions(job.sessions):
-        out = is_held_out(session, settings=settings)
-        sessions[out] += 1
-        units[out].add(split_unit(session, by=settings.by))
-    found = {
+        held_out = is_held_out(session, settings=settings)
+        sessions[held_out] += 1
+        units[held_out].add(split_unit(session, by=settings.by))
+    counts = {
         "by": settings.by,
         "fraction": settings.fraction,
         "train_sessions": sessions[False],
@@ -34,41 +33,40 @@ def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
         "held_out_units": len(units[True]),
     }
     if settings.fraction and sum(sessions.values()) and not (sessions[True] and sessions[False]):
-        every, nouns = (
+        all_units, nouns = (
             units[True] | units[False],
             {"repository": "repositories", "session": "sessions"}[settings.by],
         )
         took = "none" if not sessions[True] else "all"
-        what = (
-            f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(every)} {nouns},"
-            " which are chosen by hash"
+        message = (
+            f"held_out.fraction = {settings.fraction:g} holds out {took} of {len(all_units)}"
+            f" {nouns}, which are chosen by hash"
         )
-        raise ConfigError(what, where="held_out", fix=_other_split(every, settings))
-    return found
+        raise ConfigError(message, where="held_out", fix=_other_split(all_units, settings))
+    return counts
 
 
 def split_flags(job: Job) -> str:
-    """The flags with which `build` is not refused for its split, with a space before them; "" where
-    it is not.
+    """Flags, after a space, with which `build` does not refuse its split; "" if none are needed.
 
-    Example: three sessions, held_out.fraction = 0.2 -> " --held_out.fraction 0.37", the smallest
-    that holds out one
+    Example: for three sessions and held_out.fraction = 0.2, " --held_out.fraction 0.37": the
+    smallest fraction that holds out one.
     """
     settings = job.config.held_out
     if not settings.fraction:
         return ""
-    for other in splits(job, settings):
+    for split in splits(job, settings):
         try:
-            split_counts(job, other)
+            split_counts(job, split)
         except ConfigError:
             continue
-        return flags_of(other, settings)
+        return flags_of(split, settings)
     return ""
 
 
 def splits(job: Job, settings: HeldOutSettings) -> Iterator[HeldOutSettings]:
-    """The split of the settings, then others that come near it: the smallest fractions by its unit
-    and by session, and none at all."""
+    """Yield the split of the settings, then similar ones: the smallest fractions by its unit and by
+    session, then none."""
     settings = settled(settings, read_sessions(job.sessions))
     yield settings
     for by in dict.fromkeys((settings.by, "session")):
@@ -81,7 +79,7 @@ def splits(job: Job, settings: HeldOutSettings) -> Iterator[HeldOutSettings]:
 
 
 def flags_of(settings: HeldOutSettings, before: HeldOutSettings) -> str:
-    """What of a split is another than before, as flags."""
+    """The differences between two splits, as flags."""
     by = f" --held_out.by {settings.by}" if before.by not in ("auto", settings.by) else ""
     return by + (
         f" --held_out.fraction {settings.fraction:g}"
@@ -91,12 +89,14 @@ def flags_of(settings: HeldOutSettings, before: HeldOutSettings) -> str:
 
 
 def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
-    """Which setting would hold something out."""
+    """Settings that would hold something out."""
     smallest = next(iter(fractions(units)), None)
-    ways = (
+    remedies = (
         [f"set held_out.fraction = {smallest:g}, the smallest that holds out one"]
         if smallest is not None
         else []
     )
-    ways += ['set held_out.by = "session"'] if settings.by == "repository" else []
-    return " or ".join([*ways, "set held_out.fraction = 0 and do without an evaluation on logs"])
+    remedies += ['set held_out.by = "session"'] if settings.by == "repository" else []
+    return " or ".join(
+        [*remedies, "set held_out.fraction = 0 and do without an evaluation on logs"]
+    )

@@ -1,5 +1,4 @@
-"""What `build` says when it is done, and when it is not: a channel that lost everything is a
-problem."""
+"""The output of `build`, and its refusal if a channel lost everything."""
 
 from __future__ import annotations
 
@@ -25,21 +24,22 @@ _WAYS = {
     "too_long": "raise build.max_tokens",
     "evidence_lost": "raise build.max_tokens, or set build.without_evidence = keep",
 }
-"""What was there and could not be built, by reason, and what helps."""
+"""Reasons for which a unit cannot be built, and the remedy for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A build that lost a channel: what is said, and the flags that mend it, "" where none was
-    found."""
+    """A build that lost a channel: the error, and flags that avoid it ("" = none was found)."""
 
     error: DataError
     flags: str = ""
 
 
 def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
-    """Settings under which less is lost, as flags and as they are: longer windows up to one
-    forward, then views without evidence."""
+    """Yield (flags, settings) that lose less: longer windows, then views without evidence.
+
+    A window never exceeds train.micro_tokens, which must fit into one forward.
+    """
     build, tokens = config.build, 2 * config.build.max_tokens
     while tokens <= config.train.micro_tokens:
         yield f"--build.max_tokens {tokens}", build.model_copy(update={"max_tokens": tokens})
@@ -49,8 +49,10 @@ def wider_windows(config: Config) -> Iterator[tuple[str, BuildSettings]]:
 
 
 def note_refused(examples: Path, refused: Refused) -> None:
-    """Keep with the examples that their build was refused, and with which flags it is not, for
-    `next_step`."""
+    """Record in the examples' meta.json that the build was refused, and which flags avoid it.
+
+    `next_step` reads it.
+    """
     path = examples / META
     write_json(
         path,
@@ -61,91 +63,88 @@ def note_refused(examples: Path, refused: Refused) -> None:
     )
 
 
-def lost_channel(config: Config, done: BuildReport) -> DataError | None:
-    """The problem of a build that lost all hints, or most messages, of a channel that has a weight;
-    None where it did not.
+def lost_channel(config: Config, report: BuildReport) -> DataError | None:
+    """The error of a build that lost all hints or most messages of a weighted channel, or None.
 
-    Live rollouts bring hints of their own, so there imported ones may be lost.
+    With live rollouts, which have their own hints, imported hints may be lost.
     """
     train, channels = config.train, []
     if train.hint.weight and not config.rollouts.env:
-        channels.append(("hint", "hints", done.hinted_sites, 0.0))
+        channels.append(("hint", "hints", report.hinted_sites, 0.0))
     if train.lm_ce.weight:
-        channels.append(("lm_ce", "messages", done.trained_messages, 0.5))
+        channels.append(("lm_ce", "messages", report.trained_messages, 0.5))
     for channel, noun, built, least in channels:
         reasons = {
-            reason: n for reason in _LOST if (n := done.skipped.get(f"{channel}/{reason}", 0))
+            reason: n for reason in _LOST if (n := report.skipped.get(f"{channel}/{reason}", 0))
         }
         lost, most = sum(reasons.values()), max(reasons, key=lambda name: reasons[name], default="")
         if lost and built <= least * reasons.get("template", 0):
             listed = ", ".join(f"{name} {n}" for name, n in reasons.items())
-            what = f"{built} of {lost + built} {noun} could be built for {channel}: {listed}"
+            message = f"{built} of {lost + built} {noun} could be built for {channel}: {listed}"
             return DataError(
-                what,
+                message,
                 where="skipped.jsonl has each",
                 fix=f"{_WAYS[most]}, or set train.{channel}.weight = 0, and build again",
             )
     return None
 
 
-def show_build(job: Job, renderer: Renderer, done: BuildReport, split: dict[str, Any]) -> None:
-    """The tables of a build: split, channels, context and evidence of the views, what was left
-    out."""
+def show_build(job: Job, renderer: Renderer, report: BuildReport, split: dict[str, Any]) -> None:
+    """Print the split, the channels, the views' context and evidence, and what was left out."""
     screen, about = job.screen, renderer.describe()
     screen.line(
         f" student  {job.config.student.model}, template {about['family']}, {about['vocab_size']}"
         " tokens in its vocabulary"
     )
     by = split["by"]
-    told = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
+    sizes = f"{split['train_sessions']} sessions to train on, {split['held_out_sessions']} held out"
     auto = job.config.held_out.by == "auto" and by == "session" and split["fraction"]
-    few = f", as there are fewer than {MIN_REPOSITORIES} repositories" if auto else ""
-    screen.line(f" split    by {by}{few}: {told}{_units(split)}")
+    reason = f", as there are fewer than {MIN_REPOSITORIES} repositories" if auto else ""
+    screen.line(f" split    by {by}{reason}: {sizes}{_units(split)}")
     screen.line(
-        f" examples {done.examples}, {done.tokens} tokens, longest {done.longest} of"
+        f" examples {report.examples}, {report.tokens} tokens, longest {report.longest} of"
         f" {job.config.build.max_tokens}"
     )
     rows = [
-        ("lm_ce", done.trained_messages, done.trained_tokens, "messages that are no mistake"),
-        ("hint", done.views, done.target_tokens, "mistaken messages with a hint"),
-        ("preference", done.pairs, "", "pairs"),
+        ("lm_ce", report.trained_messages, report.trained_tokens, "messages that are no mistake"),
+        ("hint", report.views, report.target_tokens, "mistaken messages with a hint"),
+        ("preference", report.pairs, "", "pairs"),
         (
             "anchors",
-            done.anchors,
-            done.anchored_tokens,
+            report.anchors,
+            report.anchored_tokens,
             "messages that the preference channel holds in place",
         ),
     ]
     screen.table(rows, head=("channel", "units", "tokens", "what"))
-    if done.views:
+    if report.views:
         share = (
-            f"{done.context_kept} of {done.context_available} tokens above the mistaken messages"
-            " are in their windows"
+            f"{report.context_kept} of {report.context_available} tokens above the mistaken"
+            " messages are in their windows"
         )
         screen.line(f" context  {share}")
-        kept = (
-            f"{done.views_with_evidence} of {done.views} views hold every turn that the hint or the"
-            " call refers to"
+        evidence = (
+            f"{report.views_with_evidence} of {report.views} views hold every turn that the hint"
+            " or the call refers to"
         )
-        lost = done.skipped.get("hint/evidence_lost", 0)
+        lost = report.skipped.get("hint/evidence_lost", 0)
         screen.line(
-            f" evidence {kept}"
+            f" evidence {evidence}"
             + (f"; {lost} hints whose window would lose one are left out" if lost else "")
         )
-        joined = f"{done.hinted_sites} failing calls in {done.views} messages, one view each"
+        joined = f"{report.hinted_sites} failing calls in {report.views} messages, one view each"
         screen.line(
-            f" views    {joined}; by tokens they weigh as {done.effective_views:g} equal ones"
+            f" views    {joined}; by tokens they weigh as {report.effective_views:g} equal ones"
             " (train.hint.mean)"
         )
-    if done.skipped:
+    if report.skipped:
         screen.line("\n left out, by channel and reason (skipped.jsonl has each):")
-        screen.table(done.skipped.items(), head=("channel/reason", "count"))
+        screen.table(report.skipped.items(), head=("channel/reason", "count"))
     screen.line(f" look     {job.command('show example e001')}")
 
 
 def _units(split: Mapping[str, Any]) -> str:
-    """The repositories on either side; sessions that are split one by one have been counted
-    already.
+    """The number of repositories on either side; "" for a split by session.
 
     >>> _units({"by": "repository", "train_units": 18, "held_out_units": 0})
     ' (of 18 and 0 repositories)'

@@ -1,8 +1,7 @@
-"""What a channel with a weight would be trained on: one that would get nothing is named before a
-run is begun, with what would feed it.
+"""Find weighted channels without training data before a run starts, and what would feed them.
 
-units_per_channel(config, done.counts)   ->  {"policy": 0, "lm_ce": 5120, "hint": 0, "preference": 0}
-unfed(job, units)               ->  Unfed(channel="hint", ..., command="recompose show site")
+units_per_channel(config, report)  ->  {"policy": 0, "lm_ce": 5120, "hint": 0, "preference": 0}
+unfed(job, units)                  ->  Unfed(channel="hint", ..., command="recompose show site")
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from composer_replication.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfed:
-    """A channel that has a weight and nothing to train on: why, what would give it something, and a
-    command that shows or does that."""
+    """A weighted channel with nothing to train on: why, the remedy, and a command that applies or
+    shows it."""
 
     channel: str
     why: str
@@ -28,7 +27,7 @@ class Unfed:
     command: str
 
     def error(self) -> ConfigError:
-        """What `train` refuses it with."""
+        """The error with which `train` refuses it."""
         return ConfigError(self.why, fix=f"{self.remedy}, or set train.{self.channel}.weight = 0")
 
 
@@ -49,8 +48,10 @@ def fed_by_play(config: Config) -> tuple[str, ...]:
 
 
 def units_per_channel(config: Config, counts: Mapping[str, Any]) -> dict[str, int]:
-    """Channel -> what a build holds for it, by its counts (`BuildReport`): tokens, or pairs and
-    anchors. No imported message is played."""
+    """Channel -> its tokens (preference: pairs and anchors), by the counts of a `BuildReport`.
+
+    The policy channel has none: imported messages have no sampled log-probs.
+    """
     imported = (
         not config.rollouts.env or config.train.lm_ce.weight > 0
     )  # as in training/loop.py: of imported examples only anchors are drawn
@@ -64,17 +65,16 @@ def units_per_channel(config: Config, counts: Mapping[str, Any]) -> dict[str, in
 
 
 def unfed(job: Job, units: Mapping[str, int]) -> Unfed | None:
-    """The first channel that `train` would refuse because it has a weight and there is nothing for
-    it; None where each has something."""
+    """The first weighted channel without data, which `train` would refuse, or None."""
     for channel, weight in weights_in_settings(job.config).items():
         if weight and not units[channel] and channel not in fed_by_play(job.config):
-            nothing = (
+            problem = (
                 "nothing is played" if channel == "policy" else "the examples hold nothing for it"
             )
             remedy, command = _remedy(job, channel)
             return Unfed(
                 channel=channel,
-                why=f"channel {channel} has weight {weight}, but {nothing}",
+                why=f"channel {channel} has weight {weight}, but {problem}",
                 remedy=remedy,
                 command=command,
             )
@@ -82,8 +82,7 @@ def unfed(job: Job, units: Mapping[str, int]) -> Unfed | None:
 
 
 def _remedy(job: Job, channel: str) -> tuple[str, str]:
-    """What gives a channel something to train on, and the command that does it or shows why there
-    is nothing."""
+    """(remedy, command) for a channel without data."""
     if channel == "policy":
         return 'set rollouts.env = "workshop"', "recompose init --explain rollouts"
     if channel == "preference":

@@ -1,8 +1,8 @@
-"""What the terminal shows: plain lines, tables and boxes, with untrusted text made harmless.
+"""Terminal output: plain lines, tables and boxes, with untrusted text made harmless.
 
-Human text goes to stdout, problems to stderr; with --json stdout holds one JSON object and nothing
-else. Nothing here parses rich markup: styles are given as arguments, so a log that contains "[red]"
-shows "[red]".
+Text for people goes to stdout, problems to stderr; with --json, stdout holds exactly one JSON
+object. Nothing here parses rich markup: styles are arguments, so a log that contains "[red]" shows
+"[red]".
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from composer_replication.core.harmless import harmless, one_line
 
 
 def rich_console(*, stderr: bool = False) -> Console:
-    """A console that never interprets markup and honours NO_COLOR and pipes (a pipe is 100 columns
-    wide, not 80)."""
+    """A console without markup that honours NO_COLOR; a pipe is 100 columns wide, not 80."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 100
     return Console(
@@ -35,15 +34,16 @@ def rich_console(*, stderr: bool = False) -> Console:
 
 
 def is_main_rank() -> bool:
-    """Whether this process speaks: alone, or the first of those that torchrun or accelerate
-    started."""
+    """Whether this process prints: the only one, or rank 0 under torchrun or accelerate."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @dataclass(slots=True)
 class Screen:
-    """Where a verb says things. `quiet` keeps only what was written; `json` keeps only the final
-    object, with `about` in it."""
+    """The output of a verb; `quiet` shows only what was written, `json` only the final object.
+
+    `about` is merged into that object.
+    """
 
     json: bool = False
     quiet: bool = False
@@ -53,30 +53,30 @@ class Screen:
 
     @property
     def colour(self) -> bool:
-        """Whether colours reach the reader: a terminal, and no NO_COLOR."""
+        """Whether colours are shown: on a terminal, unless NO_COLOR is set."""
         return self.console.color_system is not None and not self.console.no_color
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """One line for people, with empty ones before it where it begins with line ends; left out
-        by --quiet and --json."""
+        """Print a line, unless --quiet or --json; line breaks at its start become empty lines."""
         if not (self.json or self.quiet):
-            words = text.lstrip("\n")
+            content = text.lstrip("\n")
             self.console.print(
-                Text(text[: len(text) - len(words)] + one_line(words), style=style), soft_wrap=True
+                Text(text[: len(text) - len(content)] + one_line(content), style=style),
+                soft_wrap=True,
             )
 
     def detail(self, text: str) -> None:
-        """A line that only --verbose shows."""
+        """Print a line with --verbose only."""
         if self.verbose:
             self.line(text, style="dim")
 
     def show(self, renderable: Any) -> None:
-        """A rich renderable for people; its texts must have passed `harmless`."""
+        """Print a rich renderable; its texts must have passed through `harmless`."""
         if not (self.json or self.quiet):
             self.console.print(renderable)
 
     def table(self, rows: Iterable[Sequence[object]], *, head: Sequence[str]) -> None:
-        """A table without frames; numbers are set to the right.
+        """Print a table without frames; columns of numbers are right-aligned.
 
         Example: table([("unknown_tool", 37)], head=("kind", "sites"))
         """
@@ -87,7 +87,7 @@ class Screen:
             bool(cells) and all(re.fullmatch(r"-?[\d ]*\.?\d*", row[i]) for row in cells)
             for i in range(len(head))
         ]
-        # in a pipe a row stays one line, so that it can be searched
+        # in a pipe each row is one line, so that grep finds it
         if not self.console.is_terminal:
             self.console.print("\n".join(_aligned([list(head), *cells], right)), soft_wrap=True)
             return
@@ -99,24 +99,24 @@ class Screen:
         self.console.print(view)
 
     def wrote(self, path: object, note: str = "") -> None:
-        """What was written; shown by --quiet too."""
+        """Print a path that was written; --quiet shows it too."""
         if not self.json:
-            told = Text.assemble(
+            message = Text.assemble(
                 (" wrote  ", "green"),
                 one_line(str(path)),
                 (f"  {one_line(note)}" if note else "", "dim"),
             )
-            self.console.print(told, soft_wrap=True)
+            self.console.print(message, soft_wrap=True)
 
     def next(self, command: str) -> None:
-        """The command that comes next."""
+        """Print the next command."""
         if not (self.json or self.quiet):
             self.console.print(
                 Text.assemble((" next   ", "cyan"), (one_line(command), "bold")), soft_wrap=True
             )
 
     def result(self, value: Mapping[str, Any]) -> None:
-        """The one JSON object of --json; lone surrogates are escaped."""
+        """Print the JSON object of --json in ASCII, which escapes lone surrogates."""
         if self.json:
             sys.stdout.write(
                 json.dumps(
@@ -128,7 +128,7 @@ class Screen:
 
 
 def _finite(value: Any) -> Any:
-    """A value without NaN and infinities, which JSON does not have: they become null."""
+    """Replace NaN and infinities, which JSON does not have, by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -137,7 +137,7 @@ def _finite(value: Any) -> Any:
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Rows as lines with aligned columns."""
+    """Format rows as lines with aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(right))]
     return [
         "  ".join(
@@ -148,7 +148,7 @@ def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
 
 
 def problem_box(title: str, *, what: str, where: str = "", fix: str = "") -> Panel:
-    """What happened, where, and what to do about it."""
+    """A box with what happened, where, and how to fix it."""
     body = Text()
     if where:
         body.append(one_line(where) + "\n", style="bold")

@@ -1,5 +1,4 @@
-"""`recompose curate`: preferences.jsonl -> curated.jsonl, the pairs that are fit to train on;
-dropped.jsonl says why the others are not."""
+"""`recompose curate`: preferences.jsonl -> curated.jsonl, the pairs that are fit to train on."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from composer_replication.cli.curate_check import check as check_agreement
+from composer_replication.cli.curate_check import check_agreement
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.next_step import after_curate
@@ -32,8 +31,9 @@ def curate_command(*, check: bool = False, common: Common = Common()) -> int:
     Parameters
     ----------
     check
-        Ask as well whether the agreement is worth anything: the null test (answers dealt to other places make hardly any pairs; exit
-        code 3 where they make most of them all the same), and the pairs without each family of teachers in turn.
+        Also check the agreement: the null test (answers dealt to other places make hardly any
+        pairs; exit code 3 if they make most of them all the same), and the pairs without each
+        family of teachers in turn.
     """
     job = open_job(common, uses=("recipe", "data_juicer"))
     settings = job.config.curate
@@ -42,19 +42,21 @@ def curate_command(*, check: bool = False, common: Common = Common()) -> int:
     recipe = load_recipe(settings.recipe)
     pairs = list(_pairs(job))
     if settings.engine == "data_juicer":
-        curator, judged = curate_with(DataJuicer(Path(settings.data_juicer_python)), recipe, pairs)
+        curator, verdicts = curate_with(
+            DataJuicer(Path(settings.data_juicer_python)), recipe, pairs
+        )
     else:
         curator = Curator(recipe)
-        judged = [(pair, curator.judge(pair)) for pair in pairs]
-    kept = [pair for pair, dropped in judged if dropped is None]
-    out = [dropped for _, dropped in judged if dropped is not None]
+        verdicts = [(pair, curator.judge(pair)) for pair in pairs]
+    kept_pairs = [pair for pair, dropped in verdicts if dropped is None]
+    dropped_pairs = [dropped for _, dropped in verdicts if dropped is not None]
     report = {**asdict(curator.report()), "idle": list(curator.idle), "engine": settings.engine}
-    _show(job, report, out)
+    _show(job, report, dropped_pairs)
     if check:
         report["check"] = check_agreement(job)
     wrote = _paths(job)
     if not job.dry_run:
-        _write(job, kept, out, report)
+        _write(job, kept_pairs, dropped_pairs, report)
     failed = check and report["check"]["null_test"]["passed"] is False
     code = job.finish(
         report, wrote=wrote, next_command=job.command("replay") if failed else after_curate(job)
@@ -71,19 +73,23 @@ def _paths(job: Job) -> list[Path]:
     return [job.curated, *(job.work / name for name in names)]
 
 
-def _write(job: Job, kept: list[Pair], out: list[Dropped], report: dict[str, Any]) -> None:
+def _write(
+    job: Job, kept_pairs: list[Pair], dropped_pairs: list[Dropped], report: dict[str, Any]
+) -> None:
     curated, dropped, about, *rows = _paths(job)
-    write_lines(curated, (record_to_json(pair.preference) for pair in kept))
+    write_lines(curated, (record_to_json(pair.preference) for pair in kept_pairs))
     job.stamp(curated, made_from=[job.sessions, job.preferences])
-    write_lines(dropped, map(asdict, out))
+    write_lines(dropped, map(asdict, dropped_pairs))
     write_json(about, report)
     for path in rows:
-        write_lines(path, export_rows(kept))
+        write_lines(path, export_rows(kept_pairs))
 
 
 def _pairs(job: Job) -> Iterator[Pair]:
-    """The pairs of every session; those of held-out sessions first, so that a training pair that
-    stands there, too, is found."""
+    """Yield the pairs of every session, held-out sessions first.
+
+    The curator drops later duplicates, so a training pair that leaks a held-out one is dropped.
+    """
     by_session: dict[str, list[Preference]] = defaultdict(list)
     for preference in read_preferences(job.preferences):
         by_session[preference.session_id].append(preference)
@@ -94,9 +100,9 @@ def _pairs(job: Job) -> Iterator[Pair]:
                 held[session.id] = is_held_out(session, settings=settings)
             if held[session.id] == held_out and session.id in by_session:
                 yield from session_pairs(session, by_session[session.id], held_out=held_out)
-    if strange := sorted(by_session.keys() - held.keys()):
+    if missing := sorted(by_session.keys() - held.keys()):
         raise DataError(
-            f"{len(strange)} pairs of sessions that are not here, e.g. {strange[0]}",
+            f"{len(missing)} pairs of sessions that are not here, e.g. {missing[0]}",
             where=str(job.preferences),
         )
 
@@ -105,17 +111,20 @@ def _like(dropped: Dropped) -> str:
     return f"like {dropped.detail}" if dropped.reason in (*DUPLICATES, LEAKS) else dropped.detail
 
 
-def _show(job: Job, report: dict[str, Any], out: list[Dropped]) -> None:
+def _show(job: Job, report: dict[str, Any], dropped_pairs: list[Dropped]) -> None:
     screen = job.screen
     screen.line(f" recipe   {report['recipe']}, engine {report['engine']}")
-    kept = (
+    kept_counts = (
         f"{report['kept']}: {report['kept_train']} to train on, {report['kept_held_out']} held out"
     )
     screen.line(
-        f" pairs    {report['pairs']}, kept {kept} (of {report['sessions']} sessions,"
+        f" pairs    {report['pairs']}, kept {kept_counts} (of {report['sessions']} sessions,"
         f" {report['repositories']} repositories)"
     )
-    example = {dropped.reason: f"{dropped.pair_id}: {_like(dropped)}" for dropped in reversed(out)}
+    example = {
+        dropped.reason: f"{dropped.pair_id}: {_like(dropped)}"
+        for dropped in reversed(dropped_pairs)
+    }
     rows = [(reason, count, example[reason]) for reason, count in report["dropped"].items()]
     if rows:
         screen.table(rows, head=("dropped by", "pairs", "the first of them"))

@@ -1,5 +1,4 @@
-"""`recompose curate --check`: is the agreement worth anything? The null test, and every family left
-out in turn."""
+"""`recompose curate --check`: the null test of the agreement, and every family left out in turn."""
 
 from __future__ import annotations
 
@@ -20,17 +19,17 @@ from composer_replication.data.replay.checks import (
 from composer_replication.data.replay.gather import lookup
 
 
-def check(job: Job) -> dict[str, Any]:
-    """Weigh the answers of the last replay again, dealt anew and without each family; prints both
-    and returns the numbers."""
+def check_agreement(job: Job) -> dict[str, Any]:
+    """Weigh the last replay's answers again, shuffled and without each family; prints and returns
+    both results."""
     job.need_fresh(job.answers, verb="replay")
     settings = job.config.replay
     places = list(_places(job, min_confidence=settings.min_confidence))
     weigh = partial(weigh_answers, min_families=settings.min_families, tiers=settings.tiers)
     null = null_test(places, weigh=weigh, seed=job.config.seed)
     families = {answer.family for place in places for answer in place.answers}
-    # Where every family is needed, none can be left out: those that are left have to be enough, and
-    # one alone agrees with nobody.
+    # Without one family, the others must be able to agree: one alone agrees with nobody. If every
+    # family is needed, none can be left out.
     enough = max(2, min(settings.min_families, len(families) - 1))
     left_out = (
         leave_one_out(places, weigh=partial(weigh, min_families=enough))
@@ -38,10 +37,10 @@ def check(job: Job) -> dict[str, Any]:
         else ()
     )
     _show(job, null, left_out, enough)
-    told = {**asdict(null), "rate": null.rate, "null_rate": null.null_rate}
+    null_facts = {**asdict(null), "rate": null.rate, "null_rate": null.null_rate}
     return {
-        "null_test": told,
-        "left_out": [asdict(one) for one in left_out],
+        "null_test": null_facts,
+        "left_out": [asdict(family) for family in left_out],
         "left_out_min_families": enough,
     }
 
@@ -59,17 +58,17 @@ def _places(job: Job, *, min_confidence: float) -> list[AnsweredTurn]:
 
 def _show(job: Job, null: NullTest, left_out: tuple[LeaveOneOutResult, ...], enough: int) -> None:
     screen = job.screen
-    words = {
+    verdicts = {
         True: "collapses, as it must",
         False: "does NOT collapse: most pairs would come of any answers",
         None: "too few pairs to say",
     }
-    told = (
+    rates = (
         f"{null.rate:.1%} of {null.places} places; with answers dealt to other places"
         f" {null.null_rate:.1%}"
     )
     screen.line(
-        f"\n null test  pairs at {told}: {words[null.passed]}",
+        f"\n null test  pairs at {rates}: {verdicts[null.passed]}",
         style="" if null.passed is not False else "yellow",
     )
     if not left_out:
@@ -78,6 +77,9 @@ def _show(job: Job, null: NullTest, left_out: tuple[LeaveOneOutResult, ...], eno
             style="yellow",
         )
         return
-    rows = [(one.family, one.pairs, one.same, one.changed, one.lost, one.new) for one in left_out]
+    rows = [
+        (family.family, family.pairs, family.same, family.changed, family.lost, family.new)
+        for family in left_out
+    ]
     screen.line(f" without one family, {enough} of the others needed:")
     screen.table(rows, head=("left out", "pairs", "same", "changed", "lost", "new"))

@@ -55,7 +55,8 @@ def demo_command(
     Parameters
     ----------
     from_scratch
-        Warm the student up first, from random weights, in place of the one that ships (about ten minutes more).
+        Warm the student up first, from random weights, in place of the one that ships (about ten
+        minutes more).
     logs_only
         Record the student's logs and write the settings, so that every verb can be run by hand.
     logs

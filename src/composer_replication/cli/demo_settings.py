@@ -32,7 +32,8 @@ MORE_SFT = (
 CONTROLS: Mapping[str, tuple[str, ...]] = {"placebo": PLACEBO, "more_sft": MORE_SFT}
 """What each control of the table is trained with, on top of the demo's settings."""
 STEPS = 20
-SETTINGS = """# Settings of `recompose demo`: a student of 0.6M parameters in a small coding workshop, all three channels.
+SETTINGS = """# Settings of `recompose demo`: a student of 0.6M parameters in a small coding
+# workshop, all three channels.
 work_dir = "."
 seed = {seed}
 
@@ -56,10 +57,12 @@ batch_examples = 48        # read by the control "more_sft", which trains on the
 learning_rate = 5e-4
 warmup_steps = 4
 checkpoint_every = 5
-health = {{ max_kl = 0.6, monitor_tasks = 32, monitor_every = 10 }}   # three habits are changed on purpose: a healthy run comes to 0.3
+# three habits are changed on purpose: the KL of a healthy run reaches 0.3
+health = {{ max_kl = 0.6, monitor_tasks = 32, monitor_every = 10 }}
 grad_every = 100
 policy = {{ weight = 1.0 }}
-hint = {{ weight = 1.0, divergence = "kl(teacher, student)" }}   # of a student as sure as this one the others have hardly a gradient
+# this student is so certain that the other divergences have hardly a gradient
+hint = {{ weight = 1.0, divergence = "kl(teacher, student)" }}
 lm_ce = {{ weight = 0.0 }}
 preference = {{ weight = 1.0, batch_pairs = 8 }}
 

@@ -1,5 +1,4 @@
-"""`recompose doctor`: what is installed, what would work, and the command that fixes what would
-not."""
+"""`recompose doctor`: check what is installed and what works, with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -22,6 +21,7 @@ from composer_replication.cli.doctor_next import (
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
 from composer_replication.core.errors import pip_install
+from composer_replication.data.ingestion.find_logs import default_folders
 
 KEPT_DAYS = 30  # Claude Code deletes its logs after so many days unless told otherwise
 LOW_DISK_GB = 5.0
@@ -29,7 +29,7 @@ LOW_DISK_GB = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing looked at: whether it works, what was found, and the remedy."""
+    """The result of one check: whether it works, what was found, and the remedy."""
 
     name: str
     ok: bool
@@ -66,22 +66,23 @@ def doctor_command(*, common: Common = Common()) -> int:
 
 
 def packages() -> Iterator[Finding]:
-    """Python and the packages of the [train] extra; each is really imported, since a wheel may be
-    there and not load."""
+    """Python and the packages of the [train] extra; each is imported: a wheel may not load."""
     yield Finding(name="python", ok=True, found=platform.python_version())
     for name in TRAIN_PACKAGES:
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             yield Finding(name=name, ok=False, found="not installed", fix=INSTALL_TRAIN)
             continue
         try:
             importlib.import_module(name)
         except (ImportError, OSError) as error:
-            again = pip_install("--force-reinstall", f"{name}=={found}")
-            yield Finding(name=name, ok=False, found=f"{found}, does not load: {error}", fix=again)
+            again = pip_install("--force-reinstall", f"{name}=={installed}")
+            yield Finding(
+                name=name, ok=False, found=f"{installed}, does not load: {error}", fix=again
+            )
         else:
-            yield Finding(name=name, ok=True, found=found)
+            yield Finding(name=name, ok=True, found=installed)
 
 
 def gpu() -> Finding:
@@ -98,23 +99,18 @@ def gpu() -> Finding:
 def logs(job: Job) -> Finding:
     """How many agent logs there are, and how soon the oldest is deleted."""
     named = job.config.ingest.logs
-    home = os.environ.get("CLAUDE_CONFIG_DIR")
-    folders = (
-        [Path(p) for p in named]
-        if named
-        else [(Path(home) if home else Path.home() / ".claude") / "projects"]
-    )
+    folders = [Path(name) for name in named] or list(default_folders(os.environ))
     files = [
         f for folder in folders for f in ([folder] if folder.is_file() else folder.rglob("*.jsonl"))
     ]
-    where = ", ".join(map(str, folders))
+    folder_list = ", ".join(map(str, folders))
     if not files:
         return Finding(
-            name="logs", ok=False, found=f"no .jsonl file in {where}", fix="recompose demo"
+            name="logs", ok=False, found=f"no .jsonl file in {folder_list}", fix="recompose demo"
         )
     age_days = (time.time() - min(f.stat().st_mtime for f in files)) / 86400
-    left = f"; the oldest is {age_days:.0f} days old, the agent deletes logs after {KEPT_DAYS}"
-    return Finding(name="logs", ok=True, found=f"{len(files)} files in {where}{left}")
+    age = f"; the oldest is {age_days:.0f} days old, the agent deletes logs after {KEPT_DAYS}"
+    return Finding(name="logs", ok=True, found=f"{len(files)} files in {folder_list}{age}")
 
 
 def disk(job: Job) -> Finding:
@@ -127,7 +123,7 @@ def disk(job: Job) -> Finding:
 
 
 def settings(job: Job) -> Finding:
-    """Which settings file is read, and which stages have been run."""
+    """The settings file that is read, and the stages that have been run."""
     if job.untrusted:
         return Finding(
             name="settings",
@@ -139,7 +135,9 @@ def settings(job: Job) -> Finding:
     stages: dict[str, Callable[[], bool]] = {
         p.name: p.exists for p in (job.sessions, job.sites, job.hints, job.examples, job.runs)
     }
-    done = [name for name, there in stages.items() if there()]
+    finished = [name for name, exists in stages.items() if exists()]
     return Finding(
-        name="settings", ok=True, found=f"{file}; in {job.work}: {', '.join(done) or 'nothing yet'}"
+        name="settings",
+        ok=True,
+        found=f"{file}; in {job.work}: {', '.join(finished) or 'nothing yet'}",
     )

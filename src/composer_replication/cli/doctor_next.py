@@ -1,5 +1,4 @@
-"""The next command that `doctor` names: what mends the settings, the next step of the work folder,
-or what that step waits for."""
+"""The next command that `doctor` names."""
 
 from __future__ import annotations
 
@@ -15,7 +14,9 @@ INSTALL_TRAIN = pip_install("composer-replication[train]")
 
 
 def doctor_next(job: Job, fixes: Mapping[str, str], *, can_train: bool) -> str:
-    """The next command; `fixes` are the remedies of what was found not to work, by name.
+    """The remedy of the settings, else the next step, else the remedy that this step waits for.
+
+    `fixes` are the remedies of the failed checks, by name.
 
     Example: sessions, sites and hints, no PyTorch and no logs of an agent -> "recompose report"
     """

@@ -1,7 +1,7 @@
-"""`recompose evaluate`: play a run's student, its start and its controls on the same unseen tasks
--> evaluation.json.
+"""`recompose evaluate`: a run's student, its start and its controls on unseen tasks.
 
-With --logs the tasks are held-out sites of one's own logs: cli/evaluate_logs.py.
+Writes evaluation.json. With --logs the tasks are held-out sites of the user's logs
+(cli/evaluate_logs.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player, Shown
 
 EPISODES = "evaluation"
-"""Folder of the run that holds what each row played, <name>.jsonl."""
+"""Folder of the run with the episodes of each row, <name>.jsonl."""
 
 
 def evaluate_command(
@@ -45,12 +45,15 @@ def evaluate_command(
     Parameters
     ----------
     run
-        Run folder or name, or the folder of one of its checkpoints; none = the latest run, with --logs none at all.
+        Run folder or name, or the folder of one of its checkpoints; none = the latest run, with
+        --logs none at all.
     logs
-        At the held-out mistakes of your own logs each student writes the message itself: how often does the mistake recur? Without a
-        run: how many such sites there are, and the smallest change they can show.
+        At the held-out mistakes of your own logs each student writes the message itself: how often
+        does the mistake recur? Without a run: how many such sites there are, and the smallest
+        change they can show.
     against
-        NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be repeated.
+        NAME=RUN: a further row, e.g. placebo=runs/placebo or more_sft=runs/more_sft; may be
+        repeated.
     """
     job = open_job(common)
     for package in ("torch", "transformers"):
@@ -63,22 +66,22 @@ def evaluate_command(
     from composer_replication.rollouts.task_source import open_world
 
     folder, after = chosen_player(job, "evaluate", run, name=AFTER)
-    job.tell_changed(folder)
-    words = f"{shlex.quote(folder.path.name)} --against "
+    job.warn_changed(folder)
+    arguments = f"{shlex.quote(folder.path.name)} --against "
     others = [
-        chosen_player(job, "evaluate", where, name=name, words=f"{words}{name}=")[1]
-        for name, where in map(_named, against)
+        chosen_player(job, "evaluate", run_name, name=name, arguments=f"{arguments}{name}=")[1]
+        for name, run_name in map(_named, against)
     ]
     players = [start_of(after), after, *others]
     notes, seed = check_players(after, others), stage_seed(job.config.seed, "evaluation")
     if logs:
         return evaluate_on_logs(job, folder, players, notes=notes, seed=seed)
     settings = job.config.evaluate
-    asked = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
+    on_logs_command = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
     with open_world(EVALUATED_ENV) as source:
         metadata = source.metadata
     strange = strange_tasks(
-        after.config.rollouts.env, played=EVALUATED_ENV, metadata=metadata, on_logs=asked
+        after.config.rollouts.env, played=EVALUATED_ENV, metadata=metadata, on_logs=on_logs_command
     )
     for note in strange:
         job.screen.line(f" note     {note}", style="yellow")

@@ -1,5 +1,4 @@
-"""`recompose evaluate --logs`: at held-out sites of one's own logs each student writes its own turn
--> evaluation_logs.json."""
+"""`recompose evaluate --logs`: each student writes the message at held-out sites of the logs."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ NOT_PROVEN = (
 
 
 def show_log_plan(job: Job) -> int:
-    """Before any training: how many held-out sites there are, and the smallest change that they can
-    show."""
+    """Print how many held-out sites there are, and the smallest change that they can show."""
     held = held_sites(job, job.config.held_out)
     plan = say_plan(job, held)
     if not held.sites:
@@ -51,7 +49,7 @@ def show_log_plan(job: Job) -> int:
 def evaluate_on_logs(
     job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int
 ) -> int:
-    """Let every player write at the held-out sites; `players` begin with before and after."""
+    """Let every player write at the held-out sites; the first two players are before and after."""
     from composer_replication.evaluation.held_out_logs import restore_spots
 
     after = players[1]
@@ -80,12 +78,12 @@ def evaluate_on_logs(
     from composer_replication.evaluation.logs_table import logs_table
     from composer_replication.evaluation.players import different, load_player
 
-    how = job.config.evaluate
+    evaluation = job.config.evaluate
     spots, lost = restore_spots(
         held,
         renderer=load_player(after)[1],
         max_tokens=after.config.build.max_tokens,
-        room=how.log_max_new_tokens,
+        room=evaluation.log_max_new_tokens,
     )
     if not spots:
         raise DataError(
@@ -94,17 +92,25 @@ def evaluate_on_logs(
             fix="raise it, or lower evaluate.log_max_new_tokens",
         )
     notes += [f"{count} held-out sites left out: {reason}." for reason, count in lost.items()]
-    one = partial(
-        play_logs, spots=spots, settings=how, batch=after.config.rollouts.batch_episodes, seed=seed
+    play = partial(
+        play_logs,
+        spots=spots,
+        settings=evaluation,
+        batch=after.config.rollouts.batch_episodes,
+        seed=seed,
     )
     shown = different(
-        one,
+        play,
         players,
-        workers=how.workers,
+        workers=evaluation.workers,
         on_played=lambda s: job.screen.detail(f" wrote    {s.name}: {len(s.forks)} messages"),
     )
     table = logs_table(
-        {row.name: row.forks for row in shown}, held=held, settings=how, seed=seed, notes=notes
+        {row.name: row.forks for row in shown},
+        held=held,
+        settings=evaluation,
+        seed=seed,
+        notes=notes,
     )
     table["steps"] = {player.name: player.steps for player in players}
     table["inputs"] = {path.name: sha256_of(path) for path in (job.sessions, job.sites)}
@@ -133,8 +139,7 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
 
 
 def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
-    """No held-out session among those that the run's own examples came from; a note where these
-    examples are gone."""
+    """Check that no held-out session was trained on; returns a note if the examples are gone."""
     from composer_replication.evaluation.held_out_logs import check_untrained
 
     path, manifest = job.examples / EXAMPLES, folder.manifest_json
@@ -152,16 +157,15 @@ def _check_training(job: Job, folder: RunDir, held: HeldOut) -> list[str]:
 
 
 def _next_split(job: Job) -> str:
-    """`build` with the nearest split that holds out a mistake and leaves something to train on;
-    without one there are too few logs."""
-    for other in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
-        if other.fraction and (held := held_sites(job, other)).sites and held.num_training_sessions:
-            return job.command("build") + flags_of(other, job.config.held_out)
+    """`build` with the nearest split that holds out a mistake and leaves sessions to train on."""
+    for split in splits(job, job.config.held_out) if job.is_usable(job.hints) else ():
+        if split.fraction and (held := held_sites(job, split)).sites and held.num_training_sessions:
+            return job.command("build") + flags_of(split, job.config.held_out)
     return job.command("show session") if job.is_usable(job.hints) else next_step(job)
 
 
 def _remedy(job: Job) -> str:
     settings = job.held_out()
     more = "0.2" if not settings.fraction else f"more than {settings.fraction:g}, or give more logs"
-    how = f"hold out {settings.by} units that hold mistakes (held_out.fraction = {more})"
-    return f"{how}, then: {job.command('build')}, {job.command('train')}"
+    split_text = f"hold out {settings.by} units that hold mistakes (held_out.fraction = {more})"
+    return f"{split_text}, then: {job.command('build')}, {job.command('train')}"

@@ -1,5 +1,4 @@
-"""What `recompose evaluate --logs` says: what is held out, how small a change that can show, and
-the rows."""
+"""The output of `recompose evaluate --logs`: the held-out sites, their power, and the rows."""
 
 from __future__ import annotations
 
@@ -21,8 +20,11 @@ def say_plan(job: Job, held: HeldOut) -> dict[str, Any]:
     from composer_replication.evaluation.logs_table import plan_of
 
     plan, say = plan_of(held), job.screen.line
-    say(f" held out {plan['sites']} mistakes in {plan['sessions']} sessions of {plan['repositories']} repositories"
-        f" ({plan['training_sessions']} sessions are trained on)")  # fmt: skip
+    say(
+        f" held out {plan['sites']} mistakes in {plan['sessions']} sessions of"
+        f" {plan['repositories']} repositories ({plan['training_sessions']} sessions are trained"
+        " on)"
+    )
     if plan["shared_repository"]:
         say(
             f" note     {plan['shared_repository']} of them in repositories that are trained on:"
@@ -62,10 +64,10 @@ def _or_none(value: float | None) -> str:
 
 
 def show_rows(job: Job, table: Mapping[str, Any]) -> None:
-    """Rows, differences, and what they support."""
+    """Print rows, differences, and the verdict."""
     from composer_replication.evaluation.logs_table import METRICS, RECURRENCE
 
-    lines = [
+    rows = [
         (
             row["name"],
             str(row["n"]),
@@ -74,7 +76,7 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
         )
         for row in table["rows"]
     ]
-    job.screen.table(lines, head=("row", "sites", "sessions", *METRICS))
+    job.screen.table(rows, head=("row", "sites", "sessions", *METRICS))
     for pair in table["paired"]:
         if pair["metric"] in (RECURRENCE, "ok"):
             bounds = (
@@ -82,27 +84,29 @@ def show_rows(job: Job, table: Mapping[str, Any]) -> None:
                 if pair["low"] is None
                 else f"[{pair['low']:+.3f}, {pair['high']:+.3f}]"
             )
-            found = "" if pair["detectable"] is None else f", could show {pair['detectable']:.2f}"
+            detectable = (
+                "" if pair["detectable"] is None else f", could show {pair['detectable']:.2f}"
+            )
             job.screen.line(
                 f" {pair['metric']}: {pair['a']} - {pair['b']} = {pair['difference']:+.3f}"
-                f" {bounds}{found}"
+                f" {bounds}{detectable}"
             )
     job.screen.line(f" {table['verdict']['sentence']}", style="bold")
-    for line in (*table["verdict"]["reasons"], *table["notes"]):
-        job.screen.line(f" note     {line}", style="dim")
+    for note in (*table["verdict"]["reasons"], *table["notes"]):
+        job.screen.line(f" note     {note}", style="dim")
 
 
 def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) -> None:
-    """The first sites: what the log held, and what each student wrote there, one line each."""
+    """Print the first sites: the log's message and each student's, one line each."""
     for site in view["sites"][:most] if view else ():
         job.screen.line(f" {site['name']}  {site['kind']}  {site['id']}", style="bold")
         if site["log"] is not None:
             job.screen.line(f"   {'log':7} {in_a_line(site['log'])}")
         for name, samples in site["written"].items():
-            for one in samples[:1]:
-                job.screen.line(f"   {name:7} {in_a_line(one['turn'])}")
+            for sample in samples[:1]:
+                job.screen.line(f"   {name:7} {in_a_line(sample['turn'])}")
                 job.screen.line(
-                    f"   {'':7} {one['outcome']}: {one['reason']}   (of {len(samples)}:"
+                    f"   {'':7} {sample['outcome']}: {sample['reason']}   (of {len(samples)}:"
                     f" {outcome_tally(samples)})",
                     style="dim",
                 )
@@ -114,19 +118,19 @@ def show_side_by_side(job: Job, view: Mapping[str, Any] | None, *, most: int) ->
 
 
 def in_a_line(turn: Mapping[str, Any] | None) -> str:
-    """A message in one line, calls as NAME {arguments}; cut, and said so."""
+    """A message on one line, calls as NAME {arguments}; a longer one is cut, with a note."""
     if turn is None:
         return "(not kept)"
-    words = [
+    parts = [
         (
             f"{block['name']} {json.dumps(block['arguments'], ensure_ascii=False)}"
             if block["type"] == "call"
             else str(block.get("text", ""))
         )
-        # what is judged comes first
+        # calls first: they are what the check judges
         for block in sorted(turn["blocks"], key=lambda block: block["type"] != "call")
     ]
-    text = " ".join(" · ".join(words).split())
+    text = " ".join(" · ".join(parts).split())
     return (
         text
         if len(text) <= LINE_CHARS

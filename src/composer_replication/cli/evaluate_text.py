@@ -1,4 +1,4 @@
-"""What `evaluate` says of the table that it wrote."""
+"""The output of `evaluate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from composer_replication.report.evaluation_section import read_evaluation, sign
 
 
 def show_evaluation(job: Job, path: Path) -> None:
-    """The table and what follows from it, as the page says it."""
+    """Print the table and its claims, worded as on the page."""
     evaluation: dict[str, Any] = read_evaluation(path) or {}
     names = ("success", "targeted_mistakes_per_episode", "other_mistakes_per_episode")
     lines = [

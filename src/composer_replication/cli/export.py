@@ -1,5 +1,4 @@
-"""`recompose export`: a run's student as a folder that servers and from_pretrained read, with the
-command that serves it."""
+"""`recompose export`: a run's student as a folder for servers and from_pretrained."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def export_command(
     from composer_replication.evaluation.student_export import write_student
 
     folder, player = chosen_player(job, "export", run, name="exported")
-    job.tell_changed(folder)
+    job.warn_changed(folder)
     name = str(folder.info()["id"])
     target = to if to is not None else job.work / "exports" / name
     form = _form(player, adapter=adapter)
@@ -88,8 +87,8 @@ def export_command(
         move_into_place(scratch, target)
     for note in card.notes:
         job.screen.line(f" note     {note}", style="dim")
-    for server, line in commands:
-        job.screen.line(f" serve    {line}    ({server})")
+    for server, command in commands:
+        job.screen.line(f" serve    {command}    ({server})")
     return job.finish(
         {
             "form": form,
@@ -103,16 +102,16 @@ def export_command(
 
 
 def _form(player: Player, *, adapter: bool) -> str:
-    how = player.config.student
+    student = player.config.student
     if not adapter:
-        return "merged" if how.lora.rank else "weights"
-    if not how.lora.rank:
+        return "merged" if student.lora.rank else "weights"
+    if not student.lora.rank:
         raise ConfigError(
             "the run trained all weights: there is no adapter",
             where="--adapter",
             fix="leave --adapter out",
         )
-    if how.model == TINY:
+    if student.model == TINY:
         raise ConfigError(
             "the tiny student's base is made on the spot and lies nowhere",
             where="--adapter",
@@ -122,7 +121,7 @@ def _form(player: Player, *, adapter: bool) -> str:
 
 
 def _check_target(target: Path, run: RunDir) -> None:
-    """Nothing is written over, and nothing into the run."""
+    """Refuse to overwrite anything, or to write into the run."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(
             "something is there already",

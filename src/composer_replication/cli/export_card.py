@@ -1,5 +1,4 @@
-"""The facts of a model card: from the run's own files, and from the work folder where it still
-holds what the run was trained on."""
+"""The facts of a model card, from the run's files and, if unchanged since, the work folder's."""
 
 from __future__ import annotations
 
@@ -37,11 +36,11 @@ def card_of(
 ) -> Card:
     view = run_view(run.path)
     base = player.config.student.model
-    here = base == TINY or Path(base).is_dir()
+    is_local = base == TINY or Path(base).is_dir()
     return Card(
         name=view["id"],
-        base=Path(base).name if here else base,
-        base_name="" if here else base,
+        base=Path(base).name if is_local else base,
+        base_name="" if is_local else base,
         form=form,
         steps=player.steps,
         seed=view["seed"],
@@ -63,8 +62,7 @@ def card_of(
 
 
 def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
-    """Author -> messages of the sessions that were trained on; empty where the files here are not
-    those of the run."""
+    """Author -> number of messages trained on; {} if the work folder's files are not the run's."""
     examples, meta = job.examples / EXAMPLES, job.examples / META
     if not (examples.exists() and meta.exists() and job.sessions.exists()):
         return {}
@@ -72,22 +70,24 @@ def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
     built = {entry["sha256"] for entry in json.loads(meta.read_bytes()).get("inputs", ())}
     if sha256_of(examples) not in used or sha256_of(job.sessions) not in built:
         return {}
-    found: Counter[str] = Counter()
+    messages: Counter[str] = Counter()
     held_out = settled(player.config.held_out, read_sessions(job.sessions))
     for session in read_sessions(job.sessions):
         if not is_held_out(session, settings=held_out):
-            found.update(turn.author or UNKNOWN for _, turn in session.assistant_turns())
-    return dict(found.most_common())
+            messages.update(turn.author or UNKNOWN for _, turn in session.assistant_turns())
+    return dict(messages.most_common())
 
 
 def _evaluations(run: RunDir) -> list[tuple[str, str, list[str]]]:
-    """(what was measured, what it supports, why) of each evaluation that the run holds."""
-    found: list[tuple[str, str, list[str]]] = []
+    """(title, verdict, reasons) of each evaluation of the run."""
+    evaluations: list[tuple[str, str, list[str]]] = []
     played, logs = read_evaluation(run.evaluation_json), read_logs(run)
     for title, value in (
         ("On unseen tasks of the workshop", played),
         ("At held-out mistakes of the logs", logs),
     ):
         if value is not None:
-            found.append((title, value["verdict"]["sentence"], list(value["verdict"]["reasons"])))
-    return found
+            evaluations.append(
+                (title, value["verdict"]["sentence"], list(value["verdict"]["reasons"]))
+            )
+    return evaluations

@@ -1,7 +1,9 @@
-"""The commands that serve an exported folder. None of these servers is a dependency; which of them
-were run, docs say.
+"""The commands that serve an exported folder; none of these servers is a dependency.
 
-serve_commands(folder, form="merged", base="", family="qwen3", rank=0)[0]  -> ("vLLM", "vllm serve runs/x ...")
+The docs say which of them were run.
+
+    serve_commands(folder, form="merged", base="", family="qwen3", rank=0, name="x")[0]
+    # ("vLLM", "vllm serve runs/x ...")
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from pathlib import Path
 
 TOOL_PARSERS = {
     "qwen2.5": "hermes", "qwen3": "hermes", "qwen3-thinking": "hermes", "qwen3-2507": "hermes",
-    "qwen3.5": "qwen3_coder", "qwen3.5-thinking": "qwen3_coder", "qwen3.6": "qwen3_coder", "qwen3.6-thinking": "qwen3_coder",
+    "qwen3.5": "qwen3_coder", "qwen3.5-thinking": "qwen3_coder",
+    "qwen3.6": "qwen3_coder", "qwen3.6-thinking": "qwen3_coder",
     "llama3": "llama3_json", "glm-4.5": "glm45", "glm-4.5-thinking": "glm45", "gpt-oss": "openai",
     "mistral-v7": "mistral", "mistral-v11": "mistral", "mistral-v13": "mistral",
 }  # fmt: skip
-"""Template family -> vLLM's parser of its tool calls, by vLLM's own names (not run here); a family
-that is missing has none."""
+"""Template family -> vLLM's name of its tool-call parser (not run here); missing = none."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's --max-lora-rank accepts
 
 
@@ -30,7 +32,7 @@ def serve_commands(
         if family in TOOL_PARSERS
         else []
     )
-    where = str(folder)
+    path = str(folder)
     if form == "adapter":
         most = str(next((r for r in LORA_RANKS if r >= rank), rank))
         lora = [
@@ -38,7 +40,7 @@ def serve_commands(
             "--max-lora-rank",
             most,
             "--lora-modules",
-            f"{name}={where}",
+            f"{name}={path}",
             "--chat-template",
             str(template),
         ]
@@ -50,7 +52,7 @@ def serve_commands(
                     [
                         "python",
                         "convert_lora_to_gguf.py",
-                        where,
+                        path,
                         "--base",
                         base,
                         "--outfile",
@@ -59,12 +61,12 @@ def serve_commands(
                 ),
             ),
         ]
-    gguf = shlex.join(["python", "convert_hf_to_gguf.py", where, "--outfile", f"{name}.gguf"])
+    gguf = shlex.join(["python", "convert_hf_to_gguf.py", path, "--outfile", f"{name}.gguf"])
     llama = shlex.join(
         ["llama-server", "-m", f"{name}.gguf", "--jinja", "--chat-template-file", str(template)]
     )
     return [
-        ("vLLM", shlex.join(["vllm", "serve", where, "--served-model-name", name, *tools])),
-        ("transformers", shlex.join(["transformers", "serve", where])),
+        ("vLLM", shlex.join(["vllm", "serve", path, "--served-model-name", name, *tools])),
+        ("transformers", shlex.join(["transformers", "serve", path])),
         ("llama.cpp", f"{gguf} && {llama}"),
     ]

@@ -1,4 +1,4 @@
-"""Numbers for people: a duration, a number that may be missing, a curve of shares."""
+"""Format numbers: a duration, a number that may be missing, a curve of shares."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """Format seconds.
 
     >>> duration(75), duration(9.4)
     ('1m15s', '9s')
     """
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+    minutes, seconds_left = divmod(round(seconds), 60)
+    return f"{minutes}m{seconds_left:02d}s" if minutes else f"{seconds_left}s"
 
 
 def finite(value: Any) -> list[float]:
-    """The value in a list, or an empty list where it is missing or no finite number."""
+    """[value], or [] if the value is missing or not a finite number."""
     return [float(value)] if isinstance(value, (int, float)) and math.isfinite(value) else []
 
 
 def format_number(value: Any, form: str) -> str:
-    """A number in this form; "-" for what is missing or not finite.
+    """Format a number; "-" if it is missing or not finite.
 
     >>> format_number(0.5, ".2f"), format_number(float("nan"), ".2f"), format_number(None, ".2f")
     ('0.50', '-', '-')
@@ -35,8 +35,7 @@ def format_number(value: Any, form: str) -> str:
 
 
 def spark(values: Sequence[float], *, columns: int) -> str:
-    """Shares between 0 and 1 as a curve of bars; where there are more than `columns`, neighbours
-    are averaged.
+    """Draw shares between 0 and 1 as bars; neighbours are averaged to fit into `columns`.
 
     >>> spark([0.0, 0.5, 1.0], columns=24), spark([0.0, 0.0, 1.0, 1.0], columns=2)
     ('▁▅█', '▁█')

@@ -1,8 +1,7 @@
-"""What every verb's command line has: the common flags, and dotted settings such as
---train.hint.weight 0.3.
+"""The flags of every verb: the common ones, and dotted settings such as --train.hint.weight 0.3.
 
-Dotted flags are taken out before the verb's own flags are parsed; the schema of the settings checks
-them, so there is one place that knows which settings exist.
+Dotted flags are removed before the verb's own flags are parsed. The settings classes check them, so
+that only one place knows which settings exist.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SETTINGS: ContextVar[Mapping[str, str] | None] = ContextVar(
     "dotted settings of this command line", default=None
 )
 TOP_LEVEL = ("seed", "work-dir", "work_dir")  # settings that have no dot
-SHORT = {"backend": "train.backend"}  # settings that go by a short name too
+SHORT = {"backend": "train.backend"}  # settings that have a short name too
 
 
 @Parameter(name="*", group=_COMMON)
@@ -59,8 +58,9 @@ def dotted_settings() -> Mapping[str, str]:
 
 @contextmanager
 def split_settings(argv: Sequence[str]) -> Iterator[list[str]]:
-    """Take the settings out of a command line; the rest is yielded, the settings are there while
-    the block runs.
+    """Take the dotted settings out of a command line and yield the rest.
+
+    In the block, `dotted_settings` returns them.
 
     >>> with split_settings(["train", "--train.steps", "3", "--json"]) as rest:
     ...     rest, dict(dotted_settings())
@@ -79,10 +79,10 @@ def split_settings(argv: Sequence[str]) -> Iterator[list[str]]:
             rest.append(word)
             continue
         if not equals:
-            found = next(words, None)
-            if found is None or found.startswith("--"):
+            following = next(words, None)
+            if following is None or following.startswith("--"):
                 raise UsageError(f"--{name} needs a value", fix=f"write --{name} VALUE")
-            value = found
+            value = following
         settings[name] = value
     token = _SETTINGS.set(settings)
     try:

@@ -1,5 +1,4 @@
-"""Sessions out of the store of a work folder and kept out of it, and what was kept out let in
-again."""
+"""Remove sessions from the store and keep them out of it; readmit sessions that were kept out."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 from composer_replication.cli.ingest_store import RECORD, replace_store
 from composer_replication.cli.job import Job
 from composer_replication.cli.problems import UsageError
-from composer_replication.core.files import told_where_full
+from composer_replication.core.files import explain_full_disk
 from composer_replication.core.jsonl import write_json
 from composer_replication.data.ingestion.ingest_record import (
     IngestRecord,
@@ -20,58 +19,64 @@ from composer_replication.data.ingestion.store import remaining_sessions
 
 
 def forget_sessions(job: Job, names: Sequence[str]) -> list[str]:
-    """Remove sessions by id, repository or project folder with their subagents, and keep them out;
-    returns the ids that were removed.
+    """Remove sessions (and their subagents) by id, repository or project folder; returns the ids.
 
-    Raises UsageError for a name that could mean several projects: what is removed may be the last
-    copy.
+    Later ingests keep them out. Raises UsageError for a name that could mean several projects,
+    because what is removed may be the last copy.
     """
     record = read_record(job.work / RECORD, sessions=job.sessions)
     meant = [_one_meaning(job, word, record) for word in names]
-    gone = [
+    removed = [
         name
-        for name, seen in record.sessions.items()
-        if any(names_session(word, name, seen) for word in meant)
+        for name, entry in record.sessions.items()
+        if any(names_session(word, name, entry) for word in meant)
     ]
-    gone += [
+    removed += [
         name
         for name in record.sessions
-        if name not in gone and name.partition(".agent-")[0] in gone
+        if name not in removed and name.partition(".agent-")[0] in removed
     ]
     if job.dry_run:
-        return gone
-    if gone:
-        with told_where_full(job.sessions, need=job.sessions.stat().st_size):
+        return removed
+    if removed:
+        with explain_full_disk(job.sessions, need=job.sessions.stat().st_size):
             replace_store(
                 job,
                 lambda stream: sum(
-                    map(stream.write, remaining_sessions(job.sessions, names=frozenset(gone)))
+                    map(stream.write, remaining_sessions(job.sessions, names=frozenset(removed)))
                 ),
             )
     record.forgotten = list(dict.fromkeys([*record.forgotten, *meant]))
-    record.removed = list(dict.fromkeys([*record.removed, *gone]))
-    record.sessions = {name: seen for name, seen in record.sessions.items() if name not in gone}
-    record.files = [left for one in record.files if (left := _without(one, gone)) is not None]
+    record.removed = list(dict.fromkeys([*record.removed, *removed]))
+    record.sessions = {
+        name: entry for name, entry in record.sessions.items() if name not in removed
+    }
+    record.files = [
+        left for report in record.files if (left := _without(report, removed)) is not None
+    ]
     write_json(job.work / RECORD, record.to_json())
-    return gone
+    return removed
 
 
 def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
-    """The one session, repository or folder that a word of the user stands for."""
-    found = resolve_name(word, record.sessions)
-    if len(found) == 1:
-        return found[0]
+    """The only session, repository or folder that the user's word can mean."""
+    candidates = resolve_name(word, record.sessions)
+    if len(candidates) == 1:
+        return candidates[0]
     listed = f"list them: {job.command('sessions')}"
-    if found:
-        told = "".join(
-            f"\n  {one}  ({sum(names_session(one, *row) for row in record.sessions.items())} sessions)"
-            for one in found
+    if candidates:
+        listing = "".join(
+            f"\n  {candidate}"
+            f"  ({sum(names_session(candidate, *row) for row in record.sessions.items())} sessions)"
+            for candidate in candidates
         )
-        what = (
-            f"{word!r} could mean {len(found)} projects, and what is forgotten may be the last"
-            f" copy:{told}"
+        message = (
+            f"{word!r} could mean {len(candidates)} projects, and what is forgotten may be the last"
+            f" copy:{listing}"
         )
-        raise UsageError(what, where=str(job.sessions), fix=f"give one of these in full; {listed}")
+        raise UsageError(
+            message, where=str(job.sessions), fix=f"give one of these in full; {listed}"
+        )
     if earlier := _earlier(word, record):
         return earlier[0]
     fix = f"give an id, a repository (owner/name) or the full path of a project's folder; {listed}"
@@ -81,38 +86,37 @@ def _one_meaning(job: Job, word: str, record: IngestRecord) -> str:
 
 
 def _earlier(word: str, record: IngestRecord) -> list[str]:
-    """Entries of the forgotten that a word stands for: in full, or by their last part."""
+    """Forgotten names that a word means: in full, or by their last part."""
     return (
         [word]
         if word in record.forgotten
-        else [one for one in record.forgotten if one.rpartition("/")[2] == word]
+        else [name for name in record.forgotten if name.rpartition("/")[2] == word]
     )
 
 
 def recall_names(job: Job, names: Sequence[str]) -> list[str]:
-    """Let later ingests take these in again; returns what was on the list."""
+    """Let later ingests read these again; returns the names that were on the list."""
     record = read_record(job.work / RECORD, sessions=job.sessions)
-    found: list[str] = []
+    recalled: list[str] = []
     for name in names:
         earlier = _earlier(name, record)
         if len(earlier) != 1:
             known = ", ".join(record.forgotten) or "nothing was"
-            what = (
+            message = (
                 f"{name!r} could mean {' or '.join(earlier)}"
                 if earlier
                 else f"{name!r} was not forgotten"
             )
-            raise UsageError(what, where=str(job.work / RECORD), fix=f"forgotten: {known}")
-        found += earlier
-    record.forgotten = [name for name in record.forgotten if name not in found]
+            raise UsageError(message, where=str(job.work / RECORD), fix=f"forgotten: {known}")
+        recalled += earlier
+    record.forgotten = [name for name in record.forgotten if name not in recalled]
     if not job.dry_run:
         write_json(job.work / RECORD, record.to_json())
-    return found
+    return recalled
 
 
-def _without(report: dict[str, object], gone: Sequence[str]) -> dict[str, object] | None:
-    """The report of a file without sessions that were forgotten; None where nothing is left of
-    it."""
+def _without(report: dict[str, object], removed: Sequence[str]) -> dict[str, object] | None:
+    """The report of a file without the removed sessions; None if no session is left."""
     sessions = report.get("sessions")
-    left = [name for name in sessions if name not in gone] if isinstance(sessions, list) else []
+    left = [name for name in sessions if name not in removed] if isinstance(sessions, list) else []
     return None if sessions and not left else {**report, "sessions": left}

@@ -1,8 +1,7 @@
-"""What still holds words of forgotten sessions: what is made anew by one command is removed, the
-rest is named; and what may not be used.
+"""Artefacts that still hold text of forgotten sessions: remove them, list them, or refuse them.
 
-clear_derived(job, ["s1"])       -> ([Path("recompose/examples")], [Path("recompose/runs/2026-11-22-a")])
-need_unforgotten(job, data)      # DataError where the examples hold a session that was forgotten since
+clear_derived(job, ["s1"])       # ([Path("recompose/examples")], [Path("recompose/runs/a")])
+check_not_forgotten(job, data)   # DataError if an example's session was forgotten since
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from composer_replication.data.teachers.ledger import LEDGER_NAME
 from composer_replication.tokens.artefact import Dataset, load_dataset
 
 MADE_ANEW: Mapping[str, str] = {"report.html": "report", "examples": "build"}
-"""What one command makes anew, and which: `--forget` removes these where they hold a forgotten
-session."""
+"""Artefact -> verb that makes it again; `--forget` removes it if it holds a forgotten session."""
 FOLDERS = ("runs", "exports")
-"""Each folder in these was made by training, and weights tell nobody what is in them: they are
-named, whatever they hold."""
+"""Folders of trained models. Weights cannot be searched for a session, so all are listed."""
 WRITTEN = (".json", ".jsonl", ".html")
 _OVERLAP, _PIECE = 512, 2**20
 
 
 def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """Remove what one command makes anew (with --dry-run nothing); returns that, and what else may
-    still hold words of these sessions."""
+    """Remove the artefacts that one command makes again, except in a dry run.
+
+    Returns these, and the others that may still hold text of the sessions.
+    """
     derived = [
         path for name in MADE_ANEW if (path := job.work / name).exists() and mentions(path, gone)
     ]
@@ -49,7 +48,7 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
     left = [path for path in derived if path.is_symlink()] + [
         path for path in others if mentions(path, gone)
     ]
-    # its prompts are packed
+    # the ledger's prompts are compressed, so they cannot be searched
     left += [job.work / LEDGER_NAME] if (job.work / LEDGER_NAME).exists() else []
     for folder in map(job.work.joinpath, FOLDERS):
         left += (
@@ -61,9 +60,9 @@ def clear_derived(job: Job, gone: Sequence[str]) -> tuple[list[Path], list[Path]
 
 
 def mentions(path: Path, names: Sequence[str]) -> bool:
-    """Whether a file, or one in a folder, holds one of these ids."""
+    """Whether a file, or any file of a folder, contains one of these ids."""
     if path.is_dir():
-        return any(mentions(one, names) for one in path.rglob("*") if one.is_file())
+        return any(mentions(file, names) for file in path.rglob("*") if file.is_file())
     wanted = re.compile(b"|".join(re.escape(os.fsencode(name)) for name in names))
     with path.open("rb") as stream:
         before = b""
@@ -74,15 +73,15 @@ def mentions(path: Path, names: Sequence[str]) -> bool:
     return False
 
 
-def need_unforgotten(job: Job, data: Dataset) -> None:
-    """Raise DataError where examples hold a session that was forgotten after they were built."""
+def check_not_forgotten(job: Job, data: Dataset) -> None:
+    """Raise DataError if examples hold a session that was forgotten after they were built."""
     record = read_record(job.work / RECORD, sessions=job.sessions)
     held = {item.session_id for item in chain(data.examples, data.pairs)}
-    if found := sorted(held & set(record.removed)):
-        told = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        what = f"the examples hold {len(found)} sessions that were forgotten since: {told}"
+    if sessions := sorted(held & set(record.removed)):
+        shown = ", ".join(sessions[:3]) + (", ..." if len(sessions) > 3 else "")
+        message = f"the examples hold {len(sessions)} sessions that were forgotten since: {shown}"
         raise DataError(
-            what,
+            message,
             where=str(job.examples),
             fix=(
                 "build them without these:"
@@ -92,7 +91,7 @@ def need_unforgotten(job: Job, data: Dataset) -> None:
 
 
 def load_shown(job: Job) -> Dataset:
-    """The examples for a verb that shows them, unless they hold a session that was forgotten."""
+    """Load the examples for a verb that shows them; raises DataError as `check_not_forgotten`."""
     data = load_dataset(job.need_file(job.examples, verb="build"))
-    need_unforgotten(job, data)
+    check_not_forgotten(job, data)
     return data

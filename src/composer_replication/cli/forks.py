@@ -1,5 +1,4 @@
-"""What `train.fork` and `evaluate --logs` need of the work folder: the sessions and sites that the
-examples were built from."""
+"""The sessions and sites that `train.fork` needs, checked against those that were built from."""
 
 from __future__ import annotations
 
@@ -7,10 +6,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from composer_replication.cli.job import Job
-from composer_replication.core.codec import read_sessions, read_sites
+from composer_replication.cli.lookup import iter_sessions
+from composer_replication.core.codec import read_sites
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import sha256_of
-from composer_replication.core.stamps import hashes
+from composer_replication.core.stamps import input_hashes
 from composer_replication.core.trace import Session
 from composer_replication.tokens.artefact import Dataset
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
-    """The producer of `train.fork` for these examples; raises DataError where sessions or sites
-    changed since they were built."""
+    """The producer of `train.fork`; raises DataError if sessions or sites changed since `build`."""
     from composer_replication.tokens.renderer import Renderer
     from composer_replication.training.forked import Forked
 
@@ -40,17 +39,19 @@ def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
 
 
 def check_built_from(job: Job, data: Dataset) -> None:
-    """Raise DataError where the examples name other sessions or sites than those that lie here."""
-    built = hashes(data.meta.get("inputs", ()))
+    """Raise DataError if the examples were built from other sessions or sites than the current."""
+    built = input_hashes(data.meta.get("inputs", ()))
     for path in (job.sessions, job.sites):
         if built.get(path.name, "") != sha256_of(path):
-            what = (
+            message = (
                 f"the examples were built from another {path.name}: a fork would stand in another"
                 " context"
             )
-            raise DataError(what, where=str(job.examples), fix=f"run again: {job.command('build')}")
+            raise DataError(
+                message, where=str(job.examples), fix=f"run again: {job.command('build')}"
+            )
 
 
 def load_sessions_by_id(job: Job, wanted: Collection[str]) -> dict[str, Session]:
-    """The sessions of these ids; the others are read and let go."""
-    return {session.id: session for session in read_sessions(job.sessions) if session.id in wanted}
+    """The sessions with these ids, by id."""
+    return {session.id: session for session in iter_sessions(job.sessions, wanted)}

@@ -1,7 +1,6 @@
-"""The gate of `hints --audit`: only kinds of hints that were measured to change the student are
-trained on.
+"""The gate of `hints --audit`: only kinds of hints that change the student are trained on.
 
-    kept = kept_kinds(job)        # frozenset({"unknown_tool"}); None = no audit was made, so every kind passes
+    kept_kinds(job)      # frozenset({"unknown_tool"}); None = no audit was made, every kind passes
 
 A kind that the audit did not measure is not kept: no lift, no training.
 """
@@ -19,50 +18,48 @@ from composer_replication.tokens.artefact import Dataset
 
 AUDIT_VERB = "hints --audit"
 ALL = "all"
-"""The audit's row for all kinds together; it is no kind."""
+"""Name of the audit's row for all kinds together."""
 
 
 def kept_kinds(job: Job) -> frozenset[str] | None:
-    """The kinds that the audit kept, None where no audit was made; raises DataError where it speaks
-    about other hints or another student.
+    """The kinds that the audit kept; None if no audit was made.
 
-    Raises StoppedError (exit code 3) where the hint channel has a weight and the audit kept no kind
-    at all.
+    Raises DataError if the audit measured other hints or another student, and StoppedError (exit
+    code 3) if the hint channel has a weight and the audit kept no kind.
     """
     if not job.audit.exists():
         return None
     audit = _read(job)
-    kept = frozenset(row["kind"] for row in audit["kinds"] if row["keeps"] and row["kind"] != ALL)
-    if not kept and job.config.train.hint.weight > 0:
+    kinds = frozenset(row["kind"] for row in audit["kinds"] if row["keeps"] and row["kind"] != ALL)
+    if not kinds and job.config.train.hint.weight > 0:
         raise StoppedError(
             "no lift, nothing to train: the audit kept no kind of hint",
             where=str(job.audit),
             fix=_remedy(job),
         )
-    return kept
+    return kinds
 
 
-def say_gate(job: Job, kept: frozenset[str] | None) -> None:
-    """One line: which kinds of hints pass, or that nobody measured whether any of them changes the
-    student."""
+def say_gate(job: Job, kinds: frozenset[str] | None) -> None:
+    """Print which kinds of hints pass, or that none was measured."""
     if not job.config.train.hint.weight:
         return
-    if kept is None:
+    if kinds is None:
         job.screen.line(
             " gate     no audit was made, so hints of every kind are used:"
             f" {job.command(AUDIT_VERB)} measures them",
             style="yellow",
         )
     else:
-        job.screen.line(f" gate     the audit kept {', '.join(sorted(kept)) or 'no kind of hint'}")
+        job.screen.line(f" gate     the audit kept {', '.join(sorted(kinds)) or 'no kind of hint'}")
 
 
-def check_examples(job: Job, data: Dataset, kept: Collection[str] | None) -> None:
-    """Raise DataError where examples of an earlier build hold hints that the audit did not keep."""
+def check_examples(job: Job, data: Dataset, kinds: Collection[str] | None) -> None:
+    """Raise DataError if the examples hold hints of kinds that the audit did not keep."""
     held = {kind for example in data.examples for view in example.hints for kind in view.kinds}
-    if kept is not None and job.config.train.hint.weight and (weak := sorted(held - set(kept))):
-        what = f"the examples hold hints of kinds that the audit did not keep: {', '.join(weak)}"
-        raise DataError(what, where=str(job.examples), fix=f"run again: {job.command('build')}")
+    if kinds is not None and job.config.train.hint.weight and (weak := sorted(held - set(kinds))):
+        message = f"the examples hold hints of kinds that the audit did not keep: {', '.join(weak)}"
+        raise DataError(message, where=str(job.examples), fix=f"run again: {job.command('build')}")
 
 
 def _read(job: Job) -> dict[str, Any]:
@@ -77,11 +74,11 @@ def _read(job: Job) -> dict[str, Any]:
             f"no audit of this version: {error!r}", where=str(job.audit), fix=again
         ) from error
     if len(students) > 1:
-        what = (
+        message = (
             f"the audit was made with {audit['student']!r}, the student is"
             f" {job.config.student.model!r}"
         )
-        raise DataError(what, where=str(job.audit), fix=again)
+        raise DataError(message, where=str(job.audit), fix=again)
     return audit
 
 

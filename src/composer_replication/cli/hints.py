@@ -1,5 +1,4 @@
-"""`recompose hints`: sites -> hints.jsonl, a short text per mistake; --audit measures whether it
-changes the model."""
+"""`recompose hints`: sites -> hints.jsonl; --audit measures whether hints change the model."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ def hints_command(
     Parameters
     ----------
     audit
-        Measure as well, with the student, how much each kind of hint changes it: audit.json. `build` and `train` then leave out kinds
-        that change nothing. Needs PyTorch.
+        Measure as well, with the student, how much each kind of hint changes it: audit.json.
+        `build` and `train` then leave out kinds that change nothing. Needs PyTorch.
     writer
-        "rules" = templates for the mistakes that `sites` found; "reader" = a model reads the sessions, names the mistakes and writes the
-        hints (hints.reader). In place of hints.writer.
+        "rules" = templates for the mistakes that `sites` found; "reader" = a model reads the
+        sessions, names the mistakes and writes the hints (hints.reader). In place of hints.writer.
     estimate
         With the reader: print the most that it could cost, and send nothing.
     """
@@ -47,17 +46,17 @@ def hints_command(
     if estimate:
         raise UsageError("--estimate belongs to --writer reader", fix="the rules cost nothing")
     reports = list(_reports(job))
-    kept = [hint for report in reports for hint in report.hints]
+    hints = [hint for report in reports for hint in report.hints]
     if not job.dry_run:
-        write_lines(job.hints, map(record_to_json, kept))
+        write_lines(job.hints, map(record_to_json, hints))
         job.stamp(job.hints, made_from=[job.sessions, job.sites])
-    value = _show(job, reports, kept, audit=audit)
+    value = _show(job, reports, hints, audit=audit)
     wrote = [job.hints]
     if audit:
         from composer_replication.cli.hints_audit import write_audit
 
         wrote.append(job.audit)
-        value["audit"] = write_audit(job, kept)
+        value["audit"] = write_audit(job, hints)
     return job.finish(value, wrote=wrote, next_command=next_step(job))
 
 
@@ -72,26 +71,31 @@ def _reports(job: Job) -> Iterator[HintReport]:
 
 
 def _show(
-    job: Job, reports: list[HintReport], kept: list[Hint], *, audit: bool
+    job: Job, reports: list[HintReport], hints: list[Hint], *, audit: bool
 ) -> dict[str, object]:
     without: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     for report in reports:
         without.update(report.without)
         refused.update(report.refusals)
-    written = Counter(hint.kind for hint in kept)
-    words = {
-        kind: sum(h.num_words for h in kept if h.kind == kind) / count
+    written = Counter(hint.kind for hint in hints)
+    mean_words = {
+        kind: sum(h.num_words for h in hints if h.kind == kind) / count
         for kind, count in written.items()
     }
     rows = [
-        (kind, written[kind], without[kind], f"{words[kind]:.0f}" if kind in words else "")
+        (
+            kind,
+            written[kind],
+            without[kind],
+            f"{mean_words[kind]:.0f}" if kind in mean_words else "",
+        )
         for kind in sorted({*written, *without})
     ]
     screen = job.screen
     screen.table(rows, head=("kind of mistake", "hints", "without", "words"))
     screen.line(
-        f"\n {len(kept)} hints; {sum(without.values())} mistakes for which no writer had anything"
+        f"\n {len(hints)} hints; {sum(without.values())} mistakes for which no writer had anything"
         " to say"
     )
     for reason, count in refused.items():
@@ -108,7 +112,7 @@ def _show(
             f" measure  {job.command('hints')} --audit   (a hint that changes nothing cannot teach)"
         )
     return {
-        "hints": len(kept),
+        "hints": len(hints),
         "kinds": dict(written),
         "without": dict(without),
         "refused": dict(refused),

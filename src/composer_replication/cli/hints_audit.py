@@ -1,7 +1,6 @@
-"""`recompose hints --audit`: does a hint change the model? Measured on the student as it is, before
-anything is trained.
+"""`recompose hints --audit`: measure, before any training, whether hints change the student.
 
-It is a gate: kinds that are weak are left out by `build` and `train` (cli/hint_gate.py).
+`build` and `train` leave out weak kinds (cli/hint_gate.py).
 """
 
 from __future__ import annotations
@@ -25,17 +24,16 @@ NOTE = "a lower bound needs two sessions of a kind; below about ten the interval
 
 
 def write_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
-    """Measure, write audit.json, and return everything that was measured."""
-    measured = audit(job, hints)
+    """Measure, write audit.json, and return the measurements."""
+    measured = measure_audit(job, hints)
     if not job.dry_run:
         write_json(job.audit, measured)
         job.stamp(job.audit, made_from=[job.hints])
     return measured
 
 
-def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
-    """Lift per kind, with an interval over sessions; prints the table and returns everything that
-    was measured."""
+def measure_audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
+    """Measure the lift per kind, with an interval over sessions; prints and returns the table."""
     for package in ("torch", "transformers"):
         need(package, extra="train")
     import torch
@@ -46,14 +44,14 @@ def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
     tokenizer = make_tokenizer(job.config, job.sessions)
     examples, not_built = _examples(job, tokenizer, hints)
     if not examples and not_built:
-        what = (
+        message = (
             f"none of {sum(not_built.values())} hints could be built into a view:"
             f" {_listed(not_built)}"
         )
         fix = (
             "raise build.max_tokens, or set student.template to a family that fits (docs/models.md)"
         )
-        raise DataError(what, where=str(job.hints), fix=fix)
+        raise DataError(message, where=str(job.hints), fix=fix)
     student = load_student(job.config.student, tokenizer=tokenizer, seed=job.config.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     measured = audit_hints(
@@ -73,8 +71,7 @@ def audit(job: Job, hints: Sequence[Hint]) -> dict[str, Any]:
 def _examples(
     job: Job, tokenizer: Any, hints: Sequence[Hint]
 ) -> tuple[list[TrainingExample], dict[str, int]]:
-    """The examples that `build` would make of these hints, and how many hints it would leave out,
-    by reason."""
+    """The examples that `build` would make of these hints, and the skipped hints by reason."""
     hinted = {hint.site_id for hint in hints}
     items = build_examples(
         read_sessions(job.sessions),
@@ -84,14 +81,14 @@ def _examples(
         settings=job.config.build,
         held_out=job.held_out(),
     )
-    found: list[TrainingExample] = []
+    examples: list[TrainingExample] = []
     lost: Counter[str] = Counter()
     for item in items:
         if isinstance(item, TrainingExample) and item.hints:
-            found.append(item)
+            examples.append(item)
         elif isinstance(item, Skipped) and item.channel == "hint" and item.site_id in hinted:
             lost[item.reason] += item.count
-    return found, dict(sorted(lost.items()))
+    return examples, dict(sorted(lost.items()))
 
 
 def _listed(counts: dict[str, int]) -> str:

@@ -1,5 +1,4 @@
-"""`recompose hints --writer reader`: a model reads the sessions, names the mistaken messages and
-writes the hints."""
+"""`recompose hints --writer reader`: a model names the mistaken messages and writes the hints."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from composer_replication.data.teachers.recorded_teachers import recorded_teache
 
 
 def read_and_write(job: Job, *, estimate: bool, audit: bool) -> int:
-    """Ask the reader, keep its answers, sites and hints; exit code 4 where the ceiling ended it."""
+    """Ask the reader and write its answers, sites and hints; exit code 4 at the ceiling."""
     teacher = _teacher(job, asking=not (estimate or job.dry_run))
     sessions = list(read_sessions(job.sessions))
     if estimate or job.dry_run:
@@ -46,21 +45,21 @@ def read_and_write(job: Job, *, estimate: bool, audit: bool) -> int:
 def _teacher(job: Job, *, asking: bool) -> Teacher:
     settings = job.config.hints.reader
     if settings.recorded:
-        found = recorded_teachers(Path(settings.recorded))
-        if len(found) != 1:
+        recorded = recorded_teachers(Path(settings.recorded))
+        if len(recorded) != 1:
             raise ConfigError(
-                f"{len(found)} readers in {settings.recorded!r}, not one",
+                f"{len(recorded)} readers in {settings.recorded!r}, not one",
                 where="hints.reader.recorded",
             )
-        return found[0]
+        return recorded[0]
     if not settings.teacher:
         raise ConfigError(
             "no reader is named",
             where="hints.reader.teacher",
             fix='give a name of [replay.teacher.NAME], e.g. "kimi"',
         )
-    (name, one), *_ = named_teachers(_of_reader(job), maker_of=family_of).items()
-    return open_teacher(name, one, asking=asking)
+    (name, teacher_settings), *_ = named_teachers(_of_reader(job), maker_of=family_of).items()
+    return open_teacher(name, teacher_settings, asking=asking)
 
 
 def _of_reader(job: Job) -> Any:
@@ -108,13 +107,13 @@ async def _read(job: Job, teacher: Teacher, sessions: list[Session]) -> list[Rea
         )
         redactor, readings = job.redactor(), list[Reading]()
         for session in sessions:
-            how = {
+            asking = {
                 "teacher": teacher,
                 "asker": asker,
                 "settings": job.config.hints.reader,
                 "redactor": redactor,
             }
-            readings.append(await read_session(session, **how))
+            readings.append(await read_session(session, **asking))
             if readings[-1].stopped is not None:
                 break
         return readings

@@ -1,5 +1,4 @@
-"""What `recompose hints --writer reader` leaves: sites.jsonl with those that no rule had found,
-hints.jsonl, reader_answers.jsonl."""
+"""The files of `recompose hints --writer reader`: sites, hints and the reader's answers."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ ANSWERS = "reader_answers.jsonl"
 def write_readings(
     job: Job, sessions: list[Session], readings: list[Reading], *, audit: bool
 ) -> int:
-    """Sites, hints and the reader's answers as files, and what came of the readings; exit code 4
-    where the ceiling ended them."""
+    """Write sites, hints and answers, and print the counts; exit code 4 at the ceiling."""
     rules, by_session, counts = (
         read_rules(job.config.hints.rules_file),
         defaultdict[str, list[Site]](list),
@@ -36,13 +34,18 @@ def write_readings(
     sites, hints, answers = list[Site](), list[Hint](), list[Answer]()
     read = {reading.session_id: reading for reading in readings}
     for session in sessions:
-        own = by_session[session.id]
+        session_sites = by_session[session.id]
         if (reading := read.get(session.id)) is not None:
             written = write_reader_hints(
-                session, reading, sites=own, rules=rules, max_words=job.config.hints.max_words
+                session,
+                reading,
+                sites=session_sites,
+                rules=rules,
+                max_words=job.config.hints.max_words,
             )
-            own = sorted(
-                {*own, *written.sites}, key=lambda s: (s.turn, s.call_id or "", s.detector)
+            session_sites = sorted(
+                {*session_sites, *written.sites},
+                key=lambda s: (s.turn, s.call_id or "", s.detector),
             )
             hints += written.hints
             answers += reading.answers
@@ -52,9 +55,9 @@ def write_readings(
                 contradicted=written.contradicted,
                 void=sum(reading.void.values()),
             )
-            counts.update(f"refused: {one.reason}" for one in written.refused)
+            counts.update(f"refused: {refusal.reason}" for refusal in written.refused)
             counts["new_sites"] += sum(site.detector == DETECTOR for site in written.sites)
-        sites += own
+        sites += session_sites
     for path, records, made_from in (
         (job.sites, sites, [job.sessions]),
         (job.hints, hints, [job.sessions, job.sites]),

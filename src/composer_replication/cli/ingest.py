@@ -1,5 +1,4 @@
-"""`recompose ingest`: agent logs -> sessions.jsonl, with everything that was left out counted and
-shown."""
+"""`recompose ingest`: agent logs -> sessions.jsonl; everything that is left out is counted."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, FIXABLE, UsageError
 from composer_replication.core.codec import read_sessions, write_sessions
 from composer_replication.core.errors import DataError
-from composer_replication.core.files import make_work, told_where_full
+from composer_replication.core.files import explain_full_disk, make_work
 from composer_replication.core.harmless import one_line
-from composer_replication.core.lock import only_one
+from composer_replication.core.lock import lock_folder
 from composer_replication.core.redact import Redactor
 from composer_replication.core.stamps import stale_artefacts
 from composer_replication.core.trace import Session
@@ -63,7 +62,8 @@ def ingest_command(
     yes
         Read the default folder without asking.
     forget
-        Remove a session, a repository or the project of a folder (with its subagents) from the store and keep it out; may be repeated.
+        Remove a session, a repository or the project of a folder (with its subagents) from the
+        store and keep it out; may be repeated.
     recall
         Let later ingests take in again what was forgotten; may be repeated.
     """
@@ -77,7 +77,7 @@ def ingest_command(
     settings = job.config.ingest
     named = [str(p) for p in paths] or list(settings.logs)
     logs = _find(job, named, yes=yes)
-    full = partial(told_where_full, job.sessions, need=disk_room_for(job, logs))
+    full = partial(explain_full_disk, job.sessions, need=disk_room_for(job, logs))
     with full():
         if not job.dry_run:
             make_work(job.work)
@@ -89,10 +89,9 @@ def ingest_command(
     if job.dry_run:
         deque(sessions, maxlen=0)
     else:
-        with full(), only_one(job.work, what="ingest"), session_scratch(job.sessions) as fresh:
+        with full(), lock_folder(job.work, task="ingest"), session_scratch(job.sessions) as fresh:
             if write_sessions(fresh, sessions):
-                # What is told is what a reader of the file will find, not what was meant to be
-                # written.
+                # The counts are those of the written file, not of what was meant to be written.
                 counts.clear()
                 reports = recount(reports, count_sessions(read_sessions(fresh), counts))
                 merged = merge(job, fresh, reports, redactor=redactor)
@@ -115,7 +114,7 @@ def ingest_command(
         return FIXABLE
     if merged is not None:
         value["store"] = show_store(job.screen, merged)
-        value["stale"] = job.tell_stale(*stale_artefacts(job.work))
+        value["stale"] = job.warn_stale(*stale_artefacts(job.work))
     as_it_was = merged is not None and not merged.is_changed
     job.finish(
         value,
@@ -126,7 +125,7 @@ def ingest_command(
 
 
 def _find(job: Job, named: Sequence[str], *, yes: bool) -> tuple[LogFile, ...]:
-    """The logs to read; the default folder is read only after a yes."""
+    """Find the logs to read; the default folder is read only if the user agrees."""
     if not named and not yes:
         folder = ", ".join(map(str, default_folders(os.environ)))
         if job.screen.json or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):

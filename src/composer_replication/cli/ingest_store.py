@@ -1,4 +1,4 @@
-"""Fresh sessions into the store of a work folder, and sessions out of it."""
+"""Merge new sessions into the store of a work folder, and replace the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RECORD = "ingest.json"
 
 @contextmanager
 def session_scratch(store: Path) -> Iterator[Path]:
-    """Where the sessions of a call lie until they are in the store."""
+    """Yield the path of a scratch file for the sessions of a call, until they are in the store."""
     with scratch_folder(store) as folder:
         yield folder / "fresh.jsonl"
 
@@ -38,8 +38,10 @@ def session_scratch(store: Path) -> Iterator[Path]:
 def merge(
     job: Job, fresh: Path, reports: Sequence[FileReport], *, redactor: Redactor | None
 ) -> StoreUpdate:
-    """Take the sessions of `fresh` into the store; a store that holds all of it already is not
-    written, so that nothing becomes stale."""
+    """Merge the sessions of `fresh` into the store.
+
+    A store that holds all of them already is not written, so that nothing becomes stale.
+    """
     record = read_record(job.work / RECORD, sessions=job.sessions)
     clean: Callable[[Session], Session] | None = (
         None if redactor is None else partial(redact_session, redactor=redactor)
@@ -60,27 +62,26 @@ def merge(
 
 
 def replace_store(job: Job, write: Callable[..., int]) -> None:
-    """Write the store anew beside the old one; the scanner of the user's own has the last word."""
+    """Write a new store and move it into place, unless the user's scanner rejects it."""
     with scratch_folder(job.sessions) as folder:
-        unseen = folder / job.sessions.name
-        with os.fdopen(open_private(unseen, os.O_WRONLY), "wb") as stream:
+        unscanned = folder / job.sessions.name
+        with os.fdopen(open_private(unscanned, os.O_WRONLY), "wb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())  # the old store may hold what no log does any more
         if scanner := job.config.ingest.scanner:
-            check_file(unseen, command=scanner)
-        move_into_place(unseen, job.sessions)
+            check_file(unscanned, command=scanner)
+        move_into_place(unscanned, job.sessions)
 
 
 def disk_room_for(job: Job, logs: Sequence[LogFile]) -> int:
-    """The most bytes that an ingest needs beside what is there: the sessions of these logs, and a
-    new store that holds them too."""
+    """The most bytes that an ingest may need: the sessions of these logs, and a new store."""
     stored = job.sessions.stat().st_size if job.sessions.exists() else 0
     return stored + 2 * sum(log.path.stat().st_size for log in logs if log.path.is_file())
 
 
 def count_sessions(sessions: Iterator[Session], counts: Counter[str]) -> Iterator[Session]:
-    """Sessions as they pass, with how many they are, their turns and their calls."""
+    """Yield the sessions and count them, their turns and their calls."""
     for session in sessions:
         counts["sessions"] += 1
         counts["turns"] += len(session.turns)
@@ -89,13 +90,15 @@ def count_sessions(sessions: Iterator[Session], counts: Counter[str]) -> Iterato
 
 
 def _mark(job: Job) -> str:
-    """What secrets are removed with, without telling the words: another version or other words give
-    another mark."""
+    """A keyed hash of the version and the user's words, by which a store knows how it was redacted.
+
+    The hash is keyed so that it does not reveal the words.
+    """
     from importlib.metadata import version
 
-    told = "\0".join([version("composer-replication"), *sorted(job.config.ingest.redact_words)])
+    inputs = "\0".join([version("composer-replication"), *sorted(job.config.ingest.redact_words)])
     return hmac.new(
-        store_key(job.work) or b"", told.encode("utf-8", "surrogatepass"), hashlib.sha256
+        store_key(job.work) or b"", inputs.encode("utf-8", "surrogatepass"), hashlib.sha256
     ).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""What `ingest` says about the files it read: one line a file, and everything that was left out."""
+"""The output of `ingest`: one line per file, and everything that was left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTCOMES: Mapping[str, str] = {
     "cleaned": "redacted anew",
     "gone": "not in these logs",
 }
-"""What becomes of a session, in words after a number."""
+"""Outcome of a session -> how it is printed after a number."""
 LOUD: Mapping[str, str] = {
     "shorter": "this log holds less of it than the store; the longer one stays",
     "apart": "this log differs from the session of that id and does not continue it; both are kept",
@@ -38,7 +38,7 @@ def show_reading(
     counts: Mapping[str, int],
     others: Mapping[str, int],
 ) -> None:
-    """Files, totals, what was skipped or removed, and that the agent deletes its logs."""
+    """Print files, totals, what was skipped or removed, and when the agent deletes its logs."""
     rows = [
         (
             r.file,
@@ -68,8 +68,8 @@ def show_reading(
             f" context  verified {sum(r.num_verified for r in reports)} of {requests} prompts that"
             " these logs hold word for word"
         )
-    for name, told in left_out(reports).items():
-        screen.line(f" {name:8} {told}")
+    for name, text in left_out(reports).items():
+        screen.line(f" {name:8} {text}")
     if others:
         endings = ", ".join(
             f"{ending or 'no ending'} {count}" for ending, count in list(others.items())[:5]
@@ -79,19 +79,18 @@ def show_reading(
 
 
 def show_store(screen: Screen, plan: StoreUpdate) -> dict[str, Any]:
-    """What became of the store, in one line and one more for each session that is not simply there;
-    the same as values."""
-    found = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
-    told = [f"{len(found[name])} {words}" for name, words in OUTCOMES.items() if found[name]]
-    screen.line(f" store    {len(plan.order)} sessions: {', '.join(told) or 'none of these'}")
+    """Print what became of the store, with a line per unusual session; returns the values."""
+    outcomes = {name: plan.outcomes.get(name, []) for name in OUTCOMES}
+    parts = [f"{len(outcomes[name])} {label}" for name, label in OUTCOMES.items() if outcomes[name]]
+    screen.line(f" store    {len(plan.order)} sessions: {', '.join(parts) or 'none of these'}")
     for name, why in LOUD.items():
-        for session in found[name]:
+        for session in outcomes[name]:
             screen.line(f" {name:8} {session}: {why}", style="yellow")
-    return {"sessions": len(plan.order), "changed": plan.is_changed, **found}
+    return {"sessions": len(plan.order), "changed": plan.is_changed, **outcomes}
 
 
 def left_out(reports: Sequence[FileReport]) -> dict[str, str]:
-    """What was skipped, removed or not understood, in words; empty groups are left out."""
+    """Describe what was skipped, removed or not understood; empty groups are left out."""
     removed: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for report in reports:
@@ -104,12 +103,12 @@ def left_out(reports: Sequence[FileReport]) -> dict[str, str]:
             if r.status != "read"
         ],
         "damaged": [
-            f"{r.file}:{line} {why}"
+            f"{r.file}:{number} {why}"
             for r in reports
             if r.status == "read"
-            for line, why in r.raw.damage[:3]
+            for number, why in r.raw.damage[:3]
         ],
         "unknown": [f"{count} records of type {name!r}" for name, count in unknown.most_common(5)],
         "removed": [f"{count} {kind}" for kind, count in removed.most_common()],
     }
-    return {name: "; ".join(told) for name, told in groups.items() if told}
+    return {name: "; ".join(entries) for name, entries in groups.items() if entries}

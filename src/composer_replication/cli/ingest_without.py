@@ -1,5 +1,4 @@
-"""`recompose ingest --forget` and `--recall`: sessions out of the store, and what was forgotten
-back on the way in."""
+"""`recompose ingest --forget` and `--recall`: remove sessions from the store, and readmit them."""
 
 from __future__ import annotations
 
@@ -10,15 +9,17 @@ from composer_replication.cli.forgotten import MADE_ANEW, clear_derived
 from composer_replication.cli.ingest_store import RECORD
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import next_step
-from composer_replication.core.lock import only_one
+from composer_replication.core.lock import lock_folder
 from composer_replication.core.stamps import stale_artefacts
 
 
 def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> int:
-    """Forget and recall; what was made from the forgotten sessions is removed where one command
-    makes it anew, else named."""
+    """Forget and recall sessions.
+
+    Artefacts of the forgotten ones are removed if one command makes them again, else listed.
+    """
     job.need_file(job.sessions, verb="ingest")
-    with only_one(job.work, what="ingest"):
+    with lock_folder(job.work, task="ingest"):
         recalled = recall_names(job, recall) if recall else []
         gone = forget_sessions(job, forget) if forget else []
         removed, left = clear_derived(job, gone) if gone else ([], [])
@@ -47,7 +48,7 @@ def change_store(job: Job, *, forget: Sequence[str], recall: Sequence[str]) -> i
         )
     for path in left:
         screen.line(f"   {path}", style="yellow")
-    old = job.tell_stale(*stale_artefacts(job.work))
+    old = job.warn_stale(*stale_artefacts(job.work))
     value = {
         "forgotten": gone,
         "recalled": recalled,

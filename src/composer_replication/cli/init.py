@@ -18,7 +18,8 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import write_text
 
-HEAD = """# Settings of composer-replication. A line "# key = value" shows the default; remove the "# " to change it.
+HEAD = """# Settings of composer-replication.
+# A line "# key = value" shows the default; remove the "# " to change it.
 # Flags win over this file: recompose train --train.steps 50
 """
 
@@ -85,13 +86,11 @@ def _group_lines(group: type[Settings], prefix: tuple[str, ...]) -> Iterator[str
             yield f"#   {line.strip()}"
         if choices := _choices(field.annotation):
             yield f"#   One of: {choices}."
-        yield (
-            f"# {name} ="
-            f" {'...' if field.is_required() else toml_value(field.get_default(call_default_factory=True))}"
-        )
+        default = field.get_default(call_default_factory=True)
+        yield f"# {name} = {'...' if field.is_required() else toml_value(default)}"
     for name, settings in inner:
         yield from _group_lines(settings, (*prefix, name))
-    # an entry of a table has a name of yours, so its header stays a comment
+    # the user names the entries of a table, so their headers stay comments
     for name, table in tables:
         yield from (f"#   {line.strip()}" for line in _group_lines(table, (*prefix, name, "NAME")))
 

@@ -1,8 +1,8 @@
-"""One call of a verb: its settings, its screen, and where its artefacts lie.
+"""One call of a verb: its settings, its screen, and the paths of its artefacts.
 
 job = open_job(common)
 job.sessions            -> <work folder>/sessions.jsonl
-job.command("sites")    -> "recompose sites -o work"   (with the flags that lead to the same folder)
+job.command("sites")    -> "recompose sites -o work"   (with flags for the same work folder)
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from composer_replication.core.stamps import (
     VERB_OF,
     Stale,
     changed_since,
+    check_stale,
     made_from,
-    stale,
     stale_artefacts,
     write_stamp,
 )
@@ -50,7 +50,7 @@ _DRIVEN: ContextVar[bool] = ContextVar(
 
 @contextmanager
 def driven() -> Iterator[None]:
-    """While this block runs, a verb shows no next command: the program runs it by itself.
+    """In this block verbs show no next command, because the program itself runs them.
 
     Example: with driven(): ingest(common=common)
     """
@@ -63,8 +63,7 @@ def driven() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Settings, screen and paths of one call; `untrusted` is a settings file that does not count
-    here."""
+    """Settings, screen and paths of one call; `untrusted` names a settings file not read."""
 
     loaded: LoadedConfig
     screen: Screen
@@ -79,7 +78,7 @@ class Job:
 
     @property
     def dry_run(self) -> bool:
-        """True where nothing may be written."""
+        """Whether nothing may be written."""
         return self.common.dry_run
 
     @property
@@ -129,8 +128,7 @@ class Job:
 
     @property
     def reference(self) -> Path:
-        """The folder of what the start of a run thinks of its pairs, by hash of weights and pair;
-        may be removed at any time."""
+        """Cache of the reference model's log-probs of pairs, by hash of weights and pair."""
         return self.work / "reference"
 
     @property
@@ -139,15 +137,14 @@ class Job:
         return self.work / "runs"
 
     def held_out(self) -> HeldOutSettings:
-        """What is held out of the sessions of this work folder: the settings, with the unit that
-        "auto" stands for here."""
+        """The held-out settings, with "auto" resolved for the sessions of this work folder."""
         return settled(self.config.held_out, read_sessions(self.sessions))
 
     def redactor(self, *, make: bool = True) -> Redactor:
-        """What everything that leaves this machine goes through: the user's own words too, and
-        names by the key of this work folder.
+        """The redactor for everything that leaves this machine, with the user's own words.
 
-        With `make=False`, or where nothing is written, a key that is not there yet is not made.
+        It names secrets by this work folder's key. With `make=False`, or in a dry run, a missing
+        key is not made.
         """
         return Redactor(
             words=self.config.ingest.redact_words,
@@ -166,7 +163,7 @@ class Job:
         return " ".join(["recompose", verb, *flags])
 
     def need_file(self, path: Path, *, verb: str) -> Path:
-        """The path, or a DataError that names the verb which writes it."""
+        """Return the path; raises DataError, which names the verb that writes it."""
         if not path.exists():
             raise DataError(
                 f"no {path.name}", where=str(path), fix=f"run first: {self.command(verb)}"
@@ -174,67 +171,64 @@ class Job:
         return path
 
     def stamp(self, artefact: Path, *, made_from: Sequence[Path]) -> None:
-        """Write beside an artefact which files it was made from, so that nobody uses it with
-        others."""
+        """Record the files that an artefact was made from, so that a stale one is not used."""
         write_stamp(artefact, made_from=made_from)
 
     def need_fresh(self, artefact: Path, *, verb: str) -> Path:
-        """The artefact, or a DataError where it is missing or was made, directly or not, from other
-        files than those that lie here now.
+        """Return the artefact; raises DataError if it is missing or stale.
 
-        An artefact without a stamp is the user's own and is taken as it is; `build` still checks
-        every call id.
+        It is stale if it was made, directly or not, from other files than the current ones. An
+        artefact without a stamp is the user's own and is used as it is; `build` still checks every
+        call id.
         """
         self.need_file(artefact, verb=verb)
         for name in made_from(artefact):
             if name in VERB_OF:
                 self.need_file(self.work / name, verb=VERB_OF[name])
-        if (found := stale(artefact, work=self.work)) is not None:
-            raise DataError(found.told, where=str(artefact), fix=self._again(found))
+        if (stale := check_stale(artefact, work=self.work)) is not None:
+            raise DataError(stale.message, where=str(artefact), fix=self._again(stale))
         return artefact
 
     def is_usable(self, artefact: Path) -> bool:
-        """Whether an artefact is there and speaks of the files as they lie there now."""
-        return artefact.exists() and stale(artefact, work=self.work) is None
+        """Whether an artefact exists and is not stale."""
+        return artefact.exists() and check_stale(artefact, work=self.work) is None
 
-    def tell_stale(self, *names: str) -> list[str]:
-        """Say in one line which of these artefacts of the work folder are of an older store, and
-        what mends it; returns their names."""
+    def warn_stale(self, *names: str) -> list[str]:
+        """Print which of these artefacts are stale, and the remedy; returns their names."""
         old = {
-            name: found
+            name: stale
             for name in names
-            if (found := stale(self.work / name, work=self.work)) is not None
+            if (stale := check_stale(self.work / name, work=self.work)) is not None
         }
         if old:
-            told = (
+            message = (
                 f"{', '.join(old)}: made from another {next(iter(old.values())).changed} than lies"
                 " here now"
             )
-            self.screen.line(f" stale    {told}; {self._again(*old.values())}", style="yellow")
+            self.screen.line(f" stale    {message}; {self._again(*old.values())}", style="yellow")
         return list(old)
 
-    def tell_changed(self, run: RunDir) -> list[str]:
-        """Say in one line which files are no longer those that a run was made from; returns their
-        names, for --json."""
+    def warn_changed(self, run: RunDir) -> list[str]:
+        """Print which files changed since a run was made from them; returns their names."""
         names = (
             changed_since(run, work=self.work)
             if run.path.resolve().parent == self.runs.resolve()
             else []
         )
         if names:
-            told = (
+            message = (
                 f"{', '.join(names)} changed since this run was made from them; to train on what"
                 " lies here now"
             )
             again = self._again(*stale_artefacts(self.work).values(), last="train")
-            self.screen.line(f" stale    {told}, {again}", style="yellow")
+            self.screen.line(f" stale    {message}, {again}", style="yellow")
         return names
 
-    def _again(self, *found: Stale, last: str = "") -> str:
+    def _again(self, *stale: Stale, last: str = "") -> str:
         verbs = [
             verb
             for verb in dict.fromkeys(VERB_OF.values())
-            if any(verb in one.verbs for one in found)
+            if any(verb in artefact.verbs for artefact in stale)
         ]
         return (
             "run again:"
@@ -249,8 +243,7 @@ class Job:
         next_command: str = "",
         notes: dict[Path, str] | None = None,
     ) -> int:
-        """End a verb: what was written (or would have been), the next command, and the JSON
-        object."""
+        """End a verb: print what was written (or would be), the next command, and the JSON."""
         if self.dry_run:
             for path in wrote:
                 self.screen.line(f" would write  {path}")
@@ -273,7 +266,7 @@ class Job:
 
 
 def _size(path: Path) -> str:
-    """The size of a file for people, e.g. 38 MB; "" for a folder."""
+    """The size of a file in words, e.g. 38 MB; "" for a folder."""
     if not path.is_file():
         return ""
     size = float(path.stat().st_size)
@@ -288,37 +281,40 @@ def open_job(common: Common, *, uses: tuple[str, ...] = (), writes: bool = True)
     """Load the settings of a call; a problem with a flag is a usage error (exit 2), with a file
     exit 1.
 
-    `uses` names what the verb may run or ask (cli/trusting.py): it is said before anything else. A
-    verb that `writes` first removes what killed processes left in the work folder.
+    `uses` names what the verb may run or ask (cli/trusting.py), which is printed first. A verb that
+    `writes` removes what killed processes left in the work folder.
     """
-    here = Path.cwd()
+    current = Path.cwd()
     screen = Screen(json=common.json, quiet=common.quiet, verbose=common.verbose)
     if not is_main_rank():
         screen = Screen(console=Console(quiet=True))
     try:
         loaded = load_config(
-            common.config, flags=dotted_settings(), start=here, how=partial(decide, common=common)
+            common.config,
+            flags=dotted_settings(),
+            start=current,
+            trusted_by=partial(decide, common=common),
         )
     except ConfigError as error:
         if error.where.startswith("--"):
             raise UsageError(error.what, where=error.where, fix=error.fix) from error
         raise
-    work = here / common.out.expanduser() if common.out is not None else _own_work(loaded)
+    work = current / common.out.expanduser() if common.out is not None else _work_folder(loaded)
     if not _DRIVEN.get():
         say_settings(loaded, screen, uses=uses)
-    job = Job(loaded=loaded, screen=screen, work=_shorten(work, here), common=common)
-    if writes and not common.dry_run and is_main_rank() and (left := sweep_work(job.work)):
+    job = Job(loaded=loaded, screen=screen, work=_shorten(work, current), common=common)
+    if writes and not common.dry_run and is_main_rank() and (leftovers := sweep_work(job.work)):
         screen.line(
-            f" removed  {len(left)} half-written files of a process that is gone:"
-            f" {', '.join(left[:3])}",
+            f" removed  {len(leftovers)} half-written files of a process that is gone:"
+            f" {', '.join(leftovers[:3])}",
             style="dim",
         )
     return job
 
 
 def settings_only(common: Common) -> Job:
-    """For verbs that read no work of a settings file (doctor, init): one that is not trusted is
-    said, and counts for nothing."""
+    """Open a job for verbs that run without a settings file (doctor, init): an untrusted one is
+    reported and ignored."""
     try:
         return open_job(common, writes=False)
     except UntrustedError as error:
@@ -327,20 +323,19 @@ def settings_only(common: Common) -> Job:
         return replace(job, untrusted=error.where)
 
 
-def _own_work(loaded: LoadedConfig) -> Path:
-    """The work folder; raises ConfigError where nobody named it, and it is a link that leads
-    somewhere else."""
+def _work_folder(loaded: LoadedConfig) -> Path:
+    """The work folder of the settings; raises ConfigError if it is a link out of its folder that
+    neither a flag nor a trusted file named."""
     work = loaded.work_dir
     named = {"work-dir", "work_dir"} & dotted_settings().keys() or any(
         source.powers for source in loaded.sources
     )
     if work.is_symlink() and not named and not inside(work, loaded.base):
-        what = f"the work folder is a link to {work.resolve()}, outside of this folder"
-        raise ConfigError(what, where=str(work), fix="name the folder that you mean: -o FOLDER")
+        message = f"the work folder is a link to {work.resolve()}, outside of this folder"
+        raise ConfigError(message, where=str(work), fix="name the folder that you mean: -o FOLDER")
     return work
 
 
-def _shorten(path: Path, here: Path) -> Path:
-    """The path relative to the current folder where it lies inside it, so that what is printed can
-    be read."""
-    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+def _shorten(path: Path, current: Path) -> Path:
+    """The path relative to the current folder if it is inside it, so that output is readable."""
+    return path.relative_to(current) if path.is_relative_to(current) and path != current else path

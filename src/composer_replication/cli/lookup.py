@@ -1,11 +1,10 @@
-"""Find one thing by its id, by the unique beginning of its id, or by its place in the file (s014 =
-the 14th)."""
+"""Find a record by its id, by a unique prefix of its id, or by its ordinal (s014 = the 14th)."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from composer_replication.core.codec import read_sessions
@@ -16,7 +15,7 @@ _ORDINAL = re.compile(r"[a-z](\d{3,})")
 
 
 def ordinal(number: int, *, letter: str = "s") -> str:
-    """The short name of the n-th thing of a file, counted from 1.
+    """The short name of the n-th record of a file, counted from 1.
 
     >>> ordinal(14)
     's014'
@@ -24,16 +23,15 @@ def ordinal(number: int, *, letter: str = "s") -> str:
     return f"{letter}{number:03d}"
 
 
-def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
-    """The index of the thing that is meant; raises DataError with the nearest ids where none or
-    several fit.
+def find_index(wanted: str, ids: Sequence[str], *, noun: str, file: Path) -> int:
+    """The index of the record that is meant; raises DataError if none or several match.
 
-    >>> find("s2", ["s1:7:c1", "s2:9:c4"], noun="site", where=Path("sites.jsonl"))
+    >>> find_index("s2", ["s1:7:c1", "s2:9:c4"], noun="site", file=Path("sites.jsonl"))
     1
     """
     if wanted in ids:
         return ids.index(wanted)
-    begins = [i for i, one in enumerate(ids) if one.startswith(wanted)]
+    begins = [i for i, identifier in enumerate(ids) if identifier.startswith(wanted)]
     if len(begins) == 1:
         return begins[0]
     match = _ORDINAL.fullmatch(wanted)
@@ -43,7 +41,7 @@ def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
         shown = ", ".join(ids[i] for i in begins[:5])
         raise DataError(
             f'{len(begins)} {noun}s begin with "{wanted}"',
-            where=str(where),
+            where=str(file),
             fix=f"{shown}{', ...' if len(begins) > 5 else ''}",
         )
     near = difflib.get_close_matches(wanted, ids, n=3, cutoff=0.4)
@@ -52,7 +50,7 @@ def find(wanted: str, ids: Sequence[str], *, noun: str, where: Path) -> int:
         if near
         else f"there are {len(ids)}; list them: recompose show {noun}"
     )
-    raise DataError(f'no {noun} "{wanted}"', where=str(where), fix=guess)
+    raise DataError(f'no {noun} "{wanted}"', where=str(file), fix=guess)
 
 
 def session_ids(path: Path) -> list[str]:
@@ -60,7 +58,7 @@ def session_ids(path: Path) -> list[str]:
     return [session.id for session in read_sessions(path)]
 
 
-def iter_sessions(path: Path, wanted: set[str]) -> Iterator[Session]:
+def iter_sessions(path: Path, wanted: Collection[str]) -> Iterator[Session]:
     """The sessions with these ids, one at a time."""
     for session in read_sessions(path):
         if session.id in wanted:
@@ -68,7 +66,7 @@ def iter_sessions(path: Path, wanted: set[str]) -> Iterator[Session]:
 
 
 def one_session(path: Path, wanted: str) -> Session:
-    """The session that is meant by an id, a beginning or an ordinal."""
+    """The session that an id, a prefix or an ordinal means."""
     ids = session_ids(path)
-    exact = ids[find(wanted, ids, noun="session", where=path)]
+    exact = ids[find_index(wanted, ids, noun="session", file=path)]
     return next(iter_sessions(path, {exact}))

@@ -1,8 +1,7 @@
-"""The table of verbs. Each verb's module is imported only when it is used, so that `--help` costs
-nothing."""
+"""The table of verbs; each verb's module is imported only when it is used, so `--help` is fast."""
 
-# Nothing that takes time is imported up here: a Ctrl-C while it is would end in a traceback, before
-# `main` can say anything.
+# Only fast imports up here: a Ctrl-C during a slow one would end in a traceback, because `main`
+# does not run yet.
 from __future__ import annotations
 
 import os
@@ -18,8 +17,9 @@ if TYPE_CHECKING:
 
 HELP = """Your agent's logs and your base model go in, a better coding agent comes out.
 
-Settings come from recompose.toml (looked for upward), or --config FILE; any of them can be set on the command line
-by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and --dry-run."""
+Settings come from recompose.toml (looked for upward), or --config FILE; any of them can be set on
+the command line by its dotted name: `--train.hint.weight 0.3`. Every verb takes --json and
+--dry-run."""
 
 # In the order of the pipeline: verb -> what it reads and writes.
 VERBS: dict[str, str] = {
@@ -63,7 +63,7 @@ INTERRUPTED = 130  # what shells use for Ctrl-C
 
 
 def build_app() -> App:
-    """The command line, with every verb by import path."""
+    """The command line, with every verb as an import path."""
     from cyclopts import App, Parameter
 
     flags = Parameter(negative="", show_default=False)
@@ -98,7 +98,7 @@ def _version() -> str:
 
 
 def _check_verb(argv: Sequence[str]) -> None:
-    """Refuse an unknown verb here: cyclopts would import every verb to say the same."""
+    """Refuse an unknown verb before cyclopts does, which would import every verb for that."""
     import difflib
 
     from composer_replication.cli.problems import UsageError
@@ -115,8 +115,10 @@ def _check_verb(argv: Sequence[str]) -> None:
 
 
 def run(argv: Sequence[str], *, interrupted: Callable[[], bool] = lambda: False) -> int:
-    """Run one command line and return its exit code; errors are shown, never raised. `interrupted`
-    = a Ctrl-C has come."""
+    """Run one command line and return its exit code; errors are shown, never raised.
+
+    `interrupted` says whether a Ctrl-C has come.
+    """
     from composer_replication.cli.flags import split_settings
     from composer_replication.cli.problems import DONE, report_error
     from composer_replication.core.errors import ComposerError
@@ -135,22 +137,22 @@ def run(argv: Sequence[str], *, interrupted: Callable[[], bool] = lambda: False)
     except KeyboardInterrupt as error:
         return report_error(error, as_json=as_json, debug=debug)
     except Exception as error:  # noqa: BLE001 - the top of the program: every error becomes a box and an exit code
-        # what an import makes of a Ctrl-C, e.g. a RuntimeError
+        # an import can turn a Ctrl-C into another error, e.g. a RuntimeError
         if interrupted() and not isinstance(error, ComposerError):
             return report_error(KeyboardInterrupt(), as_json=as_json, debug=debug)
         return report_error(error, as_json=as_json, debug=debug)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """What SIGTERM does: the same as Ctrl-C, once - a second one (`timeout` sends two) would cut
-    short what ends the children."""
+    """Handle SIGTERM like Ctrl-C, once: a second one (`timeout` sends two) would interrupt the
+    clean-up of child processes."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 class _CtrlC:
-    """What SIGINT does: KeyboardInterrupt, as ever; remembered, because an import may turn it into
-    another error."""
+    """Handler of SIGINT: raises KeyboardInterrupt, and remembers it, because an import may turn it
+    into another error."""
 
     came = False
 
@@ -160,12 +162,11 @@ class _CtrlC:
 
 
 def main() -> None:
-    """The `recompose` command; a Ctrl-C during the first imports or after its work, or a second
-    one, ends it without a traceback."""
+    """The `recompose` command; no Ctrl-C ends it with a traceback, not even during imports."""
     code, ctrl_c = INTERRUPTED, _CtrlC()
     try:
         signal.signal(signal.SIGTERM, _terminate)
-        # else it is ignored, as with `&` in a script
+        # otherwise SIGINT is ignored, as for a command with `&` in a script
         if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
             signal.signal(signal.SIGINT, ctrl_c)
         code = run(sys.argv[1:], interrupted=lambda: ctrl_c.came)
@@ -176,6 +177,6 @@ def main() -> None:
             raise
         sys.stderr.write("interrupted\n")
     if ctrl_c.came:
-        # a second one ends it at once: all that had to be done is done
+        # the work is done: a second Ctrl-C may end the process at once
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)

@@ -1,5 +1,4 @@
-"""What to run next: computed from what lies in the work folder, so that no verb names a command
-that would be refused.
+"""Work out the next command from the work folder, so that no verb names one that is refused.
 
 sessions -> sites -> hints -> report -> (a model that can be trained) hints --audit -> build ->
 train -> evaluate -> report RUN
@@ -20,7 +19,7 @@ from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY
 from composer_replication.core.codec import read_hints, read_sites
 from composer_replication.core.rundir import LATEST
-from composer_replication.core.stamps import stale
+from composer_replication.core.stamps import check_stale
 from composer_replication.data.ingestion.find_logs import default_folders
 from composer_replication.tokens.artefact import META
 
@@ -35,8 +34,7 @@ def can_train() -> bool:
 
 
 def next_step(job: Job, *, has_settings: bool | None = None) -> str:
-    """The next command for this work folder as it is; `has_settings` where a settings file was
-    written in this very call.
+    """The next command for this work folder; `has_settings` = this call wrote a settings file.
 
     Example: sessions, sites and hints, and no PyTorch -> "recompose report"; with the page made ->
     "recompose doctor"
@@ -44,11 +42,11 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
     if job.sessions.exists() and not job.sessions.stat().st_size:  # everything was forgotten
         return _first_logs(job)
     for path, verb in ((job.sessions, "ingest"), (job.sites, "sites")):
-        if not path.exists() or stale(path, work=job.work):
+        if not path.exists() or check_stale(path, work=job.work):
             return job.command(verb)
     if not any(site.is_target for site in read_sites(job.sites)):
         return job.command("show session")
-    if not job.hints.exists() or stale(job.hints, work=job.work):
+    if not job.hints.exists() or check_stale(job.hints, work=job.work):
         return job.command("hints")
     if next(iter(read_hints(job.hints)), None) is None:
         return job.command("show site")
@@ -56,18 +54,17 @@ def next_step(job: Job, *, has_settings: bool | None = None) -> str:
     if not page.exists() or page.stat().st_mtime < job.hints.stat().st_mtime:
         return job.command("report")
     if not can_train():
-        return job.command("doctor")  # it names the package and the command that brings it
+        return job.command("doctor")  # it names the missing package and the install command
     return _training(
         job, has_settings=bool(job.loaded.files) if has_settings is None else has_settings
     )
 
 
 def _first_logs(job: Job) -> str:
-    """The command that brings sessions in without a question, from the logs of the settings or of
-    the agent; else what says more."""
+    """`ingest` of the settings' logs or the agent's, without a question; else `doctor`."""
     if job.config.ingest.logs:
         return job.command("ingest")
-    folder = next((one for one in default_folders(os.environ) if one.is_dir()), None)
+    folder = next((path for path in default_folders(os.environ) if path.is_dir()), None)
     return (
         job.command("doctor")
         if folder is None
@@ -76,13 +73,14 @@ def _first_logs(job: Job) -> str:
 
 
 def _training(job: Job, *, has_settings: bool) -> str:
-    """The next command where logs, sites and hints are all there."""
+    """The next command once sessions, sites and hints exist."""
     if job.config.student.model == TINY:
         if not has_settings:
-            # a settings file, to name the model in; from the tiny one nothing is to be had but the
-            # machinery
+            # the settings file names the model to train: the tiny one only shows the machinery
             return "recompose init"
-    elif not job.audit.exists() or stale(job.audit, work=job.work) or not _of_this_student(job):
+    elif (
+        not job.audit.exists() or check_stale(job.audit, work=job.work) or not _of_this_student(job)
+    ):
         return job.command(AUDIT)
     if job.audit.exists() and not _kept(job) and job.config.train.hint.weight:
         return job.command("show site")
@@ -90,7 +88,7 @@ def _training(job: Job, *, has_settings: bool) -> str:
     refused = built.get("refused")
     if (
         not built
-        or stale(job.examples, work=job.work)
+        or check_stale(job.examples, work=job.work)
         or (refused and built.get("build") != job.config.build.model_dump(mode="json"))
     ):
         return job.command("build") + split_flags(job)
@@ -107,8 +105,7 @@ def _training(job: Job, *, has_settings: bool) -> str:
 
 
 def after_curate(job: Job) -> str:
-    """What comes after pairs were curated: `build`, unless something that it needs is missing or
-    out of date."""
+    """The command after `curate`: `build`, unless something that it needs is missing or stale."""
     ready = can_train() and all(map(job.is_usable, (job.sessions, job.sites, job.hints)))
     gated = job.audit.exists() and (
         not _of_this_student(job)
@@ -119,7 +116,7 @@ def after_curate(job: Job) -> str:
 
 
 def after_run(job: Job, name: str) -> str:
-    """What comes after a run was trained: the evaluation that its data allow, else its page."""
+    """The command after `train`: the evaluation that the data allow, else the report."""
     env = job.config.rollouts.env
     if env and ":" not in env:
         return f"{job.command('evaluate')} {name}"
@@ -129,7 +126,7 @@ def after_run(job: Job, name: str) -> str:
 
 
 def held_out_sessions(job: Job) -> int:
-    """How many sessions the examples as they were built leave out for evaluation."""
+    """How many sessions the built examples hold out."""
     try:
         return int(_json(job.examples / META)["held_out"]["held_out_sessions"])
     except (ValueError, KeyError, TypeError):
@@ -145,9 +142,9 @@ def _kept(job: Job) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The object that a file holds; empty where there is none."""
+    """The JSON object in a file; {} if there is none."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

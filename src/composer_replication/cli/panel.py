@@ -1,11 +1,10 @@
-"""The live panel of `train` on a terminal: channels, rollouts, health and the time left; elsewhere
-`train` prints one line a step.
+"""The live panel of `train` on a terminal: channels, rollouts, health and the time left.
 
     with TrainPanel(job) as panel:
-        panel({"step": 1, "hint/status": "active", ...})       # what training/run_logger.py hands to `on_step`
+        panel({"step": 1, "hint/status": "active", ...})       # the metrics of a step (`on_step`)
 
-It redraws itself, so the clock moves between two steps, and its last state stays on the screen.
-What is not a number is shown as "-".
+It redraws itself, so the clock moves between two steps, and its last state stays on the screen. A
+missing number is shown as "-". Elsewhere `train` prints one line per step.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from composer_replication.cli.train_text import CHANNELS, COLOUR, Steps
 from composer_replication.core.harmless import harmless
 
 SPARK = 18
-"""Most columns of the curve of success; of more steps, neighbours are averaged."""
+"""Most columns of the curve of success; with more steps, neighbours are averaged."""
 REDRAWS = 2  # per second
 
 
 class TrainPanel:
-    """What is known of a run so far; called with each step's line."""
+    """The state of a run so far; called with the metrics of each step."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.began, self.seen = job, time.monotonic(), 0
@@ -60,16 +59,16 @@ class TrainPanel:
     ) -> None:
         self._live.stop()
 
-    def __call__(self, line: Mapping[str, Any]) -> None:
-        """One step was taken."""
+    def __call__(self, metrics: Mapping[str, Any]) -> None:
+        """Record the metrics of a step."""
         self.seen += 1
-        self.active.update(name for name in CHANNELS if line.get(f"{name}/status") == "active")
-        self.success += finite(line.get("rollouts/success"))
-        self.monitor += finite(line.get("health/monitor"))
-        self.line = line
+        self.active.update(name for name in CHANNELS if metrics.get(f"{name}/status") == "active")
+        self.success += finite(metrics.get("rollouts/success"))
+        self.monitor += finite(metrics.get("health/monitor"))
+        self.line = metrics
 
     def progress(self, doing: Callable[[], str]) -> None:
-        """What the step is at from now on; it is asked for at every redraw."""
+        """Set the function that describes the current activity; called at every redraw."""
         self.doing = doing
 
     def render(self) -> Group:
@@ -81,31 +80,25 @@ class TrainPanel:
         )
 
     def _clock(self) -> Text:
-        steps, done, spent = (
+        steps, step, spent = (
             self.job.config.train.steps,
             int(self.line.get("step", 0)),
             time.monotonic() - self.began,
         )
         left = (
-            f"eta {duration(spent / self.seen * (steps - done))}"
+            f"eta {duration(spent / self.seen * (steps - step))}"
             if self.seen
             else f"waiting for the first step: {self.doing()}"
         )
         return _row(
-            (f" step {done} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")
+            (f" step {step} of {steps}", "bold"), (f"   elapsed {duration(spent)}   {left}", "")
         )
 
     def _channels(self) -> list[Text]:
-        rows = [
-            _row(
-                (
-                    (
-                        f" {'channel':<12}{'status':<11}{'tokens':>8}{'loss':>11}{'gradient':>11}{'active':>8}"
-                    ),
-                    "bold",
-                )
-            )
-        ]
+        head = (
+            f" {'channel':<12}{'status':<11}{'tokens':>8}{'loss':>11}{'gradient':>11}{'active':>8}"
+        )
+        rows = [_row((head, "bold"))]
         for name in CHANNELS:
             get, status = (
                 (lambda key, name=name: self.line.get(f"{name}/{key}")),
@@ -128,12 +121,16 @@ class TrainPanel:
         return rows
 
     def _rollouts(self) -> Text:
-        flat, used, found = (
+        flat, used, sites_found = (
             self.line.get(name) for name in ("rollouts/flat", "sites/used", "sites/found")
         )
-        sites = f"sites {format_number(used, '.0f')} of {format_number(found, '.0f')} used"
-        rest = f" {spark(self.success, columns=SPARK)}  flat {format_number(flat, '.0%')}  {sites}"
-        return _row((" rollouts    ", ""), (f"success {self.success[-1]:.2f}", "bold"), (rest, ""))
+        sites = f"sites {format_number(used, '.0f')} of {format_number(sites_found, '.0f')} used"
+        shares = (
+            f" {spark(self.success, columns=SPARK)}  flat {format_number(flat, '.0%')}  {sites}"
+        )
+        return _row(
+            (" rollouts    ", ""), (f"success {self.success[-1]:.2f}", "bold"), (shares, "")
+        )
 
     def _health(self) -> Text:
         limits, kl, calls = (
@@ -159,7 +156,7 @@ class TrainPanel:
 
 
 def shown_steps(job: Job) -> AbstractContextManager[Steps | TrainPanel]:
-    """The panel on a terminal; one line a step in a pipe, with --quiet and with --json."""
+    """The panel on a terminal; one line per step in a pipe, with --quiet and with --json."""
     console, screen = job.screen.console, job.screen
     quiet = console.quiet or screen.quiet or screen.json
     drawn = console.is_terminal and not console.is_dumb_terminal and not quiet
@@ -167,7 +164,7 @@ def shown_steps(job: Job) -> AbstractContextManager[Steps | TrainPanel]:
 
 
 def _warm(value: Any, limit: float) -> str:
-    """The colour of a measure beside its limit: yellow past half of it, red past the whole."""
+    """The colour of a measure: yellow above half of its limit, red above the limit."""
     share = next(iter(finite(value)), 0.0) / limit
     return "bold red" if share > 1 else "yellow" if share > 0.5 else "green"
 

@@ -1,4 +1,4 @@
-"""Errors as text: what, where, fix - and the exit codes.
+"""Errors as text (what, where, fix), and the exit codes.
 
 0 done · 1 a problem the user can fix · 2 usage (mistyped verb or flag) · 3 stopped by a health rule
 · 4 budget reached.
@@ -28,14 +28,14 @@ class UsageError(ComposerError, ValueError):
 
 
 class InterruptedRunError(ComposerError, RuntimeError):
-    """A training run that Ctrl-C ended; it says which checkpoint stands and how to go on."""
+    """A training run that Ctrl-C ended; it names the newest checkpoint and the resume command."""
 
     exit_code = INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An error ready to be shown, with the exit code it leads to."""
+    """An error ready to be shown, with its exit code."""
 
     what: str
     where: str = ""
@@ -45,8 +45,7 @@ class Problem:
 
 
 def describe(error: BaseException) -> Problem:
-    """The problem that an exception stands for; an exception nobody foresaw is called a bug of
-    ours.
+    """Describe an exception for the user; an unexpected one is called a bug of the program.
 
     >>> describe(ComposerError("no sites", fix="run: recompose sites")).fix
     'run: recompose sites'
@@ -75,22 +74,22 @@ def describe(error: BaseException) -> Problem:
         )
     if isinstance(error, KeyboardInterrupt):
         return Problem(what="interrupted", title="stopped", exit_code=INTERRUPTED)
-    # the second is PyTorch's, which is not imported here
+    # by name, because torch is not imported here
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return Problem(
             what="not enough memory", fix="lower train.micro_tokens, or take a smaller student"
         )
     if isinstance(error, OSError):
-        where = str(error.filename or "")
+        path = str(error.filename or "")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Problem(
                 what=error.strerror or str(error),
-                where=where,
+                where=path,
                 fix="make room on that disk, or take a folder on another one",
             )
         return Problem(
             what=error.strerror or str(error),
-            where=where,
+            where=path,
             fix="check that the path exists, is yours and has space",
         )
     return Problem(
@@ -109,13 +108,13 @@ def report_error(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
-        told = {
+        facts = {
             "what": problem.what,
             "where": problem.where,
             "fix": problem.fix,
             "exit_code": problem.exit_code,
         }
-        sys.stdout.write(json.dumps({"error": told}) + "\n")
+        sys.stdout.write(json.dumps({"error": facts}) + "\n")
     else:
         rich_console(stderr=True).print(
             problem_box(problem.title, what=problem.what, where=problem.where, fix=problem.fix)

@@ -1,5 +1,4 @@
-"""Draw the values of `views` in the terminal: roles in colour, hints labelled, token masks coloured
-or marked."""
+"""Render the views of sessions, sites and examples in the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ ROLE_STYLE = {"system": "magenta", "user": "cyan", "assistant": "green", "tool":
 MAX_LINES, MAX_CHARS = 14, 1400
 TEACHER_ONLY = "seen only by the teacher"
 NEITHER = "in neither context"
-# Loss of a token -> colour, and the markers that stand for it where there is no colour.
+# Loss of a token -> style, and the opening and closing marker that replace it without colour.
 MASK_STYLE = {
     "lm_ce": ("black on green", "[", "]"),
     "hint": ("black on yellow", "{", "}"),
@@ -26,7 +25,7 @@ MASK_STYLE = {
 
 
 def shorten(text: str, *, full: bool) -> str:
-    """Harmless text, cut for the screen unless `full`; what was cut is counted."""
+    """Harmless text, shortened unless `full`, with the number of characters left out."""
     clean = harmless(text)
     if full or (len(clean) <= MAX_CHARS and clean.count("\n") < MAX_LINES):
         return clean
@@ -130,16 +129,16 @@ def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
         if view["requests"]
         else ""
     )
-    told = (
+    facts = (
         f"{view['file']} · {view['turns_total']} turns · tools {view['tools']['origin']}{checked}"
     )
-    yield Text(harmless(f"{view['id']}\n{told}"), style="bold")
+    yield Text(harmless(f"{view['id']}\n{facts}"), style="bold")
     starts = {s["start"]: s for s in view["segments"] if s["start"]}
     for turn in view["turns"]:
         if turn["turn"] in starts:
-            kept = sum(b - a for a, b in starts[turn["turn"]]["context"])
+            num_kept = sum(b - a for a, b in starts[turn["turn"]]["context"])
             yield Text(
-                f"--- context rewritten here: {kept} earlier turns stay in view ---",
+                f"--- context rewritten here: {num_kept} earlier turns stay in view ---",
                 style="magenta",
             )
         for site in turn.get("sites", ()):
@@ -150,7 +149,7 @@ def session_parts(view: Mapping[str, Any], *, full: bool) -> Iterator[Any]:
 
 
 def mask_text(pieces: Sequence[tuple[str, str]], *, colour: bool) -> Text:
-    """Tokens with their loss: coloured, or with markers around each run where there is no colour.
+    """Render tokens by their loss: coloured, or without colour with markers around each run.
 
     >>> mask_text([("a", "none"), ("b", "lm_ce"), ("c", "lm_ce")], colour=False).plain
     'a[b|c]'
@@ -160,7 +159,7 @@ def mask_text(pieces: Sequence[tuple[str, str]], *, colour: bool) -> Text:
     for number, (piece, loss) in enumerate(pieces):
         style, opening, _ = MASK_STYLE[loss]
         if loss != "none" and number % 2:
-            style += " bold underline"  # so that neighbours can be told apart
+            style += " bold underline"  # every other token, so that neighbours are distinguishable
         if not colour:
             if loss != previous:
                 text.append(MASK_STYLE[previous][2] + opening)

@@ -47,11 +47,14 @@ def replay_command(
     estimate
         Print what asking would cost, and send nothing.
     max_usd
-        The most that all calls of this work folder may cost together, in place of replay.max_usd. Exit code 4 when it is reached.
+        The most that all calls of this work folder may cost together, in place of replay.max_usd.
+        Exit code 4 when it is reached.
     resume
-        Go on with the replay that was begun here, and refuse where its settings or sessions have changed since.
+        Go on with the replay that was begun here; refused if its settings or sessions have changed
+        since.
     settle_lost
-        Ask nothing; book all calls that brought no answer at so many dollars together: what the provider's own bill says of them.
+        Ask nothing; book all calls that gave no answer at this many dollars together, the amount on
+        the provider's own bill.
     """
     job = open_job(common, uses=("teachers", "recipe"))
     for flag, usd in (("--max-usd", max_usd), ("--settle-lost", settle_lost)):

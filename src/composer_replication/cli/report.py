@@ -1,5 +1,4 @@
-"""`recompose report`: one HTML file for a run, or the audit of one's own logs where nothing was
-trained."""
+"""`recompose report`: one HTML file for a run, or the audit of the logs if nothing was trained."""
 
 from __future__ import annotations
 
@@ -45,15 +44,15 @@ def report_command(
     job = open_job(common)
     trained = (job.runs / LATEST).exists()
     wanted = [] if audit else list(runs) or ([LATEST] if trained else [])
-    made = [_run(job, name) for name in dict.fromkeys(wanted)] if wanted else [_audit(job)]
-    for path, text, _ in made:
+    pages = [_run(job, name) for name in dict.fromkeys(wanted)] if wanted else [_audit(job)]
+    for path, text, _ in pages:
         if not job.dry_run:
             write_text(path, text)
         if open_page and not job.dry_run:
             webbrowser.open(path.absolute().as_uri())
-    value = {"pages": [about for _, _, about in made]}
+    value = {"pages": [about for _, _, about in pages]}
     return job.finish(
-        value, wrote=[path for path, _, _ in made], next_command="" if wanted else next_step(job)
+        value, wrote=[path for path, _, _ in pages], next_command="" if wanted else next_step(job)
     )
 
 
@@ -63,7 +62,7 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
     view = run_report(folder)
     text = run_page(view, where=_flags(job))
     verdict, on_logs = ((view[name] or {}).get("verdict") for name in ("evaluation", "logs"))
-    told = (
+    claim = (
         verdict["sentence"]
         if verdict
         else ""
@@ -71,14 +70,16 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
         else "no evaluation was run: nothing is claimed"
     )
     job.screen.line(f" {view['id']}  {view['state']}  {view['steps']} steps", style="bold")
-    for line in filter(None, (told, f"on your own logs: {on_logs['sentence']}" if on_logs else "")):
-        job.screen.line(f" {line}")
-    changed = job.tell_changed(open_run(folder))
+    for sentence in filter(
+        None, (claim, f"on your own logs: {on_logs['sentence']}" if on_logs else "")
+    ):
+        job.screen.line(f" {sentence}")
+    changed = job.warn_changed(open_run(folder))
     about = {
         "run": view["id"],
         "state": view["state"],
         "claim": verdict["claim"] if verdict else None,
-        "verdict": told,
+        "verdict": claim,
         "logs": {key: on_logs[key] for key in ("claim", "sentence")} if on_logs else None,
         "sites_shown": len(view["work"]["shown"]) if view["work"] else 0,
         "bytes": len(text.encode("utf-8")),
@@ -91,7 +92,7 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     """Path, text and facts of the audit."""
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
-    left_out = job.tell_stale(*stale_artefacts(job.work))
+    left_out = job.warn_stale(*stale_artefacts(job.work))
     work = work_view(job.work)
     text = audit_page(work, where=_flags(job))
     counts = work["counts"]
@@ -126,6 +127,6 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
 
 
 def _flags(job: Job) -> str:
-    """The flags that lead another verb to the same folder, with a space before them."""
+    """The flags, after a space, with which another verb uses the same work folder."""
     flags = job.command("").removeprefix("recompose").strip()
     return f" {flags}" if flags else ""

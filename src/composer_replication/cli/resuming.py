@@ -1,9 +1,10 @@
-"""A run or one of its checkpoints by name, and command lines that go on from it: after Ctrl-C, a
-full disk, a damaged checkpoint.
+"""Choose a run or checkpoint by name, and print how to resume after an interruption or damage.
 
-run, step = chosen_run(job, "runs/a/checkpoints/step_000040")       # step is None for "latest", a name, or a run's folder
-with offering(job, "evaluate"): ...                                 # a damaged checkpoint: `recompose evaluate <the one before>`
-with telling_how_to_resume(job, run): ...                           # Ctrl-C and a full disk: `recompose train --resume ...`
+run, step = chosen_run(job, "runs/a/checkpoints/step_000040")  # step is None for a run's name
+with offer_earlier_checkpoint(job, "evaluate"):  # damaged: `recompose evaluate <earlier one>`
+    ...
+with explain_resume(job, run):                   # Ctrl-C, full disk: `recompose train --resume`
+    ...
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ _STEP = re.compile(r"step_(\d{6,})")
 
 
 def chosen_run(job: Job, wanted: str) -> tuple[RunDir, int | None]:
-    """A run by its folder, name, or "latest", and None; or by the folder of one of its checkpoints,
-    and that one's number of steps."""
+    """(run, None) for a run's folder, name or "latest"; (run, steps) for a checkpoint's folder."""
     path = Path(wanted)
     if path.parent.name == "checkpoints" and (match := _STEP.fullmatch(path.name)):
         return open_run(path.parent.parent), int(match[1])
@@ -40,8 +40,7 @@ def chosen_run(job: Job, wanted: str) -> tuple[RunDir, int | None]:
 
 
 def resume_command(job: Job, path: Path, *, accept_changes: bool = False) -> str:
-    """The command line that goes on with a run, or from one of its checkpoints, with the settings
-    of this call."""
+    """The command that resumes a run, or one of its checkpoints, with the settings of this call."""
     settings = [
         word
         for key, value in dotted_settings().items()
@@ -55,23 +54,25 @@ def resume_command(job: Job, path: Path, *, accept_changes: bool = False) -> str
 
 
 def chosen_player(
-    job: Job, verb: str, wanted: str, *, name: str, words: str = ""
+    job: Job, verb: str, wanted: str, *, name: str, arguments: str = ""
 ) -> tuple[RunDir, Player]:
-    """A run, and its student as of the checkpoint that is meant; a damaged one is told as
-    `offering` does."""
+    """A run, and its student at the chosen checkpoint; a damaged one raises DamagedError with the
+    command for the one before it."""
     from composer_replication.evaluation.players import player_of
 
     run, step = chosen_run(job, wanted)
-    with offering(job, verb, words=words):
+    with offer_earlier_checkpoint(job, verb, arguments=arguments):
         return run, player_of(run, name=name, step=step)
 
 
 @contextmanager
-def offering(
-    job: Job, verb: str, *, words: str = "", accept_changes: bool = False
+def offer_earlier_checkpoint(
+    job: Job, verb: str, *, arguments: str = "", accept_changes: bool = False
 ) -> Iterator[None]:
-    """While the block runs, a damaged checkpoint is told with the command line that takes the one
-    before it; `words` stand before it."""
+    """Add to the DamagedError of a checkpoint the command that uses the one before it.
+
+    `arguments` precede the checkpoint in that command.
+    """
     try:
         yield
     except DamagedError as error:
@@ -81,34 +82,34 @@ def offering(
         command = (
             again
             if verb == "train"
-            else f"{job.command(verb)} {words}{shlex.quote(short_path(error.before))}"
+            else f"{job.command(verb)} {arguments}{shlex.quote(short_path(error.before))}"
         )
         fix = f"the one before it is whole; to go on from there: {command}"
         raise DamagedError(error.what, where=error.where, fix=fix, before=error.before) from error
 
 
 @contextmanager
-def telling_how_to_resume(job: Job, run: RunDir, *, accept_changes: bool = False) -> Iterator[None]:
-    """While the block trains: whoever cuts it short is told which checkpoint stands, and the
-    command line that goes on from it."""
+def explain_resume(job: Job, run: RunDir, *, accept_changes: bool = False) -> Iterator[None]:
+    """If the training in this block is cut short, raise with the newest checkpoint and the resume
+    command."""
     command = resume_command(job, run.path, accept_changes=accept_changes)
     try:
-        with offering(job, "train", accept_changes=accept_changes):
+        with offer_earlier_checkpoint(job, "train", accept_changes=accept_changes):
             yield
     except KeyboardInterrupt as error:
-        kept, lines = run.checkpoints(), run.metrics()
-        what = (
-            f"interrupted after step {lines[-1]['step']}"
-            if lines
+        checkpoints, metrics = run.checkpoints(), run.metrics()
+        progress = (
+            f"interrupted after step {metrics[-1]['step']}"
+            if metrics
             else "interrupted before the first step was done"
         )
-        stands = (
-            f"; the newest checkpoint is {short_path(kept[-1][1])}"
-            if kept
+        newest = (
+            f"; the newest checkpoint is {short_path(checkpoints[-1][1])}"
+            if checkpoints
             else "; there is no checkpoint yet: it begins again"
         )
         raise InterruptedRunError(
-            what + stands, where=short_path(run.path), fix=f"to go on: {command}"
+            progress + newest, where=short_path(run.path), fix=f"to go on: {command}"
         ) from error
     except UnwrittenError as error:
         raise UnwrittenError(
@@ -119,15 +120,14 @@ def telling_how_to_resume(job: Job, run: RunDir, *, accept_changes: bool = False
 def check_resume_dry(
     job: Job, run: RunDir, step: int | None, data: Dataset, *, accept_changes: bool
 ) -> dict[str, Any]:
-    """What a resume would go on from, and which settings have changed; refuses as it would, but for
-    start weights, which are not loaded."""
+    """Check a resume without loading weights: the checkpoint, and which settings have changed."""
     from composer_replication.training.checkpoint import check_resume, read_state, training_settings
     from composer_replication.training.identity import data_sha256
 
     if step is None and not run.checkpoints():
         return {"run": str(run.path), "checkpoint": None, "step": 0, "changed": []}
-    with offering(job, "train", accept_changes=accept_changes):
-        at, folder = whole_checkpoint(run, step)
+    with offer_earlier_checkpoint(job, "train", accept_changes=accept_changes):
+        checkpoint_step, folder = whole_checkpoint(run, step)
         state = read_state(folder)
     identity = {name: str(state.get(name, "")) for name in ("start_sha256", "env_sha256")}
     identity["data_sha256"] = data_sha256(
@@ -139,14 +139,19 @@ def check_resume_dry(
         identity=identity,
         accept_changes=accept_changes,
     )
-    for line in changed:
-        job.screen.line(f" changed  {line}", style="yellow")
+    for change in changed:
+        job.screen.line(f" changed  {change}", style="yellow")
     if not changed:
         job.screen.line(" changed  no setting, no example: the checkpoint is whole and fits")
-    return {"run": str(run.path), "checkpoint": str(folder), "step": at, "changed": changed}
+    return {
+        "run": str(run.path),
+        "checkpoint": str(folder),
+        "step": checkpoint_step,
+        "changed": changed,
+    }
 
 
 def short_path(path: Path) -> str:
-    """A path as it can be typed here."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    """The path relative to the current folder, if it is inside it."""
+    current = Path.cwd()
+    return str(path.relative_to(current)) if path.is_relative_to(current) else str(path)

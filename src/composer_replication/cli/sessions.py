@@ -33,27 +33,27 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
     rows: list[dict[str, Any]] = []
     for number, raw in enumerate(raw_sessions(store), 1):
         head = raw.header["session"]
-        seen = record.sessions.get(raw.id) or SessionEntry.of(raw.header, first_seen=record.since)
+        entry = record.sessions.get(raw.id) or SessionEntry.of(raw.header, first_seen=record.since)
         if project and project not in (
-            seen.project,
-            seen.project.rpartition("/")[2],
-            project_folder(seen),
+            entry.project,
+            entry.project.rpartition("/")[2],
+            project_folder(entry),
         ):
             continue
         rows.append(
             {
                 "ordinal": number,
                 "id": raw.id,
-                "project": seen.project,
-                "folder": project_folder(seen),
-                "cwd": seen.cwd,
+                "project": entry.project,
+                "folder": project_folder(entry),
+                "cwd": entry.cwd,
                 "turns": head.get("num_turns", 0),
                 "bytes": len(raw.data),
-                "started": seen.started,
-                "ended": seen.ended,
-                "first_seen": seen.first_seen,
-                "last_seen": seen.last_seen,
-                "file": seen.file,
+                "started": entry.started,
+                "ended": entry.ended,
+                "first_seen": entry.first_seen,
+                "last_seen": entry.last_seen,
+                "file": entry.file,
                 "requests": head.get("requests", 0),
                 "requests_verified": head.get("requests_verified", 0),
                 "context": (
@@ -82,6 +82,6 @@ def sessions_command(project: str = "", /, *, common: Common = Common()) -> int:
             f" forgotten: {', '.join(record.forgotten)}  (recompose ingest --recall NAME)",
             style="dim",
         )
-    job.tell_stale("sites.jsonl", "hints.jsonl", "preferences.jsonl", "curated.jsonl", "examples")
+    job.warn_stale("sites.jsonl", "hints.jsonl", "preferences.jsonl", "curated.jsonl", "examples")
     job.screen.result({"sessions": rows, "forgotten": record.forgotten})
     return 0

@@ -1,5 +1,4 @@
-"""`recompose show session|site|example|pair|run [ID]`: one thing in the terminal; without an ID,
-the list."""
+"""`recompose show session|site|example|pair|run [ID]`: show one record; without an ID, the list."""
 
 from __future__ import annotations
 
@@ -11,7 +10,13 @@ from rich.text import Text
 
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
-from composer_replication.cli.lookup import find, iter_sessions, one_session, ordinal, session_ids
+from composer_replication.cli.lookup import (
+    find_index,
+    iter_sessions,
+    one_session,
+    ordinal,
+    session_ids,
+)
 from composer_replication.cli.problems import UsageError
 from composer_replication.cli.render_terminal import session_parts, site_parts
 from composer_replication.cli.show_run import show_run
@@ -64,7 +69,7 @@ def show_command(
 
 
 def _hints(job: Job) -> dict[str, Hint]:
-    """Hints by site, where `hints` has run for these sites."""
+    """Hints by site id; {} if hints.jsonl is missing or stale."""
     return (
         {hint.site_id: hint for hint in read_hints(job.hints)} if job.is_usable(job.hints) else {}
     )
@@ -78,19 +83,19 @@ def _session(job: Job, wanted: str, *, full: bool) -> int:
         return _list(job, "sessions", rows, columns)
     session = one_session(path, wanted)
     number = session_ids(path).index(session.id) + 1
-    job.tell_stale(job.sites.name, job.hints.name)
-    found = (
+    job.warn_stale(job.sites.name, job.hints.name)
+    sites = (
         [s for s in read_sites(job.sites) if s.session_id == session.id]
         if job.is_usable(job.sites)
         else []
     )
-    view = session_view(session, found, _hints(job), number=number)
+    view = session_view(session, sites, _hints(job), number=number)
     return _draw(job, view, session_parts, full=full)
 
 
 def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
     path = job.need_fresh(job.sites, verb="sites")
-    job.tell_stale(job.hints.name)
+    job.warn_stale(job.hints.name)
     sites = list(read_sites(path))
     hints = _hints(job)
     if not wanted:
@@ -106,7 +111,7 @@ def _site(job: Job, wanted: str, *, full: bool, before: int, after: int) -> int:
             for i, s in enumerate(sites, 1)
         ]
         return _list(job, "sites", rows, ("kind", "category", "tool", "hint", "id"))
-    index = find(wanted, [s.id for s in sites], noun="site", where=path)
+    index = find_index(wanted, [s.id for s in sites], noun="site", file=path)
     site = sites[index]
     session = next(
         iter_sessions(job.need_file(job.sessions, verb="ingest"), {site.session_id}), None

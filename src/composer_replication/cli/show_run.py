@@ -1,4 +1,4 @@
-"""`recompose show run`: what a run directory says, without a claim that anything was learnt."""
+"""`recompose show run`: the metrics and events of a run, without any claim of learning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from composer_replication.cli.evaluate_logs_text import SHOWN, show_side_by_side
 from composer_replication.cli.job import Job
-from composer_replication.cli.lookup import find
+from composer_replication.cli.lookup import find_index
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import LATEST, open_run
 from composer_replication.report.logs_view import logs_view
@@ -26,7 +26,7 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
         style="bold",
     )
     screen.line(f" {view['command']}")
-    changed = job.tell_changed(open_run(folder))
+    changed = job.warn_changed(open_run(folder))
     screen.table(
         [_row(name, channel) for name, channel in view["channels"].items()],
         head=("channel", "status", "tokens", "loss", "grad"),
@@ -36,13 +36,13 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
         " evaluation with a placebo.",
         style="dim",
     )
-    for line in view["changed_settings"]:
-        screen.line(f" set    {line}")
+    for change in view["changed_settings"]:
+        screen.line(f" set    {change}")
     if view["clipped"]:
         screen.line(f" clip   {view['clipped']}")
     for event in view["events"]:
-        told = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("t", "kind"))
-        screen.line(f" event  {event['kind']}  {told}")
+        facts = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("t", "kind"))
+        screen.line(f" event  {event['kind']}  {facts}")
     for checkpoint in view["checkpoints"]:
         screen.line(f" kept   {checkpoint['path']}")
     logs = logs_view(open_run(folder), work=job.work)
@@ -64,8 +64,7 @@ def show_run(job: Job, wanted: str, *, full: bool = False) -> int:
 
 
 def run_folder(job: Job, wanted: str) -> Path:
-    """The folder of a run by its path, its name, or the beginning of its name; "" and "latest" are
-    the newest."""
+    """The folder of a run by path, name or prefix of its name; "" and "latest" mean the newest."""
     if wanted and (Path(wanted) / "run.json").exists():
         return Path(wanted)
     names = (
@@ -80,7 +79,7 @@ def run_folder(job: Job, wanted: str) -> Path:
         return (
             latest if latest.is_dir() else job.runs / Path(latest.read_text("utf-8").strip()).name
         )
-    return job.runs / names[find(wanted, names, noun="run", where=job.runs)]
+    return job.runs / names[find_index(wanted, names, noun="run", file=job.runs)]
 
 
 def _row(name: str, channel: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,5 +1,4 @@
-"""`recompose show example|pair`: token sequences with the loss of every token, and each hint where
-the teacher sees it."""
+"""`recompose show example|pair`: tokens with their loss, hints where the teacher sees them."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from rich.text import Text
 from composer_replication.cli.build_text import context_text
 from composer_replication.cli.forgotten import load_shown
 from composer_replication.cli.job import Job
-from composer_replication.cli.lookup import find, ordinal
+from composer_replication.cli.lookup import find_index, ordinal
 from composer_replication.cli.render_terminal import hint_panel, mask_text
 from composer_replication.cli.student_tokenizer import built_tokenizer
 from composer_replication.tokens.example import PreferencePair, TrainingExample
@@ -27,7 +26,7 @@ LEGEND = {
 def show_example(job: Job, wanted: str, *, full: bool) -> int:
     """One example, or the list of them."""
     examples = load_shown(job).examples
-    job.tell_stale(job.examples.name)
+    job.warn_stale(job.examples.name)
     if not wanted:
         rows = [
             (ordinal(i, letter="e"), len(e.ids), len(e.lm_spans), len(e.hints), e.id)
@@ -40,7 +39,7 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
         ]
         job.screen.result({"examples": listed})
         return 0
-    index = find(wanted, [e.id for e in examples], noun="example", where=job.examples)
+    index = find_index(wanted, [e.id for e in examples], noun="example", file=job.examples)
     view = example_view(
         examples[index],
         built_tokenizer(job.examples, build_command=job.command("build")),
@@ -53,8 +52,7 @@ def show_example(job: Job, wanted: str, *, full: bool) -> int:
 
 
 def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> dict[str, Any]:
-    """An example as plain values: every token with its text and loss, the messages, and the views
-    with their hints."""
+    """An example as plain values: tokens with text and loss, messages, and views with hints."""
     loss = ["none"] * len(example.ids)
     for a, b in example.lm_spans:
         loss[a:b] = ["lm_ce"] * (b - a)
@@ -85,21 +83,27 @@ def example_view(example: TrainingExample, tokenizer: Any, *, number: int) -> di
     ]
     counts = {kind: loss.count(kind) for kind in ("lm_ce", "hint", "none")}
     return {
-        "ordinal": number, "id": example.id, "session": example.session_id, "origin": example.origin,
-        "counts": counts, "turns": turns, "hints": hints, "tokens": tokens,
-    }  # fmt: skip
+        "ordinal": number,
+        "id": example.id,
+        "session": example.session_id,
+        "origin": example.origin,
+        "counts": counts,
+        "turns": turns,
+        "hints": hints,
+        "tokens": tokens,
+    }
 
 
 def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator[Any]:
-    """What is drawn of an example: each message with its loss, and each hint above its message."""
+    """Yield the parts of an example: messages with their losses, and hints above their messages."""
     counts = view["counts"]
-    told = (
+    counted = (
         f"{len(view['tokens'])} tokens: {counts['lm_ce']} in lm_ce, {counts['hint']} hint targets,"
         f" {counts['none']} without loss"
     )
     yield Text(
-        f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n{told}  "
-        f" ({LEGEND[colour]})",
+        f"{ordinal(view['ordinal'], letter='e')}  {view['id']}  origin {view['origin']}\n"
+        f"{counted}   ({LEGEND[colour]})",
         style="bold",
     )
     start, above = 0, None
@@ -138,7 +142,7 @@ def example_parts(view: dict[str, Any], *, colour: bool, full: bool) -> Iterator
 def show_pair(job: Job, wanted: str, *, full: bool) -> int:
     """One pair, or the list of them."""
     pairs = load_shown(job).pairs
-    job.tell_stale(job.examples.name)
+    job.warn_stale(job.examples.name)
     if not wanted:
         job.screen.table(
             [(ordinal(i, letter="p"), p.site_id or "", p.id) for i, p in enumerate(pairs, 1)],
@@ -152,7 +156,7 @@ def show_pair(job: Job, wanted: str, *, full: bool) -> int:
             }
         )
         return 0
-    pair = pairs[find(wanted, [p.id for p in pairs], noun="pair", where=job.examples)]
+    pair = pairs[find_index(wanted, [p.id for p in pairs], noun="pair", file=job.examples)]
     view = pair_view(pair, built_tokenizer(job.examples, build_command=job.command("build")))
     prefix = view["prefix"] if full else view["prefix"][-600:]
     for title, text, style in (

@@ -1,5 +1,4 @@
-"""`recompose sites`: sessions -> sites.jsonl, the mistaken messages and what stands apart from
-them."""
+"""`recompose sites`: sessions -> sites.jsonl, the mistaken messages and other failures."""
 
 from __future__ import annotations
 
@@ -21,34 +20,34 @@ def sites_command(*, common: Common = Common()) -> int:
     """Find the mistaken messages: sessions.jsonl -> sites.jsonl."""
     job = open_job(common, uses=("detectors",))
     job.need_file(job.sessions, verb="ingest")
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        seen: list[str] = []
-        found = list(_find(job, seen))
-    summary = summarise(found)
-    notes = sorted({str(w.message) for w in told})
+        session_names: list[str] = []
+        sites = list(_find(job, session_names))
+    summary = summarise(sites)
+    notes = sorted({str(w.message) for w in caught})
     if not job.dry_run:
-        write_lines(job.sites, map(record_to_json, found))
+        write_lines(job.sites, map(record_to_json, sites))
         job.stamp(job.sites, made_from=[job.sessions])
-    _show(job, found, summary, notes, sessions=len(seen))
+    _show(job, sites, summary, notes, sessions=len(session_names))
     return job.finish(
         {**summary.to_json(), "notes": notes}, wrote=[job.sites], next_command=next_step(job)
     )
 
 
-def _find(job: Job, seen: list[str]) -> Iterator[Site]:
+def _find(job: Job, session_names: list[str]) -> Iterator[Site]:
     for session in read_sessions(job.sessions):
-        seen.append(session.id)
+        session_names.append(session.id)
         yield from find_sites(session, settings=job.config.sites)
 
 
 def _show(
-    job: Job, found: list[Site], summary: SitesSummary, notes: list[str], *, sessions: int
+    job: Job, sites: list[Site], summary: SitesSummary, notes: list[str], *, sessions: int
 ) -> None:
     screen = job.screen
-    of = f"{summary.num_sessions} of {sessions} sessions"
+    share = f"{summary.num_sessions} of {sessions} sessions"
     screen.line(
-        f" {summary.num_mistakes} mistaken messages in {of}; {summary.num_sites} sites in all"
+        f" {summary.num_mistakes} mistaken messages in {share}; {summary.num_sites} sites in all"
     )
     screen.table(summary.kinds.items(), head=("kind of mistake", "sites"))
     if summary.apart:
@@ -67,5 +66,5 @@ def _show(
             style="yellow",
         )
     else:
-        first = next(i for i, site in enumerate(found, 1) if site.is_target)
+        first = next(i for i, site in enumerate(sites, 1) if site.is_target)
         screen.line(f" look   {job.command(f'show site {ordinal(first)}')}")

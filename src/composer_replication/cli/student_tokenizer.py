@@ -1,5 +1,4 @@
-"""The student's tokenizer, for build, train and show: made or loaded once by `build`, kept beside
-the examples."""
+"""The student's tokenizer: made or loaded by `build`, and saved beside the examples."""
 
 from __future__ import annotations
 
@@ -19,13 +18,12 @@ from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 
 TINY = "tiny"
 FOLDER = "tokenizer"
-# of each text, and in all: enough to learn 2,048 tokens from
+# characters of each text, and in total: enough to learn a vocabulary of 2,048 tokens from
 BLOCK_CHARS, TOTAL_CHARS = 2_000, 2_000_000
 
 
 def make_tokenizer(config: Config, sessions: Path) -> Any:
-    """The tokenizer to build with: that of the model, or for the tiny student one trained on the
-    sessions that are not held out."""
+    """The model's tokenizer; for the tiny student, one trained on the sessions not held out."""
     need("transformers", extra="train")
     if config.student.model != TINY:
         return load_tokenizer(config.student.model)

@@ -9,9 +9,9 @@ from composer_replication.cli.forks import fork_producer
 from composer_replication.cli.hint_gate import check_examples, kept_kinds, say_gate
 from composer_replication.cli.job import open_job
 from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import chosen_run, telling_how_to_resume
-from composer_replication.cli.train_backends import Launch, check_backend, finished, with_trl
-from composer_replication.cli.train_data import as_built, load_examples, tokenizer_of
+from composer_replication.cli.resuming import chosen_run, explain_resume
+from composer_replication.cli.train_backends import Launch, check_backend, finish_run, with_trl
+from composer_replication.cli.train_data import load_examples, tokenizer_of, with_built_split
 from composer_replication.cli.train_run import finish_dry, new_run, say_resume
 from composer_replication.cli.train_text import show_event, show_plan
 from composer_replication.core.errors import need
@@ -29,8 +29,8 @@ def train_command(
     Parameters
     ----------
     resume
-        Go on with this run from its newest checkpoint: its folder, its name, or latest. The folder of one of its checkpoints goes on from
-        that one, and sets later ones aside.
+        Go on with this run from its newest checkpoint: its folder, its name, or latest. The folder
+        of one of its checkpoints goes on from that one, and sets later ones aside.
     accept_changes
         Resume although settings differ from those of the run.
     name
@@ -46,21 +46,21 @@ def train_command(
         if job.examples.is_dir() or not live
         else Dataset(examples=(), pairs=(), meta={})
     )
-    job = as_built(job, data)
+    job = with_built_split(job, data)
     config = job.config
-    check_examples(job, data, kept := kept_kinds(job))
-    job.tell_stale(*([job.examples.name] if data.meta else []))
+    check_examples(job, data, kinds := kept_kinds(job))
+    job.warn_stale(*([job.examples.name] if data.meta else []))
     sources = check_backend(config, data)
     plan = show_plan(job, data)
-    say_gate(job, kept)
+    say_gate(job, kinds)
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
     if forked is not None:
-        told = (
+        counts = (
             f"{len(forked.fork_points(data.examples))} imported sites, {config.train.fork_sites} of them"
             " a step"
         )
         job.screen.line(
-            f" fork     {told}: the student writes the message, its own failures are distilled"
+            f" fork     {counts}: the student writes the message, its own failures are distilled"
         )
     check_train_plan(
         config.train,
@@ -68,11 +68,11 @@ def train_command(
         pairs=data.pairs,
         imported=not live or config.train.lm_ce.weight > 0,
     )
-    going_on = chosen_run(job, resume) if resume else None
-    if going_on is not None:
-        say_resume(job, *going_on)
+    resumed = chosen_run(job, resume) if resume else None
+    if resumed is not None:
+        say_resume(job, *resumed)
     if job.dry_run:
-        return finish_dry(job, plan, data, going_on, name=name, accept_changes=accept_changes)
+        return finish_dry(job, plan, data, resumed, name=name, accept_changes=accept_changes)
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.task_source import open_world
     from composer_replication.training.live import RolloutSource
@@ -82,12 +82,12 @@ def train_command(
     job.screen.line(f" loading  the student {config.student.model}", style="dim")
     student = load_student(config.student, tokenizer=tokenizer, seed=config.seed)
     run, step = (
-        going_on
-        if going_on is not None
+        resumed
+        if resumed is not None
         else (shared_run(lambda: new_run(job, data, name, sources)), None)
     )
     launch: Launch = {
-        "resume": going_on is not None,
+        "resume": resumed is not None,
         "resume_step": step,
         "accept_changes": accept_changes,
     }
@@ -96,13 +96,13 @@ def train_command(
         " trained)"
     )
     if config.train.backend == "trl":
-        return with_trl(job, student, data, run, kept=kept, **launch)
-    with telling_how_to_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
+        return with_trl(job, student, data, run, kinds=kinds, **launch)
+    with explain_resume(job, run, accept_changes=accept_changes), ExitStack() as stack:
         producer: RolloutSource | None = None
         if live:
             renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
             world = stack.enter_context(open_world(config.rollouts.env))
-            producer = RolloutSource(config=config, renderer=renderer, world=world, kept=kept)
+            producer = RolloutSource(config=config, renderer=renderer, world=world, kept=kinds)
         shown = stack.enter_context(shown_steps(job))
         result = run_training(
             config,
@@ -118,4 +118,4 @@ def train_command(
             on_event=lambda event: show_event(job, event),
             on_progress=shown.progress,
         )
-    return finished(job, result)
+    return finish_run(job, result)

@@ -1,4 +1,4 @@
-"""What `train` does by backend: refuse early, hand the run to TRL, and say how a run ended."""
+"""The backends of `train`: refuse early, hand the run to TRL, and print how a run ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from composer_replication.cli.job import Job
 from composer_replication.cli.next_step import after_run, held_out_sessions
 from composer_replication.cli.panel import shown_steps
-from composer_replication.cli.resuming import telling_how_to_resume
+from composer_replication.cli.resuming import explain_resume
 from composer_replication.cli.train_text import show_event
 from composer_replication.core.config.root import Config
 from composer_replication.core.rundir import RunDir
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 
 def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
-    """Raise MissingExtraError where the backend is not installed, ConfigError for what it does not
-    host; before a run exists.
+    """Refuse, before a run exists, a backend that is not installed or cannot host the settings.
 
-    An environment of the user's own makes one task, so that what is wrong with it shows here;
-    returns its files.
+    Raises MissingExtraError or ConfigError. The user's own environment must make one task here, so
+    that its errors show early; returns its files.
     """
     if config.train.backend == "trl":
         from composer_replication.training.backends._compat import require_trl
@@ -41,7 +40,7 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
 
 
 class Launch(TypedDict):
-    """How a run is begun, or gone on with."""
+    """Whether a run is new or resumed, and from which step."""
 
     resume: bool
     resume_step: int | None
@@ -54,7 +53,7 @@ def with_trl(
     data: Dataset,
     run: RunDir,
     *,
-    kept: frozenset[str] | None,
+    kinds: frozenset[str] | None,
     **launch: Unpack[Launch],
 ) -> int:
     """Train with TRL's GRPOTrainer taking the steps."""
@@ -62,7 +61,7 @@ def with_trl(
 
     renderer = Renderer.for_tokenizer(student.tokenizer, family=job.config.student.template)
     with (
-        telling_how_to_resume(job, run, accept_changes=launch["accept_changes"]),
+        explain_resume(job, run, accept_changes=launch["accept_changes"]),
         shown_steps(job) as on_step,
     ):
         result = train_with_trl(
@@ -71,16 +70,16 @@ def with_trl(
             renderer=renderer,
             run=run,
             pairs=data.pairs,
-            kept=kept,
+            kept=kinds,
             **launch,
             on_step=on_step,
             on_event=lambda event: show_event(job, event),
         )
-    return finished(job, result)
+    return finish_run(job, result)
 
 
-def finished(job: Job, result: TrainResult) -> int:
-    """Say how a run ended and what comes next; returns the exit code."""
+def finish_run(job: Job, result: TrainResult) -> int:
+    """Print how a run ended and the next command; returns the exit code."""
     value: dict[str, Any] = {
         "run": str(result.run.path),
         "steps": result.steps,
@@ -88,17 +87,19 @@ def finished(job: Job, result: TrainResult) -> int:
         "metrics": result.metrics,
     }
     wrote = [result.run.path, *([result.checkpoint] if result.checkpoint else [])]
-    own = ":" in job.config.rollouts.env
-    told = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
+    is_own_env = ":" in job.config.rollouts.env
+    evaluation = "`recompose evaluate` plays unseen tasks of the workshop, before and after"
     if not job.config.rollouts.env:
         held = held_out_sessions(job)
-        told = (
+        evaluation = (
             "`recompose evaluate --logs` has it write at the held-out mistakes"
             if held
             else "nothing was held out (held_out.fraction)"
         )
-    told = (
-        'health/monitor is success on tasks of your environment\'s split "monitor"' if own else told
+    evaluation = (
+        'health/monitor is success on tasks of your environment\'s split "monitor"'
+        if is_own_env
+        else evaluation
     )
-    job.screen.line(f" a loss that falls is no evidence of learning; {told}", style="dim")
+    job.screen.line(f" a loss that falls is no evidence of learning; {evaluation}", style="dim")
     return job.finish(value, wrote=wrote, next_command=after_run(job, result.run.path.name))

@@ -1,12 +1,11 @@
-"""What `train` is given: the built examples with their tokenizer and split, checked against the
-student that is about to be trained."""
+"""The data of `train`: the built examples, their tokenizer and split, checked for the student."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from composer_replication.cli.forgotten import need_unforgotten
+from composer_replication.cli.forgotten import check_not_forgotten
 from composer_replication.cli.job import Job
 from composer_replication.cli.student_tokenizer import TINY, built_tokenizer
 from composer_replication.core.errors import DataError
@@ -15,9 +14,8 @@ from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
 
 
-def as_built(job: Job, data: Dataset) -> Job:
-    """The job with the split that the examples were built with: the evaluation holds out what this
-    run did not see."""
+def with_built_split(job: Job, data: Dataset) -> Job:
+    """The job with the split of the examples, so that the evaluation holds out what they do."""
     split = data.meta.get("held_out") or {}
     if not split:
         return job
@@ -29,8 +27,7 @@ def as_built(job: Job, data: Dataset) -> Job:
 
 
 def tokenizer_of(job: Job) -> Any:
-    """The tokenizer that `build` used; where nothing was built, and the student only plays, that of
-    the student's own folder."""
+    """The tokenizer that `build` used; the model's own if nothing was built for live rollouts."""
     model = job.config.student.model
     if job.config.rollouts.env and model != TINY and not job.examples.is_dir():
         return load_tokenizer(model)
@@ -38,16 +35,16 @@ def tokenizer_of(job: Job) -> Any:
 
 
 def load_examples(job: Job, tokenizer: Any) -> Dataset:
-    """The data set, checked against the student that is about to be trained."""
+    """Load the examples; raises DataError if they were built for another student or tokenizer."""
     wanted = job.config.student.model
-    own = tokenizer if wanted == TINY else load_tokenizer(wanted)
+    student_tokenizer = tokenizer if wanted == TINY else load_tokenizer(wanted)
     data = load_dataset(
         job.examples,
         tokenizer_sha256=Renderer.for_tokenizer(
-            own, family=job.config.student.template
+            student_tokenizer, family=job.config.student.template
         ).codec.sha256(),
     )
-    need_unforgotten(job, data)
+    check_not_forgotten(job, data)
     if data.meta["student"] != wanted:
         built = data.meta["student"]
         raise DataError(

@@ -1,5 +1,4 @@
-"""The run that `train` works on: a new one, or one that goes on, and what is said of it, in a dry
-run too."""
+"""The run of `train`: make a new one or check one to resume, and print it, in a dry run too."""
 
 from __future__ import annotations
 
@@ -15,14 +14,13 @@ from composer_replication.cli.student_tokenizer import FOLDER
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.errors import ConfigError
 from composer_replication.core.files import make_work
-from composer_replication.core.lock import need_free
+from composer_replication.core.lock import check_free
 from composer_replication.core.rundir import LAUNCH, RunDir, create_run
 from composer_replication.tokens.artefact import EXAMPLES, PAIRS, Dataset
 
 
 def new_run(job: Job, data: Dataset, name: str, sources: tuple[Path, ...]) -> RunDir:
-    """A new run folder, with the settings, the command line that makes it again, and the hashes of
-    its inputs."""
+    """Make a run folder with the settings, the command line and the hashes of its inputs."""
     make_work(job.work)
     settings = [word for key, value in dotted_settings().items() for word in (f"--{key}", value)]
     files = [word for path in job.loaded.files for word in ("-c", str(path.absolute()))]
@@ -54,60 +52,61 @@ def finish_dry(
     job: Job,
     plan: dict[str, Any],
     data: Dataset,
-    going_on: tuple[RunDir, int | None] | None,
+    resumed: tuple[RunDir, int | None] | None,
     *,
     name: str,
     accept_changes: bool,
 ) -> int:
-    """Say what would be written; with --resume, what would be gone on from."""
-    if going_on is None:
+    """End a dry run: print what would be written or, with --resume, resumed."""
+    if resumed is None:
         return job.finish(
             {"plan": plan},
             wrote=[job.runs / (name or "<new run>")],
             next_command=job.command("train"),
         )
-    run, step = going_on
-    found = check_resume_dry(job, run, step, data, accept_changes=accept_changes)
+    run, step = resumed
+    checked = check_resume_dry(job, run, step, data, accept_changes=accept_changes)
     again = resume_command(
         job, run.path if step is None else run.checkpoint(step), accept_changes=accept_changes
     )
-    return job.finish({"plan": plan, "resume": found}, wrote=[run.path], next_command=again)
+    return job.finish({"plan": plan, "resume": checked}, wrote=[run.path], next_command=again)
 
 
 def say_resume(job: Job, run: RunDir, step: int | None) -> None:
-    """Which run goes on, and from where; raises BusyError where another process is at work on
-    it."""
-    need_free(run.path, what=LAUNCH)
-    kept = [pair for pair in run.checkpoints() if step in (None, pair[0])]
-    _check_left(job, run, kept)
-    told = (
-        f"from {kept[-1][1].name}, {kept[-1][0]} of {job.config.train.steps} steps"
-        if kept
+    """Print which run is resumed and from where; raises BusyError if a process works on it."""
+    check_free(run.path, task=LAUNCH)
+    checkpoints = [pair for pair in run.checkpoints() if step in (None, pair[0])]
+    _check_left(job, run, checkpoints)
+    start = (
+        f"from {checkpoints[-1][1].name}, {checkpoints[-1][0]} of {job.config.train.steps} steps"
+        if checkpoints
         else "no checkpoint yet: from the first step"
     )
     later = ", ".join(path.name for at, path in run.checkpoints() if step is not None and at > step)
-    aside = f"; set aside: {later}" if later else ""
-    job.screen.line(f" resume   {short_path(run.path)}   {told}{aside}")
+    set_aside = f"; set aside: {later}" if later else ""
+    job.screen.line(f" resume   {short_path(run.path)}   {start}{set_aside}")
 
 
-def _check_left(job: Job, run: RunDir, kept: Sequence[tuple[int, Path]]) -> None:
-    """Raise ConfigError where no step is left; a run that was cut short behind its last step may
-    still be brought to its end."""
+def _check_left(job: Job, run: RunDir, checkpoints: Sequence[tuple[int, Path]]) -> None:
+    """Raise ConfigError if no step is left.
+
+    A run that was cut short after its last step, before it was done, may still be finished.
+    """
     steps = job.config.train.steps
     if (
-        not kept
-        or kept[-1][0] < steps
-        or (kept[-1][0] == steps and run.info().get("state") != "done")
+        not checkpoints
+        or checkpoints[-1][0] < steps
+        or (checkpoints[-1][0] == steps and run.info().get("state") != "done")
     ):
         return
-    done, path = kept[-1]
+    steps_done, path = checkpoints[-1]
     evaluate = f"{job.command('evaluate')} {shlex.quote(short_path(path))}"
     fix = (
-        f"to go on, set train.steps above {done}: --train.steps N --accept-changes; to judge it as"
-        f" it is: {evaluate}"
+        f"to go on, set train.steps above {steps_done}: --train.steps N --accept-changes; to judge"
+        f" it as it is: {evaluate}"
     )
     raise ConfigError(
-        f"nothing is left to train: {path.name} has {done} steps, train.steps is {steps}",
+        f"nothing is left to train: {path.name} has {steps_done} steps, train.steps is {steps}",
         where=short_path(run.path),
         fix=fix,
     )

@@ -1,5 +1,4 @@
-"""What `train` says: the plan before anything is loaded, one line a step, and events as they
-happen."""
+"""The output of `train`: the plan before anything is loaded, one line per step, and events."""
 
 from __future__ import annotations
 
@@ -19,11 +18,13 @@ COLOUR = {"active": "green", "exhausted": "green", "off": "dim", "starved": "red
 
 
 def show_plan(job: Job, data: Dataset) -> dict[str, Any]:
-    """Tokens and weights per channel, and rollouts per step; refuses a weighted channel for which
-    there is nothing at all."""
+    """Print weight and data of each channel, and rollouts per step; returns them.
+
+    Raises ConfigError for a weighted channel without data.
+    """
     settings, rollouts = job.config.train, job.config.rollouts
     weights = weights_in_settings(job.config)
-    # as in training/loop.py: of imported examples only anchors are drawn else
+    # as in training/loop.py: otherwise only anchors are drawn from imported examples
     imported = not rollouts.env or settings.lm_ce.weight > 0
     units = {
         "policy": sum(len(action.logprobs) for e in data.examples for action in e.actions),
@@ -104,11 +105,10 @@ def _say_plan(job: Job, data: Dataset, *, played: int) -> None:
 
 
 class Steps:
-    """Shows one line a step, key=value, so that it can be searched; the time left is that of the
-    steps seen since this launch.
+    """Prints one line per step as key=value; the time left is estimated from this launch's steps.
 
-    In between, every `every_s` seconds without a line, it says what the step is at, so that a long
-    one does not look like one that hangs.
+    After `every_s` seconds without a line it prints the current activity, so that a long step does
+    not look like a hang.
     """
 
     def __init__(self, job: Job, *, every_s: float = 10.0) -> None:
@@ -137,7 +137,7 @@ class Steps:
         self._thread.join()
 
     def progress(self, doing: Callable[[], str]) -> None:
-        """What the step is at from now on."""
+        """Set the function that describes the current activity."""
         self.doing = doing
 
     def _wait(self) -> None:
@@ -147,7 +147,7 @@ class Steps:
                 self.job.screen.line(f" ...      {self.waiting()}", style="dim")
 
     def waiting(self) -> str:
-        """What is shown while no step ends.
+        """The line that is printed while a step takes long.
 
         Example: "step 1 of 20: forward and backward: part 3 of 12 (41s since the start)"
         """
@@ -155,49 +155,50 @@ class Steps:
         at = f"step {self.done + 1} of {steps}" if self.done < steps else "after the last step"
         return f"{at}: {self.doing()} ({duration(spent)} since the start)"
 
-    def __call__(self, line: Mapping[str, Any]) -> None:
-        """One step was taken."""
-        self.seen, self.done, self._said = self.seen + 1, int(line["step"]), time.monotonic()
+    def __call__(self, metrics: Mapping[str, Any]) -> None:
+        """Print a step."""
+        self.seen, self.done, self._said = self.seen + 1, int(metrics["step"]), time.monotonic()
         left = (
             (time.monotonic() - self.began)
             / self.seen
-            * (self.job.config.train.steps - line["step"])
+            * (self.job.config.train.steps - metrics["step"])
         )
-        bad = any(line.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
-        self.job.screen.line(" " + step_text(line, left_s=left), style="red" if bad else "")
+        bad = any(metrics.get(f"{name}/status") in ("starved", "dead") for name in CHANNELS)
+        self.job.screen.line(" " + step_text(metrics, left_s=left), style="red" if bad else "")
 
 
-def step_text(line: Mapping[str, Any], *, left_s: float) -> str:
-    """One step in one line.
+def step_text(metrics: Mapping[str, Any], *, left_s: float) -> str:
+    """One step on one line.
 
-    >>> step_text({"step": 3, "rollouts/success": 0.25, "sites/found": 9, "sites/used": 8, "health/kl": 0.0123}, left_s=75)
+    >>> sites = {"sites/found": 9, "sites/used": 8}
+    >>> step_text({"step": 3, "rollouts/success": 0.25, **sites, "health/kl": 0.0123}, left_s=75)
     'step=3 | success=0.25 sites=8/9 kl=0.012 | eta=1m15s'
     """
-    parts = [f"step={line['step']}"]
-    if "rollouts/success" in line:
+    parts = [f"step={metrics['step']}"]
+    if "rollouts/success" in metrics:
         sites = (
-            f" sites={line.get('sites/used', 0)}/{line['sites/found']}"
-            if "sites/found" in line
+            f" sites={metrics.get('sites/used', 0)}/{metrics['sites/found']}"
+            if "sites/found" in metrics
             else ""
         )
-        kl = f" kl={line['health/kl']:.3f}" if "health/kl" in line else ""
-        parts.append(f"success={line['rollouts/success']:.2f}{sites}{kl}")
+        kl = f" kl={metrics['health/kl']:.3f}" if "health/kl" in metrics else ""
+        parts.append(f"success={metrics['rollouts/success']:.2f}{sites}{kl}")
     for name in CHANNELS:
-        status = line.get(f"{name}/status", "off")
+        status = metrics.get(f"{name}/status", "off")
         if status != "off":
-            loss = line[f"{name}/loss"]
+            loss = metrics[f"{name}/loss"]
             shown = "" if loss is None else f" loss={loss:.4f}"
             parts.append(
-                f"{name}={status}{shown} tokens={line[f'{name}/tokens']}"
-                f" grad={line[f'{name}/grad_norm']:.3g}"
+                f"{name}={status}{shown} tokens={metrics[f'{name}/tokens']}"
+                f" grad={metrics[f'{name}/grad_norm']:.3g}"
             )
-    if line.get("clipped"):
+    if metrics.get("clipped"):
         parts.append("clipped")
     return " | ".join([*parts, f"eta={duration(left_s)}"])
 
 
 def show_event(job: Job, event: Mapping[str, Any]) -> None:
-    """A warning at once, and how the forwards are laid out; the rest with --verbose."""
+    """Print warnings and the layout of the forwards; other events with --verbose."""
     if event["kind"] in ("starved", "dead", "clipped", "drift", "restored"):
         job.screen.line(f" WARNING  {event_text(event)}", style="bold red")
     elif event["kind"] == "took_over":
@@ -214,16 +215,16 @@ def show_event(job: Job, event: Mapping[str, Any]) -> None:
 
 
 def event_text(event: Mapping[str, Any]) -> str:
-    """An event in one line, its numbers to four digits.
+    """An event on one line, its numbers to four digits.
 
     >>> event = {"kind": "drift", "step": 5, "measure": "entropy", "value": 0.0123685909}
     >>> event_text({"t": 1.0, **event, "start": 0.005})
     'drift: step 5, measure entropy, value 0.01237, start 0.005 (a warning, nothing is stopped)'
     """
-    told = [
+    facts = [
         f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
         for k, v in event.items()
         if k not in ("t", "kind", "attempt")
     ]
     stops = " (a warning, nothing is stopped)" if event["kind"] == "drift" else ""
-    return f"{event['kind']}: {', '.join(told)}{stops}"
+    return f"{event['kind']}: {', '.join(facts)}{stops}"

@@ -1,5 +1,4 @@
-"""`recompose trust`: let the settings of a file count that run code, send something or reach out of
-its folder."""
+"""`recompose trust`: allow a settings file to run code, send data or reach outside its folder."""
 
 from __future__ import annotations
 
@@ -52,13 +51,13 @@ def trust_command(
             where=str(Path.cwd()),
             fix="give a file: recompose trust FILE",
         )
-    told = [
+    results = [
         _forget(trusted, path, screen, common) if forget else _trust(trusted, path, screen, common)
         for path in paths
     ]
     if common.dry_run:
         screen.line(" dry run: nothing was written")
-    screen.result({"store": str(trusted.store), "files": told, "dry_run": common.dry_run})
+    screen.result({"store": str(trusted.store), "files": results, "dry_run": common.dry_run})
     return 0
 
 

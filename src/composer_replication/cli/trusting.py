@@ -1,8 +1,9 @@
-"""Whether the powers of a settings file count, and what a verb says of the files that it read, of
-what it runs, and of what it sends.
+"""Decide whether a settings file is trusted, and print what a verb reads, runs and sends.
 
-load_config(common.config, flags=..., start=here, how=partial(decide, common=common))
-say_settings(loaded, screen, uses=("detectors",))   ->  " settings  /p/recompose.toml  (trusted)", ' runs      "mine.py:find"  (sites)'
+load_config(common.config, flags=..., start=folder, trusted_by=partial(decide, common=common))
+say_settings(loaded, screen, uses=("detectors",))
+# " settings  /p/recompose.toml  (trusted)"
+# ' runs      "mine.py:find"  (sites)'
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 from composer_replication.cli.console import Screen, is_main_rank
 from composer_replication.cli.flags import Common
 from composer_replication.core.config.load_config import LoadedConfig
-from composer_replication.core.config.powers import is_shipped, told
+from composer_replication.core.config.powers import is_shipped, quote_value
 from composer_replication.core.config.rollout_settings import BUILT_IN_ENVS
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.teacher_settings import TeacherSettings
@@ -24,19 +25,18 @@ from composer_replication.core.config.trusted_files import SettingsFile, Trusted
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 
 Line = tuple[str, str]
-"""("runs" or "sends", what)."""
+"""("runs" or "sends", what is run or sent)."""
 
 
 def decide(file: SettingsFile, *, common: Common) -> str:
-    """Why the powers of a file count, "" where they do not; on a terminal the user is asked once
-    for each content."""
+    """Why a file is trusted, "" if it is not; on a terminal the user is asked, once per content."""
     if common.trust_settings:
         return "--trust-settings"
     trusted = Trusted.of(os.environ)
-    why = trusted.how(file)
-    if why or not _can_ask(common):
-        return why
-    screen = Screen()  # also with --quiet: what is agreed to must be seen
+    reason = trusted.trusted_by(file)
+    if reason or not _can_ask(common):
+        return reason
+    screen = Screen()  # not the job's: with --quiet, too, the user must see what they agree to
     show_powers(screen, file)
     if input(" Trust this file, as it is now? [y/N] ").strip().lower() not in ("y", "yes"):
         return ""
@@ -45,55 +45,53 @@ def decide(file: SettingsFile, *, common: Common) -> str:
 
 
 def show_powers(screen: Screen, file: SettingsFile) -> None:
-    """Every power of a file, in full."""
+    """Print every power of a file, in full."""
     screen.line(f" settings  {file.path}", style="bold")
     for power in file.powers:
         screen.line(f"   {power}")
 
 
 def _can_ask(common: Common) -> bool:
-    """On a terminal, by one process, and not where the caller only wants to know what would
-    happen."""
+    """Whether the user can be asked: on a terminal, main rank, without --json or --dry-run."""
     asks = not (common.json or common.dry_run) and is_main_rank()
     return asks and bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def say_settings(loaded: LoadedConfig, screen: Screen, *, uses: tuple[str, ...]) -> None:
-    """One line for each file that was read, for each thing that the verb would run, and for each
-    host that it would send to."""
-    lines = [line for use in uses for line in USES[use](loaded.config)]
-    # "no file": the demo's
+    """Print a line for each file read, each program that would run, and each host sent to."""
+    lines = [use_line for use in uses for use_line in USES[use](loaded.config)]
+    # the null device is the demo's settings file
     sources = [source for source in loaded.sources if str(source.path) != os.devnull]
     for source in sources:
         screen.line(
-            f" settings  {source.path}" + (f"  ({source.how})" if source.powers else ""),
+            f" settings  {source.path}" + (f"  ({source.trusted_by})" if source.powers else ""),
             style="dim",
         )
-    for does, what in lines:
-        screen.line(f" {does:<8}  {what}", style="yellow")
+    for does, detail in lines:
+        screen.line(f" {does:<8}  {detail}", style="yellow")
     files = [
-        {"path": str(source.path), "sha256": source.sha256, "trust": source.how}
+        {"path": str(source.path), "sha256": source.sha256, "trust": source.trusted_by}
         for source in sources
     ]
     named: dict[str, Any] = {
-        verb: [what for does, what in lines if does == verb] for verb in ("runs", "sends")
+        verb: [detail for does, detail in lines if does == verb] for verb in ("runs", "sends")
     }
     screen.about = {"settings_read": {"files": files, **named}}
 
 
 def _scanner(config: Config) -> Iterator[Line]:
     if config.ingest.scanner:
-        yield "runs", f"{told(list(config.ingest.scanner))}  (ingest.scanner)"
+        yield "runs", f"{quote_value(list(config.ingest.scanner))}  (ingest.scanner)"
 
 
 def _detectors(config: Config) -> Iterator[Line]:
-    own = [name for name in (*config.sites.detectors, config.sites.error_kind) if ":" in name]
-    yield from (("runs", f"{told(name)}  (sites)") for name in own)
+    functions = [name for name in (*config.sites.detectors, config.sites.error_kind) if ":" in name]
+    yield from (("runs", f"{quote_value(name)}  (sites)") for name in functions)
 
 
 def _writers(config: Config) -> Iterator[Line]:
     yield from (
-        ("runs", f"{told(name)}  (hints.writers)")
+        ("runs", f"{quote_value(name)}  (hints.writers)")
         for name in config.hints.writers.values()
         if ":" in name
     )
@@ -101,17 +99,20 @@ def _writers(config: Config) -> Iterator[Line]:
 
 def _recipe(config: Config) -> Iterator[Line]:
     if not is_shipped(config.curate.recipe):
-        yield "runs", f"what {told(config.curate.recipe)} names  (curate.recipe)"
+        yield "runs", f"what {quote_value(config.curate.recipe)} names  (curate.recipe)"
 
 
 def _data_juicer(config: Config) -> Iterator[Line]:
     if config.curate.engine == "data_juicer":
-        yield "runs", f"{told(config.curate.data_juicer_python)}  (curate.data_juicer_python)"
+        yield (
+            "runs",
+            f"{quote_value(config.curate.data_juicer_python)}  (curate.data_juicer_python)",
+        )
 
 
 def _env(config: Config) -> Iterator[Line]:
     if config.rollouts.env not in ("", *BUILT_IN_ENVS):
-        yield "runs", f"{told(config.rollouts.env)}  (rollouts.env)"
+        yield "runs", f"{quote_value(config.rollouts.env)}  (rollouts.env)"
 
 
 def _server(config: Config) -> Iterator[Line]:
@@ -142,23 +143,23 @@ def _teachers(config: Config) -> Iterator[Line]:
 def _asked(config: Config, names: list[str]) -> Iterator[Line]:
     known = {**DEFAULT_TEACHERS, **config.replay.teacher}
     yield from (
-        ("sends", f"your sessions, redacted, to {told(name)} {_to(known[name])}")
+        ("sends", f"your sessions, redacted, to {quote_value(name)} {_to(known[name])}")
         for name in names
         if name in known
     )
 
 
-def _to(one: TeacherSettings) -> str:
-    if one.kind == "local":
-        return f"on this machine ({told(one.model)})"
-    return f"at {_host(one.base_url)} " + (
-        f"with the key in ${one.key_env}" if one.key_env else "without a key"
+def _to(teacher: TeacherSettings) -> str:
+    if teacher.kind == "local":
+        return f"on this machine ({quote_value(teacher.model)})"
+    return f"at {_host(teacher.base_url)} " + (
+        f"with the key in ${teacher.key_env}" if teacher.key_env else "without a key"
     )
 
 
 def _host(url: str) -> str:
     parts = urlsplit(url)
-    return told(f"{parts.scheme}://{parts.netloc}")[1:-1]
+    return quote_value(f"{parts.scheme}://{parts.netloc}")[1:-1]
 
 
 USES: Mapping[str, Callable[[Config], Iterator[Line]]] = {
@@ -172,4 +173,4 @@ USES: Mapping[str, Callable[[Config], Iterator[Line]]] = {
     "env": _env,
     "server": _server,
 }
-"""What a verb may run or ask -> the lines that say so, by the settings that hold."""
+"""What a verb may run or ask -> function that lists it for the current settings."""

@@ -1,11 +1,10 @@
-"""Which checkpoint of a run can be read: its files are those that were written, by their checksums.
-Torch is not needed for it.
+"""Check the checkpoints of a run by their checksums, without torch.
 
-    step, folder = whole_checkpoint(run)           # the newest; raises DamagedError, which says what is damaged and which one is whole
-    step, folder = whole_checkpoint(run, 40)       # the one after 40 steps
-    seal(folder)                                   # when all is written: SHA256SUMS, which `sha256sum -c SHA256SUMS` reads too
+    step, folder = whole_checkpoint(run)       # the newest one; DamagedError if a file has changed
+    step, folder = whole_checkpoint(run, 40)   # the one after 40 steps
+    seal(folder)                               # writes SHA256SUMS (`sha256sum -c SHA256SUMS`)
 
-Checkpoints of earlier schemas have no checksums; they are read as they are.
+Checkpoints of earlier schemas have no checksums; they are read unchecked.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ TRAINER, SUMS = "trainer.json", "SHA256SUMS"
 SCHEMA, UNSEALED = 4, 3
 OPTIMISER = "optimiser.safetensors"
 NEEDED = (TRAINER, OPTIMISER, "*model.safetensors")
-"""What every checkpoint holds, with weights or an adapter."""
+"""File patterns that every checkpoint must hold; the last one is the weights or the adapter."""
 
 
 def seal(folder: Path) -> None:
-    """Write the checksum of every file of a folder beside them; the last thing that is written into
-    it."""
+    """Write the checksums of a folder's files; must be the last file that is written into it."""
     write_text(
         folder / SUMS,
         "".join(
@@ -39,14 +37,12 @@ def seal(folder: Path) -> None:
     )
 
 
-def damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
-    """What is wrong with the files of a sealed folder, "" where nothing is; a file that no checksum
-    stands for counts as damage, too.
+def find_damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
+    """Describe the damage of a sealed folder; "" if there is none.
 
-    `needs` are the files that there must be, whatever the checksums name.
-
-    Example: damage(run.checkpoint(40)) -> "config.json is missing; model.safetensors is not what
-    was written"
+    A file without a checksum counts as damage too. `needs` are patterns of files that must be
+    present, whatever SHA256SUMS lists.
+    Example: find_damage(run.checkpoint(40)) -> "config.json is missing"
     """
     sums = folder / SUMS
     if not sums.is_file():
@@ -58,7 +54,7 @@ def damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
             )
         except DamagedError as error:
             return error.what
-    found: list[str] = []
+    problems: list[str] = []
     text = sums.read_text("utf-8", errors="replace")
     listed = {
         name: sha256 for sha256, _, name in (line.partition("  ") for line in text.splitlines())
@@ -68,42 +64,40 @@ def damage(folder: Path, *, needs: Sequence[str] = NEEDED) -> str:
     for name, sha256 in listed.items():
         path = folder / name
         if not path.is_file():
-            found.append(f"{name} is missing")
+            problems.append(f"{name} is missing")
         elif sha256_of(path) != sha256:
-            found.append(
+            problems.append(
                 f"{name} is empty"
                 if not path.stat().st_size
                 else f"{name} is not what was written (its checksum differs)"
             )
     unlisted = [path.relative_to(folder).as_posix() for path in _sealed(folder)]
-    found += [
+    problems += [
         f"{SUMS} does not name {name}: it is cut off, or the file came later"
         for name in unlisted
         if name not in listed
     ]
-    absent = [name for name in needs if not any(fnmatchcase(other, name) for other in listed)]
-    found += [f"{SUMS} does not name any {name}: it is cut off" for name in absent]
-    return "; ".join(found)
+    absent = [name for name in needs if not any(fnmatchcase(file, name) for file in listed)]
+    problems += [f"{SUMS} does not name any {name}: it is cut off" for name in absent]
+    return "; ".join(problems)
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether every file of a checkpoint is the one that was written."""
-    return not damage(folder)
+    """Whether every file of a checkpoint is intact."""
+    return not find_damage(folder)
 
 
 def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
-    """(steps, folder) of a run's newest checkpoint, or of the one after `step` steps, every file of
-    it checked.
+    """(steps, folder) of a run's newest checkpoint, or the one after `step` steps, once verified.
 
-    Raises DamagedError where a file is not what was written, DataError where there is no such
-    checkpoint.
+    Raises DamagedError if a file has changed, DataError if there is no such checkpoint.
     """
-    kept = run.checkpoints()
-    chosen = [pair for pair in kept if step is None or pair[0] == step]
+    checkpoints = run.checkpoints()
+    chosen = [pair for pair in checkpoints if step is None or pair[0] == step]
     if not chosen:
         have = (
-            f"there are {', '.join(path.name for _, path in kept)}"
-            if kept
+            f"there are {', '.join(path.name for _, path in checkpoints)}"
+            if checkpoints
             else "train to the first one (train.checkpoint_every)"
         )
         raise DataError(
@@ -112,14 +106,13 @@ def whole_checkpoint(run: RunDir, step: int | None = None) -> tuple[int, Path]:
             fix=have,
         )
     at, folder = chosen[-1]
-    if found := damage(folder):
-        raise damaged(run, at, found)
+    if problem := find_damage(folder):
+        raise damaged_error(run, at, problem)
     return at, folder
 
 
-def damaged(run: RunDir, step: int, what: str) -> DamagedError:
-    """The error for a checkpoint of which something is damaged, with the newest one before it that
-    is whole."""
+def damaged_error(run: RunDir, step: int, problem: str) -> DamagedError:
+    """The error for a damaged checkpoint, with the newest intact one before it."""
     before = next(
         (path for at, path in reversed(run.checkpoints()) if at < step and is_whole(path)), None
     )
@@ -129,7 +122,7 @@ def damaged(run: RunDir, step: int, what: str) -> DamagedError:
         else "no earlier checkpoint is whole: start a new run"
     )
     return DamagedError(
-        f"the checkpoint after step {step} is damaged: {what}",
+        f"the checkpoint after step {step} is damaged: {problem}",
         where=str(run.checkpoint(step)),
         fix=fix,
         before=before,
@@ -137,11 +130,10 @@ def damaged(run: RunDir, step: int, what: str) -> DamagedError:
 
 
 def read_trainer(folder: Path) -> dict[str, Any]:
-    """What trainer.json of a checkpoint holds; raises DamagedError where it is not there or not
-    JSON."""
+    """The trainer.json of a checkpoint; raises DamagedError if it is missing or not an object."""
     path = folder / TRAINER
     try:
-        found = json.loads(path.read_text("utf-8"))
+        state = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise DamagedError(
             "no trainer state: trainer.json is missing",
@@ -149,19 +141,19 @@ def read_trainer(folder: Path) -> dict[str, Any]:
             fix="go on from another checkpoint",
         ) from error
     except ValueError as error:
-        what = (
+        message = (
             "trainer.json is empty"
             if not path.stat().st_size
             else f"trainer.json is not JSON: {error}"
         )
-        raise DamagedError(what, where=str(path), fix="go on from another checkpoint") from error
-    if not isinstance(found, dict):
+        raise DamagedError(message, where=str(path), fix="go on from another checkpoint") from error
+    if not isinstance(state, dict):
         raise DamagedError(
             "trainer.json is no JSON object", where=str(path), fix="go on from another checkpoint"
         )
-    return found
+    return state
 
 
 def _sealed(folder: Path) -> list[Path]:
-    """The files that a checksum stands for: all but that of the checksums."""
+    """The files that have a checksum: all but SHA256SUMS itself."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)

@@ -1,7 +1,7 @@
-"""How sessions, sites, hints, answers, preferences and anchors lie on disk.
+"""The file formats of sessions, sites, hints, answers, preferences and anchors.
 
-`sessions.jsonl` holds each session as one header line followed by one line per turn, so it can be
-written and read in one pass and a long session never needs a second copy of its text:
+`sessions.jsonl` holds each session as one header line followed by one line per turn, so it is
+written and read in one pass, and a long session never needs a second copy of its text:
 
     {"session":{"schema":1,"id":"s1","num_turns":3,"authors":["human","claude-opus-4-5","environment"],...}}
     ["u",0,["x","Fix the test"]]
@@ -9,8 +9,8 @@ written and read in one pass and a long session never needs a second copy of its
     ["t",2,["r",0,"import foo"]]
 
 A turn is [role, author, block...] with optional {"tag":...} at the end. Roles: s u a t. Blocks: x
-text, h thinking, c call, r result (the call's ordinal in the session, or its id where the call is
-not in the log), o opaque. The third field of "r" may be followed by true/false (is_error) and image
+text, h thinking, c call, r result (the call's ordinal in the session, or its id if the call is not
+in the log), o opaque. The third field of "r" may be followed by true/false (is_error) and image
 types. Short keys keep the file within 1.1 times the text it stores (benchmarks/ingest.py prints the
 ratio).
 """
@@ -54,8 +54,7 @@ _ALWAYS: dict[type, tuple[str, ...]] = {
     Hint: ("knows", "num_words", "overlap"),
     Answer: ("usd",),
 }
-"""Fields that are written even where they hold their default: what a reader filters by is always
-there."""
+"""Fields that are written even if they hold their default, because readers filter by them."""
 _ROLE_TO_LETTER: dict[Role, str] = {"system": "s", "user": "u", "assistant": "a", "tool": "t"}
 _LETTER_TO_ROLE: dict[str, Role] = {letter: role for role, letter in _ROLE_TO_LETTER.items()}
 
@@ -83,7 +82,7 @@ def _text(value: Any) -> str:
 
 
 def _decode_block(row: list[Any], call_ids: dict[str, int], names: list[str]) -> Block:
-    """`call_ids` and `names` map call ids to ordinals and back; both grow with each call met."""
+    """Decode one block; each call adds to `call_ids` (id -> ordinal) and `names` (their order)."""
     kind = row[0]
     if kind == "x":
         return Text(_text(row[1]))
@@ -182,8 +181,10 @@ def _slim(value: Any) -> dict[str, Any]:
 def decode_session(
     header: dict[str, Any], rows: Iterable[list[Any]], *, where: str = ""
 ) -> Session:
-    """One session from its parsed header and turn lines; raises SessionError for another schema or
-    a damaged line."""
+    """Decode a session from its parsed header and turn lines.
+
+    Raises SessionError for another schema or a damaged line.
+    """
     try:
         return _decode_session(header, rows, where)
     except SessionError as error:
@@ -252,7 +253,7 @@ def _sound(cls: type[T], row: Mapping[str, Any]) -> T:
 
 
 def write_sessions(path: Path, sessions: Iterable[Session]) -> int:
-    """Write sessions one after the other, atomically, holding one at a time; returns how many."""
+    """Write sessions atomically, holding one in memory at a time; returns how many."""
     count = 0
     with atomic_writer(path) as stream:
         for session in sessions:
@@ -263,7 +264,7 @@ def write_sessions(path: Path, sessions: Iterable[Session]) -> int:
 
 
 def read_sessions(path: Path) -> Iterator[Session]:
-    """Sessions of a file, one at a time, in the order written."""
+    """Read the sessions of a file, one at a time, in the order written."""
     header: dict[str, Any] | None = None
     rows: list[list[Any]] = []
     start = 0
@@ -285,8 +286,7 @@ def read_sessions(path: Path) -> Iterator[Session]:
 
 
 class RawSession(NamedTuple):
-    """A session as it lies on disk: its id, its parsed header, all its lines, and where they
-    begin."""
+    """An undecoded session: its id, its parsed header, the bytes of its lines and their offset."""
 
     id: str
     header: dict[str, Any]
@@ -294,7 +294,7 @@ class RawSession(NamedTuple):
     offset: int
 
     def decode(self, *, where: str = "") -> Session:
-        """The session itself."""
+        """Decode the session."""
         try:
             rows = [json.loads(line) for line in self.data.splitlines()[1:]]
         except (ValueError, RecursionError) as error:
@@ -308,8 +308,9 @@ _HEADER = b'{"session":'
 
 
 def raw_sessions(path: Path) -> Iterator[RawSession]:
-    """The sessions of a file without decoding their turns, one in memory at a time; raises
-    DataError where it is no sessions file.
+    """Read the sessions of a file without decoding their turns, one in memory at a time.
+
+    Raises DataError if it is not a sessions file.
 
     Example: [(raw.id, len(raw.data)) for raw in raw_sessions(path)] -> [("s1", 48211)]
     """
@@ -327,7 +328,7 @@ def raw_sessions(path: Path) -> Iterator[RawSession]:
 
 
 def raw_session_at(path: Path, offset: int, length: int) -> RawSession:
-    """One session of a file by its place, as `raw_sessions` told it."""
+    """Read one session by its offset and length, as `raw_sessions` gave them."""
     with path.open("rb") as stream:
         stream.seek(offset)
         return _raw_session(stream.read(length).splitlines(keepends=True), offset, path)
@@ -351,7 +352,7 @@ def session_bytes(session: Session) -> bytes:
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
-    """One turn on its own, as it stands in sites, answers and pairs files.
+    """Encode a single turn, as the files of answers and preferences hold it.
 
     >>> turn_to_json(Turn(role="assistant", author="m", blocks=(Text("hi"),)))
     {'role': 'assistant', 'author': 'm', 'blocks': [['x', 'hi']]}
@@ -385,8 +386,7 @@ def turn_from_json(value: dict[str, Any]) -> Turn:
 
 
 def record_to_json(value: Site | Hint | Answer | Preference | Anchor) -> dict[str, Any]:
-    """A site, hint, answer, preference or anchor as a flat JSON object without default values; a
-    site carries its id."""
+    """Encode a record as a flat JSON object without default values; a site carries its id."""
     row = _slim(value) | {name: getattr(value, name) for name in _ALWAYS.get(type(value), ())}
     if isinstance(value, Answer):
         row["turn"] = turn_to_json(value.turn)
@@ -398,6 +398,7 @@ def record_to_json(value: Site | Hint | Answer | Preference | Anchor) -> dict[st
 
 
 def _typed(cls: type, value: Any, where: str) -> dict[str, Any]:
+    """Check the fields of a record and their types; lists become tuples."""
     if not isinstance(value, dict):
         raise DataError(
             f"a {cls.__name__} is an object, this is a {type(value).__name__}", where=where
@@ -431,7 +432,7 @@ def _typed(cls: type, value: Any, where: str) -> dict[str, Any]:
 
 @contextmanager
 def _in_file(where: str) -> Iterator[None]:
-    """What a record's own checks object to, with file and line."""
+    """Add the file and line to errors that a record's constructor raises."""
     try:
         yield
     except DataError as error:
@@ -463,8 +464,7 @@ def read_preferences(path: Path) -> Iterator[Preference]:
 
 
 def preference_from_json(value: dict[str, Any], *, where: str = "") -> Preference:
-    """One preference as `record_to_json` writes it; an unknown or missing field raises
-    DataError."""
+    """Decode a preference; an unknown or missing field raises DataError."""
     row = _typed(Preference, value, where)
     with _in_file(where):
         row["chosen"] = turn_from_json(row["chosen"])
@@ -483,8 +483,7 @@ def read_answers(path: Path) -> Iterator[Answer]:
 
 
 def read_anchors(path: Path) -> Iterator[Anchor]:
-    """Anchors of a file; an unknown or missing field, or another reason than those there are,
-    raises DataError with file and line."""
+    """Anchors of a file; an unknown field or reason raises DataError with file and line."""
     for number, value in read_lines(path):
         reason = value.get("reason") if isinstance(value, dict) else None
         if isinstance(reason, str) and reason not in ANCHOR_REASONS:

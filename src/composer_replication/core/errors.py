@@ -2,11 +2,11 @@
 
     ComposerError
     ├── ConfigError        (ValueError)    a setting that cannot be used
-    │   └── UntrustedError                 a settings file that would run or send something, and that the user has not trusted
+    │   └── UntrustedError                 a settings file that needs the user's trust first
     ├── DataError          (ValueError)    a file or record that cannot be used
     │   ├── SessionError                   a Session that contradicts itself
-    │   ├── DamagedError                   a checkpoint that is not what was written
-    │   ├── SecretsFoundError              what the user's own scanner objects to
+    │   ├── DamagedError                   a checkpoint whose files have changed or are missing
+    │   ├── SecretsFoundError              data in which the user's scanner finds a secret
     │   ├── SiteError                      a Site or Hint that contradicts its Session
     │   └── AlignmentError                 token views that do not line up
     ├── RenderError        (ValueError)    a chat template that cannot be spanned
@@ -14,12 +14,13 @@
     ├── SandboxError       (RuntimeError)  code that cannot be run safely here
     ├── TeacherError       (RuntimeError)  a model that was asked and gave no answer
     ├── BusyError          (RuntimeError)  a folder that another process is working on
-    ├── UnwrittenError     (OSError)       what could not be written, e.g. because the disk is full
+    ├── UnwrittenError     (OSError)       a file that could not be written, e.g. on a full disk
     ├── BudgetError        (RuntimeError)  the next call could cost more than is left
+    │   └── NoSpaceError                   no disk space for the next answer
     └── StoppedError       (RuntimeError)  a run that a health rule stopped
 
-Each says what happened, where, and what to do about it; the CLI prints the three apart.
-Each class also inherits the standard exception that a caller would expect to catch.
+Each says what happened, where, and how to fix it (`what`, `where`, `fix`); the CLI prints the three
+apart. Each class also inherits the standard exception that a caller would expect to catch.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ from types import ModuleType
 class ComposerError(Exception):
     """An error with a remedy.
 
-    >>> error = ConfigError("unknown key 'wieght'", where="recompose.toml [train.hint]", fix="did you mean 'weight'?")
-    >>> print(error)
-    unknown key 'wieght' (at recompose.toml [train.hint]); did you mean 'weight'?
+    >>> print(ConfigError("unknown key 'wieght'", where="a.toml", fix="did you mean 'weight'?"))
+    unknown key 'wieght' (at a.toml); did you mean 'weight'?
     """
 
     exit_code = 1
@@ -56,8 +56,7 @@ class ConfigError(ComposerError, ValueError):
 
 
 class UntrustedError(ConfigError):
-    """A settings file that would run code, send something or write elsewhere, and that the user has
-    not trusted."""
+    """An untrusted settings file that would run code, send data or reach outside its folder."""
 
 
 class DataError(ComposerError, ValueError):
@@ -69,13 +68,11 @@ class SessionError(DataError):
 
 
 class SecretsFoundError(DataError):
-    """Redacted data in which the user's own scanner (ingest.scanner) still finds something: it is
-    not stored."""
+    """Redacted data in which the scanner of ingest.scanner still finds secrets; never stored."""
 
 
 class DamagedError(DataError):
-    """A checkpoint that is not what was written, e.g. one with a file cut off; `before` is the
-    newest earlier one that is whole."""
+    """A checkpoint with a changed or missing file; `before` is the newest intact one before it."""
 
     def __init__(
         self, what: str, *, where: str = "", fix: str = "", before: Path | None = None
@@ -85,18 +82,15 @@ class DamagedError(DataError):
 
 
 class SiteError(DataError):
-    """A Site or Hint that contradicts its Session, e.g. evidence that is not later than the
-    mistake."""
+    """A Site or Hint that contradicts its Session, e.g. evidence before the mistake."""
 
 
 class AlignmentError(DataError):
-    """Token views that do not line up, e.g. a teacher view that is not an insertion into the
-    student's ids."""
+    """Token views that do not line up, e.g. a view whose target ids are not the student's."""
 
 
 class RenderError(ComposerError, ValueError):
-    """A chat template that cannot be spanned; the message names the turn and shows both
-    renderings."""
+    """A chat template that cannot be spanned; the message names the turn and both renderings."""
 
 
 class MissingExtraError(ComposerError, ImportError):
@@ -108,12 +102,12 @@ class SandboxError(ComposerError, RuntimeError):
 
 
 class TeacherError(ComposerError, RuntimeError):
-    """One attempt at asking a model that brought no answer, e.g. a time-out.
+    """One attempt at asking a model that gave no answer, e.g. a time-out.
 
-    `again` = another attempt may succeed, not before `wait_s` seconds where the endpoint said so.
-    `billed` = whether the endpoint may charge for it all the same: False only where it refused
-    before it began, so that the money booked for it is free again. `for_all` = every other request
-    to this teacher would fail, too, e.g. because its key is not accepted.
+    `again` = another attempt may succeed, after `wait_s` seconds if the endpoint asks for a pause.
+    `billed` = the endpoint may charge for the attempt. It is False only if the endpoint refused
+    before it began; only then is the booked money released. `for_all` = every other request to
+    this teacher would fail too, e.g. because its key is not accepted.
     """
 
     def __init__(
@@ -136,45 +130,41 @@ class BusyError(ComposerError, RuntimeError):
 
 
 class UnwrittenError(ComposerError, OSError):
-    """What could not be written, e.g. because the disk is full; what stood there before is as it
-    was."""
+    """A file that could not be written, e.g. on a full disk; its old content is unchanged."""
 
 
 class BudgetError(ComposerError, RuntimeError):
-    """The next call could cost more than is left of the ceiling (exit code 4); everything bought so
-    far is kept."""
+    """The next call could exceed the ceiling (exit code 4); every answer bought so far is kept."""
 
     exit_code = 4
 
 
 class NoSpaceError(BudgetError):
-    """The disk has no room for the next answer, so none is asked for; as at the ceiling, everything
-    bought so far is kept."""
+    """The disk has no room for the next answer, so none is requested; earlier answers are kept."""
 
     exit_code = 1
 
 
 class StoppedError(ComposerError, RuntimeError):
-    """A run that a health rule stopped, e.g. a channel that was starved for too long (exit code
-    3)."""
+    """A run that a health rule stopped (exit code 3), e.g. a channel was starved for too long."""
 
     exit_code = 3
 
 
 def pip_install(*words: str) -> str:
-    """The command line that installs into the Python that runs this; a bare `pip` may be that of
-    another one.
+    """The command that installs into the running Python; a bare `pip` may belong to another one.
 
-    >>> pip_install("composer-replication[train]").endswith(" -m pip install 'composer-replication[train]'")
+    >>> command = pip_install("composer-replication[train]")
+    >>> command.endswith(" -m pip install 'composer-replication[train]'")
     True
     """
     return shlex.join([sys.executable or "python", "-m", "pip", "install", *words])
 
 
 def install_fix(extra: str) -> str:
-    """What to run where the packages of an extra are missing."""
-    own = pip_install(f"composer-replication[{extra}]")
-    return f"run: {own}\n(in a clone: {shlex.quote(f'.[{extra}]')} in the name's place)"
+    """The command that installs the packages of an extra."""
+    command = pip_install(f"composer-replication[{extra}]")
+    return f"run: {command}\n(in a clone: {shlex.quote(f'.[{extra}]')} in the name's place)"
 
 
 def need(module: str, *, extra: str) -> ModuleType:

@@ -1,5 +1,4 @@
-"""Do the values of a record have the types that its dataclass names? For files that anybody may
-have written."""
+"""Check the types of a parsed record's values against its dataclass; its file may be anyone's."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from typing import Any
 
 
 def wrong_field(cls: type, row: Mapping[str, Any]) -> str:
-    """The first field whose value is not of its type, with both; "" where all are.
+    """Describe the first field whose value does not have the declared type; "" if all do.
 
-    Turns and other records in a field are not looked into. A whole number counts as a float.
+    Turns and other nested records are not checked. An int counts as a float.
 
     >>> from composer_replication.core.site import Hint
     >>> wrong_field(Hint, {"site_id": "s1:7:c1", "text": 5})
@@ -34,11 +33,12 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    # bool is a subclass of int, but JSON true is no number: the int and float branches exclude it.
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return value in inside if isinstance(value, str) else False
     if origin in (types.UnionType, typing.Union):
-        return any(_fits(value, one) for one in inside)
+        return any(_fits(value, option) for option in inside)
     if origin is tuple:
         if not isinstance(value, tuple):
             return False

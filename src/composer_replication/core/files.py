@@ -1,17 +1,20 @@
-"""The one home of writing: files that only their owner reads, whole or not at all, and what a
-killed process left of them.
+"""Write files privately and atomically, and clean up after killed processes.
 
-    with atomic_writer(path) as stream: stream.write("...")            # appears at `path` when the block ends
-    with scratch_folder(path) as scratch: model.save(scratch); move_into_place(scratch, path)       # what a library writes
+    with atomic_writer(path) as stream:                # appears at `path` when the block ends
+        stream.write("...")
+    with scratch_folder(path) as scratch:              # for what a library writes
+        model.save(scratch)
+        move_into_place(scratch, path)
     append_text(path, "one line\\n"); make_folder(path); remove_leftovers(work)
 
-Files are 0600 and folders 0700 whatever the umask: logs of an agent hold what its user sees. What
-is not finished is called .NAME.PID-TOKEN.part and is held by a lock that the system lets go of when
-its process ends, however it ends. So a leftover is a scratch that nobody holds: `sweep` never takes
-away what a live process writes, in whatever container it runs. Links are not written through. What
-appears under its name is on the disk by then (fsync of the file, then of the folder's entry): after
-a power cut it is the old or the new one. Lines that are appended are not, until `sync` is called on
-their file.
+Invariants:
+- Files are 0600 and folders 0700 whatever the umask: an agent's logs hold all that its user sees.
+- An unfinished file is called .NAME.PID-TOKEN.part and is locked until its process ends, however it
+  ends. A scratch that nobody locks is therefore a leftover, and `remove_leftovers` never removes
+  what a live process writes, in whatever container that runs.
+- Symbolic links are not written through.
+- A file that appears under its name is on the disk (fsync of the file, then of the folder): after a
+  power cut it is the old one or the new one. Appended lines are not, until `sync` is called.
 """
 
 from __future__ import annotations
@@ -33,8 +36,7 @@ from composer_replication.core.git_tree import leak_of
 
 try:
     import fcntl
-# no locks on this system: leftovers of dead process ids are removed all the same
-except ImportError:
+except ImportError:  # no locks on this system: leftovers are then recognised by dead process ids
     fcntl = None
 
 FILE, FOLDER = 0o600, 0o700
@@ -43,15 +45,15 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LINK_AGE_S = 60.0
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _OURS = re.compile(
-    r"(sessions|sites|hints|answers|reader_answers|preferences|anchors|curated|dropped)\.jsonl|\w+\.meta\.json|owner\.json"
-    r"|(ingest|audit|replay|replay_plan|curate)\.json|redaction\.key|ledger\.sqlite3.*|report\.html|examples|exports|runs|reference|\.(?!git).+"
+    r"(sessions|sites|hints|answers|reader_answers|preferences|anchors|curated|dropped)\.jsonl"
+    r"|\w+\.meta\.json|owner\.json|(ingest|audit|replay|replay_plan|curate)\.json|redaction\.key"
+    r"|ledger\.sqlite3.*|report\.html|examples|exports|runs|reference|\.(?!git).+"
 )
 IGNORE = "# Sessions, answers and weights: not for a repository. Written by recompose.\n*\n"
 
 
 def make_folder(folder: Path) -> None:
-    """The folder and those above it that are missing, for their owner only; folders that are there
-    stay as they are."""
+    """Make a folder and its missing parents, for their owner only; existing ones are unchanged."""
     missing: list[Path] = []
     for path in (folder, *folder.parents):
         if path.exists():
@@ -64,57 +66,54 @@ def make_folder(folder: Path) -> None:
 
 
 def make_work(folder: Path) -> None:
-    """A work folder, with a .gitignore that keeps all of it out of a repository, unless it holds
-    files that are not of this program.
+    """Make a work folder with a .gitignore, so that nothing in it gets into a commit.
 
-    Raises DataError where git would take what is written there into a commit: it is tracked, or it
-    stands beside files of a repository.
+    No .gitignore is written into a folder that holds files of other programs. Raises DataError if
+    git would commit what is written there: it tracks the folder, or does not ignore it.
     """
     if not folder.exists():
         make_folder(folder)
-    why = leak_of(folder)
-    tracked = why.startswith("git tracks")
+    reason = leak_of(folder)
+    tracked = reason.startswith("git tracks")
     if (
         not tracked
         and not (folder / ".gitignore").exists()
         and all(_OURS.fullmatch(path.name) for path in folder.iterdir())
     ):
         write_text(folder / ".gitignore", IGNORE)
-        why = ""
-    if why:
-        what = f"sessions would be written where they can get into a commit: {why}"
+        reason = ""
+    if reason:
+        message = f"sessions would be written where they can get into a commit: {reason}"
         fix = (
             "take a folder of its own: -o recompose; or have git ignore this one: write * into"
             f" {folder / '.gitignore'}"
         )
         untrack = f"; what is tracked: git rm -r --cached {folder}" if tracked else ""
-        raise DataError(what, where=str(folder), fix=fix + untrack)
+        raise DataError(message, where=str(folder), fix=fix + untrack)
 
 
 @contextmanager
-def told_where_full(path: Path, *, need: int) -> Iterator[None]:
-    """Turn a full disk into an UnwrittenError that names the path, the bytes that are needed there,
-    and those that are free."""
+def explain_full_disk(path: Path, *, need: int) -> Iterator[None]:
+    """Turn a full disk into an UnwrittenError with the path and the bytes needed and free there."""
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL or isinstance(error, ComposerError):
             raise
-        there = next(one for one in (path, *path.absolute().parents) if one.exists())
-        what = (
+        existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        message = (
             f"{error.strerror}: about {need / 1e6:.1f} MB are needed,"
-            f" {shutil.disk_usage(there).free / 1e6:.1f} MB are free"
+            f" {shutil.disk_usage(existing).free / 1e6:.1f} MB are free"
         )
         fix = (
             "make room there and run it again, or take a folder on another disk: -o FOLDER; what"
             " stood there before is as it was"
         )
-        raise UnwrittenError(what, where=str(path.absolute()), fix=fix) from error
+        raise UnwrittenError(message, where=str(path.absolute()), fix=fix) from error
 
 
 def open_private(path: Path, flags: int) -> int:
-    """A descriptor of a file that is made if it is missing, 0600 from its first moment on; raises
-    OSError for a link."""
+    """Open a file, made with mode 0600 if it is missing; raises OSError for a symbolic link."""
     descriptor = os.open(path, flags | os.O_CREAT | _NO_LINK, FILE)
     with contextlib.suppress(PermissionError):  # somebody else's file: its owner says who reads it
         if os.fstat(descriptor).st_mode & 0o777 != FILE and hasattr(os, "fchmod"):
@@ -123,8 +122,10 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def append_text(path: Path, text: str) -> None:
-    """One write of whole lines: a reader, or a second writer, never sees a mixture. On a full disk:
-    all of it, or nothing and OSError."""
+    """Append whole lines in one write, so that no reader or second writer sees a mixture.
+
+    On a full disk either everything is written, or nothing, and OSError is raised.
+    """
     descriptor, raw, written = (
         open_private(path, os.O_WRONLY | os.O_APPEND),
         text.encode("utf-8"),
@@ -143,9 +144,8 @@ def append_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk before anything is built on them; what is
-    not there is left out."""
-    # the second is Windows, which opens no folders
+    """Force a file, or the entries of a folder, onto the disk; a missing path is skipped."""
+    # PermissionError: Windows cannot open folders.
     with contextlib.suppress(FileNotFoundError, PermissionError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -155,17 +155,16 @@ def sync(path: Path) -> None:
 
 
 def sync_all(folder: Path) -> None:
-    """`sync` for everything in a folder that a library wrote, and for the folder; links are left
-    alone."""
-    for one in (*sorted(folder.rglob("*")), folder):
-        if not one.is_symlink():
-            sync(one)
+    """Call `sync` on everything in a folder and on the folder; symbolic links are skipped."""
+    for path in (*sorted(folder.rglob("*")), folder):
+        if not path.is_symlink():
+            sync(path)
 
 
 @contextmanager
 def scratch_file(path: Path) -> Iterator[tuple[int, Path]]:
-    """(descriptor, path) of a new file beside `path`, held until the block ends; what then still
-    has its name is removed."""
+    """Yield (descriptor, path) of a new, locked file beside `path`; removed at the end of the block
+    unless it was renamed."""
     make_folder(path.parent)
     while True:
         scratch = _name(path)
@@ -183,7 +182,7 @@ def scratch_file(path: Path) -> Iterator[tuple[int, Path]]:
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[TextIO]:
-    """Open a file for writing that appears at `path` only when the block ends without an error."""
+    """Open a file for writing that appears at `path` only if the block ends without an error."""
     with scratch_file(path) as (descriptor, scratch):
         try:
             with os.fdopen(
@@ -201,8 +200,8 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside `path`, held until the block ends; `settle` makes it appear as `path`,
-    else it is removed."""
+    """Yield a new, locked folder beside `path`; removed at the end of the block unless
+    `move_into_place` has renamed it."""
     make_folder(path.parent)
     while True:
         scratch = _name(path)
@@ -220,8 +219,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def save_folder(path: Path, save: Callable[[str], object]) -> None:
-    """Have a library save into a folder that appears as `path` when it is whole, for its owner
-    only.
+    """Let a library save into a folder that appears as `path` once it is complete.
 
     Example: save_folder(Path("examples/tokenizer"), tokenizer.save_pretrained)
     """
@@ -231,14 +229,13 @@ def save_folder(path: Path, save: Callable[[str], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all."""
+    """Write a text atomically."""
     with atomic_writer(path) as stream:
         stream.write(text)
 
 
 def move_into_place(scratch: Path, path: Path) -> None:
-    """Make a scratch folder, or a file in one, appear as `path` in place of what is there, for its
-    owner only."""
+    """Make a scratch folder, or a file in one, replace `path`, readable by its owner only."""
     make_private(scratch)
     sync_all(scratch) if scratch.is_dir() else sync(scratch)
     if path.is_dir() and not path.is_symlink():
@@ -251,25 +248,23 @@ def move_into_place(scratch: Path, path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Take a file, or everything in a folder, away from everybody but its owner; links are left
-    alone."""
-    for one in (path, *(path.rglob("*") if path.is_dir() else ())):
+    """Make a file, or everything in a folder, accessible to its owner only; links are skipped."""
+    for entry in (path, *(path.rglob("*") if path.is_dir() else ())):
         with contextlib.suppress(PermissionError):
-            if not one.is_symlink():
-                one.chmod(FOLDER if one.is_dir() else FILE)
+            if not entry.is_symlink():
+                entry.chmod(FOLDER if entry.is_dir() else FILE)
 
 
 def remove_leftovers(folder: Path, *, deep: bool = False) -> list[str]:
-    """Remove what killed processes left in a folder, with `deep` also in those below it; returns
-    the names. What is held stays.
+    """Remove what killed processes left in a folder (`deep`: also below it); returns the names.
 
     Example: remove_leftovers(Path("recompose")) -> [".sessions.jsonl.4711-0c1f3a.part"]
     """
-    found = sorted(folder.rglob(".*") if deep else folder.glob(".*")) if folder.is_dir() else []
-    named = [(path, name) for path in found if (name := _SCRATCH.fullmatch(path.name))]
+    hidden = sorted(folder.rglob(".*") if deep else folder.glob(".*")) if folder.is_dir() else []
+    scratches = [(path, name) for path in hidden if (name := _SCRATCH.fullmatch(path.name))]
     return [
         path.name
-        for path, name in named
+        for path, name in scratches
         if _take_away(path, int(name[1]), locks=name[2] is not None)
     ]
 
@@ -279,7 +274,7 @@ def _name(path: Path) -> Path:
 
 
 def _held(descriptor: int) -> bool:
-    """Lock what was just made; False where a sweep was quicker and has removed it."""
+    """Lock a file that was just made; False if another process's clean-up removed it before."""
     if fcntl is None:
         return True
     try:
@@ -293,11 +288,13 @@ def _held(descriptor: int) -> bool:
 
 
 def _take_away(path: Path, pid: int, *, locks: bool) -> bool:
-    """Remove a scratch unless somebody holds it: the lock is kept until it is gone, so that nobody
-    can begin to use it meanwhile."""
-    if path.is_symlink():  # cannot be held; it stands for a moment only
+    """Remove a scratch unless a process holds it; True if it was removed.
+
+    The lock is kept until the scratch is gone, so that no process can start to use it meanwhile.
+    """
+    if path.is_symlink():  # it cannot be locked, but exists for a moment only
         return time.time() - path.lstat().st_mtime > _LINK_AGE_S and _removed(path)
-    # an earlier version took no locks; whoever made it had this number before
+    # Files of an earlier version were not locked; an earlier process had our process id.
     if not locks and pid == os.getpid():
         return _removed(path)
     if fcntl is None or not locks:
@@ -324,11 +321,11 @@ def _removed(path: Path) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this machine runs, or may run."""
+    """Whether a process of this machine runs, or may run: in doubt True."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True  # it is another user's, or no process of this machine: not ours to judge
+        return True  # another user's process, or not a process id of this machine
     return True

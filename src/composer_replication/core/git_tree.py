@@ -1,10 +1,9 @@
-"""Whether git would take a folder into a commit, read from its files alone: git itself runs what a
-repository's settings name.
+"""Whether git would commit a folder, read from the repository's files.
 
-    leak_of(Path("recompose"))      # "", or why not: "git tracks recompose/sessions.jsonl in /home/me/shop", "git does not ignore it ..."
+    leak_of(Path("recompose"))      # "", or "git tracks recompose/sessions.jsonl in /home/me/shop"
 
-Ignore rules are read as far as names and simple patterns go. What is not understood counts as not
-ignored.
+git itself is not called: it runs programs that a repository's settings name. Ignore rules are read
+as far as names and simple patterns go; a rule that is not understood counts as not ignoring.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ _HEAD = 62  # bytes of an entry before its path, with SHA-1
 
 
 def leak_of(folder: Path) -> str:
-    """Why what is written into a folder could get into a commit; "" where it cannot, as far as
-    files tell."""
+    """Why files written into a folder could get into a commit; "" if they cannot."""
     folder = folder.resolve()
     root = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
     if root is None:
@@ -47,13 +45,15 @@ def ignores_all(folder: Path) -> bool:
 
 
 def _is_ignored(folder: Path, root: Path) -> bool:
-    """Whether a rule in the folder, or in one above it in the repository, keeps it out."""
+    """Whether a rule in the folder, or in a parent folder of the repository, ignores it."""
     if ignores_all(folder):
         return True
     for place in (
-        one for one in (folder, *folder.parents) if one != root and one.is_relative_to(root)
+        parent
+        for parent in (folder, *folder.parents)
+        if parent != root and parent.is_relative_to(root)
     ):
-        for above in (one for one in place.parents if one.is_relative_to(root)):
+        for above in (parent for parent in place.parents if parent.is_relative_to(root)):
             rules = _rules(above / ".gitignore") + (
                 _rules(above / ".git" / "info" / "exclude") if above == root else []
             )
@@ -65,19 +65,21 @@ def _is_ignored(folder: Path, root: Path) -> bool:
 
 
 def _verdict(rules: Iterable[str], names: Iterable[str], *, path: str = "") -> bool | None:
-    """What the last rule that speaks of these names says; any rule that takes something in again is
-    taken to speak of them."""
-    found: bool | None = None
+    """Whether the last matching rule ignores one of these names; None if no rule matches.
+
+    Every negated rule counts as matching: in doubt a name is not ignored.
+    """
+    ignored: bool | None = None
     for rule in rules:
         if rule.startswith("!"):
-            found = found if rule == "!.gitignore" else False
+            ignored = ignored if rule == "!.gitignore" else False
         elif rule.rstrip("/") in names or (
             path
             and "/" not in rule.rstrip("/")
             and fnmatchcase(path.rpartition("/")[2], rule.rstrip("/"))
         ):
-            found = True
-    return found
+            ignored = True
+    return ignored
 
 
 def _rules(path: Path) -> list[str]:
@@ -90,8 +92,7 @@ def _rules(path: Path) -> list[str]:
 
 
 def _tracked(root: Path) -> list[str]:
-    """The paths of a repository's index; [] where there is none, or it is of a kind that is not
-    known here."""
+    """The paths in a repository's index; [] if there is none, or its format is unknown."""
     git = root / ".git"
     try:
         if git.is_file():  # a worktree or a submodule
@@ -112,7 +113,7 @@ def _paths(data: bytes, version: int, count: int) -> list[str]:
     for _ in range(count):
         flags = struct.unpack_from(">H", data, at + _HEAD - 2)[0]
         start = at + _HEAD + (2 if version >= 3 and flags & 0x4000 else 0)
-        if version == 4:  # each path is the one before it without its last letters, and some more
+        if version == 4:  # paths are prefix-compressed: drop n bytes of the last path, then append
             drop, start = _number(data, start)
             end = data.index(b"\0", start)
             before = before[: len(before) - drop] + data[start:end]
@@ -126,7 +127,7 @@ def _paths(data: bytes, version: int, count: int) -> list[str]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """Decode a variable-length integer; returns it and the offset behind it."""
     byte = data[at]
     value = byte & 0x7F
     while byte & 0x80:

@@ -1,5 +1,4 @@
-"""Untrusted text made harmless for a reader: what would steer a terminal or turn a line around is
-shown, not obeyed."""
+"""Make untrusted text safe to print: control and direction characters are shown, not obeyed."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _HARMLESS: dict[int, str] = (
 
 
 def harmless(text: str) -> str:
-    """Text of a log with control characters, escape codes and direction overrides made visible
-    instead of obeyed.
+    """Make control characters, escape codes and direction overrides of a text visible.
 
     >>> harmless("a\\x1b[31mb")
     'a␛[31mb'
@@ -39,8 +37,7 @@ def harmless(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`harmless` in one line, for a name or a path: a line break in it would begin a line that
-    looks like one of the program's own.
+    """`harmless` on one line: a line break in a name could forge a line of the program's output.
 
     >>> one_line("a\\n settings  b  (trusted)")
     'a␊ settings  b  (trusted)'

@@ -1,5 +1,4 @@
-"""JSON lines: read with file and line in every error, write so that a reader never sees half a
-file."""
+"""Read and write JSON lines: errors name file and line, and files are written atomically."""
 
 from __future__ import annotations
 
@@ -13,8 +12,9 @@ from composer_replication.core.files import atomic_writer
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """JSON, compact unless indented, with non-ASCII text as it is; lone surrogates are escaped so
-    that the file stays UTF-8.
+    """Dump JSON, compact unless indented, with non-ASCII text as it is.
+
+    A value with lone surrogates is dumped in ASCII, so that the file stays valid UTF-8.
 
     >>> dumps({"a": "é"})
     '{"a":"é"}'
@@ -29,25 +29,24 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
 
 
 def json_strings(value: Any) -> Iterator[str]:
-    """Every string of a JSON value in order, keys included, however deep it is nested.
+    """Yield every string of a JSON value in order, keys included, without recursion.
 
     >>> list(json_strings({"a": ["b", {"c": 1}]}))
     ['a', 'b', 'c']
     """
     stack = [value]
     while stack:
-        one = stack.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            stack.extend(part for pair in reversed(list(one.items())) for part in reversed(pair))
-        elif isinstance(one, list | tuple):
-            stack.extend(reversed(one))
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping):
+            stack.extend(part for pair in reversed(list(item.items())) for part in reversed(pair))
+        elif isinstance(item, list | tuple):
+            stack.extend(reversed(item))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line number from 1, parsed value) of every non-empty line; a bad line raises DataError with
-    file and line."""
+    """Yield (line number from 1, parsed value) of every non-empty line; DataError for a bad one."""
     if not path.exists():
         raise DataError(
             f"no file {path}",
@@ -59,7 +58,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
                 continue
             try:
                 value = json.loads(line.decode("utf-8"))
-            # no JSON, no UTF-8, a number of too many digits; nested too deep
+            # ValueError: not JSON, not UTF-8, or a number with too many digits; the other: nesting
             except (ValueError, RecursionError) as error:
                 raise DataError(
                     f"line {number} is not JSON: {error}",
@@ -70,7 +69,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def write_lines(path: Path, values: Iterable[Any]) -> int:
-    """Write one JSON value a line, atomically; returns how many."""
+    """Write one JSON value per line, atomically; returns how many."""
     count = 0
     with atomic_writer(path) as stream:
         for value in values:

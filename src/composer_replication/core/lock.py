@@ -1,11 +1,12 @@
-"""A folder that one process at a time may change, and who that is.
+"""Lock a folder, so that only one process at a time changes it, and name the process that does.
 
-    with only_one(run.path, what="launch of this run") as before: ...     # `before` died in it, None where nobody did
-    owner_of(run.path)                                                    # who is at work there now, as far as this machine can know
+    with lock_folder(run.path, task="launch of this run") as before:  # `before` died there, or None
+        ...
+    owner_of(run.path)               # the process at work there, as far as this machine can tell
 
-The lock is the folder itself: the system lets go of it when the process ends, however it ends. Its
-owner's name lies in .owner.json: process id, when that process began (ids are used again), host,
-and since when. What a dead owner left is taken over.
+The lock is on the folder itself: the system releases it when the process ends, however it ends. The
+owner is named in .owner.json: its process id, its start time (ids are reused), its host, and since
+when it holds the folder. The folder of a dead owner is taken over.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ OWNER = ".owner.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A process that works on a folder; `began` are the clock ticks from the machine's start to its
-    own, "" where nobody tells."""
+    """A process that works on a folder; `began` is its start in clock ticks since boot, or ""."""
 
     pid: int
     began: str
@@ -41,7 +41,7 @@ class Owner:
     since: str
 
     def text(self) -> str:
-        """Who it is, for an error.
+        """The owner in words, for an error.
 
         >>> Owner(pid=4711, began="93218417", host="box", since="2026-11-20T14:02:11+00:00").text()
         'process 4711 on box, since 2026-11-20T14:02:11+00:00'
@@ -49,20 +49,18 @@ class Owner:
         return f"process {self.pid} on {self.host}, since {self.since}"
 
     def is_at_work(self) -> bool:
-        """Whether it runs on this machine; False for one of another machine, of which nobody knows
-        here."""
+        """Whether it runs on this machine; False for a process of another machine."""
         return self.host == platform.node() and is_running(self.pid, self.began)
 
 
-def is_running(pid: int, began_at: str) -> bool:
-    """Whether the process of this machine that has this id and began then still runs: ids are used
-    again, so that the number alone says nothing."""
-    return is_alive(pid) and began(pid) == began_at
+def is_running(pid: int, started: str) -> bool:
+    """Whether the process with this id and start time still runs. Ids are reused, so the id alone
+    does not identify a process."""
+    return is_alive(pid) and process_start(pid) == started
 
 
-def began(pid: int) -> str:
-    """When a process began; "" where the system does not tell, or nothing but its exit code is left
-    of it."""
+def process_start(pid: int) -> str:
+    """When a process started; "" if the system does not say, or the process is a zombie."""
     try:
         fields = (
             Path(f"/proc/{pid}/stat")
@@ -76,21 +74,22 @@ def began(pid: int) -> str:
 
 
 @contextmanager
-def only_one(folder: Path, *, what: str) -> Iterator[Owner | None]:
-    """While the block runs no other process changes this folder under the same lock; raises
-    BusyError, which says who holds it.
+def lock_folder(folder: Path, *, task: str) -> Iterator[Owner | None]:
+    """Hold the lock of a folder while the block runs; raises BusyError, which names its holder.
 
-    Yields the owner that died in it before, if one did.
-    Example: with only_one(Path("recompose"), what="ingest"): ...
+    Yields the previous owner if it died while it held the lock, else None.
+    Example: with lock_folder(Path("recompose"), task="ingest"): ...
     """
     make_folder(folder)
     descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
     try:
         if not _taken(folder, descriptor):
-            raise _busy(folder, what=what)
+            raise _busy(folder, task=task)
         before, now = _read(folder), datetime.now(UTC).isoformat(timespec="seconds")
-        own = Owner(pid=os.getpid(), began=began(os.getpid()), host=platform.node(), since=now)
-        write_text(folder / OWNER, json.dumps(asdict(own)) + "\n")
+        owner = Owner(
+            pid=os.getpid(), began=process_start(os.getpid()), host=platform.node(), since=now
+        )
+        write_text(folder / OWNER, json.dumps(asdict(owner)) + "\n")
         try:
             yield before
         finally:
@@ -101,30 +100,30 @@ def only_one(folder: Path, *, what: str) -> Iterator[Owner | None]:
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Who is at work on a folder, as far as this machine can know; None where nobody is."""
-    found = _read(folder)
-    return found if found is not None and found.is_at_work() else None
+    """The process at work on a folder, as far as this machine can tell; None if there is none."""
+    owner = _read(folder)
+    return owner if owner is not None and owner.is_at_work() else None
 
 
-def need_free(folder: Path, *, what: str) -> None:
-    """Raise BusyError where a process of this machine is at work on a folder."""
+def check_free(folder: Path, *, task: str) -> None:
+    """Raise BusyError if a process of this machine is at work on a folder."""
     if owner_of(folder) is not None:
-        raise _busy(folder, what=what)
+        raise _busy(folder, task=task)
 
 
-def _busy(folder: Path, *, what: str) -> BusyError:
-    """The error for who comes second."""
-    found = _read(folder)
-    who = f": {found.text()}" if found is not None else ""
+def _busy(folder: Path, *, task: str) -> BusyError:
+    """The error for the process that comes second."""
+    owner = _read(folder)
+    who = f": {owner.text()}" if owner is not None else ""
     return BusyError(
-        f"another {what} is at work on this folder{who}",
+        f"another {task} is at work on this folder{who}",
         where=str(folder),
         fix="wait until it is done, or end it",
     )
 
 
 def _taken(folder: Path, descriptor: int | None) -> bool:
-    """Whether nobody holds the folder; from then on we do."""
+    """Take the lock; False if another process holds it."""
     locked = None if descriptor is None else try_lock(descriptor)
     return owner_of(folder) is None if locked is None else locked
 
@@ -144,7 +143,7 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def _read(folder: Path) -> Owner | None:
-    """Whoever wrote the name last; None where nobody did, or the file is not whole."""
+    """The owner in .owner.json; None if there is no such file, or it is damaged."""
     try:
         return Owner(**json.loads((folder / OWNER).read_text("utf-8")))
     except (OSError, ValueError, TypeError):

@@ -1,9 +1,8 @@
-"""The key of a store: with it the same secret has the same name in every run, without it nobody can
-work out what a name stands for.
+"""The key from which the names of removed secrets are derived, one per store.
 
-A plain hash of a short password is found by hashing all short passwords. So names are made with a
-random key that stands in a file beside the store. It is in no artefact that is trained on, shown or
-sent; do not hand it on with the data.
+With the key, the same secret has the same name in every run. Without it, a name cannot be reversed:
+a plain hash of a short password could be, by hashing all short passwords. The key is a file beside
+the store and part of no artefact that is trained on, shown or sent; do not share it with the data.
 """
 
 from __future__ import annotations
@@ -21,12 +20,10 @@ KEY_BYTES = 32
 
 
 def store_key(folder: Path, *, make: bool = True) -> bytes | None:
-    """The key of a store's folder, made at the first call; with `make=False` None where there is
-    none yet.
+    """The key of a store's folder, made at the first call; None if `make=False` and there is none.
 
-    The file can be read by its owner only. Of two processes that begin at once, both use the key of
-    the first. Raises DataError where the file is no key: a new key would give known secrets new
-    names.
+    Only its owner can read the file. Two processes that start at once both use the key of the
+    first. Raises DataError if the file is not a key: a new one would give known secrets new names.
     Example: store_key(Path("recompose")) == store_key(Path("recompose")) -> True
     """
     path = folder / KEY_FILE
@@ -51,7 +48,7 @@ _FIX = (
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Write a file that others cannot read, unless another process has made it by then."""
+    """Write a private file, unless another process has made it by then."""
     with scratch_file(path) as (descriptor, scratch):
         os.write(descriptor, text.encode("ascii"))
         with contextlib.suppress(FileExistsError):

@@ -1,17 +1,16 @@
-"""Secrets out of text, before it reaches the disk or another company's server.
+"""Remove secrets from text before it reaches the disk or another company's server.
 
-Each rule is anchored on letters that only such a secret has ("sk-ant-", "ghp_", "-----BEGIN"), so
-ordinary code, git shas, uuids and lockfile hashes stay as they are. A value without such letters
-goes only if it is assigned to a name like API_KEY or password and looks random. What is encoded -
-JSON within JSON, URLs, base64 - is looked at decoded, too. Removed text leaves
-`[REDACTED:kind:1f0c9a2e]`; the same secret gets the same letters everywhere under one key, so an
-edit still matches what it edits, and without the key nobody can tell from the letters what they
-stand for.
+Each rule is anchored on characters that only such a secret has ("sk-ant-", "ghp_", "-----BEGIN"),
+so ordinary code, git hashes, UUIDs and lockfile hashes are kept. A value without such characters is
+removed only if it is assigned to a name like API_KEY or password and looks random. Encoded text
+(JSON within JSON, URLs, base64) is also searched decoded. A removed secret leaves
+`[REDACTED:kind:1f0c9a2e]`. The same secret gets the same eight hex digits everywhere under one key,
+so that an edit still matches the text that it edits; without the key they cannot be reversed.
 
-Scan decoded strings, never raw JSON lines: that is faster, and a log's own escapes hide nothing.
+Scan decoded strings, never raw JSON lines: that is faster, and a log's escapes hide nothing.
 
-What it cannot know - a customer's name, a password in a sentence, a random token without a name -
-goes in `words`.
+Secrets that no rule can know (a customer's name, a password in a sentence, a random token without a
+name) belong in `words`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ JSON = Any
 MIN_ENVIRON_CHARS = 8
 MIN_CHARS = 8
 MAX_DEPTH = 4
-"""So many layers of encoding are taken off: base64 of JSON within JSON."""
+"""Layers of encoding that are decoded, e.g. 2 for base64 of JSON."""
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth)")
 _NOT_SECRET_NAME = re.compile(r"(?i)(_file|_path|_dir|_sock|_agent|_pid|keyboard|_url|_home)$")
 _BACKWARDS = re.compile(r"[A-Za-z0-9._%+-]{0,64}(?![A-Za-z0-9._%+/-])")
@@ -50,8 +49,8 @@ _PUBLIC_MAIL = re.compile(
 )
 
 
-class Found(NamedTuple):
-    """A secret in a text: where it stands, its kind, and what it says once decoded."""
+class FoundSecret(NamedTuple):
+    """A secret in a text: its span, its kind, and its decoded value."""
 
     start: int
     end: int
@@ -60,7 +59,7 @@ class Found(NamedTuple):
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of environment variables whose names say that they are secret, longest first.
+    """Values of environment variables whose names suggest secrets, longest first.
 
     >>> secrets_of({"DEPLOY_TOKEN": "correct-horse", "HOME": "/home/dev", "API_KEY": "short"})
     ('correct-horse',)
@@ -79,50 +78,51 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def find_secrets(text: str, *, depth: int = 0) -> list[Found]:
-    """The secrets of a text in order, none overlapping another; `depth` is how many encodings were
-    taken off already.
+def find_secrets(text: str, *, depth: int = 0) -> list[FoundSecret]:
+    """The secrets of a text in order, without overlaps; `depth` counts the decoded layers so far.
 
     >>> find_secrets("cGFzc3dvcmQ9aHVudGVyMjJ4eA==")
-    [Found(start=0, end=28, kind='password', secret='hunter22xx')]
+    [FoundSecret(start=0, end=28, kind='password', secret='hunter22xx')]
     """
     if len(text) < MIN_CHARS:
         return []
     page = Page.of(text)
-    found = [_named(text, span) for span in secrets_on(page)]
+    hits = [_named(text, span) for span in secrets_on(page)]
     if depth < MAX_DEPTH and (view := decoded(page)) is not None:
-        for one in find_secrets(view.text, depth=depth + 1):
-            if one.kind != "email" or not view.is_whole(one.start, one.end):
-                found.append(Found(*view.source(one.start, one.end), one.kind, one.secret))
-    found = _merged(text, found)
+        for inner in find_secrets(view.text, depth=depth + 1):
+            if inner.kind != "email" or not view.is_whole(inner.start, inner.end):
+                hits.append(
+                    FoundSecret(*view.source(inner.start, inner.end), inner.kind, inner.secret)
+                )
+    hits = _merged(text, hits)
     if "@" in text:
-        found = _with_emails(text, found)
-    return found
+        hits = _with_emails(text, hits)
+    return hits
 
 
-def _named(text: str, span: Span) -> Found:
-    return Found(span.start, span.end, span.kind, text[span.start : span.end])
+def _named(text: str, span: Span) -> FoundSecret:
+    return FoundSecret(span.start, span.end, span.kind, text[span.start : span.end])
 
 
-def _merged(text: str, found: list[Found]) -> list[Found]:
-    """Overlapping finds as one, of the kind that was found first; the letters of all of them go."""
-    if len(found) < 2:
-        return found
-    merged: list[tuple[int, Found]] = []
-    for rank, one in sorted(enumerate(found), key=lambda item: (item[1].start, item[0])):
-        if not merged or one.start >= merged[-1][1].end:
-            merged.append((rank, one))
+def _merged(text: str, hits: list[FoundSecret]) -> list[FoundSecret]:
+    """Merge overlapping secrets into one, of the kind that was found first."""
+    if len(hits) < 2:
+        return hits
+    merged: list[tuple[int, FoundSecret]] = []
+    for rank, secret_span in sorted(enumerate(hits), key=lambda item: (item[1].start, item[0])):
+        if not merged or secret_span.start >= merged[-1][1].end:
+            merged.append((rank, secret_span))
             continue
-        other_rank, other = merged[-1]
-        first = one if rank < other_rank else other
-        start, end = other.start, max(one.end, other.end)
+        previous_rank, previous = merged[-1]
+        first = secret_span if rank < previous_rank else previous
+        start, end = previous.start, max(secret_span.end, previous.end)
         secret = first.secret if (start, end) == (first.start, first.end) else text[start:end]
-        merged[-1] = min(rank, other_rank), Found(start, end, first.kind, secret)
-    return [one for _, one in merged]
+        merged[-1] = min(rank, previous_rank), FoundSecret(start, end, first.kind, secret)
+    return [secret_span for _, secret_span in merged]
 
 
 def _emails(text: str) -> Iterator[Span]:
-    """Addresses that are not public ones; only the letters around an @ are looked at."""
+    """E-mail addresses that are not public ones; only the text around an @ is searched."""
     at, last = text.find("@"), 0
     while at >= 0:
         domain = (
@@ -143,23 +143,23 @@ def _emails(text: str) -> Iterator[Span]:
         at = text.find("@", max(at + 1, last))
 
 
-def _with_emails(text: str, found: list[Found]) -> list[Found]:
-    """Addresses of e-mail besides; what lies in or touches a secret is a part of it."""
+def _with_emails(text: str, hits: list[FoundSecret]) -> list[FoundSecret]:
+    """Add e-mail addresses; one that overlaps or touches a secret belongs to that secret."""
     mails = [_named(text, span) for span in _emails(text)]
     if not mails:
-        return found
-    if found:
-        mails = [m for m in mails if not any(m.start <= f.end and f.start <= m.end for f in found)]
-    return sorted([*found, *mails])
+        return hits
+    if hits:
+        mails = [m for m in mails if not any(m.start <= f.end and f.start <= m.end for f in hits)]
+    return sorted([*hits, *mails])
 
 
 class Redactor:
     """Replaces secrets by stable names and counts them by kind.
 
-    `words` are literals of your own (any case). Values of `environ` (None = this process's
-    environment) whose names look secret go too. The names depend on `key`: one key per store keeps
-    them stable there, and keeps short secrets from being guessed by their names (core/pseudonyms.py
-    keeps a store's key). None = a key of this redactor's own, which nobody knows.
+    `words` are your own literals, in any case. Values of `environ` (None = this process's
+    environment) whose names look secret are removed too. The names depend on `key`: one key per
+    store (core/pseudonyms.py) keeps them stable and prevents short secrets from being guessed.
+    None = a random key of this redactor.
 
     >>> redactor = Redactor(words=("Initech",), environ={}, key=b"one store")
     >>> redactor.text("Initech pays"), redactor.counts
@@ -187,8 +187,8 @@ class Redactor:
         """The text without secrets; the same object if there were none."""
         if "[REDACTED:" not in text:
             return self._clean(text)
-        # What was removed before stays as it is, and so the same secret keeps its name: a store is
-        # redacted again where the words change.
+        # A store is redacted again when `words` change. Masks are copied unchanged, so that a
+        # secret that was removed before keeps its name.
         pieces, last = [], 0
         for mask in MASK.finditer(text):
             pieces += [self._clean(text[last : mask.start()]), mask[0]]
@@ -205,11 +205,9 @@ class Redactor:
         return self._replaced(clean, find_secrets(clean))
 
     def value(self, value: JSON) -> JSON:
-        """A JSON value with every string in it redacted, keys too; the same object if nothing had
-        to go.
+        """Redact every string of a JSON value, keys too; the same object if nothing was removed.
 
-        A string that stands under a secret-looking key ("password": ...) is judged as an assignment
-        to it.
+        A string under a secret-looking key ("password": ...) is judged like an assignment to it.
         """
         if isinstance(value, str):
             return self.text(value)
@@ -246,11 +244,11 @@ class Redactor:
             name = self._names[secret] = digest
         return f"[REDACTED:{kind}:{name}]"
 
-    def _replaced(self, text: str, found: list[Found]) -> str:
-        if not found:
+    def _replaced(self, text: str, hits: list[FoundSecret]) -> str:
+        if not hits:
             return text
         pieces, last = [], 0
-        for start, end, kind, secret in found:
+        for start, end, kind, secret in hits:
             pieces += [text[last:start], self._mask(kind, secret)]
             last = end
         return "".join([*pieces, text[last:]])
@@ -259,8 +257,8 @@ class Redactor:
 def _literals(
     words: Iterable[str], environ: Mapping[str, str]
 ) -> Iterator[tuple[str, re.Pattern[str]]]:
-    own = sorted({w for w in words if w.strip()}, key=lambda w: (-len(w), w))
-    if own:
-        yield "word", re.compile("|".join(map(re.escape, own)), re.IGNORECASE)
+    ordered = sorted({w for w in words if w.strip()}, key=lambda w: (-len(w), w))
+    if ordered:
+        yield "word", re.compile("|".join(map(re.escape, ordered)), re.IGNORECASE)
     if values := secrets_of(environ):
         yield "environment", re.compile("|".join(map(re.escape, values)))

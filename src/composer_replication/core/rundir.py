@@ -1,17 +1,19 @@
 """The run directory: one folder per run, every path built here, readable while the run goes on.
 
-    runs/2026-11-20-a1/                 never shared, never overwritten; runs/latest -> here
-      run.json                          id, state (running|done|stopped:...|crashed), versions, host, seed, attempts
-      resolved.json    command.txt      the settings that ran; how to run them again
-      metrics.jsonl    events.jsonl     one line a step; things that happened (starved, checkpoint, resume)
-      data/manifest.json                inputs: path, sha256, rows
-      tokens/                           per-token log-probs and divergence of a few watched sites
-      samples/step_000040.jsonl         a few rollouts, as sessions      evaluation.json   rows and paired differences
-      report.html                       the page that `recompose report` writes
-      checkpoints/step_000040/          weights and trainer state      logs/attempt_1.log   one per launch
+    runs/2026-11-20-a1/            never shared, never overwritten; runs/latest links to the newest
+      run.json                     id, state (running|done|stopped:...|crashed), versions, host, ...
+      resolved.json command.txt    the settings that ran; the command that runs them again
+      metrics.jsonl events.jsonl   one line per step; events (starved, checkpoint, resume)
+      data/manifest.json           inputs: path, sha256, rows
+      tokens/                      per-token log-probs and divergence of a few watched sites
+      samples/step_000040.jsonl    a few rollouts, as sessions
+      evaluation.json              rows and paired differences
+      report.html                  the page that `recompose report` writes
+      checkpoints/step_000040/     weights and trainer state
+      logs/attempt_1.log           one per launch
 
-Lines are appended whole, files are replaced atomically. A step that ran again after a kill has two
-metric lines; the later counts.
+Lines are appended whole, and files are replaced atomically. A step that ran again after a kill has
+two metric lines, of which the later counts.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from composer_replication.core.files import (
     sync,
 )
 from composer_replication.core.jsonl import dumps, write_json
-from composer_replication.core.lock import need_free, only_one
+from composer_replication.core.lock import check_free, lock_folder
 
 LATEST = "latest"
 LAUNCH = "launch of this run"
@@ -76,17 +78,17 @@ class RunDir:
 
     @property
     def command_txt(self) -> Path:
-        """How to run it again."""
+        """The command that runs it again."""
         return self.path / "command.txt"
 
     @property
     def metrics_jsonl(self) -> Path:
-        """One line a step."""
+        """One line per step."""
         return self.path / "metrics.jsonl"
 
     @property
     def events_jsonl(self) -> Path:
-        """Things that happened."""
+        """Events, one per line."""
         return self.path / "events.jsonl"
 
     @property
@@ -109,12 +111,12 @@ class RunDir:
 
     @property
     def watched_jsonl(self) -> Path:
-        """The watched sites, where they were chosen from the run's own rollouts."""
+        """The watched sites, if they were chosen from the run's own rollouts."""
         return self.path / "tokens" / "watched.jsonl"
 
     @property
     def watched_dir(self) -> Path:
-        """Of those rollouts: sessions.jsonl, sites.jsonl and hints.jsonl, for the page."""
+        """The sessions.jsonl, sites.jsonl and hints.jsonl of those rollouts, for the page."""
         return self.path / "tokens" / "watched"
 
     def token_tables(self) -> list[tuple[int, Path]]:
@@ -123,17 +125,16 @@ class RunDir:
 
     @property
     def evaluation_json(self) -> Path:
-        """Rows with intervals and paired differences; absent where no evaluation was run."""
+        """Rows with intervals and paired differences; absent if no evaluation was run."""
         return self.path / "evaluation.json"
 
     @property
     def evaluation_logs_json(self) -> Path:
-        """Recurrence at held-out sites of one's own logs, with intervals; absent where `evaluate
-        --logs` was not run."""
+        """Recurrence at held-out sites of the user's logs, as `evaluate --logs` measures it."""
         return self.path / "evaluation_logs.json"
 
     def written_at_sites(self, name: str) -> Path:
-        """What one row of that evaluation wrote at each site, with the check's verdict."""
+        """The messages that one row of that evaluation wrote at each site, with verdicts."""
         return self.path / "evaluation_logs" / f"{name}.jsonl"
 
     def sample_file(self, step: int) -> Path:
@@ -157,15 +158,15 @@ class RunDir:
         """(steps, folder) of every complete checkpoint, oldest first."""
         if not self.checkpoints_dir.is_dir():
             return []
-        found = [
+        folders = [
             (int(m[1]), p)
             for p in self.checkpoints_dir.iterdir()
             if (m := _STEP.match(p.name)) and p.is_dir()
         ]
-        return sorted(found)
+        return sorted(folders)
 
     def info(self) -> dict[str, Any]:
-        """What run.json says."""
+        """The content of run.json; raises DataError if this is not a run directory."""
         if not self.run_json.exists():
             raise DataError(
                 "not a run directory: no run.json",
@@ -179,22 +180,24 @@ class RunDir:
         return _object(self.resolved_json)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dictionary per step, in order; of a step that ran twice the later. A line still being
-        written is left out."""
+        """One dictionary per step, in order; the later one of a step that ran twice.
+
+        An incomplete last line is left out: the run may be writing it.
+        """
         return [
-            line
-            for _, line in sorted(
-                {line["step"]: line for line in _whole_lines(self.metrics_jsonl)}.items()
+            row
+            for _, row in sorted(
+                {row["step"]: row for row in _whole_lines(self.metrics_jsonl)}.items()
             )
         ]
 
     def events(self) -> list[dict[str, Any]]:
-        """Every event, in the order in which they happened."""
+        """Every event, in order."""
         return list(_whole_lines(self.events_jsonl))
 
-    def add_metrics(self, line: Mapping[str, Any]) -> None:
+    def add_metrics(self, row: Mapping[str, Any]) -> None:
         """Append one step's line; it must hold "step"."""
-        _append(self.metrics_jsonl, {"t": _now(), **line})
+        _append(self.metrics_jsonl, {"t": _now(), **row})
 
     def add_event(self, kind: str, **facts: Any) -> dict[str, Any]:
         """Append one event, e.g. add_event("starved", step=3, channel="hint"); returns it."""
@@ -209,8 +212,10 @@ class RunDir:
         append_text(path, f"{_now()} {text}\n")
 
     def sync(self) -> None:
-        """Have the lines written so far on the disk, and the folders' entries; every checkpoint and
-        the end of a launch call it."""
+        """Force the lines and folder entries written so far onto the disk.
+
+        Called at every checkpoint and at the end of a launch.
+        """
         for path in (self.metrics_jsonl, self.events_jsonl, self.path, self.checkpoints_dir):
             sync(path)
 
@@ -220,14 +225,13 @@ class RunDir:
 
     @contextmanager
     def attempt(self) -> Iterator[int]:
-        """One launch of the run: state "running" inside, afterwards "done", "stopped:..." or
-        "crashed"; yields its number from 1.
+        """Launch the run: state "running" in the block, then "done", "stopped:..." or "crashed".
 
-        One at a time: BusyError says who is at work already; the place of one that died is taken,
-        which is an event. Torn last lines and half-written files that a killed launch left are
-        removed first; a torn line is an event.
+        Yields the number of the launch, from 1. Only one launch at a time: BusyError names the
+        process at work. Taking over from a launch that died is an event. Half-written files and
+        incomplete last lines of a killed launch are removed first; such a line is an event.
         """
-        with only_one(self.path, what=LAUNCH) as before, self._launch() as number:
+        with lock_folder(self.path, task=LAUNCH) as before, self._launch() as number:
             if before is not None:
                 self.add_event("took_over", owner=before.text(), attempt=number)
             yield number
@@ -266,11 +270,10 @@ def create_run(
     inputs: Iterable[tuple[Path, int]] = (),
     name: str = "",
 ) -> RunDir:
-    """Make a new run folder under `runs` and point runs/latest at it; raises DataError if `name` is
-    taken.
+    """Make a new run folder under `runs` and point runs/latest at it.
 
-    Without a name the folder is called by the date and a letter: 2026-11-20-a, -b, ... `inputs` are
-    (file, rows).
+    Without a name the folder is named by the date and a letter: 2026-11-20-a, -b, ... `inputs` are
+    (file, rows). Raises DataError if `name` is taken.
     """
     if not runs.parent.exists():
         make_work(runs.parent)
@@ -301,7 +304,7 @@ def create_run(
 
 
 def open_run(path: Path) -> RunDir:
-    """An existing run by folder; `runs/latest` works too. Raises DataError where there is none."""
+    """Open an existing run by its folder, or by runs/latest; raises DataError if there is none."""
     path = path.resolve()
     if path.name == LATEST and path.is_file():  # written where links cannot be made
         path = path.parent / Path(path.read_text(encoding="utf-8").strip()).name
@@ -311,18 +314,17 @@ def open_run(path: Path) -> RunDir:
 
 
 def remove_run(path: Path) -> None:
-    """Remove a run, if it is there; raises BusyError where a process is at work on it."""
+    """Remove a run, if it exists; raises BusyError if a process is at work on it."""
     if path.exists():
-        need_free(path, what=LAUNCH)
+        check_free(path, task=LAUNCH)
         shutil.rmtree(path)
 
 
 def sweep_work(work: Path) -> list[str]:
-    """Remove what killed processes left in a work folder and its runs; what a live process writes
-    stays. Returns the names.
+    """Remove what killed processes left in a work folder and its runs; returns the names.
 
-    Half-written checkpoints of a run are removed where its process, by its run.json, is gone from
-    this machine.
+    Files that a live process writes are kept. Half-written checkpoints are removed only if the
+    run's process, by its run.json, is gone from this machine.
     """
     names = [
         *remove_leftovers(work),
@@ -346,7 +348,7 @@ def sweep_work(work: Path) -> list[str]:
 
 
 def _may_run(run_json: Path) -> bool:
-    """Whether the process of a run may be alive: on another machine nobody knows."""
+    """Whether the process of a run may be alive; True for a run of another machine."""
     try:
         info = json.loads(run_json.read_text(encoding="utf-8"))
         return info["state"] == "running" and (
@@ -371,7 +373,7 @@ def sha256_of(path: Path) -> str:
 
 
 def diff_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, prefix: str = "") -> list[str]:
-    """Settings that differ, one line each.
+    """List the settings that differ, one line each.
 
     >>> diff_settings({"train": {"steps": 20}}, {"train": {"steps": 40}})
     ['train.steps: 20 -> 40']
@@ -387,7 +389,7 @@ def diff_settings(old: Mapping[str, Any], new: Mapping[str, Any], *, prefix: str
 
 
 def _claim(runs: Path, name: str) -> Path:
-    """Create the folder; mkdir decides between two runs that start at once."""
+    """Create the run's folder; mkdir is atomic, so two runs that start at once get two folders."""
     if name:
         if name == LATEST or Path(name).name != name:
             raise DataError(
@@ -420,13 +422,13 @@ def _mkdir(path: Path) -> None:
 
 
 def _numbered(folder: Path, suffix: str) -> list[tuple[int, Path]]:
-    """The files step_000040<suffix> of a folder by number; none where there is no folder."""
+    """(step, file) of the files step_000040<suffix> of a folder; [] if there is no folder."""
     paths = folder.glob(f"step_*{suffix}") if folder.is_dir() else ()
     return sorted((int(m[1]), p) for p in paths if (m := _STEP.match(p.name.removesuffix(suffix))))
 
 
 def _point_latest(runs: Path, name: str) -> None:
-    """runs/latest is a link; where links cannot be made, a file that holds the name."""
+    """Make runs/latest a link to a run, or a file with its name if links cannot be made."""
     link, scratch = runs / LATEST, runs / f".{LATEST}.{os.getpid()}.part"
     scratch.unlink(missing_ok=True)
     if link.is_dir() and not link.is_symlink():
@@ -472,7 +474,7 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
         try:
             yield json.loads(line)
-        # e.g. zeros, which some file systems leave where the power was cut
+        # some file systems leave zeros at the end after a power cut
         except ValueError as error:
             raise DataError(
                 f"line {number} is damaged: {error}",
@@ -482,26 +484,26 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The JSON object that a file of a run holds."""
+    """Read a JSON object of a run."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError) as error:
-        said = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
+        problem = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged: {error}"
         raise DataError(
-            f"{path.name} {said}",
+            f"{path.name} {problem}",
             where=str(path),
             fix="put it back from a copy, or start a new run",
         ) from error
 
 
 def _drop_torn_line(path: Path) -> int:
-    """Cut what follows the last newline; returns how many bytes."""
+    """Cut off what follows the last newline; returns how many bytes that was."""
     if not path.exists():
         return 0
     raw = path.read_bytes()
     torn = len(raw) - (raw.rfind(b"\n") + 1)
     if torn:
-        descriptor = open_private(path, os.O_WRONLY)  # of a link, another file would be cut
+        descriptor = open_private(path, os.O_WRONLY)  # refuses a link: it would cut another file
         try:
             os.ftruncate(descriptor, len(raw) - torn)
         finally:

@@ -48,7 +48,8 @@ _SIGNER = re.compile(
 def key_blocks(page: Page) -> Iterator[Span]:
     r"""Where private keys stand that come as blocks.
 
-    >>> list(key_blocks(Page.of("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n-----END PRIVATE KEY-----")))
+    >>> begin, end = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
+    >>> list(key_blocks(Page.of(f"{begin}\nMC4CAQAwBQYDK2VwBCIEIA\n{end}")))
     [Span(start=0, end=76, kind='private_key')]
     """
     if "private key" in page.low or "static key" in page.low:

@@ -1,5 +1,5 @@
-r"""What a text says once its wrapping is undone: escapes, URL encoding, base64, hex, colours within
-a word, literals in pieces.
+r"""Decode what hides secrets in a text: escapes, URL encoding, base64, hex, colour codes inside a
+word, string literals in pieces.
 
 view = decoded(Page.of(r"{\"t\": \"ghp_...\"}"))
 view.text                 # '{"t": "ghp_..."}'
@@ -26,8 +26,8 @@ MIN_BASE64_CHARS = 24
 """A shorter run is no secret's: its 18 bytes are less than any rule asks for."""
 MAX_DECODED = 2**20
 AROUND = 160
-"""So many letters before and behind a piece that was decoded are looked at with it: a name and what
-stands between it and its value."""
+"""Characters before and after a decoded piece that are searched with it, so that a name and the
+glue before its value are seen."""
 _WRAPPED_AT, _WIDE_LINE = 40, 60
 _LINE_NUMBER = r"(?:\d{1,6}[\t\u2192][ \t]{0,40})"
 _ESCAPE = re.compile(
@@ -135,7 +135,8 @@ _HEX_LINE = re.compile(r"\r?\n[ \t]{0,8}((?:[2-7][0-9a-fA-F]|0[aAdD9]){1,200})(?
 # Text is bytes below 128: of four letters of base64 the first three have a bit that is not set. 18
 # bytes of it in a row are no chance.
 _TEXT_RUN = re.compile(
-    rf"(?:[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghkloptwxs014589][A-Za-z0-9+/_-]){{{MIN_BASE64_CHARS // 4}}}[A-Za-z0-9+/_-]*"
+    r"(?:[A-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghkloptwxs014589][A-Za-z0-9+/_-])"
+    rf"{{{MIN_BASE64_CHARS // 4}}}[A-Za-z0-9+/_-]*"
 )
 # UTF-16: every other byte is 0.
 _WIDE_RUN = re.compile(
@@ -160,18 +161,17 @@ _PRINTABLE = bytes([9, 10, 13, *range(32, 127)])
 
 
 class Piece(NamedTuple):
-    """A part of a text and what it says once decoded."""
+    """A part of a text, and its decoded form."""
 
     start: int
     end: int
     text: str
     alone: bool = True
-    """Whether it is worth a look by itself; a line end that is written out is not."""
+    """Whether the piece alone justifies a search; an escaped line end does not."""
 
 
 class View(NamedTuple):
-    """A text with its wrapping undone: `here` and `there` are where its parts begin in it and in
-    the source; odd parts were decoded."""
+    """A decoded text; `here` and `there` are where its parts begin in it and in the source."""
 
     text: str
     here: list[int]
@@ -179,8 +179,7 @@ class View(NamedTuple):
     changed: list[bool]
 
     def source(self, start: int, end: int) -> tuple[int, int]:
-        """Where letters `start` to `end` stand in the source: a part that was decoded is taken as a
-        whole."""
+        """The span in the source of characters `start` to `end`; a decoded part counts whole."""
         first, last = (
             bisect_right(self.here, start) - 1,
             bisect_right(self.here, max(start, end - 1)) - 1,
@@ -196,7 +195,7 @@ class View(NamedTuple):
         return begin, stop
 
     def is_whole(self, start: int, end: int) -> bool:
-        """Whether some letters lie within one part that was decoded."""
+        """Whether characters `start` to `end` lie within one decoded part."""
         first = bisect_right(self.here, start) - 1
         return self.changed[first] and end <= (
             self.here[first + 1] if first + 1 < len(self.here) else len(self.text)
@@ -204,11 +203,12 @@ class View(NamedTuple):
 
 
 def decoded(page: Page) -> View | None:
-    r"""The text around everything that can be decoded in a page, decoded; None where there is
-    nothing.
+    r"""Decode what can be decoded in a page, with the text around it; None if there is nothing.
 
-    >>> decoded(Page.of(r'{\"a\": 1}')).text, decoded(Page.of("a%3Db")).text, decoded(Page.of("a=b"))
-    ('{"a": 1}', 'a=b', None)
+    >>> decoded(Page.of(r'{\"a\": 1}')).text, decoded(Page.of("a%3Db")).text
+    ('{"a": 1}', 'a=b')
+    >>> decoded(Page.of("a=b")) is None
+    True
     """
     pieces = list(_pieces(page))
     if not any(piece.alone for piece in pieces):
@@ -217,7 +217,7 @@ def decoded(page: Page) -> View | None:
 
 
 def _pieces(page: Page) -> Iterator[Piece]:
-    """Everything that can be decoded; pieces may overlap."""
+    """Yield everything that can be decoded; pieces may overlap."""
     yield from _disguised_letters(page)
     yield from _literals_in_pieces(page)
     yield from _lists_of_letters(page)
@@ -350,17 +350,17 @@ def _hex_lists(text: str) -> Iterator[Piece]:
 
 
 def _runs(page: Page) -> Iterator[Piece]:
-    """Runs of base64, base32 or hex that are text when decoded, and tokens that a narrow screen
-    broke; a hash or a picture is not."""
-    text, done = page.text, 0
+    """Runs of base64, base32 or hex that decode to text (hashes and pictures do not), and tokens
+    that a narrow screen wrapped."""
+    text, last_end = page.text, 0
     for start, end in page.runs:
         # the n of a JSON "\n" is no letter of what follows it
         begin = start + 1 if text[start - 1 : start] == "\\" else start
-        if begin < done:
+        if begin < last_end:
             continue
         piece = _run(text, begin, end)
         if piece is not None:
-            done = piece.end
+            last_end = piece.end
             yield piece
     for match in _BROKEN.finditer(text):
         if (
@@ -443,15 +443,19 @@ def _is_text(start: str) -> bool:
 
 
 def _of_base64(encoded: str) -> bytes:
-    """The bytes that a run of base64 stands for; a run's incomplete last letters are left out."""
+    """Decode a run of base64, without an incomplete last group."""
     data = encoded.encode("ascii", "replace").translate(_URL_SAFE)
-    whole, rest = data[: len(data) // 4 * 4], data[len(data) // 4 * 4 :]
-    plain = base64.b64decode(whole)
-    return plain + base64.b64decode(rest + b"=" * (4 - len(rest))) if len(rest) > 1 else plain
+    complete, remainder = data[: len(data) // 4 * 4], data[len(data) // 4 * 4 :]
+    plain = base64.b64decode(complete)
+    return (
+        plain + base64.b64decode(remainder + b"=" * (4 - len(remainder)))
+        if len(remainder) > 1
+        else plain
+    )
 
 
 def _unpacked(data: bytes) -> bytes:
-    """What gzip or zlib packed, as far as it goes and up to MAX_DECODED bytes."""
+    """Decompress gzip or zlib data, which may be truncated, up to MAX_DECODED bytes."""
     try:
         return zlib.decompressobj(47).decompress(data, MAX_DECODED)
     except (zlib.error, binascii.Error):
@@ -459,7 +463,7 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def _view(text: str, pieces: list[Piece]) -> View:
-    """The surroundings of some pieces, one after the other, with the pieces decoded."""
+    """The decoded pieces with the text around them, one after the other."""
     parts: list[str] = []
     here, there, changed = [0], [0], [False]
     length = last = 0

@@ -1,10 +1,9 @@
-"""What stands between the name of a secret and its value, in every syntax: one named part for each,
-in a table.
+"""The syntax between the name of a secret and its value: a table with one named pattern for each.
 
     GLUE.match("db_password: ", 11).lastgroup  ->  "assign"
 
-All patterns here read text in small letters, look at some hundred letters at most and try nothing
-twice.
+All patterns here read lower-case text, match at most a few hundred characters, and try
+nothing twice, so that the search takes linear time.
 """
 
 from __future__ import annotations
@@ -56,12 +55,19 @@ _MAY_BEGIN = (
     rf"(?:[ \t]{_SAID_WORD}){{0,6}}? it(?:['\u2019]?s| is) ",
     _CJK,
 )
-TAIL = rf"(?:[_-]?(?:{_SUFFIX}))?(?P<more>(?:_[a-z0-9]{{1,16}}){{1,3}})?(?![a-z0-9_])(?={'|'.join(_MAY_BEGIN)})"
+TAIL = (
+    rf"(?:[_-]?(?:{_SUFFIX}))?(?P<more>(?:_[a-z0-9]{{1,16}}){{1,3}})?(?![a-z0-9_])"
+    rf"(?={'|'.join(_MAY_BEGIN)})"
+)
 NEXT_LETTERS = frozenset(
-    " \t\n\r_-0123456789\\\"'`])[>(*:=|,/?+!<.;bhpdslmvtcr\u2502\u662f\u4e3a\u70ba\u306f\ub294\uc740\uff1a"
+    " \t\n\r_-0123456789\\\"'`])[>(*:=|,/?+!<.;bhpdslmvtcr"
+    "\u2502\u662f\u4e3a\u70ba\u306f\ub294\uc740\uff1a"
 )
 
-_VALUE_WORD = "(?:value|val|default|defaultvalue|default_value|default-value|data|secretvalue|stringvalue|string_value|content|text|sensitive_value)"
+_VALUE_WORD = (
+    "(?:value|val|default|defaultvalue|default_value|default-value|data|secretvalue|stringvalue"
+    "|string_value|content|text|sensitive_value)"
+)
 _FLAG_WORD = "(?:body|value|secret-string|data|plaintext|content|b|v)"
 _TYPE = (  # of a declaration: `name: &'a Option<String> =`, `name: str | None =`
     r":[ \t]{0,4}&?'?[a-z_][\w.]{0,24}(?:[ \t][a-z_]\w{0,20})?"
@@ -159,7 +165,10 @@ GLUE = re.compile("|".join(f"(?P<{name}>{'|'.join(patterns)})" for name, pattern
 
 # --- The value: in quotes, which may stand in a call or behind a letter that marks a kind of
 # literal ...
-_PASSED_ON = "secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|quote|arc|box"
+_PASSED_ON = (
+    "secretstr|secret|string|str|bytes|some|from|text|new|sensitive|ok|of|literal|trim|quote|arc"
+    "|box"
+)
 OPEN = re.compile(
     r"(?:[brufnx@$]{1,2}(?=[\\\"'])"
     rf"|[\w.:]{{0,30}}(?:{_PASSED_ON})(?:::new|::from)?\(\s{{0,2}}"

@@ -1,9 +1,7 @@
-"""Whether letters were drawn at random or written by somebody: words keep to few pairs of letters,
-a random value does not.
+"""Decide whether a value is random: words use few pairs of letters, a random value does not.
 
-No list of words is needed: of the 676 pairs of letters 300 make up 95 % of the pairs inside the
-names of Python's standard library and of large packages; of the pairs of random letters they are 44
-%.
+No word list is needed: 300 of the 676 pairs of letters make up 95 % of the pairs inside the names
+of Python's standard library and of large packages, but only 44 % of the pairs of random letters.
 """
 
 from __future__ import annotations
@@ -39,12 +37,11 @@ def entropy_bits(text: str) -> float:
 
 
 def is_random(value: str) -> bool:
-    """Whether a value of 8 letters or more is put together so oddly that nobody has thought it up.
+    """Whether a value of 8 characters or more has so many odd pairs that no person made it up.
 
-    Odd are neighbours that hardly any word has. Where a small letter meets a capital a word of a
-    camelCase name begins, so such a pair tells nothing; but a value whose words would have two
-    letters on average is no name either. Names that are put together with _ or - hold short forms
-    ("wkv", "cxcywh") and need more.
+    A pair is odd if hardly any word has it. A lower-case letter before a capital begins a word of a
+    camelCase name and does not count; but a value whose words would have two letters on average is
+    no name either. Names with _ or - hold abbreviations ("wkv", "cxcywh") and need a larger share.
 
     >>> is_random("vKqTzRbWnXpLdGhM"), is_random("getUserTokenById"), is_random("in_proj_qkv_bias")
     (True, False, False)
@@ -59,13 +56,13 @@ def is_random(value: str) -> bool:
     if not has_parts and 2 * len(_CASE_PART.findall(value)) >= len(value):
         return True
     odd = pairs = 0
-    for one, other in pairwise(value):
+    for left, right in pairwise(value):
         if (
-            not (one.isalnum() and other.isalnum())
-            or (one.isdigit() and other.isdigit())
-            or (one.islower() and other.isupper())
+            not (left.isalnum() and right.isalnum())
+            or (left.isdigit() and right.isdigit())
+            or (left.islower() and right.isupper())
         ):
             continue
         pairs += 1
-        odd += one.isdigit() != other.isdigit() or (one + other).lower() not in _USUAL
+        odd += left.isdigit() != right.isdigit() or (left + right).lower() not in _USUAL
     return odd >= max(MIN_ODD, (MIN_ODD_SHARE_OF_PARTS if has_parts else MIN_ODD_SHARE) * pairs)

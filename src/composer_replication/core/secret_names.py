@@ -1,10 +1,10 @@
 """Secrets that only the name before them gives away: `API_KEY=...`, `"password": "..."`,
 `<token>...</token>`, `--secret ...`.
 
-core/secret_words.py tells which names promise a secret, core/secret_glue.py what may stand between
-a name and its value, and core/secret_values.py whether the value is a secret. What stands below the
-name as a YAML block (`private_key: |`) goes with all its lines. Names are found with str.find and
-only then looked at closer: one pattern over all text would be ten times slower.
+core/secret_words.py decides which names promise a secret, core/secret_glue.py what may be between a
+name and its value, and core/secret_values.py whether the value is a secret. A YAML block below a
+name (`private_key: |`) is removed whole. Names are found with str.find and only then examined: one
+pattern over all text would be ten times slower.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ MAX_LINES = 16
 
 
 def assigned_at(page: Page, at: int, word: Word) -> Span | None:
-    """Where the value stands that is assigned to a name with one of WORDS at `at`, if it looks
-    secret.
+    """The span of the value assigned to a name that holds a word of WORDS at `at`, if secret.
 
     >>> assigned_at(Page.of("DB_PASSWORD=tr0ub4dor&3x"), 3, WORDS[2])
     Span(start=12, end=24, kind='password')
@@ -95,7 +94,7 @@ def assigned_at(page: Page, at: int, word: Word) -> Span | None:
 
 
 def secret_under(name: str, value: str) -> str | None:
-    """The kind of secret that a value is under a name, as in a table {name: value}, or None.
+    """The kind of secret that `value` is as the value of `name` in a table, or None.
 
     >>> secret_under("db_password", "tr0ub4dor&3x"), secret_under("path", "tr0ub4dor&3x")
     ('password', None)
@@ -125,8 +124,7 @@ MAX_EQUALS, MAX_COLONS = 6, 8
 
 
 def _assigned(page: Page, at: int, end: int, word: Word, more: str | None) -> Span | None:
-    """Where the value stands that is assigned to the name whose last word is at `at`, if it looks
-    secret."""
+    """The span of the value that is assigned to the name whose last word is at `at`, if secret."""
     glue = GLUE.match(page.low, end)
     if glue is None:
         return None
@@ -146,7 +144,7 @@ def _assigned(page: Page, at: int, end: int, word: Word, more: str | None) -> Sp
 
 
 def _name(text: str, at: int, end: int) -> str:
-    """The whole name of which a secret's word stands at `at`."""
+    """The whole name around the secret's word at `at`."""
     before = _NAME_BACKWARDS.match(text[max(0, at - MAX_NAME) : at][::-1])
     start = at - (len(before[0]) if before else 0)
     # the end of a JSON "\n"
@@ -156,7 +154,7 @@ def _name(text: str, at: int, end: int) -> str:
 
 
 def _block(text: str, match: re.Match[str], name: str, promise: str) -> Span | None:
-    """All lines of a YAML block if the first of them looks secret."""
+    """The span of a YAML block, if its first line looks secret."""
     start, end = match.span("block")
     start += len(match["block"]) - len(re.sub(rf"\A{_BELOW}", "", match["block"]))
     first = re.split(r"[\s\\]", text[start:end], maxsplit=1)[0]
@@ -169,30 +167,30 @@ def _block(text: str, match: re.Match[str], name: str, promise: str) -> Span | N
 
 
 def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str) -> Span | None:
-    """Where the value behind a glue stands if it looks secret."""
-    how, start = glue.lastgroup or "", glue.end()
+    """The span of the value behind a glue, if it looks secret."""
+    glue_kind, start = glue.lastgroup or "", glue.end()
     name = text[name_at : glue.start()]
     before = text[max(0, name_at - 3) : name_at]
     if name == "PASS" and ":" in glue[0]:  # the verdict of a test
         return None
-    if how == "xml" and not _in_markup(text, name_at, glue):
+    if glue_kind == "xml" and not _in_markup(text, name_at, glue):
         return None
     opened = OPEN.match(text, start)
     if opened is not None:
-        return _quoted(text, opened, name, how, kind, promise, glue[0].count(" "))
+        return _quoted(text, opened, name, glue_kind, kind, promise, glue[0].count(" "))
     flag = "--" in name or name.startswith("-") or (before.endswith("/") and glue[0] == ":")
-    if not _may_be_bare(text, name_at, how):
+    if not _may_be_bare(text, name_at, glue_kind):
         return None
     bare = BARE.match(text, start)
-    if bare is None or (how == "file" and bare[0].count(":") > 2):  # a line of .pgpass
+    if bare is None or (glue_kind == "file" and bare[0].count(":") > 2):  # a line of .pgpass
         return None
     if (
-        how == "assign"
+        glue_kind == "assign"
         and kind == "password"
         and (phrase := _phrase_to_the_end(text, name_at, start, name)) is not None
     ):
         return phrase
-    in_command = how == "space" and (
+    in_command = glue_kind == "space" and (
         flag
         or (
             "\n" not in glue[0]
@@ -200,55 +198,58 @@ def _value(text: str, name_at: int, glue: re.Match[str], kind: str, promise: str
         )
     )
     value = bare[0]
-    # no value, but a row of pairs
+    # a row of pairs, not a value
     if value.rstrip("=").count("=") > MAX_EQUALS or value.count(":") > MAX_COLONS:
         return None
     query = before.endswith(("?", "&", ";")) or before.endswith(("amp;", "3b", "26"))
-    if how == "xml" and promise != OPAQUE and " " in text[start : text.find("<", start)].strip():
+    if (
+        glue_kind == "xml"
+        and promise != OPAQUE
+        and " " in text[start : text.find("<", start)].strip()
+    ):
         return None
     value = _trimmed(value.split("@")[0] if before == "://" else value)
     if len(value) == MAX_BARE and is_random(value):
         value += _LONG_REST.match(text, start + len(value))[0]  # type: ignore[index]
-    exact = how == "assign" and glue[0] in ("=", ":=")
+    exact = glue_kind == "assign" and glue[0] in ("=", ":=")
     literal = (
-        how in ("xml", "form")
+        glue_kind in ("xml", "form")
         or (flag and exact)
         or (exact and (query or bool(_ENV_NAME.match(name)) or "." in name.strip(".")))
     )
     stop = start + len(value)
     human = promise == PASSWORD and bool(_HUMAN.match(value))
-    in_sentence = how in ("said", "file") or (how == "space" and not in_command)
-    alone = how == "space" and human and _ends_line_of_settings(text, name_at, stop)
+    in_sentence = glue_kind in ("said", "file") or (glue_kind == "space" and not in_command)
+    alone = glue_kind == "space" and human and _ends_line_of_settings(text, name_at, stop)
     if in_sentence and not alone and not stands_out(value, promise):
         return None
     # Behind a flag or in a column stands no code: a word with a number is a password there.
-    human = human and (flag or how == "table" or _is_setting(text, stop, glue[0], how))
-    return _bare(text, start, value, how, kind, promise, literal=literal or human)
+    human = human and (flag or glue_kind == "table" or _is_setting(text, stop, glue[0], glue_kind))
+    return _bare(text, start, value, glue_kind, kind, promise, literal=literal or human)
 
 
-def _may_be_bare(text: str, name_at: int, how: str) -> bool:
-    """Whether a value may stand without quotes behind this glue."""
-    if how == "file":
+def _may_be_bare(text: str, name_at: int, glue_kind: str) -> bool:
+    """Whether a value after this glue may be unquoted."""
+    if glue_kind == "file":
         return bool(_SHOWS.search(text, max(0, name_at - 90), name_at))
-    return how not in ("call", "fallback") and (
-        how != "form" or text.endswith(_FORM_FIELD, 0, name_at)
+    return glue_kind not in ("call", "fallback") and (
+        glue_kind != "form" or text.endswith(_FORM_FIELD, 0, name_at)
     )
 
 
 def _bare(
-    text: str, start: int, value: str, how: str, kind: str, promise: str, *, literal: bool
+    text: str, start: int, value: str, glue_kind: str, kind: str, promise: str, *, literal: bool
 ) -> Span | None:
-    """Where a value without quotes stands, with the lines that go on with it, if it looks
-    secret."""
-    if how == "table" and _TYPE.search(value):
+    """The span of an unquoted value, with the lines that continue it, if it looks secret."""
+    if glue_kind == "table" and _TYPE.search(value):
         return None
     end = start + len(value)
     if (
-        how in ("assign", "table", "space", "pair")
+        glue_kind in ("assign", "table", "space", "pair")
         and (joined := goes_on(text, start, end)) is not None
     ):
         value, end = joined
-    is_level = how == "level"  # a router's: whatever its name is, somebody thought it up
+    is_level = glue_kind == "level"  # a router's: whatever its name is, somebody thought it up
     return (
         Span(start, end, kind)
         if looks_secret(PASSWORD if is_level else promise, value, literal=literal or is_level)
@@ -256,19 +257,17 @@ def _bare(
     )
 
 
-def _is_setting(text: str, end: int, glue: str, how: str) -> bool:
-    """Whether a value up to `end` is the last of its line, or the next pair follows it: a call or
-    an expression goes on otherwise."""
+def _is_setting(text: str, end: int, glue: str, glue_kind: str) -> bool:
+    """Whether the line or the pair ends after the value; a call or an expression would go on."""
     return (
-        how in ("assign", "space")
+        glue_kind in ("assign", "space")
         and glue.strip() in ("=", ":", "")
         and bool(_NOTHING_BEHIND.match(text, end))
     )
 
 
 def _ends_line_of_settings(text: str, name_at: int, end: int) -> bool:
-    """Whether a name and a value are all there is in a short line without a sentence: `password
-    Velvet1978`."""
+    """Whether a short line holds only a name and a value: `password Velvet1978`."""
     begin = text.rfind("\n", max(0, name_at - MAX_BEFORE), name_at) + 1
     return text.count(" ", begin, name_at) <= MAX_WORDS_BEFORE and bool(
         _END_OF_LINE.match(text, end)
@@ -276,8 +275,7 @@ def _ends_line_of_settings(text: str, name_at: int, end: int) -> bool:
 
 
 def _phrase_to_the_end(text: str, name_at: int, start: int, name: str) -> Span | None:
-    """The words of a pass phrase that stand bare up to the end of a line of settings:
-    `gpg_passphrase = four small words here`."""
+    """An unquoted pass phrase up to the line's end: `gpg_passphrase = four small words here`."""
     if not (_SURE_NAME.search(name) or text[start - 2 : start] in ("= ", "d=")):
         return None
     phrase = _PHRASE_TO_THE_END.match(text, start)
@@ -291,8 +289,10 @@ def _phrase_to_the_end(text: str, name_at: int, start: int, name: str) -> Span |
 
 
 def goes_on(text: str, start: int, end: int) -> tuple[str, int] | None:
-    """A value that a narrow column or screen broke, with the lines below that hold nothing but its
-    rest; and where it ends."""
+    """(value, end) of a value joined with the lines below that only continue it; None without any.
+
+    Narrow columns and screens wrap values.
+    """
     value, stop = text[start:end], end
     for _ in range(MAX_LINES):
         below = _BELOW_IT.match(text, stop)
@@ -305,18 +305,22 @@ def goes_on(text: str, start: int, end: int) -> tuple[str, int] | None:
     return (value, stop) if stop > end else None
 
 
-def _is_rest(rest: str, value: str) -> bool:
-    if not any(map(str.isdigit, rest)) or _DATED.match(rest):
+def _is_rest(continuation: str, value: str) -> bool:
+    if not any(map(str.isdigit, continuation)) or _DATED.match(continuation):
         return False
     return (
-        len(rest) <= 200
-        and (any(map(str.isalpha, rest)) or len(rest) > 5)
-        and (is_random(rest) or is_random(value + rest) or bool(_HEX_ONLY.match(value + rest)))
+        len(continuation) <= 200
+        and (any(map(str.isalpha, continuation)) or len(continuation) > 5)
+        and (
+            is_random(continuation)
+            or is_random(value + continuation)
+            or bool(_HEX_ONLY.match(value + continuation))
+        )
     )
 
 
 def _in_markup(text: str, name_at: int, glue: re.Match[str]) -> bool:
-    """Whether a name that ">" follows is that of an element or the value of an attribute."""
+    """Whether a name before ">" is an element's name; True if the glue does not begin with ">"."""
     if not glue[0].startswith(">"):
         return True
     before = text[max(0, name_at - 12) : name_at]
@@ -324,22 +328,28 @@ def _in_markup(text: str, name_at: int, glue: re.Match[str]) -> bool:
 
 
 def _quoted(
-    text: str, opened: re.Match[str], name: str, how: str, kind: str, promise: str, glue_words: int
+    text: str,
+    opened: re.Match[str],
+    name: str,
+    glue_kind: str,
+    kind: str,
+    promise: str,
+    glue_words: int,
 ) -> Span | None:
-    """Where a value in quotes stands if it looks secret."""
+    """The span of a quoted value, if it looks secret."""
     inside = INSIDE[opened[2]].match(text, opened.end())
-    # the quote that was met is one within the value
+    # the quote that ended it belongs to the value
     if inside is None or inside.end() - inside.end(1) - 1 > len(opened[1]):
         inside = _within(opened).match(text, opened.end()) or inside
     if inside is None:
         return None
     value, start = inside[1], opened.end()
-    if how == "said" and not stands_out(value, promise) and glue_words > 2:
+    if glue_kind == "said" and not stands_out(value, promise) and glue_words > 2:
         return None
     if name.lower().endswith("salt") and _SLUG.match(value):
         return None
-    if (how == "call" and _NAMES_OF_A_LIST.match(value)) or (
-        name.lower() == "pass" and how == "space" and not stands_out(value, promise)
+    if (glue_kind == "call" and _NAMES_OF_A_LIST.match(value)) or (
+        name.lower() == "pass" and glue_kind == "space" and not stands_out(value, promise)
     ):
         return None
     if " " in value or "\t" in value:
@@ -348,7 +358,7 @@ def _quoted(
             sure = (
                 name.startswith("-")
                 or bool(_SURE_NAME.search(name))
-                or (how == "assign" and bool(_ENV_NAME.match(name)))
+                or (glue_kind == "assign" and bool(_ENV_NAME.match(name)))
             )
             return (
                 Span(start, start + len(value), kind)
@@ -357,7 +367,7 @@ def _quoted(
             )
         start, value = start + scheme.start(1), scheme[1]
     literal = (
-        how == "assign"
+        glue_kind == "assign"
         and bool(_ENV_NAME.match(name) or _SURE_NAME.search(name))
         and text[opened.start() - 1] == "="
     )
@@ -365,14 +375,15 @@ def _quoted(
 
 
 def _within(opened: re.Match[str]) -> re.Pattern[str]:
-    """A value that holds quotes or backslashes: they have more backslashes before them than the
-    quote that began the literal."""
+    """The pattern of a value with inner quotes: these have more backslashes than the outer ones."""
     return ESCAPED[opened[2], min(len(opened[1]), MAX_BACKSLASHES)]
 
 
 def _is_phrase(value: str, kind: str, promise: str, *, sure: bool) -> bool:
-    """Whether a value with blanks in it is a pass phrase, a wallet's words, or one of the salts of
-    a blog; `sure` = no text for the eye."""
+    """Whether a value with spaces is a pass phrase, a wallet's words, or a random salt.
+
+    `sure` = the name shows that it is no text of a user interface.
+    """
     if kind == "password" and sure and _ANY_PHRASE.match(value):
         return not _SPEAKS.search(value)
     if kind == "password" and _WORDS_OF_PHRASE.match(value):
@@ -389,8 +400,7 @@ def _is_phrase(value: str, kind: str, promise: str, *, sure: bool) -> bool:
 
 
 def _trimmed(value: str) -> str:
-    """A value without what follows it: the next pair of a list, a bracket that was opened before
-    it."""
+    """Cut off what follows a value: the next pair, or a bracket that was opened before it."""
     cut = _CUT.search(value)
     if cut is not None:
         value = value[: cut.start()]
@@ -406,8 +416,8 @@ def _trimmed(value: str) -> str:
 def _judged(
     start: int, value: str, promise: str, kind: str, *, quoted: bool, literal: bool
 ) -> Span | None:
-    said = value.replace('""', "").replace("''", "")
-    said = _ESCAPES.sub("", said) if quoted and "\\\\" in said else said
-    if not looks_secret(promise, said, quoted=quoted, literal=literal):
+    content = value.replace('""', "").replace("''", "")
+    content = _ESCAPES.sub("", content) if quoted and "\\\\" in content else content
+    if not looks_secret(promise, content, quoted=quoted, literal=literal):
         return None
     return Span(start, start + len(value), kind)

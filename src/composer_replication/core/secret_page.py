@@ -1,12 +1,12 @@
-"""A text made ready to be looked through for secrets: in small letters, and with its long runs of
-token letters."""
+"""A text prepared for the search for secrets: in lower case, with its long runs of token
+characters."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 MIN_RUN = 20
-"""A run of fewer letters holds no token: the shortest that a rule knows has twenty."""
+"""A shorter run holds no token: the shortest token that a rule knows has twenty characters."""
 _A_TO_Z = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _TOKEN_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_.~"
 _CLASSES = bytes(97 if byte in _TOKEN_LETTERS else 32 for byte in range(256))
@@ -17,7 +17,7 @@ _ODD_LETTERS = bytes(
 
 
 class Span(NamedTuple):
-    """Where a secret stands in a text, and its kind."""
+    """The position of a secret in a text, and its kind."""
 
     start: int
     end: int
@@ -25,11 +25,10 @@ class Span(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A text, the same in small letters, and (start, end) of every run of MIN_RUN or more letters
-    that tokens are made of.
+    """A text, its lower case, and (start, end) of each run of MIN_RUN or more token characters.
 
-    Example: Page.of("run src/composer_replication/core now") -> Page(text=..., low=..., runs=[(4,
-    33)])
+    >>> Page.of("run src/Composer_replication/core now").runs
+    [(4, 33)]
     """
 
     text: str
@@ -38,19 +37,18 @@ class Page(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Page:
-        """Look at a text once; positions in `low` are those in `text`."""
+        """Prepare a text; positions in `low` are those in `text`."""
         low = text.lower()
-        if len(low) != len(text):  # a letter whose small form is longer: positions would shift
+        if len(low) != len(text):  # some lower-case forms are longer, which would shift positions
             low = text.translate(_A_TO_Z)
         return cls(text, low, long_runs(text))
 
 
 def long_runs(text: str) -> list[tuple[int, int]]:
-    """(start, end) of the long runs of token letters that hold a capital or a digit: a path in
-    small letters is no token.
+    """(start, end) of the long runs of token characters that hold a capital or a digit.
 
-    Every letter becomes one of two, so that a run is found by a plain search for twenty equal
-    letters: six times as fast as a regular expression.
+    Others, e.g. lower-case paths, are no tokens. Every character is mapped to one of two, so that a
+    run is found by a plain search for twenty equal ones: six times as fast as a regular expression.
     """
     letters = text.encode("latin-1", "replace")
     classes, odd = letters.translate(_CLASSES), letters.translate(_ODD_LETTERS)

@@ -1,8 +1,8 @@
 """Secrets in sentences and chats: "log in as ada / tr0ub4dor3x", "use X as the password", the words
 of a wallet.
 
-What follows a secret's name ("the password is X") is in core/secret_names.py. Here it stands before
-the name, or there is none.
+core/secret_names.py finds secrets after a name ("the password is X"). Here the secret precedes the
+name, or there is no name.
 """
 
 from __future__ import annotations
@@ -183,10 +183,9 @@ def _judged(match: re.Match[str], *, start: int = 0, group: int = 1) -> Span | N
 
 
 def spoken(page: Page, at: int) -> tuple[list[Span], int]:
-    """Passwords around the word for one at `at`, if that is a sentence: what no word and no version
-    looks like, and words in quotes.
+    """Passwords in the sentence around the word "password" at `at`, and where the sentence ends.
 
-    The number is where the letters end that were looked at.
+    A password looks like neither a word nor a version number, or is a quoted phrase.
 
     >>> spoken(Page.of("my typo: jasper77 must be velvet1978, that is the password of ada"), 54)
     ([Span(start=26, end=36, kind='password')], 65)
@@ -201,23 +200,24 @@ def spoken(page: Page, at: int) -> tuple[list[Span], int]:
         end = min(len(text), end + MAX_SENTENCE) if stop < 0 else stop
     if text.count(" ", begin, end) < MIN_BLANKS or _NO_SENTENCE.search(text, begin, end):
         return [], end
-    said = [
+    passwords = [
         Span(*m.span(1), "password")
         for m in _THOUGHT_UP.finditer(text, begin, end)
         if not _VERSION.match(m[1])
     ]
-    said += [
+    passwords += [
         Span(*m.span(1), "password")
         for m in _QUOTED_PHRASE.finditer(text, begin, end)
         if not _ABOUT.search(m[1])
     ]
-    return said, end
+    return passwords, end
 
 
 def codes_below(page: Page, at: int) -> Span | None:
-    """Codes for a second factor that stand in rows of their own below what announces them.
+    """Recovery codes of a second factor, in rows below a line that announces them.
 
-    >>> codes_below(Page.of("two-factor codes\\n6074a-3ccb3 83d6a-ae720\\n7801c-7acfb 1e55a-bb46e"), 0)
+    >>> codes = "6074a-3ccb3 83d6a-ae720\\n7801c-7acfb 1e55a-bb46e"
+    >>> codes_below(Page.of(f"two-factor codes\\n{codes}"), 0)
     Span(start=17, end=64, kind='recovery_codes')
     """
     match = _CODES.match(page.text, at)
@@ -227,18 +227,18 @@ def codes_below(page: Page, at: int) -> Span | None:
 
 
 def wallet_words(page: Page, at: int) -> Span | None:
-    """The words of a wallet behind what announces them: twelve, fifteen, ... twenty-four words that
-    make no sentence.
+    """The twelve to twenty-four words of a wallet after a phrase that announces them.
 
-    >>> wallet_words(Page.of("phrase: zebra canvas hamster jewel garlic beach eager feather copper orbit kangaroo lemon"), 0)
+    >>> words = "zebra canvas hamster jewel garlic beach eager feather copper orbit kangaroo lemon"
+    >>> wallet_words(Page.of(f"phrase: {words}"), 0)
     Span(start=8, end=89, kind='wallet_words')
     """
     match = _WALLET.match(page.text, at) or _NUMBERED_WALLET.match(page.text, at)
     if match is None:
         return None
-    words = list(
+    wallet = list(
         takewhile(lambda word: word[0] not in _NO_WALLET, _WORD.finditer(page.text, *match.span(1)))
     )
-    if len(words) < MIN_WALLET or len({word[0] for word in words}) * 2 < len(words):
+    if len(wallet) < MIN_WALLET or len({word[0] for word in wallet}) * 2 < len(wallet):
         return None
-    return Span(match.start(1), words[-1].end(), "wallet_words")
+    return Span(match.start(1), wallet[-1].end(), "wallet_words")

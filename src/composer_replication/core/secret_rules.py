@@ -1,13 +1,12 @@
-"""Secrets that their own letters or the place they stand in give away: one rule per kind, all found
-in one look at a text.
+"""Find known tokens: secrets that their own characters give away, one rule per kind, in one pass.
 
-A rule has needles - letters that only such a secret has, "ghp_" or "://" - and a pattern that is
-tried where a needle stands, nowhere else. Tokens are looked for in long runs of letters only, by
-the rarest letter of each needle (the `_` of "ghp_"), so that most letters of a text are passed over
-at the speed of C. What is tried at a needle looks at some hundred letters at most, so a text of
-needles takes linear time.
+A rule has needles (strings that only such a secret contains, e.g. "ghp_") and a pattern that is
+tried only at a needle. Tokens are searched only in long runs of token characters, by the rarest
+character of each needle (the `_` of "ghp_"), so that most of a text is skipped at the speed of C. A
+pattern reads at most a few hundred characters, so that a text full of needles takes linear time.
 
-    list(known_secrets(Page.of("export X=" + token)))  ->  [Span(start=9, end=49, kind="github_token")]
+    list(known_secrets(Page.of("export X=" + token)))
+    # [Span(start=9, end=49, kind="github_token")]
 """
 
 from __future__ import annotations
@@ -54,20 +53,19 @@ _ORDER: dict[Rule | None, int] = {
 
 
 def _in_order(hit: tuple[int, Rule | None]) -> tuple[int, int]:
-    """Hits of one place by their rows: the first row that fits names the kind, "sk-ant-" before
-    "sk-"."""
+    """Sort key of a hit: its position, then its row of the table ("sk-ant-" before "sk-")."""
     return hit[0], _ORDER.get(hit[1], 0)
 
 
 def known_secrets(page: Page) -> Iterator[Span]:
-    """Where tokens of the table stand; spans of two rules may overlap.
+    """Yield the tokens of the table; spans of two rules may overlap.
 
     >>> list(known_secrets(Page.of("AKIAQ3EGRNKDA2QWERTY")))
     [Span(start=0, end=20, kind='aws_key_id')]
     """
     if not page.runs:
         return
-    text, done = page.text, dict[Rule, int]()
+    text, match_ends = page.text, dict[Rule, int]()
     runs = "\n".join([text[start:end] for start, end in page.runs])
     hits = sorted(_TOKENS.search(runs), key=_in_order)
     begins = _begins(page.runs) if hits else []
@@ -75,7 +73,7 @@ def known_secrets(page: Page) -> Iterator[Span]:
     for at, rule in hits:
         run = bisect_right(begins, at) - 1
         if rule is not None:
-            yield from tried(rule, text, page.runs[run][0] + at - begins[run], done)
+            yield from try_rule(rule, text, page.runs[run][0] + at - begins[run], match_ends)
         elif run != marked:
             marked = run
             yield from _marked(text, *page.runs[run])
@@ -91,12 +89,12 @@ def known_secrets(page: Page) -> Iterator[Span]:
 
 
 def _begins(runs: list[tuple[int, int]]) -> list[int]:
-    """Where each run begins once they stand one after the other, a letter apart."""
+    """Where each run begins once the runs are joined by single characters."""
     return list(accumulate((end - start + 1 for start, end in runs[:-1]), initial=0))
 
 
 def _marked(text: str, start: int, end: int) -> Iterator[Span]:
-    """A key that bears a mark in its middle, whole."""
+    """Yield a run that is a key with a mark in its middle."""
     run = text[start:end]
     if (
         MIN_INNER <= len(run) <= MAX_INNER
@@ -110,16 +108,16 @@ def _marked(text: str, start: int, end: int) -> Iterator[Span]:
         )
 
 
-def tried(rule: Rule, text: str, needle: int, done: dict[Rule, int]) -> Iterator[Span]:
-    """The secret of a rule at a needle, if it is one; `done` is where the last match of each rule
-    ends."""
+def try_rule(rule: Rule, text: str, needle: int, match_ends: dict[Rule, int]) -> Iterator[Span]:
+    """Yield the secret that a rule finds at a needle; `done` holds the end of each rule's last
+    match."""
     if rule.around:
-        start = max(done.get(rule, 0), needle - rule.around)
+        start = max(match_ends.get(rule, 0), needle - rule.around)
         for match in rule.pattern.finditer(text, start, needle + rule.around):
             if rule.drawn and not is_random(match[1]):
                 continue
             yield Span(*match.span(1), rule.kind)
-        done[rule] = needle + rule.around
+        match_ends[rule] = needle + rule.around
         return
     start = needle - rule.back
     if rule.by_line:
@@ -128,12 +126,12 @@ def tried(rule: Rule, text: str, needle: int, done: dict[Rule, int]) -> Iterator
             return
     elif rule.by_word:
         start = max(text.rfind(c, max(0, needle - MAX_INDENT), needle) for c in _BEFORE_A_WORD) + 1
-    if start < done.get(rule, 0):  # inside the rule's last match, or before the text
+    if start < match_ends.get(rule, 0):  # inside the rule's last match, or before the text
         return
     match = rule.pattern.match(text, start)
     if match is None:
         return
-    done[rule] = match.end()
+    match_ends[rule] = match.end()
     # ghp_xxxxxxxx, AKIAIOSFODNN7EXAMPLE
     if len(set(match[0][-8:])) == 1 or match[0].endswith("EXAMPLE"):
         return

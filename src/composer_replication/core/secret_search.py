@@ -1,5 +1,5 @@
-"""All of a page's secrets: known tokens and blocks first, then what a place or a name gives away,
-found in one pass over its words."""
+"""Find all secrets of a page: known tokens and blocks first, then those that a context or a name
+gives away, in one pass over its needles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer_replication.core.secret_prose import (
     spoken,
     wallet_words,
 )
-from composer_replication.core.secret_rules import known_secrets, tried
+from composer_replication.core.secret_rules import known_secrets, try_rule
 from composer_replication.core.secret_shown import (
     LINE_ALONE_BELOW,
     PRINTERS,
@@ -38,7 +38,7 @@ from composer_replication.core.secret_values import OPAQUE, PASSWORD
 from composer_replication.core.secret_words import WORDS, Word
 
 Look = Callable[[Page, int], list[Span]]
-"""What is done where a needle stands that is neither a name nor the beginning of a rule."""
+"""The search at a needle that is neither a secret's name nor a rule's needle."""
 
 
 def _one(look: Callable[[Page, int], Span | None]) -> Look:
@@ -73,63 +73,62 @@ _LOOKED_FOR: Needles[Word | Rule | Look | None] = Needles(
 
 
 def secrets_on(page: Page) -> Iterator[Span]:
-    """Where secrets stand; spans may overlap, the first of them names the kind.
+    """Yield the spans of secrets; they may overlap, and the first of them names the kind.
 
     >>> list(secrets_on(Page.of("postgres://app:h0rse@db/x")))
     [Span(start=15, end=20, kind='basic_auth')]
     """
     yield from _known(page)
-    found = _LOOKED_FOR.search(page.low)
-    if any(what is None for _, what in found):
+    hits = _LOOKED_FOR.search(page.low)
+    if any(target is None for _, target in hits):
         yield from key_blocks(page)
     assigned: list[Span] = []
-    done: dict[Rule, int] = {}
+    match_ends: dict[Rule, int] = {}
     gates: dict[str, bool] = {"": True}
-    rows_end = said_end = 0
-    for at, what in found:
-        if what is None:
+    rows_end = spoken_end = 0
+    for at, target in hits:
+        if target is None:
             continue
-        if isinstance(what, Word):
+        if isinstance(target, Word):
             # "passed", "keyboard"
-            if page.low[at + len(what.word) : at + len(what.word) + 1] not in what.next:
+            if page.low[at + len(target.word) : at + len(target.word) + 1] not in target.next:
                 continue
-            if assigned and at < assigned[-1].end:  # within a value that goes already
+            if assigned and at < assigned[-1].end:  # inside a value that is removed already
                 continue
-            if (span := assigned_at(page, at, what)) is not None:
+            if (span := assigned_at(page, at, target)) is not None:
                 assigned.append(span)
-            elif what.promise != OPAQUE and at >= rows_end:
-                spans, rows_end = _around(page, at, what, rows_end)
+            elif target.promise != OPAQUE and at >= rows_end:
+                spans, rows_end = _around(page, at, target, rows_end)
                 assigned += spans
             # "pass the flag on to fortran90"
-            if what.promise == PASSWORD and what.word != "pass" and at >= said_end:
-                spans, said_end = spoken(page, at)
+            if target.promise == PASSWORD and target.word != "pass" and at >= spoken_end:
+                spans, spoken_end = spoken(page, at)
                 assigned += spans
             continue
-        if not isinstance(what, Rule):
-            assigned += what(page, at)
+        if not isinstance(target, Rule):
+            assigned += target(page, at)
             continue
-        if what.gate not in gates:
-            gates[what.gate] = what.gate in page.low
-        if gates[what.gate]:
-            yield from tried(what, page.text, at, done)
+        if target.gate not in gates:
+            gates[target.gate] = target.gate in page.low
+        if gates[target.gate]:
+            yield from try_rule(target, page.text, at, match_ends)
     yield from assigned
 
 
 def _known(page: Page) -> Iterator[Span]:
-    """Known tokens, each with the lines below it that hold nothing but its rest: a narrow screen
-    broke it."""
+    """Known tokens, each with the lines below that continue it: narrow screens wrap tokens."""
     last = 0
     for span in known_secrets(page):
-        rest = None
+        continuation = None
         if span.start >= last and page.text[span.end : span.end + 1] in _LINE_ENDS:
-            rest = goes_on(page.text, span.start, span.end)
-        yield span if rest is None else span._replace(end=rest[1])
-        last = span.end if rest is None else rest[1]
+            continuation = goes_on(page.text, span.start, span.end)
+        yield span if continuation is None else span._replace(end=continuation[1])
+        last = span.end if continuation is None else continuation[1]
 
 
 def _around(page: Page, at: int, word: Word, rows_end: int) -> tuple[list[Span], int]:
-    """What a secret's name tells without an assignment: it heads a column, stands behind its value,
-    or in a command that prints it."""
+    """Secrets near a name without an assignment: it heads a column, follows the value, or is in a
+    command that prints the value."""
     low, end = page.low, at + len(word.word)
     if HEADS_COLUMN.match(low, end):
         spans, stop = table_at(page, at, end)

@@ -3,9 +3,9 @@ r"""Secrets that a command printed: alone on the line below it, without a name.
     $ terraform output -raw db_password
     9fK2mQ8x+L4v
 
-Two ways to know: the command's own words (`op read`, `openssl rand`), or the name of a secret on a
-line that begins with a prompt (`wg genkey`). What is printed has to stand out, and the commands
-that print hashes print no secrets.
+Two signs: a command that prints secrets (`op read`, `openssl rand`), or a secret's name on a line
+that begins with a prompt (`wg genkey`). The printed value must stand out, and commands that print
+hashes are excluded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PRINTERS = (
         "versions access",
     ),
 )
-"""In small letters: a command with one of them prints a secret, without a secret's name in it."""
+"""Lower-case parts of commands that print a secret without naming one."""
 MAX_COMMAND, MAX_LINES = 300, 8
 _ALONE = re.compile(
     r"[ \t]{0,8}[\u2502\u23bf\u2514>]?[ \t]{0,8}[\"'`]?([^\s\"'`]{8,400}+)[\"'`]?["
@@ -70,9 +70,10 @@ _NO_VALUE = re.compile(
 
 
 def printed_by(page: Page, at: int) -> list[Span]:
-    """What a command with one of PRINTERS at `at` printed below it.
+    """The secrets that a command with one of PRINTERS at `at` printed below it.
 
-    >>> printed_by(Page.of("$ openssl rand -base64 32\\nH+I2TjOe/1DM//o3wlBmH7XJVBJLQIqM25bPFDKFvRo="), 2)
+    >>> output = "H+I2TjOe/1DM//o3wlBmH7XJVBJLQIqM25bPFDKFvRo="
+    >>> printed_by(Page.of(f"$ openssl rand -base64 32\\n{output}"), 2)
     [Span(start=26, end=70, kind='shown_secret')]
     """
     end = page.text.find("\n", at, at + MAX_COMMAND)
@@ -82,8 +83,7 @@ def printed_by(page: Page, at: int) -> list[Span]:
 
 
 def printed_below(page: Page, at: int) -> Span | None:
-    """What a command that names a secret at `at` printed below it; the line has to begin with a
-    prompt.
+    """The secret that a command printed below it; it names a secret at `at`, after a prompt.
 
     >>> printed_below(Page.of("$ echo $DB_PASSWORD\\n9fK2mQ8x+L4v"), 11)
     Span(start=20, end=32, kind='shown_secret')
@@ -105,7 +105,7 @@ def _line_is_about_hashes(text: str, at: int, end: int) -> bool:
 
 
 def _lines_below(text: str, start: int, count: int) -> Iterator[Span]:
-    """The lines from `start` on that hold one value each, until one that holds something else."""
+    """Yield the lines from `start` on that hold a single value, up to the first that does not."""
     for _ in range(count):
         line = _ALONE.match(text, start)
         if line is None or not _is_value(line[1]):

@@ -1,7 +1,7 @@
 """The formats of known tokens: one row per kind - its name, the letters that only such a token
 begins with, what follows them.
 
-    token("npm_token", "npm_", W + "{36}")      ->  a Rule that is tried wherever "npm_" stands in a long run of letters
+    token("npm_token", "npm_", W + "{36}")   # a Rule, tried at each "npm_" in a long run of letters
 
 Prefixes and lengths are facts that vendors publish; they were gone through kind by kind in the rule
 sets of gitleaks, trufflehog and kingfisher (docs/redaction.md). A row with its own letters needs no

@@ -1,11 +1,10 @@
-"""Whether a value that is assigned to a secret's name is a secret, or code, a path, a type, a
-placeholder.
+"""Decide whether a value with a secret's name is a secret, or code, a path, a type, a placeholder.
 
     looks_secret(PASSWORD, "tr0ub4dor&3x", literal=True)     ->  True
     looks_secret(TOKEN, "settings.api_key2", literal=False)  ->  False
 
-How much a value has to show depends on its name: a password may be a word with a digit, a key is
-drawn at random.
+The evidence that a value needs depends on its name: a password may be a word with a digit, but a
+key is random.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import re
 from composer_replication.core.secret_letters import entropy_bits, is_random
 
 PASSWORD, TOKEN, OPAQUE = "password", "token", "opaque"
-"""What a name promises: a password, which somebody may have thought up; a token or a key; something
+"""What a name promises: a password, which a person may have made up; a token or key; or a value
 that is secret only if it is random."""
 MIN_PASSWORD, MIN_RANDOM, MIN_MIXED, MIN_OPAQUE = 4, 12, 16, 20
 MIN_PASSWORD_BITS, MIN_BITS = 2.0, 3.0
@@ -43,7 +42,7 @@ _KNOWN_TO_ALL = (
     " starwars whatever freedom swordfish s3cret s3cr3t"
 )
 _COMMON = frozenset(_KNOWN_TO_ALL.split())
-"""Passwords that everybody knows: no digit or odd letter gives them away."""
+"""Well-known passwords, which neither a digit nor an odd character gives away."""
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w{0,60}(?:(?:\.|->|::|\?\.)[A-Za-z_]\w{0,60})+\Z")
 _PLAIN_WORDS = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*[_-]?\d{0,2}\Z")
 # The $ of Winter$Harbour8 begins no variable.
@@ -81,7 +80,7 @@ _HEX = re.compile(r"(?:[0-9a-f]{32,}|[0-9A-F]{32,})\Z")
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value stands for a secret that is to be filled in: "your-key", "xxxx", "password".
+    """Whether a value is a placeholder for a secret: "your-key", "xxxx", "password".
 
     >>> is_placeholder("your-api-key"), is_placeholder("tr0ub4dor")
     (True, False)
@@ -90,8 +89,9 @@ def is_placeholder(value: str) -> bool:
 
 
 def looks_secret(promise: str, value: str, *, quoted: bool = False, literal: bool = False) -> bool:
-    """Whether a value is a secret; `quoted` = it stands in quotes, `literal` = where code cannot
-    stand: after NAME= in an environment.
+    """Whether a value is a secret; `quoted` = it is in quotes, `literal` = it cannot be code.
+
+    Example of a literal: a value after NAME= in an environment file.
 
     >>> looks_secret(TOKEN, "9fK2mQ8xL4vB7nR1tY6w"), looks_secret(TOKEN, "settings.api_key2")
     (True, False)
@@ -183,11 +183,10 @@ MIN_STANDING_OUT = 8
 
 
 def stands_out(value: str, promise: str) -> bool:
-    """Whether a value cannot be a word of a sentence: letters of both cases and digits mixed, long
-    hex.
+    """Whether a value cannot be a word of a sentence: mixed case with digits, or long hex.
 
-    >>> stands_out("Dl4wMZenkODiZKG", PASSWORD), stands_out("PostgreSQL14", PASSWORD), stands_out("velvet", PASSWORD)
-    (True, True, False)
+    >>> [stands_out(value, PASSWORD) for value in ("Dl4wMZenkODiZKG", "PostgreSQL14", "velvet")]
+    [True, True, False]
     """
     if _ALPHABET.search(value) or (_NAMED_THING.search(value) and not _SYMBOLS.search(value)):
         return False

@@ -1,10 +1,9 @@
-"""Which names promise a secret: the words they end in, in several languages, and the names that end
-so and hold none.
+"""Which names promise a secret: the words that they end in, in several languages, and exceptions.
 
-    WORDS[0].word                       # "secret"; core/secret_search.py looks for all of them in one pass
-    promise_of(page, at, end, name=...) # PASSWORD, TOKEN, OPAQUE or None: "next_page_token" is no secret's name
+    WORDS[0].word                        # "secret"; secret_search.py finds all of them in one pass
+    promise_of(page, at, end, name=...)  # PASSWORD, TOKEN, OPAQUE or None (e.g. "next_page_token")
 
-What a name promises tells how much its value has to show (core/secret_values.py).
+The promise of a name decides how much evidence its value needs (core/secret_values.py).
 """
 
 from __future__ import annotations
@@ -218,7 +217,8 @@ def promise_of(
     """What a name promises of its value, or None where it is no secret's name; `more` is what
     follows the word: API_KEY_PROD.
 
-    >>> promise_of(Page.of("next_token=x"), 5, 10, name="next_token", word=WORDS[1], more=None) is None
+    >>> page = Page.of("next_token=x")
+    >>> promise_of(page, 5, 10, name="next_token", word=WORDS[1], more=None) is None
     True
     """
     text, low_name = page.text, name.lower()

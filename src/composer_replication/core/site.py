@@ -1,9 +1,9 @@
-"""Site, Hint, Answer, Preference: the mistaken message, what would have helped, and what others
-would have done.
+"""Site, Hint, Answer, Preference, Anchor: the records that the pipeline makes of sessions.
 
-Example: session s1, turn 7 calls read_flie (call c1); turn 8 is its error result:
-    Site(session_id="s1", turn=7, call_id="c1", evidence=(8,), kind="unknown_tool", category="mistake", ...)
-    Hint(site_id="s1:7:c1", text="Reminder: available tools: read_file, ...", writer="available_tools", ...)
+Example: in session s1, turn 7 calls read_flie (call c1), and turn 8 is its error result:
+
+    Site(session_id="s1", turn=7, call_id="c1", evidence=(8,), kind="unknown_tool", ...)
+    Hint(site_id="s1:7:c1", text="Reminder: available tools: read_file, ...", ...)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Literal, get_args
 from composer_replication.core.errors import SiteError
 from composer_replication.core.trace import Session, Turn
 
-# Only "mistake" is trained on by default. The others look like errors in a log but are not the
-# model's mistake: a check that failed (a correct call; evidence about an earlier edit), a human's
-# rejection or interrupt, the collateral of a parallel sibling, a permission rule, the world
-# (network, rate limit), and "recovery" - the turn after an error, which exists only where a user
-# asks for it.
+# Only "mistake" is trained on by default. The others look like errors in a log but are not mistakes
+# of the model: "failed_check" (a correct call whose command failed; it is evidence about an earlier
+# edit), a human's rejection or interrupt, a call cancelled because a parallel sibling failed, a
+# permission rule, the environment (network, rate limit). "recovery" is the turn after an error; it
+# exists only if a user asks for it (sites.site).
 Category = Literal[
     "mistake",
     "failed_check",
@@ -38,19 +38,18 @@ TARGET_CATEGORIES = frozenset({"mistake", "recovery"})
 LM_CE_EXCLUDED = TARGET_CATEGORIES | {"rejected", "interrupted"}
 AnchorReason = Literal["agreed", "no_consensus"]
 ANCHOR_REASONS: tuple[str, ...] = get_args(AnchorReason)
-# the kind of a failure that no rule names: nobody knows whose it is, so nothing trains on it
+# The kind of a failure that no rule names. Nobody knows whose fault it is: nothing trains on it.
 UNCLASSIFIED = "unclassified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The mistaken message. `turn` is what was wrong, `evidence` is how we know; evidence is always
-    later.
+    """The mistaken message (`turn`) and the turns that show the mistake (`evidence`).
 
-    `call_id` names the failing call inside the message (None: the whole message). `tool` is that
-    call's name. `detail` is the shortest quote that shows the mistake. `flagged` = the log itself
-    marked the result as an error.
-    Raises SiteError where evidence is not later than the mistake.
+    `call_id` names the failing call inside the message (None: the whole message) and `tool` its
+    name. `detail` is the shortest quote that shows the mistake. `flagged` = the log itself marked
+    the result as an error.
+    Raises SiteError if evidence is not later than the mistake: a teacher must never see it.
     """
 
     session_id: str
@@ -94,8 +93,8 @@ class Site:
 
     @property
     def bars_lm_ce(self) -> bool:
-        """Whether cross-entropy must leave this message alone: a mistake, what a human rejected or
-        cut off, an error nobody understands."""
+        """Whether lm_ce must skip this message: a mistake, a message that a human rejected or cut
+        off, or an unclassified error."""
         return self.category in LM_CE_EXCLUDED or self.kind == UNCLASSIFIED
 
 
@@ -103,10 +102,10 @@ class Site:
 class Hint:
     """A short text placed directly above the mistaken message, seen only by the teacher.
 
-    `knows` lists the hindsight it used, e.g. ("kind", "tools"); "kind" alone is what the error
-    told, "later:..." names anything taken from after the message. `overlap` is the share of the
-    hint's words that stand in the target message. `refers_to` are the turns above the message that
-    the hint or the mistaken call speaks of: a window without them is no context for it.
+    `knows` lists the hindsight that the hint used, e.g. ("kind", "tools"): "kind" is the kind of
+    the error, "later:..." anything that was taken from after the message. `overlap` is the share of
+    the hint's words that also stand in the target message. `refers_to` are the turns above the
+    message that the hint or the mistaken call refers to; a window without them is not used.
     """
 
     site_id: str
@@ -120,21 +119,18 @@ class Hint:
 
 
 def joined_text(hints: Sequence[Hint]) -> str:
-    """The hints of one message as one text: one below the other in the order of its calls, each
-    text once."""
+    """The hints of one message as one text, in the order of its calls, each text once."""
     return "\n".join(dict.fromkeys(hint.text for hint in hints))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What another model would have done at a site: its message, what was booked for it, and its
-    family.
+    """What another model would have done at a turn: its message, its family and the booked cost.
 
-    `usd_by` says whose number `usd` is: "ours" (our own count of what was sent and received, or the
-    worst case) or "endpoint" (what it reported was more); `told_usd` is what the endpoint says it
-    cost. `problem` says why the message cannot be used (core/teacher.py), "" where it can: only
-    such answers count. `request` is the name under which the ledger keeps the prompt that was sent
-    and the answer as it came.
+    `usd_by` says who counted `usd`: "ours" (our count of what was sent and received, or the worst
+    case) or "endpoint" (its report, because it was higher); `told_usd` is the cost that the
+    endpoint reported. `problem` says why the message cannot be used (core/teacher.py); only answers
+    with "" count. `request` is the ledger's key for the prompt and the raw answer.
     """
 
     site_id: str
@@ -155,11 +151,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """At turn `turn` of a session, `chosen` is preferred to `rejected`; `rejected` None = the
-    session's own turn.
+    """At turn `turn` of a session, `chosen` is preferred to `rejected` (None: the session's turn).
 
-    Example: Preference(session_id="s1", turn=7, chosen=Turn(role="assistant", ...),
-    teachers=("kimi", "glm"))
+    Example: Preference(session_id="s1", turn=7, chosen=Turn(...), teachers=("kimi", "glm"))
     """
 
     session_id: str
@@ -171,17 +165,17 @@ class Preference:
     evidence: dict[str, Any] = field(default_factory=dict)
 
     def rejected_turn(self, session: Session) -> Turn:
-        """The rejected message: the one given, else the session's own."""
+        """The rejected message: `rejected`, or the session's own turn if that is None."""
         return self.rejected if self.rejected is not None else session.turns[self.turn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """A turn that the preference channel leaves as it is: the teachers agreed with it, or did not
-    agree among themselves.
+    """A turn whose likelihood the preference channel holds in place, by cross-entropy.
 
-    Without anchors what no pair speaks about drifts (measured: a habit that only the reward sees
-    went from .51 to .07).
+    The teachers agreed with it, or did not agree among themselves (`reason`). Without anchors,
+    behaviour that no pair is about drifts (measured: a habit that only the reward sees fell from
+    .51 to .07).
     Example: Anchor(session_id="s1", turn=9, reason="no_consensus", teachers=("kimi", "glm"))
     """
 

@@ -1,12 +1,12 @@
-"""What an artefact was made from, so that nobody uses it with other files: the one home of stamps.
+"""Stamps: the hashes of the files that an artefact was made from, so that a stale one is not used.
 
-    write_stamp(work / "sites.jsonl", made_from=[work / "sessions.jsonl"])     # sites.meta.json beside it
-    stale(work / "hints.jsonl", work=work)     -> Stale(artefact="sites.jsonl", changed="sessions.jsonl", verbs=("sites", "hints"))
+    write_stamp(work / "sites.jsonl", made_from=[work / "sessions.jsonl"])     # sites.meta.json
+    check_stale(work / "hints.jsonl", work=work)
+    # Stale(artefact="sites.jsonl", changed="sessions.jsonl", verbs=("sites", "hints"))
 
-An artefact is stale where a file that it was made from is another one now, or is stale itself:
-hints of sites of an older store speak about turns that stand elsewhere. One without a stamp is the
-user's own and is taken as it is. Examples name what they were built from in their meta.json, which
-counts as their stamp.
+An artefact is stale if a file that it was made from has changed or is stale itself: the turn
+numbers of its sites and hints may then be wrong. An artefact without a stamp is the user's own and
+is used as it is. The stamp of `examples/` is its meta.json.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ VERB_OF: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stale:
-    """Which artefact was made from which file that changed since, and the verbs that make all of it
-    again, in order."""
+    """A stale artefact, the file that changed since, and the verbs to run again, in order."""
 
     artefact: str
     changed: str
     verbs: tuple[str, ...]
 
     @property
-    def told(self) -> str:
-        """The fact in words."""
+    def message(self) -> str:
+        """The fact as a sentence."""
         return (
             f"{self.artefact} was made from another {self.changed} than lies here now: its turns"
             " may not be the ones that stand there"
@@ -54,15 +53,17 @@ class Stale:
 
 
 def write_stamp(artefact: Path, *, made_from: Sequence[Path]) -> None:
-    """Write beside an artefact which files it was made from."""
+    """Write the hashes of the files that an artefact was made from beside it."""
     write_json(
         _stamp_of(artefact), {"made_from": {path.name: sha256_of(path) for path in made_from}}
     )
 
 
 def made_from(artefact: Path) -> dict[str, str]:
-    """Name -> hash of the files that an artefact was made from; {} where it has no stamp. Raises
-    DataError for a damaged stamp."""
+    """Name -> hash of the files that an artefact was made from; {} if it has no stamp.
+
+    Raises DataError for a damaged stamp.
+    """
     path = artefact / "meta.json" if artefact.is_dir() else _stamp_of(artefact)
     if not path.exists():
         return {}
@@ -70,7 +71,7 @@ def made_from(artefact: Path) -> dict[str, str]:
         value = json.loads(path.read_bytes())
         if "made_from" in value:
             return {str(name): str(sha256) for name, sha256 in value["made_from"].items()}
-        return hashes(value.get("inputs", ()))
+        return input_hashes(value.get("inputs", ()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         verb = VERB_OF.get(artefact.name, "")
         raise DataError(
@@ -80,22 +81,24 @@ def made_from(artefact: Path) -> dict[str, str]:
         ) from error
 
 
-def hashes(inputs: Iterable[Mapping[str, object]]) -> dict[str, str]:
-    """Name -> hash of a list of inputs, as examples and runs keep it; one's own pairs, from another
-    folder, are left out.
+def input_hashes(inputs: Iterable[Mapping[str, object]]) -> dict[str, str]:
+    """Name -> hash of a list of inputs, as examples and runs store it.
 
-    >>> hashes([{"path": "recompose/sites.jsonl", "sha256": "5e2c"}, {"path": "mine/curated.jsonl", "sha256": "07af"}])
+    Inputs from another folder than the first, such as the user's own pairs, are left out.
+
+    >>> sites = {"path": "recompose/sites.jsonl", "sha256": "5e2c"}
+    >>> input_hashes([sites, {"path": "mine/curated.jsonl", "sha256": "07af"}])
     {'sites.jsonl': '5e2c'}
     """
-    found = [
-        (*str(one["path"]).replace("\\", "/").rpartition("/")[::2], str(one["sha256"]))
-        for one in inputs
+    rows = [
+        (*str(entry["path"]).replace("\\", "/").rpartition("/")[::2], str(entry["sha256"]))
+        for entry in inputs
     ]
-    return {name: sha256 for folder, name, sha256 in found if folder == found[0][0]}
+    return {name: sha256 for folder, name, sha256 in rows if folder == rows[0][0]}
 
 
-def changed(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
-    """Those of the recorded files of a folder that are other files now, or gone."""
+def changed_files(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
+    """The recorded files of a folder that have changed since, or are gone."""
     return [
         name
         for name, sha256 in recorded.items()
@@ -103,13 +106,12 @@ def changed(recorded: Mapping[str, str], *, folder: Path) -> list[str]:
     ]
 
 
-def stale(artefact: Path, *, work: Path) -> Stale | None:
-    """Why an artefact must not be used with the files of the work folder as they are now; None
-    where nothing speaks against it."""
+def check_stale(artefact: Path, *, work: Path) -> Stale | None:
+    """Why an artefact must not be used with the work folder's current files; None if it may."""
     if not artefact.exists():
         return None
-    found = _first(artefact, work, ())
-    if found is None:
+    first_change = _first(artefact, work, ())
+    if first_change is None:
         return None
     old = {
         name
@@ -118,56 +120,55 @@ def stale(artefact: Path, *, work: Path) -> Stale | None:
     } | {artefact.name}
     needed = _closure(artefact, work)
     verbs = dict.fromkeys(VERB_OF[name] for name in VERB_OF if name in old & needed)
-    return Stale(artefact=found[0], changed=found[1], verbs=tuple(verbs))
+    return Stale(artefact=first_change[0], changed=first_change[1], verbs=tuple(verbs))
 
 
 def stale_artefacts(work: Path) -> dict[str, Stale]:
     """Every artefact of a work folder that is stale, in the order of the pipeline."""
     return {
-        name: one
+        name: problem
         for name in VERB_OF
-        if (work / name).exists() and (one := stale(work / name, work=work)) is not None
+        if (work / name).exists() and (problem := check_stale(work / name, work=work)) is not None
     }
 
 
 def changed_since(run: RunDir, *, work: Path) -> list[str]:
-    """Files of the work folder that are no longer those that a run was made from: its examples, and
-    what these were built from."""
+    """Files that changed since a run was made: its examples, and what these were built from."""
     examples = work / "examples"
-    inputs = hashes(json.loads(run.manifest_json.read_bytes()).get("inputs", ()))
+    inputs = input_hashes(json.loads(run.manifest_json.read_bytes()).get("inputs", ()))
     used = {
         name: sha256 for name, sha256 in inputs.items() if name in ("examples.jsonl", "pairs.jsonl")
     }
-    return changed(used, folder=examples) + (
-        changed(made_from(examples), folder=work) if examples.is_dir() else []
+    return changed_files(used, folder=examples) + (
+        changed_files(made_from(examples), folder=work) if examples.is_dir() else []
     )
 
 
-def _first(artefact: Path, work: Path, seen: tuple[str, ...]) -> tuple[str, str] | None:
-    """(artefact, file that changed) nearest to the beginning of the pipeline."""
+def _first(artefact: Path, work: Path, visited: tuple[str, ...]) -> tuple[str, str] | None:
+    """(artefact, file that changed), the earliest of the pipeline; None if nothing changed."""
     recorded = made_from(artefact)
     inside = {name: sha256 for name, sha256 in recorded.items() if name in VERB_OF}
     for name in inside:
         if (
-            name not in seen
+            name not in visited
             and (work / name).exists()
-            and (older := _first(work / name, work, (*seen, name))) is not None
+            and (older := _first(work / name, work, (*visited, name))) is not None
         ):
             return older
-    for name in changed(inside, folder=work):
+    for name in changed_files(inside, folder=work):
         return artefact.name, name
     return None
 
 
 def _closure(artefact: Path, work: Path) -> set[str]:
-    """An artefact and everything of the work folder that it was made from, directly or not."""
-    found, waiting = set[str](), [artefact.name]
+    """The artefact and all artefacts of the work folder that it was made from, transitively."""
+    names, waiting = set[str](), [artefact.name]
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [one for one in made_from(work / name) if one in VERB_OF]
-    return found
+        if name not in names:
+            names.add(name)
+            waiting += [source for source in made_from(work / name) if source in VERB_OF]
+    return names
 
 
 def _stamp_of(artefact: Path) -> Path:
@@ -175,8 +176,7 @@ def _stamp_of(artefact: Path) -> Path:
 
 
 def _sha256(path: Path) -> str:
-    """The hash of a file or folder; of a file that did not change in the meantime it is worked out
-    once."""
+    """The hash of a file or folder; a file's hash is cached until its stat changes."""
     if path.is_dir():
         return sha256_of(path)
     about = path.stat()

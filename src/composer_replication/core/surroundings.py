@@ -1,12 +1,11 @@
-"""What other people's code gets to see of the environment: enough to run, no keys.
+"""The environment variables that other people's code can read: enough to run, but no keys.
 
     subprocess.run(command, env=program_environment())
     with without_keys(): function(session)
 
-A program gets a handful of variables. Python that is loaded into this process shares its memory:
-`without_keys` guards against accidents
-- a variable that is logged, or handed on to a child - and not against code that is out for a key.
-  That is what trust is for.
+A program gets a few variables. Python code that is loaded into this process shares its memory:
+`without_keys` guards against accidents (a variable that is logged, or inherited by a child), not
+against code that looks for keys. Against that, settings files must be trusted (`recompose trust`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT")
-"""What a program needs to start, to find its own settings, and to read text."""
+"""Variables that a program needs to start, to find its own settings, and to read text."""
 _NOT_KEYS = (
     "PYTHON",
     "OMP_",
@@ -32,11 +31,11 @@ _NOT_KEYS = (
     "CONDA_PREFIX",
     "TERM",
 )
-"""Beginnings of names that Python in this process may need, and that hold no keys."""
+"""Prefixes of variables that Python code in this process may need, and that hold no keys."""
 
 
 def program_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a program that the user's settings name.
+    """The environment for a program that the user's settings name.
 
     >>> program_environment({"PATH": "/bin", "OPENAI_API_KEY": "x"})
     {'PATH': '/bin'}
@@ -46,11 +45,10 @@ def program_environment(environ: Mapping[str, str] = os.environ) -> dict[str, st
 
 @contextmanager
 def without_keys() -> Iterator[None]:
-    """While this block runs, os.environ - and so what a child would inherit - holds no variable
-    that might be a key.
+    """Hide every variable that might be a key from os.environ, and so from children, in this block.
 
-    What the block itself sets is gone afterwards only where it stood in the way of what was there
-    before. Not for several threads at once.
+    Hidden variables are restored afterwards, even if the block set them anew; other variables that
+    the block sets stay. Not thread-safe.
     """
     hidden = {
         name: value

@@ -1,12 +1,12 @@
-"""Teacher: a model that can be asked, whoever runs it. What is asked, what comes back, and what it
-may cost.
+"""The teacher protocol: a model that can be asked, its requests and replies, and their cost.
 
-    request = Request(turns=session.context(7), tools=session.tools, max_tokens=1024, about="s1:7:-")
-    reply = await teacher.ask(request)          # one attempt: TeacherReply(turn=Turn(...), usage=Usage(usd=0.0021, ...))
+    request = Request(turns=session.context(7), tools=session.tools, max_tokens=1024)
+    reply = await teacher.ask(request)          # one attempt
+    reply                                       # TeacherReply(turn=Turn(...), usage=Usage(...))
 
 Implementations: data/teachers (an endpoint, a script, answers from a file) and
-rollouts/local_teacher.py (a model on this machine). Nobody calls `ask` by himself:
-data/teachers/asking.py books the money first, waits, tries again and remembers every answer.
+rollouts/local_teacher.py (a model on this machine). Do not call `ask` directly:
+data/teachers/asking.py books the money first, waits, retries and stores every answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Whose = Literal["", "ours", "endpoint"]
 class Price:
     """The most that tokens may cost, in dollars per million; all zero = free of charge.
 
-    >>> Price(input_usd_per_mtok=2.0, output_usd_per_mtok=10.0).usd(input_tokens=1000, output_tokens=100)
+    >>> price = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=10.0)
+    >>> price.usd(input_tokens=1000, output_tokens=100)
     0.003
     """
 
@@ -56,11 +57,11 @@ FREE = Price()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked: the messages in view, the tools on offer, and the bounds of the answer.
+    """A question to a teacher: the messages in context, the tools on offer, the answer's bounds.
 
-    `schema`: the answer has to be JSON of this schema, where the endpoint can enforce it. `sample`
-    tells several draws of one request apart (k votes). `about` is a label for people and for
-    scripts, e.g. a site's id; it is not sent and not part of the request's identity.
+    `schema`: the answer must be JSON of this schema, if the endpoint can enforce one. `sample`
+    distinguishes several draws of the same request (k votes). `about` is a label for people and
+    scripts, e.g. a site's id; it is neither sent nor part of the request's identity.
     Example: Request(turns=session.context(7), tools=session.tools, about="s1:7:-")
     """
 
@@ -74,13 +75,15 @@ class Request:
 
 
 MOST_TOKENS, MOST_USD = 10**9, 10_000.0
-"""More than any one call takes: what reports more does not know what it says."""
+"""More than any one call can take: an endpoint that reports more is not believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a call took; None = not reported. `usd` is what was billed; `cached_tokens` of the input
-    came from the provider's cache."""
+    """The reported usage of a call; None = not reported.
+
+    `usd` is what was billed; `cached_tokens` are the input tokens read from the provider's cache.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -90,22 +93,20 @@ class Usage:
 
 
 REFUSED = "curate: "
-"""How the problem of an answer begins that came whole, and that a curation recipe has something
-against."""
+"""Prefix of the `problem` of a complete answer that a curation recipe rejects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherReply:
-    """One answer: the message, what it took, and what is wrong with it.
+    """One answer: the message, its usage, and why it cannot be used, if so.
 
-    `problem` is "" for an answer that can be used, else why not: cut_off, empty, refused,
-    bad_arguments, unknown_tool, no_name. `confidence` is the geometric mean of the probabilities of
-    the answer's tokens, where the endpoint tells them. `raw` is the body as it came, without the
-    key. `family` is that of its author where the teacher knows it to be another than its own; it is
-    not kept. `sent_tokens` and `received_tokens` are our own count of what went over the wire,
-    whatever `usage` says; 0 = nobody counted.
-    Example: TeacherReply(turn=Turn(role="assistant", author="glm-5", blocks=(ToolCall(...),)),
-    usage=Usage(usd=0.002))
+    `problem` is "" for a usable answer, else one of cut_off, empty, refused, bad_arguments,
+    unknown_tool, no_name. `confidence` is the geometric mean of the probabilities of the answer's
+    tokens, if the endpoint reports them. `raw` is the response body, without the key. `family` is
+    set if the answer's author belongs to another family than the teacher; it is not stored.
+    `sent_tokens` and `received_tokens` are our own count of what went over the wire, whatever
+    `usage` says; 0 = not counted.
+    Example: TeacherReply(turn=Turn(role="assistant", ...), usage=Usage(usd=0.002))
     """
 
     turn: Turn
@@ -120,12 +121,12 @@ class TeacherReply:
 
 
 class Teacher(Protocol):
-    """A model that can be asked. `name` is unique among the teachers of a run; teachers of one
-    `family` share their mistakes.
+    """A model that can be asked.
 
-    `identity` is what decides the answer beside the request (model, endpoint, provider
-    preferences); empty = answers are not kept. `provider` names the limits that it shares with
-    others.
+    `name` is unique among the teachers of a run. Teachers of one `family` share their mistakes, so
+    agreement counts families. `provider` identifies the rate limits that teachers share.
+    `identity` is everything but the request that determines the answer (model, endpoint, provider
+    preferences); if it is empty, answers are not stored.
     """
 
     @property
@@ -140,12 +141,11 @@ class Teacher(Protocol):
     def identity(self) -> Mapping[str, JSON]: ...
 
     def most_input_tokens(self, request: Request) -> int:
-        """An upper bound of the prompt's tokens, with everything that a template may add."""
+        """Upper bound of the prompt's tokens, including everything that a template may add."""
         ...
 
     async def ask(self, request: Request) -> TeacherReply:
-        """One attempt; raises TeacherError, which says whether it may have been billed and whether
-        to try again."""
+        """Make one attempt; TeacherError says whether it may be billed and whether to retry."""
         ...
 
 
@@ -171,8 +171,7 @@ class FreeTeacher:
 
 
 def worst_usd(teacher: Teacher, request: Request) -> float:
-    """The most that one attempt can cost: every token of the prompt at full price, and the longest
-    answer."""
+    """The most that one attempt can cost: the whole prompt uncached, and the longest answer."""
     if teacher.price.free:
         return 0.0
     return teacher.price.usd(
@@ -181,7 +180,7 @@ def worst_usd(teacher: Teacher, request: Request) -> float:
 
 
 def request_to_json(request: Request) -> dict[str, JSON]:
-    """What decides the answer, as JSON: without `about`, and without who wrote a message."""
+    """Encode what determines the answer: neither `about` nor the authors of messages."""
     turns = [
         {name: value for name, value in turn_to_json(turn).items() if name in ("role", "blocks")}
         for turn in request.turns
@@ -203,7 +202,7 @@ def request_to_json(request: Request) -> dict[str, JSON]:
 
 
 def request_from_json(row: Mapping[str, JSON]) -> Request:
-    """The inverse of `request_to_json`; who wrote a message is not known any more."""
+    """The inverse of `request_to_json`; the authors of messages are lost."""
     return Request(
         turns=tuple(turn_from_json(turn) for turn in row["turns"]),
         tools=tuple(ToolSpec(**tool) for tool in row.get("tools", ())),
@@ -215,7 +214,7 @@ def request_from_json(row: Mapping[str, JSON]) -> Request:
 
 
 def canonical_json(value: JSON) -> str:
-    """JSON in which equal values are equal texts: sorted keys, no spaces, ASCII only.
+    """Dump JSON so that equal values are equal texts: sorted keys, no spaces, ASCII only.
 
     >>> canonical_json({"b": "é", "a": 1})
     '{"a":1,"b":"\\\\u00e9"}'
@@ -224,12 +223,12 @@ def canonical_json(value: JSON) -> str:
 
 
 def prompt_sha(request: Request) -> str:
-    """Name of a request, the same for every teacher that is asked it."""
+    """Hash of a request, the same for every teacher."""
     return hashlib.sha256(canonical_json(request_to_json(request)).encode("ascii")).hexdigest()
 
 
 def request_key(teacher: Teacher, request: Request) -> str:
-    """Name of a request to one teacher: answers are kept under it."""
+    """Hash of a request to one teacher: the key under which its answer is stored."""
     return hashlib.sha256(
         canonical_json([dict(teacher.identity), prompt_sha(request)]).encode("ascii")
     ).hexdigest()
@@ -237,11 +236,10 @@ def request_key(teacher: Teacher, request: Request) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bought:
-    """An answer that was paid for, now or earlier: `usd` is what was booked for it when it was
-    bought, `now` whether that was in this run.
+    """A paid answer: `usd` was booked for it, in this run if `now`, else in an earlier one.
 
-    `whose` number that is: "ours" (our own count, or the worst case), or "endpoint" (what it
-    reported was more); "" = not known.
+    `whose` number `usd` is: "ours" (our own count, or the worst case) or "endpoint" (its report,
+    because it was higher); "" = not known.
     """
 
     reply: TeacherReply
@@ -252,7 +250,7 @@ class Bought:
 
 
 def reply_to_json(reply: TeacherReply) -> dict[str, JSON]:
-    """A reply as it is kept in the ledger."""
+    """Encode a reply as the ledger stores it."""
     usage = {name: getattr(reply.usage, name) for name in Usage.__dataclass_fields__}
     facts: dict[str, JSON] = {
         "problem": reply.problem,
@@ -265,7 +263,7 @@ def reply_to_json(reply: TeacherReply) -> dict[str, JSON]:
 
 
 def reply_from_json(row: Mapping[str, JSON]) -> TeacherReply:
-    """The inverse of `reply_to_json`; raises DataError for anything else."""
+    """The inverse of `reply_to_json`; raises DataError for a row of another version."""
     try:
         return TeacherReply(
             turn=turn_from_json(row["turn"]),

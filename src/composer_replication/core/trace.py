@@ -3,12 +3,15 @@
 An imported log and a live rollout are the same type. A message is stored once; what the model had
 in view at a step is a *range* over the turns (`Segment`), never a copied prefix.
 
-Example: turns  0 human "fix it" · 1 assistant calls read(c1) · 2 tool result c1 · 3 assistant calls edit(c2) · ...
-    Session(turns=(t0, t1, t2, t3, ...), segments=(Segment(start=0, end=4),))
+Example: turn 0 human "fix it", 1 assistant calls read (c1), 2 tool result of c1, 3 assistant calls
+edit (c2):
+
+    Session(turns=(t0, t1, t2, t3), segments=(Segment(start=0, end=4),))
     session.context(3) -> (t0, t1, t2)
 
 After a compaction the model sees only the summary (turn 40) and the messages that were preserved
 (36-39):
+
     Segment(context=((36, 40),), start=40, end=90)
 """
 
@@ -38,8 +41,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Reasoning text; "" where the log keeps only a signature, e.g. Thinking("The test imports
-    foo...")."""
+    """Reasoning text; "" if the log keeps only a signature."""
 
     text: str
 
@@ -55,10 +57,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the environment answered to one call.
+    """The environment's answer to one call.
 
-    `is_error` is None where the log does not say. `images` are media types of pictures that were
-    not kept.
+    `is_error` is None if the log does not say. `images` are the media types of pictures, whose
+    bytes are not kept.
     Example: ToolResult("toolu_1", "File does not exist.", is_error=True)
     """
 
@@ -70,8 +72,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A block of a type we do not interpret, kept as JSON text, e.g. Opaque("server_tool_use",
-    '{"name": ...}')."""
+    """A block of an unknown type, as JSON text, e.g. Opaque("server_tool_use", '{"name": ...}')."""
 
     type: str
     text: str
@@ -100,12 +101,11 @@ class Turn:
     """One message.
 
     `author` says who wrote it: a model id, "human", "harness" (text that the agent program
-    injected), "environment" (tool results), or None where the log does not say. `role` alone cannot
-    tell these apart. `tag` names the sort of injected message ("compact_summary", "command",
-    "reminder", "interrupt", "hook", ...). `context_tokens` is the prompt size the provider reported
-    for an assistant message (0 = not reported).
-    Example: Turn(role="assistant", author="claude-opus-4-5", blocks=(Text("Look:"), ToolCall("c1",
-    "Read", {...})))
+    injected), "environment" (tool results), or None if the log does not say. `role` alone cannot
+    tell these apart. `tag` names the kind of injected message ("compact_summary", "command",
+    "reminder", "interrupt", "hook", ...). `context_tokens` is the prompt size that the provider
+    reported for an assistant message (0 = not reported).
+    Example: Turn(role="assistant", author="claude-opus-4-5", blocks=(Text("Look:"),))
     """
 
     role: Role
@@ -132,7 +132,7 @@ class Turn:
 
     @property
     def is_interrupt(self) -> bool:
-        """Whether this is the agent program's word that the human cut the message before it off."""
+        """Whether the agent program says here that the human cut off the preceding message."""
         return self.tag == "interrupt" or (
             self.role == "user" and self.text.startswith(INTERRUPT_PREFIX)
         )
@@ -140,12 +140,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of turns [start, end) that the model wrote while its context began with the same
-    earlier messages.
+    """The turns [start, end), all written with the same earlier messages in context.
 
-    `context` are ranges [a, b) of earlier turns that stood before `start`, in the order in which
-    they stood; `cleared` are call ids whose results the agent had removed from the context by then
-    (micro-compaction), though the log still shows them.
+    `context` lists those earlier turns as ranges [a, b), in prompt order; each range ends at or
+    before `start`. `cleared` are the ids of calls whose results the agent had removed from the
+    context by then (micro-compaction), although the log still shows them.
     Example: Segment(context=((0, 10),), start=20, end=31)  # turns 10-19 were rewound by the user
     """
 
@@ -157,7 +156,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """A tool on offer: name, description and JSON Schema of its arguments."""
+    """A tool on offer: its name, its description and the JSON Schema of its arguments."""
 
     name: str
     description: str = ""
@@ -166,11 +165,10 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened which is not a message: after how many turns, to which call, and the
-    words.
+    """An occurrence that is not a message: after how many turns, about which call, and its text.
 
-    Kinds: "compaction", "microcompaction", "synthetic" (an assistant record no model wrote),
-    "hook_blocked", "api_error", "queued" (steering by the human in mid-turn).
+    Kinds: "compaction", "microcompaction", "synthetic" (an assistant record that no model wrote),
+    "hook_blocked", "api_error", "queued" (text that the human typed while the model was writing).
     Example: Event(kind="hook_blocked", turn=8, call_id="c3", text="type check failed: ...")
     """
 
@@ -182,8 +180,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRef:
-    """Where a session came from, e.g. SourceRef(file="a.jsonl", sha256="5294...",
-    format="claude_code")."""
+    """The log of a session, e.g. SourceRef(file="a.jsonl", sha256="...", format="claude_code")."""
 
     file: str
     sha256: str = ""
@@ -193,8 +190,10 @@ class SourceRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """The call that started a subagent, e.g. Parent(session_id="s1", call_id="toolu_9"); None = not
-    recorded."""
+    """The call that started a subagent; `call_id` is None if the log does not record it.
+
+    Example: Parent(session_id="s1", call_id="toolu_9")
+    """
 
     session_id: str
     call_id: str | None
@@ -202,7 +201,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class CallRef:
-    """A call with its place and its answer; `result` is None where the log holds none."""
+    """A call and its result, each with its turn; None for a result that the log does not hold."""
 
     turn: int
     call: ToolCall
@@ -214,13 +213,13 @@ class CallRef:
 class Session:
     """One agent run: turns in order, tools offered, and what was in context at each step.
 
-    `tools_origin`: "log" = the log held the schemas; "reconstructed" = inferred from the calls
-    seen; "none". `copied` = the first `copied` turns stand in another session too (resume or fork):
-    context, never trained twice. `requests` = prompts that the log holds word for word;
-    `requests_verified` = those whose messages, by their hashes, are exactly the context of the
-    message that answered them (before secrets were removed).
-    Raises SessionError if a segment or event names a turn that does not exist, or a result precedes
-    its call.
+    `tools_origin`: "log" = the log held the schemas; "reconstructed" = inferred from the calls;
+    "none". `copied` = the number of leading turns that another session holds too (resume or fork):
+    they are context and are never trained on twice. `requests` = the number of prompts that the log
+    holds verbatim; `requests_verified` = how many of those have exactly the messages, by hash, that
+    `context` gives for the answering turn (compared before secrets are removed).
+    Raises SessionError if the segments do not cover the turns in order, or if the context of a
+    segment names a turn twice or one that is not before it.
     """
 
     id: str
@@ -251,32 +250,31 @@ class Session:
                     where=self.id,
                 )
             expected = segment.end
-            told = f"the context {segment.context} of the segment at turn {segment.start}"
+            context_text = f"the context {segment.context} of the segment at turn {segment.start}"
             if any(not 0 <= a < b <= segment.start for a, b in segment.context):
-                raise SessionError(f"{told} is not before it", where=self.id)
+                raise SessionError(f"{context_text} is not before it", where=self.id)
             if any(b > a for (_, b), (a, _) in pairwise(sorted(segment.context))):
-                raise SessionError(f"{told} holds a turn twice", where=self.id)
+                raise SessionError(f"{context_text} holds a turn twice", where=self.id)
         if expected != n:
             raise SessionError(
                 f"segments end at turn {expected}, but there are {n} turns", where=self.id
             )
 
     def segment_of(self, turn: int) -> Segment:
-        """The segment in which a turn was written."""
+        """The segment that holds a turn; raises SessionError if there is no such turn."""
         for segment in self.segments:
             if segment.start <= turn < segment.end:
                 return segment
         raise SessionError(f"no turn {turn} (there are {len(self.turns)})", where=self.id)
 
     def context_indices(self, turn: int) -> tuple[int, ...]:
-        """Indices of the turns the model had in view when `turn` was written, in order."""
+        """Indices of the turns that were in context when `turn` was written, in prompt order."""
         segment = self.segment_of(turn)
         before = [i for a, b in segment.context for i in range(a, b)]
         return (*before, *range(segment.start, turn))
 
-    def seen(self, index: int, *, at: int) -> Turn:
-        """Turn `index` as it stood in the context of turn `at`: results cleared by then read as
-        CLEARED_TEXT."""
+    def turn_in_view(self, index: int, *, at: int) -> Turn:
+        """Turn `index` as the context of turn `at` shows it: cleared results read CLEARED_TEXT."""
         turn, cleared = self.turns[index], self.segment_of(at).cleared
         if not cleared or not any(r.call_id in cleared for r in turn.results):
             return turn
@@ -291,30 +289,30 @@ class Session:
         return replace(turn, blocks=blocks)
 
     def context(self, turn: int) -> tuple[Turn, ...]:
-        """The messages the model had in view when `turn` was written; the turn itself is not among
-        them."""
-        return tuple(self.seen(i, at=turn) for i in self.context_indices(turn))
+        """The messages that were in context when `turn` was written, without the turn itself."""
+        return tuple(self.turn_in_view(i, at=turn) for i in self.context_indices(turn))
 
     def calls(self) -> dict[str, CallRef]:
-        """Every call by id, with its turn and its result, joined by call id (parallel calls do not
-        confuse it)."""
-        made: dict[str, tuple[int, ToolCall]] = {}
-        answered: dict[str, tuple[int, ToolResult]] = {}
+        """Every call by id, with its turn and its result.
+
+        Results are joined by call id, never by adjacency: calls of one message run in parallel.
+        """
+        calls: dict[str, tuple[int, ToolCall]] = {}
+        results: dict[str, tuple[int, ToolResult]] = {}
         for index, turn in enumerate(self.turns):
             for block in turn.blocks:
                 if isinstance(block, ToolCall):
-                    made.setdefault(block.id, (index, block))
+                    calls.setdefault(block.id, (index, block))
                 elif isinstance(block, ToolResult):
-                    answered.setdefault(block.call_id, (index, block))
+                    results.setdefault(block.call_id, (index, block))
         refs: dict[str, CallRef] = {}
-        for call_id, (index, call) in made.items():
-            result_turn, result = answered.get(call_id, (None, None))
+        for call_id, (index, call) in calls.items():
+            result_turn, result = results.get(call_id, (None, None))
             refs[call_id] = CallRef(index, call, result_turn, result)
         return refs
 
     def assistant_turns(self) -> Iterator[tuple[int, Turn]]:
-        """(index, turn) of every message a model wrote, without those copied from another
-        session."""
+        """Yield (index, turn) of every assistant message that no other session holds already."""
         for index, turn in enumerate(self.turns):
             if turn.role == "assistant" and index >= self.copied:
                 yield index, turn

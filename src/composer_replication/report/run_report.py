@@ -12,7 +12,7 @@ from typing import Any
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir, open_run
-from composer_replication.core.stamps import changed_since, stale
+from composer_replication.core.stamps import changed_since, check_stale
 from composer_replication.report.claims import claims
 from composer_replication.report.evaluation_section import AFTER, read_evaluation
 from composer_replication.report.funnel import not_trained, run_chains
@@ -47,7 +47,7 @@ def run_report(
     settings, metrics = run.resolved(), run.metrics()
     evaluation = _evaluation(run)
     there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
-    outdated = stale(folder / "sites.jsonl", work=folder) if there else None
+    outdated = check_stale(folder / "sites.jsonl", work=folder) if there else None
     there = there and outdated is None  # such sites name turns that stand elsewhere now
     return {
         **run_view(path),
@@ -69,7 +69,7 @@ def run_report(
         "chains": run_chains(metrics),
         "lost": lost_rows(metrics),
         "stale": changed_since(run, work=folder) if there else [],
-        "out_of_date": outdated.told if outdated is not None else "",
+        "out_of_date": outdated.message if outdated is not None else "",
         "samples": samples(run),
     }
 

@@ -117,7 +117,7 @@ def site_view(
         "site": _site(site, hint),
         "session": session.id,
         "left_out_before": len(context) - len(shown),
-        "before": [turn_view(session.seen(i, at=site.turn), i) for i in shown],
+        "before": [turn_view(session.turn_in_view(i, at=site.turn), i) for i in shown],
         "hint": hint.text if hint else None,
         "message": turn_view(
             session.turns[site.turn],

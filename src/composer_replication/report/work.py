@@ -133,7 +133,7 @@ def work_view(
         "mistaken_sessions": len({site.session_id for site in sites if site.is_target}),
         "hints": len(hints),
         "hints_written": hints_file.exists() and "hints.jsonl" not in old,
-        "stale": [one.told for one in old.values()],
+        "stale": [one.message for one in old.values()],
         "built": meta is not None,
         "origins": dict(logs.origins),
         **_tables(sites, hints, logs),

@@ -60,7 +60,7 @@ def lay_out_segment(session: Session, segment: Segment, *, renderer: Renderer) -
     numbers = [i for a, b in segment.context for i in range(a, b)] + list(
         range(segment.start, segment.end)
     )
-    turns = [session.seen(i, at=segment.start) for i in numbers]
+    turns = [session.turn_in_view(i, at=segment.start) for i in numbers]
     head = head_positions(turns)
     overhead, tokens = renderer.measure(turns, head=[turns[p] for p in head], tools=session.tools)
     plan = SegmentCosts(

@@ -168,7 +168,7 @@ class Forked:
         above = example.turns[: example.turns.index(message)]
         fork = ForkPoint(
             site=site,
-            turns=tuple(session.seen(span.turn, at=site.turn) for span in above),
+            turns=tuple(session.turn_in_view(span.turn, at=site.turn) for span in above),
             tools=session.tools,
             check=SiteCheck.of(session, site, tools=tools[session.id]),
             ids=example.ids[: message.body[0]],

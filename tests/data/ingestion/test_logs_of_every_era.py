@@ -110,9 +110,11 @@ def test_cleared_results_read_as_cleared_only_afterwards(results: dict[str, File
     assert len(cleared) == 1
     result_turn = main.calls()[cleared[0]].result_turn
     assert result_turn is not None
-    after = main.seen(result_turn, at=boundary + 1).results[0].text
+    after = main.turn_in_view(result_turn, at=boundary + 1).results[0].text
     before = (
-        main.seen(result_turn, at=result_turn + 1 if result_turn + 1 < boundary else result_turn)
+        main.turn_in_view(
+            result_turn, at=result_turn + 1 if result_turn + 1 < boundary else result_turn
+        )
         .results[0]
         .text
     )

@@ -14,14 +14,14 @@ class CurateSettings(Settings):
     """Which recipe judges the pairs, and with which engine."""
 
     recipe: str = "default"
-    """"default", "with_disagreement_filter", or a YAML file of your own with data-juicer's operator
+    """"default", "with_disagreement_filter", or your own YAML file with data-juicer's operator
     names."""
     engine: Literal["embedded", "data_juicer"] = "embedded"
-    """"data_juicer" = the counting operators run on the real one, as a program of its own
-    environment; the kept pairs are the same."""
+    """"data_juicer" = the counting operators run in data-juicer itself, in its own environment; the
+    kept pairs are the same."""
     data_juicer_python: str = ""
-    """The Python of the environment that holds py-data-juicer (docs say how to make one); needed
-    for that engine only."""
+    """The Python of the environment with py-data-juicer (the docs say how to make one); only needed
+    for that engine."""
     rows: bool = False
     """Write curated_rows.jsonl too: each pair with its whole prompt, flat and as chat messages, for
     other trainers."""

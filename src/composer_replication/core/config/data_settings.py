@@ -10,20 +10,20 @@ from composer_replication.core.config.base import Settings
 from composer_replication.core.config.reader_settings import ReaderSettings
 
 
-def _as_command(given: object) -> object:
-    """A name alone is a command of one word."""
-    return tuple(filter(None, (given,))) if isinstance(given, str) else given
+def _as_command(value: object) -> object:
+    """A string is a command of one word; "" is no command."""
+    return tuple(filter(None, (value,))) if isinstance(value, str) else value
 
 
 class HeldOutSettings(Settings):
-    """What is kept out of training."""
+    """Which sessions are held out of training."""
 
     by: Literal["auto", "session", "repository"] = "auto"
     """Unit of the split; "repository" keeps all sessions of one repository together; "auto" = by
-    repository where there are five or more, else by session: of a few repositories a share holds
-    out none, or all that matters."""
+    repository if there are five or more, else by session: a share of a few repositories is none of
+    them, or too much."""
     fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of units held out, chosen by hash; `build` refuses one that holds out nothing, or
+    """Share of units held out, chosen by hash; `build` refuses a share that holds out nothing or
     everything."""
 
 
@@ -37,11 +37,11 @@ class IngestSettings(Settings):
     redact: bool = True
     """Remove secrets before anything is written."""
     redact_words: tuple[str, ...] = ()
-    """Words of your own to remove as well, e.g. a customer's name."""
+    """Your own words to remove as well, e.g. a customer's name."""
     scanner: Annotated[tuple[str, ...], BeforeValidator(_as_command)] = ()
-    """A command that looks through the redacted sessions before they are stored, e.g.
-    ["kingfisher", "scan", "{file}"]; where it ends with another exit code than 0, nothing is
-    stored. "gitleaks" alone is set up by its name. None = no such gate."""
+    """A command that scans the redacted sessions before they are stored, e.g. ["kingfisher",
+    "scan", "{file}"]; if its exit code is not 0, nothing is stored. "gitleaks" needs only its name.
+    None = no such gate."""
     authors: tuple[str, ...] = ()
     """Keep only sessions in which one of these models wrote (shell patterns, e.g. "claude-opus-*");
     none = all. Whole sessions are kept or left out; build.authors chooses among their messages."""
@@ -51,13 +51,12 @@ class SitesSettings(Settings):
     """How mistaken messages are found."""
 
     detectors: tuple[str, ...] = ("tool_error", "repeated_call", "hidden_error", "failed_check")
-    """Names of built-in detectors, or "package.module:function" of your own."""
+    """Names of built-in detectors, or your own as "package.module:function"."""
     error_kind: str = ""
     """"package.module:function" that names the kind of an error result; "" = the built-in table."""
     explored_paths: Literal["apart", "mistake"] = "apart"
-    """A path that is not there and that the message only looked for (kind path_explored):
-    "apart" = told, never trained on; "mistake" = a mistake like a path that was guessed and used
-    as a fact."""
+    """A missing path that the message only looked for (kind path_explored): "apart" = counted, but
+    never trained on; "mistake" = a mistake, like a path that was guessed and used as a fact."""
     site: Literal["cause", "recovery"] = "cause"
     """"cause" = the mistaken message; "recovery" = the turn after the error (what the earlier
     framework trained)."""
@@ -67,7 +66,7 @@ class HintsSettings(Settings):
     """How hints are written."""
 
     writer: Literal["rules", "reader"] = "rules"
-    """"rules" = templates for the mistakes that `sites` found; "reader" = a model reads the
+    """"rules" = templates for the mistakes that `sites` finds; "reader" = a model reads the
     sessions, names the mistakes and writes the hints."""
     reader: ReaderSettings = ReaderSettings()
     writers: dict[str, str] = Field(default_factory=dict)
@@ -79,5 +78,5 @@ class HintsSettings(Settings):
     max_words: int = Field(default=120, gt=0)
     """A longer hint is refused."""
     min_lift: float = 0.0
-    """Kinds whose lower bound of lift (nats per token) is not above this are weak: after `hints
-    --audit`, nothing trains on them."""
+    """Kinds whose lower bound of lift (nats per token) is not above this are weak: once `hints
+    --audit` has measured them, nothing trains on them."""

@@ -1,5 +1,4 @@
-"""Settings of the hint channel: divergence, estimator, clips, teacher, and how its signal meets the
-policy's."""
+"""Settings of the hint channel: divergence, estimator, clips, teacher, combination with policy."""
 
 from __future__ import annotations
 
@@ -11,30 +10,30 @@ from composer_replication.core.config.base import Settings
 
 
 class TaidSettings(Settings):
-    """Where the mixture that TAID distils from stands between student (0) and teacher (1); read
-    where divergence = "taid"."""
+    """The mixture that TAID distils from, between student (0) and teacher (1); read if divergence =
+    "taid"."""
 
     schedule: Literal["fixed", "linear", "adaptive"] = "adaptive"
-    """"fixed" = t_start all the way; "linear" = from t_start to t_end over the run; "adaptive" = as
-    published, never below the line."""
+    """"fixed" = t_start throughout; "linear" = from t_start to t_end over the run; "adaptive" = as
+    published, never below that line."""
     t_start: float = Field(default=0.4, ge=0.0, lt=1.0)
     """Share of the teacher's logits at the start."""
     t_end: float = Field(default=1.0, gt=0.0, le=1.0)
     """Share of the teacher's logits at the end."""
     alpha: float = Field(default=5e-4, ge=0.0, le=1.0)
-    """Most that the adaptive rule adds to t in a step."""
+    """The most that the adaptive rule adds to t in a step."""
     momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
     """How slowly the adaptive rule forgets how the loss has changed."""
 
 
 class EntropySettings(Settings):
-    """The gates by the teacher's entropy; read where divergence = "eopd" or "soft_gate"."""
+    """The gates by the teacher's entropy; read if divergence = "eopd" or "soft_gate"."""
 
     tau: float = Field(default=0.8, ge=0.0)
     """eopd: nats of the teacher's entropy above which its top tokens' KL(teacher, student) is
     added."""
     top: int = Field(default=16, gt=0)
-    """eopd: how many of the teacher's tokens that part is taken on."""
+    """eopd: over how many of the teacher's top tokens that part is computed."""
     alpha: float = Field(default=1.0, ge=0.0)
     """eopd: weight of that part."""
     h_max: float = Field(default=0.0, ge=0.0)
@@ -46,8 +45,8 @@ class HintSettings(Settings):
     """The hint channel: divergence between the policy and the same model that saw the hint."""
 
     weight: float = Field(default=1.0, ge=0.0)
-    """Its share; under combination "convex" the policy gets the rest of 1, under "advantage" and
-    "bounded" what evidence is times."""
+    """The channel's share; under combination "convex" the policy gets 1 - weight; under "advantage"
+    and "bounded" the factor of the evidence."""
     divergence: Literal[
         "kl(student, teacher)", "kl(teacher, student)", "jsd", "taid", "eopd", "soft_gate"
     ] = "jsd"
@@ -58,62 +57,61 @@ class HintSettings(Settings):
     """Weight of the teacher in the mixture of jsd; 0 is kl(teacher, student), 1 is kl(student,
     teacher). Read by jsd alone."""
     estimator: Literal["full", "top_k", "sampled_token"] = "full"
-    """"full" = the whole vocabulary; "top_k" = the top tokens of one side; "sampled_token" = the
-    student's own token alone."""
+    """"full" = the whole vocabulary; "top_k" = the top tokens of one side; "sampled_token" = only
+    the student's own token."""
     top_k: int = Field(default=100, gt=0)
     """How many tokens the estimator "top_k" keeps."""
     support: Literal["student", "teacher"] = "student"
-    """Whose top tokens they are."""
+    """Whose top tokens the estimator "top_k" keeps."""
     rest: Literal["tail", "renormalised", "dropped"] = "tail"
-    """What becomes of the others: one more column, nothing but a larger share for those kept, or
-    nothing."""
+    """What becomes of the other tokens: "tail" = one more column that holds their mass;
+    "renormalised" = the kept tokens are scaled to sum to 1; "dropped" = they are left out."""
     entry_clip: float = Field(default=0.0, ge=0.0)
-    """Most nats that one vocabulary entry may add to a token's divergence, which is then raw (not
-    of unit curvature); 0 = off."""
+    """The most nats that one vocabulary entry may add to a token's divergence, which is then raw
+    (not scaled to unit curvature); 0 = off."""
     mean: Literal["token", "site"] = "site"
-    """"site" = the mean over mistaken messages, each the mean over its target tokens: a message of
-    8,000 tokens weighs what one of 40 does. "token" = over all target tokens, so by length: on the
-    public logs 13 messages then count as 5 equal ones, three carry 62 % (docs/concepts.md)."""
+    """"site" = the mean over mistaken messages of the mean over their target tokens: a message of
+    8,000 tokens weighs as much as one of 40. "token" = the mean over all target tokens: on the
+    public logs 13 messages then count as 5 equal ones, and three carry 62 % (docs/concepts.md)."""
     token_clip: float = Field(default=0.0, ge=0.0)
-    """Most that one token may count; beyond it there is no gradient. 0 = off."""
+    """The largest loss of one token; a token beyond it gets no gradient. 0 = off."""
     importance_clip: float = Field(default=0.0, ge=0.0)
-    """Each token weighs min(policy / sampler, this), for tokens that an older student sampled; 0 =
-    off."""
+    """Each token is weighted by min(policy / sampler, this), for tokens that an older student
+    sampled; 0 = off."""
     difficulty: bool = False
-    """Each view weighs sqrt(p (1 - p)), p the success rate of its task's group; tasks always or
-    never solved bring none."""
+    """Each view is weighted by sqrt(p (1 - p)), where p is the success rate of its task's group;
+    views of tasks that are always or never solved weigh nothing."""
     contrast: bool = False
-    """Only what the site's hint changes more than another site's hint does is distilled."""
+    """Distil only what the site's hint changes more than another site's hint does."""
     teacher: Literal["frozen", "live", "ema", "trust_region"] = "frozen"
     """"frozen" = the weights at the start of the run; "live" = the current weights, without
     gradient; "ema" = their slow average; "trust_region" = logits that lie `trust` of the way from
     the frozen to the live teacher."""
     ema: float = Field(default=0.05, gt=0.0, le=1.0)
-    """By which share the slow average moves to the current weights in each step; read where teacher
-    = "ema"."""
+    """The share by which the slow average moves to the current weights in each step; read if
+    teacher = "ema"."""
     trust: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Share of the live teacher's logits; read where teacher = "trust_region"."""
+    """Share of the live teacher's logits; read if teacher = "trust_region"."""
     temperature: float = Field(default=1.0, gt=0.0)
     combination: Literal["additive", "convex", "advantage", "bounded"] = "additive"
-    """How it meets the policy: "additive" = a loss of its own; "convex" = policy 1 - weight, hint
-    weight; "advantage" = no loss, weight * evidence on the sampled tokens' advantages; "bounded" =
-    the same held within `bound`, never against the reward's sign."""
+    """How the channel combines with the policy: "additive" = a separate loss; "convex" = policy 1 -
+    weight, hint weight; "advantage" = no loss, but weight * evidence is added to the sampled
+    tokens' advantages; "bounded" = the same within `bound`, and never against the reward's sign."""
     bound: float = Field(default=0.5, gt=0.0)
-    """Most that credit may add to or take off an advantage; read where combination = "bounded"."""
+    """The most that credit may change an advantage; read if combination = "bounded"."""
     dead_zone: float = Field(default=0.0, ge=0.0)
-    """Credit up to this size counts as none; read where combination = "advantage" or "bounded"."""
+    """Credit up to this size counts as none; read if combination = "advantage" or "bounded"."""
     taid: TaidSettings = TaidSettings()
     entropy: EntropySettings = EntropySettings()
 
     @property
     def is_credit(self) -> bool:
-        """Whether the signal goes into the policy's advantages, so that there is no loss of its
-        own."""
+        """Whether the hint's signal goes into the policy's advantages instead of a loss."""
         return self.combination in ("advantage", "bounded")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        """Raise for controls that do not go together: one of them would be set and not read."""
+        """Refuse combinations of settings in which one of them would not be read."""
         named = self.divergence in ("taid", "eopd", "soft_gate")
         rules = (
             (
@@ -154,10 +152,10 @@ class HintSettings(Settings):
                 ),
             ),
         )
-        for broken, words in rules:
+        for broken, problem in rules:
             if broken:
-                raise ValueError(words)
-        for name, read, where in (
+                raise ValueError(problem)
+        for name, is_read, condition in (
             ("ema", self.teacher == "ema", 'teacher = "ema"'),
             ("trust", self.teacher == "trust_region", 'teacher = "trust_region"'),
             ("beta", self.divergence == "jsd", 'divergence = "jsd"'),
@@ -173,20 +171,21 @@ class HintSettings(Settings):
             ("bound", self.combination == "bounded", 'combination = "bounded"'),
             ("dead_zone", self.is_credit, 'combination = "advantage" or "bounded"'),
         ):
-            if not read and getattr(self, name) != type(self).model_fields[name].default:
+            if not is_read and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(
-                    f"{name} is set, and only read with {where}; leave it out, or set {where}"
+                    f"{name} is set, and only read with {condition}; leave it out, or set"
+                    f" {condition}"
                 )
         if self.is_credit and (unread := self._without_a_loss()):
-            what = (
+            message = (
                 f'with combination = "{self.combination}" the hint has no loss of its own:'
                 f" {', '.join(unread)} would not be read"
             )
-            raise ValueError(f"{what}; leave them out, or set combination = additive")
+            raise ValueError(f"{message}; leave them out, or set combination = additive")
         return self
 
     def _without_a_loss(self) -> list[str]:
-        """Settings of the loss that are not as they come."""
+        """The settings of the loss that differ from their defaults."""
         default = type(self).model_fields
         names = (
             "divergence",

@@ -6,10 +6,10 @@ Every problem names its file and line (or flag), and an unknown key is answered 
 known one. Paths in a file are relative to that file; paths in a flag are relative to the current
 folder.
 
-A file may come from a stranger. What in it runs code, sends something or reaches out of its folder
-(core/config/powers.py) counts only if the user has trusted these very bytes
-(core/config/trusted_files.py): each file is read once, and what is hashed is what is parsed. Flags
-are the user's own, and a flag that sets the same setting takes the file's place.
+A file may come from a stranger. A setting that runs code, sends data or reaches outside the file's
+folder (core/config/powers.py) counts only if the user has trusted these very bytes
+(core/config/trusted_files.py): each file is read once, and the bytes that are hashed are those that
+are parsed. Flags are the user's own; a flag replaces the value of the same setting in a file.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from composer_replication.core.config.powers import (
     is_shipped,
     may_be_a_models_key,
     powers_of,
-    strangers,
-    told,
+    quote_value,
+    shadowed_modules,
 )
 from composer_replication.core.config.root import Config
 from composer_replication.core.config.trusted_files import SettingsFile, Trusted, refusal
@@ -45,8 +45,14 @@ from composer_replication.core.redact import Redactor
 FILE_NAME = "recompose.toml"
 MAX_BYTES = 2**20  # of a settings file
 PATH_KEYS = (
-    "work_dir", "ingest.logs", "hints.rules_file", "hints.reader.recorded", "build.pairs", "replay.recorded", "rollouts.server.weights_dir",
-)  # fmt: skip
+    "work_dir",
+    "ingest.logs",
+    "hints.rules_file",
+    "hints.reader.recorded",
+    "build.pairs",
+    "replay.recorded",
+    "rollouts.server.weights_dir",
+)
 """Settings whose values are paths, or lists of them."""
 _SECRET_KEY = re.compile(r"(api_?key|token|secret|passw(or)?d|credential)s?$", re.IGNORECASE)
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?")
@@ -59,8 +65,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """A validated configuration and where it came from; `base` is the folder that relative defaults
-    hang from."""
+    """A validated configuration and its sources; relative defaults are relative to `base`."""
 
     config: Config
     sources: tuple[SettingsFile, ...]
@@ -68,7 +73,7 @@ class LoadedConfig:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that were read, later ones winning."""
+        """The files that were read; later ones override earlier ones."""
         return tuple(source.path for source in self.sources)
 
     @property
@@ -78,7 +83,7 @@ class LoadedConfig:
 
 
 def find_config(start: Path) -> Path | None:
-    """The nearest recompose.toml at or above a folder, or None.
+    """Find the nearest recompose.toml at or above a folder; None if there is none.
 
     Example: find_config(Path("/home/me/project/src")) -> Path("/home/me/project/recompose.toml")
     """
@@ -109,12 +114,12 @@ def field_at(key: Key) -> FieldInfo | None:
 
 
 def _field_in(group: type[Settings], key: Key) -> FieldInfo | None:
-    """The field of a group in a table; groups in tables hold no groups."""
+    """The field of a group that is an entry of a table; such groups hold no further groups."""
     return group.model_fields.get(key[0]) if len(key) == 1 else None
 
 
 def table_of(field: FieldInfo) -> type[Settings] | None:
-    """The group that every entry of a table holds, or None for a field that is no table of groups.
+    """The settings class of a table's entries; None for a field that is no table of groups.
 
     >>> table_of(Config.model_fields["replay"].annotation.model_fields["teacher"]).__name__
     'TeacherSettings'
@@ -136,11 +141,10 @@ def walk_fields(
 
 
 def settings_paths(files: Sequence[Path], *, start: Path) -> list[Path]:
-    """The files that a call reads: those that are named, else the nearest recompose.toml, else
-    none."""
+    """The files that a call reads: the given ones, else the nearest recompose.toml, else none."""
     paths = [p if p.is_absolute() else start / p for p in files]
-    if not paths and (found := find_config(start)) is not None:
-        paths = [found]
+    if not paths and (nearest := find_config(start)) is not None:
+        paths = [nearest]
     return paths
 
 
@@ -149,14 +153,14 @@ def load_config(
     *,
     flags: Mapping[str, str] | None = None,
     start: Path,
-    how: Callable[[SettingsFile], str] | None = None,
+    trusted_by: Callable[[SettingsFile], str] | None = None,
 ) -> LoadedConfig:
-    """Read, merge and validate; with no file, recompose.toml is looked for at and above `start`.
+    """Read, merge and validate the settings; without `files`, the nearest recompose.toml is read.
 
-    `how` says why the powers of a file count, "" where they do not; without it the user's own list
+    `trusted_by` says why a file with powers is trusted, "" if it is not; by default the user's list
     decides (core/config/trusted_files.py).
-    Raises ConfigError naming the file and line, or the flag, of every setting that cannot be used,
-    and UntrustedError for a file with powers that do not count.
+    Raises ConfigError, which names the file and line, or the flag, of every setting that cannot be
+    used, and UntrustedError for a file with powers that is not trusted.
     """
     paths = settings_paths(files, start=start)
     typed = {
@@ -166,12 +170,18 @@ def load_config(
     origins: dict[Key, str] = {}
     sources: list[SettingsFile] = []
     for path in paths:
-        source, tree, lines = read_settings(path, typed=frozenset(".".join(key) for key in typed))
-        why = (how or Trusted.of(os.environ).how)(source) if source.powers else "harmless"
-        if not why:
+        source, tree, lines = read_settings(
+            path, flag_keys=frozenset(".".join(key) for key in typed)
+        )
+        reason = (
+            (trusted_by or Trusted.of(os.environ).trusted_by)(source)
+            if source.powers
+            else "harmless"
+        )
+        if not reason:
             raise refusal(source)
         _check_modules(source)
-        sources.append(replace(source, how=why))
+        sources.append(replace(source, trusted_by=reason))
         _merge(merged, tree)
         origins.update(
             {
@@ -192,13 +202,11 @@ def load_config(
 
 
 def read_settings(
-    path: Path, *, typed: frozenset[str] = frozenset()
+    path: Path, *, flag_keys: frozenset[str] = frozenset()
 ) -> tuple[SettingsFile, dict[str, Any], dict[Key, int]]:
-    """One file, read once: its hash and powers, the tree with its paths made absolute, and the line
-    of each key.
+    """Read one file: its hash and powers, its tree with absolute paths, and the line of each key.
 
-    Settings in `typed` were given as flags: what the file says of them does not count, so they are
-    no powers of it.
+    Flags override the settings in `flag_keys`, so these are no powers of the file.
     """
     data = _read_bytes(path)
     tree, lines = _parse_toml(data, path)
@@ -206,7 +214,9 @@ def read_settings(
     _check_key_variables(tree, lines, path)
     _anchor_paths(tree, path.parent)
     powers = tuple(
-        powers_of(tree, folder=path.parent, lines=lines, text_keys=_text_keys(), typed=typed)
+        powers_of(
+            tree, folder=path.parent, lines=lines, text_keys=_text_keys(), flag_keys=flag_keys
+        )
     )
     programs = tuple(
         (str(file), _hash_of(file))
@@ -222,19 +232,19 @@ def read_settings(
 
 
 def _check_modules(source: SettingsFile) -> None:
-    """Raise ConfigError where Python would import another file than the one beside the settings,
-    whose content was trusted with them."""
+    """Raise ConfigError if Python would import another file than the trusted one beside the
+    settings."""
     for power in source.powers:
-        for module, found, beside in strangers(power, source.path.parent):
-            what = (
+        for module, python_file, beside in shadowed_modules(power, source.path.parent):
+            message = (
                 f"{power.key} names the module {module!r}: {beside} was trusted with this file, but"
-                f" Python would run {found}"
+                f" Python would run {python_file}"
             )
             fix = (
-                f"name the file itself ({told(f'{beside.name}:...')}), or put {beside.parent} first"
-                " on PYTHONPATH"
+                f"name the file itself ({quote_value(f'{beside.name}:...')}), or put"
+                f" {beside.parent} first on PYTHONPATH"
             )
-            raise ConfigError(what, where=f"{source.path}:{power.line or 1}", fix=fix)
+            raise ConfigError(message, where=f"{source.path}:{power.line or 1}", fix=fix)
 
 
 def _hash_of(file: Path) -> str:
@@ -252,16 +262,18 @@ def _text_keys() -> frozenset[str]:
 
 
 def _check_key_variables(tree: Mapping[str, Any], lines: Mapping[Key, int], path: Path) -> None:
-    """Refuse a file, trusted or not, that names a variable which is no key of a model: only the
-    user's own flag may send that one."""
+    """Refuse a file, trusted or not, whose `key_env` names a variable that is no model's key.
+
+    The variable would be sent to the file's host. Only a flag of the user's own may ask for that.
+    """
     replay = tree.get("replay")
     teachers = replay.get("teacher") if isinstance(replay, dict) else None
-    for name, one in teachers.items() if isinstance(teachers, dict) else ():
-        variable = one.get("key_env") if isinstance(one, dict) else None
+    for name, settings in teachers.items() if isinstance(teachers, dict) else ():
+        variable = settings.get("key_env") if isinstance(settings, dict) else None
         if isinstance(variable, str) and variable and not may_be_a_models_key(variable):
             key = ("replay", "teacher", name, "key_env")
             line = _nearest(key, lines)
-            what = (
+            message = (
                 f"{'.'.join(key)} names {variable!r}, which does not look like the key of a model"
                 " service: it was not read"
             )
@@ -269,11 +281,11 @@ def _check_key_variables(tree: Mapping[str, Any], lines: Mapping[Key, int], path
                 "name a variable such as OPENAI_API_KEY; if you mean this one, say so yourself:"
                 f" --{'.'.join(key)} {variable}"
             )
-            raise ConfigError(what, where=f"{path}:{line}" if line else str(path), fix=fix)
+            raise ConfigError(message, where=f"{path}:{line}" if line else str(path), fix=fix)
 
 
 def _read_bytes(path: Path) -> bytes:
-    """The file, whole; read once, so that what is hashed is what is parsed."""
+    """Read the file once, so that the bytes that are hashed are those that are parsed."""
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -296,7 +308,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _parse_toml(data: bytes, path: Path) -> tuple[dict[str, Any], dict[Key, int]]:
-    """The parsed file, and the line on which each key stands."""
+    """The parsed file, and the line number of each key."""
     try:
         text = data.decode("utf-8")
         return tomllib.loads(text), _line_numbers(text)
@@ -317,8 +329,7 @@ def _parse_toml(data: bytes, path: Path) -> tuple[dict[str, Any], dict[Key, int]
 
 
 def _line_numbers(text: str) -> dict[Key, int]:
-    """Lines of keys and table headers; a key inside an inline table is found by the key that holds
-    the table."""
+    """Line numbers of keys and table headers; a key in an inline table has its table's line."""
     lines: dict[Key, int] = {}
     table: Key = ()
     for number, line in enumerate(text.split("\n"), 1):
@@ -348,7 +359,7 @@ def _check_keys(
     group: type[Settings] = Config,
     prefix: Key = (),
 ) -> None:
-    """Refuse unknown keys and secrets of one file, before anything is merged."""
+    """Refuse unknown keys and secrets in one file, before anything is merged."""
     for name, value in tree.items():
         key = (*prefix, name)
         line = _nearest(key, lines)
@@ -378,8 +389,7 @@ def _check_keys(
 
 
 def _is_secret(text: str) -> bool:
-    """Whether a redactor would remove something from the text; an address of e-mail is no secret of
-    a settings file."""
+    """Whether a redactor would remove something from the text other than an e-mail address."""
     redactor = Redactor()
     redactor.text(text)
     return bool(set(redactor.counts) - {"email"})
@@ -394,10 +404,9 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _unknown(key: Key, group: type[Settings], *, where: str) -> ConfigError:
-    """The error for a key that does not exist: the nearest key of its group, else of the whole
-    tree, and the keys here."""
-    table, here = ".".join(key[:-1]), list(group.model_fields)
-    near = difflib.get_close_matches(key[-1], here, n=1)
+    """The error for an unknown key, with the nearest known one: of its group, else of all keys."""
+    table, known = ".".join(key[:-1]), list(group.model_fields)
+    near = difflib.get_close_matches(key[-1], known, n=1)
     if not near:
         near = difflib.get_close_matches(
             ".".join(key), [".".join(k) for k, _ in walk_fields()], n=1, cutoff=0.75
@@ -406,13 +415,12 @@ def _unknown(key: Key, group: type[Settings], *, where: str) -> ConfigError:
     return ConfigError(
         f'unknown key "{key[-1]}"' + (f" in [{table}]" if table else ""),
         where=where,
-        fix=f"{guess}keys here: {', '.join(here)}",
+        fix=f"{guess}keys here: {', '.join(known)}",
     )
 
 
 def _flag_tree(key: Key, text: str) -> dict[str, Any]:
-    """`{"train": {"steps": 3}}` for the flag --train.steps 3; raises ConfigError for a flag that
-    names no setting."""
+    """{"train": {"steps": 3}} for --train.steps 3; raises ConfigError for an unknown setting."""
     group: type[Settings] = Config
     name_at = -1  # where the name of a table's entry stands
     for i, part in enumerate(key):
@@ -440,8 +448,7 @@ def _flag_tree(key: Key, text: str) -> dict[str, Any]:
 
 
 def _flag_value(text: str, field: FieldInfo | None) -> Any:
-    """The text of a flag as a value: strings as they stand, lists by comma or as TOML, the rest as
-    TOML."""
+    """Parse a flag's text: strings as they are, lists by comma or as TOML, all else as TOML."""
     annotation = field.annotation if field is not None else str
     if annotation is str:
         return text
@@ -454,7 +461,7 @@ def _flag_value(text: str, field: FieldInfo | None) -> Any:
 
 
 def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
-    """Make the relative paths of one source absolute, in place."""
+    """Make the relative paths of one file or flag absolute, in place."""
     for dotted in PATH_KEYS:
         *groups, name = dotted.split(".")
         node: Any = tree
@@ -496,12 +503,11 @@ def _anchor_paths(tree: dict[str, Any], base: Path) -> None:
 
 
 def _functions(value: Any, base: Path) -> Any:
-    """A setting that names functions, with the files of these (mine.py:find) made absolute; a
-    module's name stays as it is."""
+    """Make the files of functions (mine.py:find) absolute; module names are left as they are."""
     if isinstance(value, dict):
-        return {key: _functions(one, base) for key, one in value.items()}
+        return {key: _functions(item, base) for key, item in value.items()}
     if isinstance(value, list):
-        return [_functions(one, base) for one in value]
+        return [_functions(item, base) for item in value]
     if not (isinstance(value, str) and ".py:" in value):
         return value
     file, _, function = value.rpartition(":")
@@ -509,10 +515,10 @@ def _functions(value: Any, base: Path) -> Any:
 
 
 def _program(base: Path, word: str, *, first: bool) -> str:
-    """A word of a command: a path is made absolute, a name on its own is one of PATH; an argument
-    is a path where such a file is there.
+    """Make a word of a command absolute if it is a path: the first word if it has a slash, an
+    argument if it looks like a path or names an existing file.
 
-    Else a command of a project's file would run what happens to lie in the current folder.
+    Otherwise the command would run files of whatever folder is the current one.
     """
     is_path = (
         "/" in word
@@ -523,7 +529,7 @@ def _program(base: Path, word: str, *, first: bool) -> str:
 
 
 def _absolute(base: Path, path: str) -> str:
-    """The path seen from a folder, "~" resolved; raises ConfigError for the home of nobody."""
+    """A path relative to a folder, with "~" expanded; raises ConfigError for an unknown user."""
     try:
         return str(base / Path(path).expanduser())
     except RuntimeError as error:
@@ -533,7 +539,7 @@ def _absolute(base: Path, path: str) -> str:
 
 
 def _merge(into: dict[str, Any], tree: Mapping[str, Any]) -> None:
-    """Lay one tree over another; lists and values replace."""
+    """Merge one tree into another; lists and values replace the old ones."""
     for name, value in tree.items():
         if isinstance(value, dict) and isinstance(into.get(name), dict):
             _merge(into[name], value)
@@ -542,25 +548,25 @@ def _merge(into: dict[str, Any], tree: Mapping[str, Any]) -> None:
 
 
 def _validate(tree: dict[str, Any], origins: Mapping[Key, str]) -> Config:
-    """The tree as settings; raises ConfigError with one line per value that does not fit."""
+    """Validate the tree; raises ConfigError with one line per invalid value."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
         problems = error.errors()
-    told: list[str] = []
+    messages: list[str] = []
     first = ""
     for problem in problems:
         key = tuple(str(part) for part in problem["loc"])
         where = _nearest(key, origins) or ".".join(key)
         message = problem["msg"].removeprefix("Value error, ")
-        given = problem["input"]
+        value = problem["input"]
         shown = (
-            f", not {Redactor().text(repr(given))}"
-            if not isinstance(given, (dict, Settings))
+            f", not {Redactor().text(repr(value))}"
+            if not isinstance(value, (dict, Settings))
             else ""
         )
-        told.append(f"{'.'.join(key)}: {message}{shown}" + (f"  ({where})" if told else ""))
+        messages.append(f"{'.'.join(key)}: {message}{shown}" + (f"  ({where})" if messages else ""))
         first = first or where
     field = field_at(tuple(str(p) for p in problems[0]["loc"]))
     fix = " ".join((field.description or "").split()) if field is not None else ""
-    raise ConfigError("\n".join(told), where=first, fix=fix)
+    raise ConfigError("\n".join(messages), where=first, fix=fix)

@@ -1,12 +1,13 @@
-"""What a settings file can do to the one who runs it: start programs, load Python, send to a host,
-read or write outside its folder.
+"""The powers of a settings file: to start programs, load Python, send data to a host, and read or
+write outside its folder.
 
-    powers_of({"ingest": {"scanner": ["sh", "x.sh"]}}, folder=Path("/p"), ...)  -> Power(key="ingest.scanner", does="runs", ...)
+    powers_of({"ingest": {"scanner": ["sh", "x.sh"]}}, folder=Path("/p"), ...)
+    # Power(key="ingest.scanner", does="runs", detail='["sh", "x.sh"]', ...)
 
-Every setting that holds text stands in one of two tables, RULES or HARMLESS; one that stands in
-neither counts as a power, and a test says so. Numbers, choices and switches are harmless but for
-those in RULES. A rule sees the raw value of the file, before it is validated: what it does not
-recognise as harmless is a power.
+Every setting that holds text is listed in RULES or in HARMLESS. A setting in neither counts as a
+power, and a test fails. Numbers, choices and switches are harmless unless RULES names them. A rule
+sees the raw value, before it is validated, so every value that it does not recognise as harmless is
+a power.
 """
 
 from __future__ import annotations
@@ -32,61 +33,62 @@ Rule = Callable[[Any, Path], tuple[Does, str] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """One setting that counts only from a trusted file, e.g. Power(key="ingest.scanner",
-    does="runs", what='["sh", "x.sh"]', line=4).
+    """One setting that counts only in a trusted file.
 
-    `programs` are the files beside the settings that it would run: what they hold is trusted, or
-    not, with the settings. `modules` are the Python modules that it would import by name: Python
-    looks for them on its path, and may find others (`strangers`).
+    `programs` are the files beside the settings that it would run; their content is trusted, or
+    not, together with the settings. `modules` are the Python modules that it would import by name;
+    Python may find others of that name on its path (`shadowed_modules`).
+    Example: Power(key="ingest.scanner", does="runs", detail='["sh", "x.sh"]', line=4)
     """
 
     key: str
     does: Does
-    what: str
+    detail: str
     line: int | None = None
     programs: tuple[Path, ...] = ()
     modules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         at = f"line {self.line}: " if self.line else ""
-        return f"{at}{self.key} {self.does} {self.what}"
+        return f"{at}{self.key} {self.does} {self.detail}"
 
 
-def told(value: object) -> str:
-    """A value in full, as JSON in ASCII: nothing of it can hide behind control characters or
-    letters that look alike.
+def quote_value(value: object) -> str:
+    """The whole value as ASCII JSON, so that control characters and look-alikes hide nothing.
 
-    >>> told(["sh", "-c", "id\\x1b[8m"])
+    >>> quote_value(["sh", "-c", "id\\x1b[8m"])
     '["sh", "-c", "id\\\\u001b[8m"]'
     """
     return json.dumps(value, ensure_ascii=True, default=str)
 
 
 def inside(path: Path, folder: Path) -> bool:
-    """Whether a path stays in a folder after every link and ".." in it has been followed.
+    """Whether a path stays inside a folder once every link and ".." in it is resolved.
 
     >>> inside(Path("/p/a/../b"), Path("/p")), inside(Path("/p/../q"), Path("/p"))
     (True, False)
     """
     try:
         return path.resolve().is_relative_to(folder.resolve())
-    # a circle of links, no path at all: nobody knows where it leads
+    # a loop of links, or an invalid path: it cannot be resolved
     except (OSError, RuntimeError, ValueError):
         return False
 
 
 def is_shipped(recipe: object) -> bool:
-    """Whether a recipe is one of the package's own, with or without its ending."""
+    """Whether a recipe is one of the package's own, with or without ".yaml"."""
     return isinstance(recipe, str) and recipe.removesuffix(".yaml") in SHIPPED_RECIPES
 
 
 def _if_set(does: Does, about: str = "") -> Rule:
-    """A power whatever the value is, unless it is empty."""
-    return lambda value, folder: None if value in ("", [], {}) else (does, f"{about}{told(value)}")
+    """A rule for which every non-empty value is a power."""
+    return lambda value, folder: (
+        None if value in ("", [], {}) else (does, f"{about}{quote_value(value)}")
+    )
 
 
 def _python(value: Any, folder: Path) -> tuple[Does, str] | None:
-    """Names are built in; "module:function" and "file.py:function" load Python."""
+    """Plain names are built in; "module:function" and "file.py:function" load Python."""
     names = (
         list(value.values())
         if isinstance(value, dict)
@@ -94,8 +96,8 @@ def _python(value: Any, folder: Path) -> tuple[Does, str] | None:
         if isinstance(value, list)
         else [value]
     )
-    own = [name for name in names if not isinstance(name, str) or ":" in name]
-    return ("runs", f"the Python of {', '.join(map(told, own))}") if own else None
+    loaded = [name for name in names if not isinstance(name, str) or ":" in name]
+    return ("runs", f"the Python of {', '.join(map(quote_value, loaded))}") if loaded else None
 
 
 def _path(value: Any, folder: Path) -> tuple[Does, str] | None:
@@ -106,7 +108,7 @@ def _path(value: Any, folder: Path) -> tuple[Does, str] | None:
         if not isinstance(path, str) or (path and not inside(folder / path, folder))
     ]
     return (
-        ("reads", f"outside of the file's folder: {', '.join(map(told, outside))}")
+        ("reads", f"outside of the file's folder: {', '.join(map(quote_value, outside))}")
         if outside
         else None
     )
@@ -115,44 +117,49 @@ def _path(value: Any, folder: Path) -> tuple[Does, str] | None:
 def _work_dir(value: Any, folder: Path) -> tuple[Does, str] | None:
     if isinstance(value, str) and inside(folder / value, folder):
         return None
-    return "writes", f"outside of the file's folder: {told(value)}"
+    return "writes", f"outside of the file's folder: {quote_value(value)}"
 
 
 def _recipe(value: Any, folder: Path) -> tuple[Does, str] | None:
     return (
-        None if is_shipped(value) else ("runs", f"a recipe, which may name Python: {told(value)}")
+        None
+        if is_shipped(value)
+        else ("runs", f"a recipe, which may name Python: {quote_value(value)}")
     )
 
 
 def _names_of_teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
-    return None if value == ["scripted"] else ("sends", f"your sessions to {told(value)}")
+    return None if value == ["scripted"] else ("sends", f"your sessions to {quote_value(value)}")
 
 
 def _teachers(value: Any, folder: Path) -> tuple[Does, str] | None:
     if not isinstance(value, dict):
-        return "sends", told(value)
+        return "sends", quote_value(value)
     return (
         (
             "sends",
-            "your sessions to " + "; ".join(_teacher(name, one) for name, one in value.items()),
+            "your sessions to "
+            + "; ".join(_teacher(name, teacher) for name, teacher in value.items()),
         )
         if value
         else None
     )
 
 
-def _teacher(name: str, one: Any) -> str:
+def _teacher(name: str, settings: Any) -> str:
     defaults = {
         field: TeacherSettings.model_fields[field].default
         for field in ("kind", "base_url", "key_env")
     }
-    facts = {**defaults, **(one if isinstance(one, dict) else {})}
+    facts = {**defaults, **(settings if isinstance(settings, dict) else {})}
     if facts["kind"] == "local":
-        return f"{told(name)}: a model on this machine, {told(facts.get('model'))}"
+        return f"{quote_value(name)}: a model on this machine, {quote_value(facts.get('model'))}"
     key = (
-        f"with the key in ${told(facts['key_env'])[1:-1]}" if facts["key_env"] else "without a key"
+        f"with the key in ${quote_value(facts['key_env'])[1:-1]}"
+        if facts["key_env"]
+        else "without a key"
     )
-    return f"{told(name)}: {told(facts['base_url'])} {key}"
+    return f"{quote_value(name)}: {quote_value(facts['base_url'])} {key}"
 
 
 def _switched_off(value: Any, folder: Path) -> tuple[Does, str] | None:
@@ -161,7 +168,9 @@ def _switched_off(value: Any, folder: Path) -> tuple[Does, str] | None:
 
 def _dollars(value: Any, folder: Path) -> tuple[Does, str] | None:
     return (
-        None if value == 0 and not isinstance(value, str) else ("spends", f"up to ${told(value)}")
+        None
+        if value == 0 and not isinstance(value, str)
+        else ("spends", f"up to ${quote_value(value)}")
     )
 
 
@@ -170,7 +179,9 @@ def _reader(value: Any, folder: Path) -> tuple[Does, str] | None:
 
 
 def _env(value: Any, folder: Path) -> tuple[Does, str] | None:
-    return None if value in ("", *BUILT_IN_ENVS) else ("runs", f"the Python of {told(value)}")
+    return (
+        None if value in ("", *BUILT_IN_ENVS) else ("runs", f"the Python of {quote_value(value)}")
+    )
 
 
 RULES: Mapping[str, Rule] = {
@@ -197,7 +208,7 @@ RULES: Mapping[str, Rule] = {
     "rollouts.server.url": _if_set("sends", "what the student reads to "),
     "rollouts.server.weights_dir": _if_set("writes", "weights into "),
 }
-"""Setting -> what a value of it can do; None where it can do nothing."""
+"""Setting -> rule that says what a value can do; the rule returns None for a harmless value."""
 
 CODE_KEYS = ("sites.detectors", "sites.error_kind", "hints.writers", "rollouts.env")
 """Settings that name functions, "package.module:function" or "file.py:function"
@@ -205,8 +216,7 @@ CODE_KEYS = ("sites.detectors", "sites.error_kind", "hints.writers", "rollouts.e
 
 HARMLESS = frozenset(
     (
-        # its loader never runs the code that a model brings and reads no pickled weights
-        # (models/load_student.py)
+        # models/load_student.py never runs a model's code and reads no pickled weights
         "student.model",
         "ingest.redact_words",
         "ingest.authors",
@@ -215,14 +225,13 @@ HARMLESS = frozenset(
         "evaluate.targeted_kinds",
     )
 )
-"""Settings that hold text, and can do nothing with it."""
+"""Settings that hold text but give no power."""
 
 
 def holds_text(field: FieldInfo) -> bool:
-    """Whether a setting's value is text, or holds some: it could name a program, an address or a
-    path.
+    """Whether a setting's value is or holds text, which could name a program, address or path.
 
-    Numbers, switches and choices among given words do not; neither does a table of numbers.
+    False for numbers, switches, choices among fixed words, and tables of numbers.
     """
     return bool(
         re.search(
@@ -237,44 +246,48 @@ def powers_of(
     folder: Path,
     lines: Mapping[Key, int],
     text_keys: frozenset[str],
-    typed: frozenset[str] = frozenset(),
+    flag_keys: frozenset[str] = frozenset(),
     prefix: Key = (),
 ) -> Iterator[Power]:
-    """The powers of one file's tree, its paths made absolute already; `text_keys` are the settings
-    that hold text.
+    """The powers of one file's tree, whose paths are absolute already.
 
-    A value that a flag replaces (`typed`) has none; a flag is only laid over a table, so that keeps
-    its own.
+    `text_keys` are the settings that hold text. A value that a flag overrides (`flag_keys`) gives
+    no power. A table does even then: flags are merged into it, so its other entries still count.
     """
     for name, value in tree.items():
         key = (*prefix, name)
         dotted = ".".join(key)
-        if dotted in typed and not isinstance(value, dict):
+        if dotted in flag_keys and not isinstance(value, dict):
             continue
         if (rule := RULES.get(dotted)) is not None:
-            found = rule(value, folder)
+            effect = rule(value, folder)
         elif dotted in text_keys and dotted not in HARMLESS:
-            # a setting that nobody has looked at
-            found = ("runs", f"perhaps something: {told(value)}")
+            # in neither table: nobody has judged this setting yet
+            effect = ("runs", f"perhaps something: {quote_value(value)}")
         elif isinstance(value, dict):
             yield from powers_of(
-                value, folder=folder, lines=lines, text_keys=text_keys, typed=typed, prefix=key
+                value,
+                folder=folder,
+                lines=lines,
+                text_keys=text_keys,
+                flag_keys=flag_keys,
+                prefix=key,
             )
             continue
         else:
             continue
-        if found is not None:
-            does, what = found
+        if effect is not None:
+            does, detail = effect
             programs = tuple(programs_of(value, folder)) if does == "runs" else ()
             line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
             if line is None:  # only a table below it has a header: [replay.teacher.NAME]
                 line = min(
-                    (at for other, at in lines.items() if other[: len(key)] == key), default=None
+                    (at for path, at in lines.items() if path[: len(key)] == key), default=None
                 )
             yield Power(
                 key=dotted,
                 does=does,
-                what=what,
+                detail=detail,
                 line=line,
                 programs=programs,
                 modules=tuple(_modules(dotted, value)),
@@ -282,11 +295,10 @@ def powers_of(
 
 
 def programs_of(value: Any, folder: Path) -> Iterator[Path]:
-    """The files in a folder that a setting names as a program, a script, a recipe or a module; what
-    these load is not looked at.
+    """The existing files of a folder that a setting names: programs, scripts, recipes or modules.
 
-    Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), where there is
-    such a file
+    Files that these load in turn are not considered.
+    Example: programs_of(["./scan.sh", "{file}"], Path("/p")) -> Path("/p/scan.sh"), if it exists
     """
     for text in _texts(value):
         module = text.rpartition(":")[0]
@@ -303,8 +315,7 @@ def programs_of(value: Any, folder: Path) -> Iterator[Path]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts of a setting: its own, those of a list or of a table; none that no file system
-    knows."""
+    """The texts of a value, list or table, without those that cannot be a path (NUL, "")."""
     texts = (
         value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
     )
@@ -312,33 +323,30 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _modules(key: str, value: Any) -> Iterator[str]:
-    """The modules that a setting names, e.g. "mine" of sites.detectors = ["mine:find"]; a file
-    (mine.py:find) is found by its path."""
+    """The modules that a setting imports by name: "mine" for sites.detectors = ["mine:find"]."""
     if key in CODE_KEYS:
         names = (text.rpartition(":")[0] for text in _texts(value))
         yield from (name for name in names if name and not name.endswith(".py"))
 
 
-def strangers(power: Power, folder: Path) -> Iterator[tuple[str, Path, Path]]:
-    """(module, file that Python would run, file beside the settings) for every module that was
-    trusted as another file than would run.
+def shadowed_modules(power: Power, folder: Path) -> Iterator[tuple[str, Path, Path]]:
+    """Yield (module, file that Python would run, trusted file) for every module that differs.
 
-    Nothing is imported for it. A module that does not lie beside the settings is none of them:
-    where it is installed, it is the user's.
+    The trusted file lies beside the settings. A module without such a file is installed by the
+    user and is not checked. Nothing is imported.
     """
     for module in power.modules:
         beside = list(programs_of(f"{module}:", folder))
-        own = {file.resolve() for file in beside}
+        trusted = {file.resolve() for file in beside}
         yield from (
-            (module, found, beside[0])
-            for found in files_of_module(module)
-            if own and found.resolve() not in own
+            (module, python_file, beside[0])
+            for python_file in files_of_module(module)
+            if trusted and python_file.resolve() not in trusted
         )
 
 
 def files_of_module(module: str) -> Iterator[Path]:
-    """The files that Python would run to import a module, its packages first, without running any
-    of them.
+    """The files that Python would run to import a module, parent packages first; runs none.
 
     >>> [file.name for file in files_of_module("json.decoder")]
     ['__init__.py', 'decoder.py']
@@ -349,8 +357,8 @@ def files_of_module(module: str) -> Iterator[Path]:
         if loaded is not None:
             origin, search = getattr(loaded, "__file__", None), getattr(loaded, "__path__", None)
         else:
-            found = (finder.find_spec(name, search) for finder in sys.meta_path)
-            spec = next((spec for spec in found if spec is not None), None)
+            specs = (finder.find_spec(name, search) for finder in sys.meta_path)
+            spec = next((spec for spec in specs if spec is not None), None)
             if spec is None:
                 return
             origin, search = (
@@ -374,11 +382,12 @@ _A_MODELS_KEY = re.compile(r"\w*?(API)?(KEY|TOKEN)\d*(_\w*)?", re.ASCII)
 
 
 def may_be_a_models_key(variable: str) -> bool:
-    """Whether a settings file may name this variable as the key of a model: its name says key or
-    token, and is no known credential's.
+    """Whether a settings file may name this variable as a model's key.
 
-    >>> [may_be_a_models_key(name) for name in ("OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "HOME")]
-    [True, True, False, False, False]
+    Its name must say key or token, and must not be that of another service's credential.
+
+    >>> [may_be_a_models_key(name) for name in ("OPENAI_API_KEY", "GITHUB_TOKEN", "HOME")]
+    [True, False, False]
     """
     name = variable.upper()
     if name == "AWS_BEARER_TOKEN_BEDROCK":

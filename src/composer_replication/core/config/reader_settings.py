@@ -11,24 +11,23 @@ class ReaderSettings(Settings):
     """A model that reads sessions, names the mistaken messages and writes the hints."""
 
     teacher: str = ""
-    """Name of a table [replay.teacher.NAME], or of a built-in teacher; what it costs counts against
+    """Name of a table [replay.teacher.NAME], or of a built-in teacher; its cost counts against
     replay.max_usd, in the same ledger."""
     recorded: str = ""
-    """A file of the reader's answers (reader_answers.jsonl of an earlier run) to take instead of
-    asking anybody."""
+    """A file of the reader's answers (reader_answers.jsonl of an earlier run) to use instead of
+    asking a model."""
     votes: int = Field(default=3, ge=1)
-    """So many times each window of a session is read."""
+    """How many times each window of a session is read."""
     min_votes: int = Field(default=2, ge=1)
-    """A message counts as mistaken when at least so many readings name it and are sure; otherwise
-    it is dropped."""
+    """A message counts as mistaken if at least this many readings name it and are sure."""
     window_tokens: int = Field(default=24_000, ge=2_000)
     """Longest prompt, by estimate: a longer session is read in windows that overlap."""
     overlap_tokens: int = Field(default=4_000, ge=0)
-    """So much of a window's end is shown again at the beginning of the next."""
+    """How many tokens of a window's end are repeated at the beginning of the next."""
     answer_tokens: int = Field(default=2_000, gt=0)
     """Longest answer."""
     temperature: float = Field(default=0.7, ge=0.0)
-    """Of each reading: without any, all votes would be one."""
+    """Temperature of each reading; at 0 all votes would be the same."""
 
     @model_validator(mode="after")
     def _fits(self) -> ReaderSettings:

@@ -21,46 +21,46 @@ EVALUATED_ENV = "workshop"
 
 
 class ServerSettings(Settings):
-    """A server that writes the student's messages: OpenAI-compatible, and returning token ids and
-    log-probs (vLLM does)."""
+    """An OpenAI-compatible server that writes the student's messages and returns their token ids
+    and log-probs, as vLLM does."""
 
     url: str = ""
-    """Where it answers, e.g. http://127.0.0.1:8000/v1; it reads all that the student reads, so it
+    """Its address, e.g. http://127.0.0.1:8000/v1; it reads everything that the student reads, so it
     must be your own."""
     model: str = ""
     """Name under which the student is served."""
     handover: Literal["reload", "adapter", "none"] = "reload"
     """How weights reach it: "reload" = vLLM's collective_rpc reload_weights, "adapter" = vLLM's
-    load_lora_adapter; "none" = it keeps those of the run's start."""
+    load_lora_adapter; "none" = it keeps the weights at the start of the run."""
     weights_dir: str = ""
     """The folder that the server loads: the trainer writes it, the server reads it, under the same
     path."""
     timeout_s: float = Field(default=600.0, gt=0.0)
-    """Seconds for one message, and for one hand-over."""
+    """Seconds for one message, and for one hand-over of weights."""
     requests: int = Field(default=32, gt=0)
-    """Messages that are asked for at the same time."""
+    """Messages that are requested at the same time."""
     max_gap: float = Field(default=0.1, gt=0.0)
-    """After a hand-over: largest mean distance between the server's and the trainer's log-probs of
-    a few tokens, in nats."""
+    """The largest mean distance between the server's and the trainer's log-probs of a few tokens
+    after a hand-over, in nats."""
 
 
 class RolloutSettings(Settings):
-    """Where the student acts while it is trained: without an environment, train uses imported logs
-    only."""
+    """The environment in which the student acts while it is trained; without one, `train` uses
+    imported logs only."""
 
     env: str = ""
-    """"" = no live rollouts; "workshop" = the small coding environment that is built in;
-    "path/to/file.py:function" or "package.module:function" = an environment of your own
+    """"" = no live rollouts; "workshop" = the built-in small coding environment;
+    "path/to/file.py:function" or "package.module:function" = your own environment
     (docs/rollouts.md)."""
     groups: int = Field(default=8, gt=0)
     """Tasks per step."""
     group_size: int = Field(default=6, ge=2)
     """Rollouts of each task; their rewards are compared with one another."""
     extra_groups: int = Field(default=0, ge=0)
-    """At most so many further tasks replace groups whose rewards are all equal."""
+    """At most this many further tasks replace groups whose rewards are all equal."""
     hint_sites: int = Field(default=32, ge=0)
-    """At most so many mistaken messages of a step go to the hint channel; more are drawn from, and
-    counted. With fewer the channel weighs less in proportion."""
+    """At most this many mistaken messages of a step go to the hint channel; if there are more, they
+    are sampled and the others counted. With fewer, the channel weighs less in proportion."""
     temperature: float = Field(default=1.0, gt=0.0)
     max_new_tokens: int = Field(default=64, gt=0)
     """Longest message."""
@@ -75,20 +75,20 @@ class RolloutSettings(Settings):
     """Steps between two hand-overs of weights to the server; the first step of every launch has
     one."""
     max_staleness: int = Field(default=1, ge=0)
-    """A rollout of weights that are more steps old than this is not trained on; it is counted."""
+    """A rollout of weights that are more than this many steps old is counted, not trained on."""
     max_turns: int = Field(default=0, ge=0)
-    """Most messages of an episode, beside the environment's own bound; 0 = only that."""
+    """Most messages of an episode, in addition to the environment's own bound; 0 = only that."""
     max_sampled_tokens: int = Field(default=0, ge=0)
     """Most tokens that the student may write in an episode; 0 = no bound but the context's."""
     max_calls: int = Field(default=64, gt=0)
-    """Most calls of one message; those beyond are not carried out and answered with an error."""
+    """Most calls of one message; further calls are not executed and get an error as result."""
     max_result_chars: int = Field(default=100_000, gt=0)
-    """Longest result of a tool; a longer one is cut and says so."""
+    """Longest result of a tool; a longer one is cut, with a note."""
     tool_timeout_s: float = Field(default=120.0, gt=0.0)
     """Seconds an environment may take for one answer before its episode is lost; the workshop has
     time-outs of its own."""
     tool_threads: int = Field(default=16, gt=0)
-    """Environments that answer at the same time, where they allow it."""
+    """Environments that answer at the same time, if they allow it."""
 
     @field_validator("env")
     @classmethod
@@ -130,73 +130,73 @@ class RolloutSettings(Settings):
 
 
 class ReplaySettings(Settings):
-    """Who is asked what it would have done, about which steps, for how much at most, and what it is
-    shown."""
+    """Which teachers are asked what they would have done, at which steps, with which context, and
+    for how much at most."""
 
     teachers: tuple[str, ...] = ("scripted",)
-    """Names in the order of asking: of [replay.teacher.NAME] tables or of built-in ones ("kimi",
-    "glm", "deepseek", through OpenRouter). "scripted" = the three players of the workshop, who look
-    into its state and cost nothing."""
+    """Names, in the order in which they are asked: of [replay.teacher.NAME] tables or of built-in
+    teachers ("kimi", "glm", "deepseek", through OpenRouter). "scripted" = the workshop's three
+    scripted players, which read its state and cost nothing."""
     teacher: dict[str, TeacherSettings] = Field(default_factory=dict)
-    """Teachers of your own, by name."""
+    """Your own teachers, by name."""
     recorded: str = ""
-    """A file of answers (answers.jsonl of an earlier replay) to take instead of asking anybody."""
+    """A file of answers (answers.jsonl of an earlier replay) to use instead of asking teachers."""
     max_usd: float = Field(default=0.0, ge=0.0)
-    """The most that all calls of this work folder together may cost, over all runs; a teacher that
-    is not free needs one."""
+    """The most that all calls of this work folder may cost together, over all runs; required for a
+    teacher that is not free."""
     steps: Literal["auto", "sites", "all"] = "auto"
-    """"sites" = the mistaken messages and sampled_steps others of each session; "auto" = that, but
-    all where every teacher is free."""
+    """"sites" = the mistaken messages and `sampled_steps` others of each session; "all" = every
+    message; "auto" = "all" if every teacher is free, else "sites"."""
     sampled_steps: int = Field(default=4, ge=0)
-    """So many further messages of each session are asked about, drawn by hash; never one that
-    follows an error. With need_evidence hardly any of them can become a pair, and the gate leaves
-    those out."""
+    """How many further messages of each session are asked about, drawn by hash; never one that
+    follows an error. With need_evidence, hardly any of them can become a pair, and the gate leaves
+    out those that cannot."""
     gate: Literal["value", "none"] = "value"
     """"value" = a paid teacher is asked only while a pair can still come of it: not about a message
-    right after an error, nor where need_evidence asks for evidence and there is none; after the
-    first answer only where that did something else than the student or was uncertain, by the tiers
-    below. "none" = everybody is asked about every step."""
+    right after an error, and not if need_evidence requires evidence and there is none; after the
+    first answer only if that differed from the student's message (by `tiers`) or was uncertain.
+    "none" = every teacher is asked about every step."""
     min_confidence: float = Field(default=0.0, ge=0.0, le=1.0)
     """An answer whose tokens have a lower mean probability is uncertain; for teachers with
     `logprobs`."""
     settled_after: int = Field(default=4, ge=0)
-    """When the first teacher did what the student did at so many sampled steps in a row, the
-    session's other sampled steps are left out, but for those against which something speaks; 0 =
+    """If the first teacher did what the student did at this many sampled steps in a row, the
+    session's other sampled steps are left out, except those with evidence against them; 0 =
     never."""
     max_prompt_tokens: int = Field(default=32_000, gt=0)
     """Longest prompt, by estimate; a longer context is trimmed: its beginning and its last messages
     stay whole."""
     head_tokens: int = Field(default=4_000, gt=0)
-    """Of a trimmed context, so much of the beginning stays."""
+    """Tokens of the beginning that a trimmed context keeps."""
     tail_tokens: int = Field(default=8_000, gt=0)
-    """Of a trimmed context, at least so much of the end stays whole, and at most twice as much: the
-    border moves in steps of this size, so that most of the prompt is the same from one step to the
+    """Tokens of the end that a trimmed context keeps: at least this many, at most twice as many.
+    The cut moves in steps of this size, so that most of the prompt is the same from one step to the
     next and comes from the provider's cache."""
     max_answer_tokens: int = Field(default=1024, gt=0)
     """Longest answer."""
     temperature: float = Field(default=0.0, ge=0.0)
     timeout_s: float = Field(default=180.0, gt=0.0)
-    """Seconds that an attempt may take; one that took longer may be billed and stays booked."""
+    """Seconds that an attempt may take; one that takes longer may be billed and stays booked."""
     attempts: int = Field(default=6, gt=0)
     """Attempts at an answer, with growing pauses between them."""
     sessions_at_once: int = Field(default=16, gt=0)
     """Sessions asked about at the same time; the steps of one session go to a teacher one after the
     other."""
     min_families: int = Field(default=3, ge=2)
-    """So many model families must give the same action before it is preferred to the student's."""
+    """How many model families must agree on an action before it is preferred to the student's."""
     tiers: tuple[Literal["exact", "target", "intent", "judge"], ...] = Field(
         default=("exact",), min_length=1
     )
-    """How alike answers have to be, from strict to loose; a looser tier is looked at where the
-    stricter ones gave nothing. "target" = the same kind of tool on the same file or program,
-    "intent" = the same sort of step, "judge" = a model says so."""
+    """How similar answers must be to agree, from strict to loose; a looser tier is tried if the
+    stricter ones find no agreement. "target" = the same kind of tool on the same file or program,
+    "intent" = the same kind of step, "judge" = a model decides."""
     judge: str = ""
-    """The teacher that judges whether two messages amount to the same, for the last of `tiers`; it
-    does not answer itself, is of no family that does, and has no say over messages of its own
-    family. Its calls count under max_usd."""
+    """The teacher that judges whether two messages amount to the same, for the last of `tiers`. It
+    gives no answers, shares no family with a teacher that does, and does not judge messages of its
+    own family. Its calls count towards max_usd."""
     need_evidence: bool = True
-    """Agreement alone makes no pair: the student's message must have failed (an error of its
-    own, a human's refusal, a failed end), or an environment must measure that the other one
+    """Agreement alone makes no pair: the student's message must also have failed (an error, a
+    human's rejection, a failed session), or an environment must measure that the other message
     leads further."""
 
     @model_validator(mode="after")
@@ -233,20 +233,18 @@ class ReplaySettings(Settings):
 
 
 class EvaluateSettings(Settings):
-    """How a student is measured: on tasks that no training saw, without any hint. All intervals are
-    95 % intervals."""
+    """How a student is measured: on held-out tasks, without any hint. All intervals are 95 %
+    intervals."""
 
     tasks: int = Field(default=192, gt=0)
     """Episodes of each student, one per task."""
     split: Literal["heldout", "monitor", "words"] = "heldout"
-    """"heldout" = other tasks and other tool sets; "words" = also file and value names that stand
+    """"heldout" = other tasks and other tool sets; "words" = also file and value names that occur
     in no training task."""
     level: Literal[1, 2] = 1
-    """Level of the student's habits: decides the words that stand beside the results, nothing
-    else."""
+    """Level of the student's habits; it only decides the notes beside the results."""
     targeted_kinds: tuple[str, ...] = ("unknown_tool", "bad_arguments")
-    """Kinds of mistakes that hints spoke about; every other kind counts among the other
-    mistakes."""
+    """Kinds of mistakes that the hints are about; all other kinds are counted together."""
     temperature: float = Field(default=1.0, ge=0.0)
     samples: int = Field(default=2000, ge=200)
     """Bootstrap samples of an interval."""

@@ -24,7 +24,7 @@ from composer_replication.core.config.train_settings import BuildSettings, Train
 
 
 class Config(Settings):
-    """Everything a run can be told; the defaults are a working laptop run.
+    """All settings of a run; the defaults make a working run on a laptop.
 
     >>> Config().train.hint.teacher
     'frozen'
@@ -35,7 +35,7 @@ class Config(Settings):
     seed: int = 7
     """Every stage derives its own seed from this one."""
     work_dir: str = "recompose"
-    """Folder in which every stage writes its artefact and runs/ stand."""
+    """Folder of every stage's artefact, and of runs/."""
     student: StudentSettings = StudentSettings()
     held_out: HeldOutSettings = HeldOutSettings()
     ingest: IngestSettings = IngestSettings()
@@ -51,12 +51,12 @@ class Config(Settings):
     @model_validator(mode="after")
     def _policy_is_what_samples(self) -> Self:
         if self.train.policy.weight and self.rollouts.temperature != 1:
-            what = (
+            message = (
                 f"rollouts.temperature is {self.rollouts.temperature}: the policy channel trains"
                 " the model itself, at temperature 1"
             )
             raise ValueError(
-                f"{what}, and its gradient holds for what that model sampled; set it to 1, or"
+                f"{message}, and its gradient holds for what that model sampled; set it to 1, or"
                 " train.policy.weight = 0"
             )
         return self

@@ -1,5 +1,4 @@
-"""Settings of one teacher: where it is asked, what it may cost at most, what may happen to what is
-sent."""
+"""Settings of one teacher: its endpoint, its prices, and what the provider may do with the data."""
 
 from __future__ import annotations
 
@@ -27,47 +26,48 @@ _OURS = {
 
 
 class TeacherSettings(Settings):
-    """A model that can be asked. The key is read from the environment and stands nowhere else."""
+    """A model that can be asked. Its key is read from the environment and is stored nowhere."""
 
     kind: Literal["endpoint", "local"] = "endpoint"
-    """"endpoint" = anything that speaks chat completions (OpenRouter, vLLM, Ollama, llama.cpp);
+    """"endpoint" = any server of the chat-completions API (OpenRouter, vLLM, Ollama, llama.cpp);
     "local" = a causal LM of transformers."""
     model: str
     """The model's name at its endpoint, or for "local" a folder or hub name."""
     family: str = ""
-    """Models of one family share their mistakes: agreement counts families. "" = the maker that the
-    model's name tells."""
+    """Models of one family share their mistakes, so agreement counts families. "" = the maker, as
+    in the model's name."""
     base_url: str = OPENROUTER
-    """Address up to and without /chat/completions, e.g. "http://localhost:8000/v1"."""
+    """Address without /chat/completions, e.g. "http://localhost:8000/v1"."""
     key_env: str = "OPENROUTER_API_KEY"
     """Name of the environment variable that holds the key; "" = none is needed."""
     max_input_usd_per_mtok: float = Field(default=0.0, ge=0.0)
-    """The most that a million input tokens may cost: booked before each call, and sent along as a
-    bound where the endpoint knows one."""
+    """The most that a million input tokens may cost: booked before each call, and sent as a bound
+    if the endpoint supports one."""
     max_output_usd_per_mtok: float = Field(default=0.0, ge=0.0)
-    """The same for output tokens. With both 0 the teacher counts as free of charge, which only an
-    endpoint on this machine may be."""
+    """The same for output tokens. If both are 0 the teacher counts as free, which only an endpoint
+    on this machine may be."""
     max_request_usd: float = Field(default=0.0, ge=0.0)
-    """The most that a request may cost beside its tokens."""
+    """The most that a request may cost in addition to its tokens."""
     routing: Literal["auto", "send", "omit"] = "auto"
-    """Whether the preferences of a router (the next four) are sent along; "auto" = to OpenRouter
+    """Whether the routing preferences (the next four settings) are sent; "auto" = to OpenRouter
     only."""
     data_collection: Literal["deny", "allow"] = "deny"
-    """"deny" = only providers that do not keep or train on what they are sent."""
+    """"deny" = only providers that neither store nor train on what they are sent."""
     distillable: bool = True
     """Only models whose terms allow training on their answers."""
     zero_retention: bool = False
-    """Only endpoints that keep nothing at all."""
+    """Only endpoints that store nothing at all."""
     only: tuple[str, ...] = ()
     """Only these providers; none = all."""
     explicit_cache: bool = False
     """Mark the end of the prompt for the provider's cache; Anthropic's and Alibaba's models need
-    it, the others cache by themselves."""
+    this, the others cache automatically."""
     logprobs: bool = False
     """Ask for the answer's token probabilities: an answer below replay.min_confidence is
     uncertain."""
     output_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    """Name of the bound of the answer's length; newer models of OpenAI take only the second."""
+    """Name of the field that bounds the answer's length; newer OpenAI models accept only the
+    second."""
     body: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the request, e.g. {reasoning = {effort = "low"}}."""
     at_once: int = Field(default=8, gt=0)

@@ -1,20 +1,18 @@
-"""Which settings files the user has trusted: path and content, in a file of the user's own that no
-project can write.
+"""The settings files that the user has trusted, kept in a file that no project can write.
 
     trusted = Trusted.of(os.environ)
-    trusted.how(file)                # "" | "harmless" | "trusted" | "RECOMPOSE_TRUST"
+    trusted.trusted_by(file)         # "" | "harmless" | "trusted" | "RECOMPOSE_TRUST"
     trusted.add(file)                # what `recompose trust FILE` does
 
-Like direnv: one content at one place. A file that changed, moved, or lies elsewhere with the same
-content - where its relative paths name other programs - is not trusted. The programs, scripts,
-recipes and modules beside it that it names belong to that content; what these load in turn, and
-programs elsewhere on the machine, do not.
+As in direnv, trust is for one content at one path. A file that was changed, moved or copied (its
+relative paths then name other programs) is not trusted. The content includes the programs, scripts,
+recipes and modules beside the file that it names, but not what these load in turn, nor programs
+elsewhere on the machine.
 
-RECOMPOSE_TRUST is for CI, which checks out one commit: the SHA-256 of each settings file alone,
-separated by commas or spaces. Any other value ("1", "all", the beginning of a hash) is an error: a
-project that sets the variable for everybody must not be able to speak for content that it does not
-hold yet. Nothing here reads a .env file; tools that do so let a project set this variable, and so
-say what they trust.
+RECOMPOSE_TRUST is for CI, which checks out one commit: the SHA-256 of each settings file,
+separated by commas or spaces. Any other value ("1", "all", the prefix of a hash) is an error: a
+project that sets the variable for everybody must not be able to vouch for content that does not
+exist yet. Nothing here reads a .env file; a tool that does lets a project set this variable.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsFile:
-    """One file that was read: its place, the hash of the bytes that were parsed, what it can do,
-    and why that counts.
+    """A settings file: its path, the hash of its bytes, its powers, and why they count.
 
     `programs` are the files beside it that it would run, each with its hash.
     """
@@ -50,28 +47,27 @@ class SettingsFile:
     sha256: str
     powers: tuple[Power, ...] = ()
     programs: tuple[tuple[str, str], ...] = ()
-    how: str = ""
+    trusted_by: str = ""
 
     @property
     def place(self) -> str:
-        """Where its relative paths start from, and its name; a link to a file elsewhere is another
-        place than that file."""
+        """The resolved folder and the file's name. A link is not resolved to its target, because
+        relative paths start from the link's folder."""
         return str(self.path.parent.resolve() / self.path.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """The user's own list, and what this process was told to trust besides."""
+    """The user's list of trusted files (`store`), and the hashes in RECOMPOSE_TRUST."""
 
     store: Path
     hashes: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Trusted:
-        """The list of this user; raises ConfigError for a RECOMPOSE_TRUST that holds anything but
-        hashes."""
-        given = environ.get(VARIABLE, "").replace(",", " ").lower().split()
-        if wrong := [word for word in given if not _HASH.fullmatch(word)]:
+        """This user's list; raises ConfigError if RECOMPOSE_TRUST holds anything but hashes."""
+        words = environ.get(VARIABLE, "").replace(",", " ").lower().split()
+        if wrong := [word for word in words if not _HASH.fullmatch(word)]:
             fix = (
                 "give the SHA-256 of each trusted settings file (sha256sum recompose.toml), or"
                 f" unset {VARIABLE}"
@@ -81,10 +77,10 @@ class Trusted:
         home = (
             config if config.is_absolute() else Path(environ.get("HOME") or Path.home()) / ".config"
         )
-        return cls(store=home / "recompose" / "trusted.json", hashes=frozenset(given))
+        return cls(store=home / "recompose" / "trusted.json", hashes=frozenset(words))
 
-    def how(self, file: SettingsFile) -> str:
-        """Why the powers of a file count; "" where they do not."""
+    def trusted_by(self, file: SettingsFile) -> str:
+        """Why the powers of a file count; "" if they do not."""
         if not file.powers:
             return "harmless"
         if file.sha256 in self.hashes:
@@ -92,7 +88,7 @@ class Trusted:
         return "trusted" if _key(_row(file)) in [_key(row) for row in self.rows()] else ""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The list; raises ConfigError where others can write it, or it holds something else."""
+        """The entries of the list; raises ConfigError if it is damaged or others can write it."""
         try:
             with self.store.open("rb") as stream:
                 facts = os.fstat(stream.fileno())
@@ -121,12 +117,12 @@ class Trusted:
         return rows
 
     def add(self, file: SettingsFile) -> None:
-        """Trust this content at this place, in place of what was trusted there before."""
+        """Trust this content at this path, replacing an earlier entry for the path."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._write([*self._others(file.place), {**_row(file), "since": now}])
 
     def forget(self, path: Path) -> bool:
-        """No longer trust a file; False where it was not trusted."""
+        """Stop trusting a file; False if it was not trusted."""
         rows, left = self.rows(), self._others(SettingsFile(path=path.absolute(), sha256="").place)
         if len(left) < len(rows):
             self._write(left)
@@ -151,10 +147,9 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def refusal(file: SettingsFile) -> UntrustedError:
-    """The error for a file whose powers do not count: each of them in full, and the three ways to
-    trust it."""
+    """The error for an untrusted file: all of its powers, and the three ways to trust it."""
     listed = "\n".join(f"  {power}" for power in file.powers)
-    what = (
+    message = (
         "this settings file is not trusted, and it would do more than set numbers; nothing was run"
         f" or sent:\n{listed}"
     )
@@ -163,11 +158,11 @@ def refusal(file: SettingsFile) -> UntrustedError:
         " beside it that it names, as they are now)\nfor this call only: --trust-settings; in CI:"
         f" {VARIABLE}={file.sha256}"
     )
-    return UntrustedError(what, where=f"{file.path}:{file.powers[0].line or 1}", fix=fix)
+    return UntrustedError(message, where=f"{file.path}:{file.powers[0].line or 1}", fix=fix)
 
 
 def _quoted(path: Path) -> str:
-    # a break in it would begin a line that looks like one of the program's own
+    # a line break in the path could forge a line of the program's output
     text = one_line(str(path))
     return (
         text

@@ -97,7 +97,7 @@ def _answered_above(context: SiteContext) -> list[_AnsweredCall]:
     calls: dict[str, tuple[int, ToolCall]] = {}
     answered: list[_AnsweredCall] = []
     for index in session.context_indices(at):
-        for block in session.seen(index, at=at).blocks:
+        for block in session.turn_in_view(index, at=at).blocks:
             if isinstance(block, ToolCall):
                 calls[block.id] = (index, block)
             elif (

@@ -87,7 +87,7 @@ class Prompts:
 
     def _untrimmed(self, index: int, at: int, cleared: bool) -> tuple[Turn, int]:
         if cleared:
-            shown = without_thinking(self._session.seen(index, at=at))
+            shown = without_thinking(self._session.turn_in_view(index, at=at))
             return shown, estimate_message_tokens(shown)
         if index not in self._shown:
             shown = without_thinking(self._session.turns[index])

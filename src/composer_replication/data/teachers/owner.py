@@ -18,7 +18,7 @@ from pathlib import Path
 
 from composer_replication.core.errors import DataError
 from composer_replication.core.files import make_folder
-from composer_replication.core.lock import began, is_running, try_lock
+from composer_replication.core.lock import is_running, process_start, try_lock
 
 _NAME = re.compile(r".+:\d+:\d*:[0-9a-f]+")
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r".+:\d+:\d*:[0-9a-f]+")
 def new_owner() -> str:
     """A name for one open ledger of this process."""
     pid = os.getpid()
-    return f"{_host()}:{pid}:{began(pid)}:{secrets.token_hex(4)}"
+    return f"{_host()}:{pid}:{process_start(pid)}:{secrets.token_hex(4)}"
 
 
 def owner_is_alive(owner: str) -> bool | None:

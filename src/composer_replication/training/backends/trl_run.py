@@ -21,7 +21,13 @@ from typing import Any
 
 import torch
 
-from composer_replication.core.checkpoints import UNSEALED, damage, damaged, seal, whole_checkpoint
+from composer_replication.core.checkpoints import (
+    UNSEALED,
+    damaged_error,
+    find_damage,
+    seal,
+    whole_checkpoint,
+)
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError, DataError, need
@@ -191,8 +197,8 @@ def newest(run: RunDir, step: int | None = None) -> _Last | None:
         folder = run.path / TRL / f"checkpoint-{at}"
         if folder.is_dir() and step in (None, at):
             whole_checkpoint(run, at)
-            if read_state(twin)["schema"] != UNSEALED and (found := damage(folder, needs=())):
-                raise damaged(run, at, f"of {TRL}/{folder.name}, {found}")
+            if read_state(twin)["schema"] != UNSEALED and (found := find_damage(folder, needs=())):
+                raise damaged_error(run, at, f"of {TRL}/{folder.name}, {found}")
             return _Last(step=at, folder=folder, twin=twin)
     if step is not None:
         raise DataError(
