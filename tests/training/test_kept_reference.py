@@ -106,8 +106,8 @@ def test_a_loss_on_kept_log_probs_is_that_of_scoring_the_start_in_the_step(objec
     del trainer.references["preference"]
     (known,), _ = channel_losses(trainer, collate([], told, pad_id=0), count([], told))
     assert torch.allclose(known.values, scored.values, atol=1e-6) and scored.values.std() > 1e-4
-    assert known.told["chosen_logratio"].abs().max() > 1e-3 and torch.allclose(
-        known.told["chosen_logratio"], scored.told["chosen_logratio"], atol=1e-5
+    assert known.metrics["chosen_logratio"].abs().max() > 1e-3 and torch.allclose(
+        known.metrics["chosen_logratio"], scored.metrics["chosen_logratio"], atol=1e-5
     )
 
 

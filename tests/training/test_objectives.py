@@ -120,7 +120,7 @@ def test_truncated_importance_weights_give_reinforce_on_the_policy_as_it_is() ->
                 cut += [r > 1.1] if a.advantage else []
     for x, y in zip(found, torch.autograd.grad(total / SAMPLED, trainer.trainable()), strict=True):
         assert torch.allclose(x, y, rtol=1e-4, atol=1e-6)
-    assert loss.told["clipped"].tolist() == cut and any(cut) and not all(cut)
+    assert loss.metrics["clipped"].tolist() == cut and any(cut) and not all(cut)
 
 
 def test_clips_are_those_of_the_objective_unless_they_are_set() -> None:

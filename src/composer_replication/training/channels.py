@@ -220,7 +220,7 @@ def _preference(
         weights=torch.cat(weights),
         tokens=tokens,
         global_units=1,
-        told=told,
+        metrics=told,
     )
 
 

@@ -102,7 +102,7 @@ def hint_loss(
         tokens=len(ids_N),
         global_units=units,
         weights=weights_N,
-        told=told,
+        metrics=told,
     )
 
 
@@ -309,7 +309,7 @@ def hint_credit(
         values=moved_C,
         tokens=len(moved_C),
         global_units=counts.credited_tokens,
-        told=told,
+        metrics=told,
     )
     return Credit(advantage_A=changed_A, loss=line)
 

@@ -77,7 +77,7 @@ def policy_loss(
         "name": "policy",
         "values": values_N,
         "tokens": len(batch.action),
-        "told": {"clipped": outside_N},
+        "metrics": {"clipped": outside_N},
     }
     reduction = PUBLISHED[settings.objective]
     if reduction == "constant":

@@ -251,7 +251,7 @@ def accumulate(
         with nullcontext() if scales is not None else torch.no_grad():
             passes = run_passes(trainer, batch, uses).leaves()
         losses = losses_on(trainer, batch, passes, uses, counts)
-        for name, values in ((loss.name, loss.told) for loss in losses):
+        for name, values in ((loss.name, loss.metrics) for loss in losses):
             for key, value_N in values.items():
                 told[TOLD.index((name, key))] += torch.stack(
                     [value_N.double().sum(), told.new_tensor(len(value_N))]

@@ -117,7 +117,7 @@ class Scorer:
             values=found.values_P,
             tokens=len(batch.response),
             global_units=global_pairs,
-            told=found.told,
+            metrics=found.told,
         )
 
     def _scored(self, name: Channel, rows: Rows, targets: Targets) -> tuple[Tensor, Head]:
