@@ -41,7 +41,7 @@ def check_chains(plan: Pass) -> None:
     """What the chains say a token sees is what the intervals say."""
     mask_QK = torch.zeros(plan.size, plan.offset + plan.size, dtype=torch.bool)
     for chain in plan.chains:
-        own = chain.own
+        own = chain.span
         for query in range(own.start, own.end):
             for part in chain.above:
                 shift = 0 if part.cached else plan.offset
@@ -122,7 +122,7 @@ def test_a_session_with_a_hint_and_a_pair() -> None:
     (chain,) = hints.chains
     assert [(part.start, part.end, part.cached) for part in chain.above] == [
         (0, 5, True)
-    ] and chain.own.depth == 5
+    ] and chain.span.depth == 5
 
 
 def test_what_has_no_place_is_an_error() -> None:

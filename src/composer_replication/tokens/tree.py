@@ -180,7 +180,7 @@ class Pass:
     @property
     def size(self) -> int:
         """Tokens that go through the model."""
-        return sum(chain.own.end - chain.own.start for chain in self.chains)
+        return sum(chain.span.end - chain.span.start for chain in self.chains)
 
     @property
     def offset(self) -> int:
@@ -194,7 +194,7 @@ class Pass:
         >>> Forest.grow([(1, 2, 3), (1, 2, 4)]).over([0, 1]).cost  # four tokens that see 1, 2, 3 and 3 tokens
         TreeCost(tokens=4, pairs=9)
         """
-        sizes = [(own.depth, own.end - own.start) for own in (chain.own for chain in self.chains)]
+        sizes = [(own.depth, own.end - own.start) for own in (chain.span for chain in self.chains)]
         return TreeCost(self.size, sum(n * depth + n * (n + 1) // 2 for depth, n in sizes))
 
     @property
@@ -301,7 +301,7 @@ def _tensors(forest: Forest, starts: dict[int, int], chains: list[Chain]) -> dic
     """Ids, positions and intervals of the tokens, in the order of the nodes."""
     spans = [
         torch.arange(own.depth, own.depth + own.end - own.start)
-        for own in (chain.own for chain in chains)
+        for own in (chain.span for chain in chains)
     ]
     sizes = torch.tensor([len(forest.nodes[node].ids) for node in starts], dtype=torch.long)
     intervals = torch.tensor(
@@ -331,14 +331,14 @@ def _above(
     end = forest.nodes[parent].depth + len(forest.nodes[parent].ids)
     if parent in starts:
         chain = chains[chain_of[parent]]
-        cut = chain.own.start + end - chain.own.depth
-        return (*chain.above, ForwardSpan(chain.own.start, cut, chain.own.depth))
+        cut = chain.span.start + end - chain.span.depth
+        return (*chain.above, ForwardSpan(chain.span.start, cut, chain.span.depth))
     if cached is None or parent not in cached.starts:
         raise AlignmentError(
             "a node of this pass has a parent that is neither in it nor in the cache"
         )
     at = cached.starts[parent]
-    (chain,) = [c for c in cached.chains if c.own.start <= at < c.own.end]
-    cut = chain.own.start + end - chain.own.depth
-    parts = (*chain.above, ForwardSpan(chain.own.start, cut, chain.own.depth))
+    (chain,) = [c for c in cached.chains if c.span.start <= at < c.span.end]
+    cut = chain.span.start + end - chain.span.depth
+    parts = (*chain.above, ForwardSpan(chain.span.start, cut, chain.span.depth))
     return tuple(ForwardSpan(part.start, part.end, part.depth, True) for part in parts)
