@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.errors import AlignmentError
-from composer_replication.tokens.tree import _BLOCK, Forest, Grower, Pass
+from composer_replication.tokens.tree import _BLOCK, Forest, ForestBuilder, Pass
 
 Row = tuple[int, ...]
 rows_of_few_ids = st.lists(
@@ -88,7 +88,7 @@ def test_a_pass_over_some_rows_and_the_rest_on_its_cache(
 @settings(max_examples=100, deadline=None)
 @given(rows_of_few_ids)
 def test_a_grower_knows_what_a_row_would_add(rows: list[Row]) -> None:
-    grower, seen = Grower(), set()
+    grower, seen = ForestBuilder(), set()
     for row in rows:
         new = prefixes([row]) - seen
         assert grower.missing(row) == len(new)

@@ -41,7 +41,7 @@ from composer_replication.core.stamps import (
     stale_artefacts,
     write_stamp,
 )
-from composer_replication.tokens.split import settled
+from composer_replication.tokens.split import resolve_split_unit
 
 _DRIVEN: ContextVar[bool] = ContextVar(
     "verbs are run one after the other by another verb", default=False
@@ -141,7 +141,7 @@ class Job:
     def held_out(self) -> HeldOutSettings:
         """What is held out of the sessions of this work folder: the settings, with the unit that
         "auto" stands for here."""
-        return settled(self.config.held_out, read_sessions(self.sessions))
+        return resolve_split_unit(self.config.held_out, read_sessions(self.sessions))
 
     def redactor(self, *, make: bool = True) -> Redactor:
         """What everything that leaves this machine goes through: the user's own words too, and

@@ -75,10 +75,10 @@ def check_replay(rollout: Rollout, task: Task, *, voice: ChatFormat, sandbox: Sa
     rewards otherwise than was recorded."""
     again = Episode(
         WorkshopEnv(task, sandbox=sandbox),
-        voice=voice,
+        chat_format=voice,
         name=rollout.session.id,
         seed=0,
-        meter=SamplingStats(),
+        stats=SamplingStats(),
     )
     for turn in rollout.session.turns:
         if turn.sampled is not None:

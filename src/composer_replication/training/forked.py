@@ -132,7 +132,7 @@ class Forked:
             settings=room_for([len(spot.fork.ids) for spot in chosen], settings=sampling),
             author=self.author,
             label=f"step-{step}:fork:",
-            meter=self.meter,
+            stats=self.meter,
         )
         each = [spot for spot in chosen for _ in range(settings.fork_samples)]
         wrong = [(s, f) for s, f in zip(each, forks, strict=True) if f.checked.outcome == "same"]

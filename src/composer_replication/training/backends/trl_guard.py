@@ -80,7 +80,7 @@ class WatchedTools(WorkshopTools):
         outcome = job.outcome()
         if outcome.failure is None:
             return outcome.value
-        self.failure = outcome.failure.words
+        self.failure = outcome.failure.reason
         return instead
 
 
