@@ -328,8 +328,8 @@ class Projection:
             else side.bias_V.detach()[: self.vocab].to(work) * self.inner
         )
 
-    def _same(self, other: Projection) -> bool:
-        a, b = self.source, other.source
+    def _same(self, sibling: Projection) -> bool:
+        a, b = self.source, sibling.source
         return (
             a.data_ptr() == b.data_ptr()
             and a.dtype == b.dtype

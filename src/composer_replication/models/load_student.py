@@ -23,14 +23,14 @@ TINY = "tiny"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 NO_CODE = {"trust_remote_code": False, "use_safetensors": True}
-"""A model's folder may come from anybody: Python code in it is never run, and weights are never read
+"""A model folder may come from anybody: its Python code is never run, and weights are never read
 from pickles, which can run any code. Without the first, transformers asks on a terminal, where a
 hasty "y" would be enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student:
-    """The model that is trained, its tokenizer, and its name; `lora` = only adapters are trained."""
+    """The model that is trained, its tokenizer, and its name; `lora` = only adapters train."""
 
     name: str
     model: Any

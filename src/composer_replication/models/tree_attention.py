@@ -161,7 +161,7 @@ def _chains(
     outputs = []
     for chain in call.plan.chains:
         span = chain.span
-        for start, end in _chunks(span, window, whole=kernel.plain and not chain.above):
+        for start, end in _chunks(span, window, unmasked=kernel.plain and not chain.above):
             # positions of the queries
             first, last = span.depth + start - span.start, span.depth + end - span.start
             low = 0 if window is None else max(0, first - window + 1)
@@ -208,13 +208,13 @@ def _gather(
     return run
 
 
-def _chunks(span: ForwardSpan, window: int | None, *, whole: bool) -> Iterator[tuple[int, int]]:
+def _chunks(span: ForwardSpan, window: int | None, *, unmasked: bool) -> Iterator[tuple[int, int]]:
     """Parts of a chain's queries whose mask is small.
 
-    `whole` = without a window no mask is needed, so one part is enough.
+    `unmasked` = without a window no mask is needed, so one part is enough.
     """
     length, start = span.end - span.start, span.start
-    if whole and (window is None or window >= span.depth + length):
+    if unmasked and (window is None or window >= span.depth + length):
         yield span.start, span.end
         return
     while start < span.end:
@@ -297,10 +297,10 @@ def mask_mod(
     enter_Q, position_Q = plan.interval_Q2[:, 0].contiguous().to(device), plan.position_Q.to(device)
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        seen = (
+        visible = (
             (enter_K[k] <= enter_Q[q]) & (enter_Q[q] < exit_K[k]) & (position_K[k] <= position_Q[q])
         )
-        return seen if window is None else seen & (position_Q[q] - position_K[k] < window)
+        return visible if window is None else visible & (position_Q[q] - position_K[k] < window)
 
     return sees
 

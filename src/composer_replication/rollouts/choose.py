@@ -50,7 +50,7 @@ def sample_tokens(
 def _draw(
     logits_BV: Tensor, uniform: Sequence[float], *, temperature: float, top_p: float
 ) -> Tensor:
-    """Draw in double precision: in float32 the cumulative sum of a large vocabulary loses its tail."""
+    """Draw in double precision: a float32 cumulative sum over a large vocabulary loses the tail."""
     p_BV = (logits_BV.double() / temperature).softmax(dim=-1)
     order_BV = None
     if top_p < 1:

@@ -36,7 +36,7 @@ class FaultError(Exception):
 
 
 def clean_text(text: str | bytes, *, max_chars: int) -> str:
-    """Text that can be encoded, printed and stored: at most `max_chars` characters, then a note.
+    """Text that can be encoded, printed and stored; cut at `max_chars` characters, with a note.
 
     >>> clean_text("abcdef", max_chars=4)
     'abcd\\n[2 more characters are left out: a result may have 4]'
@@ -55,7 +55,8 @@ def clean_text(text: str | bytes, *, max_chars: int) -> str:
     if missing <= 0:
         return shown
     qualifier = "at least " if isinstance(text, bytes) else ""
-    return f"{shown}\n[{qualifier}{missing} more characters are left out: a result may have {max_chars}]"
+    note = f"{qualifier}{missing} more characters are left out: a result may have {max_chars}"
+    return f"{shown}\n[{note}]"
 
 
 def checked_opening(opening: object, *, limits: EpisodeLimits) -> Opening:
@@ -104,7 +105,7 @@ def checked_reply(reply: object, *, calls: Sequence[str], limits: EpisodeLimits)
 
 
 def checked_max_turns(max_turns: object) -> int:
-    """How many messages the student may write; FaultError if the environment gives no such number."""
+    """How many messages the student may write; FaultError if it is not a valid number."""
     if not isinstance(max_turns, int):
         raise FaultError(f"max_turns is {type(max_turns).__name__}, not a number")
     if max_turns < 1:

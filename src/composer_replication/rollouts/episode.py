@@ -373,7 +373,7 @@ class Episode:
     def _reward(
         self, scored: Outcome[tuple[float, Mapping[str, float]]]
     ) -> tuple[float, dict[str, float]]:
-        """The reward and the measures; an environment that cannot score an episode has failed it."""
+        """The reward and the measures; an environment that cannot score has failed the episode."""
         if self.ended in LOST:
             return 0.0, {}
         if scored.failure is not None or scored.value is None:
@@ -391,8 +391,7 @@ class Episode:
     def _message(
         self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool
     ) -> tuple[Turn, dict[str, str]]:
-        """The message as a turn, and by call id the errors of calls that the environment does not
-        get."""
+        """The message as a turn, and by call id the errors of calls that are answered here."""
         written = ids[:-1] if ended else ids
         parts = parse_message(
             written,

@@ -50,7 +50,7 @@ class ForkPoint:
     others: tuple[SiteCheck, ...] = ()
 
     def checked(self, turn: Turn) -> Checked:
-        """The verdict on a new message: "same" if any check says so, else that of the first check."""
+        """The verdict on a new message: "same" if any check says so, else the first check's."""
         verdicts = [check.message(turn) for check in (self.check, *self.others)]
         return next((verdict for verdict in verdicts if verdict.outcome == "same"), verdicts[0])
 
@@ -153,8 +153,8 @@ def _fork(point: ForkPoint, rollout: Rollout, *, number: int) -> Fork:
     prefix = rollout.ids[: len(rollout.ids) - len(ids)]
     if point.ids and prefix != point.ids:
         raise AlignmentError(
-            f"the restored context has {len(prefix)} tokens that are not the {len(point.ids)} of the"
-            " example",
+            f"the restored context has {len(prefix)} tokens that are not the {len(point.ids)} of"
+            " the example",
             where=point.site.id,
             fix="the sessions changed since the examples were built: run recompose build again",
         )

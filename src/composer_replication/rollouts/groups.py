@@ -55,7 +55,7 @@ class Group:
 
     @property
     def is_flat(self) -> bool:
-        """Whether all rewards are equal, so that there is nothing to learn from their differences."""
+        """Whether all rewards are equal, so that the group has nothing to teach."""
         return min(self.rewards) == max(self.rewards)
 
 

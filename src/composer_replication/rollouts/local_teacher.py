@@ -86,7 +86,10 @@ class LocalTeacher:
         return 0
 
     async def ask(self, request: Request) -> TeacherReply:
-        """One message of the model; TeacherError if the prompt cannot be rendered or does not fit."""
+        """One message of the model.
+
+        Raises TeacherError if the prompt cannot be rendered or does not fit.
+        """
         if request.schema is not None:
             raise TeacherError(
                 "a local model cannot be held to a schema",

@@ -257,7 +257,7 @@ def _llama(pieces: Sequence[MessagePart]) -> Iterator[Part]:
 
 
 def _llama_call(text: str, start: int) -> tuple[Part, int] | None:
-    """The call that begins at a character, and the end of its line; None if it is no call at all."""
+    """The call that begins at a character, and the end of its line; None if it is no call."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
@@ -278,7 +278,7 @@ def _llama_call(text: str, start: int) -> tuple[Part, int] | None:
 
 
 def _qwen35(pieces: Sequence[MessagePart], *, thinking: bool) -> Iterator[Part]:
-    """Like chatml.jinja's, with <function=...> blocks; the header has already opened a think block."""
+    """Like chatml.jinja's, with <function=...> blocks; the header has opened a think block."""
     with_think_tag = (
         [MessagePart(THINK, True), MessagePart("\n", False), *pieces] if thinking else pieces
     )
@@ -286,7 +286,7 @@ def _qwen35(pieces: Sequence[MessagePart], *, thinking: bool) -> Iterator[Part]:
 
 
 def _function_block(pieces: Sequence[MessagePart]) -> Part:
-    """A <function=name> block with one <parameter=key> block per value, as qwen3_5.jinja writes it."""
+    """A <function=name> block with one <parameter=key> block per value, as in qwen3_5.jinja."""
     text = _join_text(pieces)
     block = _FUNCTION.fullmatch(text)
     if block is None:

@@ -1,7 +1,7 @@
 """A key-value cache for conversations of different lengths, fed in lock-step over many turns.
 
     cache = RaggedCache(model, num_rows=3)
-    logits_BV = cache.feed([[5, 6, 7], [8], []])      # behind each row's last token; an empty row waits
+    logits_BV = cache.feed([[5, 6, 7], [8], []])      # at each row's last token; empty rows wait
     logits_BV = cache.feed([[2], [9], [4]])
     cache.keep([0, 2])                                # the second row is finished: drop its cache
 

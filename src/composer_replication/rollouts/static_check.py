@@ -41,8 +41,8 @@ PATHS_MISSING = frozenset((FILE_MISSING, PATH_EXPLORED))
 WRITING_TOOLS = word_set("Write write write_file")
 EDITING_TOOLS = word_set("Edit MultiEdit NotebookEdit edit edit_file") | WRITING_TOOLS
 
-# The arguments that a refusal of each kind depends on: a call of the same tool (for file_missing, of
-# any file tool) that shares them is refused as well.
+# The arguments that a refusal of each kind depends on: a call of the same tool (for file_missing,
+# of any file tool) that shares them is refused as well.
 _PATH = ("path",)
 DECIDED_BY: dict[str, tuple[str, ...]] = {
     FILE_MISSING: _PATH,
@@ -132,7 +132,7 @@ class SiteCheck:
 
     @classmethod
     def of(cls, session: Session, site: Site, *, tools: ToolFacts | None = None) -> SiteCheck:
-        """Gather what the session knows at a site; raises SiteError for a site of another session."""
+        """Gather what the session knows at a site; SiteError for a site of another session."""
         if site.session_id != session.id:
             raise SiteError(
                 f"the site belongs to session {site.session_id}",
@@ -212,7 +212,7 @@ class SiteCheck:
         return self._kind(call) or Checked(outcome="ok", reason="checked")
 
     def _repeats(self, call: ToolCall) -> bool:
-        """Whether the log already answers: the call that failed here, or one that shares its fault."""
+        """Whether the log already answers: the call that failed here, or one with its fault."""
         if self.call is None:
             return False
         if same_call(call, self.call):

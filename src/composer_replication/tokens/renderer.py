@@ -80,7 +80,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LaidOut:
-    """A conversation as shielded text: the messages of all turns, and for each its turn's position."""
+    """A conversation as shielded text: the messages of all turns, and the turn of each message."""
 
     layout: Layout
     messages: list[Message]
@@ -156,7 +156,7 @@ class Renderer:
         )
 
     def messages_of(self, turns: Sequence[Turn]) -> list[TurnMessages]:
-        """The messages of each turn for the template, and the counts of what they lack."""
+        """The messages of each turn for the template, and counts of what they lack."""
         if self.family is None:
             return conversation(turns, thinking=False)
         return conversation(
@@ -167,7 +167,7 @@ class Renderer:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What a data set records about its renderer: family, template and tokenizer, with hashes."""
+        """The renderer in a data set's metadata: family, template and tokenizer, with hashes."""
         return {
             "family": self.family.name if self.family else "own template",
             "note": (
@@ -199,8 +199,8 @@ class Renderer:
         numbers = range(len(turns)) if numbers is None else numbers
         laid = self._lay(turns, tools=tools, names=[f"turn {n}" for n in numbers])
         bodies = [
-            (place.body, turns[owner])
-            for place, owner in zip(laid.layout.spans, laid.turn_indices, strict=True)
+            (message_span.body, turns[owner])
+            for message_span, owner in zip(laid.layout.spans, laid.turn_indices, strict=True)
         ]
         verbatim = {
             body: self._sampled_ids(body, turn, laid.layout.text)
@@ -216,8 +216,12 @@ class Renderer:
         if self.family is None:
             self._check_one_go(laid)
         spans = self._spans(turns, numbers, laid, encoded)
-        straddles = [turn for place, turn in zip(laid.layout.spans, [numbers[i] for i in laid.turn_indices], strict=True)
-                     if self._straddles(place.body, encoded, laid) and place.body not in verbatim]  # fmt: skip
+        straddles = [
+            numbers[index]
+            for message_span, index in zip(laid.layout.spans, laid.turn_indices, strict=True)
+            if self._straddles(message_span.body, encoded, laid)
+            and message_span.body not in verbatim
+        ]
         return Rendered(
             ids=tuple(encoded.ids),
             spans=spans,
@@ -412,10 +416,10 @@ class Renderer:
     ) -> tuple[TurnSpan, ...]:
         first: dict[int, int] = {}
         bodies: dict[int, Span] = {}
-        for place, owner in zip(laid.layout.spans, laid.turn_indices, strict=True):
+        for message_span, owner in zip(laid.layout.spans, laid.turn_indices, strict=True):
             token = partial(self.codec.token_at, encoded, mark=laid.mark)
-            first.setdefault(owner, token(place.start))
-            a, b = place.body
+            first.setdefault(owner, token(message_span.start))
+            a, b = message_span.body
             if a < b:
                 sampled = turns[owner].sampled
                 start = token(a)

@@ -45,7 +45,7 @@ def resolve_split_unit(settings: HeldOutSettings, sessions: Iterable[Session]) -
 def is_held_out(session: Session, *, settings: HeldOutSettings) -> bool:
     """Whether a session is kept for evaluation: its unit's number is below the fraction.
 
-    Raises ValueError for "auto": see `settled`.
+    Raises ValueError for "auto": see `resolve_split_unit`.
     """
     if settings.by == "auto" and settings.fraction:
         raise ValueError('held_out.by is "auto": settle it on the sessions first')

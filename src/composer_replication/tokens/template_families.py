@@ -226,8 +226,9 @@ def _glm(name: str, *, thinks: bool) -> Family:
         header_tokens=("[gMASK]", "<sop>", "<|system|>", "<|assistant|>"),
         models=f"GLM-4.5, GLM-4.5-Air and GLM-4.6, thinking {'on' if thinks else 'off'}",
         note=(
-            f"{thinking_note}; a message ends with the token that announces what follows, <|observation|>"
-            " behind calls and <|user|> otherwise; the values of arguments are bare text"
+            f"{thinking_note}; a message ends with the token that announces what follows,"
+            " <|observation|> behind calls and <|user|> otherwise; the values of arguments are bare"
+            " text"
         ),
         thinking="kept" if thinks else "left out",
         official_ends=False,

@@ -57,7 +57,7 @@ class Node:
 class ForestBuilder:
     """A forest under construction; it can tell how many tokens a further row would add.
 
-    >>> grower = Grower(); grower.add((1, 2, 3, 4)); grower.missing((1, 2, 9))
+    >>> builder = ForestBuilder(); builder.add((1, 2, 3, 4)); builder.missing((1, 2, 9))
     0
     1
     """
@@ -68,7 +68,7 @@ class ForestBuilder:
     tokens: int = 0
 
     def add(self, row: Sequence[int]) -> int:
-        """Insert a row and return the node it ends with; AlignmentError for a row without a token."""
+        """Insert a row and return the node it ends with; AlignmentError for an empty row."""
         ids = tuple(row)
         if not ids:
             raise AlignmentError("a row without a token has no place in a tree")
@@ -211,7 +211,7 @@ class Pass:
 
     @property
     def seen(self) -> tuple[Tensor, Tensor]:
-        """(position_K, interval_K2) of the tokens that this pass sees: the cache's, then its own."""
+        """(position_K, interval_K2) of the tokens this pass sees: the cache's, then its own."""
         if self.cached is None:
             return self.position_Q, self.interval_Q2
         below = self.cached

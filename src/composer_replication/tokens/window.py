@@ -127,7 +127,7 @@ def run_starts(turns: Sequence[Turn]) -> tuple[int, ...]:
 
 
 def units_of(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
-    """For each position, those that must stay with it: a message with calls and all their results."""
+    """For each position, those that must stay with it: a call's message and all its results."""
     groups: dict[int, set[int]] = {p: {p} for p in range(len(turns))}
     for call, result in _call_results(turns):
         if groups[call] is not groups[result]:
