@@ -152,7 +152,7 @@ def _items(
         renderer=renderer,
         settings=config.build,
         held_out=held_out,
-        kept=kept,
+        kept_kinds=kept,
     )
 
 

@@ -247,15 +247,19 @@ def sweep_chunks(
         values_C, factor_C = run_blocks(
             settings,
             student_projection,
-            chunk_z,
-            chunk_t,
-            ids_C,
-            scratch_SRV,
+            z_CV=chunk_z,
+            t_CV=chunk_t,
+            ids_C=ids_C,
+            scratch_SRV=scratch_SRV,
             want_gradient=hidden or head,
         )
         result.values_N[part] = values_C
         student_projection.backward(
-            result, part, chunk_z, factor_C, None if weights_N is None else weights_N[part].to(work)
+            result,
+            part,
+            grad_CV=chunk_z,
+            factor_C=factor_C,
+            weights_C=None if weights_N is None else weights_N[part].to(work),
         )
     return result
 
@@ -273,11 +277,11 @@ def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
 def run_blocks(
     settings: SweepSettings,
     projection: Projection,
+    *,
     z_CV: Tensor,
     t_CV: Tensor | None,
     ids_C: Tensor | None,
     scratch_SRV: Tensor,
-    *,
     want_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
     """Run the kernel over a chunk, block by block: values, and factors of the gradient.
@@ -370,6 +374,7 @@ class Projection:
         self,
         result: SweepResult,
         part: slice,
+        *,
         grad_CV: Tensor,
         factor_C: Tensor,
         weights_C: Tensor | None,

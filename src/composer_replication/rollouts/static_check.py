@@ -126,8 +126,8 @@ class SiteCheck:
     call: ToolCall | None
     cwd: str | None
     tools: ToolFacts
-    seen: frozenset[str]
-    missing: frozenset[str]
+    seen_paths: frozenset[str]
+    missing_paths: frozenset[str]
     fine: tuple[ToolCall, ...] = field(default=())
 
     @classmethod
@@ -294,9 +294,9 @@ class SiteCheck:
         path = _path(call, self.cwd)
         if not path or call.name in SHELL_TOOLS or call.name in WRITING_TOOLS:
             return None
-        if path in self.missing:
+        if path in self.missing_paths:
             return self._wrong(FILE_MISSING, call, f"{path} was refused as missing")
-        if path in self.seen:
+        if path in self.seen_paths:
             return None
         return Checked(
             outcome="undecided",

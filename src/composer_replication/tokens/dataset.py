@@ -39,7 +39,7 @@ from composer_replication.core.site import (
     Site,
     joined_text,
 )
-from composer_replication.core.trace import Segment, Session, Turn
+from composer_replication.core.trace import Session, Turn
 from composer_replication.tokens.example import (
     HintView,
     PreferencePair,
@@ -105,12 +105,12 @@ def build_examples(
     preferences: Iterable[Preference] = (),
     anchors: Iterable[Anchor] = (),
     held_out: HeldOutSettings | None = None,
-    kept: Collection[str] | None = None,
+    kept_kinds: Collection[str] | None = None,
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
 
     `sites` are all sites, of every category: those without a hint still keep their message out of
-    lm_ce. `kept` are the kinds of hints that the audit kept (None = all kinds): a hint of another
+    lm_ce. `kept_kinds` are the kinds of hints that the audit kept (None = all): a hint of another
     kind is a counted skip, `weak_hint`. A RenderError of a template is a skip; the first one is
     raised only if all the sessions gave not one example.
     """
@@ -124,7 +124,7 @@ def build_examples(
             yield Skipped(channel="session", reason="held_out", session_id=session.id)
             continue
         session_build = _SessionBuild(
-            session, facts=facts, renderer=renderer, settings=settings, kept=kept
+            session, facts=facts, renderer=renderer, settings=settings, kept_kinds=kept_kinds
         )
         for item in session_build.items():
             any_built = any_built or not isinstance(item, Skipped)
@@ -225,21 +225,25 @@ class _Target:
 
 @dataclass(slots=True, kw_only=True)
 class _SegmentBuild:
-    """One segment: its conversation, the session's number of each position, the plan, and what each
-    position is needed for."""
+    """One segment under construction: its conversation, its costs, and the role of each position.
 
-    turns: list[Turn]
-    numbers: list[int]
+    `numbers` maps a position to the session's turn number.
+    """
+
+    turns: Sequence[Turn]
+    numbers: Sequence[int]
     costs: SegmentCosts
-    trainable: set[int] = field(default_factory=set)
-    anchored: set[int] = field(default_factory=set)
-    targets: dict[int, _Target] = field(default_factory=dict)
+    trainable: set[int]
+    anchored: set[int]
+    targets: dict[int, _Target]
     # what each target needs in its window
     window_targets: dict[int, WindowTarget] = field(default_factory=dict)
     trunks: list[Window] = field(default_factory=list)  # the windows of the examples
 
 
 class _SessionBuild:
+    """The examples, pairs and skips of one session."""
+
     def __init__(
         self,
         session: Session,
@@ -247,9 +251,10 @@ class _SessionBuild:
         facts: _Facts,
         renderer: Renderer,
         settings: BuildSettings,
-        kept: Collection[str] | None,
+        kept_kinds: Collection[str] | None,
     ) -> None:
-        self.session, self.renderer, self.settings, self.kept = session, renderer, settings, kept
+        self.session, self.renderer = session, renderer
+        self.settings, self.kept_kinds = settings, kept_kinds
         self.sites = facts.sites.get(session.id, [])
         self.hints = facts.hints
         self.preferences = facts.preferences.get(session.id, [])
@@ -277,7 +282,7 @@ class _SessionBuild:
             if not loss_turns and not pairs:
                 continue
             try:
-                build = self._scene(segment)
+                layout = lay_out_segment(self.session, segment, renderer=self.renderer)
             except RenderError as error:
                 yield from self._refused(
                     error,
@@ -289,10 +294,15 @@ class _SessionBuild:
                     "template", [t for t in loss_turns if t in anchored], detail=str(error)
                 )
                 continue
-            positions = {number: p for p, number in enumerate(build.numbers)}
-            build.trainable = {positions[t] for t in loss_turns if t in trainable}
-            build.anchored = {positions[t] for t in loss_turns if t in anchored}
-            build.targets = {positions[t]: targets[t] for t in loss_turns if t in targets}
+            positions = {number: p for p, number in enumerate(layout.numbers)}
+            build = _SegmentBuild(
+                turns=layout.turns,
+                numbers=layout.numbers,
+                costs=layout.costs,
+                trainable={positions[t] for t in loss_turns if t in trainable},
+                anchored={positions[t] for t in loss_turns if t in anchored},
+                targets={positions[t]: targets[t] for t in loss_turns if t in targets},
+            )
             for p, target in build.targets.items():
                 wanted = wanted_above(build.turns, build.numbers, p, refers_to=target.refers_to)
                 build.window_targets[p] = WindowTarget(
@@ -382,7 +392,7 @@ class _SessionBuild:
             return "no_text_or_call"
         if not has_hint:
             return "no_hint"
-        return "" if self.kept is None or site.kind in self.kept else "weak_hint"
+        return "" if self.kept_kinds is None or site.kind in self.kept_kinds else "weak_hint"
 
     def _trainable(self) -> tuple[set[int], dict[str, list[int]]]:
         """Turns of models that lm_ce may train, and by reason those that it may not."""
@@ -437,12 +447,6 @@ class _SessionBuild:
             yield self._skip(
                 "anchor", reason, count=len(turns), detail=detail or _format_turns(turns)
             )
-
-    def _scene(self, segment: Segment) -> _SegmentBuild:
-        scene = lay_out_segment(self.session, segment, renderer=self.renderer)
-        return _SegmentBuild(
-            turns=list(scene.turns), numbers=list(scene.numbers), costs=scene.costs
-        )
 
     def _examples(self, build: _SegmentBuild) -> Iterator[Item]:
         costs, max_tokens = build.costs, self.settings.max_tokens

@@ -119,7 +119,9 @@ def prefix_layout(
             if message["role"] == "assistant":
                 _check_prefix(full, shorter or "", f"the messages before {names[index]}")
         if message["role"] == "assistant":
-            bodies[index] = _body_span(render, messages, index, full, names[index], ends)
+            bodies[index] = _body_span(
+                render, messages, index=index, full=full, name=names[index], ends=ends
+            )
     for index, message in enumerate(messages):
         next_message = max(index, joint) + 1
         end = starts[next_message] if next_message < len(messages) else len(full)
@@ -150,11 +152,13 @@ def _render_alone(
 def _body_span(
     render: Callable[..., str],
     messages: Sequence[Message],
+    *,
     index: int,
     full: str,
     name: str,
     ends: re.Pattern[str],
 ) -> Span:
+    """The body of an assistant message: from behind its generation prompt to its end token."""
     if index == 0:
         raise RenderError(
             "the conversation begins with an assistant message, which no generation prompt"

@@ -304,7 +304,14 @@ def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
             if not below:
                 break
             node = below[0]
-        above = _spans_above(forest, forest.nodes[top].parent, starts, chains, chain_of, cached)
+        above = _spans_above(
+            forest,
+            parent=forest.nodes[top].parent,
+            starts=starts,
+            chains=chains,
+            chain_of=chain_of,
+            cached=cached,
+        )
         chains.append(Chain(ForwardSpan(first, position, forest.nodes[top].depth), above))
     return Pass(
         forest=forest,
@@ -336,6 +343,7 @@ def _tensors(forest: Forest, starts: dict[int, int], chains: list[Chain]) -> dic
 
 def _spans_above(
     forest: Forest,
+    *,
     parent: int,
     starts: dict[int, int],
     chains: list[Chain],
