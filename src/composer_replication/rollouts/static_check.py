@@ -160,8 +160,9 @@ class SiteCheck:
             call=context.call,
             cwd=seen_paths.cwd,
             tools=tools or ToolFacts.of(session),
-            seen=frozenset(folder for path in visible for folder in _with_parents(path)) - missing,
-            missing=frozenset(missing),
+            seen_paths=frozenset(folder for path in visible for folder in _with_parents(path))
+            - missing,
+            missing_paths=frozenset(missing),
             fine=tuple(
                 ref.call
                 for ref in siblings

@@ -134,7 +134,7 @@ class ToolEnv:
 def call_issue(call: ToolCall, tools: Mapping[str, Tool]) -> str:
     """What is wrong with a call, in Claude Code's wording; "" if nothing is.
 
-    >>> issue(ToolCall("c", "reed", {}), {})
+    >>> call_issue(ToolCall("c", "reed", {}), {})
     'No such tool available: reed'
     """
     if call.name not in tools:

@@ -60,7 +60,7 @@ def marked_layout(marked: str, *, marks: str, messages: Sequence[Message]) -> La
     """Remove the marks (message, body, end) from a rendering and record their positions.
 
     >>> messages = [{"role": "user"}, {"role": "assistant"}]
-    >>> marked_layout("[hi [a:well; ", marks="[:;", messages=messages).places
+    >>> marked_layout("[hi [a:well; ", marks="[:;", messages=messages).spans
     (MessageSpan(start=0, body=(0, 0)), MessageSpan(start=3, body=(4, 8)))
     """
     at_message, at_body, at_end = marks

@@ -71,7 +71,7 @@ def possible_fractions(units: Iterable[str]) -> list[float]:
 
     Each holds out more units than the one before.
 
-    >>> fractions(["acme/app", "acme/web"])
+    >>> possible_fractions(["acme/app", "acme/web"])
     [0.23]
     """
     numbers = sorted({unit_number(unit) for unit in units})
