@@ -78,7 +78,7 @@ def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dic
         sandbox.start()
         envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
         rollouts = sample_rollouts(
-            model, envs, renderer=renderer, settings=settings, author="tiny", meter=meter
+            model, envs, renderer=renderer, settings=settings, author="tiny", stats=meter
         )
     cpu = cpu_s() - begun
     anew = sum(

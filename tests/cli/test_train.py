@@ -27,7 +27,12 @@ from composer_replication.core.trace import Session, Text, Turn
 from composer_replication.evaluation.hint_lift import audit_hints
 from composer_replication.tokens.artefact import load_dataset
 from composer_replication.tokens.example import TrainingExample
-from composer_replication.tokens.split import fractions, is_held_out, split_unit, unit_number
+from composer_replication.tokens.split import (
+    is_held_out,
+    possible_fractions,
+    split_unit,
+    unit_number,
+)
 from tests.cli.test_ingest import log_lines
 from tests.cli.workspace import files, fill, inside, recompose, session
 from tests.training.test_ranks import free_port
@@ -137,7 +142,7 @@ def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training
     said = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
     told = " ".join(said.err.split())
     assert said.code == 1 and f"holds out {words}" in told and files(work) == there
-    smallest = f"{fractions(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl'))[0]:g}"
+    smallest = f"{possible_fractions(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl'))[0]:g}"
     assert (
         'held_out.by = "session"' in told
         if by == "repository"

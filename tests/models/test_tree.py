@@ -250,7 +250,7 @@ def test_a_pass_on_a_cache_needs_its_cache() -> None:
     model, forest = make("qwen3"), Forest.grow(random_rows(2))
     below = forest.over([0])
     for plan, cache in ((forest.over([1], cached=below), None), (below, KeyValues())):
-        with pytest.raises(ConfigError, match="stands on a cache"):
+        with pytest.raises(ConfigError, match="uses a cache"):
             tree_hidden(model, plan, cache=cache)
     with tree_attention(model), pytest.raises(ValueError, match="call tree_hidden"):
         model(input_ids=torch.tensor([[1, 2, 3]]))

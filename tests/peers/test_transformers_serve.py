@@ -85,10 +85,10 @@ def test_the_printed_command_serves_the_student_as_it_was_trained(
             opening = env.open()
             episode = Episode(
                 WorkshopEnv(make_task(number), sandbox=sandbox),
-                voice=voice,
+                chat_format=voice,
                 name="x",
                 seed=0,
-                meter=SamplingStats(),
+                stats=SamplingStats(),
             )
             read = list(episode.ids)
             written = greedy(folder, read, ends)

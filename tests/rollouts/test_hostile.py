@@ -31,7 +31,7 @@ from composer_replication.rollouts.episode import CUT, ChatFormat, Episode, Roll
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
-from composer_replication.rollouts.tools import Tool, ToolEnv, issue
+from composer_replication.rollouts.tools import Tool, ToolEnv, call_issue
 from composer_replication.training.rollout_metrics import behaviour
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, tiny
 from tests.tokens.students import renderer
@@ -99,7 +99,7 @@ def together(
     options = Sampling(max_new_tokens=6, max_context_tokens=4096, limits=limits)
     envs = [bad, Shelf("good", max_turns=2)]
     first, second = sample_rollouts(
-        tiny(len(QWEN.tokenizer)), envs, renderer=QWEN, settings=options, author="tiny", meter=meter
+        tiny(len(QWEN.tokenizer)), envs, renderer=QWEN, settings=options, author="tiny", stats=meter
     )
     return first, second
 
@@ -488,10 +488,10 @@ def test_of_500_calls_in_one_message_the_bound_is_carried_out_and_each_has_an_an
     )
     episode = Episode(
         env,
-        voice=ChatFormat.of(QWEN, author="t"),
+        chat_format=ChatFormat.of(QWEN, author="t"),
         name="n",
         seed=0,
-        meter=SamplingStats(),
+        stats=SamplingStats(),
         limits=EpisodeLimits(max_calls=4),
     )
     for text in (many, "ok"):
@@ -625,7 +625,7 @@ def test_each_tool_has_its_time_out_and_its_error_is_seen_by_the_model() -> None
 
 
 def test_an_unexpected_parameter_is_named() -> None:
-    assert "unexpected parameter `m`" in issue(
+    assert "unexpected parameter `m`" in call_issue(
         ToolCall("c", "raw", {"n": 1, "m": 2}), {"raw": tool("raw", lambda a: "")}
     )
 

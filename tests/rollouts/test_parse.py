@@ -21,7 +21,7 @@ from composer_replication.rollouts.parse import (
     parse_message,
     parser_of,
 )
-from composer_replication.tokens.messages import clean
+from composer_replication.tokens.messages import replace_surrogates
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.template_families import FAMILIES
 from tests.rollouts.small_world import message_ids
@@ -63,7 +63,7 @@ def test_what_the_template_writes_is_read_back(
 ) -> None:
     render = renderer(family, fixture)
     thinking = render.family is not None and render.family.thinking == "kept"
-    calls = [(name, clean(arguments, Counter())) for name, arguments in calls]
+    calls = [(name, replace_surrogates(arguments, Counter())) for name, arguments in calls]
     assume("Infinity" not in str(calls) and "inf" not in str(calls))  # no JSON
     assume(
         all(
@@ -71,7 +71,7 @@ def test_what_the_template_writes_is_read_back(
             for _, arguments in calls
         )
     )
-    text, thought = clean(text, Counter()), clean(thought, Counter())
+    text, thought = replace_surrogates(text, Counter()), replace_surrogates(thought, Counter())
     blocks: list[Block] = [Thinking(thought)] if thinking else []
     blocks += [
         Text(text),

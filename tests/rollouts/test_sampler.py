@@ -384,7 +384,7 @@ def test_every_environment_is_closed_and_the_model_left_in_its_mode() -> None:
         renderer=QWEN,
         settings=Sampling(max_new_tokens=5, max_context_tokens=999),
         author="a",
-        meter=meter,
+        stats=meter,
     )
     assert model.training and all(env.closed for env in envs)
     model.eval()

@@ -13,7 +13,7 @@ import pytest
 from composer_replication.core.errors import RenderError
 from composer_replication.core.trace import Text, ToolCall, ToolResult, ToolSpec, Turn
 from composer_replication.tokens.hf import render_template
-from composer_replication.tokens.messages import nine_characters, tool_messages
+from composer_replication.tokens.messages import short_call_id, tool_messages
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.template_families import (
     FAMILIES,
@@ -372,10 +372,10 @@ def test_ids_of_calls_are_hashed_so_that_ids_alike_at_either_end_stay_apart() ->
         "",
         "éééééééé1",
     ]
-    short = [nine_characters(i) for i in ids]
+    short = [short_call_id(i) for i in ids]
     assert len(set(short)) == len(ids)
     assert all(len(s) == 9 and s.isascii() and s.isalnum() for s in short)
-    assert nine_characters("abc123XYZ") == "abc123XYZ"
+    assert short_call_id("abc123XYZ") == "abc123XYZ"
 
 
 @pytest.mark.parametrize("fixture", ["mistral_v7", "mistral_v11"])
@@ -393,9 +393,9 @@ def test_results_carry_the_ids_of_their_calls(fixture: str) -> None:
     ]
     text = renderer(family, fixture).render(turns).text
     for call, result in zip(calls, ("one", "two"), strict=True):
-        assert text.count(nine_characters(call.id)) == 2
+        assert text.count(short_call_id(call.id)) == 2
         assert (
-            f"[TOOL_RESULTS]{nine_characters(call.id)}[TOOL_CONTENT]{result}[/TOOL_RESULTS]" in text
+            f"[TOOL_RESULTS]{short_call_id(call.id)}[TOOL_CONTENT]{result}[/TOOL_RESULTS]" in text
         )
 
 

@@ -24,7 +24,7 @@ from composer_replication.core.trace import (
 )
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.tokens.layout import marked_layout
-from composer_replication.tokens.messages import conversation, nine_characters
+from composer_replication.tokens.messages import conversation, short_call_id
 from composer_replication.tokens.renderer import Rendered, Renderer
 from tests.tokens.students import CASES, TEXTS, TOOLS, plain, read, renderer, turn_lists
 
@@ -258,9 +258,9 @@ def written_call(family: str, name: str, arguments: dict[str, str], call_id: str
         )
         return f"<tool_call>{name}\n{values}</tool_call>"
     if family == "mistral-v7":
-        return f'{{"name": "{name}", "arguments": {as_json}, "id": "{nine_characters(call_id)}"}}'
+        return f'{{"name": "{name}", "arguments": {as_json}, "id": "{short_call_id(call_id)}"}}'
     if family.startswith("mistral"):
-        return f"[TOOL_CALLS]{name}{f'[CALL_ID]{nine_characters(call_id)}' if family == 'mistral-v11' else ''}[ARGS]{as_json}"
+        return f"[TOOL_CALLS]{name}{f'[CALL_ID]{short_call_id(call_id)}' if family == 'mistral-v11' else ''}[ARGS]{as_json}"
     if family == "gpt-oss":
         return f"to=functions.{name}<|channel|>commentary json<|message|>{as_json}"
     if family in ("llama3", "gemma"):

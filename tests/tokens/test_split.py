@@ -8,7 +8,12 @@ from dataclasses import replace
 
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.trace import Parent, Session
-from composer_replication.tokens.split import fractions, is_held_out, settled, split_unit
+from composer_replication.tokens.split import (
+    is_held_out,
+    possible_fractions,
+    resolve_split_unit,
+    split_unit,
+)
 from tests.tokens.students import long_turns, session_of
 
 SESSIONS = [
@@ -62,7 +67,7 @@ def test_five_repositories_are_enough_to_be_split_whole() -> None:
         sessions = [
             s for s in SESSIONS if int(s.repository.removeprefix("acme/r")) < num_repositories
         ]
-        assert settled(auto, sessions).by == by
+        assert resolve_split_unit(auto, sessions).by == by
 
 
 def test_the_fraction_that_is_named_holds_something_out_and_a_hundredth_less_nothing() -> None:
@@ -77,7 +82,7 @@ def test_the_fraction_that_is_named_holds_something_out_and_a_hundredth_less_not
     named = [
         (pair, found[0])
         for pair in itertools.pairwise(SESSIONS[:200])
-        if (found := fractions([one.id for one in pair]))
+        if (found := possible_fractions([one.id for one in pair]))
     ]
     assert len(named) > 100
     for pair, fraction in named:

@@ -11,7 +11,7 @@ import pytest
 from composer_replication.core.errors import ConfigError, RenderError
 from composer_replication.core.trace import Text, Turn
 from composer_replication.tokens.hf import TextCodec, load_tokenizer
-from composer_replication.tokens.messages import clean
+from composer_replication.tokens.messages import replace_surrogates
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.template_families import FAMILIES
 from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
@@ -145,5 +145,8 @@ def test_a_template_of_several_is_the_one_for_tools() -> None:
 def test_surrogates_join_where_they_pair_and_are_counted_where_they_do_not() -> None:
     notes: Counter[str] = Counter()
     pair = json.loads('"\\ud83d"') + json.loads('"\\udc4d"')
-    assert clean({"a": [pair, "x\ud83d"], 1: True}, notes) == {"a": ["👍", "x\ufffd"], "1": True}
+    assert replace_surrogates({"a": [pair, "x\ud83d"], 1: True}, notes) == {
+        "a": ["👍", "x\ufffd"],
+        "1": True,
+    }
     assert notes["lone_surrogate"] == 2  # two strings were changed

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.core.errors import AlignmentError
-from composer_replication.tokens.tree import _BLOCK, Forest, Grower, Pass
+from composer_replication.tokens.tree import _BLOCK, Forest, ForestBuilder, Pass
 
 Row = tuple[int, ...]
 rows_of_few_ids = st.lists(
@@ -41,7 +41,7 @@ def check_chains(plan: Pass) -> None:
     """What the chains say a token sees is what the intervals say."""
     mask_QK = torch.zeros(plan.size, plan.offset + plan.size, dtype=torch.bool)
     for chain in plan.chains:
-        own = chain.own
+        own = chain.span
         for query in range(own.start, own.end):
             for part in chain.above:
                 shift = 0 if part.cached else plan.offset
@@ -88,7 +88,7 @@ def test_a_pass_over_some_rows_and_the_rest_on_its_cache(
 @settings(max_examples=100, deadline=None)
 @given(rows_of_few_ids)
 def test_a_grower_knows_what_a_row_would_add(rows: list[Row]) -> None:
-    grower, seen = Grower(), set()
+    grower, seen = ForestBuilder(), set()
     for row in rows:
         new = prefixes([row]) - seen
         assert grower.missing(row) == len(new)
@@ -122,7 +122,7 @@ def test_a_session_with_a_hint_and_a_pair() -> None:
     (chain,) = hints.chains
     assert [(part.start, part.end, part.cached) for part in chain.above] == [
         (0, 5, True)
-    ] and chain.own.depth == 5
+    ] and chain.span.depth == 5
 
 
 def test_what_has_no_place_is_an_error() -> None:

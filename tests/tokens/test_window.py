@@ -15,13 +15,13 @@ from composer_replication.tokens.window import (
     SegmentCosts,
     Window,
     WindowTarget,
-    before,
+    earliest_start,
     head_positions,
-    later_starts,
+    plan_windows,
     run_starts,
+    shorter_windows,
+    target_window,
     units_of,
-    window_of,
-    windows,
 )
 from tests.tokens.students import long_turns, turn_lists
 
@@ -53,7 +53,7 @@ def test_every_needed_position_is_covered_once_or_given_back(
     }
     trained = sorted(data.draw(st.sets(positions)) - set(targets))
     pending = sorted({*trained, *targets})
-    for window in windows(plan, trained=trained, targets=targets, max_tokens=max_tokens):
+    for window in plan_windows(plan, trained=trained, targets=targets, max_tokens=max_tokens):
         if isinstance(window, int):
             pending.remove(window)
             latest = max(s for s in plan.starts if s <= window)
@@ -70,7 +70,9 @@ def test_every_needed_position_is_covered_once_or_given_back(
             cost = plan.cost(window.start, position + 1, window.picked)
             assert cost + targets.get(position, WindowTarget()).extra <= max_tokens
             if position in targets:
-                alone = window_of(plan, position, target=targets[position], max_tokens=max_tokens)
+                alone = target_window(
+                    plan, position, target=targets[position], max_tokens=max_tokens
+                )
                 assert alone is not None
                 kept, most = (plan.cost(w.start, position, w.picked) for w in (window, alone))
                 assert SHARED * kept >= (SHARED - 1) * most
@@ -89,7 +91,7 @@ def test_every_needed_position_is_covered_once_or_given_back(
 
 def test_the_budget_is_spent_above_the_target_and_nothing_stands_behind_the_last_one() -> None:
     plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
-    (window,) = windows(plan, trained=[], targets={30: WindowTarget(extra=20)}, max_tokens=200)
+    (window,) = plan_windows(plan, trained=[], targets={30: WindowTarget(extra=20)}, max_tokens=200)
     assert window == Window(head=(0,), start=14, end=31, covers=(30,))  # 10 + 17 * 10 + 20 = 200
     assert isinstance(window, Window) and window.positions == (0, *range(14, 31))
 
@@ -103,10 +105,12 @@ def test_what_a_target_refers_to_is_taken_in_with_its_unit_and_costs_the_farthes
         starts=tuple(p for p in range(40) if p not in (5, 6)),
         units=units,
     )
-    (window,) = windows(plan, trained=[], targets={30: WindowTarget(wanted=(5,))}, max_tokens=200)
+    (window,) = plan_windows(
+        plan, trained=[], targets={30: WindowTarget(wanted=(5,))}, max_tokens=200
+    )
     assert isinstance(window, Window) and window.positions == (0, 4, 5, 6, *range(15, 31))
     large = replace(plan, tokens=(*plan.tokens[:5], 500, *plan.tokens[6:]))
-    (without,) = windows(
+    (without,) = plan_windows(
         large, trained=[], targets={30: WindowTarget(wanted=(5, 2))}, max_tokens=200
     )
     # what can never fit takes nothing from the rest
@@ -117,25 +121,31 @@ def test_of_the_turns_that_a_target_refers_to_the_nearest_are_kept() -> None:
     """There is room for two of three beside the target: those nearest to it, and not those that a
     session began with."""
     plan = SegmentCosts(overhead=0, tokens=(10,) * 31, head=(), starts=tuple(range(31)))
-    window = window_of(plan, 30, target=WindowTarget(wanted=(2, 11, 20)), max_tokens=30)
+    window = target_window(plan, 30, target=WindowTarget(wanted=(2, 11, 20)), max_tokens=30)
     assert window is not None and window.positions == (11, 20, 30)
 
 
 def test_targets_share_a_window_only_while_none_gives_up_more_than_an_eighth() -> None:
     plan = SegmentCosts(overhead=0, tokens=(10,) * 100, head=(), starts=tuple(range(100)))
     near = list(
-        windows(plan, trained=[], targets={50: WindowTarget(), 52: WindowTarget()}, max_tokens=200)
+        plan_windows(
+            plan, trained=[], targets={50: WindowTarget(), 52: WindowTarget()}, max_tokens=200
+        )
     )
     # 50 keeps 170 of 190 tokens
     assert near == [Window(head=(), start=33, end=53, covers=(50, 52))]
     # it would keep 160
     far = list(
-        windows(plan, trained=[], targets={50: WindowTarget(), 53: WindowTarget()}, max_tokens=200)
+        plan_windows(
+            plan, trained=[], targets={50: WindowTarget(), 53: WindowTarget()}, max_tokens=200
+        )
     )
     assert [w.covers for w in far if isinstance(w, Window)] == [(50,), (53,)]
     # all there is fits for both
     short = list(
-        windows(plan, trained=[], targets={3: WindowTarget(), 18: WindowTarget()}, max_tokens=200)
+        plan_windows(
+            plan, trained=[], targets={3: WindowTarget(), 18: WindowTarget()}, max_tokens=200
+        )
     )
     assert [w.covers for w in short if isinstance(w, Window)] == [(3, 18)]
 
@@ -143,10 +153,12 @@ def test_targets_share_a_window_only_while_none_gives_up_more_than_an_eighth() -
 def test_a_target_whose_hint_does_not_fit_beside_the_others_gets_its_own_window() -> None:
     plan = SegmentCosts(overhead=0, tokens=(10,) * 20, head=(), starts=tuple(range(20)))
     assert list(
-        windows(plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget()}, max_tokens=100)
+        plan_windows(
+            plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget()}, max_tokens=100
+        )
     ) == [Window(head=(), start=0, end=10, covers=(3, 9))]
     assert list(
-        windows(
+        plan_windows(
             plan, trained=[], targets={3: WindowTarget(), 9: WindowTarget(extra=45)}, max_tokens=100
         )
     ) == [
@@ -156,7 +168,7 @@ def test_a_target_whose_hint_does_not_fit_beside_the_others_gets_its_own_window(
     # the room of the earlier one counts as well
     plan = SegmentCosts(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))
     assert list(
-        windows(
+        plan_windows(
             plan,
             trained=[],
             targets={30: WindowTarget(extra=45), 31: WindowTarget()},
@@ -172,7 +184,7 @@ def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_
     None
 ):
     plan = SegmentCosts(overhead=10, tokens=(10,) * 40, head=(0,), starts=tuple(range(40)))
-    made = list(windows(plan, trained=[20, 24, 39], targets={}, max_tokens=200))
+    made = list(plan_windows(plan, trained=[20, 24, 39], targets={}, max_tokens=200))
     assert made == [
         Window(head=(0,), start=6, end=25, covers=(20, 24)),
         Window(head=(0,), start=21, end=40, covers=(39,)),
@@ -181,7 +193,9 @@ def test_trained_messages_have_half_the_budget_above_them_and_what_is_left_goes_
 
 def test_a_target_s_window_trains_the_messages_in_it_that_have_half_the_budget_above_them() -> None:
     plan = SegmentCosts(overhead=0, tokens=(10,) * 40, head=(), starts=tuple(range(40)))
-    made = list(windows(plan, trained=[22, 28, 33], targets={35: WindowTarget()}, max_tokens=200))
+    made = list(
+        plan_windows(plan, trained=[22, 28, 33], targets={35: WindowTarget()}, max_tokens=200)
+    )
     assert made == [
         Window(head=(), start=3, end=23, covers=(22,)),
         Window(head=(), start=16, end=36, covers=(28, 33, 35)),
@@ -190,18 +204,18 @@ def test_a_target_s_window_trains_the_messages_in_it_that_have_half_the_budget_a
 
 def test_a_short_session_is_one_window_and_ends_with_what_is_needed() -> None:
     plan = SegmentCosts(overhead=5, tokens=(5, 5, 5, 5), head=(0,), starts=(0, 1, 3))
-    assert list(windows(plan, trained=[1], targets={}, max_tokens=100)) == [
+    assert list(plan_windows(plan, trained=[1], targets={}, max_tokens=100)) == [
         Window(head=(0,), start=0, end=2, covers=(1,))
     ]
-    assert list(windows(plan, trained=[0, 3], targets={1: WindowTarget()}, max_tokens=100)) == [
-        Window(head=(0,), start=0, end=4, covers=(0, 1, 3))
-    ]
+    assert list(
+        plan_windows(plan, trained=[0, 3], targets={1: WindowTarget()}, max_tokens=100)
+    ) == [Window(head=(0,), start=0, end=4, covers=(0, 1, 3))]
 
 
 def test_a_target_that_fits_nowhere_is_given_back() -> None:
     plan = SegmentCosts(overhead=5, tokens=(5, 90, 5), head=(0,), starts=(0, 1, 2))
     assert list(
-        windows(plan, trained=[2], targets={1: WindowTarget(extra=20)}, max_tokens=100)
+        plan_windows(plan, trained=[2], targets={1: WindowTarget(extra=20)}, max_tokens=100)
     ) == [
         1,
         Window(head=(0,), start=0, end=3, covers=(2,)),
@@ -210,10 +224,10 @@ def test_a_target_that_fits_nowhere_is_given_back() -> None:
 
 def test_before_counts_what_was_picked_once() -> None:
     plan = SegmentCosts(overhead=0, tokens=(10,) * 10, head=(), starts=tuple(range(10)))
-    assert before(plan, 9, budget=50, room=50) == 5
-    assert before(plan, 9, budget=50, room=50, picked=(1, 2)) == 7
-    assert before(plan, 9, budget=50, room=50, picked=(8,)) == 5
-    assert before(plan, 9, budget=50, room=50, picked=(0, 1, 2, 3, 4)) is None
+    assert earliest_start(plan, 9, budget=50, room=50) == 5
+    assert earliest_start(plan, 9, budget=50, room=50, picked=(1, 2)) == 7
+    assert earliest_start(plan, 9, budget=50, room=50, picked=(8,)) == 5
+    assert earliest_start(plan, 9, budget=50, room=50, picked=(0, 1, 2, 3, 4)) is None
 
 
 @settings(max_examples=100, deadline=None)
@@ -262,7 +276,9 @@ def test_the_head_is_system_then_the_first_human_or_the_summary() -> None:
 def test_later_starts_keep_what_is_needed_and_what_was_picked() -> None:
     plan = SegmentCosts(overhead=0, tokens=(1,) * 9, head=(), starts=(0, 2, 4, 6, 8))
     made = list(
-        later_starts(plan, Window(head=(), start=2, end=9, picked=(0, 3), covers=(7,)), keep=[7, 6])
+        shorter_windows(
+            plan, Window(head=(), start=2, end=9, picked=(0, 3), covers=(7,)), keep=[7, 6]
+        )
     )
     assert [window.start for window in made] == [4, 6]
     assert made[1].positions == (0, 3, 6, 7, 8)

@@ -13,7 +13,13 @@ import torch
 
 from composer_replication.core.config.train_settings import HealthSettings, PolicySettings
 from composer_replication.core.errors import AlignmentError, ConfigError
-from composer_replication.rollouts.groups import Group, Groups, advantages, fresh, scaled_advantages
+from composer_replication.rollouts.groups import (
+    Group,
+    Groups,
+    advantages,
+    drop_stale,
+    scaled_advantages,
+)
 from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import Sampling
 from composer_replication.rollouts.task_source import TaskSource
@@ -218,7 +224,8 @@ def test_a_group_of_one_has_no_difference(world: TaskSource) -> None:
         "t", tuple(replace(r, version=v) for r, v in zip(four, (0, 0, 0, 5), strict=True))
     )
     assert (
-        fresh(Groups(groups=(group,), flat=(), num_extra=0), now=5, max_staleness=1).rollouts == ()
+        drop_stale(Groups(groups=(group,), flat=(), num_extra=0), now=5, max_staleness=1).rollouts
+        == ()
     )
 
 

@@ -153,7 +153,7 @@ def _items(
         renderer=renderer,
         settings=config.build,
         held_out=held_out,
-        kept=kinds,
+        kept_kinds=kinds,
     )
 
 

@@ -10,7 +10,12 @@ from composer_replication.cli.job import Job
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.errors import ConfigError
-from composer_replication.tokens.split import fractions, is_held_out, settled, split_unit
+from composer_replication.tokens.split import (
+    is_held_out,
+    possible_fractions,
+    resolve_split_unit,
+    split_unit,
+)
 
 
 def split_counts(job: Job, settings: HeldOutSettings) -> dict[str, Any]:
@@ -67,13 +72,13 @@ def split_flags(job: Job) -> str:
 def splits(job: Job, settings: HeldOutSettings) -> Iterator[HeldOutSettings]:
     """Yield the split of the settings, then similar ones: the smallest fractions by its unit and by
     session, then none."""
-    settings = settled(settings, read_sessions(job.sessions))
+    settings = resolve_split_unit(settings, read_sessions(job.sessions))
     yield settings
     for by in dict.fromkeys((settings.by, "session")):
         units = {split_unit(session, by=by) for session in read_sessions(job.sessions)}
         yield from (
             settings.model_copy(update={"by": by, "fraction": fraction})
-            for fraction in fractions(units)
+            for fraction in possible_fractions(units)
         )
     yield settings.model_copy(update={"fraction": 0.0})
 
@@ -90,7 +95,7 @@ def flags_of(settings: HeldOutSettings, before: HeldOutSettings) -> str:
 
 def _other_split(units: Collection[str], settings: HeldOutSettings) -> str:
     """Settings that would hold something out."""
-    smallest = next(iter(fractions(units)), None)
+    smallest = next(iter(possible_fractions(units)), None)
     remedies = (
         [f"set held_out.fraction = {smallest:g}, the smallest that holds out one"]
         if smallest is not None

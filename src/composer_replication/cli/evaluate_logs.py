@@ -23,7 +23,7 @@ from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.rundir import RunDir, sha256_of
 from composer_replication.report.logs_view import logs_view
 from composer_replication.tokens.artefact import EXAMPLES, load_dataset
-from composer_replication.tokens.split import settled
+from composer_replication.tokens.split import resolve_split_unit
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.held_out_logs import HeldOut
@@ -132,7 +132,7 @@ def held_sites(job: Job, settings: HeldOutSettings) -> HeldOut:
 
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
-    unit = settled(settings, read_sessions(job.sessions))
+    unit = resolve_split_unit(settings, read_sessions(job.sessions))
     return held_out_sites(
         lambda: read_sessions(job.sessions), sites=read_sites(job.sites), settings=unit
     )

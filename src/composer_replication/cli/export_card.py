@@ -17,7 +17,7 @@ from composer_replication.report.evaluation_section import read_evaluation
 from composer_replication.report.logs_view import read_logs
 from composer_replication.report.run_view import run_view
 from composer_replication.tokens.artefact import EXAMPLES, META
-from composer_replication.tokens.split import is_held_out, settled
+from composer_replication.tokens.split import is_held_out, resolve_split_unit
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.players import Player
@@ -71,7 +71,7 @@ def _authors(job: Job, run: RunDir, player: Player) -> dict[str, int]:
     if sha256_of(examples) not in used or sha256_of(job.sessions) not in built:
         return {}
     messages: Counter[str] = Counter()
-    held_out = settled(player.config.held_out, read_sessions(job.sessions))
+    held_out = resolve_split_unit(player.config.held_out, read_sessions(job.sessions))
     for session in read_sessions(job.sessions):
         if not is_held_out(session, settings=held_out):
             messages.update(turn.author or UNKNOWN for _, turn in session.assistant_turns())

@@ -41,7 +41,7 @@ from composer_replication.core.stamps import (
     stale_artefacts,
     write_stamp,
 )
-from composer_replication.tokens.split import settled
+from composer_replication.tokens.split import resolve_split_unit
 
 _DRIVEN: ContextVar[bool] = ContextVar(
     "verbs are run one after the other by another verb", default=False
@@ -138,7 +138,7 @@ class Job:
 
     def held_out(self) -> HeldOutSettings:
         """The held-out settings, with "auto" resolved for the sessions of this work folder."""
-        return settled(self.config.held_out, read_sessions(self.sessions))
+        return resolve_split_unit(self.config.held_out, read_sessions(self.sessions))
 
     def redactor(self, *, make: bool = True) -> Redactor:
         """The redactor for everything that leaves this machine, with the user's own words.

@@ -95,7 +95,7 @@ def play_tasks(
             settings=sampling,
             author=author,
             label=LABEL,
-            meter=meter,
+            stats=meter,
         )
     voice = ChatFormat.of(renderer, author=author)
     for task, rollout in zip(tasks, rollouts, strict=True):

@@ -68,10 +68,10 @@ def check_replay(rollout: Rollout, task: UnseenTask, *, voice: ChatFormat) -> No
     rewards otherwise than was recorded."""
     again = Episode(
         task.make(),
-        voice=voice,
+        chat_format=voice,
         name=rollout.session.id,
         seed=0,
-        meter=SamplingStats(),
+        stats=SamplingStats(),
     )
     for turn in rollout.session.turns:
         if turn.sampled is not None:

@@ -1,4 +1,4 @@
-"""One channel's part of a step, and the word for how it fares."""
+"""The loss of one channel in one micro-batch, and the channel's status."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ Status = Literal["off", "active", "exhausted", "starved", "dead"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelLoss:
-    """The unreduced values of one channel in one micro-batch, and by what their sum is divided.
+    """The unreduced loss of one channel in one micro-batch, and the count that divides its sum.
 
     `values` has one entry per token (policy, lm_ce, hint, anchors) or per pair (preference);
-    `tokens` is how many loss tokens they stand for. `global_units` counts over every micro-batch
-    and rank of the step what the sum is divided by (tokens; rollouts for the policy), so the parts
-    of a step add up to the same whole however it was cut. `weights`, one per value, is for a
-    channel whose values are not all alike (pairs and anchors); None = all 1. `metrics` are further
-    unreduced values by name, whose plain mean is only reported.
+    `tokens` is the number of loss tokens behind them. `global_units` is the divisor: tokens, or
+    rollouts for the policy, counted over every micro-batch and rank of the step, so the parts of a
+    step add up to the same total however it was cut. `weights`, one per value, is for a channel
+    that mixes pairs with anchors; None = all 1. `metrics` are further unreduced values by name;
+    only their plain mean is reported.
+
     Example: ChannelLoss(name="hint", values=<12 values>, tokens=12, global_units=40).mean_part() is
-    this part of the step's mean
+    this micro-batch's share of the step's mean.
     """
 
     name: Channel
@@ -35,8 +36,10 @@ class ChannelLoss:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
     def mean_part(self) -> Tensor:
-        """Weighted sum of the values over the global count: this micro-batch's share of the step's
-        mean, 0 without values."""
+        """Weighted sum of the values over the global count: this micro-batch's share of the mean.
+
+        Without values it is 0.
+        """
         values = self.values if self.weights is None else self.values * self.weights
         return values.sum() / max(self.global_units, 1)
 
@@ -44,20 +47,22 @@ class ChannelLoss:
 def channel_status(
     *, weight: float, inputs: int, tokens: int, grad_norm: float, was_active: bool
 ) -> Status:
-    """How a channel fares in one step; all counts are global.
+    """The status of a channel in one step; all counts are global.
 
-    `inputs` counts what the step's producer gave before any masking (rollouts with an advantage,
-    trained spans, hint views, pairs and anchors). A producer that holds inputs gives some of them
-    in every step (training/batch_sampler.py does), so a step without inputs means that it found
-    none.
+    `inputs` counts what the producer supplied before any masking (rollouts with an advantage,
+    lm_spans, hint views, pairs and anchors). A producer that has inputs supplies some in every step
+    (training/batch_sampler.py), so a step without inputs means that none exist.
 
     >>> channel_status(weight=1.0, inputs=3, tokens=40, grad_norm=0.2, was_active=False)
     'active'
     >>> channel_status(weight=1.0, inputs=3, tokens=40, grad_norm=0.0, was_active=True)
     'dead'
-    >>> channel_status(weight=1.0, inputs=0, tokens=0, grad_norm=0.0, was_active=True)  # nothing left to correct: fine
+
+    Nothing is left to correct, which is fine; or there never was anything:
+
+    >>> channel_status(weight=1.0, inputs=0, tokens=0, grad_norm=0.0, was_active=True)
     'exhausted'
-    >>> channel_status(weight=1.0, inputs=0, tokens=0, grad_norm=0.0, was_active=False)  # never was anything
+    >>> channel_status(weight=1.0, inputs=0, tokens=0, grad_norm=0.0, was_active=False)
     'starved'
     """
     if weight == 0:

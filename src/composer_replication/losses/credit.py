@@ -1,18 +1,20 @@
-"""The hint's signal as credit on the policy's advantages, the wrong-hint contrast, and how the two
-channels are combined.
+"""The hint's signal as credit on the policy's advantages, and how the two channels are combined.
 
-A hinted teacher says of each sampled token how much likelier it would be with the hint: evidence e
-= log p_t(y) - log p_s(y), detached. Minimising a divergence to that teacher in its own right was
-measured to destroy multi-turn tool use while its own numbers looked well (arXiv 2606.12634: 0.317
-against 0.583 of GRPO). So evidence can instead reshape the advantage, bounded, with the reward in
-charge.
+For each sampled token, a hinted teacher says how much likelier the token becomes with the hint:
+evidence e = log p_t(y) - log p_s(y), detached. Minimising a divergence to that teacher as a loss of
+its own was measured to destroy multi-turn tool use while the loss looked good (arXiv 2606.12634:
+0.317 against 0.583 for GRPO). Evidence can instead reshape the advantage, within bounds, so that
+the reward stays in charge.
 
-    combination   policy loss        hint loss       source
-    additive      weight 1           weight w        two channels in one sum (losses/total.py)
-    convex        weight 1 - w       weight w        SDPO's lambda A_GRPO + (1 - lambda) A_SDPO; TRL's `distillation_weight`
-    advantage     A + c e            none            OpenClaw-RL, arXiv 2603.10165
-    bounded       A + bounded credit none            RLCSD (2606.11709): lambda tanh(e / tau), never against the sign of A;
-                  or A * weight      none            SGCD (2606.12634): weights around 1, clipped; the exact map below is ours
+    combination   policy loss        hint loss   source
+    additive      weight 1           weight w    two channels in one sum (losses/total.py)
+    convex        weight 1 - w       weight w    SDPO: lambda A_GRPO + (1 - lambda) A_SDPO;
+                                                 TRL's `distillation_weight`
+    advantage     A + c e            none        OpenClaw-RL, arXiv 2603.10165
+    bounded       A + bounded credit none        RLCSD (2606.11709): lambda tanh(e / tau), which
+                                                 never turns the sign of A;
+                  or A * weight      none        SGCD (2606.12634): clipped weights around 1; the
+                                                 exact map below is ours
 
 Shapes: N tokens, K wrong hints, G rollouts of one group, V vocabulary.
 """
@@ -27,7 +29,7 @@ import torch
 from torch import Tensor
 
 from composer_replication.losses.divergence import logprobs, match_logits
-from composer_replication.losses.sampled import held
+from composer_replication.losses.sampled import floor_logprobs
 
 Combination = Literal["additive", "convex", "advantage", "bounded"]
 
@@ -44,8 +46,9 @@ class ChannelShares:
 
 
 def channel_shares(combination: Combination, *, hint_weight: float) -> ChannelShares:
-    """By what the two losses are multiplied; 0 for the hint where its signal goes into the
-    advantages instead.
+    """The factors of the policy loss and the hint loss under a combination.
+
+    The hint's factor is 0 if its signal goes into the advantages instead.
 
     >>> channel_shares("convex", hint_weight=0.25), channel_shares("bounded", hint_weight=0.25)
     (ChannelShares(policy=0.75, hint=0.25), ChannelShares(policy=1.0, hint=0.0))
@@ -64,26 +67,28 @@ def channel_shares(combination: Combination, *, hint_weight: float) -> ChannelSh
 
 
 def hint_evidence(student_logp_N: Tensor, teacher_logp_N: Tensor) -> Tensor:
-    """log p_t(y) - log p_s(y) of each sampled token, without gradient: above 0 where the hint makes
-    the token likelier.
+    """log p_t(y) - log p_s(y) of each sampled token, without gradient.
+
+    It is above 0 if the hint makes the token likelier.
 
     >>> hint_evidence(torch.tensor([-2.0]), torch.tensor([-0.5])).tolist()
     [1.5]
     """
-    return (held(teacher_logp_N) - held(student_logp_N)).detach()
+    return (floor_logprobs(teacher_logp_N) - floor_logprobs(student_logp_N)).detach()
 
 
 def contrast_evidence(right_logp_N: Tensor, wrong_logp_KN: Tensor) -> Tensor:
-    """What the right hint changes more than wrong hints do: log p_right(y) - log(mean over K of
-    p_wrong(y)), without gradient.
+    """By how much the right hint changes a token's log-prob more than wrong hints do.
+
+    log p_right(y) - log(mean over K of p_wrong(y)), without gradient.
 
     >>> right, wrong = torch.tensor([0.5]).log(), torch.tensor([[0.2], [0.3]]).log()
     >>> round(contrast_evidence(right, wrong).item(), 4)  # log(0.5 / 0.25)
     0.6931
 
-    RLCSD, arXiv 2606.11709, eq. 7: any hint makes a model terser and surer of itself; where the
-    hints differ in content only (one template, the same place), that shift is in both terms and
-    cancels. The mean is of probabilities, then the logarithm is taken.
+    RLCSD, arXiv 2606.11709, eq. 7: any hint makes a model terser and more certain. If the hints
+    differ in content only (one template, the same place), that shift is in both terms and cancels.
+    The mean is taken over probabilities, before the logarithm.
     """
     if (
         wrong_logp_KN.ndim != right_logp_N.ndim + 1
@@ -95,8 +100,8 @@ def contrast_evidence(right_logp_N: Tensor, wrong_logp_KN: Tensor) -> Tensor:
             f" {tuple(right_logp_N.shape)}"
         )
     return (
-        held(right_logp_N)
-        - (torch.logsumexp(held(wrong_logp_KN), dim=0) - math.log(wrong_logp_KN.shape[0]))
+        floor_logprobs(right_logp_N)
+        - (torch.logsumexp(floor_logprobs(wrong_logp_KN), dim=0) - math.log(wrong_logp_KN.shape[0]))
     ).detach()
 
 
@@ -110,19 +115,19 @@ def contrast_target(
     temperature: float = 1.0,
     vocab: int | None = None,
 ) -> Tensor:
-    """Logits of a teacher that differs from the student only by what the right hint changes more
-    than the wrong ones, without gradient.
+    """Logits of a teacher that keeps only what the right hint changes more than wrong hints do.
 
-    >>> student = torch.tensor([[0.0, 0.0, 0.0]]); style = torch.tensor([[0.0, 0.0, 2.0]]); content = torch.tensor([[0.0, 3.0, 2.0]])
+    >>> student, style = torch.zeros(1, 3), torch.tensor([[0.0, 0.0, 2.0]])
+    >>> content = torch.tensor([[0.0, 3.0, 2.0]])
     >>> target = contrast_target(student, content, style[None]).softmax(-1)
-    >>> target.double().round(decimals=3).tolist()  # the third token's rise is in both hints: it gains nothing on the first
+    >>> target.double().round(decimals=3).tolist()  # both hints raise the third token: it cancels
     [[0.045, 0.909, 0.045]]
 
     log p* = log p_s + strength * clamp(log p_right - log mean p_wrong, +-bound) up to a constant,
-    all at `temperature`. This carries RLCSD's contrast (there a number per sampled token) over to
-    whole distributions; the form is ours. Use it as the teacher of any divergence at the same
-    temperature. Equal right and wrong hints give the student back: the divergence is then exactly
-    0.
+    all at `temperature`, without gradient. RLCSD defines the contrast for a sampled token;
+    extending it to whole distributions is ours. Use the result as the teacher of any divergence at
+    the same temperature. If the right and wrong hints are equal, the result is the student and the
+    divergence is exactly 0.
     """
     if wrong_KNV.ndim != right_NV.ndim + 1 or wrong_KNV.shape[0] == 0:
         raise ValueError(
@@ -131,10 +136,10 @@ def contrast_target(
         )
     student_NV, right_NV = match_logits(student_NV, right_NV, temperature=temperature, vocab=vocab)
     wrong_KNV = wrong_KNV[..., : student_NV.shape[-1]].detach()
-    logw_NV = torch.logsumexp(logprobs(wrong_KNV, temperature=temperature), dim=0) - math.log(
+    wrong_logp_NV = torch.logsumexp(logprobs(wrong_KNV, temperature=temperature), dim=0) - math.log(
         wrong_KNV.shape[0]
     )
-    shift_NV = logprobs(right_NV, temperature=temperature) - logw_NV
+    shift_NV = logprobs(right_NV, temperature=temperature) - wrong_logp_NV
     if bound is not None:
         shift_NV = shift_NV.clamp(-bound, bound)
     return student_NV.detach().to(shift_NV.dtype) + temperature * strength * shift_NV
@@ -149,17 +154,20 @@ def credited_advantage(
     keep_sign: bool = False,
     dead_zone: float = 0.0,
 ) -> Tensor:
-    """Advantage plus coefficient * evidence, without gradient; with a `bound`, plus bound *
-    tanh(coefficient * evidence / bound).
+    """Advantage plus credit, without gradient; the credit is coefficient * evidence, or bounded.
+
+    With a `bound` the credit is bound * tanh(coefficient * evidence / bound).
 
     >>> a, e = torch.tensor([1.0, 1.0, -1.0]), torch.tensor([0.5, -8.0, 8.0])
-    >>> credited_advantage(a, e).tolist(), credited_advantage(a, e, bound=0.5).double().round(decimals=3).tolist()
-    ([1.5, -7.0, 7.0], [1.381, 0.5, -0.5])
+    >>> credited_advantage(a, e).tolist()
+    [1.5, -7.0, 7.0]
+    >>> credited_advantage(a, e, bound=0.5).double().round(decimals=3).tolist()
+    [1.381, 0.5, -0.5]
 
-    |credit| <= bound, and its slope at 0 is the coefficient: RLCSD's lambda tanh(e / tau) is bound = lambda, coefficient = lambda / tau.
-    `keep_sign` holds the result at 0 where credit would turn the advantage's sign (RLCSD's clamp);
-    credit within `dead_zone` counts as 0 (RLCSD's delta). A coefficient of 0 gives the advantages
-    back, bit by bit.
+    |credit| <= bound, and its slope at 0 is the coefficient: RLCSD's lambda tanh(e / tau) is bound
+    = lambda, coefficient = lambda / tau. `keep_sign` holds the result at 0 if the credit would turn
+    the advantage's sign (RLCSD's clamp); credit within `dead_zone` counts as 0 (RLCSD's delta). A
+    coefficient of 0 returns the advantages bit for bit.
     """
     if coefficient == 0.0:
         return advantage_N.detach()
@@ -169,25 +177,27 @@ def credited_advantage(
             raise ValueError(f"bound must be positive, not {bound}")
         credit_N = bound * torch.tanh(credit_N / bound)
     credit_N = torch.where(credit_N.abs() > dead_zone, credit_N, 0.0)
-    changed_N = advantage_N.detach() + credit_N
+    credited_N = advantage_N.detach() + credit_N
     if not keep_sign:
-        return changed_N
+        return credited_N
     return torch.where(
         advantage_N > 0,
-        changed_N.clamp_min(0.0),
-        torch.where(advantage_N < 0, changed_N.clamp_max(0.0), 0.0),
+        credited_N.clamp_min(0.0),
+        torch.where(advantage_N < 0, credited_N.clamp_max(0.0), 0.0),
     )
 
 
 def credit_weights(divergence_N: Tensor, *, bound: float, mean: float) -> Tensor:
-    """Factors on the advantages within 1 +- bound, larger where teacher and student differ more
-    than the global `mean`; no gradient.
+    """Factors on the advantages, within 1 +- bound; no gradient.
+
+    A factor is larger if teacher and student differ by more than the global `mean`.
 
     >>> credit_weights(torch.tensor([0.0, 0.1, 0.9]), bound=0.5, mean=0.1).tolist()
     [0.5, 1.0, 1.5]
 
     SGCD (arXiv 2606.12634) clips detached weights from the divergence to keep the reward in charge;
-    the map, clamp(divergence / mean), is ours. A mean of 0 (no difference anywhere) gives 1.
+    the map used here, clamp(divergence / mean), is ours. A mean of 0 (no difference anywhere) gives
+    1.
     """
     if not 0.0 <= bound < 1.0:
         raise ValueError(
@@ -200,15 +210,17 @@ def credit_weights(divergence_N: Tensor, *, bound: float, mean: float) -> Tensor
 
 
 def difficulty_weight(success_rate_G: Tensor) -> Tensor:
-    """sqrt(p (1 - p)) of each group's success rate: 0 for tasks always or never solved, 1/2 for
-    those solved half the time.
+    """sqrt(p (1 - p)) of each group's success rate p.
+
+    It is 0 for tasks that are always or never solved and 1/2 for tasks that are solved half the
+    time.
 
     >>> difficulty_weight(torch.tensor([0.0, 0.5, 0.9])).double().round(decimals=3).tolist()
     [0.0, 0.5, 0.3]
 
-    SC-SDPO, arXiv 2605.27765: the factor that GRPO's division by the group's deviation leaves over,
-    put on the hint's loss. The paper also normalises over the batch; that is a global count and
-    belongs to the caller. Raises ValueError for rates outside 0 and 1.
+    SC-SDPO, arXiv 2605.27765: the factor left over by GRPO's division by the group's standard
+    deviation, applied to the hint loss. The paper also normalises over the batch; that needs a
+    global count, so it is the caller's part. Raises ValueError for rates outside 0 and 1.
     """
     if (
         success_rate_G.numel()
@@ -219,14 +231,13 @@ def difficulty_weight(success_rate_G: Tensor) -> Tensor:
 
 
 def max_rl_advantages(reward_G: Tensor) -> Tensor:
-    """MaxRL (arXiv 2602.02710, algorithm 1) for one group: (reward - mean) / mean, 0 where nothing
-    succeeded.
+    """MaxRL's advantages of one group: (reward - mean) / mean, 0 if no rollout succeeded.
 
     >>> max_rl_advantages(torch.tensor([1.0, 0.0, 0.0, 0.0])).tolist()
     [3.0, -1.0, -1.0, -1.0]
 
-    Rare successes weigh 1 / p more: the gradient of log p, not of p. Derived for rewards 0 and 1
-    only; others raise ValueError.
+    arXiv 2602.02710, algorithm 1. Rare successes weigh 1 / p more: this is the gradient of log p,
+    not of p. It is derived for rewards 0 and 1 only; others raise ValueError.
     """
     if bool(((reward_G != 0) & (reward_G != 1)).any()):
         raise ValueError("MaxRL is defined for rewards 0 and 1")

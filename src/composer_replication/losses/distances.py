@@ -1,9 +1,8 @@
-"""Other distances of DistiLLM and TAID's repository: cross-entropy with the teacher, total
-variation, skewed and symmetric KL.
+"""Other distances of DistiLLM's and TAID's repositories.
 
-Divergences here are true divergences: 0 at identity. DistiLLM's `forward_kl`, `skewed_forward_kl`
-and TAID's `forward_kl` are cross-entropies; they are the KL plus `entropy(teacher)`, whose gradient
-is the same.
+Cross-entropy with the teacher, total variation, skewed KL and symmetric KL. The divergences here
+are true divergences: 0 at identity. DistiLLM's `forward_kl` and `skewed_forward_kl` and TAID's
+`forward_kl` are cross-entropies, i.e. the KL plus `entropy(teacher)`, whose gradient is the same.
 
     skewed_kl_teacher_student(skew)   KL(p_t || skew p_t + (1 - skew) p_s)
     skewed_kl_student_teacher(skew)   KL(p_s || skew p_s + (1 - skew) p_t)
@@ -31,10 +30,11 @@ def teacher_cross_entropy(
 ) -> Tensor:
     """-sum_v p_t log p_s per token, in nats: KL(teacher || student) plus the teacher's entropy.
 
-    >>> round(teacher_cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]])).item(), 4)
+    >>> student, teacher = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> round(teacher_cross_entropy(student, teacher).item(), 4)
     0.6931
 
-    A column of which the student has -inf is left out, as SakanaAI/TAID and DistiLLM do.
+    A column in which the student has -inf is left out, as in SakanaAI/TAID and DistiLLM.
     """
     student_NV, teacher_NV = match_logits(
         student_NV, teacher_NV, temperature=temperature, vocab=vocab
@@ -71,23 +71,24 @@ def skewed_kl_teacher_student(
     temperature: float = 1.0,
     vocab: int | None = None,
 ) -> Tensor:
-    """KL(teacher || skew * teacher + (1 - skew) * student) per token; DistiLLM's default skew is
-    0.1.
+    """KL(teacher || skew * teacher + (1 - skew) * student) per token.
 
     >>> z = torch.tensor([[0.0, 0.0]]); t = torch.tensor([[0.0, 1.0]])
-    >>> round(skewed_kl_teacher_student(z, t, skew=0.0).item(), 4), round(skewed_kl_teacher_student(z, t, skew=0.1).item(), 4)
-    (0.1109, 0.0906)
+    >>> [round(skewed_kl_teacher_student(z, t, skew=skew).item(), 4) for skew in (0.0, 0.1)]
+    [0.1109, 0.0906]
+
+    DistiLLM's default skew is 0.1.
     """
     if _plain(skew):
         return kl_teacher_student(student_NV, teacher_NV, temperature=temperature, vocab=vocab)
     ratio_NV, log_mix_NV, p_s, p_t = _mixed(
-        student_NV.detach(), teacher_NV, skew, temperature, vocab
+        student_NV.detach(), teacher_NV, share=skew, temperature=temperature, vocab=vocab
     )
     value_N = (p_t * (ratio_NV - log_mix_NV) - (1.0 - skew) * _difference(ratio_NV, p_s, p_t)).sum(
         dim=-1
     )
-    # the gradient by hand, exactly 0 at identity: -(1 - skew) p_s (p_t / m - 1) with respect to log
-    # p_s
+    # The analytic gradient, exactly 0 at identity: -(1 - skew) p_s (p_t / m - 1) with respect to
+    # log p_s. Autograd would leave a rounding error there.
     slope_NV = -(1.0 - skew) * p_s * torch.expm1(ratio_NV - log_mix_NV)
     carrier_N = (
         slope_NV
@@ -106,16 +107,19 @@ def skewed_kl_student_teacher(
     temperature: float = 1.0,
     vocab: int | None = None,
 ) -> Tensor:
-    """KL(student || skew * student + (1 - skew) * teacher) per token; DistiLLM's default skew is
-    0.1.
+    """KL(student || skew * student + (1 - skew) * teacher) per token.
 
     >>> z = torch.tensor([[0.0, 0.0]]); t = torch.tensor([[0.0, 1.0]])
-    >>> round(skewed_kl_student_teacher(z, t, skew=0.0).item(), 4), round(skewed_kl_student_teacher(z, t, skew=0.1).item(), 4)
-    (0.1201, 0.095)
+    >>> [round(skewed_kl_student_teacher(z, t, skew=skew).item(), 4) for skew in (0.0, 0.1)]
+    [0.1201, 0.095]
+
+    DistiLLM's default skew is 0.1.
     """
     if _plain(skew):
         return kl_student_teacher(student_NV, teacher_NV, temperature=temperature, vocab=vocab)
-    ratio_NV, log_mix_NV, p_s, p_t = _mixed(student_NV, teacher_NV, 1.0 - skew, temperature, vocab)
+    ratio_NV, log_mix_NV, p_s, p_t = _mixed(
+        student_NV, teacher_NV, share=1.0 - skew, temperature=temperature, vocab=vocab
+    )
     return ((1.0 - skew) * _difference(ratio_NV, p_s, p_t) - p_s * log_mix_NV).sum(dim=-1)
 
 
@@ -129,7 +133,8 @@ def symmetric_kl(
 ) -> Tensor:
     """lam * KL(student || teacher) + (1 - lam) * KL(teacher || student) per token.
 
-    >>> z = torch.tensor([[0.0, 0.0]]); t = torch.tensor([[0.0, 1.0]]); round(symmetric_kl(z, t, lam=0.5).item(), 4)
+    >>> z = torch.tensor([[0.0, 0.0]]); t = torch.tensor([[0.0, 1.0]])
+    >>> round(symmetric_kl(z, t, lam=0.5).item(), 4)
     0.1155
     """
     reverse_N = kl_student_teacher(student_NV, teacher_NV, temperature=temperature, vocab=vocab)
@@ -145,7 +150,7 @@ def _plain(skew: float) -> bool:
 
 
 def _mixed(
-    student_NV: Tensor, teacher_NV: Tensor, share: float, temperature: float, vocab: int | None
+    student_NV: Tensor, teacher_NV: Tensor, *, share: float, temperature: float, vocab: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """log(p_t / p_s), log(m / p_s) for m = (1 - share) p_s + share p_t, p_s and p_t."""
     student_NV, teacher_NV = match_logits(
@@ -160,8 +165,10 @@ def _mixed(
 
 
 def _difference(ratio_NV: Tensor, p_s: Tensor, p_t: Tensor) -> Tensor:
-    """p_t - p_s without cancellation for small ratios; the factors of where must not overflow on
-    the side that is not chosen."""
+    """p_t - p_s without cancellation for small ratios.
+
+    torch.where evaluates both branches, so the clamp keeps the branch that is not chosen finite.
+    """
     return torch.where(
         ratio_NV.abs() < 1.0, p_s * torch.expm1(ratio_NV.clamp(-1.0, 1.0)), p_t - p_s
     )

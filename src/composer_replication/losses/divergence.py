@@ -5,13 +5,13 @@
     jsd(beta)            beta KL(p_t || m) + (1 - beta) KL(p_s || m),  m = (1 - beta) p_s + beta p_t
 
 The third is eq. 1 of GKD (arXiv 2306.13649): beta weighs the teacher. beta = 0 is
-kl_teacher_student and beta = 1 is kl_student_teacher by definition (the limits are 0). In between
-it is scaled by 1 / (beta (1 - beta)), so that all three have the same curvature where teacher and
-student agree and a channel's weight keeps its meaning; `raw=True` leaves the scale out.
+kl_teacher_student and beta = 1 is kl_student_teacher by definition (the limits are 0). For other
+beta the JSD is scaled by 1 / (beta (1 - beta)), so that all three have the same curvature at
+student = teacher and a channel's weight keeps its meaning; `raw=True` leaves the scale out.
 
-Near equality the usual formula is a small difference of large numbers. Here, with r = log p_t - log
-p_s, L = log(m / p_s) = log1p(beta expm1(r)) and d = p_t - p_s = p_s expm1(r), every summand is >= 0
-and is 0 exactly where p_s = p_t:
+Near equality the textbook formula is a small difference of large numbers. With r = log p_t - log
+p_s, L = log(m / p_s) = log1p(beta expm1(r)) and d = p_t - p_s = p_s expm1(r), every summand below
+is >= 0, and exactly 0 if p_s = p_t:
 
     KL(p_t||p_s) = sum p_t r - d        KL(p_t||m) = sum p_t (r - L) - (1 - beta) d
     KL(p_s||p_t) = sum d - p_s r        KL(p_s||m) = sum beta d - p_s L
@@ -19,10 +19,10 @@ and is 0 exactly where p_s = p_t:
 (the added terms sum to 0). Gradients are analytic: p_s - p_t, p_s (-r - KL), (1 - beta) p_s (-L -
 KL(p_s||m)).
 
-Shapes: N tokens, V vocabulary. Logits of lower precision are raised to float32 here; that cannot
-undo the rounding they already have, so project in float32. A logit of -inf on both sides is a
-column that does not exist; on the side that is compared against, it makes a KL huge but finite
-(log-ratios are held within 1e4) and leaves the jsd at its bound.
+Shapes: N tokens, V vocabulary. Logits of lower precision are raised to float32; that cannot undo
+the rounding they already have, so compute them in float32. A column with a logit of -inf on both
+sides does not exist. With -inf only in the distribution that a KL divides by, the KL is huge but
+finite (log-ratios are clamped to 1e4) and the JSD stays at its bound.
 """
 
 from __future__ import annotations
@@ -45,24 +45,23 @@ def kl_student_teacher(
     >>> round(kl_student_teacher(z, t).item(), 4)
     0.1201
 
-    `temperature` divides both logits and the value is not multiplied by its square. `vocab` =
-    number of real columns; those behind it are padding of the embedding. Raises ValueError for
-    shapes that do not match.
+    `temperature` divides both logits; the value is not multiplied by its square. `vocab` is the
+    number of real columns; those behind it are padding of the embedding. Raises ValueError if the
+    shapes do not match.
     """
-    return _apply(student_NV, teacher_NV, 1.0, temperature, vocab)
+    return _apply(student_NV, teacher_NV, beta=1.0, temperature=temperature, vocab=vocab)
 
 
 def kl_teacher_student(
     student_NV: Tensor, teacher_NV: Tensor, *, temperature: float = 1.0, vocab: int | None = None
 ) -> Tensor:
-    """KL(teacher || student) per token, in nats; the arguments and rules are those of
-    `kl_student_teacher`.
+    """KL(teacher || student) per token, in nats; arguments as in `kl_student_teacher`.
 
     >>> z = torch.tensor([[0.0, 0.0]]); t = torch.tensor([[0.0, 1.0]])
     >>> round(kl_teacher_student(z, t).item(), 4)
     0.1109
     """
-    return _apply(student_NV, teacher_NV, 0.0, temperature, vocab)
+    return _apply(student_NV, teacher_NV, beta=0.0, temperature=temperature, vocab=vocab)
 
 
 def jsd(
@@ -74,8 +73,9 @@ def jsd(
     vocab: int | None = None,
     raw: bool = False,
 ) -> Tensor:
-    """Generalised Jensen-Shannon divergence per token; beta weighs the teacher, 0 and 1 are the two
-    KLs.
+    """Generalised Jensen-Shannon divergence per token; beta weighs the teacher.
+
+    beta 0 and 1 are the two KLs.
 
     >>> z = torch.tensor([[0.0, 0.0]]); t = torch.tensor([[0.0, 1.0]])
     >>> round(jsd(z, t, beta=0.5, raw=True).item(), 4), round(jsd(z, t, beta=0.5).item(), 4)
@@ -83,17 +83,17 @@ def jsd(
     """
     if not 0.0 <= beta <= 1.0:
         raise ValueError(f"beta must be within 0 and 1, not {beta}")
-    value_N = _apply(student_NV, teacher_NV, beta, temperature, vocab)
+    value_N = _apply(student_NV, teacher_NV, beta=beta, temperature=temperature, vocab=vocab)
     return value_N if raw or beta in (0.0, 1.0) else value_N / (beta * (1.0 - beta))
 
 
 def match_logits(
     student_NV: Tensor, teacher_NV: Tensor, *, temperature: float = 1.0, vocab: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The real columns of both logits, refused by name where they do not fit each other; the
-    teacher comes back detached.
+    """The real columns of both logits, the teacher's detached; raises ValueError for a mismatch.
 
-    >>> s, t = match_logits(torch.zeros(2, 9), torch.zeros(2, 9), vocab=7); tuple(s.shape), t.requires_grad
+    >>> s, t = match_logits(torch.zeros(2, 9), torch.zeros(2, 9), vocab=7)
+    >>> tuple(s.shape), t.requires_grad
     ((2, 7), False)
     """
     if not temperature > 0:
@@ -114,8 +114,9 @@ def match_logits(
 
 
 def logprobs(logits_NV: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Log-probabilities in float32 (float64 stays float64), held above -1e4, so that a column of
-    -inf is finite and weighs nothing.
+    """Log-probabilities in float32 (float64 stays float64), clamped to at least -1e4.
+
+    The clamp makes a column of -inf finite, with probability 0.
 
     >>> logprobs(torch.tensor([[0.0, 0.0, -torch.inf]])).tolist()
     [[-0.6931471824645996, -0.6931471824645996, -10000.0]]
@@ -125,7 +126,7 @@ def logprobs(logits_NV: Tensor, *, temperature: float = 1.0) -> Tensor:
 
 
 def _apply(
-    student_NV: Tensor, teacher_NV: Tensor, beta: float, temperature: float, vocab: int | None
+    student_NV: Tensor, teacher_NV: Tensor, *, beta: float, temperature: float, vocab: int | None
 ) -> Tensor:
     student_NV, teacher_NV = match_logits(
         student_NV, teacher_NV, temperature=temperature, vocab=vocab
@@ -134,8 +135,10 @@ def _apply(
 
 
 class _Divergence(torch.autograd.Function):
-    """Value and gradient in one pass; the gradient is computed in the forward, as the loss is
-    token-separable."""
+    """Value and gradient in one pass: the loss separates over tokens, so forward knows both.
+
+    `apply` takes positions only: student, teacher, beta, 1 / temperature.
+    """
 
     @staticmethod
     def forward(
@@ -146,12 +149,11 @@ class _Divergence(torch.autograd.Function):
         )
         logs_NV = torch.log_softmax(student_NV.to(work) * inverse_temperature, dim=-1)
         logt_NV = torch.log_softmax(teacher_NV.to(work) * inverse_temperature, dim=-1)
-        # nan: -inf on both sides
+        # nan comes from -inf on both sides: a column that does not exist
         ratio_NV = (logt_NV - logs_NV).nan_to_num_(nan=0.0).clamp_(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
         ps_NV, pt_NV = logs_NV.exp(), logt_NV.exp()
         expm1_NV = torch.expm1(ratio_NV.clamp(max=_MAX_EXPONENT))
-        # p_s expm1(r) is exact for small r, the plain difference where the exponential would
-        # overflow
+        # p_s expm1(r) is exact for small r; for large r it would overflow
         diff_NV = torch.where(ratio_NV.abs() < 1.0, ps_NV * expm1_NV, pt_NV - ps_NV)
         if beta == 0.0:
             value_N = _sum(pt_NV * ratio_NV - diff_NV)

@@ -1,10 +1,11 @@
-"""Divergences entry by entry: OPSD's clip, and the clip of a whole token.
+"""Divergences entry by entry: OPSD's clip per vocabulary entry, and a clip per token.
 
-    l_nv = beta p_t (log p_t - log m) + (1 - beta) p_s (log p_s - log m)        (beta = 0: p_t r, beta = 1: -p_s r)
+    l_nv = beta p_t (log p_t - log m) + (1 - beta) p_s (log p_s - log m)
+           beta = 0: p_t r        beta = 1: -p_s r
 
 Summed over v this is the raw divergence of divergence.py. OPSD (arXiv 2601.18734) clips every entry
-from above *before* the sum: a few tokens of style that differ by much cannot drown the rest.
-Entries below 0 are not clipped, so the sum may be negative and is no divergence any more.
+from above *before* the sum, so that a few style tokens with a large difference cannot drown the
+rest. Entries below 0 are not clipped, so the sum may be negative and is no longer a divergence.
 `clip_tokens` clips after the sum; that stays >= 0.
 
 Shapes: N tokens, V vocabulary.
@@ -21,12 +22,13 @@ _MAX_EXPONENT = 80.0  # exp(80) is below the largest float32
 
 
 def entries(logs_NV: Tensor, logt_NV: Tensor, *, beta: float) -> Tensor:
-    """Each vocabulary entry's part of the raw generalised divergence of two rows of log-probs; they
-    need not add up to 1.
+    """Each vocabulary entry's part of the raw generalised divergence of two rows of log-probs.
 
     >>> half = torch.tensor([[0.5, 0.5]]).log(); other = torch.tensor([[0.25, 0.75]]).log()
-    >>> entries(half, other, beta=0.0).double().round(decimals=4).tolist()  # p_t (log p_t - log p_s)
+    >>> entries(half, other, beta=0.0).double().round(decimals=4).tolist()
     [[-0.1733, 0.3041]]
+
+    The probabilities of a row need not add up to 1.
     """
     if not 0.0 <= beta <= 1.0:
         raise ValueError(f"beta must be within 0 and 1, not {beta}")
@@ -51,15 +53,14 @@ def entry_clipped(
     temperature: float = 1.0,
     vocab: int | None = None,
 ) -> Tensor:
-    """Raw generalised divergence per token with every vocabulary entry's part held below
-    `entry_clip` nats before the sum.
+    """Raw generalised divergence per token, every vocabulary entry clipped before the sum.
 
     >>> z = torch.tensor([[0.0, 0.0]]); t = torch.tensor([[0.0, 1.0]])
-    >>> round(entry_clipped(z, t, entry_clip=9.0, beta=0.0).item(), 4), round(entry_clipped(z, t, entry_clip=0.05, beta=0.0).item(), 4)
-    (0.1109, -0.1168)
+    >>> [round(entry_clipped(z, t, entry_clip=c, beta=0.0).item(), 4) for c in (9.0, 0.05)]
+    [0.1109, -0.1168]
 
-    An entry that is clipped gives no gradient. At identity the value is 0 and the gradient is 0 up
-    to rounding.
+    `entry_clip` is in nats. A clipped entry gives no gradient. At identity the value is 0 and the
+    gradient is 0 up to rounding.
     """
     if entry_clip <= 0:
         raise ValueError(f"entry_clip must be positive, not {entry_clip}")
@@ -75,7 +76,7 @@ def entry_clipped(
 
 
 def clip_tokens(values_N: Tensor, *, maximum: float) -> Tensor:
-    """Each token's value held below a maximum; a clipped token gives no gradient.
+    """Each token's value clipped to a maximum; a clipped token gives no gradient.
 
     >>> clip_tokens(torch.tensor([0.2, 3.0]), maximum=1.0).tolist()
     [0.20000000298023224, 1.0]

@@ -1,13 +1,14 @@
 """Entropy, and entropy-aware on-policy distillation in two forms that must not be confused.
 
-    eopd_paper       arXiv 2603.07079: KL(student || teacher) on every token, PLUS alpha * the top-k part of KL(teacher || student)
-                     on tokens whose teacher entropy is above tau nats (0.8). A hard gate that adds
-    eopd_soft_gate   the earlier guide's: w KL(t||s) + (1 - w) KL(s||t), w = clamp(entropy / h_max, 0, 1). A soft gate that mixes
+    eopd_paper       arXiv 2603.07079: KL(student || teacher) on every token, PLUS alpha * the
+                     top-k part of KL(teacher || student) on tokens whose teacher entropy is above
+                     tau nats (0.8). A hard gate that adds
+    eopd_soft_gate   the earlier guide's: w KL(t||s) + (1 - w) KL(s||t),
+                     w = clamp(entropy / h_max, 0, 1). A soft gate that mixes
 
 With h_max = log V, the soft gate's default, a teacher at 0.8 nats over 152k tokens has w = 0.067:
 that gate is almost always shut. The paper's code estimates its first term from the sampled token
-with a clipped ratio; give `ids_N` and `sampled_logp_N` for that.
-Shapes: N tokens, V vocabulary.
+with a clipped ratio; pass `ids_N` and `sampled_logp_N` for that. Shapes: N tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from composer_replication.losses.divergence import (
     match_logits,
 )
 from composer_replication.losses.policy import token_logprobs
-from composer_replication.losses.sampled import held
+from composer_replication.losses.sampled import floor_logprobs
 from composer_replication.losses.surrogates import ppo_clip
 from composer_replication.losses.topk import topk_divergence
 
@@ -66,20 +67,21 @@ def eopd_paper(
     temperature: float = 1.0,
     vocab: int | None = None,
 ) -> Tensor:
-    """Entropy-aware OPD as published, per token: reverse term everywhere, the teacher's top k in
-    addition where its entropy is above tau.
+    """Entropy-aware OPD as published, per token.
 
-    >>> s = torch.tensor([[0.0, 0.0], [0.0, 0.0]]); t = torch.tensor([[0.0, 1.0], [0.0, 9.0]])  # entropies 0.58 and 0.001
+    KL(student || teacher) everywhere, plus the teacher's top-k part if its entropy is above tau.
+
+    >>> s = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+    >>> t = torch.tensor([[0.0, 1.0], [0.0, 9.0]])  # entropies 0.58 and 0.001
     >>> eopd_paper(s, t, tau=0.5).double().round(decimals=4).tolist()
     [0.2311, 3.807]
 
-    Without `ids_N` the first term is KL(student || teacher) over the vocabulary. With it, and the
-    log-probs under which the tokens were sampled, it is the paper's estimate: -min(r A, clamp(r)
-    A), A = log p_t(y) - log p_sampled(y). The gate is strict (> tau); the top-k part is neither
-    renormalised nor clipped.
+    Without `ids_N` the first term is KL(student || teacher) over the vocabulary. With `ids_N` and
+    `sampled_logp_N` it is the paper's estimate: -min(r A, clamp(r) A), A = log p_t(y) - log
+    p_sampled(y). The gate is strict (> tau); the top-k part is neither renormalised nor clipped.
     """
     gate_N = teacher_entropy(teacher_NV, temperature=temperature, vocab=vocab) > tau
-    part_N = topk_divergence(
+    topk_N = topk_divergence(
         student_NV,
         teacher_NV,
         k=k,
@@ -96,23 +98,23 @@ def eopd_paper(
             raise ValueError(
                 "ids_N needs sampled_logp_N: the log-probs under which the tokens were sampled"
             )
-        sampled_logp_N = held(sampled_logp_N.detach())
-        ours_NV, theirs_NV = match_logits(
+        sampled_logp_N = floor_logprobs(sampled_logp_N.detach())
+        student_columns_NV, teacher_columns_NV = match_logits(
             student_NV, teacher_NV.detach(), temperature=temperature, vocab=vocab
         )
-        work = torch.promote_types(
-            torch.promote_types(ours_NV.dtype, theirs_NV.dtype), torch.float32
+        dtype = torch.promote_types(
+            torch.promote_types(student_columns_NV.dtype, teacher_columns_NV.dtype), torch.float32
         )
-        logp_N = token_logprobs(ours_NV.to(work) / temperature, ids_N)
-        teacher_logp_N = token_logprobs(theirs_NV.to(work) / temperature, ids_N)
+        logp_N = token_logprobs(student_columns_NV.to(dtype) / temperature, ids_N)
+        teacher_logp_N = token_logprobs(teacher_columns_NV.to(dtype) / temperature, ids_N)
         first_N = ppo_clip(
             logp_N,
             sampled_logp_N,
-            held(teacher_logp_N) - sampled_logp_N,
+            floor_logprobs(teacher_logp_N) - sampled_logp_N,
             clip_low=clip,
             clip_high=clip,
         )
-    return first_N + alpha * torch.where(gate_N, part_N, 0.0)
+    return first_N + alpha * torch.where(gate_N, topk_N, 0.0)
 
 
 def soft_gate(
@@ -122,14 +124,16 @@ def soft_gate(
     temperature: float = 1.0,
     vocab: int | None = None,
 ) -> Tensor:
-    """clamp(teacher entropy / h_max, 0, 1) per token; h_max = log V where it is not given, and of a
-    single column the gate is 0.
+    """clamp(teacher entropy / h_max, 0, 1) per token; h_max defaults to log V.
 
     >>> soft_gate(torch.tensor([[0.0, 0.0], [0.0, -torch.inf]])).tolist()
     [1.0, 0.0]
+
+
+    With a single column the gate is 0.
     """
     width = teacher_NV.shape[-1] if vocab is None else vocab
-    # of one column the entropy is 0, whatever divides it
+    # log 1 = 0 would divide by 0; the entropy of one column is 0, so any divisor will do
     top = (math.log(width) or 1.0) if h_max is None else h_max
     if not top > 0:
         raise ValueError(f"h_max must be positive, not {top}")
@@ -144,11 +148,10 @@ def eopd_soft_gate(
     temperature: float = 1.0,
     vocab: int | None = None,
 ) -> Tensor:
-    """The earlier guide's gate per token: w KL(teacher || student) + (1 - w) KL(student ||
-    teacher), w = `soft_gate`.
+    """The earlier guide's gate per token: w KL(t || s) + (1 - w) KL(s || t), w = `soft_gate`.
 
     >>> uniform, peaked = torch.zeros(1, 2), torch.tensor([[0.0, 1.0]])
-    >>> round(eopd_soft_gate(peaked, uniform).item(), 4)  # a uniform teacher: w = 1, only KL(teacher || student)
+    >>> round(eopd_soft_gate(peaked, uniform).item(), 4)  # w = 1: only KL(teacher || student)
     0.1201
     """
     student_NV, teacher_NV = match_logits(

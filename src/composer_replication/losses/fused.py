@@ -1,26 +1,25 @@
-"""From hidden states and an output head to log-probs, entropies and divergences, without a matrix
-of all logits.
+"""From hidden states and an output head to log-probs, entropies and divergences.
 
-Logits of N positions over a vocabulary V are the largest tensor of training by far. Here they exist
-for one chunk of rows at a time, and the gradient is taken while they exist: a loss of one value per
-row needs, for the gradient of its hidden states and of the head, nothing that the chunk does not
-hold. So the matrix products are those of the logits (student, teacher) and of the two gradients,
-and no others.
+No matrix of all logits is ever held. Logits of N positions over a vocabulary V are by far the
+largest tensor of training. Here they exist for one chunk of rows at a time, and the gradient is
+taken while they exist: for a loss with one value per row, the gradient of the hidden states and of
+the head needs nothing outside the chunk. So the only matrix products are those of the logits
+(student, teacher) and of the two gradients.
 
     values_N = fused_divergence(student_ND, head, teacher_ND, head, divergence="jsd", beta=0.5)
     (values_N.sum() / n).backward()
 
-Values are unreduced and any gradient of them is answered exactly. The gradient of the hidden states
-is kept per row. That of the head is summed over the rows in the forward pass, for rows weighted by
-`weights_N`; where the gradient that comes back is a multiple of these weights it is used, otherwise
-it is made anew, chunk by chunk. `head_gradient="backward"` makes it only there: for losses whose
-gradient of each row is known only at the end (dpo, a clipped ratio). A head whose weight needs no
-gradient costs nothing.
+Values are unreduced, and the gradient is exact for any incoming gradient. The gradient of the
+hidden states is kept per row. The gradient of the head is summed over the rows in the forward pass,
+with the rows weighted by `weights_N`. If the incoming gradient is a multiple of these weights, that
+sum is used; otherwise it is computed again, chunk by chunk. `head_gradient="backward"` computes it
+only there: for losses whose gradient per row is known only at the end (dpo, a clipped ratio). A
+head whose weight needs no gradient costs nothing.
 
-All sums run in float32 from inputs of any precision (float64 stays), also under autocast: bfloat16
-logits drown small divergences. `fused_divergence` alone has kernels of its own for torch.compile
-and for Triton; all other functions here run in eager torch everywhere. The teacher gets no
-gradient. Its head may be another one, of another hidden size; only the vocabulary must agree.
+All sums run in float32 for inputs of any precision (float64 stays), also under autocast: bfloat16
+logits drown small divergences. Only `fused_divergence` has kernels for torch.compile and for
+Triton; all other functions run in eager torch everywhere. The teacher gets no gradient. Its head
+may be a different one, of another hidden size; only the vocabulary must agree.
 
 Shapes: N positions, D hidden size, V vocabulary.
 """
@@ -44,8 +43,10 @@ HeadGradient = Literal["forward", "backward"]
 
 
 class HeadLike(Protocol):
-    """What turns a hidden state into logits: cap(scale * (h W^T + b)), cap(z) = softcap * tanh(z /
-    softcap); see models/forward.py."""
+    """An output head: cap(scale * (h W^T + b)), cap(z) = softcap * tanh(z / softcap).
+
+    models/forward.py has the implementation; losses must not import models.
+    """
 
     @property
     def weight_VD(self) -> Tensor: ...
@@ -73,8 +74,7 @@ def fused_divergence(
     chunk: int | None = None,
     backend: Backend = "auto",
 ) -> Tensor:
-    """The divergence of each position, in nats, unreduced; conventions and names are those of
-    losses/divergence.py.
+    """The divergence of each position, in nats, unreduced; conventions of losses/divergence.py.
 
     >>> from types import SimpleNamespace
     >>> head = SimpleNamespace(weight_VD=torch.eye(2), bias_V=None, scale=1.0, softcap=None)
@@ -82,8 +82,8 @@ def fused_divergence(
     >>> round(fused_divergence(s, head, t, head, divergence="jsd", beta=0.5).item(), 4)
     0.1141
 
-    `backend`: "auto" is eager torch, and Triton on CUDA; "compile" is torch.compile, which needs a
-    C++ compiler. Raises ValueError for shapes that do not match.
+    `backend`: "auto" is eager torch, or Triton on CUDA; "compile" is torch.compile, which needs a
+    C++ compiler. Raises ValueError if shapes do not match.
     """
     if not 0.0 <= beta <= 1.0:
         raise ValueError(f"beta must be within 0 and 1, not {beta}")
@@ -96,18 +96,16 @@ def fused_divergence(
         head.weight_VD.dtype,
     )
     kernel = _divergence_kernel(weight, curvature, backend, triton_can=triton_can)
-    return _fused(
+    return _fused_values(
         kernel,
         student_ND,
         head,
-        teacher_ND,
-        teacher_head,
-        None,
-        temperature,
-        vocab,
-        weights_N,
-        head_gradient,
-        chunk,
+        teachers=[(teacher_ND, teacher_head)],
+        temperature=temperature,
+        vocab=vocab,
+        weights_N=weights_N,
+        head_gradient=head_gradient,
+        chunk=chunk,
     )
 
 
@@ -131,18 +129,16 @@ def fused_logprobs(
 
     Raises ValueError if an id lies outside the vocabulary.
     """
-    return _fused(
+    return _fused_values(
         eager.logprob,
         hidden_ND,
         head,
-        None,
-        None,
-        ids_N,
-        temperature,
-        vocab,
-        weights_N,
-        head_gradient,
-        chunk,
+        ids_N=ids_N,
+        temperature=temperature,
+        vocab=vocab,
+        weights_N=weights_N,
+        head_gradient=head_gradient,
+        chunk=chunk,
     )
 
 
@@ -163,18 +159,15 @@ def fused_entropy(
     >>> round(fused_entropy(torch.ones(1, 3), head).item(), 6)
     0.693147
     """
-    return _fused(
+    return _fused_values(
         eager.entropy,
         hidden_ND,
         head,
-        None,
-        None,
-        None,
-        temperature,
-        vocab,
-        weights_N,
-        head_gradient,
-        chunk,
+        temperature=temperature,
+        vocab=vocab,
+        weights_N=weights_N,
+        head_gradient=head_gradient,
+        chunk=chunk,
     )
 
 
@@ -193,46 +186,45 @@ def fused_rows(
     head_gradient: HeadGradient = "forward",
     chunk: int | None = None,
 ) -> Tensor:
-    """Any function of rows of logits, `fn(student_RV[, teacher_RV][, ids_R]) -> values_R`, on a few
-    rows at a time.
+    """Any function of rows of logits, `fn(student_RV[, teacher_RV][, ids_R]) -> values_R`.
 
     >>> from types import SimpleNamespace
     >>> head = SimpleNamespace(weight_VD=torch.eye(2), bias_V=None, scale=1.0, softcap=None)
     >>> fused_rows(lambda z_RV: z_RV.logsumexp(-1), torch.zeros(1, 2), head).tolist()
     [0.6931471824645996]
 
-    `fn` gets as many of the three as are given, in this order, and must treat each row on its own:
-    how many it sees at once is not fixed. Its gradient is taken by autograd in the forward pass.
-    `temperature` divides the logits before `fn` sees them. `teachers` are several models without
-    gradient, (hidden states, head) each: `fn` then gets their logits as one tensor (K, R, V).
+    `fn` gets as many of the three as are passed here, in this order, and must treat each row on its
+    own: how many rows it sees at once is not fixed. Autograd takes its gradient in the forward
+    pass. `temperature` divides the logits before `fn` sees them. `teachers` are several models
+    without gradient, (hidden states, head) each: `fn` then gets their logits as one tensor (K, R,
+    V).
     """
-    kernel, more = eager.autograd_rows(fn), None
-    if teachers:
-        if teacher_ND is not None:
-            raise ValueError("give teacher_ND and its head, or teachers, not both")
-        (teacher_ND, teacher_head), *rest = teachers
-        more = tuple(_side(own_ND, own_head).detached() for own_ND, own_head in rest)
-    return _fused(
-        kernel,
+    if teachers and teacher_ND is not None:
+        raise ValueError("give teacher_ND and its head, or teachers, not both")
+    stack_teachers = bool(teachers)
+    if teacher_ND is not None:
+        if teacher_head is None:
+            raise ValueError("teacher_ND is given without teacher_head")
+        teachers = [(teacher_ND, teacher_head)]
+    return _fused_values(
+        eager.autograd_rows(fn),
         student_ND,
         head,
-        teacher_ND,
-        teacher_head,
-        ids_N,
-        temperature,
-        vocab,
-        weights_N,
-        head_gradient,
-        chunk,
-        more,
+        teachers=teachers,
+        stack_teachers=stack_teachers,
+        ids_N=ids_N,
+        temperature=temperature,
+        vocab=vocab,
+        weights_N=weights_N,
+        head_gradient=head_gradient,
+        chunk=chunk,
     )
 
 
 def _divergence_kernel(
     beta: float, curvature: float, backend: Backend, *, triton_can: bool
 ) -> RowKernel:
-    """Triton where the tensors are float32 on CUDA and it is installed; elsewhere eager torch,
-    which needs no compiler."""
+    """Triton if it is installed and the tensors are float32 on CUDA; otherwise eager torch."""
     if backend == "triton" or (
         backend == "auto" and triton_can and importlib.util.find_spec("triton") is not None
     ):
@@ -248,46 +240,43 @@ def _divergence_kernel(
     return eager.eager_divergence(beta, curvature)
 
 
-def _fused(
+def _fused_values(
     kernel: RowKernel,
     student_ND: Tensor,
     head: HeadLike,
-    teacher_ND: Tensor | None,
-    teacher_head: HeadLike | None,
-    ids_N: Tensor | None,
+    *,
+    teachers: Sequence[tuple[Tensor, HeadLike]] = (),
+    stack_teachers: bool = False,
+    ids_N: Tensor | None = None,
     temperature: float,
     vocab: int | None,
     weights_N: Tensor | None,
     head_gradient: HeadGradient,
     chunk: int | None,
-    more: tuple[HeadInput, ...] | None = None,
 ) -> Tensor:
+    """Check the inputs of a fused function and run its kernel over all rows."""
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     student = _side(student_ND, head)
-    teacher = None
-    if teacher_ND is not None:
-        if teacher_head is None:
-            raise ValueError("teacher_ND is given without teacher_head")
-        teacher = _side(teacher_ND, teacher_head).detached()
-        for own_ND in (teacher_ND, *(side.hidden_ND for side in more or ())):
-            if own_ND.shape[0] != student_ND.shape[0]:
-                raise ValueError(
-                    f"{student_ND.shape[0]} student rows and {own_ND.shape[0]} teacher rows do not"
-                    " match"
-                )
-    vocab = _vocab(vocab, student, teacher, *(more or ()))
+    teacher_sides = tuple(_side(hidden_ND, its_head).detached() for hidden_ND, its_head in teachers)
+    for side in teacher_sides:
+        if side.hidden_ND.shape[0] != student_ND.shape[0]:
+            raise ValueError(
+                f"{student_ND.shape[0]} student rows and {side.hidden_ND.shape[0]} teacher rows do"
+                " not match"
+            )
+    vocab = _vocab(vocab, student, *teacher_sides)
     _check_ids(ids_N, rows=student_ND.shape[0], vocab=vocab)
     if weights_N is not None and weights_N.shape != student_ND.shape[:1]:
         raise ValueError(
             f"weights {tuple(weights_N.shape)} and {student_ND.shape[0]} rows do not match"
         )
-    plan = SweepSettings(
+    settings = SweepSettings(
         kernel=kernel,
-        teacher=teacher,
-        more=more,
+        teachers=teacher_sides,
+        stack_teachers=stack_teachers,
         ids_N=None if ids_N is None else ids_N.long(),
         weights_N=None if weights_N is None else weights_N.detach(),
         scale=float(head.scale),
@@ -297,7 +286,7 @@ def _fused(
         chunk=chunk,
         head_early=head_gradient == "forward",
     )
-    return apply(student, plan)
+    return apply(student, settings)
 
 
 def _side(hidden_ND: Tensor, head: HeadLike) -> HeadInput:
@@ -319,8 +308,8 @@ def _side(hidden_ND: Tensor, head: HeadLike) -> HeadInput:
     )
 
 
-def _vocab(vocab: int | None, student: HeadInput, *teachers: HeadInput | None) -> int:
-    sizes = [side.weight_VD.shape[0] for side in (student, *teachers) if side is not None]
+def _vocab(vocab: int | None, *sides: HeadInput) -> int:
+    sizes = [side.weight_VD.shape[0] for side in sides]
     if vocab is None and len(set(sizes)) > 1:
         raise ValueError(
             f"student and teacher have {sizes[0]} and {sizes[1]} logits; say with vocab= how many"

@@ -1,21 +1,22 @@
-"""Row mathematics of the fused losses in eager torch, in place, a few rows at a time so that what
-is read again is still in the cache.
+"""Row mathematics of the fused losses in eager torch, in place.
 
-A kernel gets a block of logits z_RV (the tempered ones times `unit`) and gives a value per row and
-its gradient:
+A few rows at a time, so that what is read again is still in the cache. A kernel gets a block of
+logits z_RV (the tempered ones times `unit`) and returns a value per row and its gradient:
 
-    values_R, factor_R = kernel.rows(z_RV, teacher_RV or None, ids_R or None, scratch_SRV, want_gradient)
+    values_R, factor_R = kernel.rows(z_RV, teacher_RV, ids_R, scratch_SRV, want_gradient)
 
-The gradient with respect to the tempered logits is then factor_R[:, None] * z_RV: z_RV has been
-overwritten. Factors of a whole row are cheaper on the hidden states than on the logits. `unit` =
-log2(e) lets the exponentials be powers of two, which cost a third. The scratch is made once per
-sweep: an allocator that is asked for it at each block keeps tens of MiB more than that.
+Every row function takes these five arguments in this order, by position: they are the calling
+convention of all three backends. `teacher_RV` and `ids_R` may be None. The gradient with respect to
+the tempered logits is then factor_R[:, None] * z_RV: z_RV has been overwritten. A factor of a whole
+row is cheaper to apply to the hidden states than to the logits. `unit` = log2(e) turns the
+exponentials into powers of two, which saves a third of their cost. The scratch is allocated once
+per sweep: an allocator that serves it at each block keeps tens of MiB more.
 
-Formulae and conventions are those of losses/divergence.py. For 0 < beta < 1 the terms that it adds
-to make each summand >= 0 cancel between the two halves: value = sum beta p_t r - m L, which an
-error common to all r and L changes only in second order.
+Formulae and conventions are those of losses/divergence.py. For 0 < beta < 1 the terms that
+divergence.py adds to make each summand >= 0 cancel between the two halves: value = sum beta p_t r -
+m L. An error common to all r and L changes it only in second order.
 
-Shapes: R rows of a block, V vocabulary.
+Shapes: R rows of a block, V vocabulary, S scratch buffers.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ import torch
 from torch import Tensor
 
 LOG2E, LN2 = 1.0 / math.log(2.0), math.log(2.0)
-# Where the exponents of both are held in a JSD, base 2: p_s is never 0, p_t / p_s never infinite,
-# and equal rows stay equal.
+# The floor of both exponents in a JSD, base 2: p_s is never 0, p_t / p_s never infinite, and equal
+# rows stay equal.
 FLOORS = {torch.float32: -100.0, torch.float64: -900.0}
 _MAX_LOG_RATIO, _MAX_EXPONENT = 1e4, 80.0  # those of losses/divergence.py
 
@@ -38,8 +39,11 @@ Rows = Callable[[Tensor, Tensor | None, Tensor | None, Tensor, bool], tuple[Tens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKernel:
-    """A function of rows, in which unit it wants its logits, how many numbers a block may have on
-    the CPU, and its blocks of scratch."""
+    """A row function and what it needs: the unit of its logits, block size and scratch.
+
+    `block` is how many numbers a block may have on the CPU, `scratch` how many buffers of a block's
+    size the row function uses.
+    """
 
     rows: Rows
     unit: float = LOG2E
@@ -48,15 +52,23 @@ class RowKernel:
 
 
 def eager_divergence(beta: float, curvature: float) -> RowKernel:
-    """The kernel of a divergence: `beta` weighs the teacher, 0 and 1 are the two KLs; all is
-    multiplied by `curvature`."""
+    """The kernel of a divergence times `curvature`; beta weighs the teacher.
+
+    beta 0 and 1 are the two KLs.
+    """
 
     def rows(
-        z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool
+        z_RV: Tensor,
+        teacher_RV: Tensor | None,
+        ids_R: Tensor | None,
+        scratch: Tensor,
+        want_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         assert teacher_RV is not None
         if 0.0 < beta < 1.0:
-            values_R, factor_R = _jsd(z_RV, teacher_RV, scratch, beta, want)
+            values_R, factor_R = _jsd(
+                z_RV, teacher_RV, scratch, beta=beta, want_gradient=want_gradient
+            )
         else:
             values_R, factor_R = kl(z_RV, teacher_RV, scratch, reverse=beta == 1.0)
         return values_R * curvature, factor_R * curvature
@@ -65,45 +77,48 @@ def eager_divergence(beta: float, curvature: float) -> RowKernel:
 
 
 def _jsd(
-    z_RV: Tensor, t_RV: Tensor, scratch: Tensor, beta: float, want: bool
+    z_RV: Tensor, t_RV: Tensor, scratch: Tensor, *, beta: float, want_gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """With x = 2^z, y = 2^t, X and Y their sums, u = y X / (x Y) - 1 = expm1(r): L = log1p(beta u),
-    r = log1p(u).
+    """With x = 2^z, y = 2^t, X and Y their sums: u = y X / (x Y) - 1 = expm1(r), L = log1p(beta u).
 
-    Both logarithms are of the same u. Were r the difference of the logits instead, its rounding
-    would be of another kind than that of L, and a divergence of 1e-5 would feel it as 1 %. The
-    gradient is -(1 - beta) (x / X) (L + KL(p_s || m)).
+    Both logarithms, L and r = log1p(u), are of the same u. If r were the difference of the logits,
+    it would round differently from L, and a divergence of 1e-5 would be off by 1 %. The gradient is
+    -(1 - beta) (x / X) (L + KL(p_s || m)).
     """
     z_RV.sub_(z_RV.amax(-1, keepdim=True)).clamp_(min=FLOORS[z_RV.dtype])
     t_RV.sub_(t_RV.amax(-1, keepdim=True)).clamp_(min=FLOORS[t_RV.dtype])
     x_RV, y_RV = torch.exp2(z_RV, out=scratch[0]), torch.exp2(t_RV, out=scratch[1])
     x_R1, y_R1 = x_RV.sum(-1, keepdim=True), y_RV.sum(-1, keepdim=True)
     torch.div(y_RV, x_RV, out=z_RV)
-    z_RV.mul_(x_R1 / y_R1).sub_(1.0).clamp_(min=lowest(z_RV.dtype))
+    z_RV.mul_(x_R1 / y_R1).sub_(1.0).clamp_(min=min_excess(z_RV.dtype))
     torch.log1p(z_RV, out=t_RV)
     z_RV.mul_(beta).log1p_()
     student_R = -_dot(x_RV, z_RV, scratch[2]) / x_R1[:, 0]
     teacher_R = _dot(y_RV, t_RV.sub_(z_RV), scratch[2]) / y_R1[:, 0]
     values_R = (beta * teacher_R + (1.0 - beta) * student_R).clamp_min_(0.0)
-    if want:
+    if want_gradient:
         z_RV.add_(student_R[:, None]).mul_(x_RV)
     return values_R, (beta - 1.0) / x_R1[:, 0]
 
 
-def lowest(dtype: torch.dtype) -> float:
-    """Where u = p_t / p_s - 1 is held, so that r is finite; p_t r is 0 to the last digit where p_t
-    / p_s is that small."""
+def min_excess(dtype: torch.dtype) -> float:
+    """The smallest u = p_t / p_s - 1 that is kept, so that r = log1p(u) stays finite.
+
+    If p_t / p_s is that small, p_t r is 0 to the last digit.
+    """
     return torch.finfo(dtype).eps - 1.0
 
 
 def _dot(a_RV: Tensor, b_RV: Tensor, products_RV: Tensor) -> Tensor:
-    """The scalar product of each row: torch sums pairwise, which a product of vectors does not."""
+    """The scalar product of each row; torch sums pairwise, unlike a product of vectors."""
     return torch.mul(a_RV, b_RV, out=products_RV).sum(-1)
 
 
 def kl(z_RV: Tensor, t_RV: Tensor, scratch: Tensor, *, reverse: bool) -> tuple[Tensor, Tensor]:
-    """KL(p_s || p_t) where `reverse`, else KL(p_t || p_s); d = p_t - p_s is p_s expm1(r) where that
-    is the more exact."""
+    """KL(p_s || p_t) if `reverse`, else KL(p_t || p_s).
+
+    d = p_t - p_s is computed as p_s expm1(r) if that is more exact.
+    """
     for logits_RV in (z_RV, t_RV):
         logits_RV.sub_(logits_RV.amax(-1, keepdim=True))
         logits_RV.sub_(torch.exp2(logits_RV, out=scratch[0]).sum(-1, keepdim=True).log2())
@@ -126,27 +141,35 @@ def kl(z_RV: Tensor, t_RV: Tensor, scratch: Tensor, *, reverse: bool) -> tuple[T
 
 
 def _logprob(
-    z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool
+    z_RV: Tensor,
+    teacher_RV: Tensor | None,
+    ids_R: Tensor | None,
+    scratch: Tensor,
+    want_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    """z of the token - log sum; gradient one-hot - p."""
+    """z of the token - log sum; gradient: one-hot - p."""
     assert ids_R is not None
     z_RV.sub_(z_RV.amax(-1, keepdim=True))
     token_R1 = z_RV.gather(1, ids_R[:, None])
     x_R1 = z_RV.exp2_().sum(-1, keepdim=True)
-    if want:
+    if want_gradient:
         z_RV.scatter_add_(1, ids_R[:, None], -x_R1)
     return token_R1[:, 0] * LN2 - x_R1[:, 0].log(), -1.0 / x_R1[:, 0]
 
 
 def _entropy(
-    z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool
+    z_RV: Tensor,
+    teacher_RV: Tensor | None,
+    ids_R: Tensor | None,
+    scratch: Tensor,
+    want_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    """H = log sum - sum p z; gradient -p (log p + H)."""
+    """H = log sum - sum p z; gradient: -p (log p + H)."""
     z_RV.sub_(z_RV.amax(-1, keepdim=True)).clamp_(min=-1e30)  # 0 * -inf would be nan
     x_RV = torch.exp2(z_RV, out=scratch[0])
     x_R = x_RV.sum(-1)
     mean_R = _dot(x_RV, z_RV, scratch[1]) / x_R
-    if want:
+    if want_gradient:
         z_RV.sub_(mean_R[:, None]).mul_(x_RV)
     return x_R.log() - LN2 * mean_R, -LN2 / x_R
 
@@ -156,21 +179,24 @@ entropy = RowKernel(rows=_entropy, scratch=2)
 
 
 def autograd_rows(fn: Callable[..., Tensor]) -> RowKernel:
-    """A kernel from any differentiable row function; autograd takes the gradient of a few rows at a
-    time."""
+    """A kernel from any differentiable row function; autograd takes its gradient block by block."""
 
     def rows(
-        z_RV: Tensor, teacher_RV: Tensor | None, ids_R: Tensor | None, scratch: Tensor, want: bool
+        z_RV: Tensor,
+        teacher_RV: Tensor | None,
+        ids_R: Tensor | None,
+        scratch: Tensor,
+        want_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        given = [g for g in (teacher_RV, ids_R) if g is not None]
-        with torch.set_grad_enabled(want):
-            leaf_RV = z_RV.detach().requires_grad_(want)
-            values_R = fn(leaf_RV, *given)
+        extra_inputs = [g for g in (teacher_RV, ids_R) if g is not None]
+        with torch.set_grad_enabled(want_gradient):
+            leaf_RV = z_RV.detach().requires_grad_(want_gradient)
+            values_R = fn(leaf_RV, *extra_inputs)
             if values_R.shape != z_RV.shape[:1]:
                 raise ValueError(
                     f"a row function gave {tuple(values_R.shape)} for {z_RV.shape[0]} rows"
                 )
-            if want:
+            if want_gradient:
                 (grad_RV,) = (
                     torch.autograd.grad(values_R.sum(), leaf_RV)
                     if values_R.requires_grad

@@ -1,7 +1,6 @@
-"""The sweep over chunks of rows: logits, row mathematics, gradients; and the autograd function
-around it.
+"""The sweep over chunks of rows (logits, row mathematics, gradients) and its autograd function.
 
-Shapes: N positions, C rows of a chunk, D hidden size, V vocabulary.
+Shapes: N positions, C rows of a chunk, R rows of a block, D hidden size, V vocabulary, K teachers.
 """
 
 from __future__ import annotations
@@ -46,14 +45,15 @@ class HeadInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSettings:
-    """What a sweep does; everything but the student's tensors.
+    """Everything a sweep needs except the student's tensors.
 
-    `more` are further teachers: the kernel then gets all their logits as one tensor (K, R, V), also
-    where `more` is empty.
+    With `stack_teachers` the kernel gets the logits of all teachers as one tensor (K, R, V), even
+    if there is only one; otherwise those of the one teacher, if any, as (R, V).
     """
 
     kernel: RowKernel
-    teacher: HeadInput | None
+    teachers: tuple[HeadInput, ...]
+    stack_teachers: bool
     ids_N: Tensor | None
     weights_N: Tensor | None
     scale: float
@@ -62,13 +62,15 @@ class SweepSettings:
     vocab: int
     chunk: int | None
     head_early: bool
-    more: tuple[HeadInput, ...] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
-class Swept:
-    """The values, and the gradients that were asked for: of each row's value, and of the weighted
-    sum for the head."""
+class SweepResult:
+    """The values and the requested gradients.
+
+    `hidden_ND` is the gradient of each row's value; `weight_VD` and `bias_V` are gradients of the
+    weighted sum over rows.
+    """
 
     values_N: Tensor
     hidden_ND: Tensor | None = None
@@ -76,45 +78,51 @@ class Swept:
     bias_V: Tensor | None = None
 
 
-def apply(student: HeadInput, plan: SweepSettings) -> Tensor:
-    """The values of a plan, differentiable in the student's hidden states, weight and bias."""
+def apply(student: HeadInput, settings: SweepSettings) -> Tensor:
+    """The values of a sweep, differentiable in the student's hidden states, weight and bias."""
     tensors = (student.hidden_ND, student.weight_VD, student.bias_V)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return _Fused.apply(*tensors, plan)
+        return _Fused.apply(*tensors, settings)
     with torch.autocast(student.hidden_ND.device.type, enabled=False):
-        return sweep_chunks(student.detached(), plan, None, hidden=False, head=False).values_N
+        return sweep_chunks(student.detached(), settings, None, hidden=False, head=False).values_N
 
 
 class _Fused(torch.autograd.Function):
-    """The gradient is computed in the forward; the backward only weighs it, unless the head's was
-    asked for with other weights."""
+    """Computes the gradient in forward; backward only scales it.
+
+    The head's gradient is computed again in backward if the incoming weights differ from
+    `weights_N`. `apply` takes positions only: hidden_ND, weight_VD, bias_V, settings.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, plan: SweepSettings
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        settings: SweepSettings,
     ) -> Tensor:
         student = HeadInput(
             hidden_ND=hidden_ND,
             weight_VD=weight_VD,
             bias_V=bias_V,
-            scale=plan.scale,
-            softcap=plan.softcap,
+            scale=settings.scale,
+            softcap=settings.softcap,
         )
         needs_hidden, *needs_head = ctx.needs_input_grad[:3]
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            swept = sweep_chunks(
+            result = sweep_chunks(
                 student,
-                plan,
-                plan.weights_N,
+                settings,
+                settings.weights_N,
                 hidden=needs_hidden,
-                head=plan.head_early and any(needs_head),
+                head=settings.head_early and any(needs_head),
             )
-        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, swept.hidden_ND)
-        ctx.plan = plan
-        # handed out once and then forgotten, so that it can be scaled in place: a second backward
-        # makes it anew
-        ctx.head = None if swept.weight_VD is None else (swept.weight_VD, swept.bias_V)
-        return swept.values_N
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, result.hidden_ND)
+        ctx.settings = settings
+        # The first backward takes it and scales it in place; a second one computes it again.
+        ctx.head = None if result.weight_VD is None else (result.weight_VD, result.bias_V)
+        return result.values_N
 
     @staticmethod
     def backward(
@@ -124,110 +132,140 @@ class _Fused(torch.autograd.Function):
             raise RuntimeError(
                 "a fused loss has no second derivative: its gradient is made in the forward"
             )
-        (grad_N,), plan = grads, ctx.plan
-        hidden_ND, weight_VD, bias_V, unit_ND = ctx.saved_tensors
+        (grad_N,), settings = grads, ctx.settings
+        hidden_ND, weight_VD, bias_V, row_grad_ND = ctx.saved_tensors
         with torch.autocast(hidden_ND.device.type, enabled=False):
             grad_hidden_ND = (
-                None if unit_ND is None else (unit_ND * grad_N[:, None]).to(hidden_ND.dtype)
+                None if row_grad_ND is None else (row_grad_ND * grad_N[:, None]).to(hidden_ND.dtype)
             )
             if not any(ctx.needs_input_grad[1:3]):
                 return grad_hidden_ND, None, None, None
             head, ctx.head = ctx.head, None
-            multiple = None if head is None else _multiple(grad_N, plan.weights_N)
-            if head is None or multiple is None:
+            scale = None if head is None else _multiple(grad_N, settings.weights_N)
+            if head is None or scale is None:
                 student = HeadInput(
                     hidden_ND=hidden_ND,
                     weight_VD=weight_VD,
                     bias_V=bias_V,
-                    scale=plan.scale,
-                    softcap=plan.softcap,
+                    scale=settings.scale,
+                    softcap=settings.softcap,
                 )
-                swept = sweep_chunks(student, plan, grad_N, hidden=False, head=True)
-                head, multiple = (swept.weight_VD, swept.bias_V), 1.0
-        made = [None if g is None else (g if multiple == 1.0 else g.mul_(multiple)) for g in head]
+                result = sweep_chunks(student, settings, grad_N, hidden=False, head=True)
+                head, scale = (result.weight_VD, result.bias_V), 1.0
+        head_grads = [None if g is None else (g if scale == 1.0 else g.mul_(scale)) for g in head]
         weight = (
-            made[0].to(weight_VD.dtype) if ctx.needs_input_grad[1] and made[0] is not None else None
+            head_grads[0].to(weight_VD.dtype)
+            if ctx.needs_input_grad[1] and head_grads[0] is not None
+            else None
         )
-        bias = made[1].to(bias_V.dtype) if ctx.needs_input_grad[2] and made[1] is not None else None
+        bias = (
+            head_grads[1].to(bias_V.dtype)
+            if ctx.needs_input_grad[2] and head_grads[1] is not None
+            else None
+        )
         return grad_hidden_ND, weight, bias, None
 
 
 def _multiple(grad_N: Tensor, weights_N: Tensor | None) -> float | None:
-    """By what number the weights must be multiplied to give the gradient, up to rounding; None
-    where there is none."""
+    """The number c with grad_N = c * weights_N up to rounding; None if there is none."""
     if grad_N.numel() == 0:
         return 1.0
     weights_N = torch.ones_like(grad_N) if weights_N is None else weights_N.to(grad_N.dtype)
-    most = int(weights_N.abs().argmax())
-    if weights_N[most] == 0:
+    largest = int(weights_N.abs().argmax())
+    if weights_N[largest] == 0:
         return None
-    multiple_N = grad_N[most] / weights_N[most]
-    near = (grad_N - weights_N * multiple_N).abs() <= 8 * torch.finfo(
+    multiple_N = grad_N[largest] / weights_N[largest]
+    matches_N = (grad_N - weights_N * multiple_N).abs() <= 8 * torch.finfo(
         grad_N.dtype
     ).eps * grad_N.abs()
-    return float(multiple_N) if bool(near.all()) else None
+    return float(multiple_N) if bool(matches_N.all()) else None
 
 
 def sweep_chunks(
-    student: HeadInput, plan: SweepSettings, weights_N: Tensor | None, *, hidden: bool, head: bool
-) -> Swept:
-    """One pass over all rows, a chunk at a time; `weights_N` weighs the rows in the head's gradient
-    (None = all 1)."""
-    near = student.hidden_ND
+    student: HeadInput,
+    settings: SweepSettings,
+    weights_N: Tensor | None,
+    *,
+    hidden: bool,
+    head: bool,
+) -> SweepResult:
+    """One pass over all rows, a chunk at a time.
+
+    `weights_N` weighs the rows in the head's gradient (None = all 1).
+    """
+    # 1. Projections; a teacher that shares the student's head shares its float32 copy, too.
+    hidden_ND = student.hidden_ND
     work = torch.promote_types(
-        torch.promote_types(near.dtype, student.weight_VD.dtype), torch.float32
+        torch.promote_types(hidden_ND.dtype, student.weight_VD.dtype), torch.float32
     )
-    rows, vocab = near.shape[0], plan.vocab
-    own = Projection(student, plan, work, None)
-    other = None if plan.teacher is None else Projection(plan.teacher, plan, work, own)
-    others = (
-        []
-        if other is None
-        else [other, *(Projection(side, plan, work, own) for side in plan.more or ())]
+    rows, vocab = hidden_ND.shape[0], settings.vocab
+    student_projection = Projection(student, settings, work, None)
+    teacher_projections = [
+        Projection(teacher, settings, work, student_projection) for teacher in settings.teachers
+    ]
+    chunk = settings.chunk or chunk_rows(
+        hidden_ND.device.type, vocab, work.itemsize * (1 + len(teacher_projections))
     )
-    chunk = plan.chunk or chunk_rows(near.device.type, vocab, work.itemsize * (1 + len(others)))
-    size = (min(chunk, rows), vocab)
-    z_CV = torch.empty(size, dtype=work, device=near.device)
-    t_KCV = torch.empty((len(others), *size), dtype=work, device=near.device)
-    block = plan.kernel.block if near.device.type == "cpu" else max(plan.kernel.block, _CUDA_BLOCK)
-    step = max(1, min(block // vocab, size[0]))
-    scratch_SRV = torch.empty((plan.kernel.scratch, step, vocab), dtype=work, device=near.device)
-    swept = Swept(values_N=torch.empty(rows, dtype=work, device=near.device))
+    # 2. Buffers, allocated once and reused by every chunk.
+    shape = (min(chunk, rows), vocab)
+    z_CV = torch.empty(shape, dtype=work, device=hidden_ND.device)
+    t_KCV = torch.empty((len(teacher_projections), *shape), dtype=work, device=hidden_ND.device)
+    block = (
+        settings.kernel.block
+        if hidden_ND.device.type == "cpu"
+        else max(settings.kernel.block, _CUDA_BLOCK)
+    )
+    block_rows = max(1, min(block // vocab, shape[0]))
+    scratch_SRV = torch.empty(
+        (settings.kernel.scratch, block_rows, vocab), dtype=work, device=hidden_ND.device
+    )
+    result = SweepResult(values_N=torch.empty(rows, dtype=work, device=hidden_ND.device))
     if hidden:
-        swept.hidden_ND = torch.empty(near.shape, dtype=work, device=near.device)
+        result.hidden_ND = torch.empty(hidden_ND.shape, dtype=work, device=hidden_ND.device)
     if head:
-        swept.weight_VD = torch.empty(student.weight_VD.shape, dtype=work, device=near.device)
-        swept.weight_VD[vocab if rows else 0 :].zero_()
-        swept.bias_V = (
+        result.weight_VD = torch.empty(student.weight_VD.shape, dtype=work, device=hidden_ND.device)
+        result.weight_VD[vocab if rows else 0 :].zero_()
+        result.bias_V = (
             None
             if student.bias_V is None
-            else torch.zeros(student.bias_V.shape, dtype=work, device=near.device)
+            else torch.zeros(student.bias_V.shape, dtype=work, device=hidden_ND.device)
         )
+    # 3. Chunk by chunk: logits, row mathematics, gradients. The logits' buffer ends up holding
+    #    their gradient.
     for start in range(0, rows, chunk):
         part = slice(start, min(start + chunk, rows))
-        z = z_CV[: part.stop - start]
-        own.logits(part, z)
-        for teacher, t_CV in zip(others, t_KCV, strict=True):
-            teacher.logits(part, t_CV[: len(z)])
-        t = (
-            None
-            if not others
-            else t_KCV[:, : len(z)]
-            if plan.more is not None
-            else t_KCV[0, : len(z)]
+        chunk_z = z_CV[: part.stop - start]
+        student_projection.logits(part, chunk_z)
+        for teacher, t_CV in zip(teacher_projections, t_KCV, strict=True):
+            teacher.logits(part, t_CV[: len(chunk_z)])
+        chunk_t = None
+        if teacher_projections:
+            chunk_t = (
+                t_KCV[:, : len(chunk_z)] if settings.stack_teachers else t_KCV[0, : len(chunk_z)]
+            )
+        ids_C = None if settings.ids_N is None else settings.ids_N[part]
+        values_C, factor_C = run_blocks(
+            settings,
+            student_projection,
+            z_CV=chunk_z,
+            t_CV=chunk_t,
+            ids_C=ids_C,
+            scratch_SRV=scratch_SRV,
+            want_gradient=hidden or head,
         )
-        ids_C = None if plan.ids_N is None else plan.ids_N[part]
-        values_C, factor_C = run_blocks(plan, own, z, t, ids_C, scratch_SRV, want=hidden or head)
-        swept.values_N[part] = values_C
-        own.backward(
-            swept, part, z, factor_C, None if weights_N is None else weights_N[part].to(work)
+        result.values_N[part] = values_C
+        student_projection.backward(
+            result,
+            part,
+            grad_CV=chunk_z,
+            factor_C=factor_C,
+            weights_C=None if weights_N is None else weights_N[part].to(work),
         )
-    return swept
+    return result
 
 
 def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
-    """How many rows of logits fit the buffers of a device; enough for a matrix product to be
-    efficient, in any case.
+    """How many rows of logits fit the buffers of a device; at least 16, for efficient products.
 
     >>> chunk_rows("cpu", 151_936, 8)
     128
@@ -237,28 +275,30 @@ def chunk_rows(device: str, vocab: int, row_bytes: int) -> int:
 
 
 def run_blocks(
-    plan: SweepSettings,
-    own: Projection,
+    settings: SweepSettings,
+    projection: Projection,
+    *,
     z_CV: Tensor,
     t_CV: Tensor | None,
     ids_C: Tensor | None,
     scratch_SRV: Tensor,
-    *,
-    want: bool,
+    want_gradient: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The kernel over a chunk, a block of rows at a time: values, and factors of the gradient that
-    now fills `z_CV`."""
+    """Run the kernel over a chunk, block by block: values, and factors of the gradient.
+
+    The gradient itself replaces the logits in `z_CV`.
+    """
     values, factors = [], []
     for first in range(0, len(z_CV), scratch_SRV.shape[1]):
         block = slice(first, first + scratch_SRV.shape[1])
         z_RV = z_CV[block]
-        slope_RV = own.slope(z_RV) if want else None
-        values_R, factor_R = plan.kernel.rows(
+        slope_RV = projection.slope(z_RV) if want_gradient else None
+        values_R, factor_R = settings.kernel.rows(
             z_RV,
             None if t_CV is None else t_CV[..., block, :],
             None if ids_C is None else ids_C[block],
             scratch_SRV[:, : len(z_RV)],
-            want,
+            want_gradient,
         )
         if slope_RV is not None:
             z_RV.mul_(slope_RV)
@@ -268,22 +308,22 @@ def run_blocks(
 
 
 class Projection:
-    """Logits of one side and their way back; holds the head in the precision of the products."""
+    """Logits of one side and their backward pass; holds the head in the products' precision."""
 
     def __init__(
-        self, side: HeadInput, plan: SweepSettings, work: torch.dtype, other: Projection | None
+        self, side: HeadInput, settings: SweepSettings, work: torch.dtype, shared: Projection | None
     ) -> None:
-        self.side, self.vocab, self.work = side, plan.vocab, work
-        self.unit = plan.kernel.unit / plan.temperature
-        self.temperature = plan.temperature
+        self.side, self.vocab, self.work = side, settings.vocab, work
+        self.unit = settings.kernel.unit / settings.temperature
+        self.temperature = settings.temperature
         self.source = side.weight_VD
         self.mixed = work == torch.float32 and mixes(side.weight_VD, side.hidden_ND)
-        if other is not None and self._same(other):
-            self.weight_VD = other.weight_VD
+        if shared is not None and self._same(shared):
+            self.weight_VD = shared.weight_VD
         else:
             weight_VD = side.weight_VD.detach()[: self.vocab]
-            small = weight_VD.shape[0] * weight_VD.shape[1] * work.itemsize <= _WHOLE
-            self.weight_VD = weight_VD.to(work) if small and not self.mixed else weight_VD
+            fits = weight_VD.shape[0] * weight_VD.shape[1] * work.itemsize <= _WHOLE
+            self.weight_VD = weight_VD.to(work) if fits and not self.mixed else weight_VD
         # what multiplies h W^T + b in one go
         self.inner = side.scale if side.softcap else side.scale * self.unit
         self.bias_V = (
@@ -292,8 +332,8 @@ class Projection:
             else side.bias_V.detach()[: self.vocab].to(work) * self.inner
         )
 
-    def _same(self, other: Projection) -> bool:
-        a, b = self.source, other.source
+    def _same(self, sibling: Projection) -> bool:
+        a, b = self.source, sibling.source
         return (
             a.data_ptr() == b.data_ptr()
             and a.dtype == b.dtype
@@ -311,7 +351,7 @@ class Projection:
             yield part, self.weight_VD[part].to(self.work)
 
     def logits(self, part: slice, out_CV: Tensor) -> None:
-        """Tempered logits of some rows, times the kernel's unit."""
+        """Write the tempered logits of some rows, times the kernel's unit, into `out_CV`."""
         hidden_CD = self.side.hidden_ND.detach()[part]
         if self.mixed:
             mixed_product(hidden_CD, self.weight_VD.t(), out=out_CV).mul_(self.inner)
@@ -325,19 +365,27 @@ class Projection:
             out_CV.div_(self.side.softcap).tanh_().mul_(self.side.softcap * self.unit)
 
     def slope(self, z_RV: Tensor) -> Tensor | None:
-        """The derivative of the soft cap at its own output; None without one."""
+        """The derivative of the soft cap at its own output; None without a soft cap."""
         if not self.side.softcap:
             return None
         return torch.square(z_RV / (self.side.softcap * self.unit)).neg_().add_(1.0)
 
     def backward(
-        self, swept: Swept, part: slice, grad_CV: Tensor, factor_C: Tensor, weights_C: Tensor | None
+        self,
+        result: SweepResult,
+        part: slice,
+        *,
+        grad_CV: Tensor,
+        factor_C: Tensor,
+        weights_C: Tensor | None,
     ) -> None:
-        """Put the rows' gradients into `swept`: of the hidden states for each row, of the head
-        summed with the weights."""
+        """Write the rows' gradients into `result`.
+
+        Those of the hidden states are kept per row, those of the head are summed with the weights.
+        """
         factor_C = factor_C * (self.side.scale / self.temperature)
-        if swept.hidden_ND is not None:
-            out_CD = swept.hidden_ND[part]
+        if result.hidden_ND is not None:
+            out_CD = result.hidden_ND[part]
             for tile, weight_TD in self._tiles():
                 if self.mixed:
                     out_CD.copy_(split_product(grad_CV, weight_TD))
@@ -346,16 +394,16 @@ class Projection:
                 else:
                     out_CD.addmm_(grad_CV[:, tile], weight_TD)
             out_CD.mul_(factor_C[:, None])
-        if swept.weight_VD is None:
+        if result.weight_VD is None:
             return
         if weights_C is not None:
             factor_C = factor_C * weights_C
-        if swept.bias_V is not None:
-            swept.bias_V[: self.vocab].addmv_(grad_CV.t(), factor_C)
-        hidden_CD, out_VD = self.side.hidden_ND.detach()[part], swept.weight_VD[: self.vocab]
+        if result.bias_V is not None:
+            result.bias_V[: self.vocab].addmv_(grad_CV.t(), factor_C)
+        hidden_CD, out_VD = self.side.hidden_ND.detach()[part], result.weight_VD[: self.vocab]
         if self.mixed:
-            made_VD = split_product(grad_CV.mul_(factor_C[:, None]).t(), hidden_CD)
-            out_VD.copy_(made_VD) if part.start == 0 else out_VD.add_(made_VD)
+            chunk_grad_VD = split_product(grad_CV.mul_(factor_C[:, None]).t(), hidden_CD)
+            out_VD.copy_(chunk_grad_VD) if part.start == 0 else out_VD.add_(chunk_grad_VD)
             return
         hidden_CD = hidden_CD.to(self.work) * factor_C[:, None]
         if part.start == 0:
@@ -365,22 +413,22 @@ class Projection:
 
 
 def mixes(weight_VD: Tensor, hidden_ND: Tensor) -> bool:
-    """Whether the products are of bfloat16 numbers with sums in float32, for which a GPU has units
-    and a CPU has not."""
+    """Whether the products take bfloat16 and sum in float32, for which only GPUs have units."""
     return weight_VD.is_cuda and weight_VD.dtype == hidden_ND.dtype == torch.bfloat16
 
 
 def mixed_product(a_IJ: Tensor, b_JK: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The float32 product of two bfloat16 matrices: each product of numbers is exact, and nothing
-    is rounded before the sum."""
+    """The float32 product of two bfloat16 matrices: exact products, no rounding before the sum."""
     if a_IJ.is_cuda:
         return torch.mm(a_IJ, b_JK, out_dtype=torch.float32, out=out)
     return torch.mm(a_IJ.float(), b_JK.float(), out=out)
 
 
 def split_product(a_IJ: Tensor, b_JK: Tensor) -> Tensor:
-    """A float32 matrix times a bfloat16 one, by two mixed products: rounding the first to bfloat16
-    would alone cost 2e-3."""
+    """A float32 matrix times a bfloat16 one, by two mixed products.
+
+    Rounding the float32 matrix to bfloat16 alone would cost 2e-3.
+    """
     high_IJ = a_IJ.bfloat16()
     low_IJ = (a_IJ - high_IJ).bfloat16()
     return mixed_product(high_IJ, b_JK).add_(mixed_product(low_IJ, b_JK))

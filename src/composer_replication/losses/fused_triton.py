@@ -1,12 +1,11 @@
-"""Row mathematics of the fused divergences in Triton: one program per row of logits, in tiles, four
-readings and one writing of each.
+"""Row mathematics of the fused divergences in Triton: one program per row of logits, in tiles.
 
 **Not run on a GPU yet.** What is checked is its arithmetic, in Triton's interpreter on the CPU
 (tests/losses/test_fused_triton.py). It is chosen on CUDA only, and only for float32;
-`backend="eager"` is the way around it.
+`backend="eager"` avoids it. Each row is read four times and written once.
 
-Formulae are those of losses/fused_eager.py. The logits come in base 2; one that is far below the
-largest of its row is held there.
+Formulae are those of losses/fused_eager.py. The logits come in base 2; a logit far below the
+largest of its row is clamped.
 
 Shapes: C rows of a chunk, V vocabulary.
 """
@@ -32,10 +31,14 @@ _LOWEST = tl.constexpr(2.0**-23 - 1.0)
 
 
 def triton_divergence(beta: float, curvature: float) -> RowKernel:
-    """The kernel of a divergence, with the results of `fused_eager.divergence`."""
+    """The kernel of a divergence, with the results of `fused_eager.eager_divergence`."""
 
     def rows(
-        z_CV: Tensor, teacher_CV: Tensor | None, ids_C: Tensor | None, scratch: Tensor, want: bool
+        z_CV: Tensor,
+        teacher_CV: Tensor | None,
+        ids_C: Tensor | None,
+        scratch: Tensor,
+        want_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         assert teacher_CV is not None
         values_C = torch.empty(len(z_CV), dtype=z_CV.dtype, device=z_CV.device)
@@ -49,7 +52,7 @@ def triton_divergence(beta: float, curvature: float) -> RowKernel:
                 teacher_CV.stride(0),
                 beta,
                 BETA=_kind(beta),
-                WANT=want,
+                WANT=want_gradient,
                 TILE=_TILE,
             )
         return values_C * curvature, torch.full_like(values_C, curvature)
@@ -63,8 +66,10 @@ def _kind(beta: float) -> int:
 
 @triton.jit
 def _ratio(z, t):
-    """r in nats from two log-probabilities in base 2, held as in losses/divergence.py; -inf on both
-    sides is 0."""
+    """r in nats from two log-probabilities in base 2; clamped as in losses/divergence.py.
+
+    -inf on both sides gives 0.
+    """
     r = (t - z) * _LN2
     r = tl.where(r == r, r, 0.0)
     return tl.minimum(tl.maximum(r, -1e4), 1e4)
@@ -72,8 +77,7 @@ def _ratio(z, t):
 
 @triton.jit
 def _difference(ps, pt, r):
-    """p_t - p_s, which is p_s expm1(r) where they are near: the series is exact to 3e-8 for |r| <
-    1."""
+    """p_t - p_s, as p_s expm1(r) if they are near: the series is exact to 3e-8 for |r| < 1."""
     e = 1.0 + r * (1.0 / 10.0)
     for k in tl.static_range(9, 1, -1):
         e = 1.0 + r * e * (1.0 / k)
@@ -82,7 +86,10 @@ def _difference(ps, pt, r):
 
 @triton.jit
 def _log1p(u):
-    """Near 0 it is 2 atanh(u / (2 + u)), as the hardware's logarithm is exact only absolutely."""
+    """log(1 + u); near 0 it is 2 atanh(u / (2 + u)).
+
+    There the hardware's logarithm is only absolutely exact, not relatively.
+    """
     s = u / (2.0 + u)
     q = s * s
     near = 2.0 * s * (1.0 + q * (1.0 / 3.0 + q * (1.0 / 5.0 + q * (1.0 / 7.0 + q * (1.0 / 9.0)))))
@@ -91,7 +98,7 @@ def _log1p(u):
 
 @triton.jit
 def _log_sum(ptr, vocab, TILE: tl.constexpr):
-    """The largest logit of a row, and log2 of the sum of the powers of two below it."""
+    """The largest logit of a row, and log2 of the sum of 2^(logit - largest)."""
     column = tl.arange(0, TILE)
     top = tl.full([TILE], -float("inf"), tl.float32)
     for start in range(0, vocab, TILE):
@@ -110,8 +117,10 @@ def _log_sum(ptr, vocab, TILE: tl.constexpr):
 
 @triton.jit
 def _tile(z_ptr, t_ptr, column, vocab, z_max, z_lse, t_max, t_lse, BETA: tl.constexpr):
-    """p_s, p_t and what compares them in one tile of a row: for a jsd p_t / p_s - 1, held above -1,
-    for a KL the ratio in nats."""
+    """p_s, p_t and their comparison in one tile of a row.
+
+    The comparison is p_t / p_s - 1, clamped above -1, for a JSD and the log-ratio in nats for a KL.
+    """
     inside = column < vocab
     z = tl.load(z_ptr + column, mask=inside, other=-float("inf")) - z_max
     t = tl.load(t_ptr + column, mask=inside, other=-float("inf")) - t_max

@@ -1,8 +1,7 @@
-"""The hint channel: how far the policy is, on the mistaken message, from the same model that has
-read the hint.
+"""The hint channel: the divergence, on the mistaken message, from the model that read the hint.
 
 Shapes: N target tokens, V vocabulary. Row k of both logits predicts the same token id;
-tokens/batch.py sees to that.
+tokens/batch.py ensures that.
 """
 
 from __future__ import annotations
@@ -41,20 +40,19 @@ def hint_divergence(
     raise ValueError(f"unknown divergence {divergence!r}")
 
 
-def trust_region(start_NV: Tensor, live_NV: Tensor, *, share: float) -> Tensor:
-    """Logits of a teacher held near the start: (1 - share) * start + share * live, without
-    gradient.
+def trust_region(reference_NV: Tensor, live_NV: Tensor, *, share: float) -> Tensor:
+    """Logits of a teacher near the reference, detached: (1 - share) * reference + share * live.
 
     >>> import torch
     >>> trust_region(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]]), share=0.25).tolist()
     [[0.0, 0.5]]
 
-    SDPO (arXiv 2601.20802, section 2.3): q proportional to p_start^(1 - share) * p_live^share; its
-    code mixes the logits, which is the same after the softmax. Both have read the hint. Share 0 is
-    the frozen teacher, 1 the live one.
+    SDPO (arXiv 2601.20802, section 2.3): q proportional to p_reference^(1 - share) * p_live^share;
+    its code mixes the logits, which gives the same softmax. Both models have read the hint. Share 0
+    is the frozen teacher, 1 the live one.
     """
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"share must be within 0 and 1, not {share}")
-    if share in (0.0, 1.0):  # 0 times -inf is no number
-        return (live_NV if share == 1.0 else start_NV).detach()
-    return (1.0 - share) * start_NV.detach() + share * live_NV.detach()
+    if share in (0.0, 1.0):  # 0 * -inf would be nan
+        return (live_NV if share == 1.0 else reference_NV).detach()
+    return (1.0 - share) * reference_NV.detach() + share * live_NV.detach()

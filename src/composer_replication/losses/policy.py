@@ -1,8 +1,7 @@
-"""The policy channel: Dr.GRPO on rollouts that our own student sampled; on imported logs masked
-cross-entropy, always called lm_ce.
+"""The policy channel: Dr.GRPO on rollouts that our own student sampled.
 
-Shapes: N tokens, V vocabulary. Position bookkeeping is not done here: row k of the logits predicts
-ids_N[k].
+On imported logs the channel is masked cross-entropy and is always called lm_ce. Shapes: N tokens, V
+vocabulary. Callers align positions: row k of the logits predicts ids_N[k].
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def token_logprobs(logits_NV: Tensor, ids_N: Tensor, *, vocab: int | None = None
     >>> token_logprobs(torch.tensor([[0.0, 0.0]]), torch.tensor([1])).tolist()
     [-0.6931471824645996]
 
-    `vocab` = number of real columns; those behind it are padding of the embedding. Raises
+    `vocab` is the number of real columns; those behind it are padding of the embedding. Raises
     ValueError if an id lies outside.
     """
     if logits_NV.ndim != 2 or ids_N.shape != logits_NV.shape[:1]:
@@ -48,18 +47,19 @@ def lm_ce(logits_NV: Tensor, ids_N: Tensor, *, vocab: int | None = None) -> Tens
 
 
 def dr_grpo(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip: float) -> Tensor:
-    """The clipped surrogate of each token, negated and unreduced: -min(r A, clamp(r, 1 - clip, 1 +
-    clip) A), r = exp(logp - sampled).
+    """The clipped surrogate of each token, negated and unreduced.
+
+    -min(r A, clamp(r, 1 - clip, 1 + clip) A) with r = exp(logp - sampled).
 
     >>> dr_grpo(torch.tensor([-1.0]), torch.tensor([-1.0]), torch.tensor([0.5]), clip=0.2).tolist()
     [-0.5]
 
     Dr.GRPO (arXiv 2503.20783): the advantage is reward - mean of the group, not divided by the
-    group's deviation, and the values are summed and divided by a constant - here the number of
-    rollouts of the step - and never by a length. Neither happens here. At r = 1 the gradient is -A
-    times that of logp. It is 0 where clip is passed in the direction in which the advantage pushes.
-    log r is held within +-20, so r is finite whatever the sampler said. The field's other policy
-    losses: losses/surrogates.py.
+    group's standard deviation, and the values are summed and divided by a constant - here the
+    number of rollouts of the step - never by a length. The caller does both. At r = 1 the gradient
+    is -A times that of logp. It is 0 once r has passed the clip in the direction in which the
+    advantage pushes. log r is clamped to +-20, so r is finite whatever the sampler reported. Other
+    policy losses: losses/surrogates.py.
     """
     return ppo_clip(logp_N, sampled_logp_N, advantage_N, clip_low=clip, clip_high=clip)
 
@@ -67,10 +67,12 @@ def dr_grpo(logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip
 def is_clipped(
     logp_N: Tensor, sampled_logp_N: Tensor, advantage_N: Tensor, *, clip: float
 ) -> Tensor:
-    """Whether `dr_grpo` gives a token no gradient because its ratio has left 1 by more than clip,
-    to the side the advantage pushes to.
+    """Whether `dr_grpo` gives a token no gradient.
 
-    >>> is_clipped(torch.tensor([-0.5, -0.5]), torch.tensor([-1.0, -1.0]), torch.tensor([1.0, -1.0]), clip=0.2).tolist()
+    That is: its ratio has left 1 by more than clip, on the side the advantage pushes to.
+
+    >>> logp, sampled = torch.tensor([-0.5, -0.5]), torch.tensor([-1.0, -1.0])
+    >>> is_clipped(logp, sampled, torch.tensor([1.0, -1.0]), clip=0.2).tolist()
     [True, False]
     """
     ratio_N = ratio(logp_N.detach(), sampled_logp_N)

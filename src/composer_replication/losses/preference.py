@@ -1,13 +1,12 @@
-"""The preference channel: DPO (arXiv 2305.18290), IPO, hinge and SimPO on pairs. It is in no
-Composer publication.
+"""The preference channel: DPO (arXiv 2305.18290), IPO, hinge and SimPO on pairs.
 
-DPO alone says only that chosen gains on rejected; both may fall, and habits that no pair speaks
-about drift. The cross-entropy of anchors (training/channels.py) holds them. `margins` is what DPO
-pushes up.
+It is in no Composer publication. DPO alone only says that chosen gains on rejected; the likelihood
+of both may fall, and habits that no pair covers drift. The cross-entropy of anchors
+(training/channels.py) holds them in place. `margins` is what DPO pushes up.
 
-DPO takes sums of log-probs, its length-normalised form, IPO and SimPO take means
+DPO takes sums of log-probs; its length-normalised form, IPO and SimPO take means
 (`sequence_logprobs`, `sequence_mean_logprobs`); SimPO has no reference. A sequence without a
-response token raises: its sum would be a constant, its mean no number.
+response token raises: its sum would be a constant, its mean undefined.
 
 Shapes: P pairs, S sequences, N tokens.
 """
@@ -22,16 +21,15 @@ from torch import Tensor
 
 
 def sequence_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences: int) -> Tensor:
-    """Sum of the token log-probs of each sequence, in float64; `sequence_N` says to which sequence
-    a token belongs.
+    """Sum of the token log-probs of each sequence, in float64; sequence_N[k] is token k's sequence.
 
-    >>> sequence_logprobs(torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([0, 0, 1]), num_sequences=2).tolist()
+    >>> logp_N, sequence_N = torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([0, 0, 1])
+    >>> sequence_logprobs(logp_N, sequence_N, num_sequences=2).tolist()
     [-3.0, -4.0]
 
-    In float32 a sum of 100,000 tokens, added one by one, is off by half a nat, which a margin of a
-    few nats feels.
-    Raises ValueError for a sequence without a token: its preference would be a constant without
-    gradient.
+    In float32 a sum of 100,000 tokens, added one by one, is off by half a nat, which matters for a
+    margin of a few nats. Raises ValueError for a sequence without a token: its preference would be
+    a constant without gradient.
     """
     if num_sequences and int(torch.bincount(sequence_N, minlength=num_sequences).min()) == 0:
         raise ValueError("a sequence without a response token")
@@ -42,7 +40,8 @@ def sequence_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences: int)
 def sequence_mean_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences: int) -> Tensor:
     """Mean of the token log-probs of each sequence, in nats per token.
 
-    >>> sequence_mean_logprobs(torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([0, 0, 1]), num_sequences=2).tolist()
+    >>> logp_N, sequence_N = torch.tensor([-1.0, -2.0, -4.0]), torch.tensor([0, 0, 1])
+    >>> sequence_mean_logprobs(logp_N, sequence_N, num_sequences=2).tolist()
     [-1.5, -4.0]
 
     Raises ValueError for a sequence without a token.
@@ -54,10 +53,12 @@ def sequence_mean_logprobs(logp_N: Tensor, sequence_N: Tensor, *, num_sequences:
 def margins(
     chosen_P: Tensor, rejected_P: Tensor, ref_chosen_P: Tensor, ref_rejected_P: Tensor
 ) -> Tensor:
-    """By how many nats each pair's chosen side gained more on the reference than its rejected side
-    did.
+    """By how many nats each pair's chosen side gained more than its rejected side.
 
-    >>> margins(torch.tensor([-2.0]), torch.tensor([-5.0]), torch.tensor([-3.0]), torch.tensor([-4.0])).tolist()
+    Both gains are measured against the reference.
+
+    >>> chosen, rejected = torch.tensor([-2.0]), torch.tensor([-5.0])
+    >>> margins(chosen, rejected, torch.tensor([-3.0]), torch.tensor([-4.0])).tolist()
     [2.0]
     """
     return (chosen_P - ref_chosen_P.detach()) - (rejected_P - ref_rejected_P.detach())
@@ -72,15 +73,15 @@ def dpo(
     beta: float,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """DPO loss of each pair from sequence log-probs (sums over response tokens); the reference gets
-    no gradient.
+    """DPO loss of each pair from sequence log-probs (sums over response tokens).
 
     >>> p = torch.tensor([-3.0]); dpo(p, p, p, p, beta=0.1).tolist()  # policy = reference: log 2
     [0.6931471824645996]
 
     With z = beta * margin the loss is -(1 - e) log sigmoid(z) - e log sigmoid(-z), where e =
-    `label_smoothing` is the assumed share of swapped pairs. Given means instead of sums this is the
-    length-normalised form (TRL's `sigmoid_norm`); beta is then larger by a usual length.
+    `label_smoothing` is the assumed share of swapped pairs. The reference gets no gradient. With
+    means instead of sums this is the length-normalised form (TRL's `sigmoid_norm`); beta is then
+    larger by a typical length.
     """
     return _smoothed(
         beta * margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P), label_smoothing
@@ -111,14 +112,13 @@ def ipo(
     *,
     beta: float,
 ) -> Tensor:
-    """IPO (arXiv 2310.12036, eq. 17): (margin - 1 / (2 beta))^2 of each pair, from means over
-    response tokens; beta is its tau.
+    """IPO of each pair, from means over response tokens: (margin - 1 / (2 beta))^2.
 
     >>> p = torch.tensor([-3.0]); ipo(p, p, p, p, beta=0.5).tolist()
     [1.0]
 
-    With means the target does not depend on length; its authors use means, and so does TRL. From
-    sums it is the paper's letter.
+    arXiv 2310.12036, eq. 17; beta is its tau. With means the target does not depend on length; the
+    authors use means, and so does TRL. The paper's text uses sums.
     """
     return (
         margins(chosen_P, rejected_P, ref_chosen_P, ref_rejected_P) - 1.0 / (2.0 * beta)
@@ -134,15 +134,16 @@ def simpo(
     label_smoothing: float = 0.0,
     loss: Literal["sigmoid", "hinge"] = "sigmoid",
 ) -> Tensor:
-    """SimPO (arXiv 2405.14734) of each pair from *mean* log-probs, without a reference: z = beta
-    (chosen - rejected) - gamma.
+    """SimPO of each pair from *mean* log-probs: z = beta (chosen - rejected) - gamma.
 
-    >>> round(simpo(torch.tensor([-0.5]), torch.tensor([-1.0]), beta=2.0, gamma=1.0).item(), 6)  # z = 0: log 2
+    >>> chosen, rejected = torch.tensor([-0.5]), torch.tensor([-1.0])
+    >>> round(simpo(chosen, rejected, beta=2.0, gamma=1.0).item(), 6)  # z = 0: log 2
     0.693147
 
-    `gamma` is the margin in units of z; the authors' code asks for gamma / beta
-    (`gamma_beta_ratio`). "hinge" is max(0, 1 - z), which knows no label smoothing. TRL's CPO
-    trainer adds a cross-entropy by default (`cpo_alpha` = 1); this does not.
+    arXiv 2405.14734; there is no reference. `gamma` is the margin in units of z; the authors' code
+    asks for gamma / beta (`gamma_beta_ratio`). "hinge" is max(0, 1 - z), which has no label
+    smoothing. TRL's CPO trainer adds a cross-entropy by default (`cpo_alpha` = 1); this function
+    does not.
     """
     z_P = beta * (chosen_mean_P - rejected_mean_P) - gamma
     if loss == "sigmoid":
@@ -157,8 +158,7 @@ def simpo(
 def _smoothed(z_P: Tensor, label_smoothing: float) -> Tensor:
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be within 0 and 1, not {label_smoothing}")
-    # a side that has no share is left out: at a margin of infinity, 0 times its logarithm is no
-    # number
+    # A side with share 0 is left out: at an infinite margin, 0 times its logarithm would be nan.
     if label_smoothing in (0.0, 1.0):
         return -F.logsigmoid(z_P if label_smoothing == 0.0 else -z_P)
     return -(1.0 - label_smoothing) * F.logsigmoid(z_P) - label_smoothing * F.logsigmoid(-z_P)

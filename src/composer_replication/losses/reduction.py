@@ -1,15 +1,19 @@
-"""Reductions as weights by global counts: the sum of weighted values over every micro-batch and
-rank *is* the step's loss.
+"""Reductions as weights by global counts.
 
-No loss function takes a mean. A mean per micro-batch, averaged afterwards, depends on how a step
-was cut, and weighs a token of a short micro-batch more than one of a long; these weights do not,
-because `Units` are of the whole step.
+The sum of weighted values over every micro-batch and rank *is* the step's loss. No loss function
+takes a mean: a mean per micro-batch, averaged afterwards, depends on how the step was cut, and
+weighs a token of a short micro-batch more than one of a long micro-batch. These weights do not,
+because `Units` count the whole step.
 
-    token_mean                 1 / tokens                            DAPO, BNPO, TRL GKD with labels, lasgroup SDPO, verl's default
-    sequence_mean_token_mean   1 / (sequences * own length)          GRPO, SAPO, verl GSPO, TRL's SDPO trainer
-    sequence_mean_token_sum    1 / sequences                         LUSPO; DPO-like sums
-    constant                   1 / constant                          Dr.GRPO; constant = sequences, or sequences * length limit (TRL)
-    sum                        1                                     prime-rl's loss functions, whose caller divides
+    token_mean                 1 / tokens                     DAPO, BNPO, TRL GKD with labels,
+                                                              lasgroup SDPO, verl's default
+    sequence_mean_token_mean   1 / (sequences * own length)   GRPO, SAPO, verl GSPO,
+                                                              TRL's SDPO trainer
+    sequence_mean_token_sum    1 / sequences                  LUSPO; DPO-like sums
+    constant                   1 / constant                   Dr.GRPO; constant = sequences, or
+                                                              sequences * length limit (TRL)
+    sum                        1                              prime-rl's loss functions, whose
+                                                              caller divides
 
 Shapes: N tokens, S sequences.
 """
@@ -27,8 +31,8 @@ Reduction = Literal[
     "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant", "sum"
 ]
 
-# the reduction that belongs to a published name; the surrogate is in losses/surrogates.py or
-# losses/trust_region.py
+# The reduction of each published objective; its surrogate is in losses/surrogates.py or
+# losses/trust_region.py.
 PUBLISHED: MappingProxyType[str, Reduction] = MappingProxyType(
     {
         "grpo": "sequence_mean_token_mean",
@@ -49,13 +53,11 @@ PUBLISHED: MappingProxyType[str, Reduction] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """What a step holds over all its micro-batches and ranks: loss tokens, and sequences with at
-    least one.
+    """Loss tokens of a step, and sequences with at least one, over all micro-batches and ranks.
 
-    What a channel's sum is divided by; what the channels find in a batch is counted by
-    tokens/batch.py. A sequence without a loss token is not counted: adding one changes nothing.
-    TRL's GRPO and SDPO count it; pass their number for that.
-    Example: Units(tokens=13, sequences=4)
+    They divide a channel's sum; tokens/batch.py counts what the channels find in a batch. A
+    sequence without a loss token is not counted, so adding one changes nothing. TRL's GRPO and SDPO
+    count it; pass their number for that. Example: Units(tokens=13, sequences=4)
     """
 
     tokens: int
@@ -80,14 +82,14 @@ def weights(
     lengths_S: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The factor of each token's value, such that `(values * weights).sum()` over the whole step is
-    the reduced loss.
+    """The factor of each token: `(values * weights).sum()` over the whole step is the reduced loss.
 
-    >>> weights(torch.tensor([0, 0, 1]), reduction="sequence_mean_token_mean", counts=Units(tokens=3, sequences=2)).tolist()
+    >>> sequence_N, counts = torch.tensor([0, 0, 1]), Units(tokens=3, sequences=2)
+    >>> weights(sequence_N, reduction="sequence_mean_token_mean", counts=counts).tolist()
     [0.25, 0.25, 0.5]
 
-    `sequence_N` says to which sequence a token belongs. `lengths_S` is needed only where a sequence
-    is cut over micro-batches: its loss tokens in the whole step. An empty batch gives an empty
+    sequence_N[k] is token k's sequence. `lengths_S`, the loss tokens of each sequence in the whole
+    step, is needed only if a sequence is cut over micro-batches. An empty batch gives an empty
     tensor and a sum of 0.
     """
     ones_N = torch.ones(sequence_N.shape, dtype=dtype, device=sequence_N.device)
@@ -108,8 +110,9 @@ def weights(
 
 
 def reduce(values_N: Tensor, weights_N: Tensor) -> Tensor:
-    """Sum of the weighted values: a micro-batch's share of the step's loss, 0 with zero gradient
-    where it is empty.
+    """Sum of the weighted values: a micro-batch's share of the step's loss.
+
+    An empty micro-batch gives 0 with zero gradient.
 
     >>> reduce(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0.25, 0.25, 0.5])).item()
     3.5

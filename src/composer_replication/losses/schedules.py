@@ -1,13 +1,16 @@
-"""TAID's schedule: how far the mixture of losses/taid.py has moved from the student to the teacher.
+"""TAID's schedule: how far the mixture of losses/taid.py has moved from student to teacher.
 
-    first update:  only the loss is remembered
-    then           change = (previous - loss) / (previous + 1e-15);  momentum = beta momentum + (1 - beta) change
-                   t = min(t_end, max(t_start + (t_end - t_start) step / steps, t + alpha sigmoid(momentum) (1 - t)))
+    first update:  only the loss is stored
+    then           change = (previous - loss) / (previous + 1e-15)
+                   momentum = beta momentum + (1 - beta) change
+                   floor = t_start + (t_end - t_start) step / steps
+                   t = min(t_end, max(floor, t + alpha sigmoid(momentum) (1 - t)))
 
 As in SakanaAI/TAID. sigmoid(0) = 1/2, so the adaptive part adds at most alpha (1 - t) a step: with
-the default 5e-4 and below about a thousand steps the linear floor decides. One rule is added: **a
-step without a site is not an update.** Its loss is 0 because nothing was measured; taken as a
-measurement, the next change is about -1e15 and the momentum keeps t still for thousands of steps.
+the default 5e-4 and fewer than about a thousand steps the linear floor decides. One rule is added:
+**a step without a site is not an update.** Its loss is 0 because nothing was measured; counted as a
+measurement, it would make the next change about -1e15, and the momentum would freeze t for
+thousands of steps.
 """
 
 from __future__ import annotations
@@ -20,16 +23,17 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class TaidSchedule:
-    """TAID's t and what its rule remembers; feed it the step's global mean of `taid`, the
-    cross-entropy and not a KL.
+    """TAID's t and its state; feed it the step's global mean of `taid`, a cross-entropy, not a KL.
 
     >>> schedule = TaidSchedule(num_steps=1000)
-    >>> schedule.update(2.0, step=0, tokens=40), schedule.update(1.9, step=1, tokens=40), schedule.update(0.0, step=2, tokens=0)
-    (0.4, 0.4006, 0.4006)
+    >>> schedule.update(2.0, step=0, tokens=40), schedule.update(1.9, step=1, tokens=40)
+    (0.4, 0.4006)
+    >>> schedule.update(0.0, step=2, tokens=0)
+    0.4006
 
     `adaptive=False` is the linear part alone; as published it is not cut at t_end, and `taid`
-    refuses a t above 1. All fields are plain numbers, so a checkpoint holds them. Raises ValueError
-    for settings outside the published bounds.
+    refuses a t above 1. All fields are plain numbers, so a checkpoint can hold them. Raises
+    ValueError for settings outside the published bounds.
     """
 
     num_steps: int
@@ -59,10 +63,10 @@ class TaidSchedule:
             self.t = self.t_start
 
     def update(self, loss: float, *, step: int, tokens: int) -> float:
-        """Take one step's loss and return the new t; with `tokens` = 0, the step's global count of
-        loss tokens, nothing changes.
+        """Record one step's loss and return the new t.
 
-        `step` counts from 0. Raises ValueError for a loss that is not finite.
+        `tokens` is the step's global count of loss tokens; with 0 nothing changes. `step` counts
+        from 0. Raises ValueError for a loss that is not finite.
         """
         if tokens == 0:
             return self.t
@@ -80,11 +84,11 @@ class TaidSchedule:
         return self.t
 
     def state(self) -> dict[str, float | None]:
-        """What moves, for a checkpoint; the settings are the run's own."""
+        """The values that change, for a checkpoint; the settings are the run's."""
         return {"t": self.t, "previous_loss": self.previous_loss, "momentum": self.momentum}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put `state` back."""
+        """Restore what `state` returned."""
         self.t, self.previous_loss, self.momentum = (
             state["t"],
             state["previous_loss"],

@@ -1,11 +1,12 @@
-"""Divergence on the k likeliest tokens of one side, and what becomes of the rest.
+"""Divergence on the k likeliest tokens of one side, with three ways to treat the rest.
 
-The full vocabulary is exact; this is another, biased objective. It saves the storage of a remote
-teacher's distribution, not the work: both normalisers are still needed. Whose top k it is, and what
-happens to the rest, must be said:
+The divergence over the full vocabulary is exact; this is another, biased objective. It saves the
+storage of a remote teacher's distribution, not computation: both normalisers are still needed. The
+caller must say whose top k it is and what happens to the rest:
 
-    rest = "tail"          one more column holds all other tokens: log(1 - sum of the k). Both stay distributions
-    rest = "renormalised"  the k columns are scaled up to sum to 1. What the rest does is invisible
+    rest = "tail"          one more column holds all other tokens: log(1 - sum of the k). Both
+                           stay distributions
+    rest = "renormalised"  the k columns are scaled up to sum to 1. The rest has no effect
     rest = "dropped"       the k columns as they are; the value may be negative and is no divergence
 
 SDPO (TRL, lasgroup): support "student", "tail". OPSD: support "teacher", "renormalised". verl OPD
@@ -42,19 +43,18 @@ def topk_divergence(
     logp_min: float | None = None,
     tail_floor: float = 0.0,
 ) -> Tensor:
-    """Raw generalised divergence per token on the top k of one side; beta weighs the teacher, 0 and
-    1 are the two KLs.
+    """Raw generalised divergence per token on the top k of one side; beta weighs the teacher.
 
-    >>> s = torch.tensor([[0.0, 0.0, 0.0]]); t = torch.tensor([[2.0, 0.0, 1.0]])
-    >>> kept = {rest: topk_divergence(s, t, k=2, support="teacher", rest=rest, beta=0.0) for rest in ("tail", "renormalised", "dropped")}
-    >>> {rest: round(value.item(), 4) for rest, value in kept.items()}
+    >>> s, t = torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[2.0, 0.0, 1.0]])
+    >>> def value(rest): return topk_divergence(s, t, k=2, support="teacher", rest=rest, beta=0.0)
+    >>> {rest: round(value(rest).item(), 4) for rest in ("tail", "renormalised", "dropped")}
     {'tail': 0.2662, 'renormalised': 0.1109, 'dropped': 0.3841}
 
-    k is cut to the vocabulary; with all of it and "tail" this is `jsd(raw=True)`. `entry_clip`
-    holds each kept entry's part below that many nats (OPSD's `token_clip`); `logp_min` raises
-    log-probs to it first and needs "dropped" (verl's `log_prob_min_clamp`). `tail_floor` is the
-    least probability of a tail: here the tail is exact; TRL and lasgroup get it from 1 - sum and
-    floor it at 1e-7.
+    beta 0 and 1 are the two KLs. k is cut to the vocabulary; with the whole vocabulary and "tail"
+    this is `jsd(raw=True)`. `entry_clip` clips each kept entry's part to that many nats (OPSD's
+    `token_clip`). `logp_min` raises log-probs to it first and needs "dropped" (verl's
+    `log_prob_min_clamp`). `tail_floor` is the least probability of a tail: here the tail is exact;
+    TRL and lasgroup compute it as 1 - sum and floor it at 1e-7.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
@@ -63,8 +63,8 @@ def topk_divergence(
     student_NV, teacher_NV = match_logits(
         student_NV, teacher_NV, temperature=temperature, vocab=vocab
     )
-    chosen_NV = _side(student_NV, teacher_NV, support)
-    ids_NK = chosen_NV.topk(min(k, chosen_NV.shape[-1]), dim=-1).indices
+    support_NV = _side(student_NV, teacher_NV, support)
+    ids_NK = support_NV.topk(min(k, support_NV.shape[-1]), dim=-1).indices
     if rest == "dropped":
         logs_NK = logprobs(student_NV, temperature=temperature).gather(-1, ids_NK)
         logt_NK = logprobs(teacher_NV, temperature=temperature).gather(-1, ids_NK)
@@ -73,7 +73,8 @@ def topk_divergence(
         return _clipped_sum(entries(logs_NK, logt_NK, beta=beta), entry_clip)
     tail = _tail_wanted(rest)
     student_NK, teacher_NK = (
-        _reduced(z_NV, ids_NK, temperature, tail, tail_floor) for z_NV in (student_NV, teacher_NV)
+        _reduced(z_NV, ids_NK, temperature=temperature, tail=tail, floor=tail_floor)
+        for z_NV in (student_NV, teacher_NV)
     )
     if entry_clip is None:
         return jsd(student_NK, teacher_NK, beta=beta, raw=True)
@@ -93,10 +94,12 @@ def _tail_wanted(rest: str) -> bool:
 
 
 def _reduced(
-    logits_NV: Tensor, ids_NK: Tensor, temperature: float, tail: bool, floor: float
+    logits_NV: Tensor, ids_NK: Tensor, *, temperature: float, tail: bool, floor: float
 ) -> Tensor:
-    """Log-probs of the kept columns and, with a tail, of all others together: their softmax is the
-    reduced distribution, exactly."""
+    """Log-probs of the kept columns and, with a tail, of all others together.
+
+    Their softmax is exactly the reduced distribution.
+    """
     log_NV = logprobs(logits_NV, temperature=temperature)
     kept_NK = log_NV.gather(-1, ids_NK)
     if not tail or ids_NK.shape[-1] == log_NV.shape[-1]:

@@ -1,9 +1,9 @@
 """The sum of the channels: the one place where values are reduced.
 
-total = sum over channels of weight * mean / norm, where mean is over the global count and norm is
-the channel's running mean gradient norm at the final hidden states (balance "grad_norm") or 1
-(balance "none"). Raw norms move during a run, so the running mean is an exponential one: about the
-last ten steps decide it, and the first steps are soon forgotten.
+total = sum over channels of weight * mean / norm. The mean is over the global count. The norm is
+the channel's running mean gradient norm at the final hidden states (balance "grad_norm"), or 1
+(balance "none"). Raw norms move during a run, so the running mean is exponential: about the last
+ten steps decide it, and the first steps are soon forgotten.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ DECAY = 0.9
 class RunningMean:
     """Exponential mean of a channel's gradient norm over the steps in which it had one.
 
-    A norm that lies k such steps back weighs DECAY ** k. `weight` is the sum of these weights:
-    dividing by it, and not by its limit 1 / (1 - DECAY), is the bias correction, so the first norm
-    is its own mean.
+    A norm from k such steps ago weighs DECAY ** k. `weight` is the sum of these weights: dividing
+    by it, and not by its limit 1 / (1 - DECAY), is the bias correction, so the first norm is its
+    own mean.
 
-    >>> mean = RunningMean(); mean.add(2.0); mean.add(0.0); mean.add(4.0); round(mean.value, 4)  # (0.9 * 2 + 4) / (0.9 + 1)
+    >>> mean = RunningMean()
+    >>> for norm in (2.0, 0.0, 4.0): mean.add(norm)
+    >>> round(mean.value, 4)  # (0.9 * 2 + 4) / (0.9 + 1)
     3.0526
     """
 
@@ -36,14 +38,14 @@ class RunningMean:
     weight: float = 0.0
 
     def add(self, norm: float) -> None:
-        """Count one step; a norm of 0 is a step without a gradient and does not count."""
+        """Add one step; a norm of 0 is a step without a gradient and does not count."""
         if norm > 0:
             self.total = DECAY * self.total + norm
             self.weight = DECAY * self.weight + 1.0
 
     @property
     def value(self) -> float:
-        """The mean, 0 where no step had a gradient yet."""
+        """The mean; 0 if no step had a gradient yet."""
         return self.total / self.weight if self.weight else 0.0
 
 
@@ -53,10 +55,13 @@ def channel_scales(
     *,
     balance: Literal["grad_norm", "none"],
 ) -> dict[Channel, float]:
-    """By what each channel's mean is multiplied in the total; a channel without a gradient so far
-    keeps its weight.
+    """The factor of each channel's mean in the total.
 
-    >>> channel_scales({"lm_ce": 1.0, "hint": 0.5}, {"lm_ce": RunningMean(4.0, 1), "hint": RunningMean(0.1, 1)}, balance="grad_norm")
+    A channel without a gradient so far keeps its weight.
+
+    >>> weights = {"lm_ce": 1.0, "hint": 0.5}
+    >>> means = {"lm_ce": RunningMean(4.0, 1), "hint": RunningMean(0.1, 1)}
+    >>> channel_scales(weights, means, balance="grad_norm")
     {'lm_ce': 0.25, 'hint': 5.0}
     """
     if balance == "none":
@@ -65,7 +70,7 @@ def channel_scales(
 
 
 def total_loss(losses: Iterable[ChannelLoss], scales: Mapping[Channel, float]) -> Tensor:
-    """The scaled sum of one micro-batch's parts, on their device; a constant 0 without a channel.
+    """The scaled sum of one micro-batch's parts, on their device; a constant 0 without channels.
 
     >>> part = ChannelLoss(name="lm_ce", values=torch.tensor([1.0, 3.0]), tokens=2, global_units=4)
     >>> total_loss([part], {"lm_ce": 0.5}).item()

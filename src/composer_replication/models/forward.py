@@ -1,8 +1,7 @@
-"""From ids to final hidden states, and from hidden states to float32 logits, for any causal
-language model.
+"""From ids to final hidden states, and from hidden states to float32 logits.
 
-Logits are made only where a loss needs them. Shapes: B rows, T length, D hidden size, N positions,
-V vocabulary.
+Works for any causal language model of Transformers. Logits are computed only where a loss needs
+them. Shapes: B rows, T length, D hidden size, N positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from composer_replication.core.errors import ConfigError
 def final_hidden(model: Any, ids_BT: Tensor) -> Tensor:
     """The hidden states (B, T, D) that the output head reads; rows are padded on the right.
 
-    A causal model never looks to the right, so padding there reaches no token, and no mask is
-    given: a mask would change no bit of what is read, and would cost twice the time in attention.
-    Works through wrappers such as peft's: adapters stay in effect.
+    No attention mask is passed: in a causal model padding on the right reaches no token, so a mask
+    would change no bit that is read and would double the time of attention. Works through wrappers
+    such as peft's, with adapters in effect.
     """
     return decoder_of(model)(input_ids=ids_BT, use_cache=False).last_hidden_state
 
@@ -52,21 +51,20 @@ def sliced_predictors(
     At most `max_tokens` padded tokens (and at least one row) go through one forward; `row_N` must
     not decrease.
     """
-    parts, start, lengths = [], 0, lengths_B.tolist()
+    hidden_parts, start, lengths = [], 0, lengths_B.tolist()
     while start < len(lengths):
         end, longest = start + 1, lengths[start]
         while end < len(lengths) and max(longest, lengths[end]) * (end + 1 - start) <= max_tokens:
             longest, end = max(longest, lengths[end]), end + 1
         hidden_BTD = final_hidden(model, ids_BT[start:end, :longest])
         chosen_N = (row_N >= start) & (row_N < end)
-        parts.append(predictors(hidden_BTD, row_N[chosen_N] - start, position_N[chosen_N]))
+        hidden_parts.append(predictors(hidden_BTD, row_N[chosen_N] - start, position_N[chosen_N]))
         start = end
-    return torch.cat(parts)
+    return torch.cat(hidden_parts)
 
 
 def decoder_of(model: Any) -> nn.Module:
-    """The part of a causal language model below its head; raises ConfigError for a model that does
-    not name it."""
+    """The part of a causal language model below its head; ConfigError if the model names none."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     if decoder is None or decoder is model:
         decoder = getattr(model, getattr(model, "base_model_prefix", ""), None)
@@ -80,12 +78,11 @@ def decoder_of(model: Any) -> nn.Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What turns a final hidden state h into logits: cap(scale * (h W^T + b)), where cap(z) =
-    softcap * tanh(z / softcap).
+    """An output head: logits = cap(scale * (h W^T + b)), cap(z) = softcap * tanh(z / softcap).
 
-    Example: Head(weight_VD=model.lm_head.weight, softcap=30.0). The tensors are the model's own
-    where they can be, so a loss on the logits reaches its parameters. losses/fused.py reads these
-    four names, whatever holds them: it must not import models.
+    Example: Head(weight_VD=model.lm_head.weight, softcap=30.0). The tensors are the model's own if
+    possible, so a loss on the logits reaches its parameters. losses/fused.py reads these four names
+    from any object (`HeadLike`), because it must not import models.
     """
 
     weight_VD: Tensor
@@ -95,12 +92,11 @@ class Head:
 
 
 def head_of(model: Any) -> Head:
-    """The output head of a causal language model as one matrix, differentiable in whatever the
-    model trains of it.
+    """The output head of a causal language model as one matrix, differentiable.
 
     LoRA on the head gives its effective weight W + sum s B A. A weight that is sharded over ranks
-    (FSDP2) is gathered; its gradient goes back to the shards as the mean over the ranks, which is
-    what FSDP2 does with every other parameter. All ranks must call this.
+    (FSDP2) is gathered; its gradient returns to the shards as the mean over the ranks, as FSDP2
+    does for every other parameter. All ranks must call this.
 
     Raises ConfigError for a head that is not one linear map: DoRA, dropout between the adapter and
     the hidden state, quantised weights.
@@ -119,19 +115,18 @@ def head_of(model: Any) -> Head:
 
 
 def project(model: Any, hidden_ND: Tensor) -> Tensor:
-    """Logits (N, V) in float32 (float64 stays), whatever the weights' precision: bfloat16 logits
-    would drown small divergences.
+    """Logits (N, V) in float32 (float64 stays), whatever the weights' precision.
 
+    bfloat16 logits would drown small divergences, so autocast does not lower the precision.
     Includes what some families do behind the head: Gemma's soft cap, Granite's and Cohere's scale.
-    Autocast does not lower it.
     """
     head = head_of(model)
-    work = torch.promote_types(
+    dtype = torch.promote_types(
         torch.promote_types(hidden_ND.dtype, head.weight_VD.dtype), torch.float32
     )
     with torch.autocast(hidden_ND.device.type, enabled=False):
-        bias_V = head.bias_V.to(work) if head.bias_V is not None else None
-        logits_NV = F.linear(hidden_ND.to(work), head.weight_VD.to(work), bias_V)
+        bias_V = head.bias_V.to(dtype) if head.bias_V is not None else None
+        logits_NV = F.linear(hidden_ND.to(dtype), head.weight_VD.to(dtype), bias_V)
         if head.scale != 1.0:
             logits_NV = logits_NV * head.scale
         return torch.tanh(logits_NV / head.softcap) * head.softcap if head.softcap else logits_NV
@@ -139,7 +134,7 @@ def project(model: Any, hidden_ND: Tensor) -> Tensor:
 
 def _linear(module: Any) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of a head, through peft's wrappers."""
-    # peft trains a copy of the whole head
+    # peft's modules_to_save: it trains a copy of the whole head
     if hasattr(module, "modules_to_save") and hasattr(module, "active_adapters"):
         active = [name for name in module.active_adapters if name in module.modules_to_save]
         module = (
@@ -162,7 +157,7 @@ def _linear(module: Any) -> tuple[Tensor, Tensor | None]:
 
 
 def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
-    """The effective weight of a head under LoRA; a merged adapter is in the base weight already."""
+    """The effective weight of a head under LoRA; a merged adapter is already in the base weight."""
     weight_VD, bias_V = _linear(module.base_layer)
     if module.merged or module.disable_adapters:
         return weight_VD, bias_V
@@ -183,20 +178,21 @@ def _with_adapters(module: Any) -> tuple[Tensor, Tensor | None]:
             _gathered(module.lora_B[name].weight),
             _gathered(module.lora_A[name].weight),
         )
-        work = torch.promote_types(torch.promote_types(weight_VD.dtype, up_VR.dtype), torch.float32)
+        dtype = torch.promote_types(
+            torch.promote_types(weight_VD.dtype, up_VR.dtype), torch.float32
+        )
         with torch.autocast(weight_VD.device.type, enabled=False):
             weight_VD = torch.addmm(
-                weight_VD.to(work),
-                up_VR.to(work),
-                down_RD.to(work),
+                weight_VD.to(dtype),
+                up_VR.to(dtype),
+                down_RD.to(dtype),
                 alpha=float(module.scaling[name]),
             )
     return weight_VD, bias_V
 
 
 def _gathered(parameter: Tensor) -> Tensor:
-    """A parameter as a plain tensor: one that is sharded over ranks is gathered, and its gradient
-    is averaged back to the shards."""
+    """A parameter as a plain tensor: a sharded one is gathered, its gradient averaged back."""
     if not hasattr(parameter, "full_tensor"):
         return parameter
     from torch.distributed.tensor import DTensor, Partial
@@ -204,28 +200,30 @@ def _gathered(parameter: Tensor) -> Tensor:
     if not isinstance(parameter, DTensor):
         return parameter
     mesh = parameter.device_mesh
-    # each rank's gradient is a part of a sum; without saying so, each shard would keep its own
-    # rank's gradient only
-    whole = parameter.full_tensor(grad_placements=[Partial()] * mesh.ndim)
-    if whole.requires_grad:
-        whole.register_hook(lambda grad: grad / mesh.size())
-    return whole
+    # Each rank's gradient is one term of a sum. Without `Partial` each shard would keep only the
+    # gradient of its own rank.
+    gathered = parameter.full_tensor(grad_placements=[Partial()] * mesh.ndim)
+    if gathered.requires_grad:
+        gathered.register_hook(lambda grad: grad / mesh.size())
+    return gathered
 
 
 def check_projection(model: Any) -> None:
-    """Compare `project(final_hidden(...))` with the model's own logits on a few ids; raises
-    ConfigError where they differ."""
+    """Compare `project(final_hidden(...))` with the model's own logits on a few ids.
+
+    Raises ConfigError if they differ.
+    """
     device = next(model.parameters()).device
     ids_BT = torch.arange(1, 7, device=device)[None] % model.config.get_text_config().vocab_size
     with scoring(model):
-        ours_NV = project(model, final_hidden(model, ids_BT)[0])
-        own_NV = model(input_ids=ids_BT, use_cache=False).logits[0].float()
+        projected_NV = project(model, final_hidden(model, ids_BT)[0])
+        logits_NV = model(input_ids=ids_BT, use_cache=False).logits[0].float()
     tolerance = 1e-3 if model.dtype == torch.float32 else 0.05
-    if ours_NV.shape != own_NV.shape or not torch.allclose(
-        ours_NV, own_NV, rtol=tolerance, atol=tolerance * float(own_NV.abs().max())
+    if projected_NV.shape != logits_NV.shape or not torch.allclose(
+        projected_NV, logits_NV, rtol=tolerance, atol=tolerance * float(logits_NV.abs().max())
     ):
         raise ConfigError(
-            f"{type(model).__name__} does something between its head and its logits that is not"
+            f"{type(model).__name__} applies something between its head and its logits that is not"
             " known here",
             fix="use another student, or open an issue with the model's name",
         )
@@ -233,11 +231,10 @@ def check_projection(model: Any) -> None:
 
 @contextmanager
 def scoring(model: Any, *, adapters: bool = True) -> Iterator[None]:
-    """Score without gradient and without dropout; `adapters=False` switches LoRA off, which gives
-    the weights it started from.
+    """Score without gradient and without dropout; `adapters=False` switches LoRA off.
 
-    Afterwards every module is in the mode it was in: a dropout that its owner keeps in eval is not
-    woken up.
+    Without adapters the model has the weights that LoRA started from. Afterwards every module is
+    back in its own mode: a dropout that its owner keeps in eval stays in eval.
     """
     was_training, modes = model.training, [(module, module.training) for module in model.modules()]
     model.eval()

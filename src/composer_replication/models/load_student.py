@@ -1,10 +1,10 @@
-"""Any causal language model as the student: "tiny", a folder, or a hub name; all weights or LoRA
-adapters.
+"""Any causal language model as the student: "tiny", a folder or a hub name.
 
     student = load_student(config.student, tokenizer=load_tokenizer(folder), seed=config.seed)
     student.model, student.num_parameters, student.num_trainable
 
-The tokenizer is loaded one floor above (tokens/hf.py); it must be the one that `build` used.
+All weights are trained, or LoRA adapters. The tokenizer is loaded one floor above (tokens/hf.py);
+it must be the one that `build` used.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ TINY = "tiny"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 NO_CODE = {"trust_remote_code": False, "use_safetensors": True}
-"""A model's folder may come from anybody: Python that it brings is never run, and weights are never
-read from pickles, which can run any. Without the first, transformers asks on a terminal, and a y in
-haste is enough."""
+"""A model folder may come from anybody: its Python code is never run, and weights are never read
+from pickles, which can run any code. Without the first, transformers asks on a terminal, where a
+hasty "y" would be enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student:
-    """The model that is trained, its tokenizer, and where both came from; `lora` = only adapters
-    are trained."""
+    """The model that is trained, its tokenizer, and its name; `lora` = only adapters train."""
 
     name: str
     model: Any
@@ -40,17 +39,17 @@ class Student:
 
     @property
     def num_parameters(self) -> int:
-        """All weights, adapters included."""
+        """The number of all weights, adapters included."""
         return sum(p.numel() for p in self.model.parameters())
 
     @property
     def num_trainable(self) -> int:
-        """The weights that the optimiser moves."""
+        """The number of weights that the optimiser updates."""
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     @property
     def pad_id(self) -> int:
-        """What fills rows on the right; never read, so any id of the vocabulary will do."""
+        """The id that pads rows on the right; it is never read, so any id will do."""
         return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
 
 
@@ -58,10 +57,10 @@ _FIX_NAME = 'give a folder written by save_pretrained, a hub name you can reach,
 
 
 def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Student:
-    """The student of a run, in training precision, with LoRA adapters where asked for.
+    """The student of a run, in training precision, with LoRA adapters if the settings ask for them.
 
-    Raises ConfigError for a name that cannot be loaded, and for a tokenizer that has more tokens
-    than the model embeds.
+    Raises ConfigError for a name that cannot be loaded, and for a tokenizer with more tokens than
+    the model embeds.
     """
     model = (
         make_tiny(tokenizer, seed=seed).to(DTYPES[settings.dtype])
@@ -84,7 +83,7 @@ def load_student(settings: StudentSettings, *, tokenizer: Any, seed: int) -> Stu
 
 def _from_pretrained(settings: StudentSettings) -> Any:
     transformers = need("transformers", extra="train")
-    transformers.utils.logging.disable_progress_bar()  # a library does not draw on the terminal
+    transformers.utils.logging.disable_progress_bar()  # a library must not draw on the terminal
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(
             settings.model, dtype=DTYPES[settings.dtype], **NO_CODE
@@ -98,8 +97,7 @@ def _from_pretrained(settings: StudentSettings) -> Any:
 
 
 def _with_lora(model: Any, settings: StudentSettings, *, seed: int) -> Any:
-    """The model with adapters on every linear layer but the head; only they are trained, and they
-    start as no change."""
+    """The model with adapters on every linear layer except the head; they start as no change."""
     peft = need("peft", extra="train")
     config = peft.LoraConfig(
         r=settings.lora.rank,

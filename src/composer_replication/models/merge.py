@@ -1,12 +1,12 @@
-"""LoRA adapters written into the weights they adapt: W + s B A, computed in float64 and rounded
-once.
+"""Merge LoRA adapters into the weights: W + s B A, computed in float64 and rounded once.
 
     merged = merge_adapters(student)
-    merged.model, merged.num_merged, merged.drift        # a plain model; the largest change of a log-prob on a few ids
+    merged.model, merged.num_merged     # a plain model
+    merged.drift                        # the largest change of a log-prob on a few ids
 
-The sum in the weights' own precision (what peft's merge does) rounds twice. In float32 the merged
-model gives the adapter's logits up to rounding; in bfloat16 the rounding of W itself is larger than
-many updates, so the drift is measured and written down.
+The sum in the weights' own precision (peft's merge) rounds twice. In float32 the merged model gives
+the adapter's logits up to rounding; in bfloat16 the rounding of W itself is larger than many
+updates, so the drift is measured and recorded.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from composer_replication.models.forward import scoring
 from composer_replication.models.load_student import Student
 
 MAX_DRIFT = {torch.float32: 1e-3, torch.bfloat16: 0.5}
-"""Largest change of a log-prob, in nats, that rounding explains; more is a merge that went
-wrong."""
+"""Largest change of a log-prob, in nats, that rounding explains; more means a failed merge."""
 _PROBE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """A model without adapters; `num_merged` weights took one in, `drift` is the largest change of
-    a log-prob, in nats."""
+    """A model without adapters.
+
+    `num_merged` counts the weights that absorbed an adapter; `drift` is the largest change of a
+    log-prob, in nats.
+    """
 
     model: Any
     num_merged: int
@@ -38,11 +40,10 @@ class Merged:
 
 
 def merge_adapters(student: Student) -> Merged:
-    """The student as a plain model, its adapters in the weights; the student's own model is used
-    up.
+    """The student as a plain model with its adapters merged; consumes the student's own model.
 
-    Raises ConfigError for what is not W + s B A (DoRA, a bias, quantised weights), and where the
-    merged model says something else.
+    Raises ConfigError for adapters that are not W + s B A (DoRA, a bias, quantised weights), and if
+    the merged model's log-probs differ by more than rounding explains.
     """
     model = student.model
     ids_BT = (torch.arange(_PROBE, device=next(model.parameters()).device) * 7 + 1)[
@@ -75,12 +76,16 @@ def _merge(name: str, layer: Any) -> None:
     for adapter in layer.active_adapters:
         if adapter not in layer.lora_A:
             continue
-        plain = (
+        is_plain = (
             isinstance(layer.lora_A[adapter], nn.Linear)
             and weight.is_floating_point()
             and not layer.merged
         )
-        if not plain or getattr(layer, "use_dora", {}).get(adapter) or layer.lora_bias.get(adapter):
+        if (
+            not is_plain
+            or getattr(layer, "use_dora", {}).get(adapter)
+            or layer.lora_bias.get(adapter)
+        ):
             raise ConfigError(
                 "an adapter that is not W + s B A", where=name, fix="export --adapter"
             )

@@ -1,4 +1,4 @@
-"""A trained student as a folder that `from_pretrained` (and so any serving program) can read."""
+"""A trained student as a folder that `from_pretrained`, and so any server, can read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 
 def save_student(student: Student, folder: Path) -> None:
-    """Write weights (or the adapter), configuration and tokenizer into `folder`; the caller makes
-    it appear atomically.
+    """Write weights (or the adapter), configuration and tokenizer into `folder`.
 
-    Full weights carry the parameters' own names, each once (a tied head is not written twice).
+    The caller makes the folder appear atomically. Full weights carry the parameters' own names,
+    each once (a tied head is not written twice).
     """
     folder.mkdir(parents=True, exist_ok=True)
     if student.lora:
@@ -31,7 +31,7 @@ def save_student(student: Student, folder: Path) -> None:
             name: p.detach().cpu().contiguous() for name, p in student.model.named_parameters()
         }
         save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
-        # servers choose the class by it, as save_pretrained writes it
+        # servers choose the class by this field; save_pretrained writes it, too
         student.model.config.architectures = [type(student.model).__name__]
         student.model.config.save_pretrained(str(folder))
         if getattr(student.model, "generation_config", None) is not None:
@@ -42,26 +42,26 @@ def save_student(student: Student, folder: Path) -> None:
 def save_served(
     model: Any, tokenizer: Any, folder: Path, *, template: str, end_ids: Sequence[int]
 ) -> None:
-    """Write a model (or a peft model's adapter) so that any server reads it as it was trained; the
-    caller makes it appear atomically.
+    """Write a model (or a peft model's adapter) so that any server reads it as it was trained.
 
-    `template` becomes the chat template, the one that was trained with; generation ends at
-    `end_ids`, which its messages end with, and at what ended it before.
+    The caller makes the folder appear atomically. `template`, the chat template of the training,
+    becomes the model's. Generation ends at `end_ids`, the end tokens of that template's messages,
+    and at every id that ended it before.
     """
-    # a library does not draw on the terminal
+    # a library must not draw on the terminal
     need("transformers", extra="train").utils.logging.disable_progress_bar()
     folder.mkdir(parents=True, exist_ok=True)
     generation = getattr(model, "generation_config", None)
     if generation is not None:
-        known = (
+        end_ids_before = (
             generation.eos_token_id
             if isinstance(generation.eos_token_id, list)
             else [generation.eos_token_id]
         )
-        ends = dict.fromkeys(
-            int(i) for i in (*known, *end_ids, tokenizer.eos_token_id) if i is not None
+        all_end_ids = dict.fromkeys(
+            int(i) for i in (*end_ids_before, *end_ids, tokenizer.eos_token_id) if i is not None
         )
-        generation.eos_token_id = list(ends)
+        generation.eos_token_id = list(all_end_ids)
         generation.save_pretrained(str(folder))
     model.save_pretrained(str(folder))
     tokenizer.chat_template = template
@@ -69,20 +69,22 @@ def save_served(
 
 
 def load_weights(student: Student, folder: Path) -> None:
-    """Put the weights of `save_student` back into a student of the same shape; raises DataError
-    unless all of them fit."""
+    """Load the weights of `save_student` into a student of the same shape.
+
+    Raises DataError unless all of them fit.
+    """
     path = folder / (ADAPTER if student.lora else WEIGHTS)
     tensors = read_tensors(path)
     if student.lora:
         from peft import set_peft_model_state_dict
 
         outcome = set_peft_model_state_dict(student.model, tensors)
-        missing = [name for name in outcome.missing_keys if "lora_" in name]
+        missing_keys = [name for name in outcome.missing_keys if "lora_" in name]
     else:
         outcome = student.model.load_state_dict(tensors, strict=False)
-        missing = sorted({name for name, _ in student.model.named_parameters()} - set(tensors))
-    if missing or outcome.unexpected_keys:
-        first = (missing or outcome.unexpected_keys)[0]
+        missing_keys = sorted({name for name, _ in student.model.named_parameters()} - set(tensors))
+    if missing_keys or outcome.unexpected_keys:
+        first = (missing_keys or outcome.unexpected_keys)[0]
         raise DataError(
             f"the checkpoint is of another model: {first} does not fit",
             where=str(path),
@@ -91,21 +93,20 @@ def load_weights(student: Student, folder: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file; raises DamagedError where it is not there or not whole."""
+    """The tensors of a safetensors file; raises DamagedError if it is missing or incomplete."""
     try:
         return load_file(str(path))
     except (OSError, SafetensorError) as error:
-        what = (
+        problem = (
             f"{path.name} cannot be read: {error}" if path.exists() else f"{path.name} is missing"
         )
         raise DamagedError(
-            what, where=str(path.parent), fix="go on from another checkpoint"
+            problem, where=str(path.parent), fix="go on from another checkpoint"
         ) from error
 
 
 def weights_sha256(model: Any) -> str:
-    """A hash of every weight, bit for bit: what says which student a run began with, and which one
-    was judged."""
+    """A hash of every weight, bit for bit: it identifies the student of a run or an evaluation."""
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         digest.update(name.encode() + b"\0")

@@ -1,8 +1,7 @@
-"""A student of about 0.6M parameters, made on the spot: Qwen3 architecture, tied head, random
-weights from a seed.
+"""A random student of about 0.6M parameters: Qwen3 architecture, tied head, weights from a seed.
 
-It exists so that everything here runs on a laptop without a hub. It knows nothing: what it shows is
-that the machinery works.
+It lets everything here run on a laptop without a hub. It knows nothing: it shows that the machinery
+works.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def make_tiny(tokenizer: Any, *, seed: int, head_dim: int = 28, feed_forward: in
     """A Qwen3ForCausalLM for this tokenizer; the same seed and vocabulary give the same weights.
 
     It has three layers of width 4 * head_dim. The tokenizer is trained by tokens/tiny_tokenizer.py,
-    one floor above. Raises ConfigError where its vocabulary would make the model leave the promised
+    one floor above. Raises ConfigError if its vocabulary would push the model outside the promised
     0.4-0.8M parameters.
     """
     transformers = need("transformers", extra="train")

@@ -1,14 +1,16 @@
-"""Attention over several branches at once (models/tree_plan.py): exact for full and sliding layers,
-soft caps, sinks; no T x T matrix.
+"""Attention over several branches at once (models/tree_plan.py), without a T x T matrix.
 
-Three ways, the same values:
-    chains   chain by chain: a chain's queries over [what stands above it + itself], causal from the lower right (any device)
-    dense    one masked call; the mask is written out from the intervals of the nodes, not from the chains, so it checks both others
+Exact for full and sliding layers, soft caps and sinks. Three modes give the same values:
+
+    chains   chain by chain: a chain's queries over [the keys above it + its own], causal, aligned
+             to the lower right (any device)
+    dense    one masked call; the mask comes from the intervals of the nodes, not from the chains,
+             so it checks both other modes
     flex     FlexAttention with the intervals as its mask (CUDA)
 
-A chain's keys stand at consecutive positions, so a chunk of its queries needs a mask of chunk x
-keys at most, and in a window layer only the keys within the window. Shapes: H query heads, G key
-heads, E head size, Q queries, K keys, n queries of a chunk, k keys it can see.
+A chain's keys are at consecutive positions, so a chunk of its queries needs a mask of at most chunk
+x keys, and in a window layer only the keys within the window. Shapes: H query heads, G key heads, E
+head size, Q queries, K keys, n queries of a chunk, k keys that they see.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ Mode = Literal["chains", "dense", "flex"]
 
 _MASK_ENTRIES = 1 << 22  # entries of a chunk's mask
 _WINDOW_CHUNK = 1024  # queries of a window layer that share their keys, at most
-# keys that chains may copy per layer and keep for the backward; beyond, they are gathered again
-# there
+# Keys that chains may copy per layer and keep for the backward; with more, the backward gathers
+# them again.
 _COPIED_KEYS = 1 << 16
 
 
@@ -43,7 +45,7 @@ class KeyValues:
 
 @dataclass(slots=True, kw_only=True)
 class TreeCall:
-    """What a forward hands to the attention of each layer; masks are made once for all layers."""
+    """What a forward passes to the attention of each layer; masks are built once for all layers."""
 
     plan: TreePlan
     mode: Mode
@@ -66,16 +68,18 @@ class _Kernel:
         return self.softcap is None and self.sinks_H is None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """(1, H, n, E) from (1, H, n, E) and (1, G, k, E); `mask` (n, k), None = causal, both
-        beginning together."""
+        """(1, H, n, E) from queries (1, H, n, E) and keys (1, G, k, E).
+
+        `mask` is (n, k); None = causal, with the first query at the first key.
+        """
         if self.plain:
-            how = {
+            options = {
                 "dropout_p": self.dropout,
                 "scale": self.scale,
                 "enable_gqa": query.shape[1] != key.shape[1],
             }
             return F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=mask is None, **how
+                query, key, value, attn_mask=mask, is_causal=mask is None, **options
             )
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
@@ -89,7 +93,7 @@ class _Kernel:
         if mask is None:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~mask, float("-inf"))
-        if self.sinks_H is not None:  # one more column that takes weight and gives nothing
+        if self.sinks_H is not None:  # one more column, which takes weight and contributes nothing
             column = self.sinks_H.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
             scores = torch.cat([scores, column], dim=-1)
         weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(
@@ -112,8 +116,11 @@ def tree_attention_forward(
     tree_call: TreeCall | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What Transformers calls in place of its own attention; (1, Q, H, E). Raises ValueError
-    outside of a forward over a pass."""
+    """The attention function that Transformers calls, for `NAME`; returns (1, Q, H, E).
+
+    The parameters are those of Transformers' attention interface. Raises ValueError outside a
+    forward over a pass.
+    """
     if tree_call is None or query.shape[:3:2] != (1, tree_call.plan.size):
         raise ValueError(f"attention {NAME!r} needs a pass of a forest: call tree_hidden")
     if tree_call.keep is not None:
@@ -121,16 +128,13 @@ def tree_attention_forward(
     below = tree_call.cache.layers[module.layer_idx] if tree_call.cache is not None else None
     kernel = _Kernel(scale=scaling, dropout=dropout, softcap=softcap, sinks_H=s_aux)
     window = sliding_window if sliding_window is not None else _window_by_type(module)
-    how = {"chains": _chains, "dense": _dense, "flex": _flex}[tree_call.mode]
-    return (
-        how(tree_call, kernel, window, query, key, value, below).transpose(1, 2).contiguous(),
-        None,
-    )
+    attend = {"chains": _chains, "dense": _dense, "flex": _flex}[tree_call.mode]
+    out = attend(tree_call, kernel, window=window, query=query, key=key, value=value, below=below)
+    return out.transpose(1, 2).contiguous(), None
 
 
 def _window_by_type(module: Any) -> int | None:
-    """The window of a layer that is called a sliding one but does not hand its window to its
-    attention."""
+    """The window of a layer whose type is sliding but which passes no window to its attention."""
     types = getattr(module.config, "layer_types", None)
     return (
         module.config.sliding_window
@@ -145,36 +149,43 @@ Below = tuple[Tensor, Tensor] | None
 def _chains(
     call: TreeCall,
     kernel: _Kernel,
+    *,
     window: int | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     below: Below,
 ) -> Tensor:
-    copied = sum(chain.own.depth for chain in call.plan.chains if chain.above)
-    again = torch.is_grad_enabled() and (copied > _COPIED_KEYS or not kernel.plain)
-    outs = []
+    num_copied_keys = sum(chain.span.depth for chain in call.plan.chains if chain.above)
+    checkpointed = torch.is_grad_enabled() and (num_copied_keys > _COPIED_KEYS or not kernel.plain)
+    outputs = []
     for chain in call.plan.chains:
-        own = chain.own
-        for start, end in _chunks(own, window, whole=kernel.plain and not chain.above):
+        span = chain.span
+        for start, end in _chunks(span, window, unmasked=kernel.plain and not chain.above):
             # positions of the queries
-            first, last = own.depth + start - own.start, own.depth + end - own.start
+            first, last = span.depth + start - span.start, span.depth + end - span.start
             low = 0 if window is None else max(0, first - window + 1)
-            parts = [part for s in (*chain.above, own) if (part := _clip(s, low, last)) is not None]
-            mask = _mask(call, low, first, last, window, query.device)
-            together = _gather(kernel, parts, mask)
+            parts = [
+                part for s in (*chain.above, span) if (part := _clip(s, low, last)) is not None
+            ]
+            mask = _mask(call, low=low, first=first, last=last, window=window, device=query.device)
+            attend = _gather(kernel, parts, mask)
             inputs = (query[:, :, start:end], key, value, *(below or ()))
-            outs.append(
-                checkpoint(together, *inputs, use_reentrant=False) if again else together(*inputs)
+            outputs.append(
+                checkpoint(attend, *inputs, use_reentrant=False)
+                if checkpointed
+                else attend(*inputs)
             )
-    return torch.cat(outs, dim=2) if len(outs) > 1 else outs[0]
+    return torch.cat(outputs, dim=2) if len(outputs) > 1 else outputs[0]
 
 
 def _gather(
     kernel: _Kernel, parts: list[ForwardSpan], mask: Tensor | None
 ) -> Callable[..., Tensor]:
-    """The attention of one chunk over these parts of the keys, as a function of tensors alone: it
-    may have to run twice."""
+    """The attention of one chunk over these parts of the keys, as a function of tensors alone.
+
+    Checkpointing may run it twice.
+    """
 
     def run(
         query: Tensor,
@@ -183,67 +194,76 @@ def _gather(
         below_key: Tensor | None = None,
         below_value: Tensor | None = None,
     ) -> Tensor:
-        def seen(own: Tensor, cached: Tensor | None) -> Tensor:
-            found = [
-                (cached if part.cached and cached is not None else own)[:, :, part.start : part.end]
+        def seen(fresh: Tensor, cached: Tensor | None) -> Tensor:
+            pieces = [
+                (cached if part.cached and cached is not None else fresh)[
+                    :, :, part.start : part.end
+                ]
                 for part in parts
             ]
-            return torch.cat(found, dim=2) if len(found) > 1 else found[0]
+            return torch.cat(pieces, dim=2) if len(pieces) > 1 else pieces[0]
 
         return kernel(query, seen(key, below_key), seen(value, below_value), mask)
 
     return run
 
 
-def _chunks(own: ForwardSpan, window: int | None, *, whole: bool) -> Iterator[tuple[int, int]]:
-    """Parts of a chain's queries whose mask is small; `whole` = without a window no mask is needed,
-    so one part will do."""
-    length, start = own.end - own.start, own.start
-    if whole and (window is None or window >= own.depth + length):
-        yield own.start, own.end
+def _chunks(span: ForwardSpan, window: int | None, *, unmasked: bool) -> Iterator[tuple[int, int]]:
+    """Parts of a chain's queries whose mask is small.
+
+    `unmasked` = without a window no mask is needed, so one part is enough.
+    """
+    length, start = span.end - span.start, span.start
+    if unmasked and (window is None or window >= span.depth + length):
+        yield span.start, span.end
         return
-    while start < own.end:
+    while start < span.end:
         keys = (
-            own.depth + start - own.start
+            span.depth + start - span.start
             if window is None
-            else min(window, own.depth + start - own.start)
+            else min(window, span.depth + start - span.start)
         )
         size = max(16, _MASK_ENTRIES // (keys + _WINDOW_CHUNK))
         size = min(size, _WINDOW_CHUNK)
-        yield start, min(start + size, own.end)
+        yield start, min(start + size, span.end)
         start += size
 
 
-def _clip(segment: ForwardSpan, low: int, high: int) -> ForwardSpan | None:
-    """The part of a segment at positions [low, high)."""
-    start = segment.start + max(0, low - segment.depth)
-    end = min(segment.end, segment.start + high - segment.depth)
+def _clip(span: ForwardSpan, low: int, high: int) -> ForwardSpan | None:
+    """The part of a span at positions [low, high); None if there is none."""
+    start = span.start + max(0, low - span.depth)
+    end = min(span.end, span.start + high - span.depth)
     return (
-        ForwardSpan(start, end, segment.depth + start - segment.start, segment.cached)
+        ForwardSpan(start, end, span.depth + start - span.start, span.cached)
         if start < end
         else None
     )
 
 
 def _mask(
-    call: TreeCall, low: int, first: int, last: int, window: int | None, device: torch.device
+    call: TreeCall, *, low: int, first: int, last: int, window: int | None, device: torch.device
 ) -> Tensor | None:
-    """Queries at positions [first, last) over keys at [low, last); None where plain causal
-    attention says the same."""
+    """Queries at positions [first, last) over keys at [low, last).
+
+    None if plain causal attention gives the same.
+    """
     if low == first and (window is None or window >= last - first):
         return None
-    name = (low, first, last, window)
-    if name not in call.masks:
-        apart = torch.arange(first, last, device=device)[:, None] - torch.arange(
+    mask_key = (low, first, last, window)
+    if mask_key not in call.masks:
+        distance = torch.arange(first, last, device=device)[:, None] - torch.arange(
             low, last, device=device
         )
-        call.masks[name] = apart >= 0 if window is None else (apart >= 0) & (apart < window)
-    return call.masks[name]
+        call.masks[mask_key] = (
+            distance >= 0 if window is None else (distance >= 0) & (distance < window)
+        )
+    return call.masks[mask_key]
 
 
 def _dense(
     call: TreeCall,
     kernel: _Kernel,
+    *,
     window: int | None,
     query: Tensor,
     key: Tensor,
@@ -267,20 +287,20 @@ def _joined(key: Tensor, value: Tensor, below: Below) -> tuple[Tensor, Tensor]:
 def mask_mod(
     plan: TreePlan, *, window: int | None, device: torch.device | str
 ) -> Callable[..., Tensor]:
-    """The mask of a pass as FlexAttention asks for it: a function of (batch, head, query, key).
+    """The mask of a pass in FlexAttention's form: a function of (batch, head, query, key).
 
-    A key is seen where its node's interval holds the query's node, it does not stand behind the
-    query, and lies in the window.
+    A query sees a key if the key's interval contains the query's node, the key's position is not
+    behind the query's, and it lies in the window.
     """
     position_K, interval_K2 = (tensor.to(device) for tensor in plan.seen)
     enter_K, exit_K = interval_K2[:, 0].contiguous(), interval_K2[:, 1].contiguous()
     enter_Q, position_Q = plan.interval_Q2[:, 0].contiguous().to(device), plan.position_Q.to(device)
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        seen = (
+        visible = (
             (enter_K[k] <= enter_Q[q]) & (enter_Q[q] < exit_K[k]) & (position_K[k] <= position_Q[q])
         )
-        return seen if window is None else seen & (position_Q[q] - position_K[k] < window)
+        return visible if window is None else visible & (position_Q[q] - position_K[k] < window)
 
     return sees
 
@@ -291,6 +311,7 @@ _COMPILED: list[Callable[..., Any]] = []
 def _flex(
     call: TreeCall,
     kernel: _Kernel,
+    *,
     window: int | None,
     query: Tensor,
     key: Tensor,
@@ -317,13 +338,13 @@ def _flex(
     def capped(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return torch.tanh(score / cap) * cap
 
-    how = {
+    options = {
         "score_mod": None if kernel.softcap is None else capped,
         "block_mask": call.masks[window],
         "scale": kernel.scale,
         "enable_gqa": True,
     }
-    out, lse_HQ = _COMPILED[0](query, key, value, return_lse=True, **how)
+    out, lse_HQ = _COMPILED[0](query, key, value, return_lse=True, **options)
     if kernel.sinks_H is None:
         return out
     return out * torch.sigmoid(lse_HQ - kernel.sinks_H.view(1, -1, 1)).unsqueeze(-1).to(out.dtype)

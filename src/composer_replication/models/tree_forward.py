@@ -1,17 +1,16 @@
-"""One forward over a pass of a forest (tokens/tree.py), for any causal language model whose
-attention Transformers lets one exchange.
+"""One forward over a pass of a forest (tokens/tree.py), for causal models of Transformers.
 
-    require_tree(model)                                        # raises where it would not be exact, and says what to do
-    with tree_attention(model):                                # around the backward too: checkpointed layers run again in it
+    require_tree(model)                  # raises, with the remedy, if a tree would not be exact
+    with tree_attention(model):          # around the backward too: checkpointed layers run again
         kept = KeyValues()
-        hidden_QD = tree_hidden(model, student, keep=kept)     # keys and values stay behind, without gradient
-        with torch.no_grad():
-            hint_QD = tree_hidden(model, hints, cache=kept)    # only the hints' own tokens go through the model
+        hidden_QD = tree_hidden(model, student, keep=kept)     # keeps keys and values, detached
+        with torch.no_grad():            # only the hints' own tokens go through the model
+            hint_QD = tree_hidden(model, hints, cache=kept)
         hidden_QD.backward(grad_QD)
 
-Nothing else of the model is touched: positions come from the pass, and attention
-(models/tree_attention.py) from its chains.
-Shapes: Q tokens of the pass, D hidden size.
+The model's attention function must be exchangeable; nothing else of the model is touched: positions
+come from the pass, and attention (models/tree_attention.py) from its chains. Shapes: Q tokens of
+the pass, D hidden size.
 """
 
 from __future__ import annotations
@@ -49,23 +48,22 @@ _STATEFUL = (
     "lightningattention",
 )
 _DROPPING = ("expert_capacity", "capacity_factor", "moe_capacity", "drop_tokens")
-# their frequencies depend on the longest row of a call
+# Rotary embeddings whose frequencies depend on the longest row of a call.
 _PER_CALL_ROPE = frozenset({"dynamic", "longrope"})
 
 
 @contextmanager
 def tree_attention(model: Any) -> Iterator[None]:
-    """The model with the attention of trees; forward passes over a plan, and their backwards,
-    belong inside."""
+    """The model with tree attention; run forwards over a plan, and their backwards, inside."""
     need("transformers", extra="train").AttentionInterface.register(NAME, tree_attention_forward)
     decoder: Any = decoder_of(model)
     config = decoder.config
-    before = config._attn_implementation
+    previous = config._attn_implementation
     config._attn_implementation = NAME
     try:
         yield
     finally:
-        config._attn_implementation = before
+        config._attn_implementation = previous
 
 
 def tree_hidden(
@@ -78,13 +76,13 @@ def tree_hidden(
 ) -> Tensor:
     """Final hidden states (Q, D) of a pass; with gradient unless under `no_grad`.
 
-    `keep` gets every layer's keys and values, detached; `cache` holds those of `plan.cached`.
-    `mode` None = "flex" on CUDA, else "chains"; "dense" writes the whole mask out and is the check
-    on both. Raises ConfigError where the pass stands on a cache that is not given.
+    `keep` receives every layer's keys and values, detached; `cache` holds those of `plan.cached`.
+    `mode` None = "flex" on CUDA, else "chains"; "dense" builds the whole mask and checks both.
+    Raises ConfigError if the plan needs a cache that is not given, or the reverse.
     """
     if (plan.cached is None) != (cache is None):
         raise ConfigError(
-            "a pass that stands on a cache needs one, any other must not have one",
+            "a pass that uses a cache needs one, and any other pass must not get one",
             fix="give cache= with plan.cached",
         )
     decoder: Any = decoder_of(model)
@@ -95,37 +93,36 @@ def tree_hidden(
         keep=keep,
         cache=cache,
     )
-    # a mask of no size: ours does not read it, any other attention function fails on it instead of
-    # silently seeing a plain row
+    # An empty mask: our attention does not read it, and any other attention function fails on it
+    # instead of silently treating the pass as a plain row.
     no_mask = torch.empty(1, 1, 0, 0, dtype=torch.bool, device=device)
-    places = {
+    inputs = {
         "input_ids": plan.ids_Q[None].to(device),
         "position_ids": plan.position_Q[None].to(device),
     }
     with tree_attention(model):
-        out = decoder(**places, attention_mask=no_mask, use_cache=False, tree_call=call)
+        out = decoder(**inputs, attention_mask=no_mask, use_cache=False, tree_call=call)
     call.keep = None  # a checkpointed layer runs again in the backward
     return out.last_hidden_state[0]
 
 
 def dropout_active(model: Any) -> bool:
-    """Whether two forwards of the model as it is now may differ: then the keys of one are not those
-    of another.
+    """Whether two forwards of the model in its current mode may differ (dropout, jitter).
 
-    A scored teacher must not have dropout, so it cannot stand on the student's keys and values
-    where the student has some.
+    A scored teacher must not have dropout, so it cannot use the student's keys and values if the
+    student has some.
     """
     if not model.training:
         return False
-    random = ("dropout", "pdrop", "jitter")
+    markers = ("dropout", "pdrop", "jitter")
     decoder: Any = decoder_of(model)
     settings = decoder.config.to_dict()
-    named = any(
+    in_config = any(
         isinstance(value, float) and value > 0
         for key, value in settings.items()
-        if any(word in key for word in random)
+        if any(marker in key for marker in markers)
     )
-    return named or any(
+    return in_config or any(
         module.p > 0
         for module in model.modules()
         if isinstance(module, nn.modules.dropout._DropoutNd)
@@ -133,7 +130,7 @@ def dropout_active(model: Any) -> bool:
 
 
 def why_not_tree(model: Any) -> str:
-    """Why a tree's values would not be those of its rows for this model; "" where they are.
+    """Why a tree would give this model other values than its rows do; "" if it gives the same.
 
     Example: why_not_tree(qwen3_next) -> "qwen3_next has linear_attention layers: their state runs
     through every token before, ..."
@@ -141,7 +138,7 @@ def why_not_tree(model: Any) -> str:
     decoder: Any = decoder_of(model)
     config = decoder.config.get_text_config()
     name = config.model_type
-    if reason := _by_name(decoder, config):
+    if reason := _inexact_reason(decoder, config):
         return f"{name} {reason}"
     try:
         gap = _difference(model)
@@ -155,32 +152,32 @@ def why_not_tree(model: Any) -> str:
 
 
 def require_tree(model: Any) -> None:
-    """Raise ConfigError, with the remedy, for a model that a tree would not be exact for."""
+    """Raise ConfigError, with the remedy, for a model for which a tree would not be exact."""
     if reason := why_not_tree(model):
         raise ConfigError(f"no tree layout: {reason}", where="train.layout", fix=REMEDY)
 
 
-def _by_name(decoder: nn.Module, config: Any) -> str:
-    state = "their state runs through every token before, across branches"
+def _inexact_reason(decoder: nn.Module, config: Any) -> str:
+    reason = "their state runs through every token before, across branches"
     types = {
         *(getattr(config, "layer_types", None) or ()),
         *(getattr(config, "layers_block_type", None) or ()),
     } - {"attention"}
-    if other := sorted(types - _EXACT_LAYERS):
-        return f"has {', '.join(other)} layers: {state}"
+    if inexact := sorted(types - _EXACT_LAYERS):
+        return f"has {', '.join(inexact)} layers: {reason}"
     classes = sorted(
         {
             type(m).__name__
             for m in decoder.modules()
-            if any(word in type(m).__name__.lower() for word in _STATEFUL)
+            if any(marker in type(m).__name__.lower() for marker in _STATEFUL)
         }
     )
     if classes or any(isinstance(m, nn.Conv1d) for m in decoder.modules()):
-        return f"has {', '.join(classes) or 'convolution'} layers: {state}"
+        return f"has {', '.join(classes) or 'convolution'} layers: {reason}"
     if dropping := [key for key in _DROPPING if getattr(config, key, None)]:
         return (
-            f"is a mixture of experts that drops tokens beyond a capacity ({dropping[0]}): what a"
-            " branch gets depends on the others"
+            f"is a mixture of experts that drops tokens beyond a capacity ({dropping[0]}): the"
+            " values of a branch depend on the others"
         )
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = {r.get("rope_type") for r in (rope, *(v for v in rope.values() if isinstance(v, dict)))}
@@ -190,9 +187,9 @@ def _by_name(decoder: nn.Module, config: Any) -> str:
         getattr(config, "use_bidirectional_attention", None)
         or getattr(config, "is_causal", True) is False
     ):
-        return "is not causal: a token sees what stands behind it"
+        return "is not causal: a token sees the tokens behind it"
     if not getattr(decoder, "_supports_attention_backend", False):
-        return "has an attention of its own that Transformers cannot exchange"
+        return "has its own attention, which Transformers cannot exchange"
     return ""
 
 
@@ -202,8 +199,10 @@ def _tolerance(model: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Four rows by hand: a trunk of seven tokens, a branch behind its third and one behind its
-    fourth, and a row of its own."""
+    """Four rows by hand: a trunk of seven tokens, two branches, and a separate row.
+
+    The branches fork behind the trunk's third and fourth token.
+    """
 
     vocab: int
     chains: tuple[Chain, ...] = (
@@ -242,16 +241,20 @@ class _Probe:
 
 
 def _difference(model: Any) -> float:
-    """The largest difference of any hidden state between a small tree and its rows, relative to the
-    largest state."""
+    """The largest difference of any hidden state between a small tree and its rows.
+
+    It is relative to the largest state.
+    """
     decoder: Any = decoder_of(model)
     probe = _Probe(decoder.config.get_text_config().vocab_size)
     device = decoder.get_input_embeddings().weight.device
-    worst = scale = 0.0
+    largest_gap = scale = 0.0
     with scoring(model):
         hidden_QD = tree_hidden(model, probe)
         for row in probe.rows:
-            own_TD = final_hidden(model, probe.ids_Q[list(row)][None].to(device))[0].float()
-            worst = max(worst, float((hidden_QD[list(row)].float() - own_TD).abs().max()))
-            scale = max(scale, float(own_TD.abs().max()))
-    return worst / max(scale, 1e-30)
+            row_TD = final_hidden(model, probe.ids_Q[list(row)][None].to(device))[0].float()
+            largest_gap = max(
+                largest_gap, float((hidden_QD[list(row)].float() - row_TD).abs().max())
+            )
+            scale = max(scale, float(row_TD.abs().max()))
+    return largest_gap / max(scale, 1e-30)

@@ -1,11 +1,10 @@
-"""What a forward over several branches at once has to know; tokens/tree.py makes such plans from
-rows.
+"""The layout of one forward over several branches; tokens/tree.py builds such plans from rows.
 
-    trunk     t t t t t t t           Chain(ForwardSpan(0, 7, 0), ())
-    branch          b b               Chain(ForwardSpan(7, 9, 3), (ForwardSpan(0, 3, 0),))      forks behind the third token of the trunk
+    trunk     t t t t t t t       Chain(ForwardSpan(0, 7, 0), ())
+    branch          b b           Chain(ForwardSpan(7, 9, 3), (ForwardSpan(0, 3, 0),))
+                                  it forks behind the third token of the trunk
 
-Shapes: Q tokens of the forward, K tokens that it can see (those of the cache it stands on, then its
-own).
+Shapes: Q tokens of the forward, K tokens that it can see (those of the cache below, then its own).
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ForwardSpan:
-    """Tokens [start, end) of a forward (of the one whose cache it stands on where `cached`), at
-    positions `depth` and on of a row."""
+    """Tokens [start, end) of a forward, at positions `depth` and on of a row.
+
+    If `cached`, they are tokens of the forward whose cache this one uses.
+    """
 
     start: int
     end: int
@@ -29,19 +30,20 @@ class ForwardSpan:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Tokens that follow one another both in the forward and in a row, and where everything above
-    them stands, root first."""
+    """Tokens that are consecutive in the forward and in a row.
 
-    own: ForwardSpan
+    `above` are the spans above them, root first.
+    """
+
+    span: ForwardSpan
     above: tuple[ForwardSpan, ...]
 
 
 class TreePlan(Protocol):
-    """One forward: its tokens, their positions in their rows, the chains they form, and an interval
-    per token that says who is above whom.
+    """One forward: its tokens, their positions in their rows, their chains and their intervals.
 
-    A token stands below another one where its interval's start lies in the other's interval. `seen`
-    are positions and intervals of the K tokens; the first `offset` of them belong to `cached`.
+    A token is below another one if its interval's start lies in the other's interval. `seen` holds
+    positions and intervals of the K tokens; the first `offset` of them belong to `cached`.
     """
 
     @property
@@ -63,10 +65,10 @@ class TreePlan(Protocol):
 
 
 def dense_mask(plan: TreePlan, *, window: int | None = None) -> Tensor:
-    """Which tokens (Q) see which (K), written out from the intervals and not from the chains;
-    `window` counts the token itself.
+    """Which tokens (Q) see which (K), from the intervals and not from the chains.
 
-    Example: two rows (1, 2) and (1, 3) in one forward -> [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
+    `window` counts the token itself. Example: two rows (1, 2) and (1, 3) in one forward give [[1,
+    0, 0], [1, 1, 0], [1, 0, 1]].
     """
     position_K, interval_K2 = plan.seen
     enter_Q, position_Q = plan.interval_Q2[:, :1], plan.position_Q[:, None]

@@ -1,6 +1,5 @@
-"""Rollouts: episodes that our own student samples in an environment; each is a Session with
-`origin="student"`.
+"""Rollouts: episodes that our own student samples in an environment.
 
-sampler.py (any causal language model in any `Env`), groups.py (groups of one task, advantages),
-envs/ (the protocol, environments).
+Each is a Session with `origin="student"`. sampler.py (any causal language model in any `Env`),
+groups.py (groups of one task, advantages), envs/ (the protocol, environments).
 """

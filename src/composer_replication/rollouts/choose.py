@@ -1,4 +1,4 @@
-"""The next token of each row, and the log-prob that is kept of it.
+"""Sampling of the next token of each row, and the log-prob that is kept of it.
 
 Shapes: B rows, V vocabulary.
 """
@@ -25,13 +25,12 @@ class Chosen:
 def sample_tokens(
     logits_BV: Tensor, *, uniform: Sequence[float], temperature: float, top_p: float
 ) -> Chosen:
-    """Sample a token per row by inverting the cumulative distribution at `uniform`, a number in [0,
-    1) per row; temperature 0 = the best.
+    """Sample a token per row by inverting the cumulative distribution at `uniform`.
 
-    The log-prob is the *model's own*, log softmax(logits) at temperature 1 over the whole
-    vocabulary, whatever the sampling settings: it is what a loss recomputes. The two distributions
-    are the same only at temperature 1 and top_p 1.
-    Raises StoppedError where the logits are not finite.
+    `uniform` is a number in [0, 1) per row; temperature 0 takes the most probable token. The
+    log-prob is the *model's own*, log softmax(logits) at temperature 1 over the whole vocabulary,
+    whatever the sampling settings: a loss recomputes the same. The two distributions are equal only
+    at temperature 1 and top_p 1. Raises StoppedError if the logits are not finite.
     """
     total_B = logits_BV.logsumexp(dim=-1)
     if not bool(torch.isfinite(total_B).all()):
@@ -51,8 +50,7 @@ def sample_tokens(
 def _draw(
     logits_BV: Tensor, uniform: Sequence[float], *, temperature: float, top_p: float
 ) -> Tensor:
-    """Double precision throughout: the cumulative sum over a large vocabulary loses the tail in
-    float32."""
+    """Draw in double precision: a float32 cumulative sum over a large vocabulary loses the tail."""
     p_BV = (logits_BV.double() / temperature).softmax(dim=-1)
     order_BV = None
     if top_p < 1:
@@ -60,7 +58,7 @@ def _draw(
         p_BV = p_BV.masked_fill(p_BV.cumsum(dim=-1) - p_BV >= top_p, 0.0)
     below_BV = p_BV.cumsum(dim=-1)
     u_B = torch.tensor(uniform, dtype=torch.float64, device=p_BV.device)
-    # right=True: the first token with more than u below and at it, so a token of probability zero
-    # is never taken.
+    # right=True picks the first token whose cumulative probability exceeds u, so a token of
+    # probability zero is never drawn.
     at_B1 = torch.searchsorted(below_BV, (u_B * below_BV[:, -1])[:, None], right=True)
     return (at_B1 if order_BV is None else order_BV.gather(1, at_B1)).squeeze(1)

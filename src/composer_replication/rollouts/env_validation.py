@@ -1,14 +1,15 @@
-"""What an environment says, checked and cleaned before anything reads it: it may be of a wrong
-type, endless, or no text at all.
+"""Validation and cleaning of everything an environment returns.
 
-    checked_reply(reply, calls=("c0",), limits=EpisodeLimits())     # clean texts, or FaultError
-    clean_text(b"\\xff\\x1b[31mred", max_chars=100)            # '\\ufffd\\u241b[31mred'
+It may be of a wrong type, endless, or not text at all.
 
-Control characters are shown by their pictures (U+2400 ...), so that they are seen and obeyed by
-nobody; bytes that are not UTF-8 and halves of surrogate pairs become U+FFFD; of a result that is
-too long its beginning is kept, and how much is missing is said behind it. What passes can be
-rendered, added up and saved: `checked_reward` sees to the reward and the measures,
-`checked_metadata` to what the environment says about itself.
+    checked_reply(reply, calls=("c0",), limits=EpisodeLimits())   # clean texts, or FaultError
+    clean_text(b"\\xff\\x1b[31mred", max_chars=100)               # '\\ufffd\\u241b[31mred'
+
+Control characters are replaced by their pictures (U+2400 ...), so that they are visible and have no
+effect; bytes that are not UTF-8 and halves of surrogate pairs become U+FFFD; a result that is too
+long is cut, with a note on how much is missing. What passes can be rendered, added up and saved;
+`checked_reward` checks the reward and the measures,
+`checked_metadata` what the environment says about itself.
 """
 
 from __future__ import annotations
@@ -27,110 +28,114 @@ _PICTURES = {i: 0x2400 + i for i in range(0x20) if chr(i) not in _KEPT} | {0x7F:
 _PICTURES |= dict.fromkeys([*range(0x80, 0xA0), *range(0xD800, 0xE000)], 0xFFFD)
 _ROLES = get_args(Role)
 MAX_DEPTH = 64
-"""How deep the schema of a tool may be: what writes it as JSON goes down into it by recursion."""
+"""The maximum depth of a tool's schema: the JSON writer recurses into it."""
 _MAX_INT = 2**63
 
 
 class FaultError(Exception):
-    """An environment broke the protocol; it costs the episode and goes no further than the
-    episode."""
+    """An environment broke the protocol; it costs this episode and nothing else."""
 
 
 def clean_text(text: str | bytes, *, max_chars: int) -> str:
-    """Text that can be encoded, printed and held, at most `max_chars` characters of it and a note
-    on the rest.
+    """Text that can be encoded, printed and stored; cut at `max_chars` characters, with a note.
 
     >>> clean_text("abcdef", max_chars=4)
     'abcd\\n[2 more characters are left out: a result may have 4]'
     >>> clean_text("\\x1b[2Jhi\\ud800", max_chars=99) == "\\u241b[2Jhi\\ufffd"
     True
     """
-    held = (
+    decoded = (
         text[: 4 * max_chars].decode("utf-8", errors="replace") if isinstance(text, bytes) else text
     )
-    kept = held[:max_chars].translate(_PICTURES)
+    shown = decoded[:max_chars].translate(_PICTURES)
     missing = (
         len(text) - max_chars
         if isinstance(text, str)
-        else max(len(held), len(text) // 4) - max_chars
+        else max(len(decoded), len(text) // 4) - max_chars
     )
     if missing <= 0:
-        return kept
-    about = "at least " if isinstance(text, bytes) else ""
-    return f"{kept}\n[{about}{missing} more characters are left out: a result may have {max_chars}]"
+        return shown
+    qualifier = "at least " if isinstance(text, bytes) else ""
+    note = f"{qualifier}{missing} more characters are left out: a result may have {max_chars}"
+    return f"{shown}\n[{note}]"
 
 
 def checked_opening(opening: object, *, limits: EpisodeLimits) -> Opening:
-    """The opening with clean texts, one of a log as it stands; raises FaultError where it is
-    none."""
+    """The opening with clean texts; raises FaultError if it is not an opening.
+
+    An opening from a log is returned as it is.
+    """
     if not isinstance(opening, Opening):
         raise FaultError(f"open() gave {type(opening).__name__}, not an Opening")
-    turns = _row(opening.turns, of="the messages of the opening")
+    turns = _checked_sequence(opening.turns, of="the messages of the opening")
     if not turns:
         raise FaultError("the opening holds no message")
-    offered = _row(opening.tools, of="the tools on offer")
-    tools = [tool for tool in offered if isinstance(tool, ToolSpec)]
-    if len(tools) != len(offered):
+    offered_tools = _checked_sequence(opening.tools, of="the tools on offer")
+    tools = [tool for tool in offered_tools if isinstance(tool, ToolSpec)]
+    if len(tools) != len(offered_tools):
         raise FaultError("a tool on offer is no ToolSpec")
     if opening.logged:
         if wrong := next((turn for turn in turns if not isinstance(turn, Turn)), None):
             raise FaultError(f"a message is {type(wrong).__name__}, not a Turn")
         return opening
     return Opening(
-        turns=tuple(_turn(turn, limits=limits) for turn in turns), tools=tuple(map(_tool, tools))
+        turns=tuple(_checked_turn(turn, limits=limits) for turn in turns),
+        tools=tuple(map(_checked_tool, tools)),
     )
 
 
 def checked_reply(reply: object, *, calls: Sequence[str], limits: EpisodeLimits) -> Reply:
-    """The reply with clean texts; raises FaultError where it is none, or where it does not answer
-    each of `calls` exactly once.
+    """The reply with clean texts; raises FaultError if it is invalid.
 
-    A reply that ends the episode need not answer.
+    Each of `calls` must have exactly one result, unless the reply ends the episode.
     """
     if not isinstance(reply, Reply):
         raise FaultError(f"reply() gave {type(reply).__name__}, not a Reply")
     turns = tuple(
-        _turn(turn, limits=limits) for turn in _row(reply.turns, of="the messages of a reply")
+        _checked_turn(turn, limits=limits)
+        for turn in _checked_sequence(reply.turns, of="the messages of a reply")
     )
     if any(turn.role == "assistant" for turn in turns):
         raise FaultError("the environment answered with a message of the student")
-    answered = [result.call_id for turn in turns for result in turn.results]
-    if len(set(answered)) != len(answered) or not set(answered) <= set(calls):
+    answered_ids = [result.call_id for turn in turns for result in turn.results]
+    if len(set(answered_ids)) != len(answered_ids) or not set(answered_ids) <= set(calls):
         raise FaultError("a result answers no call, or one that has its result already")
-    if not reply.done and (missing := set(calls) - set(answered)):
+    if not reply.done and (missing := set(calls) - set(answered_ids)):
         raise FaultError(f"the environment gave no result to {len(missing)} of {len(calls)} calls")
     return Reply(turns=turns, done=bool(reply.done))
 
 
-def checked_max_turns(most: object) -> int:
-    """How many messages the student may write; raises FaultError where the environment's word on it
-    is no such number."""
-    if not isinstance(most, int):
-        raise FaultError(f"max_turns is {type(most).__name__}, not a number")
-    if most < 1:
+def checked_max_turns(max_turns: object) -> int:
+    """How many messages the student may write; FaultError if it is not a valid number."""
+    if not isinstance(max_turns, int):
+        raise FaultError(f"max_turns is {type(max_turns).__name__}, not a number")
+    if max_turns < 1:
         raise FaultError("max_turns is below 1, so the student may not write")
-    return int(most)
+    return int(max_turns)
 
 
 def checked_reward(reward: object, measures: object) -> tuple[float, dict[str, float]]:
-    """The reward and the measures as plain numbers; raises FaultError for a reward out of bounds,
-    or a measure that is not finite.
+    """The reward and the measures as plain numbers.
+
+    Raises FaultError for a reward outside 0 to 1, or a measure that is not finite.
 
     >>> checked_reward(1, {"valid_calls": 3})
     (1.0, {'valid_calls': 3.0})
     """
     if not isinstance(reward, (int, float)) or not 0.0 <= reward <= 1.0:
-        raise FaultError(f"the reward is {_number(reward)}, not a number from 0 to 1")
+        raise FaultError(f"the reward is {_describe_number(reward)}, not a number from 0 to 1")
     if not isinstance(measures, Mapping):
         raise FaultError(f"the measures are {type(measures).__name__}, not numbers by name")
-    found: dict[str, float] = {}
+    checked: dict[str, float] = {}
     for name, value in measures.items():
         if not isinstance(name, str):
             raise FaultError(f"the name of a measure is {type(name).__name__}")
         if not isinstance(value, Real) or not math.isfinite(value):
-            raise FaultError(f"the measure {name} is {_number(value)}, not a finite number")
-        found[_plain(name, of="the name of a measure")] = float(value)
-    return float(reward), found
+            raise FaultError(
+                f"the measure {name} is {_describe_number(value)}, not a finite number"
+            )
+        checked[_checked_text(name, of="the name of a measure")] = float(value)
+    return float(reward), checked
 
 
 def checked_metadata(metadata: object) -> EnvMetadata:
@@ -142,7 +147,9 @@ def checked_metadata(metadata: object) -> EnvMetadata:
     """
     if not isinstance(metadata, EnvMetadata):
         raise FaultError(f"the metadata is {type(metadata).__name__}, not an EnvMetadata")
-    families = tuple(map(_family, _row(metadata.families, of="the families of mistakes")))
+    families = tuple(
+        map(_checked_family, _checked_sequence(metadata.families, of="the families of mistakes"))
+    )
     names = [family.name for family in families]
     if len(set(names)) != len(names):
         raise FaultError("two families of mistakes have the same name")
@@ -151,29 +158,33 @@ def checked_metadata(metadata: object) -> EnvMetadata:
     if not all(isinstance(level, int) for level in metadata.levels):
         raise FaultError("a level is not a number")
     return EnvMetadata(
-        title=_plain(metadata.title, of="the title of the environment"),
+        title=_checked_text(metadata.title, of="the title of the environment"),
         families=families,
-        notes=tuple(_plain(note, of="a note") for note in _row(metadata.notes, of="the notes")),
+        notes=tuple(
+            _checked_text(note, of="a note")
+            for note in _checked_sequence(metadata.notes, of="the notes")
+        ),
         levels={
-            level: _plain(text, of="the text of a level") for level, text in metadata.levels.items()
+            level: _checked_text(text, of="the text of a level")
+            for level, text in metadata.levels.items()
         },
     )
 
 
-def _family(family: object) -> MistakeFamily:
+def _checked_family(family: object) -> MistakeFamily:
     if not isinstance(family, MistakeFamily):
         raise FaultError(f"a family of mistakes is {type(family).__name__}, not a MistakeFamily")
-    name = _plain(family.name, of="the name of a family of mistakes")
+    name = _checked_text(family.name, of="the name of a family of mistakes")
     if not name.isidentifier():
         raise FaultError(f"the name of a family of mistakes is {name!r}, not an identifier")
     return MistakeFamily(
         name=name,
-        title=_plain(family.title, of="the title of a family of mistakes"),
+        title=_checked_text(family.title, of="the title of a family of mistakes"),
         set_by_task=bool(family.set_by_task),
     )
 
 
-def _turn(turn: object, *, limits: EpisodeLimits) -> Turn:
+def _checked_turn(turn: object, *, limits: EpisodeLimits) -> Turn:
     if not isinstance(turn, Turn):
         raise FaultError(f"a message is {type(turn).__name__}, not a Turn")
     if not isinstance(turn.role, str) or turn.role not in _ROLES:
@@ -185,14 +196,20 @@ def _turn(turn: object, *, limits: EpisodeLimits) -> Turn:
         )
     return Turn(
         role=turn.role,
-        author=None if turn.author is None else _plain(turn.author, of="the author of a message"),
-        blocks=tuple(_blocks(_row(turn.blocks, of="the blocks of a message"), limits=limits)),
-        tag=_plain(turn.tag, of="the tag of a message"),
+        author=None
+        if turn.author is None
+        else _checked_text(turn.author, of="the author of a message"),
+        blocks=tuple(
+            _checked_blocks(
+                _checked_sequence(turn.blocks, of="the blocks of a message"), limits=limits
+            )
+        ),
+        tag=_checked_text(turn.tag, of="the tag of a message"),
         context_tokens=turn.context_tokens,
     )
 
 
-def _blocks(blocks: Sequence[object], *, limits: EpisodeLimits) -> Iterator[Block]:
+def _checked_blocks(blocks: Sequence[object], *, limits: EpisodeLimits) -> Iterator[Block]:
     for block in blocks:
         if not isinstance(block, (Text, ToolResult)):
             raise FaultError(f"an environment cannot say a {type(block).__name__}")
@@ -207,37 +224,39 @@ def _blocks(blocks: Sequence[object], *, limits: EpisodeLimits) -> Iterator[Bloc
         if not (block.is_error is None or isinstance(block.is_error, bool)):
             raise FaultError(f"is_error of a result is {type(block.is_error).__name__}")
         images = tuple(
-            _plain(image, of="an image of a result")
-            for image in _row(block.images, of="the images of a result")
+            _checked_text(image, of="an image of a result")
+            for image in _checked_sequence(block.images, of="the images of a result")
         )
         yield ToolResult(block.call_id, text, block.is_error, images)
 
 
-def _tool(tool: ToolSpec) -> ToolSpec:
+def _checked_tool(tool: ToolSpec) -> ToolSpec:
     if not isinstance(tool.parameters, Mapping):
         raise FaultError(
             f"the parameters of a tool are {type(tool.parameters).__name__}, not a JSON schema"
         )
     return ToolSpec(
-        name=_plain(tool.name, of="the name of a tool"),
-        description=_plain(tool.description, of="the description of a tool"),
-        parameters=_json(tool.parameters, depth=0),
+        name=_checked_text(tool.name, of="the name of a tool"),
+        description=_checked_text(tool.description, of="the description of a tool"),
+        parameters=_checked_json(tool.parameters, depth=0),
     )
 
 
-def _json(value: object, *, depth: int) -> Any:
-    """A copy of a JSON value with clean texts; raises FaultError where it is none."""
+def _checked_json(value: object, *, depth: int) -> Any:
+    """A copy of a JSON value with clean texts; raises FaultError if it is not JSON."""
     if depth > MAX_DEPTH:
         raise FaultError(f"the schema of a tool is more than {MAX_DEPTH} deep")
     if isinstance(value, str):
         return clean_text(value, max_chars=len(value))
     if isinstance(value, Mapping):
         return {
-            _plain(name, of="a name in the schema of a tool"): _json(v, depth=depth + 1)
+            _checked_text(name, of="a name in the schema of a tool"): _checked_json(
+                v, depth=depth + 1
+            )
             for name, v in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_json(v, depth=depth + 1) for v in value]
+        return [_checked_json(v, depth=depth + 1) for v in value]
     if value is None or isinstance(value, bool):
         return value
     if (isinstance(value, int) and abs(value) < _MAX_INT) or (
@@ -247,19 +266,19 @@ def _json(value: object, *, depth: int) -> Any:
     raise FaultError(f"the schema of a tool holds {type(value).__name__} that is no JSON")
 
 
-def _number(value: object) -> str:
-    """A number for a message, of anything else the type: its own words may be endless."""
+def _describe_number(value: object) -> str:
+    """A number for an error message; for anything else its type, since its repr may be endless."""
     return repr(value) if type(value) in (int, float) else f"a {type(value).__name__}"
 
 
-def _row(value: object, *, of: str) -> Sequence[object]:
-    """A tuple or list: what else can be gone through may have no end."""
+def _checked_sequence(value: object, *, of: str) -> Sequence[object]:
+    """A tuple or list; any other iterable may be endless."""
     if not isinstance(value, (tuple, list)):
         raise FaultError(f"{of} are {type(value).__name__}, not a tuple")
     return value
 
 
-def _plain(text: object, *, of: str) -> str:
+def _checked_text(text: object, *, of: str) -> str:
     if not isinstance(text, str):
         raise FaultError(f"{of} is {type(text).__name__}, not text")
     return clean_text(text, max_chars=len(text))

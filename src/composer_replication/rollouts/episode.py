@@ -1,21 +1,22 @@
-"""One episode: a conversation between a student and an environment, as turns and as the very ids
-the student reads and writes.
+"""One episode: a conversation between a student and an environment, as turns and as exact ids.
 
-    episode = Episode(env, voice=ChatFormat.of(renderer, author="tiny"), name="task-3:0", seed=7)
-    episode.ids                                    # what the student reads first, up to its generation prompt
-    episode.say(ids, logprobs, ended=True)         # its message; what of it the environment must answer is episode.asked
-    episode.hear(outcome, max_context_tokens=512)  # the answer: `ids` grows by it, or the episode ends with a name
-    episode.ended, episode.finish()                # "done", and the Rollout
+    episode = Episode(env, chat=ChatFormat.of(renderer, author="tiny"), name="task-3:0", seed=7)
+    episode.ids                                       # the student's first prompt
+    episode.add_message(ids, logprobs, ended=True)    # its message; episode.asked is what remains
+                                                      # for the environment to answer
+    episode.add_observation(outcome, max_context_tokens=512)   # `ids` grows, or the episode ends
+    episode.ended, episode.finish()                   # "done", and the Rollout
 
-What was sampled is never encoded again. What follows it - the end of the message that the template
-writes, the environment's answer, the next generation prompt - is rendered behind it, and at the end
-the whole conversation is rendered once more and must give the same ids. An environment that raises,
-hangs, or says what is no answer ends its episode and costs it the reward: nothing else.
+Sampled ids are never encoded again. What follows them - the end of the message that the template
+writes, the environment's answer, the next generation prompt - is rendered separately, and at the
+end the whole conversation is rendered once more and must give the same ids. An environment that
+raises, hangs, or answers nonsense ends its episode, which then has no reward; nothing else is
+affected.
 
-    done           the environment ended it                          cut_off       it did so on a message that had no end
-    max_turns      no more messages allowed                          max_sampled   no more tokens allowed
-    max_context    the next message would have no room               env_error, env_timeout   the environment failed or hung
-    no_message     the server that writes the messages gave none
+    done          the environment ended it        cut_off      it did so on a message without end
+    max_turns     no more messages allowed        max_sampled  no more tokens allowed
+    max_context   the next message has no room    no_message   the server wrote no message
+    env_error     the environment failed          env_timeout  the environment hung
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from composer_replication.core.trace import (
     ToolSpec,
     Turn,
 )
-from composer_replication.rollouts.call_pool import MAX_WORDS, Outcome, PooledCall
+from composer_replication.rollouts.call_pool import MAX_ERROR_CHARS, Outcome, PooledCall
 from composer_replication.rollouts.env_validation import (
     FaultError,
     checked_max_turns,
@@ -60,11 +61,11 @@ from composer_replication.rollouts.parse import (
 )
 from composer_replication.rollouts.sampling import EpisodeLimits
 from composer_replication.rollouts.sampling_stats import SamplingStats
-from composer_replication.tokens.layout import num_shared
+from composer_replication.tokens.layout import shared_prefix_length
 from composer_replication.tokens.renderer import Renderer
 
 CUT = "cut_off"
-"""The tag of a message that was ended by force."""
+"""The tag of a message that was cut at its limit."""
 MALFORMED = "malformed_call"
 """The name under which a call that could not be read is kept: ToolCall(id, "malformed_call",
 {"text": what was written})."""
@@ -79,7 +80,7 @@ Ended = Literal[
     "no_message",
 ]
 LOST: tuple[Ended, ...] = ("env_error", "env_timeout", "no_message")
-"""Ends that are the environment's or the server's doing."""
+"""Ends that the environment or the server caused."""
 _NO_REWARD: tuple[Ended, ...] = (*LOST, "cut_off")
 
 T = TypeVar("T")
@@ -91,10 +92,10 @@ _PROBE = Turn(role="assistant", author=None, blocks=(Text("x"),))
 class Rollout:
     """A finished episode: the session, the ids its student read and wrote, and why it ended.
 
-    `ids` end with the last sampled token. `session.outcome` is the reward: 0 where the episode was
-    lost (`LOST`; `failure` has the words) or the last message had no end. `measures` are what the
-    environment counted, by name. `num_refused` calls were beyond the bound of one message.
-    `version` names the weights that sampled it: of several, the oldest; -1 = not said.
+    `ids` end with the last sampled token. `session.outcome` is the reward: 0 if the episode was
+    lost (`LOST`; `failure` says why) or the last message had no end. `measures` are what the
+    environment counted, by name. `num_refused` calls exceeded the limit of one message. `version`
+    names the weights that sampled it: of several, the oldest; -1 = unknown.
     """
 
     session: Session
@@ -116,8 +117,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFormat:
-    """How a student reads and writes: its template, its parser, its name, and the token that ends
-    its messages."""
+    """How a student reads and writes: template, parser, author name, and end token."""
 
     renderer: Renderer
     parser: Parser
@@ -126,8 +126,10 @@ class ChatFormat:
 
     @classmethod
     def of(cls, renderer: Renderer, *, author: str, parser: Parser | None = None) -> Self:
-        """The voice of a template; raises ConfigError where its calls cannot be read and no parser
-        is given."""
+        """The chat format of a template.
+
+        Raises ConfigError if its calls cannot be read and no parser is given.
+        """
         end_id = renderer.reply([_STUB], _PROBE)[1][-1]
         return cls(
             renderer=renderer, parser=parser or parser_of(renderer), author=author, end_id=end_id
@@ -135,24 +137,24 @@ class ChatFormat:
 
 
 class Episode:
-    """One environment and its conversation; `random` is the episode's own stream, so its neighbours
-    in a batch do not matter.
+    """One environment and its conversation.
 
-    `opened` is what came of `env.open()` where it was called elsewhere; None = it is called here.
+    `random` is the episode's own stream, so its neighbours in a batch do not matter. `opened` is
+    the outcome of `env.open()` if it was called elsewhere; None = it is called here.
     """
 
     def __init__(
         self,
         env: Env,
         *,
-        voice: ChatFormat,
+        chat_format: ChatFormat,
         name: str,
         seed: int,
-        meter: SamplingStats,
+        stats: SamplingStats,
         limits: EpisodeLimits | None = None,
         opened: Outcome[Opening] | None = None,
     ) -> None:
-        self.env, self.voice, self.name, self.meter = env, voice, name, meter
+        self.env, self.chat_format, self.name, self.stats = env, chat_format, name, stats
         self.limits = limits or EpisodeLimits()
         self.random = random.Random(seed)
         self.tools: tuple[ToolSpec, ...] = ()
@@ -166,43 +168,44 @@ class Episode:
         self.num_written = self.num_sampled = self.num_cut = self.num_malformed = (
             self.num_refused
         ) = self._num_calls = 0
-        self.asked: Turn | None = None
+        self.pending_message: Turn | None = None
         self._num_said = 0
         self._errors: dict[str, str] = {}
         self._open(opened or self._here(env.open))
 
     @property
     def room(self) -> int:
-        """How many tokens the student may still write in all; the context is another bound."""
-        most = self.limits.max_sampled_tokens
-        return most - self.num_sampled if most else 2**31
+        """How many more tokens the student may write in all; the context is another limit."""
+        limit = self.limits.max_sampled_tokens
+        return limit - self.num_sampled if limit else 2**31
 
     def check_room(self, max_context_tokens: int) -> None:
-        """End as lost where the opening alone leaves the student nothing to write in; `no_room`
-        then says so for a whole batch of such.
+        """End the episode as lost if the opening alone leaves the student no room to write.
 
-        An opening of a log is this package's own, and so is the fault: there ConfigError is raised
-        at once.
+        `no_room` is then the error to raise if this holds for a whole batch. An opening from a log
+        comes from this package, so for such an opening the ConfigError is raised at once.
         """
         if len(self.ids) < max_context_tokens:
             return
-        what = f"the opening has {len(self.ids)} tokens, max_context_tokens is {max_context_tokens}"
+        problem = (
+            f"the opening has {len(self.ids)} tokens, max_context_tokens is {max_context_tokens}"
+        )
         self.no_room = ConfigError(
-            what,
+            problem,
             where=self.env.task_id,
             fix="raise max_context_tokens or shorten the tools and the task",
         )
         if self._logged:
             raise self.no_room
-        self._lose(what)
-        self.ids.clear()  # nobody reads them
+        self._lose(problem)
+        self.ids.clear()  # the student never read them
 
     def take(
         self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool, max_context_tokens: int
     ) -> None:
-        """`say`, the environment's answer in this thread, `hear`."""
+        """Add a message, let the environment answer in this thread, and add its answer."""
         self.add_message(ids, logprobs, ended=ended)
-        asked = self.asked
+        asked = self.pending_message
         self.add_observation(
             None if asked is None else self._here(lambda: self.env.reply(asked)),
             max_context_tokens=max_context_tokens,
@@ -211,8 +214,8 @@ class Episode:
     def add_message(self, ids: Sequence[int], logprobs: Sequence[float], *, ended: bool) -> None:
         """Add a sampled message; `ended` = its last token is an end token, else it was cut.
 
-        `asked` is then the message as the environment gets it: without the calls that cannot be
-        read or are too many, which are answered here; None where nothing else is in it.
+        `asked` is then the message for the environment. It lacks the calls that cannot be read or
+        are too many, which are answered here; None if nothing else is left.
         """
         message, self._errors = self._message(tuple(ids), tuple(logprobs), ended=ended)
         self.turns.append(message)
@@ -224,28 +227,32 @@ class Episode:
         readable = tuple(
             b for b in message.blocks if not (isinstance(b, ToolCall) and b.id in self._errors)
         )
-        heard = not self._errors or any(isinstance(block, ToolCall) for block in readable)
-        self.asked = replace(message, blocks=readable) if heard else None
+        has_message = not self._errors or any(isinstance(block, ToolCall) for block in readable)
+        self.pending_message = replace(message, blocks=readable) if has_message else None
 
-    def give_up(self, words: str) -> None:
-        """End without the next message, which a server did not give; what the student was about to
-        read is no part of the rollout."""
-        self.ended, self.failure, self.asked = "no_message", _shown(words), None
+    def give_up(self, reason: str) -> None:
+        """End without the next message, which a server failed to give.
+
+        What the student was about to read is no part of the rollout.
+        """
+        self.ended, self.failure, self.pending_message = "no_message", _clean_reason(reason), None
         del self.ids[self._num_said :]
 
     def add_observation(self, outcome: Outcome[Reply] | None, *, max_context_tokens: int) -> None:
-        """Add what the environment answered to `asked` (None = it was not asked), and the errors of
-        the calls that it did not get."""
-        message, asked = self.turns[-1], self.asked
+        """Add the environment's answer to `asked`, and errors for the calls that it did not get.
+
+        `outcome` is None if the environment was not asked.
+        """
+        message, asked = self.turns[-1], self.pending_message
         if outcome is not None and outcome.failure is not None:
-            return self._lose(outcome.failure.words, late=outcome.failure.late)
+            return self._lose(outcome.failure.reason, late=outcome.failure.late)
         reply = Reply(turns=(), done=False)
         if asked is not None:
-            given = outcome.value if outcome is not None else None
+            answer = outcome.value if outcome is not None else None
             calls = [call.id for call in asked.calls]
             if (
                 checked := self._checked(
-                    lambda: checked_reply(given, calls=calls, limits=self.limits)
+                    lambda: checked_reply(answer, calls=calls, limits=self.limits)
                 )
             ) is None:
                 return
@@ -257,31 +264,31 @@ class Episode:
             return
         if not reply.turns:
             return self._lose("the environment neither answered nor ended the episode")
-        most = min(self.max_turns, self.limits.max_turns or self.max_turns)
-        if self.num_written >= most or self.room <= 0:
-            self.ended = "max_turns" if self.num_written >= most else "max_sampled"
+        max_turns = min(self.max_turns, self.limits.max_turns or self.max_turns)
+        if self.num_written >= max_turns or self.room <= 0:
+            self.ended = "max_turns" if self.num_written >= max_turns else "max_sampled"
             return
-        with self.meter.timing("render"):
-            behind = self._behind(message, reply.turns)
-        if len(self.ids) + len(behind) >= max_context_tokens:
+        with self.stats.timing("render"):
+            next_ids = self._behind(message, reply.turns)
+        if len(self.ids) + len(next_ids) >= max_context_tokens:
             self.ended = "max_context"
             return
-        self.ids.extend(behind)
+        self.ids.extend(next_ids)
 
     def finish(
         self, *, scored: Outcome[tuple[float, Mapping[str, float]]] | None = None, version: int = -1
     ) -> Rollout:
-        """The rollout, once `ended`; raises AlignmentError where the whole conversation renders to
-        other ids than were read and written.
+        """The rollout, once the episode has `ended`.
 
-        `scored` is what came of `score_episode` if it was called elsewhere.
+        `scored` is the outcome of `score_episode` if it was called elsewhere. Raises AlignmentError
+        if the whole conversation renders to other ids than the student read and wrote.
         """
         if self.ended is None:
             raise DataError("the episode is not finished", where=self.name)
         if self.turns:
-            with self.meter.timing("render"):
-                whole = self.voice.renderer.render(self.turns, tools=self.tools).ids
-            self._must_begin(whole)
+            with self.stats.timing("render"):
+                rendered_ids = self.chat_format.renderer.render(self.turns, tools=self.tools).ids
+            self._must_begin(rendered_ids)
         reward, measures = self._reward(scored or self._here(self.score_episode))
         events = (
             ()
@@ -313,66 +320,70 @@ class Episode:
         )
 
     def score_episode(self) -> tuple[float, Mapping[str, float]]:
-        """The environment's reward and measures; it is asked only if it did not fail before."""
+        """The environment's reward and measures; it is not asked if it failed before."""
         return (0.0, {}) if self.ended in LOST else (self.env.reward(), dict(self.env.measures()))
 
     def _here(self, call: Callable[[], T]) -> Outcome[T]:
-        job = PooledCall(call)
-        with self.meter.timing("environment"):
-            job.run()
-        return job.outcome()
+        pooled_call = PooledCall(call)
+        with self.stats.timing("environment"):
+            pooled_call.run()
+        return pooled_call.outcome()
 
     def _open(self, opened: Outcome[Opening]) -> None:
-        """Read the opening; an environment that has none ends the episode before its first
-        message."""
+        """Read the opening; an invalid one ends the episode before its first message."""
         if opened.failure is not None:
-            return self._lose(opened.failure.words, late=opened.failure.late)
-        given = opened.value
-        opening = self._checked(lambda: checked_opening(given, limits=self.limits))
-        most = (
+            return self._lose(opened.failure.reason, late=opened.failure.late)
+        returned = opened.value
+        opening = self._checked(lambda: checked_opening(returned, limits=self.limits))
+        max_turns = (
             self._checked(lambda: checked_max_turns(self.env.max_turns))
             if opening is not None
             else None
         )
-        if opening is None or most is None:
+        if opening is None or max_turns is None:
             return
-        self.tools, self.max_turns, self._logged = opening.tools, most, opening.logged
+        self.tools, self.max_turns, self._logged = opening.tools, max_turns, opening.logged
         self.turns = list(opening.turns)
-        with self.meter.timing("render"):
-            self.ids = list(self.voice.renderer.reply(self.turns, _PROBE, tools=self.tools)[0])
+        with self.stats.timing("render"):
+            self.ids = list(
+                self.chat_format.renderer.reply(self.turns, _PROBE, tools=self.tools)[0]
+            )
 
     def _checked(self, check: Callable[[], T]) -> T | None:
-        """What a check of the border lets through, else None and the episode is lost.
+        """The result of a validation; None if it fails, and then the episode is lost.
 
-        Whatever foreign objects do while they are looked at - a property that raises, an `==` that
-        exits - is a fault like what they say.
+        Whatever foreign objects do while they are inspected - a property that raises, an `==` that
+        exits - is a fault, too.
         """
-        job = PooledCall(check)
-        job.run()
-        outcome = job.outcome()
+        pooled_call = PooledCall(check)
+        pooled_call.run()
+        outcome = pooled_call.outcome()
         if outcome.failure is None:
             return outcome.value
-        self._lose(str(job.error) if isinstance(job.error, FaultError) else outcome.failure.words)
+        self._lose(
+            str(pooled_call.error)
+            if isinstance(pooled_call.error, FaultError)
+            else outcome.failure.reason
+        )
         return None
 
-    def _lose(self, words: str, *, late: bool = False) -> None:
-        self.ended, self.failure = ("env_timeout" if late else "env_error"), _shown(words)
+    def _lose(self, reason: str, *, late: bool = False) -> None:
+        self.ended, self.failure = ("env_timeout" if late else "env_error"), _clean_reason(reason)
 
     def _reward(
         self, scored: Outcome[tuple[float, Mapping[str, float]]]
     ) -> tuple[float, dict[str, float]]:
-        """The reward and the measures; an environment that cannot give them has failed its
-        episode too."""
+        """The reward and the measures; an environment that cannot score has failed the episode."""
         if self.ended in LOST:
             return 0.0, {}
         if scored.failure is not None or scored.value is None:
             self._lose(
-                scored.failure.words if scored.failure else "no reward",
+                scored.failure.reason if scored.failure else "no reward",
                 late=bool(scored.failure and scored.failure.late),
             )
             return 0.0, {}
-        given = scored.value
-        if (checked := self._checked(lambda: checked_reward(*given))) is None:
+        value = scored.value
+        if (checked := self._checked(lambda: checked_reward(*value))) is None:
             return 0.0, {}
         reward, measures = checked
         return (0.0 if self.ended in _NO_REWARD else reward), measures
@@ -380,16 +391,18 @@ class Episode:
     def _message(
         self, ids: tuple[int, ...], logprobs: tuple[float, ...], *, ended: bool
     ) -> tuple[Turn, dict[str, str]]:
-        """The message as a turn, and by call id the words that answer a call which does not reach
-        the environment."""
+        """The message as a turn, and by call id the errors of calls that are answered here."""
         written = ids[:-1] if ended else ids
         parts = parse_message(
-            written, codec=self.voice.renderer.codec, parser=self.voice.parser, tools=self.tools
+            written,
+            codec=self.chat_format.renderer.codec,
+            parser=self.chat_format.parser,
+            tools=self.tools,
         )
         blocks: list[Block] = []
         errors: dict[str, str] = {}
         num_readable = 0
-        cut = "" if ended else f" (the message was cut off after {len(ids)} tokens)"
+        cut_note = "" if ended else f" (the message was cut off after {len(ids)} tokens)"
         for part in parts:
             if not isinstance(part, (WrittenCall, MalformedCall)):
                 blocks.append(part)
@@ -407,11 +420,13 @@ class Episode:
                     self.num_refused += 1
             else:
                 blocks.append(ToolCall(call_id, MALFORMED, {"text": part.text}))
-                errors[call_id] = f"InputValidationError: malformed tool call: {part.problem}{cut}"
+                errors[call_id] = (
+                    f"InputValidationError: malformed tool call: {part.problem}{cut_note}"
+                )
                 self.num_malformed += 1
         turn = Turn(
             role="assistant",
-            author=self.voice.author,
+            author=self.chat_format.author,
             blocks=tuple(blocks),
             tag="" if ended else CUT,
             context_tokens=len(self.ids),
@@ -420,23 +435,27 @@ class Episode:
         return turn, errors
 
     def _with_errors(self, message: Turn, reply: Reply) -> Reply:
-        """The reply with an error result for each call that did not reach the environment, in the
-        order of the calls."""
+        """The reply with an error result for each call that did not reach the environment.
+
+        Results are in the order of the calls.
+        """
         turns = list(reply.turns)
         order = {call.id: index for index, call in enumerate(message.calls)}
 
-        def place(turn: Turn) -> int:
+        def call_index(turn: Turn) -> int:
             return min(
                 (order.get(result.call_id, len(order)) for result in turn.results),
                 default=len(order),
             )
 
-        for call_id, words in self._errors.items():
+        for call_id, error_text in self._errors.items():
             error = Turn(
-                role="tool", author=ENVIRONMENT, blocks=(ToolResult(call_id, words, is_error=True),)
+                role="tool",
+                author=ENVIRONMENT,
+                blocks=(ToolResult(call_id, error_text, is_error=True),),
             )
             at = next(
-                (i for i, turn in enumerate(turns) if place(turn) > order[call_id]), len(turns)
+                (i for i, turn in enumerate(turns) if call_index(turn) > order[call_id]), len(turns)
             )
             turns.insert(at, error)
         return Reply(turns=tuple(turns), done=reply.done)
@@ -448,7 +467,7 @@ class Episode:
         rendered (`finish` checks the whole); an unknown template is rendered from the beginning
         every time.
         """
-        render = self.voice.renderer
+        render = self.chat_format.renderer
         if render.family is not None:
             rendered = render.render([_STUB, message, *answer, _PROBE])
             a, b = rendered.spans[1].body
@@ -464,7 +483,7 @@ class Episode:
 
     def _must_begin(self, rendered: Sequence[int]) -> None:
         if list(rendered[: len(self.ids)]) != self.ids:
-            at = num_shared(self.ids, list(rendered))
+            at = shared_prefix_length(self.ids, list(rendered))
             raise AlignmentError(
                 "the conversation renders to other ids than the student read and wrote, from token"
                 f" {at} of {len(self.ids)} on",
@@ -476,7 +495,6 @@ class Episode:
             )
 
 
-def _shown(words: str) -> str:
-    """Foreign words on a failure: they go into files and onto terminals, so they are as clean as a
-    result."""
-    return clean_text(words[:MAX_WORDS], max_chars=MAX_WORDS)
+def _clean_reason(text: str) -> str:
+    """A foreign error text, as clean as a result: it goes into files and onto terminals."""
+    return clean_text(text[:MAX_ERROR_CHARS], max_chars=MAX_ERROR_CHARS)

@@ -1,14 +1,16 @@
-"""On-policy from logs: at a site of an imported session the student writes that message itself, and
-it is checked without a sandbox.
+"""On-policy data from logs: the student rewrites the mistaken message of an imported session.
 
     prefix = restore(session, turn=site.turn, renderer=renderer, max_tokens=4096, room=256)
-    spot = ForkPoint(site=site, turns=prefix.turns, tools=session.tools, check=SiteCheck.of(session, site))
-    forks = sample_forks(model, [spot], samples=4, renderer=renderer, settings=Sampling(), author="student")
-    forks[0].checked.outcome, forks[0].ids                  # "same", the ids that were sampled
+    point = ForkPoint(site=site, turns=prefix.turns, tools=session.tools,
+                      check=SiteCheck.of(session, site))
+    forks = sample_forks(model, [point], samples=4, renderer=renderer, settings=Sampling(),
+                         author="student")
+    forks[0].checked.outcome, forks[0].ids      # "same", the ids that were sampled
 
-The student reads what stood above the mistaken message and nothing else: neither that message nor
-what came of it. A fork is an episode of one message (rollouts/sampler.py), so its ids and log-probs
-are those that were sampled; nothing is encoded again.
+The message is checked without a sandbox. The student reads the messages above the mistaken one and
+nothing else: neither that message nor what came of it. A fork is an episode of one message
+(rollouts/sampler.py), so its ids and log-probs are those that were sampled; nothing is encoded
+again.
 """
 
 from __future__ import annotations
@@ -32,12 +34,11 @@ from composer_replication.tokens.renderer import Renderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkPoint:
-    """Where to fork: the messages above the mistaken one, the tools on offer, and the check of what
-    will be written.
+    """Where to fork: the messages above the mistaken one, the tools on offer, and the check.
 
     `ids` are what `build` made of these messages, up to and including the generation prompt; empty
-    where nothing was built, and then `num_tokens` says how many they will be. `others` check for
-    the mistakes of further calls of the same message.
+    if nothing was built, and then `num_tokens` says how many they will be. `others` check for the
+    mistakes of further calls of the same message.
     """
 
     site: Site
@@ -49,16 +50,14 @@ class ForkPoint:
     others: tuple[SiteCheck, ...] = ()
 
     def checked(self, turn: Turn) -> Checked:
-        """The verdict on what was written: any of the message's mistakes made again is the same
-        mistake, else what the first check says."""
-        found = [check.message(turn) for check in (self.check, *self.others)]
-        return next((one for one in found if one.outcome == "same"), found[0])
+        """The verdict on a new message: "same" if any check says so, else the first check's."""
+        verdicts = [check.message(turn) for check in (self.check, *self.others)]
+        return next((verdict for verdict in verdicts if verdict.outcome == "same"), verdicts[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """One message that the student wrote at a site: its own ids and log-probs, and what the check
-    says of it.
+    """One message that the student wrote at a site: its own ids and log-probs, and the verdict.
 
     `number` counts the samples of the site; `prefix_ids` are what the student read.
     """
@@ -71,7 +70,7 @@ class Fork:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The sampled ids, end token included where it was written."""
+        """The sampled ids, including the end token if it was written."""
         return self.turn.sampled.ids if self.turn.sampled is not None else ()
 
     @property
@@ -81,14 +80,16 @@ class Fork:
 
 
 class _OneMessage:
-    """An environment that hears one message and ends; every method returns at once, so no thread of
-    its own is needed."""
+    """An environment that takes one message and ends.
+
+    Every method returns at once, so it needs no thread.
+    """
 
     max_turns = 1
     runs_in: RunsIn = "caller"
 
-    def __init__(self, spot: ForkPoint) -> None:
-        self.task_id, self.spot = spot.site.id, spot
+    def __init__(self, point: ForkPoint) -> None:
+        self.task_id, self.spot = point.site.id, point
 
     def open(self) -> Opening:
         return Opening(turns=self.spot.turns, tools=self.spot.tools, logged=True)
@@ -108,7 +109,7 @@ class _OneMessage:
 
 def sample_forks(
     model: Any,
-    spots: Sequence[ForkPoint],
+    points: Sequence[ForkPoint],
     *,
     samples: int,
     renderer: Renderer,
@@ -116,73 +117,78 @@ def sample_forks(
     author: str,
     label: str = "fork:",
     parser: Parser | None = None,
-    meter: SamplingStats | None = None,
+    stats: SamplingStats | None = None,
 ) -> list[Fork]:
-    """`samples` messages at each spot, in the order of the spots; each draws from a stream of its
-    own, named by label, site and number.
+    """`samples` messages at each fork point, in the order of the points.
 
-    `settings.max_context_tokens` must leave room above the longest prefix (ConfigError otherwise).
-    Raises AlignmentError where a prefix is not what `build` made of it: the sessions are others
-    than those the examples were built from.
+    Each draws from its own stream, named by label, site and number. `settings.max_context_tokens`
+    must leave room above the longest prefix (ConfigError otherwise). Raises AlignmentError if a
+    prefix is not what `build` made of it: the examples were built from other sessions.
     """
-    each = [spot for spot in spots for _ in range(samples)]
+    repeated = [point for point in points for _ in range(samples)]
     options = {
         "renderer": renderer,
         "settings": settings,
         "author": author,
         "label": label,
         "parser": parser,
-        "meter": meter,
+        "stats": stats,
     }
-    rollouts = sample_rollouts(model, [_OneMessage(spot) for spot in each], **options)
+    rollouts = sample_rollouts(model, [_OneMessage(point) for point in repeated], **options)
     return [
-        _fork(spot, rollout, number=i % samples)
-        for i, (spot, rollout) in enumerate(zip(each, rollouts, strict=True))
+        _fork(point, rollout, number=i % samples)
+        for i, (point, rollout) in enumerate(zip(repeated, rollouts, strict=True))
     ]
 
 
-def _fork(spot: ForkPoint, rollout: Rollout, *, number: int) -> Fork:
+def _fork(point: ForkPoint, rollout: Rollout, *, number: int) -> Fork:
     if rollout.ended in LOST:
         raise DataError(
             f"no episode could begin there: {rollout.failure}",
-            where=spot.site.id,
+            where=point.site.id,
             fix="report it as a bug",
         )
-    turn = rollout.session.turns[len(spot.turns)]
+    turn = rollout.session.turns[len(point.turns)]
     ids = turn.sampled.ids if turn.sampled is not None else ()
     prefix = rollout.ids[: len(rollout.ids) - len(ids)]
-    if spot.ids and prefix != spot.ids:
+    if point.ids and prefix != point.ids:
         raise AlignmentError(
-            f"the restored context has {len(prefix)} tokens that are not the {len(spot.ids)} of the"
-            " example",
-            where=spot.site.id,
+            f"the restored context has {len(prefix)} tokens that are not the {len(point.ids)} of"
+            " the example",
+            where=point.site.id,
             fix="the sessions changed since the examples were built: run recompose build again",
         )
     if not ids or rollout.ids[len(prefix) :] != ids:
-        raise AlignmentError("what follows the context is not what was sampled", where=spot.site.id)
+        raise AlignmentError(
+            "what follows the context is not what was sampled", where=point.site.id
+        )
     return Fork(
-        site=spot.site, number=number, prefix_ids=prefix, turn=turn, checked=spot.checked(turn)
+        site=point.site, number=number, prefix_ids=prefix, turn=turn, checked=point.checked(turn)
     )
 
 
 def room_for(lengths: Sequence[int], *, settings: Sampling) -> Sampling:
-    """The settings with as much context as the longest prefix and one whole message need.
+    """The settings with enough context for the longest prefix and one whole message.
 
-    Example: a prefix of 900 tokens and max_new_tokens=64 -> max_context_tokens=964
+    Example: a prefix of 900 tokens and max_new_tokens=64 give max_context_tokens=964.
     """
     return replace(settings, max_context_tokens=max(lengths, default=1) + settings.max_new_tokens)
 
 
 def outcome_counts(forks: Sequence[Fork]) -> dict[str, int]:
-    """How many samples came to each outcome, all outcomes named, e.g. {"ok": 3, "same": 1, "other":
-    0, "malformed": 0, "undecided": 4}."""
-    found = Counter(fork.checked.outcome for fork in forks)
-    return {outcome: found[outcome] for outcome in OUTCOMES}
+    """The number of samples per outcome, with every outcome present.
+
+    Example: {"ok": 3, "same": 1, "other": 0, "malformed": 0, "undecided": 4}
+    """
+    counts = Counter(fork.checked.outcome for fork in forks)
+    return {outcome: counts[outcome] for outcome in OUTCOMES}
 
 
 def fork_to_json(fork: Fork) -> dict[str, Any]:
-    """One line of a record: where, what the check said, and how much was written; the words are
-    those of the check alone."""
+    """One line of a record: the site, the verdict, and how much was written.
+
+    Its only prose is the verdict's.
+    """
     return {
         "site_id": fork.site.id,
         "session_id": fork.site.session_id,

@@ -1,15 +1,15 @@
-"""Groups of rollouts of one task, and the advantage of each over the others.
+"""Groups of rollouts of one task, and the advantage of each rollout.
 
-    sample = partial(sample_rollouts, model, renderer=renderer, settings=settings, author="my-student")
+    sample = partial(sample_rollouts, model, renderer=renderer, settings=settings, author="me")
     result = sample_groups(tasks, num_groups=8, size=4, max_extra=8, sample=sample, label="step-3:")
     result.groups[0].advantages        # (0.75, -0.25, -0.25, -0.25): reward minus the group's mean
 
 Dr.GRPO (arXiv 2503.20783): the advantage is `reward - mean`, not divided by the group's standard
-deviation, which would weigh very easy and very hard tasks more, and the loss has no `1 / length` of
-the message, which would make long wrong messages cheap. A group whose rewards are all equal says
+deviation, which would overweigh very easy and very hard tasks, and the loss has no `1 / length` of
+the message, which would make long wrong messages cheap. A group whose rewards are all equal teaches
 nothing: its advantages are zero. It is counted, left out, and replaced by a group of the *next*
-task. The same task is not sampled again until it differs: that would overweigh its rarer outcome by
-one over the chance of seeing it.
+task. The same task is not sampled again until its rewards differ: that would overweigh its rarer
+outcome by one over the chance of seeing it.
 """
 
 from __future__ import annotations
@@ -52,17 +52,16 @@ class Group:
 
     @property
     def is_flat(self) -> bool:
-        """Whether all rewards are equal, so that nothing can be learnt from their differences."""
+        """Whether all rewards are equal, so that the group has nothing to teach."""
         return min(self.rewards) == max(self.rewards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """What came of sampling: groups to train on, and those that were flat, which are counted and
-    kept for the report.
+    """The result of sampling: groups to train on, and flat ones, which are counted and reported.
 
-    `num_extra` groups were sampled to replace flat ones; fewer than asked for are in `groups` where
-    that was not enough.
+    `num_extra` groups were sampled to replace flat ones; if that was not enough, `groups` holds
+    fewer than asked for.
     """
 
     groups: tuple[Group, ...]
@@ -71,12 +70,12 @@ class Groups:
 
     @property
     def num_sampled(self) -> int:
-        """All groups, flat ones included."""
+        """The number of all groups, including flat ones."""
         return len(self.groups) + len(self.flat)
 
     @property
     def num_all_failed(self) -> int:
-        """Flat groups in which no rollout earned anything."""
+        """The number of flat groups in which no rollout earned anything."""
         return sum(max(group.rewards) == 0 for group in self.flat)
 
     @property
@@ -96,39 +95,39 @@ def advantages(rewards: Sequence[float]) -> tuple[float, ...]:
 
 
 def scaled_advantages(rewards: Sequence[float]) -> tuple[float, ...]:
-    """Reward minus mean, divided by the sample's standard deviation plus 1e-4: GRPO and DAPO, as in
-    TRL and verl.
+    """Reward minus mean, divided by the sample standard deviation plus 1e-4: GRPO and DAPO.
 
     >>> [round(a, 3) for a in scaled_advantages([1.0, 0.0, 0.0, 0.0])]
     [1.5, -0.5, -0.5, -0.5]
+
+    As in TRL and verl.
     """
     deviation = stdev(rewards)
     return tuple(a / (deviation + 1e-4) for a in advantages(rewards))
 
 
-def fresh(groups: Groups, *, now: int, max_staleness: int) -> Groups:
-    """The groups without rollouts of weights that are more than `max_staleness` steps older than
-    `now`; those of unknown age are stale.
+def drop_stale(groups: Groups, *, now: int, max_staleness: int) -> Groups:
+    """The groups without rollouts of weights that are too old.
 
-    A group of which fewer than two are left has no difference and goes whole.
+    Too old is more than `max_staleness` steps older than `now`; rollouts of unknown age are stale.
+    A group with fewer than two rollouts left has no difference and is dropped.
     """
-    return _only(groups, lambda r: r.version >= 0 and now - r.version <= max_staleness)
+    return _filter_rollouts(groups, lambda r: r.version >= 0 and now - r.version <= max_staleness)
 
 
-def answered_groups(groups: Groups) -> Groups:
-    """The groups without rollouts that a server left without a message: they say nothing about the
-    policy.
+def drop_unanswered(groups: Groups) -> Groups:
+    """The groups without rollouts that a server left without a message.
 
-    A rollout that its environment lost stays: what the policy did may have been the reason. A group
-    of one goes whole.
+    Those say nothing about the policy. A rollout that its environment lost stays: what the policy
+    did may have been the reason. A group of one is dropped.
     """
-    return _only(groups, lambda r: r.ended != "no_message")
+    return _filter_rollouts(groups, lambda r: r.ended != "no_message")
 
 
-def _only(groups: Groups, wanted: Callable[[Rollout], bool]) -> Groups:
+def _filter_rollouts(groups: Groups, keep: Callable[[Rollout], bool]) -> Groups:
     def kept(members: Iterable[Group]) -> tuple[Group, ...]:
-        left = [Group(g.task_id, tuple(r for r in g.rollouts if wanted(r))) for g in members]
-        return tuple(group for group in left if len(group.rollouts) >= 2)
+        smaller = [Group(g.task_id, tuple(r for r in g.rollouts if keep(r))) for g in members]
+        return tuple(group for group in smaller if len(group.rollouts) >= 2)
 
     return Groups(groups=kept(groups.groups), flat=kept(groups.flat), num_extra=groups.num_extra)
 
@@ -142,11 +141,11 @@ def sample_groups(
     max_extra: int = 0,
     label: str = "",
 ) -> Groups:
-    """`size` rollouts of each of the first `num_groups` tasks; flat groups are replaced from the
-    tasks that follow, `max_extra` at most.
+    """`size` rollouts of each of the first `num_groups` tasks.
 
-    `max_extra=0` skips flat groups without replacing them. Raises ConfigError where a group is too
-    small to have a difference or the tasks run out before `num_groups` were sampled.
+    Flat groups are replaced from the tasks that follow, at most `max_extra`; with `max_extra=0`
+    they are left out without replacement. Raises ConfigError if a group is too small to have a
+    difference or the tasks run out before `num_groups` were sampled.
     """
     if size < 2 or num_groups < 1 or max_extra < 0:
         raise ConfigError(
@@ -154,25 +153,27 @@ def sample_groups(
             fix="size >= 2, num_groups >= 1, max_extra >= 0",
         )
     supply = iter(tasks)
-    kept: list[Group] = []
+    varied: list[Group] = []
     flat: list[Group] = []
-    extra = 0
+    num_extra = 0
     for number in itertools.count():
-        wanted = num_groups if number == 0 else min(num_groups - len(kept), max_extra - extra)
-        makers = list(itertools.islice(supply, wanted))
+        num_wanted = (
+            num_groups if number == 0 else min(num_groups - len(varied), max_extra - num_extra)
+        )
+        makers = list(itertools.islice(supply, num_wanted))
         if number == 0 and len(makers) < num_groups:
             raise ConfigError(
                 f"{num_groups} groups were asked for, and there are {len(makers)} tasks"
             )
         if not makers:
             break
-        extra += len(makers) if number else 0
-        for group in _sampled(makers, size=size, sample=sample, label=f"{label}{number}:"):
-            (flat if group.is_flat else kept).append(group)
-    return Groups(groups=tuple(kept), flat=tuple(flat), num_extra=extra)
+        num_extra += len(makers) if number else 0
+        for group in _sample_batch(makers, size=size, sample=sample, label=f"{label}{number}:"):
+            (flat if group.is_flat else varied).append(group)
+    return Groups(groups=tuple(varied), flat=tuple(flat), num_extra=num_extra)
 
 
-def _sampled(
+def _sample_batch(
     makers: Sequence[MakeEnv], *, size: int, sample: Sample, label: str
 ) -> Iterator[Group]:
     rollouts = sample([make() for make in makers for _ in range(size)], label=label)

@@ -1,11 +1,12 @@
 """A teacher on this machine: any causal LM of transformers, asked through its own chat template.
 
-    teacher = LocalTeacher("mine", TeacherSettings(kind="local", model="./qwen-coder", family="alibaba"))
+    settings = TeacherSettings(kind="local", model="./qwen-coder", family="alibaba")
+    teacher = LocalTeacher("mine", settings)
     reply = await teacher.ask(request)
 
-It is the sampler's model that writes one message: the same rendering, the same reading of calls.
-Weights are loaded when it is first asked. It costs nothing but time, one message at a time; its
-answers are kept like bought ones.
+The sampler lets the model write one message, with the same rendering and parsing as for the
+student. Weights are loaded when it is first asked. It costs nothing but time, one message at a
+time; its answers are stored like bought ones.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from composer_replication.tokens.renderer import Renderer
 
 @dataclass(slots=True)
 class _PromptEnv:
-    """An environment that shows one prompt, hears one message and ends."""
+    """An environment that shows one prompt, takes one message and ends."""
 
     task_id: str
     request: Request
@@ -59,8 +60,10 @@ class _PromptEnv:
 
 
 class LocalTeacher(FreeTeacher):
-    """See the head of this module. Raises ConfigError for a model or template that cannot be used,
-    when it is first asked."""
+    """See the module's docstring.
+
+    Raises ConfigError, when it is first asked, for a model or template that cannot be used.
+    """
 
     provider = "local"
 
@@ -74,8 +77,10 @@ class LocalTeacher(FreeTeacher):
         return {"kind": "local", "model": self.settings.model}
 
     async def ask(self, request: Request) -> TeacherReply:
-        """One message of the model; raises TeacherError where the prompt cannot be rendered or does
-        not fit."""
+        """One message of the model.
+
+        Raises TeacherError if the prompt cannot be rendered or does not fit.
+        """
         if request.schema is not None:
             raise TeacherError(
                 "a local model cannot be held to a schema",
@@ -104,15 +109,15 @@ class LocalTeacher(FreeTeacher):
                 again=False,
                 billed=False,
             ) from error
-        written = [turn for turn in rollout.session.turns if turn.sampled is not None]
-        if not written:
+        sampled_turns = [turn for turn in rollout.session.turns if turn.sampled is not None]
+        if not sampled_turns:
             raise TeacherError(
                 f"no message was written ({rollout.ended})",
                 where=self.name,
                 again=False,
                 billed=False,
             )
-        return _reply(written[-1], request, num_prompt_tokens=len(prompt))
+        return _reply(sampled_turns[-1], request, num_prompt_tokens=len(prompt))
 
     def _load(self) -> tuple[Any, Renderer]:
         if self._loaded is None:
@@ -125,15 +130,15 @@ class LocalTeacher(FreeTeacher):
         return self._loaded
 
     def _sampling(self, model: Any, request: Request, *, num_prompt_tokens: int) -> Sampling:
-        longest = getattr(model.config, "max_position_embeddings", None)
+        max_positions = getattr(model.config, "max_position_embeddings", None)
         room = num_prompt_tokens + request.max_tokens + 16  # the generation prompt
-        if isinstance(longest, int) and room > longest:
-            what = (
+        if isinstance(max_positions, int) and room > max_positions:
+            problem = (
                 f"the prompt of {num_prompt_tokens} tokens and an answer of {request.max_tokens}"
-                f" are more than the model's {longest}"
+                f" are more than the model's {max_positions}"
             )
             fix = "lower replay.max_prompt_tokens"
-            raise TeacherError(what, where=self.name, fix=fix, again=False, billed=False)
+            raise TeacherError(problem, where=self.name, fix=fix, again=False, billed=False)
         seed = int(hashlib.sha256(prompt_name(request).encode()).hexdigest()[:8], 16)
         limits = EpisodeLimits(max_calls=1000)
         return Sampling(
@@ -151,11 +156,13 @@ def prompt_name(request: Request) -> str:
 
 
 def _reply(turn: Turn, request: Request, *, num_prompt_tokens: int) -> TeacherReply:
-    """The message as a teacher's answer: a call that cannot be read stays as it was written, as
-    with an endpoint."""
+    """The message as a teacher's answer.
+
+    A call that cannot be read stays as it was written, as with an endpoint.
+    """
     sampled = turn.sampled
     assert sampled is not None
-    offered = {tool.name for tool in request.tools}
+    offered_tools = {tool.name for tool in request.tools}
     blocks: list[Block] = []
     problem = "cut_off" if turn.tag == CUT else ""
     for block in turn.blocks:
@@ -164,7 +171,7 @@ def _reply(turn: Turn, request: Request, *, num_prompt_tokens: int) -> TeacherRe
             problem = problem or "bad_arguments"
         else:
             blocks.append(block)
-            if isinstance(block, ToolCall) and block.name not in offered:
+            if isinstance(block, ToolCall) and block.name not in offered_tools:
                 problem = problem or "unknown_tool"
     logprobs = sampled.logprobs
     return TeacherReply(

@@ -1,11 +1,12 @@
-"""What a student wrote, as blocks: text, thinking and tool calls, one parser per template family.
+"""Parsers of sampled messages into text, thinking and tool calls, one per template family.
 
     parse_message(ids, codec=renderer.codec, parser=parser_of(renderer))
-    -> (Text("Let me look."), WrittenCall("read", {"path": "a.py"}), MalformedCall('{"name": "read"', "not JSON: ..."))
+    -> (Text("Let me look."), WrittenCall("read", {"path": "a.py"}),
+        MalformedCall('{"name": "read"', "not JSON: ..."))
 
-The parsers read tokens, not letters: a message that only quotes "<tool_call>" makes no call where
-the tokenizer has a token for it. Nothing is repaired: a call that is not exactly as the template
-writes it becomes a `MalformedCall` with the reason, never a guess.
+The parsers read tokens, not letters: a message that only quotes "<tool_call>" makes no call if the
+tokenizer has a token for it. Nothing is repaired: a call that is not exactly as the template writes
+it becomes a `MalformedCall` with the reason, never a guess.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PYTHON_TAG = "<|python_tag|>"
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _FUNCTION = re.compile(r"\n<function=(?P<name>[^>\n]+)>\n(?P<body>.*)</function>\n", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=(?P<key>[^>\n]+)>\n(?P<value>.*?)\n</parameter>\n", re.DOTALL)
-# as Qwen3.5's template writes them
+# Python literals, as Qwen3.5's template writes them
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _HARMONY_HEAD = re.compile(
     r"<\|start\|>assistant(?:"
@@ -50,8 +51,10 @@ class MessagePart:
 
 @dataclass(frozen=True, slots=True)
 class WrittenCall:
-    """A well-formed call without an id yet, e.g. WrittenCall("read", {"path": "a.py"}); whether the
-    tool exists is not asked here."""
+    """A well-formed call that has no id yet, e.g. WrittenCall("read", {"path": "a.py"}).
+
+    Whether the tool exists is not checked here.
+    """
 
     name: str
     arguments: Mapping[str, JSON]
@@ -59,8 +62,10 @@ class WrittenCall:
 
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
-    """What began as a call and is none: its text and why, e.g. MalformedCall('{"name": 3}', "the
-    name is not a string")."""
+    """A failed attempt at a call: its text and the reason.
+
+    Example: MalformedCall('{"name": 3}', "the name is not a string")
+    """
 
     text: str
     problem: str
@@ -68,8 +73,10 @@ class MalformedCall:
 
 @dataclass(frozen=True, slots=True)
 class BareCall(WrittenCall):
-    """A call whose values are bare text, which only the tool's schema can tell apart from numbers:
-    BareCall("read", {"line": "3"})."""
+    """A call whose values are bare text, e.g. BareCall("read", {"line": "3"}).
+
+    Only the tool's schema tells numbers from text.
+    """
 
 
 Part = Text | Thinking | WrittenCall | MalformedCall
@@ -79,13 +86,13 @@ Parser = Callable[[Sequence[MessagePart]], Iterator[Part]]
 def parse_message(
     ids: Sequence[int], *, codec: TextCodec, parser: Parser, tools: Sequence[ToolSpec] = ()
 ) -> tuple[Part, ...]:
-    """The parts of a sampled message in the order written; `ids` are given without the end token.
+    """The parts of a sampled message in the order written; `ids` exclude the end token.
 
-    `tools` say of which type the values of a call are where the family writes them as bare text;
-    without a schema they stay text.
+    `tools` give the types of a call's values if the family writes them as bare text; without a
+    schema they stay text.
     """
     schemas = {tool.name: tool.parameters for tool in tools}
-    parts = parser(pieces_of(ids, codec=codec))
+    parts = parser(split_message(ids, codec=codec))
     typed = (
         _typed(part, schemas.get(part.name, {})) if isinstance(part, BareCall) else part
         for part in parts
@@ -94,8 +101,10 @@ def parse_message(
 
 
 def _encodable(call: WrittenCall) -> WrittenCall | MalformedCall:
-    """The call, if all its text can be written down: JSON may spell half of a surrogate pair, which
-    is no character."""
+    """The call if all its text can be encoded, else a malformed one.
+
+    JSON may spell half of a surrogate pair, which is no character.
+    """
     if not any(_SURROGATE.search(text) for text in _strings([call.name, call.arguments])):
         return call
     return MalformedCall(
@@ -125,8 +134,7 @@ def _typed(call: BareCall, schema: Mapping[str, Any]) -> WrittenCall | Malformed
 
 
 def parser_of(renderer: Renderer) -> Parser:
-    """The parser of a renderer's family; raises ConfigError for a template whose calls nobody here
-    can read."""
+    """The parser of a renderer's family; ConfigError for a template whose calls are unknown."""
     if renderer.family is not None:
         return PARSERS[renderer.family.name]
     if OPEN in renderer.template:
@@ -138,9 +146,11 @@ def parser_of(renderer: Renderer) -> Parser:
     )
 
 
-def pieces_of(ids: Sequence[int], *, codec: TextCodec) -> list[MessagePart]:
-    """Sampled ids as text cut at control tokens; a tag for which the tokenizer has no token is
-    found by its letters."""
+def split_message(ids: Sequence[int], *, codec: TextCodec) -> list[MessagePart]:
+    """Sampled ids as text cut at control tokens.
+
+    A tag for which the tokenizer has no token is found by its letters.
+    """
     by_id = {index: token for token, index in codec.control.items()}
     pieces: list[MessagePart] = []
     for control, run in itertools.groupby(ids, key=lambda i: i in by_id):
@@ -148,22 +158,26 @@ def pieces_of(ids: Sequence[int], *, codec: TextCodec) -> list[MessagePart]:
             pieces.extend(MessagePart(by_id[i], True) for i in run)
         else:
             pieces.append(MessagePart(codec.decode(list(run)), False))
-    spelled = [tag for tag in (OPEN, CLOSE, THINK, THOUGHT) if tag not in codec.control]
-    if not spelled:
+    tags_as_text = [tag for tag in (OPEN, CLOSE, THINK, THOUGHT) if tag not in codec.control]
+    if not tags_as_text:
         return pieces
-    pattern = re.compile(f"({'|'.join(map(re.escape, spelled))})")
-    cut: list[MessagePart] = []
+    pattern = re.compile(f"({'|'.join(map(re.escape, tags_as_text))})")
+    split_pieces: list[MessagePart] = []
     for piece in pieces:
-        cut += (
+        split_pieces += (
             [piece]
             if piece.control
-            else [MessagePart(text, text in spelled) for text in pattern.split(piece.text) if text]
+            else [
+                MessagePart(text, text in tags_as_text)
+                for text in pattern.split(piece.text)
+                if text
+            ]
         )
-    return cut
+    return split_pieces
 
 
 def _json_call(pieces: Sequence[MessagePart]) -> Part:
-    return read_call(_joined(pieces), arguments="arguments")
+    return read_call(_join_text(pieces), arguments="arguments")
 
 
 def _chatml(
@@ -173,25 +187,30 @@ def _chatml(
     read: Callable[[Sequence[MessagePart]], Part] = _json_call,
     gap: str = "\n",
 ) -> Iterator[Part]:
-    """Text, then calls between <tool_call> tags, as chatml.jinja writes them; `gap` is what stands
-    between the text and the calls."""
+    """Text, then calls between <tool_call> tags, as chatml.jinja writes them.
+
+    `gap` is the text between message text and calls.
+    """
     rest = list(pieces)
     if thinking and rest and rest[0] == MessagePart(THINK, True):
         end = next((i for i, p in enumerate(rest) if p == MessagePart(THOUGHT, True)), len(rest))
         inside, rest = rest[1:end], rest[end:]
-        if thought := _joined(inside).removeprefix("\n").removesuffix("\n"):
+        if thought := _join_text(inside).removeprefix("\n").removesuffix("\n"):
             yield Thinking(thought)
         if not rest and MessagePart(OPEN, True) in inside:
             yield MalformedCall(
-                _joined(inside), f"the call stands inside thinking that does not end with {THOUGHT}"
+                _join_text(inside),
+                f"the call stands inside thinking that does not end with {THOUGHT}",
             )
         rest = _without_start(rest[1:], "\n\n")
-    called = False
+    has_call = False
     while rest:
         at = next(
             (i for i, p in enumerate(rest) if p.control and p.text in (OPEN, CLOSE)), len(rest)
         )
-        yield from _text(_joined(rest[:at]), before_call=at < len(rest), after_call=called, gap=gap)
+        yield from _text(
+            _join_text(rest[:at]), before_call=at < len(rest), after_call=has_call, gap=gap
+        )
         if at == len(rest):
             return
         end = next(
@@ -202,12 +221,12 @@ def _chatml(
             ),
             len(rest),
         )
-        called = True
+        has_call = True
         if rest[at].text == CLOSE:
             yield MalformedCall(CLOSE, f"{CLOSE} without {OPEN}")
             rest = rest[at + 1 :]
         elif end == len(rest) or rest[end].text == OPEN:
-            yield MalformedCall(_joined(rest[at:end]), f"the call does not end with {CLOSE}")
+            yield MalformedCall(_join_text(rest[at:end]), f"the call does not end with {CLOSE}")
             rest = rest[end:]
         else:
             yield read(rest[at + 1 : end])
@@ -217,29 +236,28 @@ def _chatml(
 def _llama(pieces: Sequence[MessagePart]) -> Iterator[Part]:
     """Text, then calls, each a JSON object that begins a line, as llama3.jinja writes them."""
     tag = next((i for i, p in enumerate(pieces) if p == MessagePart(PYTHON_TAG, True)), len(pieces))
-    text = _joined(pieces[:tag])
-    done, called = 0, False
+    text = _join_text(pieces[:tag])
+    parsed_to, has_call = 0, False
     for start in [0, *(m.end() for m in re.finditer("\n", text))]:
-        if start < done or not text.startswith("{", start):
+        if start < parsed_to or not text.startswith("{", start):
             continue
-        found = _llama_call(text, start)
-        if found is None:
+        call_and_end = _llama_call(text, start)
+        if call_and_end is None:
             continue
-        part, end = found
-        yield from _text(text[done:start], before_call=True, after_call=called)
+        part, end = call_and_end
+        yield from _text(text[parsed_to:start], before_call=True, after_call=has_call)
         yield part
-        done, called = end, True
-    yield from _text(text[done:], before_call=False, after_call=called)
+        parsed_to, has_call = end, True
+    yield from _text(text[parsed_to:], before_call=False, after_call=has_call)
     if tag < len(pieces):
         problem = (
             f"{PYTHON_TAG} calls a built-in tool, and none is offered: write one JSON object a line"
         )
-        yield MalformedCall(_joined(pieces[tag:]), problem)
+        yield MalformedCall(_join_text(pieces[tag:]), problem)
 
 
 def _llama_call(text: str, start: int) -> tuple[Part, int] | None:
-    """The call that begins at a character and the end of its line; None where this is no call at
-    all."""
+    """The call that begins at a character, and the end of its line; None if it is no call."""
     try:
         value, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
@@ -260,57 +278,62 @@ def _llama_call(text: str, start: int) -> tuple[Part, int] | None:
 
 
 def _qwen35(pieces: Sequence[MessagePart], *, thinking: bool) -> Iterator[Part]:
-    """As chatml.jinja's, with <function=...> blocks in the tags; the header has opened the think
-    block already."""
-    opened = [MessagePart(THINK, True), MessagePart("\n", False), *pieces] if thinking else pieces
-    return _chatml(opened, thinking=thinking, read=_function_block, gap="\n\n")
+    """Like chatml.jinja's, with <function=...> blocks; the header has opened a think block."""
+    with_think_tag = (
+        [MessagePart(THINK, True), MessagePart("\n", False), *pieces] if thinking else pieces
+    )
+    return _chatml(with_think_tag, thinking=thinking, read=_function_block, gap="\n\n")
 
 
 def _function_block(pieces: Sequence[MessagePart]) -> Part:
-    """A <function=name> block with one <parameter=key> block a value, as qwen3_5.jinja writes
-    them."""
-    text = _joined(pieces)
-    found = _FUNCTION.fullmatch(text)
-    if found is None:
+    """A <function=name> block with one <parameter=key> block per value, as in qwen3_5.jinja."""
+    text = _join_text(pieces)
+    block = _FUNCTION.fullmatch(text)
+    if block is None:
         return MalformedCall(
             text, "a call is one <function=...> block with the line breaks of the template"
         )
     values: dict[str, str] = {}
-    done = 0
-    for match in _PARAMETER.finditer(found["body"]):
-        if match.start() != done or match["key"] in values:
+    parsed_to = 0
+    for match in _PARAMETER.finditer(block["body"]):
+        if match.start() != parsed_to or match["key"] in values:
             break
         values[match["key"]] = match["value"]
-        done = match.end()
-    if done != len(found["body"]):
+        parsed_to = match.end()
+    if parsed_to != len(block["body"]):
         return MalformedCall(
             text,
             "a value is one <parameter=...> block with the line breaks of the template, each key"
             " once",
         )
-    return BareCall(found["name"], values)
+    return BareCall(block["name"], values)
 
 
 def _glm(pieces: Sequence[MessagePart], *, thinking: bool) -> Iterator[Part]:
-    """As chatml.jinja's, with <arg_key> and <arg_value> pairs in the tags; what follows the header
-    begins on a line of its own."""
+    """Like chatml.jinja's, with <arg_key> and <arg_value> pairs inside the tags.
+
+    What follows the header begins on a new line.
+    """
     rest = [piece for piece in _without_start(pieces, "\n") if piece.text]
     if thinking and rest and rest[0] == MessagePart(THINK, True):
         end = next((i for i, p in enumerate(rest) if p == MessagePart(THOUGHT, True)), len(rest))
         inside, rest = rest[1:end], _without_start(rest[end + 1 :], "\n")
-        if thought := _joined(inside):
+        if thought := _join_text(inside):
             yield Thinking(thought)
         if MessagePart(OPEN, True) in inside:
             yield MalformedCall(
-                _joined(inside), f"the call stands inside thinking that does not end with {THOUGHT}"
+                _join_text(inside),
+                f"the call stands inside thinking that does not end with {THOUGHT}",
             )
     yield from _chatml(rest, thinking=False, read=_key_value_pairs)
 
 
 def _key_value_pairs(pieces: Sequence[MessagePart]) -> Part:
-    """A name, then <arg_key> and <arg_value> pairs, as glm4.jinja writes them; the tags are tokens,
-    so values may spell them."""
-    text = _joined(pieces)
+    """A name, then <arg_key> and <arg_value> pairs, as glm4.jinja writes them.
+
+    The tags are tokens, so values may contain their letters.
+    """
+    text = _join_text(pieces)
     name, *rest = (
         [*pieces, MessagePart("", False)]
         if pieces and not pieces[0].control
@@ -327,7 +350,7 @@ def _key_value_pairs(pieces: Sequence[MessagePart]) -> Part:
                 return MalformedCall(
                     text, "a value is an <arg_key> and an <arg_value>, each closed"
                 )
-            fields.append(_joined(rest[1:end]))
+            fields.append(_join_text(rest[1:end]))
             rest = rest[end + 1 :]
             if not rest or rest[0].control or not rest[0].text.startswith("\n"):
                 return MalformedCall(text, f"a line ends behind {closing}")
@@ -341,12 +364,14 @@ def _key_value_pairs(pieces: Sequence[MessagePart]) -> Part:
 
 
 def _mistral(pieces: Sequence[MessagePart], *, version: str) -> Iterator[Part]:
-    """Text, then [TOOL_CALLS]: one JSON list (v7), or a name, [CALL_ID] and [ARGS] for each call
-    (v11, v13), as in mistral.jinja."""
+    """Text, then [TOOL_CALLS], as in mistral.jinja.
+
+    One JSON list (v7), or a name, [CALL_ID] and [ARGS] for each call (v11, v13).
+    """
     at = next(
         (i for i, p in enumerate(pieces) if p == MessagePart("[TOOL_CALLS]", True)), len(pieces)
     )
-    if text := _joined(pieces[:at]):
+    if text := _join_text(pieces[:at]):
         yield Text(text)
     while at < len(pieces):
         end = next(
@@ -358,7 +383,7 @@ def _mistral(pieces: Sequence[MessagePart], *, version: str) -> Iterator[Part]:
             len(pieces),
         )
         yield from (
-            _mistral_list(_joined(pieces[at + 1 : end]))
+            _mistral_list(_join_text(pieces[at + 1 : end]))
             if version == "v7"
             else [_mistral_call(pieces[at + 1 : end], version)]
         )
@@ -374,14 +399,16 @@ def _mistral_list(text: str) -> Iterator[Part]:
     if not isinstance(calls, list) or not calls:
         yield MalformedCall(text, "calls are a JSON list of objects")
         return
-    # the model may leave out the id, which the program that runs it gives in that case
+    # the model may leave out the id; the serving program then adds one
     for call in calls:
-        known = {k: v for k, v in call.items() if k != "id"} if isinstance(call, dict) else call
-        yield _call_of(known, text=json.dumps(call, ensure_ascii=False), arguments="arguments")
+        without_id = (
+            {k: v for k, v in call.items() if k != "id"} if isinstance(call, dict) else call
+        )
+        yield _call_of(without_id, text=json.dumps(call, ensure_ascii=False), arguments="arguments")
 
 
 def _mistral_call(pieces: Sequence[MessagePart], version: str) -> Part:
-    text = _joined(pieces)
+    text = _join_text(pieces)
     tags = [p.text for p in pieces if p.control and p.text in ("[CALL_ID]", "[ARGS]")]
     if tags not in (["[ARGS]"], ["[CALL_ID]", "[ARGS]"]) or (version == "v13" and len(tags) == 2):
         return MalformedCall(
@@ -390,13 +417,15 @@ def _mistral_call(pieces: Sequence[MessagePart], version: str) -> Part:
             + ("" if version == "v13" else ", with [CALL_ID] between"),
         )
     at = pieces.index(MessagePart("[ARGS]", True))
-    name = _joined(list(itertools.takewhile(lambda p: not p.control, pieces)))
-    return _named_call(name, _joined(pieces[at + 1 :]), text)
+    name = _join_text(list(itertools.takewhile(lambda p: not p.control, pieces)))
+    return _named_call(name, _join_text(pieces[at + 1 :]), text)
 
 
 def _harmony(pieces: Sequence[MessagePart]) -> Iterator[Part]:
-    """The harmony messages of one reply, behind the <|start|>assistant of its header: analysis,
-    calls, commentary, final."""
+    """The harmony messages of one reply: analysis, calls, commentary, final.
+
+    They begin behind the <|start|>assistant of the header.
+    """
     rest = (
         [MessagePart("<|start|>", True), MessagePart("assistant", False), *pieces] if pieces else []
     )
@@ -412,21 +441,21 @@ def _harmony(pieces: Sequence[MessagePart]) -> Iterator[Part]:
 
 
 def _harmony_message(pieces: Sequence[MessagePart]) -> Iterator[Part]:
-    text = _joined(pieces)
+    text = _join_text(pieces)
     at = next(
         (i for i, p in enumerate(pieces) if p == MessagePart("<|message|>", True)), len(pieces)
     )
-    head, body = _joined(pieces[:at]), _joined(pieces[at + 1 :])
-    found = _HARMONY_HEAD.fullmatch(head)
-    if found is None or at == len(pieces):
+    head, body = _join_text(pieces[:at]), _join_text(pieces[at + 1 :])
+    header = _HARMONY_HEAD.fullmatch(head)
+    if header is None or at == len(pieces):
         yield MalformedCall(
             text, "a message is <|start|>assistant<|channel|>, a channel, and <|message|>"
         )
         return
-    recipient = found["to"] or found["late"]
+    recipient = header["to"] or header["late"]
     if recipient is None:
         if body:
-            yield Thinking(body) if found["channel"] == "analysis" else Text(body)
+            yield Thinking(body) if header["channel"] == "analysis" else Text(body)
     elif not recipient.startswith("functions."):
         yield MalformedCall(text, f"{recipient} is no function: write to=functions. and its name")
     else:
@@ -434,7 +463,7 @@ def _harmony_message(pieces: Sequence[MessagePart]) -> Iterator[Part]:
 
 
 def _named_call(name: str, arguments: str, text: str) -> WrittenCall | MalformedCall:
-    """A call whose arguments alone are JSON."""
+    """A call of which only the arguments are JSON."""
     try:
         value = _DECODER.decode(arguments.strip())
     except (ValueError, RecursionError) as error:
@@ -460,11 +489,11 @@ PARSERS: Mapping[str, Parser] = {
     "gemma": _llama,
     "gpt-oss": _harmony,
 }
-"""One parser for each of tokens/template_families.py."""
+"""One parser for each family of tokens/template_families.py."""
 
 
 def read_call(text: str, *, arguments: str) -> WrittenCall | MalformedCall:
-    """A call from its JSON; `arguments` is the key that the family writes them under.
+    """A call from its JSON; `arguments` is the family's key for them.
 
     >>> read_call('{"name": "read", "arguments": {"path": "a.py"}}', arguments="arguments")
     WrittenCall(name='read', arguments={'path': 'a.py'})
@@ -482,9 +511,9 @@ def _call_of(value: Any, *, text: str, arguments: str) -> WrittenCall | Malforme
     if not isinstance(value, dict):
         return MalformedCall(text, "a call is a JSON object")
     if set(value) != {"name", arguments}:
-        has = ", ".join(map(repr, value)) or "none"
+        keys = ", ".join(map(repr, value)) or "none"
         return MalformedCall(
-            text, f"a call has the keys 'name' and {arguments!r}, this one has {has}"
+            text, f"a call has the keys 'name' and {arguments!r}, this one has {keys}"
         )
     if not isinstance(value["name"], str) or not value["name"]:
         return MalformedCall(text, "the name is not a string with something in it")
@@ -494,20 +523,22 @@ def _call_of(value: Any, *, text: str, arguments: str) -> WrittenCall | Malforme
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, keys too; without recursion, since the student chooses the
-    depth."""
-    left = [value]
-    while left:
-        item = left.pop()
+    """Every string in a JSON value, keys included.
+
+    Without recursion, since the student chooses the depth.
+    """
+    stack = [value]
+    while stack:
+        item = stack.pop()
         if isinstance(item, str):
             yield item
         elif isinstance(item, dict):
-            left += [*item, *item.values()]
+            stack += [*item, *item.values()]
         elif isinstance(item, list):
-            left += item
+            stack += item
 
 
-def _joined(pieces: Sequence[MessagePart]) -> str:
+def _join_text(pieces: Sequence[MessagePart]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
@@ -518,8 +549,7 @@ def _without_start(pieces: Sequence[MessagePart], start: str) -> list[MessagePar
 
 
 def _text(text: str, *, before_call: bool, after_call: bool, gap: str = "\n") -> Iterator[Text]:
-    """A text block, without the line breaks that templates write between text and calls, and
-    between calls."""
+    """A text block without the line breaks that templates write around calls."""
     if after_call and not text.strip():
         return
     text = text.removesuffix("\n" if after_call else gap) if before_call else text

@@ -1,11 +1,11 @@
-"""Composer 2's length penalty: what an episode cost, on a concave scale.
+"""Composer 2's length penalty: the cost of an episode on a concave scale.
 
     C(x) = ((1 + k x)^(1 - q) - 1) / (k (1 - q)),  at q = 1: ln(1 + k x) / k
-    x    = weighted sum of thinking, tool-calling, tool-output and message tokens, of calls and of turns
+    x    = weighted sum of thinking, tool-calling, tool-output and message tokens, calls and turns
 
-It grows with x and ever more slowly, so an easy task is pressed to be short and a hard one may be
-long. The formula is that of Cursor's Composer 2 report; its k, q and weights were not published, so
-the defaults (core/config/train_settings.py) are ours.
+It grows with x, ever more slowly, so easy tasks are pushed to be short and hard ones may be long.
+The formula is from Cursor's Composer 2 report; its k, q and weights were not published, so the
+defaults (core/config/train_settings.py) are ours.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from composer_replication.core.trace import Session, Text, Thinking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What an episode took, e.g. Effort(thinking=0, calling=60, output=41, message=9, calls=4,
-    turns=5): tokens, then counts."""
+    """The effort of an episode: tokens by kind, then numbers of calls and turns.
+
+    Example: Effort(thinking=0, calling=60, output=41, message=9, calls=4, turns=5)
+    """
 
     thinking: int
     calling: int
@@ -45,32 +47,33 @@ def penalty(x: float, *, k: float, q: float) -> float:
 
 
 def effort(session: Session, *, count: Callable[[str], int]) -> Effort:
-    """The effort of a session that our student sampled; `count` gives the tokens of a text, e.g.
-    renderer.codec.count.
+    """The effort of a session that our student sampled.
 
-    The tokens of a sampled message are shared out: thinking and text by their own count, the rest
-    is tool-calling, or message where there is no call. Nothing sampled is lost or counted twice.
+    `count` gives the tokens of a text, e.g. renderer.codec.count. The tokens of a sampled message
+    are split up: thinking and text by their own count; the rest is tool-calling, or message if
+    there is no call. No sampled token is lost or counted twice.
     """
-    found = dict.fromkeys(("thinking", "calling", "output", "message", "calls", "turns"), 0)
+    totals = dict.fromkeys(("thinking", "calling", "output", "message", "calls", "turns"), 0)
     for turn in session.turns:
-        found["output"] += sum(count(result.text) for result in turn.results)
+        totals["output"] += sum(count(result.text) for result in turn.results)
         if turn.sampled is None:
             continue
-        left = len(turn.sampled.ids)
+        num_sampled = len(turn.sampled.ids)
         thinking = min(
-            left, sum(count(block.text) for block in turn.blocks if isinstance(block, Thinking))
+            num_sampled,
+            sum(count(block.text) for block in turn.blocks if isinstance(block, Thinking)),
         )
         text = min(
-            left - thinking,
+            num_sampled - thinking,
             sum(count(block.text) for block in turn.blocks if isinstance(block, Text)),
         )
-        rest = left - thinking - text
-        found["thinking"] += thinking
-        found["calling"] += rest if turn.calls else 0
-        found["message"] += text if turn.calls else text + rest
-        found["calls"] += len(turn.calls)
-        found["turns"] += 1
-    return Effort(**found)
+        remaining = num_sampled - thinking - text
+        totals["thinking"] += thinking
+        totals["calling"] += remaining if turn.calls else 0
+        totals["message"] += text if turn.calls else text + remaining
+        totals["calls"] += len(turn.calls)
+        totals["turns"] += 1
+    return Effort(**totals)
 
 
 def weighed(effort: Effort, settings: LengthSettings) -> float:
@@ -91,7 +94,7 @@ def weighed(effort: Effort, settings: LengthSettings) -> float:
 def length_penalty(
     session: Session, settings: LengthSettings, *, count: Callable[[str], int]
 ) -> float:
-    """What is taken off the reward of a session: weight * C(x), 0 or more."""
+    """The deduction from a session's reward: weight * C(x), 0 or more."""
     return settings.weight * penalty(
         weighed(effort(session, count=count), settings), k=settings.k, q=settings.q
     )

@@ -1,10 +1,9 @@
-"""Keys and values of several conversations of different lengths, fed in lock-step and kept from
-turn to turn.
+"""A key-value cache for conversations of different lengths, fed in lock-step over many turns.
 
     cache = RaggedCache(model, num_rows=3)
-    logits_BV = cache.feed([[5, 6, 7], [8], []])      # the logits behind each row's last token; an empty row only waits
+    logits_BV = cache.feed([[5, 6, 7], [8], []])      # at each row's last token; empty rows wait
     logits_BV = cache.feed([[2], [9], [4]])
-    cache.keep([0, 2])                                # the second row is finished: its keys and values are dropped
+    cache.keep([0, 2])                                # the second row is finished: drop its cache
 
 Each feed is aligned on the right, so a shorter row gets a gap on the left. Gaps are masked out and
 do not count as positions: every row is scored as if it were alone. They are squeezed out once they
@@ -29,24 +28,25 @@ _SLACK_COLUMNS = 32
 
 
 def holds_ragged_rows(model: Any) -> bool:
-    """Whether rows of different lengths can share one cache: every layer attends to everything, at
-    positions that are given.
+    """Whether rows of different lengths can share one cache of this model.
 
-    Sliding windows and recurrent layers count columns, gaps included, so such a model is sampled
-    one row at a time.
+    Every layer must attend to everything, at given positions. Sliding windows and recurrent layers
+    count columns, gaps included, so such a model is sampled one row at a time.
     """
     cache_utils = need("transformers.cache_utils", extra="train")
     layers = cache_utils.DynamicCache(config=model.config).layers
-    takes = inspect.signature(decoder_of(model).forward).parameters
+    parameters = inspect.signature(decoder_of(model).forward).parameters
     return all(type(layer) is cache_utils.DynamicLayer for layer in layers) and {
         "position_ids",
         "attention_mask",
-    } <= set(takes)
+    } <= set(parameters)
 
 
 class RaggedCache:
-    """The cache of one batch; `lengths` says how many tokens of each row it holds. Use it under
-    `models.forward.scoring`."""
+    """The cache of one batch; use it under `models.forward.scoring`.
+
+    `lengths` are the numbers of tokens that each row holds.
+    """
 
     def __init__(self, model: Any, *, num_rows: int) -> None:
         self.model = model
@@ -61,8 +61,10 @@ class RaggedCache:
         self._takes_positions = "position_ids" in inspect.signature(self.decoder.forward).parameters
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Add ids to each row; returns the float32 logits (B, V) behind its last token, which mean
-        nothing for an empty row."""
+        """Add ids to each row; returns the float32 logits (B, V) behind its last token.
+
+        The logits of an empty row mean nothing.
+        """
         width = max(map(len, rows))
         gaps = [width - len(row) for row in rows]
         ids_BN = torch.tensor(
@@ -73,17 +75,19 @@ class RaggedCache:
         column_1N = torch.arange(width, device=self.device)[None]
         self.mask_BL = torch.cat([self.mask_BL, column_1N >= gap_B1], dim=1)
         self.gaps = self.gaps or any(gaps)
-        # Without gaps there is nothing to mask out, and no mask is what a model's fast path, or a
-        # recurrent layer, expects.
-        more: dict[str, Any] = {"attention_mask": self.mask_BL.long()} if self.gaps else {}
+        # Without gaps there is nothing to mask, and a model's fast path, or a recurrent layer,
+        # expects no mask.
+        options: dict[str, Any] = {"attention_mask": self.mask_BL.long()} if self.gaps else {}
         if self._takes_positions:
-            more["position_ids"] = (length_B1 + column_1N - gap_B1).clamp(min=0)
-        out = self.decoder(input_ids=ids_BN, past_key_values=self.cache, use_cache=True, **more)
+            options["position_ids"] = (length_B1 + column_1N - gap_B1).clamp(min=0)
+        output = self.decoder(
+            input_ids=ids_BN, past_key_values=self.cache, use_cache=True, **options
+        )
         self.lengths = [length + len(row) for length, row in zip(self.lengths, rows, strict=True)]
-        return project(self.model, out.last_hidden_state[:, -1])
+        return project(self.model, output.last_hidden_state[:, -1])
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop all other rows, and the gaps where they have become many."""
+        """Drop all other rows, and the gaps if there are many."""
         if not rows:
             self.lengths = []
             return
@@ -97,8 +101,10 @@ class RaggedCache:
             self._squeeze(longest)
 
     def _squeeze(self, longest: int) -> None:
-        """Move every row to the right so that only the gaps of shorter rows are left; keys hold
-        their positions already."""
+        """Shift every row to the right so that only the gaps of shorter rows remain.
+
+        Cached keys already contain their positions.
+        """
         order_BL = self.mask_BL.long().argsort(dim=1, stable=True)[:, -longest:]
         for layer in self.cache.layers:
             layer.keys = _columns(layer.keys, order_BL)

@@ -1,18 +1,18 @@
-"""Rollouts of any causal language model in any environment: batched, token in / token out, keys and
-values kept across turns.
+"""Rollouts of any causal language model in any environment: batched, token in, token out.
 
     envs = [make(task) for task in tasks]
-    rollouts = sample_rollouts(model, envs, renderer=Renderer.for_tokenizer(tokenizer), settings=Sampling(seed=7), author="my-student")
-    rollouts[0].session        # origin="student", every assistant turn with its ids and log-probs, outcome = the reward
-    rollouts[0].reward
+    rollouts = sample_rollouts(model, envs, renderer=Renderer.for_tokenizer(tokenizer),
+                               settings=Sampling(seed=7), author="my-student")
+    rollouts[0].session        # origin="student", assistant turns with ids and log-probs
+    rollouts[0].reward         # also its outcome
 
 The episodes of a batch write one message each, in lock-step; then each environment answers - at the
-same time as the others where it says that it may - finished episodes leave the cache, and only what
-is new is fed. Each episode draws from a stream of its own, named by seed, label, task and number:
-the same seed gives the same ids bit for bit on the same machine (CPU), and what else is in the
-batch changes a row by rounding only. A served model (rollouts/served.py) in place of `model` writes
-the messages elsewhere; its tokens come back as ids with log-probs, and nothing else changes, but
-that a seed then means what the server makes of it.
+same time as the others if it allows that - finished episodes leave the cache, and only new tokens
+are fed: keys and values are kept across turns. Each episode draws from its own stream, named by
+seed, label, task and number: the same seed gives the same ids bit for bit on the same machine
+(CPU), and the rest of the batch changes a row by rounding only. With a served model
+(rollouts/served.py) in place of `model`, a server writes the messages; its tokens come back as ids
+with log-probs, and nothing else changes, except that the seed means what the server makes of it.
 """
 
 from __future__ import annotations
@@ -51,114 +51,125 @@ def sample_rollouts(
     label: str = "",
     version: int = -1,
     parser: Parser | None = None,
-    meter: SamplingStats | None = None,
+    stats: SamplingStats | None = None,
 ) -> list[Rollout]:
-    """One episode in each environment, in their order; every environment is closed, whatever
-    happens.
+    """One episode in each environment, in their order; every environment is closed in any case.
 
     `author` is the student's name on its turns. `label` begins the sessions' ids and enters the
     seed, e.g. "step-12:", so that the same tasks give new episodes; the n-th environment of one
     task is session `label task:n`. `version` names the weights, e.g. the number of steps they have
-    taken; a served model says its own. The model is left in the mode it was in.
+    taken; a served model sets its own. The model is left in the mode it was in.
+
     Raises ConfigError (a template whose calls cannot be read; openings that are all longer than the
-    context, while one among others costs its own rollout; the context of a log that is longer),
-    AlignmentError (a template that rewrites what came earlier), StoppedError (logits that are not
-    finite), DataError (a server that cannot be reached, or does not say which tokens it sampled;
+    context, while one among others costs its own rollout; a logged context that is longer),
+    AlignmentError (a template that rewrites earlier text), StoppedError (logits that are not
+    finite), DataError (a server that cannot be reached, or does not return which tokens it sampled;
     one that leaves single requests unanswered costs their episodes).
     """
-    voice = ChatFormat.of(renderer, author=author, parser=parser)
-    meter = meter if meter is not None else SamplingStats()
+    chat_format = ChatFormat.of(renderer, author=author, parser=parser)
+    stats = stats if stats is not None else SamplingStats()
     served = isinstance(model, ServedModel)
     if served:
         model.check()
         version = model.version
     else:
         _check_context(model, settings)
-    stop = _stop_ids(None if served else model, voice)
+    stop = _stop_ids(None if served else model, chat_format)
     size = settings.batch_episodes if served or holds_ragged_rows(model) else 1
-    names = _names(envs, label)
+    names = _session_names(envs, label)
     rollouts: list[Rollout] = []
     no_room: list[ConfigError | None] = []
-    with ExitStack() as stack, meter.timing("total"):
-        crew = stack.enter_context(CallPool(num_threads=settings.limits.tool_threads))
-        left = list(envs)  # what is not closed yet, in place
-        stack.callback(_close, crew, left, settings)
+    with ExitStack() as stack, stats.timing("total"):
+        pool = stack.enter_context(CallPool(num_threads=settings.limits.tool_threads))
+        # `_close` sees this very list: what a batch has closed is removed from it in place.
+        open_envs = list(envs)
+        stack.callback(_close, pool, open_envs, settings)
         stack.enter_context(nullcontext() if served else scoring(model))
         for start in range(0, len(envs), size):
             part = slice(start, start + size)
-            batch = _opened(
-                crew, envs[part], names[part], voice=voice, settings=settings, meter=meter
+            batch = _open_batch(
+                pool,
+                envs[part],
+                names[part],
+                chat_format=chat_format,
+                settings=settings,
+                stats=stats,
             )
-            _play(model, batch, stop=stop, settings=settings, crew=crew)
+            _play_batch(model, batch, stop=stop, settings=settings, pool=pool)
+            # The environments must still be open when they are scored.
             no_room += [episode.no_room for episode in batch]
-            scored = _ask(crew, batch, [episode.score_episode for episode in batch])
+            scored = _call_envs(pool, batch, [episode.score_episode for episode in batch])
             rollouts += [
-                episode.finish(scored=one, version=version)
-                for episode, one in zip(batch, scored, strict=True)
+                episode.finish(scored=episode_score, version=version)
+                for episode, episode_score in zip(batch, scored, strict=True)
             ]
-            _close(crew, left[: len(batch)], settings)
-            del left[: len(batch)]
+            _close(pool, open_envs[: len(batch)], settings)
+            del open_envs[: len(batch)]
     if no_room and no_room[0] is not None and None not in no_room:
         raise no_room[0]
-    _count(meter, rollouts)
-    meter.num_left_behind += crew.num_left_behind
+    _add_counts(stats, rollouts)
+    stats.num_left_behind += pool.num_left_behind
     return rollouts
 
 
-def _opened(
-    crew: CallPool,
+def _open_batch(
+    pool: CallPool,
     envs: Sequence[Env],
     names: Sequence[str],
     *,
-    voice: ChatFormat,
+    chat_format: ChatFormat,
     settings: Sampling,
-    meter: SamplingStats,
+    stats: SamplingStats,
 ) -> list[Episode]:
-    """The episodes of a batch, each environment opened."""
-    with meter.timing("environment"):
-        opened = crew.run(
+    """The episodes of a batch, each with its environment opened."""
+    with stats.timing("environment"):
+        opened = pool.run(
             [
                 PooledCall(env.open, runs_in=runs_in(env), timeout_s=settings.limits.tool_timeout_s)
                 for env in envs
             ]
         )
-    more = {"voice": voice, "meter": meter, "limits": settings.limits}
+    shared = {"chat_format": chat_format, "stats": stats, "limits": settings.limits}
     return [
         Episode(
             env,
             name=name,
             seed=stage_seed(settings.seed, f"rollout:{name}"),
             opened=outcome,
-            **more,
+            **shared,
         )
         for env, name, outcome in zip(envs, names, opened, strict=True)
     ]
 
 
-def _ask(
-    crew: CallPool, episodes: Sequence[Episode], calls: Sequence[Callable[[], T]]
+def _call_envs(
+    pool: CallPool, episodes: Sequence[Episode], calls: Sequence[Callable[[], T]]
 ) -> list[Outcome[T]]:
-    """What comes of one call to the environment of each episode; an environment that hung before is
-    not asked again."""
+    """The outcome of one call to the environment of each episode.
+
+    An environment that hung before is not asked again.
+    """
     if not episodes:
         return []
-    fine = [(e, call) for e, call in zip(episodes, calls, strict=True) if e.ended != "env_timeout"]
-    with episodes[0].meter.timing("environment"):
-        found = iter(
-            crew.run(
+    responsive = [
+        (e, call) for e, call in zip(episodes, calls, strict=True) if e.ended != "env_timeout"
+    ]
+    with episodes[0].stats.timing("environment"):
+        outcomes = iter(
+            pool.run(
                 [
                     PooledCall(call, runs_in=runs_in(e.env), timeout_s=e.limits.tool_timeout_s)
-                    for e, call in fine
+                    for e, call in responsive
                 ]
             )
         )
-    hung: Outcome[T] = Outcome(failure=Failure(late=True, words="it hung before"))
-    return [next(found) if e.ended != "env_timeout" else hung for e in episodes]
+    hung: Outcome[T] = Outcome(failure=Failure(late=True, reason="it hung before"))
+    return [next(outcomes) if e.ended != "env_timeout" else hung for e in episodes]
 
 
-def _close(crew: CallPool, envs: Sequence[Env], settings: Sampling) -> None:
+def _close(pool: CallPool, envs: Sequence[Env], settings: Sampling) -> None:
     """Close environments; one that cannot be closed is left as it is."""
-    crew.run(
+    pool.run(
         [
             PooledCall(env.close, runs_in=runs_in(env), timeout_s=settings.limits.tool_timeout_s)
             for env in envs
@@ -166,60 +177,65 @@ def _close(crew: CallPool, envs: Sequence[Env], settings: Sampling) -> None:
     )
 
 
-def _play(
+def _play_batch(
     model: Any,
     episodes: Sequence[Episode],
     *,
     stop: frozenset[int],
     settings: Sampling,
-    crew: CallPool,
+    pool: CallPool,
 ) -> None:
     """Run a batch to the end of its last episode."""
     for episode in episodes:
         episode.check_room(settings.max_context_tokens)
-    live = [episode for episode in episodes if episode.ended is None]
+    running = [episode for episode in episodes if episode.ended is None]
     cache = (
         None
-        if isinstance(model, ServedModel) or not live
-        else RaggedCache(model, num_rows=len(live))
+        if isinstance(model, ServedModel) or not running
+        else RaggedCache(model, num_rows=len(running))
     )
-    while live:
+    while running:
+        # 1. Sample one message per episode.
         room = [
             min(settings.max_new_tokens, settings.max_context_tokens - len(e.ids), e.room)
-            for e in live
+            for e in running
         ]
         if cache is None:
-            messages = _served(model, live, room=room, stop=stop, settings=settings)
+            messages = _complete_on_server(model, running, room=room, stop=stop, settings=settings)
         else:
-            messages = _messages(cache, live, room=room, stop=stop, settings=settings)
-        for episode, message in zip(live, messages, strict=True):
+            messages = _sample_messages(cache, running, room=room, stop=stop, settings=settings)
+        for episode, message in zip(running, messages, strict=True):
             if isinstance(message, Completion) and message.failure:
                 episode.give_up(message.failure)
             else:
                 episode.add_message(message.ids, message.logprobs, ended=message.ids[-1] in stop)
-        _answer(
-            crew,
-            [episode for episode in live if episode.ended is None],
+        # 2. Step the environments.
+        _observe(
+            pool,
+            [episode for episode in running if episode.ended is None],
             max_context_tokens=settings.max_context_tokens,
         )
-        going_on = [i for i, episode in enumerate(live) if episode.ended is None]
+        # 3. Only running episodes keep their rows in the cache.
+        still_running = [i for i, episode in enumerate(running) if episode.ended is None]
         if cache is not None:
-            cache.keep(going_on)
-        live = [live[i] for i in going_on]
+            cache.keep(still_running)
+        running = [running[i] for i in still_running]
 
 
-def _answer(crew: CallPool, live: Sequence[Episode], *, max_context_tokens: int) -> None:
-    """Let the environments answer what was said, and the episodes hear it."""
-    asking = [episode for episode in live if episode.asked is not None]
+def _observe(pool: CallPool, running: Sequence[Episode], *, max_context_tokens: int) -> None:
+    """Let the environments answer the messages, and add their answers to the episodes."""
+    pending = [episode for episode in running if episode.pending_message is not None]
     calls = [
-        partial(episode.env.reply, episode.asked) for episode in asking if episode.asked is not None
+        partial(episode.env.reply, episode.pending_message)
+        for episode in pending
+        if episode.pending_message is not None
     ]
-    answers = dict(zip(map(id, asking), _ask(crew, asking, calls), strict=True))
-    for episode in live:
+    answers = dict(zip(map(id, pending), _call_envs(pool, pending, calls), strict=True))
+    for episode in running:
         episode.add_observation(answers.get(id(episode)), max_context_tokens=max_context_tokens)
 
 
-def _served(
+def _complete_on_server(
     model: ServedModel,
     episodes: Sequence[Episode],
     *,
@@ -228,23 +244,23 @@ def _served(
     settings: Sampling,
 ) -> list[Completion]:
     """One message of every episode, written by a server."""
-    meter = episodes[0].meter
+    stats = episodes[0].stats
     prompts = [
         GenerationRequest(
-            ids=tuple(episode.ids), max_tokens=most, seed=episode.random.getrandbits(31)
+            ids=tuple(episode.ids), max_tokens=max_tokens, seed=episode.random.getrandbits(31)
         )
-        for episode, most in zip(episodes, room, strict=True)
+        for episode, max_tokens in zip(episodes, room, strict=True)
     ]
-    with meter.timing("model"):
-        written = model.complete(
+    with stats.timing("model"):
+        completions = model.complete(
             prompts, temperature=settings.temperature, top_p=settings.top_p, stop=stop
         )
-    meter.num_fed += sum(len(prompt.ids) for prompt in prompts)
-    return written
+    stats.num_fed += sum(len(prompt.ids) for prompt in prompts)
+    return completions
 
 
 @dataclass(slots=True)
-class _Writing:
+class _GrowingMessage:
     """A message as it grows; `room` is how many tokens it may have."""
 
     room: int
@@ -253,91 +269,95 @@ class _Writing:
     open: bool = True
 
 
-def _messages(
+def _sample_messages(
     cache: RaggedCache,
     episodes: Sequence[Episode],
     *,
     room: Sequence[int],
     stop: frozenset[int],
     settings: Sampling,
-) -> list[_Writing]:
-    """One message of every episode. A message's last token is fed with what follows it, never on
-    its own."""
-    meter = episodes[0].meter
-    writing = [_Writing(room=r, ids=[], logprobs=[]) for r in room]
-    new = [episode.ids[held:] for episode, held in zip(episodes, cache.lengths, strict=True)]
+) -> list[_GrowingMessage]:
+    """One message of every episode.
+
+    A message's last token is fed together with what follows it, never on its own.
+    """
+    stats = episodes[0].stats
+    messages = [_GrowingMessage(room=r, ids=[], logprobs=[]) for r in room]
+    new_ids = [episode.ids[held:] for episode, held in zip(episodes, cache.lengths, strict=True)]
     while True:
-        with meter.timing("model"):
-            logits_BV = cache.feed(new)
-        meter.num_fed += sum(map(len, new))
+        with stats.timing("model"):
+            logits_BV = cache.feed(new_ids)
+        stats.num_fed += sum(map(len, new_ids))
         uniform = [
             episode.random.random() if w.open else 0.0
-            for episode, w in zip(episodes, writing, strict=True)
+            for episode, w in zip(episodes, messages, strict=True)
         ]
-        with meter.timing("choose"):
-            chosen = sample_tokens(
+        with stats.timing("choose"):
+            choice = sample_tokens(
                 logits_BV, uniform=uniform, temperature=settings.temperature, top_p=settings.top_p
             )
-        for w, token, logprob in zip(writing, chosen.tokens, chosen.logprobs, strict=True):
+        for w, token, logprob in zip(messages, choice.tokens, choice.logprobs, strict=True):
             if w.open:
                 w.ids.append(token)
                 w.logprobs.append(logprob)
                 w.open = token not in stop and len(w.ids) < w.room
-        if not any(w.open for w in writing):
-            return writing
-        new = [w.ids[-1:] if w.open else [] for w in writing]
+        if not any(w.open for w in messages):
+            return messages
+        new_ids = [w.ids[-1:] if w.open else [] for w in messages]
 
 
-def _names(envs: Sequence[Env], label: str) -> list[str]:
+def _session_names(envs: Sequence[Env], label: str) -> list[str]:
     """`label task:n` for the n-th environment of each task."""
 
     def names() -> Iterator[str]:
-        seen: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for env in envs:
-            yield f"{label}{env.task_id}:{seen[env.task_id]}"
-            seen[env.task_id] += 1
+            yield f"{label}{env.task_id}:{counts[env.task_id]}"
+            counts[env.task_id] += 1
 
     return list(names())
 
 
-def _stop_ids(model: Any, voice: ChatFormat) -> frozenset[int]:
-    """The template's end token, and what the tokenizer and the model's own settings call one.
+def _stop_ids(model: Any, chat_format: ChatFormat) -> frozenset[int]:
+    """The template's end token, and the end tokens of the tokenizer and the model's settings.
 
-    Behind a message that ends with one of the others the template's end token is written all the
-    same, as context.
+    Behind a message that ends with one of the others, the template's end token is still written, as
+    context.
     """
     generation = getattr(model, "generation_config", None)
-    also = getattr(generation, "eos_token_id", None)
-    listed = also if isinstance(also, (list, tuple)) else [also]
+    eos = getattr(generation, "eos_token_id", None)
+    eos_ids = eos if isinstance(eos, (list, tuple)) else [eos]
     return frozenset(
         int(i)
         for i in (
-            voice.end_id,
-            *voice.renderer.end_ids,
-            voice.renderer.tokenizer.eos_token_id,
-            *listed,
+            chat_format.end_id,
+            *chat_format.renderer.end_ids,
+            chat_format.renderer.tokenizer.eos_token_id,
+            *eos_ids,
         )
         if i is not None
     )
 
 
 def _check_context(model: Any, settings: Sampling) -> None:
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and settings.max_context_tokens > longest:
+    max_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if max_positions is not None and settings.max_context_tokens > max_positions:
         raise ConfigError(
             f"max_context_tokens is {settings.max_context_tokens}, the student has positions for"
-            f" {longest}",
-            fix=f"set max_context_tokens to at most {longest}",
+            f" {max_positions}",
+            fix=f"set max_context_tokens to at most {max_positions}",
         )
 
 
-def _count(meter: SamplingStats, rollouts: Sequence[Rollout]) -> None:
+def _add_counts(stats: SamplingStats, rollouts: Sequence[Rollout]) -> None:
     for rollout in rollouts:
-        written = [turn.sampled.ids for turn in rollout.session.turns if turn.sampled is not None]
-        meter.num_episodes += 1
-        meter.num_turns += len(written)
-        meter.num_sampled += sum(map(len, written))
-        meter.num_cut += rollout.num_cut
-        meter.num_malformed += rollout.num_malformed
-        meter.num_refused += rollout.num_refused
-        meter.num_lost += rollout.ended in LOST
+        sampled_ids = [
+            turn.sampled.ids for turn in rollout.session.turns if turn.sampled is not None
+        ]
+        stats.num_episodes += 1
+        stats.num_turns += len(sampled_ids)
+        stats.num_sampled += sum(map(len, sampled_ids))
+        stats.num_cut += rollout.num_cut
+        stats.num_malformed += rollout.num_malformed
+        stats.num_refused += rollout.num_refused
+        stats.num_lost += rollout.ended in LOST

@@ -1,4 +1,4 @@
-"""How messages are sampled, and what an episode may cost before it ends.
+"""How messages are sampled, and the limits of an episode.
 
 Sampling(max_new_tokens=64, seed=7, limits=EpisodeLimits(tool_timeout_s=5.0, max_calls=8))
 """
@@ -15,14 +15,14 @@ from composer_replication.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeLimits:
-    """What one episode may take; each limit that ends an episode is named on its Rollout.
+    """Limits of one episode; a limit that ends an episode is named on its Rollout.
 
-    `tool_timeout_s` bounds one answer of the environment ("env_timeout"), `max_result_chars` one
-    result: what is longer is cut and says so. `max_calls` bounds the calls of one message: those
-    beyond it are not carried out and answered with an error. `max_turns` bounds the student's
-    messages beside the environment's own bound, `max_sampled_tokens` all that it writes
-    ("max_sampled"); 0 = no bound. `tool_threads` environments that allow it answer at the same
-    time.
+    `tool_timeout_s` bounds one answer of the environment ("env_timeout"). `max_result_chars` bounds
+    one result: a longer one is cut, with a note. `max_calls` bounds the calls of one message: those
+    beyond it are not carried out and are answered with an error. `max_turns` bounds the student's
+    messages in addition to the environment's own limit, `max_sampled_tokens` all tokens that it
+    writes ("max_sampled"); 0 = no limit. `tool_threads` is how many environments may answer at the
+    same time, if they allow that.
     """
 
     tool_timeout_s: float = 120.0
@@ -37,15 +37,15 @@ class EpisodeLimits:
             raise ConfigError(
                 f"tool_timeout_s must be above 0 and finite, not {self.tool_timeout_s}"
             )
-        for name, least in (
+        for name, minimum in (
             ("tool_threads", 1),
             ("max_result_chars", 1),
             ("max_calls", 1),
             ("max_turns", 0),
             ("max_sampled_tokens", 0),
         ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)}")
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,10 @@ class Sampling:
 
     `temperature` 0 takes the most probable token. The log-probs that are kept are the model's own
     at temperature 1 without top_p, so only at temperature=1, top_p=1 are they those of the
-    distribution sampled from. `max_new_tokens` bounds one message, its end token included; one that
-    does not end is ended by force and tagged "cut_off". `max_context_tokens` bounds an episode: one
-    whose next message would have no room ends there. `batch_episodes` are sampled together. Raises
-    ConfigError for values that mean nothing.
+    distribution sampled from. `max_new_tokens` bounds one message, including its end token; a
+    message that reaches it without an end is cut and tagged "cut_off". `max_context_tokens` bounds
+    an episode: it ends if the next message would have no room. `batch_episodes` are sampled
+    together. Raises ConfigError for values out of range.
     """
 
     temperature: float = 1.0
@@ -70,7 +70,7 @@ class Sampling:
 
     @classmethod
     def of(cls, settings: RolloutSettings, *, seed: int) -> Self:
-        """How a run samples, from its settings, e.g. Sampling.of(config.rollouts, seed=7)."""
+        """The sampling settings of a run, e.g. Sampling.of(config.rollouts, seed=7)."""
         limits = EpisodeLimits(
             tool_timeout_s=settings.tool_timeout_s,
             tool_threads=settings.tool_threads,

@@ -1,8 +1,8 @@
-"""Where the time of sampling goes, and how much came of it.
+"""Time and token counts of sampling.
 
-meter = SamplingStats()
-sample_rollouts(model, envs, ..., meter=meter)
-meter.seconds["model"], meter.num_sampled
+stats = SamplingStats()
+sample_rollouts(model, envs, ..., stats=stats)
+stats.seconds["model"], stats.num_sampled
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class SamplingStats:
-    """Wall seconds by part ("model", "choose", "environment", "render", and "total" over all), and
-    counts; adds up over calls.
+    """Wall seconds by part, and counts; they add up over calls.
 
-    What "total" holds beyond the parts is the sampler's own Python. `num_fed` counts tokens that
-    went through the model, `num_sampled` those that the student wrote, `num_cut` messages ended by
-    force, `num_malformed` calls that could not be read, `num_refused` calls beyond the bound of one
-    message, `num_lost` episodes whose environment failed or hung, `num_left_behind` threads that
-    never came back.
+    The parts are "model", "choose", "environment", "render", and "total" over all; what "total"
+    holds beyond the parts is the sampler's own Python. `num_fed` counts tokens that went through
+    the model, `num_sampled` those that the student wrote, `num_cut` messages ended by force,
+    `num_malformed` calls that could not be read, `num_refused` calls beyond the limit of one
+    message, `num_lost` episodes whose environment failed or hung, `num_left_behind` abandoned
+    threads.
     """
 
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -40,8 +40,8 @@ class SamplingStats:
     @contextmanager
     def timing(self, part: str) -> Iterator[None]:
         """Add the time of a block to one part."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[part] += time.perf_counter() - begun
+            self.seconds[part] += time.perf_counter() - start

@@ -1,20 +1,20 @@
-"""A model behind an OpenAI-compatible server as the student's writer: prompt ids in, sampled ids
-and their log-probs out.
+"""A model behind an OpenAI-compatible server as the writer of the student's messages.
 
     model = ServedModel(url="http://127.0.0.1:8000/v1", model="my-student", version=12)
-    rollouts = sample_rollouts(model, envs, renderer=renderer, settings=Sampling(), author="my-student")
-    rollouts[0].version            # 12: which weights the server held, as the caller said who loaded them there
+    rollouts = sample_rollouts(model, envs, renderer=renderer, settings=Sampling(), author="me")
+    rollouts[0].version    # 12: the weights on the server, as stated by the caller who loaded them
 
-Text is never asked for, and nothing is encoded again: a server that does not return token ids is
-refused by name. vLLM does (`vllm serve MODEL`, since its pull request 22587 of 2025): POST
-URL/completions with {"prompt": [ids], "return_token_ids": true, "logprobs": 0, ...} is answered in
-choices[0] with "token_ids", "prompt_token_ids" and "logprobs.token_logprobs". Its log-probs are by
-default those of the model itself, at temperature 1 (`--logprobs-mode raw_logprobs`), which is what
-the local sampler keeps too; other modes cannot be seen from here. A server's numbers differ from
-the trainer's in the last digits: train.policy.importance_cap is for that. Tested here against a
-small server that speaks this protocol, not against vLLM itself.
+Prompt ids go in, sampled ids and their log-probs come out. Text is never requested, and nothing is
+encoded again: a server that does not return token ids is refused by name. vLLM does (`vllm serve
+MODEL`, since its pull request 22587 of 2025): POST URL/completions with {"prompt": [ids],
+"return_token_ids": true, "logprobs": 0, ...} is answered in choices[0] with "token_ids",
+"prompt_token_ids" and "logprobs.token_logprobs". Its log-probs are by default those of the model
+itself, at temperature 1 (`--logprobs-mode raw_logprobs`), which the local sampler keeps, too; other
+modes cannot be detected from here. A server's numbers differ from the trainer's in the last digits:
+train.policy.importance_cap corrects for that. Tested here against a small server that speaks this
+protocol, not against vLLM itself.
 
-The server gets the agent's whole context: it must be your own. Standard library only.
+The server receives the agent's whole context: it must be your own. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ from composer_replication.core.errors import ConfigError, DataError
 
 MAX_REPLY_BYTES = 64 * 2**20
 _START = "serve it with a vLLM that knows return_token_ids, or another server that does"
-_ROUNDING = 1e-3  # a log-prob may be above 0 by so much: half-precision logits do that
+_ROUNDING = 1e-3  # half-precision logits may give a log-prob this far above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """What one message is asked for by, e.g. GenerationRequest(ids=(5, 9), max_tokens=64,
-    seed=3)."""
+    """The request for one message, e.g. GenerationRequest(ids=(5, 9), max_tokens=64, seed=3)."""
 
     ids: tuple[int, ...]
     max_tokens: int
@@ -50,8 +49,10 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The sampled ids, an end token included where there is one, and the log-prob of each; where
-    none came, `failure` has the words."""
+    """The sampled ids and the log-prob of each, or the reason of a `failure`.
+
+    An end token is included if one was sampled.
+    """
 
     ids: list[int]
     logprobs: list[float]
@@ -59,17 +60,15 @@ class Completion:
 
 
 class NoAnswerError(Exception):
-    """The server was busy, gone or too slow; what was asked for is lost, and nothing is wrong with
-    what it says."""
+    """The server was busy, gone or too slow; the request is lost, but no answer was wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A server and the model it serves; `version` names the weights it holds. Raises ConfigError
-    for an address that is none.
+    """A server and the model it serves; `version` names the weights it holds.
 
     A busy or vanished server is asked `tries` times in all; one that has not answered after
-    `timeout_s` seconds is not asked again.
+    `timeout_s` seconds is not asked again. Raises ConfigError for an invalid address.
     """
 
     url: str
@@ -91,17 +90,19 @@ class ServedModel:
             )
 
     def check(self) -> None:
-        """Ask for one token; raises DataError where the server cannot be reached or does not say
-        which token it sampled."""
-        given = self._one(
+        """Ask for one token.
+
+        Raises DataError if the server cannot be reached or does not say which token it sampled.
+        """
+        completion = self._one(
             GenerationRequest(ids=(0,), max_tokens=1, seed=0),
             temperature=1.0,
             top_p=1.0,
             stop=frozenset(),
         )
-        if given.failure:
+        if completion.failure:
             raise DataError(
-                f"the server gave no completion: {given.failure}",
+                f"the server gave no completion: {completion.failure}",
                 where=self.url,
                 fix=f"is {self.model!r} served there? Then resume the run",
             )
@@ -114,11 +115,10 @@ class ServedModel:
         top_p: float,
         stop: frozenset[int],
     ) -> list[Completion]:
-        """One message behind each prompt, `num_requests` of them at a time; one that the server
-        left unanswered has a `failure`.
+        """One message behind each prompt, `num_requests` of them at a time.
 
-        Raises DataError where the server refuses a request, or where what it answers cannot be what
-        was sampled.
+        A message that the server left unanswered has a `failure`. Raises DataError if the server
+        refuses a request, or if its answer cannot be what was sampled.
         """
         with ThreadPoolExecutor(max_workers=min(self.num_requests, max(1, len(prompts)))) as pool:
             return list(
@@ -160,9 +160,11 @@ class ServedModel:
         return read_completion(answer, prompt=prompt, stop=stop, where=self.url)
 
     def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer as JSON; raises NoAnswerError where none came, DataError where the request was
-        refused."""
-        what = ""
+        """The answer as JSON.
+
+        Raises NoAnswerError if none came, DataError if the request was refused.
+        """
+        problem = ""
         for number in range(self.tries):
             time.sleep(min(2.0, 0.1 * number))
             try:
@@ -171,27 +173,26 @@ class ServedModel:
                     where=self.url,
                 )
             except urllib.error.HTTPError as error:
-                what = f"HTTP {error.code}: {error.read(300).decode('utf-8', 'replace')}"
+                problem = f"HTTP {error.code}: {error.read(300).decode('utf-8', 'replace')}"
                 if error.code < 500 and error.code != 429:
                     fix = f"is {self.model!r} served there?"
                     raise DataError(
-                        f"the server gave no completion: {what}", where=self.url, fix=fix
+                        f"the server gave no completion: {problem}", where=self.url, fix=fix
                     ) from error
             except TimeoutError:
                 raise NoAnswerError(f"no answer within {self.timeout_s:g} s") from None
             except (OSError, http.client.HTTPException) as error:
-                what = f"{type(error).__name__}: {error}"
+                problem = f"{type(error).__name__}: {error}"
                 if isinstance(getattr(error, "reason", None), TimeoutError):
                     raise NoAnswerError(f"no answer within {self.timeout_s:g} s") from None
-        raise NoAnswerError(what)
+        raise NoAnswerError(problem)
 
 
 def post(url: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
-    """What a server answers to a JSON body, at most MAX_REPLY_BYTES + 1 of it; raises OSError or
-    HTTPException where it does not.
+    """A server's answer to a JSON body, at most MAX_REPLY_BYTES + 1 bytes of it.
 
-    The whole answer must be there after `timeout_s` seconds: a server that sends a byte now and
-    then does not hold the run.
+    Raises OSError or HTTPException if there is none. The whole answer must arrive within
+    `timeout_s` seconds: a server that sends a byte now and then does not block the run.
     """
     request = urllib.request.Request(
         url,
@@ -212,33 +213,35 @@ def post(url: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
 def read_completion(
     answer: Mapping[str, Any], *, prompt: GenerationRequest, stop: frozenset[int], where: str
 ) -> Completion:
-    """The sampled ids and log-probs of an answer, checked; raises DataError for every way in which
-    they would not be those sampled.
+    """The sampled ids and log-probs of an answer, checked.
 
-    >>> choice = {"token_ids": [7, 2], "prompt_token_ids": [5], "logprobs": {"token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"}
+    >>> logprobs = {"token_logprobs": [-0.5, -0.1]}
+    >>> choice = {"token_ids": [7, 2], "prompt_token_ids": [5], "logprobs": logprobs}
     >>> prompt = GenerationRequest(ids=(5,), max_tokens=4, seed=0)
     >>> read_completion({"choices": [choice]}, prompt=prompt, stop=frozenset({2}), where="here").ids
     [7, 2]
+
+    Raises DataError for every way in which they may not be those that were sampled.
     """
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise DataError("the server's answer does not hold one choice", where=where)
     choice: dict[str, Any] = choices[0]
-    ids, read = choice.get("token_ids"), choice.get("prompt_token_ids")
-    if not _are_ids(ids) or not _are_ids(read):
+    ids, read_ids = choice.get("token_ids"), choice.get("prompt_token_ids")
+    if not _are_ids(ids) or not _are_ids(read_ids):
         raise DataError(
             "the server does not return token ids, and text would have to be encoded again",
             where=where,
             fix=_START,
         )
-    if tuple(read) != prompt.ids:
+    if tuple(read_ids) != prompt.ids:
         raise DataError(
-            f"the server read other ids than it was given ({len(read)} for {len(prompt.ids)})",
+            f"the server read other ids than it was given ({len(read_ids)} for {len(prompt.ids)})",
             where=where,
             fix=_START,
         )
-    held = choice.get("logprobs")
-    logprobs = held.get("token_logprobs") if isinstance(held, dict) else None
+    returned = choice.get("logprobs")
+    logprobs = returned.get("token_logprobs") if isinstance(returned, dict) else None
     if not _are_logprobs(logprobs) or len(logprobs) != len(ids):
         raise DataError(
             "the server does not return a log-prob for each sampled token", where=where, fix=_START

@@ -1,16 +1,16 @@
-"""Is a message that a student wrote at a site mistaken? Decided without running anything, from the
-session alone, or not at all.
+"""Is a message that a student wrote at a site mistaken? Decided statically, or not at all.
 
     check = SiteCheck.of(session, site)
-    check.message(turn)            # Checked(outcome="same", reason="unknown_tool", detail="Reed: the log answers: no such tool")
+    check.message(turn)
+    # Checked(outcome="same", reason="unknown_tool", detail="Reed: the log refuses this name")
 
-Each call is asked four questions: can it be read, does the tool exist, do the arguments fit its
-schema, was its path seen. What counts as a path that is there is data/hints/seen.py's notion, what
-counts as an error data/sites'. The log itself answers where it can: the very call that failed at
-this state fails again, and so does a call that shares with it what the refusal was about
-(`DECIDED_BY`). "ok" says that the site's kind of mistake was looked for, could be seen if it were
-there, and is not; not that the message is good. What only running it would tell - a shell line,
-text that an edit looks for, a file that nothing has shown - stays "undecided".
+Nothing is run; the session alone decides. Each call is tested four times: can it be read, does the
+tool exist, do the arguments fit its schema, was its path seen. data/hints/seen.py defines which
+paths exist, data/sites what an error is. The log itself answers if it can: the very call that
+failed in this state fails again, and so does a call that shares the refused part with it
+(`DECIDED_BY`). "ok" means that the site's kind of mistake was tested for, would be visible, and is
+absent; not that the message is good. What only running it would show - a shell line, text that an
+edit looks for, a file that nothing has shown - stays "undecided".
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ PATHS_MISSING = frozenset((FILE_MISSING, PATH_EXPLORED))
 WRITING_TOOLS = word_set("Write write write_file")
 EDITING_TOOLS = word_set("Edit MultiEdit NotebookEdit edit edit_file") | WRITING_TOOLS
 
-# What a refusal of each kind is about: a call of the same tool (any file tool, for file_missing)
-# that shares these is refused as well.
+# The arguments that a refusal of each kind depends on: a call of the same tool (for file_missing,
+# of any file tool) that shares them is refused as well.
 _PATH = ("path",)
 DECIDED_BY: dict[str, tuple[str, ...]] = {
     FILE_MISSING: _PATH,
@@ -54,19 +54,19 @@ DECIDED_BY: dict[str, tuple[str, ...]] = {
     "edit_multi_match": ("path", "old_string", "replace_all"),
 }
 _NEEDS_PATHS = PATHS_MISSING | {"is_directory", "too_large"}
-# the questions that every call is asked settle these kinds
+# the tests that every call gets decide these kinds
 _ASKED_OF_ALL = frozenset((UNKNOWN_TOOL, BAD_ARGUMENTS, MALFORMED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What became of one message: `outcome` as in the module's docstring, why, and the words for a
-    reader.
+    """The verdict on one message: `outcome` as in the module's docstring, a reason, and details.
 
-    outcome: ok · same (the site's mistake again) · other (another one, for certain) · malformed (a
-    call that cannot be read) · undecided reason: checked, no_call, cut_off, malformed_call,
-    same_call, unknown_tool, bad_arguments, file_missing, tools_unknown, schema_unknown,
-    path_not_seen, needs_running, or the kind of the site
+    outcome   ok, same (the site's mistake again), other (another certain mistake),
+              malformed (a call that cannot be read), undecided
+    reason    checked, no_call, cut_off, malformed_call, same_call, unknown_tool, bad_arguments,
+              file_missing, tools_unknown, schema_unknown, path_not_seen, needs_running, or the
+              kind of the site
     """
 
     outcome: Outcome
@@ -76,8 +76,11 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFacts:
-    """What a session tells about its tools: those listed in the log, those that worked, with the
-    shapes of their arguments, and names that were refused as unknown and never worked."""
+    """What a session shows about its tools.
+
+    `listed` are those listed in the log, `worked` those that worked, with the shapes of their
+    arguments, `refused` the names that were refused as unknown and never worked.
+    """
 
     listed: Mapping[str, ToolSpec]
     worked: Mapping[str, frozenset[tuple[tuple[str, str], ...]]]
@@ -85,8 +88,10 @@ class ToolFacts:
 
     @classmethod
     def of(cls, session: Session) -> ToolFacts:
-        """Read every answered call of a session, later ones too: that a tool exists is a fact about
-        the agent, not about the moment."""
+        """Read every answered call of a session, including later ones.
+
+        That a tool exists is a fact about the agent, not about the moment.
+        """
         worked: dict[str, set[tuple[tuple[str, str], ...]]] = {}
         refused: set[str] = set()
         for ref in session.calls().values():
@@ -111,7 +116,7 @@ def _shape(call: ToolCall) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteCheck:
-    """The static check of one site; made once, asked for every message that is sampled there.
+    """The static check of one site, built once and used for every message sampled there.
 
     `seen` and `missing` are absolute paths: shown to exist in view of the site (with their
     folders), and refused as missing by then.
@@ -121,14 +126,13 @@ class SiteCheck:
     call: ToolCall | None
     cwd: str | None
     tools: ToolFacts
-    seen: frozenset[str]
-    missing: frozenset[str]
+    seen_paths: frozenset[str]
+    missing_paths: frozenset[str]
     fine: tuple[ToolCall, ...] = field(default=())
 
     @classmethod
     def of(cls, session: Session, site: Site, *, tools: ToolFacts | None = None) -> SiteCheck:
-        """Gather what the session knows at a site; raises SiteError for a site of another
-        session."""
+        """Gather what the session knows at a site; SiteError for a site of another session."""
         if site.session_id != session.id:
             raise SiteError(
                 f"the site belongs to session {site.session_id}",
@@ -136,43 +140,46 @@ class SiteCheck:
                 fix="run again: recompose sites",
             )
         context = site_context(session, site)
-        found = track_places(context)
-        shown = {*found.names, posixpath.normpath(session.cwd)} if session.cwd else set(found.names)
-        missing = set(found.refused)  # what was shown or written since is not among them
+        seen_paths = track_places(context)
+        visible = (
+            {*seen_paths.names, posixpath.normpath(session.cwd)}
+            if session.cwd
+            else set(seen_paths.names)
+        )
+        missing = set(seen_paths.refused)  # without paths that were shown or written since
         if (
             site.kind in PATHS_MISSING
             and context.call is not None
-            and (path := _path(context.call, found.cwd))
+            and (path := _path(context.call, seen_paths.cwd))
         ):
-            missing.add(path)  # whatever was seen before: at this state it was not there
+            missing.add(path)  # it may have been seen before, but at this state it was missing
         refs = session.calls()
-        beside = [refs[c.id] for c in session.turns[site.turn].calls if c.id in refs]
+        siblings = [refs[c.id] for c in session.turns[site.turn].calls if c.id in refs]
         return cls(
             site=site,
             call=context.call,
-            cwd=found.cwd,
+            cwd=seen_paths.cwd,
             tools=tools or ToolFacts.of(session),
-            seen=frozenset(folder for path in shown for folder in _with_parents(path)) - missing,
-            missing=frozenset(missing),
+            seen_paths=frozenset(folder for path in visible for folder in _with_parents(path))
+            - missing,
+            missing_paths=frozenset(missing),
             fine=tuple(
                 ref.call
-                for ref in beside
+                for ref in siblings
                 if ref.result is not None and not is_error(ref.call, ref.result)
             ),
         )
 
     def message(self, turn: Turn) -> Checked:
-        """The verdict on a whole message: the site's mistake stands above everything, then what is
-        certainly wrong, then doubt."""
-        found = [self._call(call) for call in turn.calls]
+        """The verdict on a message: first the site's mistake, then certain errors, then doubt."""
+        verdicts = [self._call(call) for call in turn.calls]
         first = {
-            outcome: next((one for one in found if one.outcome == outcome), None)
+            outcome: next((verdict for verdict in verdicts if verdict.outcome == outcome), None)
             for outcome in OUTCOMES
         }
         if (same := first["same"]) is not None:
             return same
-        # what it would have gone on to write is not known; its last call may be half a call for
-        # want of room
+        # The rest of a cut message is unknown, and its last call may be half a call.
         if turn.tag == CUT:
             return first["other"] or Checked(outcome="undecided", reason="cut_off")
         worst = first["malformed"] or first["other"] or first["undecided"] or first["ok"]
@@ -188,7 +195,7 @@ class SiteCheck:
                 outcome="same" if self.site.kind == MALFORMED else "malformed",
                 reason="malformed_call",
             )
-        if any(same_call(call, good) for good in self.fine):
+        if any(same_call(call, working) for working in self.fine):
             return Checked(
                 outcome="ok",
                 reason="same_call",
@@ -200,25 +207,24 @@ class SiteCheck:
                 reason="same_call",
                 detail=f"{call.name}: refused in the log at this very state",
             )
-        wrong = self._name(call) or self._arguments(call) or self._place(call)
-        if wrong is not None:
-            return wrong
+        mistake = self._name(call) or self._arguments(call) or self._place(call)
+        if mistake is not None:
+            return mistake
         return self._kind(call) or Checked(outcome="ok", reason="checked")
 
     def _repeats(self, call: ToolCall) -> bool:
-        """Whether the log holds the answer already: the call that failed here, or one that shares
-        what it failed about."""
+        """Whether the log already answers: the call that failed here, or one with its fault."""
         if self.call is None:
             return False
         if same_call(call, self.call):
             return True
         keys = DECIDED_BY.get(self.site.kind, ())
-        alike = call.name == self.call.name or (
+        comparable = call.name == self.call.name or (
             self.site.kind in PATHS_MISSING and call.name not in WRITING_TOOLS
         )
         return (
             bool(keys)
-            and alike
+            and comparable
             and call.name not in SHELL_TOOLS
             and all(self._shared(call, key) for key in keys)
         )
@@ -231,14 +237,17 @@ class SiteCheck:
             return path != "" and path == _path(self.call, self.cwd)
         return call.arguments.get(key) == self.call.arguments.get(key)
 
-    def _wrong(self, kind: str, call: ToolCall, words: str) -> Checked:
-        """A certain mistake; the site's own where the kind is the same, and for arguments the tool:
-        of its schema the hint speaks."""
-        again = (self.site.kind == kind or {kind, self.site.kind} <= PATHS_MISSING) and (
+    def _wrong(self, kind: str, call: ToolCall, detail: str) -> Checked:
+        """A certain mistake; "same" if it is of the site's kind.
+
+        Bad arguments are the same mistake only for the same tool, because the hint is about that
+        tool's schema.
+        """
+        is_same = (self.site.kind == kind or {kind, self.site.kind} <= PATHS_MISSING) and (
             kind != BAD_ARGUMENTS or call.name == self.site.tool
         )
         return Checked(
-            outcome="same" if again else "other", reason=kind, detail=f"{call.name}: {words}"
+            outcome="same" if is_same else "other", reason=kind, detail=f"{call.name}: {detail}"
         )
 
     def _name(self, call: ToolCall) -> Checked | None:
@@ -267,26 +276,28 @@ class SiteCheck:
                 reason="schema_unknown",
                 detail=f"{call.name}: no schema, and no call like this worked",
             )
-        found = find_misfit(call.arguments, spec.parameters)
-        if found.problem:
-            return self._wrong(BAD_ARGUMENTS, call, found.problem)
-        if found.unread and _shape(call) not in self.tools.worked.get(call.name, ()):
+        schema_check = find_misfit(call.arguments, spec.parameters)
+        if schema_check.problem:
+            return self._wrong(BAD_ARGUMENTS, call, schema_check.problem)
+        if schema_check.unread and _shape(call) not in self.tools.worked.get(call.name, ()):
             return Checked(
                 outcome="undecided",
                 reason="schema_unknown",
-                detail=f"{call.name}: its schema has {found.unread}",
+                detail=f"{call.name}: its schema has {schema_check.unread}",
             )
         return None
 
     def _place(self, call: ToolCall) -> Checked | None:
-        """A path argument must have been seen; a tool that writes a file needs none, and a shell
-        line is no path."""
+        """A path argument must have been seen.
+
+        A tool that writes a file needs no existing path, and a shell line is no path.
+        """
         path = _path(call, self.cwd)
         if not path or call.name in SHELL_TOOLS or call.name in WRITING_TOOLS:
             return None
-        if path in self.missing:
+        if path in self.missing_paths:
             return self._wrong(FILE_MISSING, call, f"{path} was refused as missing")
-        if path in self.seen:
+        if path in self.seen_paths:
             return None
         return Checked(
             outcome="undecided",
@@ -295,8 +306,10 @@ class SiteCheck:
         )
 
     def _kind(self, call: ToolCall) -> Checked | None:
-        """Doubt where this call could still make the site's kind of mistake and only running it
-        would tell."""
+        """ "undecided" if this call could still make the site's kind of mistake.
+
+        Only running it would tell.
+        """
         kind = self.site.kind
         if kind in _ASKED_OF_ALL:
             return None
@@ -320,8 +333,10 @@ class SiteCheck:
 
 
 def _path(call: ToolCall, cwd: str | None) -> str:
-    """The full path that a call names in an argument, "" where it names none; as it stands where
-    the shell's folder is not known."""
+    """The absolute path in a call's arguments, "" if there is none.
+
+    It stays as written if the shell's folder is unknown.
+    """
     value: JSON = next((call.arguments[key] for key in PATH_KEYS if key in call.arguments), "")
     if not isinstance(value, str) or not value:
         return ""
@@ -329,13 +344,13 @@ def _path(call: ToolCall, cwd: str | None) -> str:
 
 
 def _with_parents(path: str) -> list[str]:
-    """A path and its folders: where a file was seen, they exist.
+    """A path and its folders: if a file was seen, they exist.
 
     >>> _with_parents("/app/src/a.py")
     ['/app/src/a.py', '/app/src', '/app', '/']
     """
-    found = [path]
+    folders = [path]
     while "/" in path and path != "/":
         path = path.rsplit("/", 1)[0] or "/"
-        found.append(path)
-    return found
+        folders.append(path)
+    return folders

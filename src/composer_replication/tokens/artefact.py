@@ -1,5 +1,7 @@
-"""The data set on disk: examples.jsonl, pairs.jsonl, skipped.jsonl and meta.json, written in one
-pass, checked again on reading."""
+"""The data set on disk: examples.jsonl, pairs.jsonl, skipped.jsonl and meta.json.
+
+It is written in one pass and checked again on reading.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,13 @@ EXAMPLES, PAIRS, SKIPPED, META = "examples.jsonl", "pairs.jsonl", "skipped.jsonl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What a build gave: examples, hint views (and how hints were written), pairs, tokens, and
-    skips by "channel/reason".
+    """The counts of a build: examples, hint views, pairs, tokens, and skips by "channel/reason".
 
     `hinted_sites` are the failing calls whose hints the views hold. `context_kept` of
-    `context_available` tokens stand above the mistaken messages; `views_with_evidence` have every
-    turn in their window that the hint or the call refers to (`views_that_refer` to any at all).
-    `effective_views` = (sum n)^2 / sum n^2 over views of n target tokens: as many equal ones share
-    a mean over tokens so.
+    `context_available` tokens are above the mistaken messages; `views_with_evidence` have every
+    turn in their window that the hint or the call refers to (`views_that_refer` refer to any at
+    all). `effective_views` = (sum n)^2 / sum n^2 over views of n target tokens: the number of
+    equally long views that would share a mean over tokens in the same way.
     """
 
     examples: int
@@ -71,7 +72,7 @@ class Dataset:
 
 
 def count_items(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
-    """Pass items on and count them in `into`, under the names that `report` reads."""
+    """Pass items on and count them in `into`, under the names that `build_report` reads."""
     for item in items:
         if isinstance(item, Skipped):
             into[f"skipped {item.channel}/{item.reason}"] += item.count
@@ -101,9 +102,9 @@ def count_items(items: Iterable[Item], *, into: Counter[str]) -> Iterator[Item]:
 
 
 def build_report(counts: Counter[str]) -> BuildReport:
-    """The counts of `tally` as a report."""
+    """The counts of `count_items` as a report."""
 
-    def group(prefix: str) -> dict[str, int]:
+    def counts_below(prefix: str) -> dict[str, int]:
         return {
             name.removeprefix(prefix): n
             for name, n in sorted(counts.items())
@@ -130,16 +131,18 @@ def build_report(counts: Counter[str]) -> BuildReport:
     squares = counts["target_squares"]
     return BuildReport(
         **{name: counts[name] for name in numbers},
-        views_by_kind=group("kind "),
-        views_by_rendering=group("rendering "),
-        skipped=group("skipped "),
+        views_by_kind=counts_below("kind "),
+        views_by_rendering=counts_below("rendering "),
+        skipped=counts_below("skipped "),
         effective_views=round(counts["target_tokens"] ** 2 / squares, 2) if squares else 0.0,
     )
 
 
 def write_dataset(folder: Path, items: Iterable[Item], *, meta: Mapping[str, Any]) -> BuildReport:
-    """Write items as they come, holding one at a time; `meta` (what `Renderer.describe` gives, the
-    settings) goes beside the counts."""
+    """Write items as they come, holding one at a time.
+
+    `meta` (from `Renderer.describe`, and the settings) is written next to the counts.
+    """
     counts: Counter[str] = Counter()
     with (
         atomic_writer(folder / EXAMPLES) as examples,
@@ -155,14 +158,17 @@ def write_dataset(folder: Path, items: Iterable[Item], *, meta: Mapping[str, Any
                 skipped.write(
                     dumps({k: v for k, v in dataclasses.asdict(item).items() if v}) + "\n"
                 )
-    result = build_report(counts)
-    write_json(folder / META, {"schema": SCHEMA, **meta, "counts": dataclasses.asdict(result)})
-    return result
+    report = build_report(counts)
+    write_json(folder / META, {"schema": SCHEMA, **meta, "counts": dataclasses.asdict(report)})
+    return report
 
 
 def load_dataset(folder: Path, *, tokenizer_sha256: str | None = None) -> Dataset:
-    """Read a data set back; raises DataError for another schema, counts that do not match, or
-    another tokenizer than it was built for."""
+    """Read a data set back.
+
+    Raises DataError for another schema, for counts that do not match, or if it was built for
+    another tokenizer.
+    """
     meta = _read_meta(folder / META)
     if meta.get("schema") != SCHEMA:
         raise DataError(

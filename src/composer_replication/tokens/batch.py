@@ -1,13 +1,13 @@
-"""Examples and pairs as tensors: rows of ids, where each loss token stands, and global counts known
-before any forward pass.
+"""Examples and pairs as tensors: rows of ids, positions of loss tokens, and global counts.
 
-    student rows     one per example                                        trunk of policy, lm_ce, anchors and of every hint's student side
-    teacher rows     one per hint view:  ids[:at] + H + ids[at:b]           never anything behind the target
-    pair rows        chosen rows, then rejected rows, in the order of pairs
+    student rows   one per example: the trunk of all channels and every hint's student side
+    teacher rows   one per hint view: ids[:at] + H + ids[at:b], never anything behind the target
+    pair rows      chosen rows, then rejected rows, in the order of pairs
 
-Shapes: B rows, T padded length, S spans, N loss tokens, D hidden size. A token at position j is
-predicted by the hidden state at j - 1. Rows are padded on the right and attention comes from
-lengths, so the pad id may well be a token of the text.
+The counts are known before any forward pass. Shapes: B rows, T padded length, S spans, N loss
+tokens, D hidden size. A token at position j is predicted by the hidden state at j - 1. Rows are
+padded on the right, and attention comes from the lengths, so the pad id may also be a token of the
+text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rows:
 
     @property
     def attention_BT(self) -> Tensor:
-        """1 where a row has a token, 0 on padding; from the lengths, never from the ids."""
+        """1 on the tokens of a row, 0 on padding; from the lengths, never from the ids."""
         return (
             torch.arange(self.ids_BT.shape[1], device=self.ids_BT.device)[None]
             < self.lengths_B[:, None]
@@ -65,8 +65,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Loss tokens: token ids_N[k] stands at position_N[k] of row row_N[k]; `item_N` numbers the
-    view or sequence it belongs to."""
+    """Loss tokens: token ids_N[k] is at position_N[k] of row row_N[k].
+
+    `item_N` numbers the view or sequence that a token belongs to.
+    """
 
     row_N: Tensor
     position_N: Tensor
@@ -82,12 +84,12 @@ class Targets:
         return predictors(hidden_BTD, self.row_N, self.position_N)
 
     def first(self, num_items: int) -> Targets:
-        """The targets of the first so many items."""
-        parts = {
+        """The targets of the first `num_items` items."""
+        selected = {
             name: getattr(self, name)[self.item_N < num_items]
             for name in ("row_N", "position_N", "ids_N", "item_N")
         }
-        return Targets(**parts, num_items=num_items)
+        return Targets(**selected, num_items=num_items)
 
     def to(self, device: torch.device | str) -> Targets:
         """The same targets on another device."""
@@ -100,15 +102,15 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How much there is to train on in a set of examples and pairs, per channel; counts of several
-    sets add up.
+    """What a set of examples and pairs offers for training, per channel; counts of sets add up.
 
-    `rollouts` are the examples with an action whose advantage is not 0; `sampled_rollouts` also has
-    those of groups with equal rewards, if that is known (training/step.py sets it), and is what
-    Dr.GRPO's sum is divided by. `policy_tokens` are those of all actions, advantage 0 or not: what
-    an objective with a mean over tokens divides by. `hint_weight` is the sum of the views'
-    difficulties over their tokens, `hint_view_weight` over the views; `credited_tokens` are the
-    action tokens that stand in a hint view.
+    `rollouts` are the examples with an action whose advantage is not 0. `sampled_rollouts` includes
+    the rollouts of groups with equal rewards, if they are known (training/step.py sets it); it
+    divides Dr.GRPO's sum. `policy_tokens` are those of all actions, advantage 0 or not: the divisor
+    of objectives with a mean over tokens. `hint_weight` is the sum of the views' difficulties over
+    their tokens, `hint_view_weight` over the views; `credited_tokens` are the action tokens in a
+    hint view.
+
     Example: Counts(action_tokens=90, rollouts=4, sampled_rollouts=6, lm_tokens=310, lm_spans=12,
     hint_tokens=48, hint_views=2)
     """
@@ -134,15 +136,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one forward needs; every field but the counts is a tensor or a structure of tensors,
-    with possibly 0 rows.
+    """The input of one forward; every field except the counts holds tensors, possibly with 0 rows.
 
-    `sampled_logp_N` and `advantage_N` go with the tokens of `action`; an action of advantage 0 is
-    not in it, as its loss is 0. `hint_logp_N` (0 where it is not known), `hint_weight_N` (1) and
-    `hint_size_N` (the target tokens of the token's own view, in all micro-batches: a view is never
-    cut) go with those of `hint_student`; `wrong` are the views again below another site's hint,
-    where they carry one. `reference_logp_N` goes with those of `response`; empty where the pairs do
-    not carry it.
+    `sampled_logp_N` and `advantage_N` belong to the tokens of `action`; an action of advantage 0 is
+    left out, as its loss is 0. `hint_logp_N` (0 if unknown), `hint_weight_N` (1) and `hint_size_N`
+    (the number of target tokens of the token's own view; a view is never cut) belong to those of
+    `hint_student`; `wrong` are the same views below another site's hint, if they carry one.
+    `reference_logp_N` belongs to those of `response`; empty if the pairs do not carry it.
     """
 
     student: Rows
@@ -166,7 +166,7 @@ class Batch:
 
     @property
     def num_pairs(self) -> int:
-        """Pairs in this batch; the first so many pair rows are the chosen ones."""
+        """The number of pairs; the first `num_pairs` pair rows are the chosen ones."""
         return len(self.pair) // 2
 
     def to(self, device: torch.device | str) -> Batch:
@@ -176,31 +176,32 @@ class Batch:
 
 
 def count(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair] = ()) -> Counts:
-    """Counts of every channel, without touching a tensor: the same on every rank that holds the
-    same lists.
+    """Counts of every channel, without a tensor: equal on every rank that holds the same lists.
 
     >>> e = TrainingExample(id="e", session_id="s", ids=(5, 6, 7), lm_spans=((1, 3),))
     >>> count([e]).lm_tokens
     2
     """
     examples, pairs = list(examples), list(pairs)
-    acting = [actions for e in examples if (actions := scored_actions(e))]
+    scored = [actions for e in examples if (actions := scored_actions(e))]
     return Counts(
-        action_tokens=sum(len(action.logprobs) for actions in acting for action in actions),
+        action_tokens=sum(len(action.logprobs) for actions in scored for action in actions),
         policy_tokens=sum(len(action.logprobs) for e in examples for action in e.actions),
-        rollouts=len(acting),
-        sampled_rollouts=len(acting),
+        rollouts=len(scored),
+        sampled_rollouts=len(scored),
         lm_tokens=sum(b - a for e in examples for a, b in e.lm_spans),
         lm_spans=sum(len(e.lm_spans) for e in examples),
         hint_tokens=sum(len(v.target_ids) for e in examples for v in e.hints),
         hint_views=sum(len(e.hints) for e in examples),
         hint_weight=sum(_weight(v) * len(v.target_ids) for e in examples for v in e.hints),
         hint_view_weight=sum(_weight(v) for e in examples for v in e.hints),
-        credited_tokens=sum(len(places) for e in examples if (places := _credited(e))),
+        credited_tokens=sum(
+            len(positions) for e in examples if (positions := _credited_positions(e))
+        ),
         credited_views=sum(
-            bool(places & _targeted(v))
+            bool(positions & _target_positions(v))
             for e in examples
-            if (places := _credited(e))
+            if (positions := _credited_positions(e))
             for v in e.hints
         ),
         pair_tokens=sum(len(p.chosen_ids) + len(p.rejected_ids) for p in pairs),
@@ -215,65 +216,69 @@ def _weight(view: HintView) -> float:
     return 1.0 if view.difficulty is None else view.difficulty
 
 
-def _credited(example: TrainingExample) -> set[int]:
-    """Positions of scored actions that stand in a hint view."""
-    acting = (
-        {place for action in scored_actions(example) for place in range(*action.span)}
+def _credited_positions(example: TrainingExample) -> set[int]:
+    """Positions of scored actions that lie in a hint view."""
+    action_positions = (
+        {position for action in scored_actions(example) for position in range(*action.span)}
         if example.hints
         else set()
     )
-    return acting & {place for view in example.hints for place in _targeted(view)}
+    return action_positions & {
+        position for view in example.hints for position in _target_positions(view)
+    }
 
 
-def _targeted(view: HintView) -> set[int]:
-    return {place for span in view.spans for place in range(*span)}
+def _target_positions(view: HintView) -> set[int]:
+    return {position for span in view.spans for position in range(*span)}
 
 
 def scored_actions(example: TrainingExample) -> list[SampledMessage]:
-    """The actions with an advantage: one of 0 has neither loss nor gradient."""
+    """The actions whose advantage is not 0; the others have neither loss nor gradient."""
     return [action for action in example.actions if action.advantage != 0]
 
 
 def collate(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, pad_id: int
 ) -> Batch:
-    """Tensors of some examples and pairs; raises AlignmentError if a target's ids differ between
-    student, teacher and view.
+    """Tensors of some examples and pairs.
 
-    Example: two examples, one with one hint view, and one pair give 2 student rows, 1 teacher row
-    and 2 pair rows.
+    Raises AlignmentError if a target's ids differ between student, teacher and view. Example: two
+    examples, one of them with one hint view, and one pair give 2 student rows, 1 teacher row and 2
+    pair rows.
     """
     views = [(row, e, v) for row, e in enumerate(examples) for v in e.hints]
-    acted = [(row, action) for row, e in enumerate(examples) for action in scored_actions(e)]
+    scored = [(row, action) for row, e in enumerate(examples) for action in scored_actions(e)]
     wrong_views = [(e, e.wrong_view(v)) for _, e, v in views if v.wrong_ids]
     if wrong_views and len(wrong_views) != len(views):
         raise AlignmentError(
             f"{len(wrong_views)} of {len(views)} hint views carry another site's hint"
         )
-    in_view = [number for number, (_, _, v) in enumerate(views) for _ in v.spans]
-    wrong = _rows([e.teacher_ids(v) for e, v in wrong_views], pad_id)
-    student = _rows([e.ids for e in examples], pad_id)
-    teacher = _rows([e.teacher_ids(v) for _, e, v in views], pad_id)
+    span_views = [number for number, (_, _, v) in enumerate(views) for _ in v.spans]
+    wrong = _pad_rows([e.teacher_ids(v) for e, v in wrong_views], pad_id)
+    student = _pad_rows([e.ids for e in examples], pad_id)
+    teacher = _pad_rows([e.teacher_ids(v) for _, e, v in views], pad_id)
     sides = [(p.prefix_ids, p.chosen_ids) for p in pairs] + [
         (p.prefix_ids, p.rejected_ids) for p in pairs
     ]
-    known = [p for p in pairs if p.reference]
-    if known and len(known) != len(pairs):
-        raise AlignmentError(f"{len(known)} of {len(pairs)} pairs carry the reference's log-probs")
-    logps = [p.reference[: len(p.chosen_ids)] for p in known] + [
-        p.reference[len(p.chosen_ids) :] for p in known
+    with_reference = [p for p in pairs if p.reference]
+    if with_reference and len(with_reference) != len(pairs):
+        raise AlignmentError(
+            f"{len(with_reference)} of {len(pairs)} pairs carry the reference's log-probs"
+        )
+    reference_logps = [p.reference[: len(p.chosen_ids)] for p in with_reference] + [
+        p.reference[len(p.chosen_ids) :] for p in with_reference
     ]
-    pair = _rows([prefix + side for prefix, side in sides], pad_id)
+    pair = _pad_rows([prefix + side for prefix, side in sides], pad_id)
     batch = Batch(
         student=student,
         teacher=teacher,
         pair=pair,
-        action=_targets(student, [(row, action.span) for row, action in acted]),
+        action=_targets(student, [(row, action.span) for row, action in scored]),
         sampled_logp_N=torch.tensor(
-            [x for _, action in acted for x in action.logprobs], dtype=torch.float32
+            [x for _, action in scored for x in action.logprobs], dtype=torch.float32
         ),
         advantage_N=torch.tensor(
-            [action.advantage for _, action in acted for _ in action.logprobs], dtype=torch.float32
+            [action.advantage for _, action in scored for _ in action.logprobs], dtype=torch.float32
         ),
         lm=_targets(
             student, [(row, span) for row, e in enumerate(examples) for span in e.lm_spans]
@@ -282,12 +287,12 @@ def collate(
             student, [(row, span) for row, e in enumerate(examples) for span in e.anchored]
         ),
         hint_student=_targets(
-            student, [(row, span) for row, _, v in views for span in v.spans], items=in_view
+            student, [(row, span) for row, _, v in views for span in v.spans], items=span_views
         ),
         hint_teacher=_targets(
             teacher,
             [(row, span) for row, (_, e, v) in enumerate(views) for span in e.teacher_spans(v)],
-            items=in_view,
+            items=span_views,
         ),
         hint_logp_N=torch.tensor(
             [x for _, _, v in views for x in v.logprobs or (0.0,) * len(v.target_ids)],
@@ -303,7 +308,7 @@ def collate(
         hint_wrong=_targets(
             wrong,
             [(row, span) for row, (e, v) in enumerate(wrong_views) for span in e.teacher_spans(v)],
-            items=in_view,
+            items=span_views,
         ),
         response=_targets(
             pair,
@@ -312,12 +317,19 @@ def collate(
                 for row, (prefix, side) in enumerate(sides)
             ],
         ),
-        reference_logp_N=torch.tensor([x for side in logps for x in side], dtype=torch.float32),
+        reference_logp_N=torch.tensor(
+            [x for side in reference_logps for x in side], dtype=torch.float32
+        ),
         counts=count(examples, pairs),
     )
+    # Alignment by construction is checked once more: T must be the same ids on every side.
     expected = torch.tensor([i for _, _, v in views for i in v.target_ids], dtype=torch.long)
-    held = [batch.hint_student, batch.hint_teacher, *([batch.hint_wrong] if wrong_views else [])]
-    if not all(torch.equal(targets.ids_N, expected) for targets in held):
+    hint_targets = [
+        batch.hint_student,
+        batch.hint_teacher,
+        *([batch.hint_wrong] if wrong_views else []),
+    ]
+    if not all(torch.equal(targets.ids_N, expected) for targets in hint_targets):
         names = ", ".join(v.site_id for _, _, v in views)
         raise AlignmentError("student and teacher do not hold the same target ids", where=names)
     return batch
@@ -326,24 +338,24 @@ def collate(
 def micro_batches(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair] = (), *, micro_tokens: int
 ) -> list[tuple[list[TrainingExample], list[PreferencePair]]]:
-    """Cut one step into parts whose student rows, and whose pair rows, are at most `micro_tokens`
-    padded tokens each.
+    """Cut one step into parts of at most `micro_tokens` padded tokens each.
 
-    Rows of similar length stand together. Teacher rows are scored in slices of their own
-    (models/forward.py), so they do not count here.
-    Raises ConfigError where one row (or the two of a pair) does not fit: nothing is cut.
+    The limit holds for the student rows and for the pair rows of a part. Rows of similar length go
+    together. Teacher rows are scored in slices of their own (models/forward.py), so they do not
+    count here. Raises ConfigError if one row (or the two rows of a pair) does not fit: nothing is
+    cut.
     """
     for size, name in forward_sizes(examples, pairs):
         check_forward_size(name, size, micro_tokens=micro_tokens)
     example_parts = _pack([(len(e.ids), e) for e in examples], micro_tokens)
     pair_parts = _pack([(pair_size(p, layout="rows"), p) for p in pairs], micro_tokens)
-    num = max(len(example_parts), len(pair_parts))
+    num_parts = max(len(example_parts), len(pair_parts))
     return [
         (
             example_parts[i] if i < len(example_parts) else [],
             pair_parts[i] if i < len(pair_parts) else [],
         )
-        for i in range(num)
+        for i in range(num_parts)
     ]
 
 
@@ -360,7 +372,7 @@ def _pack(sized: list[tuple[int, Item]], micro_tokens: int) -> list[list[Item]]:
     return parts
 
 
-def _rows(sequences: Sequence[Sequence[int]], pad_id: int) -> Rows:
+def _pad_rows(sequences: Sequence[Sequence[int]], pad_id: int) -> Rows:
     longest = max((len(s) for s in sequences), default=0)
     ids_BT = torch.full((len(sequences), longest), pad_id, dtype=torch.long)
     for row, sequence in enumerate(sequences):
@@ -373,10 +385,10 @@ def _rows(sequences: Sequence[Sequence[int]], pad_id: int) -> Rows:
 def _targets(
     rows: Rows, spans: Sequence[tuple[int, Span]], *, items: Sequence[int] | None = None
 ) -> Targets:
-    """Every token of the spans, in order; item k is the k-th span, or `items` says to which item
-    (from 0, in order) each span belongs.
+    """Every token of the spans, in order.
 
-    Raises AlignmentError for a span that leaves its row.
+    Item k is the k-th span, unless `items` gives the item of each span (from 0, in order). Raises
+    AlignmentError for a span that leaves its row.
     """
     lengths = rows.lengths_B.tolist()
     for row, (a, b) in spans:

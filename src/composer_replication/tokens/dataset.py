@@ -1,20 +1,23 @@
-"""Facts to examples: sessions, sites, hints and preferences become token sequences, and nothing is
-left out without being counted.
+"""Facts to examples: sessions, sites, hints and preferences become token sequences.
 
-    items = build_examples(sessions, sites=sites, hints=hints, anchors=anchors, renderer=renderer, settings=BuildSettings())
-    report = write_dataset(Path("recompose/examples"), items, meta=renderer.describe())        # tokens/artefact.py
+    items = build_examples(sessions, sites=sites, hints=hints, anchors=anchors,
+                           renderer=renderer, settings=BuildSettings())
+    report = write_dataset(Path("recompose/examples"), items, meta=renderer.describe())
 
-Each segment of a session is what the model really had in view (compaction, cleared results). A
-segment that fits `max_tokens` is one example; a longer one is cut into windows of whole messages
-(tokens/window.py), those of hint targets first. A message with several failing calls is one view
-with the hints of all of them. A view whose window lost a turn that its hint or the call refers to,
-or the message directly above it, is left out (`evidence_lost`), unless build.without_evidence =
-"keep". Each message a model wrote is trained by lm_ce in one window at most, and never if it is a
-site's: a mistake or a recovery is the hint channel's, what a human rejected or interrupted is
-nobody's, and so is an error that no rule names. Messages of the other categories (a failed check, a
-permission, ...) are correct calls and remain trainable. A pair uses the window of the example that
-covers its message where that fits, so both share their context. An anchor holds in place only what
-lm_ce may train: never a site's message, a copied one, or one that a pair rejects.
+Nothing is left out without being counted. Each segment of a session is what the model really had in
+view (compaction, cleared results). A segment that fits `max_tokens` is one example; a longer one is
+cut into windows of whole messages (tokens/window.py), those of hint targets first. A message with
+several failing calls is one view with the hints of all of them. A view is left out
+(`evidence_lost`) if its window lost the message directly above it or a turn that its hint or call
+refers to, unless build.without_evidence = "keep".
+
+Each message that a model wrote is trained by lm_ce in one window at most, and never if it is a
+site's: a mistake or a recovery belongs to the hint channel; what a human rejected or interrupted,
+and an error that no rule names, belong to no channel. Messages of the other categories (a failed
+check, a permission, ...) are correct calls and remain trainable. A pair uses the window of the
+example that covers its message if the pair fits there, so both share their context. An anchor holds
+in place only what lm_ce may train: never a site's message, a copied one, or one that a pair
+rejects.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from composer_replication.core.site import (
     Site,
     joined_text,
 )
-from composer_replication.core.trace import Segment, Session, Turn
+from composer_replication.core.trace import Session, Turn
 from composer_replication.tokens.example import (
     HintView,
     PreferencePair,
@@ -50,27 +53,32 @@ from composer_replication.tokens.window import (
     SegmentCosts,
     Window,
     WindowTarget,
-    before,
-    later_starts,
-    window_of,
-    windows,
+    earliest_start,
+    plan_windows,
+    shorter_windows,
+    target_window,
 )
 
 Channel = Literal["session", "content", "lm_ce", "hint", "preference", "anchor"]
-_HINT_FRAME = 16  # tokens a template writes around a hint, at most
+_HINT_FRAME = 16  # at most so many tokens are written around a hint by a template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """Something that was not used, and why; `count` of them where they are told apart by nothing
-    else.
+    """Something that was not used, and why; `count` of them if nothing else distinguishes them.
 
-    Reasons per channel: session: held_out content: what a template has no place for, see
-    `TurnMessages`; straddle lm_ce: author, copied, site, interrupted, dispreferred,
-    no_text_or_call, too_long, template hint: no_hint, weak_hint, author, copied, category,
-    not_assistant, no_text_or_call, too_long, template, not_insertable, no_session, second_hint,
-    no_site, evidence_lost; preference: copied, not_assistant, too_long, template, no_session,
-    same_tokens anchor: those of lm_ce, not_assistant, no_session, second_anchor
+    Reasons per channel:
+
+        session      held_out
+        content      what a template has no place for, see `TurnMessages`; straddle
+        lm_ce        author, copied, site, interrupted, dispreferred, no_text_or_call, too_long,
+                     template
+        hint         no_hint, weak_hint, author, copied, category, not_assistant, no_text_or_call,
+                     too_long, template, not_insertable, no_session, second_hint, no_site,
+                     evidence_lost
+        preference   copied, not_assistant, too_long, template, no_session, same_tokens
+        anchor       those of lm_ce, not_assistant, no_session, second_anchor
+
     Example: Skipped(channel="hint", reason="too_long", session_id="s1", site_id="s1:7:c1",
     detail="5210 tokens")
     """
@@ -96,31 +104,33 @@ def build_examples(
     preferences: Iterable[Preference] = (),
     anchors: Iterable[Anchor] = (),
     held_out: HeldOutSettings | None = None,
-    kept: Collection[str] | None = None,
+    kept_kinds: Collection[str] | None = None,
 ) -> Iterator[Item]:
     """Examples, pairs and skips, one session at a time, in the order of the sessions.
 
     `sites` are all sites, of every category: those without a hint still keep their message out of
-    lm_ce. `kept` are the kinds of hints that the audit kept (None = all kinds): a hint of another
-    kind is a counted skip, `weak_hint`. Raises the first RenderError of a template only if not one
-    example came of all the sessions.
+    lm_ce. `kept_kinds` are the kinds of hints that the audit kept (None = all): a hint of another
+    kind is a counted skip, `weak_hint`. A RenderError of a template is a skip; the first one is
+    raised only if all the sessions gave not one example.
     """
     facts = _Facts.gather(sites, hints, preferences, anchors)
     first_error: RenderError | None = None
-    seen: set[str] = set()
-    built = False
+    built_sessions: set[str] = set()
+    any_built = False
     for session in sessions:
-        seen.add(session.id)
+        built_sessions.add(session.id)
         if held_out is not None and is_held_out(session, settings=held_out):
             yield Skipped(channel="session", reason="held_out", session_id=session.id)
             continue
-        work = _SessionBuild(session, facts=facts, renderer=renderer, settings=settings, kept=kept)
-        for item in work.items():
-            built = built or not isinstance(item, Skipped)
+        session_build = _SessionBuild(
+            session, facts=facts, renderer=renderer, settings=settings, kept_kinds=kept_kinds
+        )
+        for item in session_build.items():
+            any_built = any_built or not isinstance(item, Skipped)
             yield item
-        first_error = first_error or work.first_error
-    yield from facts.unused(seen)
-    if first_error is not None and not built:
+        first_error = first_error or session_build.first_error
+    yield from facts.unused(built_sessions)
+    if first_error is not None and not any_built:
         raise first_error
 
 
@@ -139,30 +149,35 @@ class _Facts:
         preferences: Iterable[Preference],
         anchors: Iterable[Anchor],
     ) -> _Facts:
-        by_session: dict[str, list[Site]] = defaultdict(list)
-        by_site: dict[str, list[Hint]] = defaultdict(list)
-        pairs: dict[str, list[Preference]] = defaultdict(list)
+        sites_by_session: dict[str, list[Site]] = defaultdict(list)
+        hints_by_site: dict[str, list[Hint]] = defaultdict(list)
+        preferences_by_session: dict[str, list[Preference]] = defaultdict(list)
         for site in sites:
-            by_session[site.session_id].append(site)
+            sites_by_session[site.session_id].append(site)
         for hint in hints:
-            by_site[hint.site_id].append(hint)
+            hints_by_site[hint.site_id].append(hint)
         for preference in preferences:
-            pairs[preference.session_id].append(preference)
-        held: dict[str, list[Anchor]] = defaultdict(list)
+            preferences_by_session[preference.session_id].append(preference)
+        anchors_by_session: dict[str, list[Anchor]] = defaultdict(list)
         for anchor in anchors:
-            held[anchor.session_id].append(anchor)
-        return cls(sites=by_session, hints=by_site, preferences=pairs, anchors=held)
+            anchors_by_session[anchor.session_id].append(anchor)
+        return cls(
+            sites=sites_by_session,
+            hints=hints_by_site,
+            preferences=preferences_by_session,
+            anchors=anchors_by_session,
+        )
 
-    def unused(self, seen: set[str]) -> Iterator[Skipped]:
-        """What names a session that was not among those given, and hints that name no site."""
-        known = {site.id for sites in self.sites.values() for site in sites}
+    def unused(self, built_sessions: set[str]) -> Iterator[Skipped]:
+        """Skips for facts of a session that was not built, and for hints without a site."""
+        known_sites = {site.id for sites in self.sites.values() for site in sites}
         for session_id, sites in self.sites.items():
-            if session_id not in seen:
+            if session_id not in built_sessions:
                 yield Skipped(
                     channel="hint", reason="no_session", session_id=session_id, count=len(sites)
                 )
         for session_id, pairs in self.preferences.items():
-            if session_id not in seen:
+            if session_id not in built_sessions:
                 yield Skipped(
                     channel="preference",
                     reason="no_session",
@@ -170,12 +185,12 @@ class _Facts:
                     count=len(pairs),
                 )
         for session_id, anchors in self.anchors.items():
-            if session_id not in seen:
+            if session_id not in built_sessions:
                 yield Skipped(
                     channel="anchor", reason="no_session", session_id=session_id, count=len(anchors)
                 )
         for site_id, hints in self.hints.items():
-            if site_id not in known:
+            if site_id not in known_sites:
                 yield Skipped(channel="hint", reason="no_site", site_id=site_id, count=len(hints))
             elif len(hints) > 1:
                 yield Skipped(
@@ -185,46 +200,49 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """One mistaken message: the sites of its calls that failed, in the order of the calls, and
-    their hints."""
+    """One mistaken message: the sites of its failed calls, in the order of the calls, and hints."""
 
     sites: tuple[Site, ...]
     hints: tuple[Hint, ...]
 
     @property
     def text(self) -> str:
-        """The hints in one."""
+        """The texts of all hints, joined."""
         return joined_text(self.hints)
 
     @property
     def refers_to(self) -> tuple[int, ...]:
-        """Turns that the hints or the calls speak of."""
+        """The turns that the hints or the calls refer to."""
         return tuple(sorted({turn for hint in self.hints for turn in hint.refers_to}))
 
     @property
     def call_ids(self) -> tuple[str, ...]:
-        """The calls that failed; none where a site is its whole message."""
-        named = [site.call_id for site in self.sites if site.call_id is not None]
-        return tuple(named) if len(named) == len(self.sites) else ()
+        """The calls that failed; empty if a site is the whole message."""
+        call_ids = [site.call_id for site in self.sites if site.call_id is not None]
+        return tuple(call_ids) if len(call_ids) == len(self.sites) else ()
 
 
 @dataclass(slots=True, kw_only=True)
-class _Scene:
-    """One segment: its conversation, the session's number of each position, the plan, and what each
-    position is needed for."""
+class _SegmentBuild:
+    """One segment under construction: its conversation, its costs, and the role of each position.
 
-    turns: list[Turn]
-    numbers: list[int]
-    plan: SegmentCosts
-    trainable: set[int] = field(default_factory=set)
-    anchored: set[int] = field(default_factory=set)
-    targets: dict[int, _Target] = field(default_factory=dict)
-    # what each target asks of its window
-    asks: dict[int, WindowTarget] = field(default_factory=dict)
+    `numbers` maps a position to the session's turn number.
+    """
+
+    turns: Sequence[Turn]
+    numbers: Sequence[int]
+    costs: SegmentCosts
+    trainable: set[int]
+    anchored: set[int]
+    targets: dict[int, _Target]
+    # what each target needs in its window
+    window_targets: dict[int, WindowTarget] = field(default_factory=dict)
     trunks: list[Window] = field(default_factory=list)  # the windows of the examples
 
 
 class _SessionBuild:
+    """The examples, pairs and skips of one session."""
+
     def __init__(
         self,
         session: Session,
@@ -232,9 +250,10 @@ class _SessionBuild:
         facts: _Facts,
         renderer: Renderer,
         settings: BuildSettings,
-        kept: Collection[str] | None,
+        kept_kinds: Collection[str] | None,
     ) -> None:
-        self.session, self.renderer, self.settings, self.kept = session, renderer, settings, kept
+        self.session, self.renderer = session, renderer
+        self.settings, self.kept_kinds = settings, kept_kinds
         self.sites = facts.sites.get(session.id, [])
         self.hints = facts.hints
         self.preferences = facts.preferences.get(session.id, [])
@@ -243,47 +262,60 @@ class _SessionBuild:
         self.straddles: set[int] = set()
 
     def items(self) -> Iterator[Item]:
+        # 1. Decide for every turn what it may be: a hint target, trainable, anchored, or a skip.
         yield from self._content()
         targets, skips = self._targets()
         yield from skips
         trainable, left_out = self._trainable()
-        for reason, found in left_out.items():
-            yield self._skip("lm_ce", reason, count=len(found), detail=_listed(found))
+        for reason, left_out_turns in left_out.items():
+            yield self._skip(
+                "lm_ce", reason, count=len(left_out_turns), detail=_format_turns(left_out_turns)
+            )
         anchored, skips = self._anchored(trainable, left_out)
         yield from skips
+        # 2. Each segment by itself: its context is what the model had in view there.
         for segment in self.session.segments:
-            own = range(segment.start, segment.end)
-            here = [t for t in own if t in trainable or t in targets]
-            pairs = [p for p in self.preferences if p.turn in own]
-            if not here and not pairs:
+            segment_turns = range(segment.start, segment.end)
+            loss_turns = [t for t in segment_turns if t in trainable or t in targets]
+            pairs = [p for p in self.preferences if p.turn in segment_turns]
+            if not loss_turns and not pairs:
                 continue
             try:
-                scene = self._scene(segment)
+                layout = lay_out_segment(self.session, segment, renderer=self.renderer)
             except RenderError as error:
                 yield from self._refused(
                     error,
-                    [t for t in here if t in trainable],
-                    [targets[t] for t in here if t in targets],
+                    [t for t in loss_turns if t in trainable],
+                    [targets[t] for t in loss_turns if t in targets],
                     pairs,
                 )
                 yield from self._anchors_lost(
-                    "template", [t for t in here if t in anchored], detail=str(error)
+                    "template", [t for t in loss_turns if t in anchored], detail=str(error)
                 )
                 continue
-            position = {number: p for p, number in enumerate(scene.numbers)}
-            scene.trainable = {position[t] for t in here if t in trainable}
-            scene.anchored = {position[t] for t in here if t in anchored}
-            scene.targets = {position[t]: targets[t] for t in here if t in targets}
-            for p, target in scene.targets.items():
-                wanted = wanted_above(scene.turns, scene.numbers, p, refers_to=target.refers_to)
-                scene.asks[p] = WindowTarget(
+            positions = {number: p for p, number in enumerate(layout.numbers)}
+            build = _SegmentBuild(
+                turns=layout.turns,
+                numbers=layout.numbers,
+                costs=layout.costs,
+                trainable={positions[t] for t in loss_turns if t in trainable},
+                anchored={positions[t] for t in loss_turns if t in anchored},
+                targets={positions[t]: targets[t] for t in loss_turns if t in targets},
+            )
+            for p, target in build.targets.items():
+                wanted = wanted_above(build.turns, build.numbers, p, refers_to=target.refers_to)
+                build.window_targets[p] = WindowTarget(
                     extra=_HINT_FRAME + self.renderer.codec.count(target.text), wanted=wanted
                 )
-            yield from self._examples(scene)
-            yield from self._pairs(scene, pairs, position)
+            yield from self._examples(build)
+            # After the examples, because a pair may share the window of one of them.
+            yield from self._pairs(build, pairs, positions)
         if self.straddles:
             yield self._skip(
-                "content", "straddle", count=len(self.straddles), detail=_listed(self.straddles)
+                "content",
+                "straddle",
+                count=len(self.straddles),
+                detail=_format_turns(self.straddles),
             )
 
     def _skip(
@@ -310,7 +342,7 @@ class _SessionBuild:
         return not patterns or any(fnmatchcase(author or "", pattern) for pattern in patterns)
 
     def _targets(self) -> tuple[dict[int, _Target], list[Skipped]]:
-        found: dict[int, list[tuple[Site, Hint]]] = defaultdict(list)
+        hinted_sites: dict[int, list[tuple[Site, Hint]]] = defaultdict(list)
         skips: list[Skipped] = []
         for site in self.sites:
             hints = self.hints.get(site.id, [])
@@ -325,25 +357,27 @@ class _SessionBuild:
                     )
                 )
             else:
-                found[site.turn].append((site, hints[0]))
-        return {turn: self._target(turn, pairs) for turn, pairs in found.items()}, skips
+                hinted_sites[site.turn].append((site, hints[0]))
+        return {turn: self._target(turn, pairs) for turn, pairs in hinted_sites.items()}, skips
 
-    def _target(self, turn: int, found: list[tuple[Site, Hint]]) -> _Target:
+    def _target(self, turn: int, hinted_sites: list[tuple[Site, Hint]]) -> _Target:
         order = {call.id: number for number, call in enumerate(self.session.turns[turn].calls)}
-        ordered = sorted(found, key=lambda one: order.get(one[0].call_id or "", -1))
+        ordered = sorted(
+            hinted_sites, key=lambda site_and_hint: order.get(site_and_hint[0].call_id or "", -1)
+        )
         return _Target(tuple(site for site, _ in ordered), tuple(hint for _, hint in ordered))
 
-    def _why_no_target(self, site: Site, hinted: bool) -> str:
+    def _why_no_target(self, site: Site, has_hint: bool) -> str:
         turns = self.session.turns
         if site.call_id is not None and site.call_id not in {
             c.id for turn in turns[site.turn : site.turn + 1] for c in turn.calls
         }:
-            what = (
+            problem = (
                 f"turn {site.turn} does not hold the call {site.call_id}: the site belongs to"
                 " another state of this session"
             )
             raise SiteError(
-                what, where=site.id, fix="run again: recompose sites, then recompose hints"
+                problem, where=site.id, fix="run again: recompose sites, then recompose hints"
             )
         if not site.is_target:
             return "category"
@@ -355,12 +389,12 @@ class _SessionBuild:
             return "author"
         if not has_body(turns[site.turn]):
             return "no_text_or_call"
-        if not hinted:
+        if not has_hint:
             return "no_hint"
-        return "" if self.kept is None or site.kind in self.kept else "weak_hint"
+        return "" if self.kept_kinds is None or site.kind in self.kept_kinds else "weak_hint"
 
     def _trainable(self) -> tuple[set[int], dict[str, list[int]]]:
-        """Turns of models that lm_ce may train, and those it may not, by reason."""
+        """Turns of models that lm_ce may train, and by reason those that it may not."""
         at_sites = {site.turn for site in self.sites if site.bars_lm_ce}
         rejected = {p.turn for p in self.preferences if p.rejected is None}
         trainable: set[int] = set()
@@ -388,78 +422,94 @@ class _SessionBuild:
     def _anchored(
         self, trainable: set[int], left_out: dict[str, list[int]]
     ) -> tuple[set[int], list[Skipped]]:
-        """Turns to hold in place: what lm_ce must leave alone, nobody shall hold on to."""
-        why = {number: reason for reason, numbers in left_out.items() for number in numbers}
+        """Turns to hold in place, and skips; what lm_ce must leave alone is never an anchor."""
+        reasons = {number: reason for reason, numbers in left_out.items() for number in numbers}
         anchored: set[int] = set()
-        lost: dict[str, list[int]] = defaultdict(list)
+        lost_turns: dict[str, list[int]] = defaultdict(list)
         for turn in (anchor.turn for anchor in self.anchors):
             if turn in anchored:
-                lost["second_anchor"].append(turn)
+                lost_turns["second_anchor"].append(turn)
             elif turn in trainable:
                 anchored.add(turn)
             else:
-                lost[why.get(turn, "not_assistant")].append(turn)
+                lost_turns[reasons.get(turn, "not_assistant")].append(turn)
         return anchored, [
-            skip for reason, turns in lost.items() for skip in self._anchors_lost(reason, turns)
+            skip
+            for reason, turns in lost_turns.items()
+            for skip in self._anchors_lost(reason, turns)
         ]
 
     def _anchors_lost(
         self, reason: str, turns: Sequence[int], *, detail: str = ""
     ) -> Iterator[Skipped]:
         if turns:
-            yield self._skip("anchor", reason, count=len(turns), detail=detail or _listed(turns))
+            yield self._skip(
+                "anchor", reason, count=len(turns), detail=detail or _format_turns(turns)
+            )
 
-    def _scene(self, segment: Segment) -> _Scene:
-        scene = lay_out_segment(self.session, segment, renderer=self.renderer)
-        return _Scene(turns=list(scene.turns), numbers=list(scene.numbers), plan=scene.plan)
-
-    def _examples(self, scene: _Scene) -> Iterator[Item]:
-        plan, room = scene.plan, self.settings.max_tokens
-        # one that cannot have what it refers to needs no window
-        for position, target in list(scene.targets.items()):
-            alone = window_of(plan, position, target=scene.asks[position], max_tokens=room)
-            if alone is not None and (lost := self._lost(scene, alone, position)):
+    def _examples(self, build: _SegmentBuild) -> Iterator[Item]:
+        costs, max_tokens = build.costs, self.settings.max_tokens
+        # A target that cannot have the turns it refers to is dropped before windows are planned:
+        # it would take context from others.
+        for position, target in list(build.targets.items()):
+            alone = target_window(
+                costs, position, target=build.window_targets[position], max_tokens=max_tokens
+            )
+            if alone is not None and (lost := self._lost(build, alone, position)):
                 yield from self._without_evidence(target, lost)
-                del scene.targets[position]
-        asks = {p: scene.asks[p] for p in scene.targets}
-        for window in windows(plan, trained=sorted(scene.trainable), targets=asks, max_tokens=room):
+                del build.targets[position]
+        asks = {p: build.window_targets[p] for p in build.targets}
+        for window in plan_windows(
+            costs, trained=sorted(build.trainable), targets=asks, max_tokens=max_tokens
+        ):
             if isinstance(window, int):
-                least = max(s for s in plan.starts if s <= window)
-                cost = plan.cost(least, window + 1) + scene.asks.get(window, WindowTarget()).extra
-                yield from self._too_long(scene, [window], f"{cost} tokens with the head, at least")
+                latest_start = max(s for s in costs.starts if s <= window)
+                cost = (
+                    costs.cost(latest_start, window + 1)
+                    + build.window_targets.get(window, WindowTarget()).extra
+                )
+                yield from self._too_long(build, [window], f"{cost} tokens with the head, at least")
                 continue
             try:
-                yield from self._example(scene, window)
+                yield from self._example(build, window)
             except RenderError as error:
-                numbers = [scene.numbers[p] for p in window.covers if p in scene.trainable]
+                numbers = [build.numbers[p] for p in window.covers if p in build.trainable]
                 yield from self._refused(
                     error,
                     numbers,
-                    [scene.targets[p] for p in window.covers if p in scene.targets],
+                    [build.targets[p] for p in window.covers if p in build.targets],
                     [],
                 )
-                anchors = [scene.numbers[p] for p in window.covers if p in scene.anchored]
+                anchors = [build.numbers[p] for p in window.covers if p in build.anchored]
                 yield from self._anchors_lost("template", anchors, detail=str(error))
 
-    def _lost(self, scene: _Scene, window: Window, position: int) -> tuple[int, ...]:
-        """The turns for want of which a target is no view in this window: none where views may do
-        without."""
-        return _missing(scene, window, position) if self.settings.without_evidence == "skip" else ()
+    def _lost(self, build: _SegmentBuild, window: Window, position: int) -> tuple[int, ...]:
+        """The missing turns that keep a target from being a view in this window.
+
+        Empty if the settings keep views without evidence.
+        """
+        return (
+            _missing_turns(build, window, position)
+            if self.settings.without_evidence == "skip"
+            else ()
+        )
 
     def _without_evidence(self, target: _Target, lost: Sequence[int]) -> Iterator[Skipped]:
-        detail = f"{_listed(lost)} that it refers to do not fit into its window"
+        detail = f"{_format_turns(lost)} that it refers to do not fit into its window"
         for site in target.sites:
             yield self._skip("hint", "evidence_lost", site_id=site.id, detail=detail)
 
-    def _too_long(self, scene: _Scene, positions: Sequence[int], detail: str) -> Iterator[Skipped]:
+    def _too_long(
+        self, build: _SegmentBuild, positions: Sequence[int], detail: str
+    ) -> Iterator[Skipped]:
         for position in positions:
-            if position in scene.trainable:
+            if position in build.trainable:
                 yield self._skip(
-                    "lm_ce", "too_long", detail=f"turn {scene.numbers[position]}: {detail}"
+                    "lm_ce", "too_long", detail=f"turn {build.numbers[position]}: {detail}"
                 )
-            if position in scene.anchored:
-                yield from self._anchors_lost("too_long", [scene.numbers[position]])
-            for site in scene.targets[position].sites if position in scene.targets else ():
+            if position in build.anchored:
+                yield from self._anchors_lost("too_long", [build.numbers[position]])
+            for site in build.targets[position].sites if position in build.targets else ():
                 yield self._skip("hint", "too_long", site_id=site.id, detail=detail)
 
     def _refused(
@@ -479,35 +529,35 @@ class _SessionBuild:
                 "preference", "template", site_id=pair.site_id or "", detail=str(error)
             )
 
-    def _example(self, scene: _Scene, window: Window) -> Iterator[Item]:
-        fitting = self._fit(scene, window)
-        if fitting is None and len(window.covers) > 1:
-            yield from self._halves(scene, window)
+    def _example(self, build: _SegmentBuild, window: Window) -> Iterator[Item]:
+        fit = self._fit(build, window)
+        if fit is None and len(window.covers) > 1:
+            yield from self._halves(build, window)
             return
-        if fitting is None:
+        if fit is None:
             yield from self._too_long(
-                scene, window.covers, "more, once rendered, than was estimated"
+                build, window.covers, "more, once rendered, than was estimated"
             )
             return
-        window, rendered = fitting
+        window, rendered = fit
         spans = dict(zip(window.positions, rendered.spans, strict=True))
         trained: list[Span] = []
         views: list[HintView] = []
         for position in window.covers:
-            if position in scene.trainable:
+            if position in build.trainable:
                 a, b = spans[position].body
                 if a < b:
                     trained.append((a, b))
-            if position in scene.targets:
-                view = self._view(scene, window, rendered, position)
+            if position in build.targets:
+                view = self._view(build, window, rendered, position)
                 if isinstance(view, HintView):
                     views.append(view)
                 else:
                     yield from view
         self.straddles.update(rendered.straddles)
         if trained or views:
-            first, last = scene.numbers[window.start], scene.numbers[window.end - 1]
-            scene.trunks.append(window)
+            first, last = build.numbers[window.start], build.numbers[window.end - 1]
+            build.trunks.append(window)
             yield TrainingExample(
                 id=f"{self.session.id}:{first}-{last}",
                 session_id=self.session.id,
@@ -516,77 +566,81 @@ class _SessionBuild:
                 anchored=tuple(
                     spans[p].body
                     for p in window.covers
-                    if p in scene.anchored and spans[p].body in trained
+                    if p in build.anchored and spans[p].body in trained
                 ),
                 hints=tuple(views),
                 turns=rendered.spans,
                 origin=self.session.origin,
             )
 
-    def _halves(self, scene: _Scene, window: Window) -> Iterator[Item]:
+    def _halves(self, build: _SegmentBuild, window: Window) -> Iterator[Item]:
         """Two windows in place of one whose estimated length was too low."""
         half = len(window.covers) // 2
         first, second = window.covers[:half], window.covers[half:]
-        yield from self._example(scene, replace(window, end=first[-1] + 1, covers=first))
-        yield from self._example(scene, replace(window, covers=second))
+        yield from self._example(build, replace(window, end=first[-1] + 1, covers=first))
+        yield from self._example(build, replace(window, covers=second))
 
-    def _fit(self, scene: _Scene, window: Window) -> tuple[Window, Rendered] | None:
-        """The window as planned, or with fewer turns at its start where the plan was an estimate;
-        None if it never fits.
+    def _fit(self, build: _SegmentBuild, window: Window) -> tuple[Window, Rendered] | None:
+        """The window, shortened at its start if the plan was an estimate; None if it never fits.
 
-        While it covers more than one message it only fits where every target has room for its hint
-        and all that it refers to.
+        While it covers more than one message it only fits if every target has room for its hint and
+        for everything it refers to.
         """
-        room, targets = self.settings.max_tokens, [p for p in window.covers if p in scene.targets]
-        for attempt in (window, *later_starts(scene.plan, window, keep=window.covers)):
-            rendered = self._render(scene, attempt.positions)
-            if len(rendered.ids) > room:
+        max_tokens, targets = (
+            self.settings.max_tokens,
+            [p for p in window.covers if p in build.targets],
+        )
+        for attempt in (window, *shorter_windows(build.costs, window, keep=window.covers)):
+            rendered = self._render(build, attempt.positions)
+            if len(rendered.ids) > max_tokens:
                 continue
             ends = dict(
                 zip(attempt.positions, (span.body[1] for span in rendered.spans), strict=True)
             )
-            whole = all(
-                ends[p] + scene.asks[p].extra <= room and not self._lost(scene, attempt, p)
+            all_targets_fit = all(
+                ends[p] + build.window_targets[p].extra <= max_tokens
+                and not self._lost(build, attempt, p)
                 for p in targets
             )
-            if whole or (
+            if all_targets_fit or (
                 len(window.covers) == 1
-                and attempt.start == max(s for s in scene.plan.starts if s <= window.covers[0])
+                and attempt.start == max(s for s in build.costs.starts if s <= window.covers[0])
             ):
                 return attempt, rendered
         return None
 
-    def _render(self, scene: _Scene, positions: Sequence[int]) -> Rendered:
+    def _render(self, build: _SegmentBuild, positions: Sequence[int]) -> Rendered:
         return self.renderer.render(
-            [scene.turns[p] for p in positions],
+            [build.turns[p] for p in positions],
             tools=self.session.tools,
-            numbers=[scene.numbers[p] for p in positions],
+            numbers=[build.numbers[p] for p in positions],
         )
 
     def _view(
-        self, scene: _Scene, window: Window, rendered: Rendered, position: int
+        self, build: _SegmentBuild, window: Window, rendered: Rendered, position: int
     ) -> HintView | list[Skipped]:
-        """The view of one message, or why it is none, for each of its sites."""
-        target = scene.targets[position]
+        """The view of one message, or a skip for each of its sites."""
+        target = build.targets[position]
         site, *others = target.sites
 
         def skips(reason: str, detail: str) -> list[Skipped]:
             return [
-                self._skip("hint", reason, site_id=one.id, detail=detail) for one in target.sites
+                self._skip("hint", reason, site_id=other_site.id, detail=detail)
+                for other_site in target.sites
             ]
 
-        if lost := self._lost(scene, window, position):
+        if lost := self._lost(build, window, position):
             return list(self._without_evidence(target, lost))
         try:
             view = self.renderer.hint_view(
-                [scene.turns[p] for p in window.positions],
+                [build.turns[p] for p in window.positions],
                 target=window.positions.index(position),
                 hint=target.text,
                 site_id=site.id,
                 kind=site.kind,
                 tools=self.session.tools,
                 call_ids=target.call_ids if self.settings.target == "call" else (),
-                others=tuple((one.id, one.kind) for one in others),
+                others=tuple((other_site.id, other_site.kind) for other_site in others),
                 within=rendered,
             )
         except (AlignmentError, RenderError) as error:
@@ -594,27 +648,30 @@ class _SessionBuild:
         length = view.span[1] + len(view.hint_ids)
         if length > self.settings.max_tokens:
             return skips("too_long", f"{length} tokens with the hint")
-        above = rendered.spans[window.positions.index(position)].start
+        start = rendered.spans[window.positions.index(position)].start
         left_out = sum(
-            scene.plan.tokens[p] for p in range(position) if p not in set(window.positions)
+            build.costs.tokens[p] for p in range(position) if p not in set(window.positions)
         )
         return replace(
             view,
             context=ViewContext(
-                kept=above,
-                available=above + left_out,
+                kept=start,
+                available=start + left_out,
                 refers_to=target.refers_to,
-                lost=_missing(scene, window, position),
+                lost=_missing_turns(build, window, position),
             ),
         )
 
     def _pairs(
-        self, scene: _Scene, pairs: Sequence[Preference], position: dict[int, int]
+        self, build: _SegmentBuild, pairs: Sequence[Preference], positions: dict[int, int]
     ) -> Iterator[Item]:
         for number, pair in enumerate(pairs):
             try:
                 yield self._pair(
-                    scene, pair, position[pair.turn], name=f"{self.session.id}:{pair.turn}:{number}"
+                    build,
+                    pair,
+                    positions[pair.turn],
+                    name=f"{self.session.id}:{pair.turn}:{number}",
                 )
             except AlignmentError as error:
                 yield self._skip(
@@ -624,7 +681,7 @@ class _SessionBuild:
                 yield from self._refused(error, [], [], [pair])
 
     def _pair(
-        self, scene: _Scene, pair: Preference, at: int, *, name: str
+        self, build: _SegmentBuild, pair: Preference, at: int, *, name: str
     ) -> PreferencePair | Skipped:
         chosen, rejected = pair.chosen, pair.rejected_turn(self.session)
         site_id = pair.site_id or ""
@@ -632,30 +689,30 @@ class _SessionBuild:
             return self._skip("preference", "not_assistant", site_id=site_id)
         if pair.turn < self.session.copied:
             return self._skip("preference", "copied", site_id=site_id)
-        room = self.settings.max_tokens
-        context = [scene.turns[p] for p in scene.plan.head if p < at] or scene.turns[:at]
+        max_tokens = self.settings.max_tokens
+        context = [build.turns[p] for p in build.costs.head if p < at] or build.turns[:at]
         longest = max(
             len(self.renderer.reply(context, side, tools=self.session.tools)[1])
             for side in (chosen, rejected)
         )
-        plan = replace(scene.plan, tokens=(*scene.plan.tokens[:at], longest + _HINT_FRAME))
-        start = before(plan, at, budget=room, room=room)
+        costs = replace(build.costs, tokens=(*build.costs.tokens[:at], longest + _HINT_FRAME))
+        start = earliest_start(costs, at, budget=max_tokens, room=max_tokens)
         if start is None:
             return self._skip("preference", "too_long", site_id=site_id)
-        window = Window(head=plan.head, start=start, end=at + 1)
+        window = Window(head=costs.head, start=start, end=at + 1)
         for attempt in (
-            *_shared_windows(scene, at, least=start),
+            *_shared_windows(build, at, least=start),
             window,
-            *later_starts(plan, window, keep=[at]),
+            *shorter_windows(costs, window, keep=[at]),
         ):
-            turns = [scene.turns[p] for p in attempt.positions[:-1]]
+            turns = [build.turns[p] for p in attempt.positions[:-1]]
             prefix, chosen_ids = self.renderer.reply(turns, chosen, tools=self.session.tools)
             other_prefix, rejected_ids = self.renderer.reply(
                 turns, rejected, tools=self.session.tools
             )
             if prefix != other_prefix:
                 raise RenderError("the prefix depends on the reply", where=name)
-            if len(prefix) + max(len(chosen_ids), len(rejected_ids)) <= room:
+            if len(prefix) + max(len(chosen_ids), len(rejected_ids)) <= max_tokens:
                 return PreferencePair(
                     id=name,
                     session_id=self.session.id,
@@ -667,29 +724,35 @@ class _SessionBuild:
         return self._skip("preference", "too_long", site_id=site_id)
 
 
-def _shared_windows(scene: _Scene, at: int, *, least: int) -> list[Window]:
-    """Windows of examples for a pair, whose tokens are then computed once: the one that covers its
-    position, else from the first on.
+def _shared_windows(build: _SegmentBuild, at: int, *, least: int) -> list[Window]:
+    """Windows of examples for a pair, whose tokens are then computed once.
 
-    None begins before `least`, where even an own window would be too long, and none that does not
-    cover the position leaves it less than half of the context that an own window has: an example
+    First the one that covers the pair's position, otherwise all from the first on. None begins
+    before `least`, where even a window for the pair alone would be too long. A window that does not
+    cover the position must leave it at least half of the context that such a window has: an example
     gives its own targets that much.
     """
-    known = [(at in window.covers, window) for window in scene.trunks if least <= window.start < at]
-    cost = scene.plan.cost
-    half = [window for _, window in known if 2 * cost(window.start, at) >= cost(least, at)]
-    best = [window for covers, window in known if covers] or sorted(half, key=lambda w: w.start)
+    candidates = [
+        (at in window.covers, window) for window in build.trunks if least <= window.start < at
+    ]
+    cost = build.costs.cost
+    roomy = [window for _, window in candidates if 2 * cost(window.start, at) >= cost(least, at)]
+    best = [window for covers, window in candidates if covers] or sorted(
+        roomy, key=lambda w: w.start
+    )
     return [replace(window, end=at + 1) for window in best]
 
 
-def _missing(scene: _Scene, window: Window, position: int) -> tuple[int, ...]:
-    """The turns that a target refers to and that do not stand above it in the window; what stood
-    directly above it is one of them."""
-    held = {scene.numbers[p] for p in window.positions if p < position}
-    needed = {*scene.targets[position].refers_to, *scene.numbers[max(0, position - 1) : position]}
-    return tuple(sorted(needed - held))
+def _missing_turns(build: _SegmentBuild, window: Window, position: int) -> tuple[int, ...]:
+    """The turns that a target needs and that are not above it in the window.
+
+    It needs the turns it refers to and the turn directly above it.
+    """
+    present = {build.numbers[p] for p in window.positions if p < position}
+    needed = {*build.targets[position].refers_to, *build.numbers[max(0, position - 1) : position]}
+    return tuple(sorted(needed - present))
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _format_turns(numbers: Iterable[int]) -> str:
     ordered = sorted(numbers)
     return "turns " + ", ".join(map(str, ordered[:20])) + (", ..." if len(ordered) > 20 else "")

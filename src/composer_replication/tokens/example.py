@@ -1,17 +1,17 @@
-"""TrainingExample, Action, HintView, PreferencePair: token sequences whose views line up because
-they cannot be built otherwise.
+"""TrainingExample, HintView, PreferencePair: token sequences that cannot be built misaligned.
 
 One session window with a mistake in A1 (P prompt, A assistant messages, E tool results, H the hint
 message):
 
     ids       = P0 + A0 + E0 + [header] + A1 + E1 ...
-    trained   = the spans of A0, A2, ...            (never A1: the hint channel pushes away from it)
-    hints[0]  : at = position before A1's header, hint_ids = H, span = A1's tokens, end token included, header not
+    trained   = the spans of A0, A2, ...   (never A1: the hint channel pushes away from it)
+    hints[0]  : at = position before A1's header, hint_ids = H,
+                span = A1's tokens, end token included, header excluded
     student   = ids[:span.end]
     teacher   = ids[:at] + H + ids[at:span.end]     (an insertion and nothing else)
 
-Positions are indices into `ids`; a span (a, b) is half-open. The logits that predict token j stand
-at position j - 1.
+Positions are indices into `ids`; a span (a, b) is half-open. The logits that predict token j are at
+position j - 1.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSpan:
-    """Where one message of the session stands in the ids: its whole rendering, and the part its
-    author wrote.
+    """The span of one message in the ids: its whole rendering, and the part its author wrote.
 
-    `body` is what follows the generation prompt, end token included; for other roles than assistant
-    it is empty.
-    Example: TurnSpan(turn=7, role="assistant", start=120, end=151, body=(123, 150),
+    `body` is what follows the generation prompt, end token included; it is empty for roles other
+    than assistant. Example: TurnSpan(turn=7, role="assistant", start=120, end=151, body=(123, 150),
     author="claude-opus-4-5")
     """
 
@@ -47,12 +45,10 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewContext:
-    """What a window kept of what stood above a target, in tokens, and which turns that it refers to
-    are not in the window.
+    """How much context above a target is in its window, in tokens, and which needed turns are not.
 
-    `refers_to` are turns of the session that the hint or the mistaken call speaks of
-    (core.site.Hint).
-    Example: ViewContext(kept=3980, available=21400, refers_to=(4, 5), lost=())
+    `refers_to` are turns of the session that the hint or the mistaken call refers to
+    (core.site.Hint). Example: ViewContext(kept=3980, available=21400, refers_to=(4, 5), lost=())
     """
 
     kept: int
@@ -63,17 +59,16 @@ class ViewContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintView:
-    """A second context for the same target ids: the hint inserted at `at`, above the message whose
-    tokens are `span`.
+    """A second context for the same target ids, with a hint inserted at `at`, above `span`.
 
-    One message is one view. `site_id` and `kind` are those of its first site, `others` the (site
-    id, kind) of further calls of the message that failed, whose hints are in `hint_ids` too.
-    `parts` narrows the target to stretches of `span`, which it fills from the first to the last
-    token (the calls that failed); none = all of it. `rendering` says how the template family wrote
-    the hint: "message" (one of its own) or "appended" (to the message above). `origin` says who
-    sampled the target: "student" (on-policy) or "trace" (context distillation). Known only where a
-    setting of train.hint asks for it: `logprobs` of the sampler, one per target id; `difficulty`,
-    the weight of the task's group; `wrong_ids`, another site's hint, which a contrast takes off.
+    One message is one view. `site_id` and `kind` are those of its first site; `others` are the
+    (site id, kind) of further failed calls of the message, whose hints are in `hint_ids`, too.
+    `parts` narrows the target to stretches of `span` (the calls that failed), from its first to its
+    last token; empty = all of it. `rendering` says how the template family wrote the hint:
+    "message" (its own message) or "appended" (to the message above). `origin` says who sampled the
+    target: "student" (on-policy) or "trace" (context distillation). Three fields are set only if
+    train.hint asks for them: `logprobs` of the sampler, one per target id; `difficulty`, the weight
+    of the task's group; `wrong_ids`, another site's hint, for a contrast.
     """
 
     site_id: str
@@ -103,7 +98,7 @@ class HintView:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of mistakes that the hint speaks of."""
+        """The kinds of mistakes that the hint addresses."""
         return frozenset((self.kind, *(kind for _, kind in self.others)))
 
     def __post_init__(self) -> None:
@@ -154,11 +149,10 @@ class HintView:
         others: tuple[tuple[str, str], ...] = (),
         parts: tuple[Span, ...] = (),
     ) -> Self:
-        """Build a view from two independent renderings; raises AlignmentError unless teacher is
-        student with H inserted at `at`.
+        """Build a view from two independent renderings, both of which end with the target.
 
-        Both sequences end with the target. Example: student P+T, teacher P+H+T, span of T in the
-        student, at = len(P).
+        Raises AlignmentError unless teacher is student with H inserted at `at`. Example: student
+        P+T, teacher P+H+T, span of T in the student, at = len(P).
         """
         a, b = span
         if b != len(student_ids):
@@ -201,10 +195,9 @@ class HintView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledMessage:
-    """A message that our own student sampled, and its advantage: the policy channel's input.
+    """A message that our own student sampled, with its advantage: the policy channel's input.
 
-    `logprobs` are those of the sampler, one per token of the span; `advantage` is the same for all
-    of them.
+    `logprobs` are the sampler's, one per token of the span; `advantage` is the same for all tokens.
     Example: SampledMessage(span=(120, 140), logprobs=(-0.1, ...), advantage=0.75)
     """
 
@@ -224,9 +217,9 @@ class TrainingExample:
 
     `trained` are the spans of lm_ce, `actions` those of the policy channel, `anchored` the messages
     that the preference channel holds in place (teachers agreed with them, or did not agree among
-    themselves), `hints` the views of the hint channel.
-    Raises AlignmentError where a span leaves the ids, a view's target is not what stands at its
-    span, or lm_ce or an anchor would train a token of a target.
+    themselves), `hints` the views of the hint channel. Raises AlignmentError if a span leaves the
+    ids, if a view's target ids differ from those at its span, or if lm_ce or an anchor would train
+    a token of a target.
     """
 
     id: str
@@ -241,7 +234,7 @@ class TrainingExample:
 
     def __post_init__(self) -> None:
         n = len(self.ids)
-        for what, spans in (
+        for channel, spans in (
             ("trained", self.lm_spans),
             ("action", [action.span for action in self.actions]),
             ("anchored", self.anchored),
@@ -250,7 +243,7 @@ class TrainingExample:
             for a, b in spans:
                 if not (last <= a < b <= n) or a == 0:
                     raise AlignmentError(
-                        f"{what} span {a}-{b} is out of order, outside 1-{n}, or has nothing"
+                        f"{channel} span {a}-{b} is out of order, outside 1-{n}, or has nothing"
                         " before it",
                         where=self.id,
                     )
@@ -261,10 +254,10 @@ class TrainingExample:
                 raise AlignmentError(
                     f"the target of {view.site_id} is not what stands at {a}-{b}", where=self.id
                 )
-            for what, spans in (("lm_ce", self.lm_spans), ("an anchor", self.anchored)):
+            for channel, spans in (("lm_ce", self.lm_spans), ("an anchor", self.anchored)):
                 if any(a < d and c < b for c, d in spans):
                     raise AlignmentError(
-                        f"{what} would train on the mistaken message of {view.site_id}",
+                        f"{channel} would train on the mistaken message of {view.site_id}",
                         where=self.id,
                     )
 
@@ -273,33 +266,34 @@ class TrainingExample:
         return self.ids[: view.span[1]]
 
     def teacher_ids(self, view: HintView) -> tuple[int, ...]:
-        """The same with this view's hint inserted - and no other view's."""
+        """The same with this view's hint inserted, and no other view's."""
         return self.ids[: view.at] + view.hint_ids + self.ids[view.at : view.span[1]]
 
     def teacher_span(self, view: HintView) -> Span:
-        """Where the target stands in `teacher_ids`."""
+        """The span of the target in `teacher_ids`."""
         shift = len(view.hint_ids)
         return view.span[0] + shift, view.span[1] + shift
 
     def teacher_spans(self, view: HintView) -> tuple[Span, ...]:
-        """Where the stretches of the target stand in `teacher_ids`."""
+        """The stretches of the target in `teacher_ids`."""
         shift = self.teacher_span(view)[0] - view.span[0]
         return tuple((a + shift, b + shift) for a, b in view.spans)
 
     def wrong_view(self, view: HintView) -> HintView:
-        """The same place and target below another site's hint; raises AlignmentError where the view
-        carries none."""
+        """The view with another site's hint at the same place, above the same target.
+
+        Raises AlignmentError if the view carries no such hint.
+        """
         return replace(view, hint_ids=view.wrong_ids, wrong_ids=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferencePair:
-    """Two messages after one context: sequences are prefix + chosen and prefix + rejected, each
-    with its end token.
+    """Two messages after one context: prefix + chosen and prefix + rejected, with end tokens.
 
-    `reference` is what the reference thinks of each token, of the chosen side and then of the
-    rejected one, where that was scored before (training/kept_reference.py). It is no part of the
-    data set. Raises AlignmentError for an empty side or equal sides.
+    `reference` holds the reference model's log-probs of the chosen and then the rejected tokens, if
+    they were scored before (training/kept_reference.py); it is not part of the data set. Raises
+    AlignmentError for an empty side or equal sides.
     """
 
     id: str
@@ -312,11 +306,11 @@ class PreferencePair:
 
     def __post_init__(self) -> None:
         if self.reference and len(self.reference) != self.num_response_tokens:
-            what = (
+            problem = (
                 f"{len(self.reference)} log-probs of the reference for {self.num_response_tokens}"
                 " tokens"
             )
-            raise AlignmentError(what, where=self.id)
+            raise AlignmentError(problem, where=self.id)
         if not (self.prefix_ids and self.chosen_ids and self.rejected_ids):
             raise AlignmentError(
                 "prefix, chosen and rejected must each hold at least one token", where=self.id
@@ -326,7 +320,7 @@ class PreferencePair:
 
     @property
     def num_response_tokens(self) -> int:
-        """The tokens of both sides."""
+        """The number of tokens of both sides."""
         return len(self.chosen_ids) + len(self.rejected_ids)
 
 

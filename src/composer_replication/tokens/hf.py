@@ -1,16 +1,16 @@
-"""The one place that calls a Hugging Face tokenizer: render a template to text, and text to ids
-piece by piece.
+"""The one place that calls a Hugging Face tokenizer: a template to text, and text to ids by piece.
 
 Two properties that `apply_chat_template(..., tokenize=True)` does not have:
 
-- Text that comes from a log never becomes a control token. `shield` breaks every look-alike
-  ("<|im_end|>" inside a tool result) with a private character before rendering, so whatever reads
-  as a control token afterwards was written by the template; between those the text is encoded by a
-  copy of the tokenizer that knows no control tokens.
-- Ids can be cut at given places of the text (where a message's own tokens begin), so that `ids =
-  ids(prefix) + T` by construction.
+- Text from a log never becomes a control token. `shield` breaks every look-alike ("<|im_end|>"
+inside a tool result) with a private character before rendering, so whatever reads as a control
+token afterwards was written by the template; the text between control tokens is encoded by a copy
+of the tokenizer that knows no control tokens.
 
-Where a text holds no look-alike and no cut falls inside a token, the ids equal those of the plain
+- Ids can be cut at given characters of the text (where a message's own tokens begin), so that `ids
+= ids(prefix) + T` by construction.
+
+If a text holds no look-alike and no cut falls inside a token, the ids equal those of the plain
 rendering encoded in one go.
 """
 
@@ -28,21 +28,20 @@ from typing import Any
 from composer_replication.core.errors import ConfigError, RenderError, first_line, need
 from composer_replication.tokens.example import Span
 
-# forget encoded runs past this many characters: about one very long session
+# The cache of encoded runs is cleared beyond this many characters: about one very long session.
 _MEMO_CHARS = 32 * 2**20
 _PRIVATE = range(0xE000, 0xF8FF)
 
 
 def load_tokenizer(name_or_folder: str) -> Any:
-    """The tokenizer of a folder or hub name; raises ConfigError with the reason where there is
-    none.
+    """The tokenizer of a folder or hub name; raises ConfigError with the reason if there is none.
 
-    Example: load_tokenizer("Qwen/Qwen3-4B-Instruct-2507"); a folder needs tokenizer.json beside
+    Example: load_tokenizer("Qwen/Qwen3-4B-Instruct-2507"); a folder needs tokenizer.json and
     tokenizer_config.json.
     """
     transformers = need("transformers", extra="train")
     try:
-        # its Python is never run
+        # Python code in the folder is never run
         return transformers.AutoTokenizer.from_pretrained(name_or_folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
@@ -64,8 +63,10 @@ def render_template(
     add_generation_prompt: bool = False,
     **options: Any,
 ) -> str:
-    """The text a chat template makes of messages; a template that raises becomes a RenderError with
-    its own words."""
+    """The text that a chat template makes of messages.
+
+    If the template raises, its message becomes a RenderError.
+    """
     jinja2 = need("jinja2", extra="train")
     try:
         text = tokenizer.apply_chat_template(
@@ -85,10 +86,9 @@ def render_template(
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Characters [start, end) of a text that are encoded on their own, and the first of their
-    tokens.
+    """Characters [start, end) of a text that are encoded on their own; `token` is the first token.
 
-    `run` is what the tokenizer reads; None for a control token or for ids taken verbatim.
+    `run` is the text that the tokenizer reads; None for a control token or for verbatim ids.
     """
 
     start: int
@@ -124,21 +124,23 @@ class TextCodec:
         special = {
             token.content for token in tokenizer.added_tokens_decoder.values() if token.special
         }
-        # As transformers' sanitize_control_tokens has it: special tokens, and other added tokens
-        # that the template writes.
+        # As in transformers' sanitize_control_tokens: special tokens, and other added tokens that
+        # the template writes.
         self.control = {
             t: i for t, i in added.items() if t in special or (t in template and not t.isspace())
         }
         self._control_ids = frozenset(self.control.values())
         longest_first = sorted(self.control, key=len, reverse=True)
         self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._plain = _without(backend, set(self.control))
+        self._plain = _without_control_tokens(backend, set(self.control))
         self._memo: dict[str, tuple[int, ...]] = {}
         self._memo_chars = 0
 
     def free_characters(self, texts: Iterable[str], count: int) -> str:
-        """So many private characters that occur in none of the texts; raises RenderError where a
-        text uses them all."""
+        """`count` private characters that occur in none of the texts.
+
+        Raises RenderError if the texts use them all.
+        """
         texts = list(texts)
         free: list[str] = []
         for code in _PRIVATE:
@@ -147,12 +149,14 @@ class TextCodec:
                 if len(free) == count:
                     return "".join(free)
         raise RenderError(
-            "the text uses every private character, so nothing is left to mark places with"
+            "the text uses every private character, so none is left to mark positions with"
         )
 
     def shield(self, value: Any, mark: str) -> Any:
-        """A copy of a JSON value in which no string holds a control token: `mark` stands behind its
-        first character."""
+        """A copy of a JSON value in which no string holds a control token.
+
+        `mark` is inserted behind the first character of each look-alike.
+        """
         if isinstance(value, str):
             return self.pattern.sub(lambda m: m.group()[0] + mark + m.group()[1:], value)
         if isinstance(value, Mapping):
@@ -174,14 +178,13 @@ class TextCodec:
         mark: str = "",
         verbatim: Mapping[Span, Sequence[int]] | None = None,
     ) -> Encoded:
-        """Ids of a rendered text, cut at control tokens and at `cuts`; `mark` is the shield, which
-        is taken out again.
+        """Ids of a rendered text, cut at control tokens and at `cuts`.
 
-        `verbatim` gives the ids of a character span (whose ends are among the cuts) instead of
-        encoding it: tokens that were sampled.
+        `mark` is the shield, which is removed again. `verbatim` maps character spans (whose ends
+        are among the cuts) to ids that replace their encoding: tokens that were sampled.
         """
         verbatim = verbatim or {}
-        spans = _spans(text, self.pattern, cuts, verbatim)
+        spans = _cut_spans(text, self.pattern, cuts, verbatim)
         runs = {
             (a, b): text[a:b].replace(mark, "") if mark else text[a:b]
             for a, b, control in spans
@@ -205,8 +208,10 @@ class TextCodec:
         return Encoded(ids=ids, pieces=pieces)
 
     def token_at(self, encoded: Encoded, char: int, *, mark: str = "") -> int:
-        """Index of the first token that begins at or behind a character; inside a run this asks the
-        tokenizer for offsets."""
+        """Index of the first token that begins at or behind a character.
+
+        Inside a run it asks the tokenizer for offsets.
+        """
         pieces = encoded.pieces
         at = bisect.bisect_right(pieces, char, key=lambda p: p.start) - 1
         if at < 0:
@@ -248,8 +253,7 @@ class TextCodec:
         self._memo_chars += size
 
     def straddles(self, encoded: Encoded, char: int, *, mark: str = "") -> bool:
-        """Whether the cut at a character falls inside what would be one token if the text were
-        encoded in one go."""
+        """Whether a cut falls inside a token that encoding the text in one go would produce."""
         after = bisect.bisect_left(encoded.pieces, char, key=lambda p: p.start)
         if not 0 < after < len(encoded.pieces):
             return False
@@ -267,12 +271,11 @@ class TextCodec:
         return len(self._plain.encode(text, add_special_tokens=False).ids)
 
     def one_go(self, text: str) -> list[int]:
-        """The plain rendering encoded in one go by the tokenizer itself, without adding special
-        tokens."""
+        """The plain rendering encoded in one go by the tokenizer, without adding special tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, control tokens included, nothing cleaned up."""
+        """The text of ids, control tokens included, without clean-up."""
         return self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
@@ -284,32 +287,34 @@ class TextCodec:
         return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
 
 
-def _without(backend: Any, control: set[str]) -> Any:
+def _without_control_tokens(backend: Any, control: set[str]) -> Any:
     """A copy of a tokenizer that reads the text of control tokens like any other text.
 
-    They stay in its list, marked special and with special tokens switched off: taking them out
-    would renumber the others.
+    They stay in its list, marked special and with special tokens switched off: removing them would
+    renumber the others.
     """
     tokenizers = need("tokenizers", extra="train")
     spec = json.loads(backend.to_str())
     for token in spec["added_tokens"]:
         token["special"] = token["content"] in control
     spec["post_processor"] = spec["truncation"] = spec["padding"] = None
-    copy = tokenizers.Tokenizer.from_str(json.dumps(spec))
-    copy.encode_special_tokens = True
-    if copy.get_vocab() != backend.get_vocab():
+    stripped = tokenizers.Tokenizer.from_str(json.dumps(spec))
+    stripped.encode_special_tokens = True
+    if stripped.get_vocab() != backend.get_vocab():
         raise RenderError(
             "a copy of the tokenizer numbers its tokens differently",
             fix="load the tokenizer and save it again",
         )
-    return copy
+    return stripped
 
 
-def _spans(
+def _cut_spans(
     text: str, pattern: re.Pattern[str], cuts: Iterable[int], verbatim: Mapping[Span, Any]
 ) -> list[tuple[int, int, bool]]:
-    """(start, end, is a control token) of every piece, in order, none empty; a verbatim span is one
-    piece whatever it holds."""
+    """(start, end, is a control token) of every piece, in order, none empty.
+
+    A verbatim span is one piece whatever it holds.
+    """
     edges = {0, len(text), *cuts}
     controls: set[int] = set()
     for match in pattern.finditer(text):

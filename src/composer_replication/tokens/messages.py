@@ -1,13 +1,16 @@
-"""Turns as chat messages: what a chat template is given, and what of a turn has no place in one.
+"""Turns as the chat messages that a template gets, and what of a turn has no place in one.
 
-Turn(role="assistant", blocks=(Thinking("Hm."), Text("Look:"), ToolCall("c1", "Read", {"file_path":
-"a.py"}))) becomes
+    Turn(role="assistant", blocks=(
+        Thinking("Hm."), Text("Look:"), ToolCall("c1", "Read", {"file_path": "a.py"})))
+
+becomes
 
     {"role": "assistant", "content": "Look:", "reasoning_content": "Hm.",
-     "tool_calls": [{"type": "function", "function": {"name": "Read", "arguments": {"file_path": "a.py"}}}]}
+     "tool_calls": [{"type": "function",
+                     "function": {"name": "Read", "arguments": {"file_path": "a.py"}}}]}
 
 Several results in one turn become several messages of role "tool". Nothing is left out without
-being counted: `notes` names it.
+being counted in `notes`.
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ _ALPHABET = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnMessages:
-    """The messages of one turn and the counts of what they lack.
+    """The messages of one turn, and counts of what they lack.
 
     Names in `notes`: "thinking_left_out" (the family has no place for it), "thinking_missing" (the
     log holds none), "opaque:<type>", "image", "lone_surrogate", "text_after_call" (moved before
-    it), "result_without_call", "empty_turn", "parallel_calls" (the family writes several calls of a
-    message as messages of their own).
+    it), "result_without_call", "empty_turn", "parallel_calls" (the family writes each call of a
+    message as a message).
     """
 
     messages: tuple[Message, ...]
@@ -49,24 +52,27 @@ class TurnMessages:
 
 
 def tool_messages(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-    """The tools as JSON schemas of functions, or None where there are none (templates tell [] and
-    None apart)."""
+    """The tools as JSON schemas of functions, or None without tools.
+
+    Templates distinguish [] and None.
+    """
     functions = [
         {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
         for t in tools
     ]
     return [
-        {"type": "function", "function": clean(function, Counter())} for function in functions
+        {"type": "function", "function": replace_surrogates(function, Counter())}
+        for function in functions
     ] or None
 
 
 def conversation(
     turns: Iterable[Turn], *, thinking: bool, short_ids: bool = False, call_each: bool = False
 ) -> list[TurnMessages]:
-    """The messages of each turn of a conversation; results are named after the call they answer.
+    """The messages of each turn of a conversation; results carry their tool's name.
 
     `thinking`, `short_ids` and `call_each` are properties of the family, see `Family`. Raises
-    RenderError where two calls of the conversation would share a short id.
+    RenderError if two calls of the conversation would share a short id.
     """
     names: dict[str, str] = {}
     short: dict[str, str] = {}
@@ -75,9 +81,9 @@ def conversation(
         names.update((call.id, call.name) for call in turn.calls)
         if short_ids:
             for call_id in (*(call.id for call in turn.calls), *(r.call_id for r in turn.results)):
-                if short.setdefault(nine_characters(call_id), call_id) != call_id:
+                if short.setdefault(short_call_id(call_id), call_id) != call_id:
                     raise RenderError(
-                        f"two calls would share the id {nine_characters(call_id)}",
+                        f"two calls would share the id {short_call_id(call_id)}",
                         fix="give the calls other ids",
                     )
         item = turn_messages(turn, names=names, thinking=thinking, short_ids=short_ids)
@@ -87,14 +93,13 @@ def conversation(
     return result
 
 
-def nine_characters(call_id: str) -> str:
-    """An id of nine letters and digits for a call, the same for the same call; one that already is
-    such an id stays.
+def short_call_id(call_id: str) -> str:
+    """An id of nine letters and digits for a call; a call id that already has this form stays.
 
-    Hashed, not cut: the ids of one log often share their first or their last characters. 62^9 ids
-    make chance collisions rare.
+    The same call gets the same id. Hashed, not cut: the ids of one log often share their first or
+    their last characters. 62^9 ids make chance collisions rare.
 
-    >>> nine_characters("toolu_01A"), nine_characters("abcDEF123")
+    >>> short_call_id("toolu_01A"), short_call_id("abcDEF123")
     ('7kqYnOZ3d', 'abcDEF123')
     """
     if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
@@ -110,13 +115,17 @@ def nine_characters(call_id: str) -> str:
 def turn_messages(
     turn: Turn, *, names: Mapping[str, str], thinking: bool, short_ids: bool = False
 ) -> TurnMessages:
-    """One turn as messages; `names` maps call ids to tool names, `thinking` says whether the
-    template keeps reasoning."""
+    """One turn as messages; `names` maps call ids to tool names.
+
+    `thinking` says whether the template keeps reasoning.
+    """
     notes: Counter[str] = Counter()
     build = _assistant if turn.role == "assistant" else _other
-    messages = [clean(message, notes) for message in build(turn, names, thinking, notes)]
+    messages = [
+        replace_surrogates(message, notes) for message in build(turn, names, thinking, notes)
+    ]
     if short_ids:
-        _number(messages, turn)
+        _set_short_ids(messages, turn)
     if not messages:
         notes["empty_turn"] += 1
     for block in turn.blocks:
@@ -127,15 +136,17 @@ def turn_messages(
     )
 
 
-def _number(messages: Sequence[Message], turn: Turn) -> None:
-    """Give the calls and results of a turn's messages their short ids; they stand in the order of
-    the turn's blocks."""
+def _set_short_ids(messages: Sequence[Message], turn: Turn) -> None:
+    """Set the short ids of the calls and results of a turn's messages.
+
+    Messages are in the order of the turn's blocks.
+    """
     calls, results = iter(turn.calls), iter(turn.results)
     for message in messages:
         for call in message.get("tool_calls", ()):
-            call["id"] = nine_characters(next(calls).id)
+            call["id"] = short_call_id(next(calls).id)
         if message["role"] == "tool":
-            message["tool_call_id"] = nine_characters(next(results).call_id)
+            message["tool_call_id"] = short_call_id(next(results).call_id)
 
 
 def _assistant(
@@ -154,7 +165,7 @@ def _assistant(
         notes["text_after_call"] += 1
     if not thinking:
         notes["thinking_left_out"] += bool(thoughts)
-    # an end token alone is a message, too
+    # a sampled message may be an end token alone
     if texts or calls or (thinking and thoughts) or turn.sampled is not None:
         message: Message = {"role": "assistant", "content": "\n".join(texts)}
         if thinking:
@@ -193,9 +204,11 @@ def _result(result: ToolResult, names: Mapping[str, str], notes: Counter[str]) -
     return message
 
 
-def clean(value: Any, notes: Counter[str]) -> Any:
-    """A copy of a JSON value whose strings can be encoded: a lone surrogate, which is no character,
-    reads as U+FFFD and is counted."""
+def replace_surrogates(value: Any, notes: Counter[str]) -> Any:
+    """A copy of a JSON value whose strings can be encoded.
+
+    A lone surrogate, which is no character, becomes U+FFFD and is counted.
+    """
     if isinstance(value, str):
         if value.isascii():
             return value
@@ -207,9 +220,12 @@ def clean(value: Any, notes: Counter[str]) -> Any:
         notes["lone_surrogate"] += text != value
         return text
     if isinstance(value, Mapping):
-        return {clean(str(k), notes): clean(v, notes) for k, v in value.items()}
+        return {
+            replace_surrogates(str(k), notes): replace_surrogates(v, notes)
+            for k, v in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [clean(v, notes) for v in value]
+        return [replace_surrogates(v, notes) for v in value]
     return value
 
 

@@ -1,15 +1,15 @@
-"""Sessions as the student reads them: turns through its own chat template to ids, with the exact
-place of every message.
+"""Sessions as the student reads them: turns to ids through its own chat template, with spans.
 
-    renderer = Renderer.for_tokenizer(tokenizer)                    # recognises the families of families.py, or checks the template
+    renderer = Renderer.for_tokenizer(tokenizer)   # a family of template_families.py, or checked
     rendered = renderer.render(session.turns, tools=session.tools)
-    rendered.spans[3].body                                          # the ids that the author of turn 3 wrote, end token included
-    view = renderer.hint_view(session.turns, target=3, hint="Tools: Read, Edit", site_id="s1:3:c2", kind="unknown_tool")
+    rendered.spans[3].body        # the ids that the author of turn 3 wrote, end token included
+    view = renderer.hint_view(session.turns, target=3, hint="Tools: Read, Edit",
+                              site_id="s1:3:c2", kind="unknown_tool")
 
-A message's own tokens (T) are encoded apart from what stands before them, as they are when the
+A message's own tokens (T) are encoded separately from the text before them, as they are when the
 student samples them: T follows the generation prompt and ends with the end token, without the line
-break that templates write behind it. Where a message begins with a line break the plain rendering,
-encoded in one go, may merge it with the header's; `Rendered.straddles` names those turns.
+break that templates write behind it. If a message begins with a line break, encoding the plain
+rendering in one go may merge it with the header's; `Rendered.straddles` names those turns.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ from composer_replication.core.jsonl import json_strings
 from composer_replication.core.trace import HARNESS, Text, ToolResult, ToolSpec, Turn
 from composer_replication.tokens.example import HintView, Span, TurnSpan
 from composer_replication.tokens.hf import Encoded, TextCodec, render_template
-from composer_replication.tokens.layout import Layout, marked_layout, num_shared, prefix_layout
+from composer_replication.tokens.layout import (
+    Layout,
+    marked_layout,
+    prefix_layout,
+    shared_prefix_length,
+)
 from composer_replication.tokens.messages import (
     Message,
     TurnMessages,
-    clean,
     conversation,
+    replace_surrogates,
     tool_messages,
 )
 from composer_replication.tokens.template_families import (
@@ -41,26 +46,29 @@ from composer_replication.tokens.template_families import (
     template_sha256,
 )
 
-# Between a message and a hint appended to it; the first that leaves the tokens around it alone is
-# taken. A full stop and the line break behind it are one token in many vocabularies, so the second
-# begins with a space.
+# Separators between a message and a hint appended to it; the first that leaves the tokens around it
+# unchanged is used. A full stop and the line break behind it are one token in many vocabularies, so
+# the second begins with a space.
 _SEPARATORS = ("\n\n", " \n\n", " ")
 Way = Literal["message", "joined", "appended", "user"]
-# What is tried one after the other; a template that we do not know may take a system message
+# The ways that are tried in turn; None = an unknown template, which may accept a system message
 # anywhere or not.
 _WAYS: Mapping[str | None, tuple[Way, ...]] = {
-    "message": ("message",), "joined": ("joined", "appended"), "appended": ("appended", "user"), None: ("message", "appended"),
-}  # fmt: skip
+    "message": ("message",),
+    "joined": ("joined", "appended"),
+    "appended": ("appended", "user"),
+    None: ("message", "appended"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
     """A conversation as ids.
 
-    `spans` follow one another from the first message to the end of `ids`; what stands before the
-    first (a template's own preamble, the tools where there is no system message) belongs to no
-    turn. `text` is the plain rendering. `notes` counts what was left out, see `TurnMessages`.
-    `straddles` are the turns whose body, encoded in one go with its header, would give other ids.
+    `spans` follow one another from the first message to the end of `ids`; anything before the first
+    (a template's own preamble, the tools if there is no system message) belongs to no turn. `text`
+    is the plain rendering. `notes` counts what was left out, see `TurnMessages`. `straddles` are
+    the turns whose body, encoded in one go with its header, would give other ids.
     """
 
     ids: tuple[int, ...]
@@ -71,20 +79,21 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Laid:
-    """A conversation as shielded text: the messages of all turns in a row, and for each the
-    position of its turn."""
+class _LaidOut:
+    """A conversation as shielded text: the messages of all turns, and the turn of each message."""
 
     layout: Layout
     messages: list[Message]
-    owner: list[int]
+    turn_indices: list[int]
     mark: str
     notes: Counter[str]
 
 
 class Renderer:
-    """Turns to ids for one tokenizer and one template family; `family` is None for an unknown
-    template that is checked as it is used."""
+    """Turns to ids for one tokenizer and one template family.
+
+    `family` is None for an unknown template, which is checked on every conversation.
+    """
 
     def __init__(self, tokenizer: Any, *, family: Family | None, own_template: str = "") -> None:
         self.tokenizer = tokenizer
@@ -109,10 +118,10 @@ class Renderer:
 
     @classmethod
     def for_tokenizer(cls, tokenizer: Any, *, family: str = "auto") -> Self:
-        """A renderer for a tokenizer; "auto" recognises its template, else takes it as it is and
-        checks every conversation.
+        """A renderer for a tokenizer; "auto" recognises the family of the tokenizer's template.
 
-        Raises RenderError for an unknown family name, or where "auto" finds no template at all.
+        An unrecognised template is used as it is and checked on every conversation. Raises
+        RenderError for an unknown family name, or if "auto" finds no template at all.
         """
         if family != "auto":
             if family not in FAMILIES:
@@ -122,22 +131,24 @@ class Renderer:
                     fix=f"one of: auto, {', '.join(FAMILIES)}",
                 )
             return cls(tokenizer, family=FAMILIES[family])
-        own = tokenizer.chat_template
-        if isinstance(own, dict):
-            own = own.get("tool_use") or own.get("default")
-        if not isinstance(own, str) or not own.strip():
+        own_template = tokenizer.chat_template
+        if isinstance(own_template, dict):
+            own_template = own_template.get("tool_use") or own_template.get("default")
+        if not isinstance(own_template, str) or not own_template.strip():
             raise RenderError(
                 "the tokenizer has no chat template",
                 where="student.template",
                 fix=f"name its family: one of {', '.join(FAMILIES)}",
             )
         return cls(
-            tokenizer, family=recognise(own, partial(render_template, tokenizer)), own_template=own
+            tokenizer,
+            family=recognise(own_template, partial(render_template, tokenizer)),
+            own_template=own_template,
         )
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """The ids of every token that can end a sampled message; none for an unknown template."""
+        """The ids of every token that can end a sampled message; empty for an unknown template."""
         return (
             tuple(self.codec.control[token] for token in self.family.end_tokens)
             if self.family
@@ -145,8 +156,7 @@ class Renderer:
         )
 
     def messages_of(self, turns: Sequence[Turn]) -> list[TurnMessages]:
-        """The messages that the template is given for each turn, and the counts of what they
-        lack."""
+        """The messages of each turn for the template, and counts of what they lack."""
         if self.family is None:
             return conversation(turns, thinking=False)
         return conversation(
@@ -157,8 +167,7 @@ class Renderer:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What a data set built with this renderer records about it: family, template and
-        tokenizer, by name and fingerprint."""
+        """The renderer in a data set's metadata: family, template and tokenizer, with hashes."""
         return {
             "family": self.family.name if self.family else "own template",
             "note": (
@@ -182,17 +191,16 @@ class Renderer:
         tools: Sequence[ToolSpec] = (),
         numbers: Sequence[int] | None = None,
     ) -> Rendered:
-        """A conversation as ids with the span of every turn; `numbers` are the turns' indices in
-        their session (default 0, 1, ...).
+        """A conversation as ids with the span of every turn.
 
-        A turn that was sampled keeps its own ids. Raises RenderError where the template cannot be
-        spanned.
+        `numbers` are the turns' indices in their session (default 0, 1, ...). A turn that was
+        sampled keeps its own ids. Raises RenderError if the template cannot be spanned.
         """
         numbers = range(len(turns)) if numbers is None else numbers
         laid = self._lay(turns, tools=tools, names=[f"turn {n}" for n in numbers])
         bodies = [
-            (place.body, turns[owner])
-            for place, owner in zip(laid.layout.places, laid.owner, strict=True)
+            (message_span.body, turns[owner])
+            for message_span, owner in zip(laid.layout.spans, laid.turn_indices, strict=True)
         ]
         verbatim = {
             body: self._sampled_ids(body, turn, laid.layout.text)
@@ -208,8 +216,12 @@ class Renderer:
         if self.family is None:
             self._check_one_go(laid)
         spans = self._spans(turns, numbers, laid, encoded)
-        straddles = [turn for place, turn in zip(laid.layout.places, [numbers[i] for i in laid.owner], strict=True)
-                     if self._straddles(place.body, encoded, laid) and place.body not in verbatim]  # fmt: skip
+        straddles = [
+            numbers[index]
+            for message_span, index in zip(laid.layout.spans, laid.turn_indices, strict=True)
+            if self._straddles(message_span.body, encoded, laid)
+            and message_span.body not in verbatim
+        ]
         return Rendered(
             ids=tuple(encoded.ids),
             spans=spans,
@@ -231,29 +243,30 @@ class Renderer:
         others: tuple[tuple[str, str], ...] = (),
         within: Rendered | None = None,
     ) -> HintView:
-        """The view of one mistaken message: student and teacher are rendered independently and must
-        differ by one insertion.
+        """The view of one mistaken message; teacher and student ids must differ by one insertion.
 
-        `turns[target]` is the mistaken message, `call_ids` narrows the target to some of its calls.
-        What stands behind the target is not looked at. Raises AlignmentError or RenderError where
-        the hint cannot be inserted, or the target has no tokens, or `within`, the longer rendering
-        that the view is meant for, does not begin with the student's ids.
+        Both are rendered independently. `turns[target]` is the mistaken message; `call_ids` narrows
+        the target to some of its calls. Turns behind the target are ignored. Raises AlignmentError
+        or RenderError if the hint cannot be inserted, if the target has no tokens, or if `within`,
+        the longer rendering that the view is meant for, does not begin with the student's ids.
         """
+        # 1. The student's side; messages that render to nothing would hide what is above the hint.
         before, message = list(turns[:target]), turns[target]
         before = [
             turn
             for turn, item in zip(before, self.messages_of(before), strict=True)
             if item.messages
         ]
-        hint = clean(hint, Counter())
+        hint = replace_surrogates(hint, Counter())
         student = self.render([*before, message], tools=tools)
         begin, end = student.spans[-1].body
+        # 2. Narrow the target to the calls that failed.
         parts = tuple(
             self._call_span([*before, message], tools=tools, call_id=c, rendered=student)
             for c in dict.fromkeys(call_ids)
         )
         if parts:
-            parts = _merged(parts)
+            parts = _merge_spans(parts)
             begin, end = parts[0][0], parts[-1][1]
         if begin == end:
             raise RenderError("the mistaken message has no tokens of its own", where=site_id)
@@ -262,23 +275,24 @@ class Renderer:
                 "what follows the message changes how it and its context are rendered",
                 where=site_id,
             )
-        behind = student.spans[-1].body[1] - end
+        num_behind = student.spans[-1].body[1] - end
+        # 3. Insert the hint in each way in turn; the first exact insertion becomes the view.
         errors: list[str] = []
         ways = _WAYS[self.family.hint if self.family else None]
-        if not any(_with_hint(before, hint, way) for way in ways):
+        if not any(_hinted_contexts(before, hint, way) for way in ways):
             errors.append(
-                "the template knows no system message there, and what stands above is no text of a"
+                "the template knows no system message there, and the message above is no text of a"
                 " user or tool to append it to"
             )
         for way in ways:
-            for changed in _with_hint(before, hint, way):
+            for hinted_context in _hinted_contexts(before, hint, way):
                 try:
-                    teacher = self.render([*changed, message], tools=tools)
-                    teacher_ids = teacher.ids[: teacher.spans[-1].body[1] - behind]
+                    teacher = self.render([*hinted_context, message], tools=tools)
+                    teacher_ids = teacher.ids[: teacher.spans[-1].body[1] - num_behind]
                     at = (
                         student.spans[-1].start
                         if way == "message"
-                        else _insertion(student.ids, teacher_ids, student.spans[-1].start)
+                        else _insertion_point(student.ids, teacher_ids, student.spans[-1].start)
                     )
                     return HintView.from_renderings(
                         student.ids[:end],
@@ -311,11 +325,10 @@ class Renderer:
     def measure(
         self, turns: Sequence[Turn], *, head: Sequence[Turn], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, list[int]]:
-        """(tokens of the head with tools and preamble, tokens of each turn behind it); an estimate
-        for an unknown template.
+        """(tokens of the head with tools and preamble, tokens of each turn behind it).
 
-        Windows are planned with these numbers and rendered afterwards, so an estimate costs a
-        second attempt, never a wrong window.
+        For an unknown template this is an estimate. Windows are planned with these numbers and
+        rendered afterwards, so an estimate costs a second attempt, never a wrong window.
         """
         if self.family:
             spans = self.render([*head, *turns], tools=tools).spans
@@ -335,7 +348,7 @@ class Renderer:
 
     def _lay(
         self, turns: Sequence[Turn], *, tools: Sequence[ToolSpec], names: Sequence[str]
-    ) -> _Laid:
+    ) -> _LaidOut:
         items = self.messages_of(turns)
         messages = [message for item in items for message in item.messages]
         owner = [index for index, item in enumerate(items) for _ in item.messages]
@@ -356,7 +369,9 @@ class Renderer:
             marks=free[:3],
             names=[names[i] for i in owner],
         )
-        return _Laid(layout=layout, messages=shielded, owner=owner, mark=free[3], notes=notes)
+        return _LaidOut(
+            layout=layout, messages=shielded, turn_indices=owner, mark=free[3], notes=notes
+        )
 
     def _layout(
         self, messages: list[Message], *, tools: Any, marks: str, names: Sequence[str]
@@ -367,29 +382,29 @@ class Renderer:
                 return prefix_layout(render, messages, names=names, ends=self.codec.pattern)
             except RenderError as error:
                 model = getattr(self.tokenizer, "name_or_path", "") or "this tokenizer"
-                whose = (
+                template_name = (
                     f"the chat template of {model}, sha256 {template_sha256(self.template)[:12]}"
                 )
                 raise RenderError(
                     error.what,
-                    where=f"{error.where}, {whose}" if error.where else whose,
+                    where=f"{error.where}, {template_name}" if error.where else template_name,
                     fix=self._way_out(),
                 ) from error
         marked = render(messages, at_message=marks[0], at_body=marks[1], at_end=marks[2])
         return marked_layout(marked, marks=marks, messages=messages)
 
     def _way_out(self) -> str:
-        """Which families this tokenizer could be used with instead of its own template."""
+        """Advice: the families with which this tokenizer could be used."""
         control = self.codec.control
-        fitting = [
+        fitting_families = [
             f.name
             for f in FAMILIES.values()
             if all(token in control for token in (*f.end_tokens, *f.header_tokens))
         ]
-        if fitting:
+        if fitting_families:
             return (
                 "set student.template to a family whose template is prefix-preserving and loses"
-                f" nothing: {', '.join(fitting)}"
+                f" nothing: {', '.join(fitting_families)}"
             )
         return (
             f"no family known here ({', '.join(FAMILIES)}) fits its control tokens: use another"
@@ -397,14 +412,14 @@ class Renderer:
         )
 
     def _spans(
-        self, turns: Sequence[Turn], numbers: Sequence[int], laid: _Laid, encoded: Encoded
+        self, turns: Sequence[Turn], numbers: Sequence[int], laid: _LaidOut, encoded: Encoded
     ) -> tuple[TurnSpan, ...]:
         first: dict[int, int] = {}
         bodies: dict[int, Span] = {}
-        for place, owner in zip(laid.layout.places, laid.owner, strict=True):
+        for message_span, owner in zip(laid.layout.spans, laid.turn_indices, strict=True):
             token = partial(self.codec.token_at, encoded, mark=laid.mark)
-            first.setdefault(owner, token(place.start))
-            a, b = place.body
+            first.setdefault(owner, token(message_span.start))
+            a, b = message_span.body
             if a < b:
                 sampled = turns[owner].sampled
                 start = token(a)
@@ -427,10 +442,10 @@ class Renderer:
             end = start
         return tuple(reversed(spans))
 
-    def _straddles(self, body: Span, encoded: Encoded, laid: _Laid) -> bool:
+    def _straddles(self, body: Span, encoded: Encoded, laid: _LaidOut) -> bool:
         if body[0] == body[1]:
             return False
-        # Byte-level BPE of the known families joins a header's line break only with white space
+        # Byte-level BPE of the known families merges a header's line break only with white space
         # that follows it.
         return (
             self.family is None or laid.layout.text[body[0]].isspace()
@@ -442,13 +457,13 @@ class Renderer:
         end_id = self.codec.control[end]
         return ids if ids and ids[-1] in (end_id, *self.end_ids) else (*ids, end_id)
 
-    def _check_one_go(self, laid: _Laid) -> None:
+    def _check_one_go(self, laid: _LaidOut) -> None:
         text = laid.layout.text
         if laid.mark in text:
-            return  # the tokenizer itself would read the log's look-alikes as control tokens
+            return  # in one go the tokenizer would read the log's look-alikes as control tokens
         pieces, one_go = self.codec.encode(text, cuts=()).ids, self.codec.one_go(text)
         if pieces != one_go:
-            at = num_shared(pieces, one_go)
+            at = shared_prefix_length(pieces, one_go)
             raise RenderError(
                 "the tokenizer does not treat its control tokens as plain cuts: "
                 f"ids differ at {self.codec.decode(one_go[max(0, at - 5) : at + 5])!r}",
@@ -478,21 +493,20 @@ class Renderer:
         )
         find = self._marked_call if "at_call" in self.template else self._added_call
         start, end = find(laid, at=at, number=ids.index(call_id), tools=schemas, marks=free)
-        body = laid.layout.places[at].body
+        body = laid.layout.spans[at].body
         encoded = self.codec.encode(
             laid.layout.text,
-            cuts=[c for p in laid.layout.places for c in p.body if p.body[0] < p.body[1]],
+            cuts=[c for p in laid.layout.spans for c in p.body if p.body[0] < p.body[1]],
             mark=laid.mark,
         )
         shift = rendered.spans[-1].body[0] - self.codec.token_at(encoded, body[0], mark=laid.mark)
         a = self.codec.token_at(encoded, start, mark=laid.mark)
         if self.codec.token_at(encoded, start + 1, mark=laid.mark) == a:
-            a -= 1  # the call begins inside a token
+            a -= 1  # the call begins inside this token
         return a + shift, self.codec.token_at(encoded, end, mark=laid.mark) + shift
 
-    def _marked_call(self, laid: _Laid, *, at: int, number: int, tools: Any, marks: str) -> Span:
-        """Where a template that marks its calls wrote one: the marks come in pairs, one pair a
-        call."""
+    def _marked_call(self, laid: _LaidOut, *, at: int, number: int, tools: Any, marks: str) -> Span:
+        """The span of a call in a template that marks its calls: one pair of marks per call."""
         marked = render_template(
             self.tokenizer, laid.messages, tools=tools, template=self.template, at_call=marks[3]
         )
@@ -502,9 +516,11 @@ class Renderer:
         start = sum(map(len, stretches[:index]))
         return start, start + len(stretches[index])
 
-    def _added_call(self, laid: _Laid, *, at: int, number: int, tools: Any, marks: str) -> Span:
-        """Where a template without such marks wrote a call, found by rendering the message with one
-        call fewer and one more."""
+    def _added_call(self, laid: _LaidOut, *, at: int, number: int, tools: Any, marks: str) -> Span:
+        """The span of a call in a template without such marks.
+
+        It is the difference between the message rendered with one call fewer and with this call.
+        """
 
         def written(num_calls: int) -> str:
             """Everything up to the end token of the message with its first calls only."""
@@ -518,15 +534,15 @@ class Renderer:
                 marks=marks[:3],
                 names=["the message"] * (at + 1),
             )
-            begin, end = layout.places[at].body
-            last = [
+            begin, end = layout.spans[at].body
+            end_tokens = [
                 match.start() for match in self.codec.pattern.finditer(layout.text, begin, end)
             ][-1]
-            return layout.text[:last]
+            return layout.text[:end_tokens]
 
         without, with_call = written(number), written(number + 1)
-        whole = laid.layout.text
-        if not (whole.startswith(with_call) and with_call.startswith(without)):
+        text = laid.layout.text
+        if not (text.startswith(with_call) and with_call.startswith(without)):
             raise RenderError(
                 "the template does not write the calls of a message one after the other, so a call"
                 " of it has no span"
@@ -536,27 +552,30 @@ class Renderer:
         ), len(with_call)
 
 
-def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans in order, those that touch as one: two calls may share a token.
+def _merge_spans(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans in order, with those that touch merged: two calls may share a token.
 
-    >>> _merged([(7, 9), (1, 3), (3, 5)])
+    >>> _merge_spans([(7, 9), (1, 3), (3, 5)])
     ((1, 5), (7, 9))
     """
-    found: list[Span] = []
+    merged: list[Span] = []
     for a, b in sorted(spans):
-        if found and a <= found[-1][1]:
-            found[-1] = (found[-1][0], max(b, found[-1][1]))
+        if merged and a <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
         else:
-            found.append((a, b))
-    return tuple(found)
+            merged.append((a, b))
+    return tuple(merged)
 
 
-def _with_hint(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
-    """The context with the hint in it: as a system message at its end (which the template may join
-    to what stands above), or appended to the text of its last message in each of several ways."""
-    if way == "user":  # behind an assistant's message, where there is no text to append it to
-        said = Turn(role="user", author=HARNESS, blocks=(Text(hint),), tag="hint")
-        return [[*before, said]] if before and before[-1].role == "assistant" else []
+def _hinted_contexts(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
+    """The variants of a context with the hint in it, one list of turns each.
+
+    The hint is a system message at its end (which the template may join to the text above), or
+    appended to the text of its last message with one of several separators.
+    """
+    if way == "user":  # after an assistant's message there is no text to append the hint to
+        hint_turn = Turn(role="user", author=HARNESS, blocks=(Text(hint),), tag="hint")
+        return [[*before, hint_turn]] if before and before[-1].role == "assistant" else []
     if way != "appended":
         return [[*before, Turn(role="system", author=HARNESS, blocks=(Text(hint),), tag="hint")]]
     if not before or before[-1].role == "assistant":
@@ -573,5 +592,5 @@ def _with_hint(before: Sequence[Turn], hint: str, way: Way) -> list[list[Turn]]:
     ]
 
 
-def _insertion(student: Sequence[int], teacher: Sequence[int], limit: int) -> int:
-    return min(num_shared(student, teacher), limit)
+def _insertion_point(student: Sequence[int], teacher: Sequence[int], limit: int) -> int:
+    return min(shared_prefix_length(student, teacher), limit)

@@ -1,5 +1,7 @@
-"""What is kept out of training: whole repositories or whole sessions, chosen by hash, the same in
-every run and on every machine."""
+"""Which sessions are kept out of training: whole repositories or sessions, chosen by hash.
+
+The choice is the same in every run and on every machine.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ MIN_REPOSITORIES = 5
 
 
 def split_unit(session: Session, *, by: str) -> str:
-    """What a session is split with: its repository (else its folder), or the session that started
-    it if it is a subagent's.
+    """The unit a session is split with: its repository (else its folder), or its parent session.
 
-    A session with neither repository nor folder stands for itself. Example: split_unit(session,
-    by="repository") -> "acme/app"
+    By session, a subagent's session goes with the session that started it. A session with neither
+    repository nor folder is a unit by itself. Example: split_unit(session, by="repository") ->
+    "acme/app"
     """
     family = session.parent.session_id if session.parent else session.id
     if by == "session":
@@ -27,11 +29,10 @@ def split_unit(session: Session, *, by: str) -> str:
     return session.repository or session.cwd or family
 
 
-def settled(settings: HeldOutSettings, sessions: Iterable[Session]) -> HeldOutSettings:
-    """The settings with the unit that "auto" stands for on these sessions; others are given back as
-    they are.
+def resolve_split_unit(settings: HeldOutSettings, sessions: Iterable[Session]) -> HeldOutSettings:
+    """The settings with "auto" replaced by the unit that fits these sessions.
 
-    Example: sessions of three repositories -> by = "session"
+    Other settings are returned unchanged. Example: sessions of three repositories -> by = "session"
     """
     if settings.by != "auto":
         return settings
@@ -42,8 +43,10 @@ def settled(settings: HeldOutSettings, sessions: Iterable[Session]) -> HeldOutSe
 
 
 def is_held_out(session: Session, *, settings: HeldOutSettings) -> bool:
-    """Whether a session is kept for evaluation: its unit's number is below the fraction. Raises
-    ValueError for "auto": see `settled`."""
+    """Whether a session is kept for evaluation: its unit's number is below the fraction.
+
+    Raises ValueError for "auto": see `resolve_split_unit`.
+    """
     if settings.by == "auto" and settings.fraction:
         raise ValueError('held_out.by is "auto": settle it on the sessions first')
     return unit_number(split_unit(session, by=settings.by)) < settings.fraction
@@ -63,13 +66,14 @@ def unit_number(unit: str) -> float:
     )
 
 
-def fractions(units: Iterable[str]) -> list[float]:
-    """The fractions, in hundredths, that hold out some of these units and leave some; each holds
-    out more than the one before.
+def possible_fractions(units: Iterable[str]) -> list[float]:
+    """The fractions, in hundredths, that hold out some of these units and keep some.
 
-    >>> fractions(["acme/app", "acme/web"])
+    Each holds out more units than the one before.
+
+    >>> possible_fractions(["acme/app", "acme/web"])
     [0.23]
     """
     numbers = sorted({unit_number(unit) for unit in units})
-    found = dict.fromkeys(math.floor(number * 100 + 1) / 100 for number in numbers)
-    return [fraction for fraction in found if fraction <= numbers[-1]]
+    candidates = dict.fromkeys(math.floor(number * 100 + 1) / 100 for number in numbers)
+    return [fraction for fraction in candidates if fraction <= numbers[-1]]

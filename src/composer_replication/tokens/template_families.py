@@ -1,43 +1,47 @@
-"""Chat-template families: which prefix-preserving variant stands for which official template.
+"""Chat-template families: which prefix-preserving variant replaces which official template.
 
 An official template may rewrite history (Qwen3 strips the think block of earlier messages) or lose
-text (Llama 3.x drops the words beside a call). Training needs neither, so a family names our own
-variant, and the variant equals the official template wherever that one preserves prefixes and loses
+text (Llama 3.x drops the words beside a call). Training tolerates neither, so a family names our
+own variant, which equals the official template wherever that one preserves prefixes and loses
 nothing (tests/tokens/test_families.py).
 
-family           stands for the template of                                 thinking in a log   T of a message without thinking
----------------  ---------------------------------------------------------  ------------------  -------------------------------
-qwen2.5          Qwen2.5-*-Instruct, Qwen2.5-Coder-*-Instruct               left out, counted   text and calls
-qwen3            Qwen3-0.6B to 235B-A22B (2025-04), enable_thinking=False   left out, counted   text and calls (1)
-qwen3-thinking   the same models with thinking on                           kept                an empty think block first (2)
-qwen3-2507       Qwen3-4B/30B-A3B/235B-A22B-Instruct-2507                   left out, counted   text and calls
-llama3           Llama 3.1, 3.2 and 3.3 Instruct                            left out, counted   text and calls, a JSON object a line
-qwen3.5          Qwen3.5, enable_thinking=False                             left out, counted   text and calls (1) (3)
-qwen3.5-thinking the same models with thinking on                           kept                an empty thought first (2) (3)
-qwen3.6          Qwen3.6, enable_thinking=False                             left out, counted   text and calls (1) (3)
-qwen3.6-thinking Qwen3.6 with thinking on, preserve_thinking=True           kept                an empty thought first (2) (3)
-glm-4.5          GLM-4.5, 4.5-Air and 4.6, enable_thinking=False            left out, counted   text and calls (1) (4)
-glm-4.5-thinking the same models with thinking on                           kept                an empty think block first (2) (4)
-mistral-v7       Mistral Small 3, 3.1, Devstral Small 2505 (v7-tekken)      left out, counted   text and calls, one JSON list (5)
-mistral-v11      Mistral Small 3.2, Devstral Small 2507                     left out, counted   text and calls (5)
-mistral-v13      Ministral 3 and Devstral 2 Instruct                        left out, counted   text and calls (5)
-gemma            Gemma 1, 2 and 3 Instruct                                  left out, counted   text and calls, a JSON object a line (6)
-gpt-oss          gpt-oss-20b and 120b                                       kept                text and calls (7)
+    family             official template (thinking in a log)        T of a message without thinking
+    -----------------  -------------------------------------------  -------------------------------
+    qwen2.5            Qwen2.5-*-Instruct, Qwen2.5-Coder-*-Instruct  text and calls
+    qwen3              Qwen3-0.6B to 235B-A22B, thinking off         text and calls (1)
+    qwen3-thinking     the same models, thinking on (kept)           an empty think block first (2)
+    qwen3-2507         Qwen3-4B/30B-A3B/235B-A22B-Instruct-2507      text and calls
+    llama3             Llama 3.1, 3.2 and 3.3 Instruct               text and calls, JSON lines
+    qwen3.5            Qwen3.5, thinking off                         text and calls (1) (3)
+    qwen3.5-thinking   the same models, thinking on (kept)           an empty thought first (2) (3)
+    qwen3.6            Qwen3.6, thinking off                         text and calls (1) (3)
+    qwen3.6-thinking   Qwen3.6, preserve_thinking=True (kept)        an empty thought first (2) (3)
+    glm-4.5            GLM-4.5, 4.5-Air and 4.6, thinking off        text and calls (1) (4)
+    glm-4.5-thinking   the same models, thinking on (kept)           an empty think block (2) (4)
+    mistral-v7         Mistral Small 3, 3.1, Devstral Small 2505     text and calls, one list (5)
+    mistral-v11        Mistral Small 3.2, Devstral Small 2507        text and calls (5)
+    mistral-v13        Ministral 3 and Devstral 2 Instruct           text and calls (5)
+    gemma              Gemma 1, 2 and 3 Instruct                     text and calls, JSON lines (6)
+    gpt-oss            gpt-oss-20b and 120b (kept)                   text and calls (7)
 
-(1) The empty think block belongs to the header, as the generation prompt writes it, and stays on
-every message. (2) The student learns not to think there; how many such messages there are is
-counted as thinking_missing. (3) Calls stand as <function=...> blocks whose values are bare text:
-"3" and 3 read the same. A system message in
-    mid-conversation stands at the end of the user message or results above.
-(4) A message ends with the token that announces what follows: <|observation|> behind calls,
-<|user|> otherwise. Values as in (3). (5) No system message in mid-conversation: a hint is appended
-to the text above. v7 and v11 write ids of nine letters and digits. (6) No system role, no tools:
-these stand as words in the user's turn, and a hint is joined to that turn. (7) Nothing stands in
-for missing thinking. Words beside a call are analysis; several calls follow one another, counted as
-parallel_calls.
+Thinking in a log is left out and counted unless the table says (kept).
 
-A student trained with a variant is served with it: save `Renderer.template` as the model's chat
-template.
+    (1) The empty think block belongs to the header, as the generation prompt writes it, and stays
+        on every message.
+    (2) The student learns not to think there; thinking_missing counts such messages.
+    (3) Calls are <function=...> blocks whose values are bare text: "3" and 3 read the same. A
+        system message in mid-conversation goes to the end of the user message or results above.
+    (4) A message ends with the token that announces what follows: <|observation|> behind calls,
+        <|user|> otherwise. Values as in (3).
+    (5) No system message in mid-conversation: a hint is appended to the text above. v7 and v11
+        write ids of nine letters and digits.
+    (6) No system role, no tools: these are text in the user's turn, and a hint is joined to that
+        turn.
+    (7) Nothing replaces missing thinking. Text beside a call is analysis; several calls follow one
+        another, counted as parallel_calls.
+
+A student trained with a variant must be served with it: save `Renderer.template` as the model's
+chat template.
 """
 
 from __future__ import annotations
@@ -60,24 +64,23 @@ QWEN25_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One prefix-preserving template and what it stands for.
+    """One prefix-preserving template and the official template that it replaces.
 
     `constants` are written as `set` lines above the template's text; `options` are what the
-    official template is asked with so that it speaks the same dialect (enable_thinking,
-    date_string); `sha256` are official texts recognised at once.
+    official template is called with to match the variant (enable_thinking, date_string); `sha256`
+    are official texts recognised at once.
 
     `end_token` is the last token of a message as it is sampled, `call_end_token` that of a message
-    with calls ("" = the same). `hint` says how a hint is rendered: a system message of its own, or,
-    where the official template knows none in mid-conversation, appended to the message above:
-    "joined" by the variant, which writes a system message at the end of the user message or results
-    above it, or "appended" to the text of the message above (a user message of its own where that
-    is an assistant's). `short_ids`: calls and results carry ids of nine letters and digits.
-    `call_each`: the format ends a message at its first call, so several calls follow one another as
-    messages of their own. `rewrites_steps`: the official template renders a step otherwise once
-    another follows it. `official_ends`, `official_tools`: whether the official template writes the
-    end of a message whatever follows it, and tools and calls at all. `dated`: it writes today's
-    date, the variant a fixed one.
-    Example: FAMILIES["qwen3"].end_token -> "<|im_end|>"
+    with calls ("" = the same). `hint` says how a hint is rendered: "message", a system message; or,
+    if the official template knows none in mid-conversation, "joined" (the variant writes a system
+    message at the end of the user message or results above it) or "appended" to the text of the
+    message above (as a user message if that is an assistant's). `short_ids`: calls and results
+    carry ids of nine letters and digits. `call_each`: the format ends a message at its first call,
+    so several calls become several messages. `rewrites_steps`: the official template renders a step
+    differently once another follows it. `official_ends`, `official_tools`: whether the official
+    template writes the end of a message whatever follows it, and tools and calls at all. `dated`:
+    it writes today's date, the variant a fixed one. Example: FAMILIES["qwen3"].end_token ->
+    "<|im_end|>"
     """
 
     name: str
@@ -105,12 +108,14 @@ class Family:
         return (self.end_token, self.call_end_token) if self.call_end_token else (self.end_token,)
 
     def as_of_today(self) -> dict[str, str]:
-        """What the variant is asked with to write today's date, as an official template does that
-        cannot be told another one."""
+        """Options that make the variant write today's date.
+
+        For comparison with an official template that accepts no other date.
+        """
         return {"current_date": datetime.date.today().isoformat()} if self.dated else {}
 
     def end_of(self, message: Mapping[str, Any]) -> str:
-        """The token that ends this message of an assistant."""
+        """The end token of this assistant message."""
         return self.end_tokens[-1] if message.get("tool_calls") else self.end_token
 
     @property
@@ -139,7 +144,7 @@ def _chatml(
     default_system: str = "",
     think_header: str = "",
     keeps_thinking: bool = False,
-    **rest: Any,
+    **fields: Any,
 ) -> Family:
     return Family(
         name=name,
@@ -153,7 +158,7 @@ def _chatml(
             "think_header": think_header,
             "keeps_thinking": keeps_thinking,
         },
-        **rest,
+        **fields,
     )
 
 
@@ -170,10 +175,12 @@ _QWEN36_SHA256 = "e84f32a23fdda27689f868aa4a1a5621f41133e51a48d7f3efcbea28395742
 
 
 def _qwen35(version: Literal["3.5", "3.6"], *, thinks: bool, also: str = "") -> Family:
-    """The two versions differ in how values of arguments are written, and 3.6 must be told to keep
-    thinking; `also` ends `models`."""
+    """The two versions write argument values differently, and 3.6 must be told to keep thinking.
+
+    `also` ends `models`.
+    """
     newer = version == "3.6"
-    thought = (
+    thinking_note = (
         "a message whose thinking the log lacks begins with an empty thought, inside T, so the"
         " student learns not to think there (counted as thinking_missing)"
         if thinks
@@ -189,7 +196,7 @@ def _qwen35(version: Literal["3.5", "3.6"], *, thinks: bool, also: str = "") -> 
         header_tokens=("<|im_start|>", "<think>", "</think>"),
         models=f"Qwen{version}, {'thinking on' if thinks else 'enable_thinking=False'}{also}",
         note=(
-            f"{thought}; the values of arguments are bare text; a system message in"
+            f"{thinking_note}; the values of arguments are bare text; a system message in"
             " mid-conversation stands at the end of what a user or tool said above"
         ),
         thinking="kept" if thinks else "left out",
@@ -202,7 +209,7 @@ def _qwen35(version: Literal["3.5", "3.6"], *, thinks: bool, also: str = "") -> 
 
 
 def _glm(name: str, *, thinks: bool) -> Family:
-    thought = (
+    thinking_note = (
         "a message whose thinking the log lacks begins with an empty think block, inside T (counted"
         " as thinking_missing)"
         if thinks
@@ -219,8 +226,9 @@ def _glm(name: str, *, thinks: bool) -> Family:
         header_tokens=("[gMASK]", "<sop>", "<|system|>", "<|assistant|>"),
         models=f"GLM-4.5, GLM-4.5-Air and GLM-4.6, thinking {'on' if thinks else 'off'}",
         note=(
-            f"{thought}; a message ends with the token that announces what follows, <|observation|>"
-            " behind calls and <|user|> otherwise; the values of arguments are bare text"
+            f"{thinking_note}; a message ends with the token that announces what follows,"
+            " <|observation|> behind calls and <|user|> otherwise; the values of arguments are bare"
+            " text"
         ),
         thinking="kept" if thinks else "left out",
         official_ends=False,
@@ -234,10 +242,18 @@ def _mistral(
     version: str, *, models: str, tokens: tuple[str, ...], ids: bool, sha256: str
 ) -> Family:
     common = (
-        "<s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]",
-        "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
-    )  # fmt: skip
-    numbered = (
+        "<s>",
+        "[INST]",
+        "[/INST]",
+        "[SYSTEM_PROMPT]",
+        "[/SYSTEM_PROMPT]",
+        "[AVAILABLE_TOOLS]",
+        "[/AVAILABLE_TOOLS]",
+        "[TOOL_CALLS]",
+        "[TOOL_RESULTS]",
+        "[/TOOL_RESULTS]",
+    )
+    id_note = (
         "calls and results carry ids of nine letters and digits, hashed from the log's, and those"
         " of calls are inside T"
         if ids
@@ -250,7 +266,7 @@ def _mistral(
         header_tokens=(*common, *tokens),
         models=models,
         note=(
-            f"the tools stand before the first message and stay there; {numbered}; thinking in a"
+            f"the tools stand before the first message and stay there; {id_note}; thinking in a"
             " log is left out and counted; a hint is appended to the message above"
         ),
         hint="appended",
@@ -437,29 +453,29 @@ PROBES: tuple[tuple[Messages, bool, bool], ...] = (
 
 
 def template_sha256(text: str) -> str:
-    """The fingerprint of a template's text, without white space at either end."""
+    """The hash of a template's text, without white space at either end."""
     return hashlib.sha256(text.strip().encode()).hexdigest()
 
 
 def recognise(own_template: str, render: Render) -> Family | None:
-    """The family whose variant stands for a tokenizer's own template, by its text, else by what it
-    renders; None = unknown.
+    """The family that replaces a tokenizer's own template; None if it is unknown.
 
-    `render(messages, tools=..., add_generation_prompt=..., template=..., **options)` renders with
-    the tokenizer's special tokens. Qwen3's hybrid template serves two families; the non-thinking
-    one is taken unless settings name the other.
+    It is recognised by its text, else by what it renders. `render(messages, tools=...,
+    add_generation_prompt=..., template=..., **options)` renders with the tokenizer's special
+    tokens. Qwen3's hybrid template has two families; the non-thinking one is taken unless settings
+    name the other.
     """
     fingerprint = template_sha256(own_template)
     for family in FAMILIES.values():
         if fingerprint in family.sha256 or fingerprint == template_sha256(family.template):
             return family
     for family in FAMILIES.values():
-        if all(_agree(probe, family, own_template, render) for probe in PROBES):
+        if all(_renders_equal(probe, family, own_template, render) for probe in PROBES):
             return family
     return None
 
 
-def _agree(
+def _renders_equal(
     probe: tuple[Messages, bool, bool], family: Family, own_template: str, render: Render
 ) -> bool:
     messages, with_tools, prompt = probe
@@ -469,10 +485,10 @@ def _agree(
         return True
     if family.rewrites_steps and sum(m["role"] == "assistant" for m in messages) > 1:
         messages, prompt = messages[:2], False
-    messages = [_asked(m, family) for m in messages]
+    messages = [_for_official(m, family) for m in messages]
     tools = [_TOOL] if with_tools else None
     try:
-        theirs = render(
+        official_text = render(
             messages,
             tools=tools,
             add_generation_prompt=prompt,
@@ -481,7 +497,7 @@ def _agree(
         )
     except RenderError:  # a template that rejects a tool or a role is of another family
         return False
-    ours = render(
+    variant_text = render(
         messages,
         tools=tools,
         add_generation_prompt=prompt,
@@ -489,17 +505,19 @@ def _agree(
         **family.as_of_today(),
     )
     if not family.official_ends and messages[-1]["role"] == "assistant":
-        ours = ours.removesuffix(family.end_of(messages[-1]))
-    return theirs == ours
+        variant_text = variant_text.removesuffix(family.end_of(messages[-1]))
+    return official_text == variant_text
 
 
-def _asked(message: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """A message as the official template of a family reads it: thinking left out, or under both
-    names that templates have for it."""
-    asked = {k: v for k, v in message.items() if k != "reasoning_content"}
+def _for_official(message: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
+    """A message for the official template of a family.
+
+    Thinking is left out, or given under both names that templates use for it.
+    """
+    official_message = {k: v for k, v in message.items() if k != "reasoning_content"}
     if family.thinking == "kept" and "reasoning_content" in message:
-        asked |= {
+        official_message |= {
             "reasoning_content": message["reasoning_content"],
             "thinking": message["reasoning_content"],
         }
-    return asked
+    return official_message

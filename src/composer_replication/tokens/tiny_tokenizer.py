@@ -1,5 +1,4 @@
-"""A byte-level BPE tokenizer trained on the spot, with the special tokens and chat template of the
-qwen3 family."""
+"""A byte-level BPE tokenizer trained on the spot, with qwen3's special tokens and chat template."""
 
 from __future__ import annotations
 
@@ -35,11 +34,10 @@ def train_bpe(
     special: tuple[str, ...],
     plain: tuple[str, ...] = (),
 ) -> Any:
-    """A `tokenizers.Tokenizer` with `vocab_size` entries at most; `special` and `plain` tokens
-    stand at the end of the vocabulary.
+    """A `tokenizers.Tokenizer` with at most `vocab_size` entries.
 
-    The same texts in the same order give the same tokenizer. Example: train_bpe(["a b"],
-    vocab_size=300, special=("<|end|>",))
+    `special` and `plain` tokens come at the end of the vocabulary. The same texts in the same order
+    give the same tokenizer. Example: train_bpe(["a b"], vocab_size=300, special=("<|end|>",))
     """
     tk: Any = need("tokenizers", extra="train")
     tokenizer = tk.Tokenizer(tk.models.BPE())
@@ -73,13 +71,13 @@ def train_tiny_tokenizer(
     phrases: Sequence[str] = (),
     family: str = "qwen3",
 ) -> Any:
-    """A PreTrainedTokenizerFast for the tiny student: Qwen's special tokens, pad apart from eos,
-    our chat template of a family.
+    """A PreTrainedTokenizerFast for the tiny student, with our chat template of a family.
 
-    Any text can be encoded (the 256 bytes are always in the vocabulary), so `texts` only decides
-    how well. Each of `phrases` is one token wherever it stands; they are part of `vocab_size`.
-    Training has no randomness: the same texts in the same order give the same tokenizer. Raises
-    ConfigError where there is no room for the bytes.
+    It has Qwen's special tokens, with pad distinct from eos. Any text can be encoded (the 256 bytes
+    are always in the vocabulary), so `texts` only decides how compactly. Each of `phrases` is one
+    token wherever it occurs; they count towards `vocab_size`. Training has no randomness: the same
+    texts in the same order give the same tokenizer. Raises ConfigError if the vocabulary has no
+    room for the bytes.
     """
     if vocab_size < MIN_VOCAB + len(phrases):
         raise ConfigError(

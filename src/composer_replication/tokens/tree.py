@@ -1,19 +1,19 @@
-"""The forest of a micro-batch: what its rows share is held once, and so computed once.
+"""The forest of a micro-batch: shared prefixes of its rows are held, and so computed, once.
 
-    forest = Forest.grow([student_0, pair_0, teacher_0])       rows are plain id sequences; a node is a run of ids with a parent
-    student = forest.over([0, 1])                              one pass over the nodes of some rows, parents before children
-    hints = forest.over([2], cached=student)                   the rest of row 2, on the keys and values that `student` kept
-    hints.packed(2)                                            where each token of row 2 stands among `student`'s tokens, then its own
+    forest = Forest.grow([student_0, pair_0, teacher_0])   # rows are plain id sequences
+    student = forest.over([0, 1])                 # one pass over the nodes of rows 0 and 1
+    hints = forest.over([2], cached=student)      # the rest of row 2, on `student`'s key values
+    hints.packed(2)                               # the index of each token of row 2
 
-A session with sites and pairs is one tree: its trunk is the session itself, a hint and a chosen
-answer are branches, a rejected answer that is the session's own turn is a span of the trunk.
-Several sessions are several trees of one forest; where a template rewrites history, rows part there
-by themselves. A pass packs its nodes as *chains*: runs of nodes in which each is the child of the
-one before, so that the trunk stays in one piece. A token sees the ancestors of its node and what
-stands before it in its node, nothing else.
+A node is a run of ids with a parent; a pass has parents before children. A session with sites and
+pairs is one tree: its trunk is the session itself, a hint and a chosen answer are branches, a
+rejected answer that is the session's own turn is a span of the trunk. Several sessions are several
+trees of one forest; if a template rewrites history, rows part there by themselves. A pass packs its
+nodes as *chains*: runs of nodes in which each is the child of the one before, so that the trunk
+stays in one piece. A token sees the ancestors of its node and the earlier tokens of its node,
+nothing else.
 
-Shapes: Q tokens of a pass, K tokens that it can see (those of the pass whose cache it stands on,
-then its own).
+Shapes: Q tokens of a pass, K tokens that it can see (those of the cached pass below, then its own).
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ _BLOCK = 512  # ids compared at once
 
 
 class TreeCost(NamedTuple):
-    """What a pass costs: tokens through the layers, and (query, key) pairs in each full attention
-    layer."""
+    """The cost of a pass: tokens through the layers, and (query, key) pairs.
+
+    The pairs are those of one full attention layer.
+    """
 
     tokens: int
     pairs: int
@@ -41,8 +43,10 @@ class TreeCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A run of ids below `parent` (-1 = a root), whose first token stands at position `depth` of
-    every row that holds it."""
+    """A run of ids below `parent` (-1 = a root).
+
+    Its first token is at position `depth` of every row that holds it.
+    """
 
     ids: tuple[int, ...]
     parent: int
@@ -50,10 +54,10 @@ class Node:
 
 
 @dataclass(slots=True)
-class Grower:
-    """A forest in the making, for asking what a further row would add.
+class ForestBuilder:
+    """A forest under construction; it can tell how many tokens a further row would add.
 
-    >>> grower = Grower(); grower.add((1, 2, 3, 4)); grower.missing((1, 2, 9))
+    >>> builder = ForestBuilder(); builder.add((1, 2, 3, 4)); builder.missing((1, 2, 9))
     0
     1
     """
@@ -64,13 +68,12 @@ class Grower:
     tokens: int = 0
 
     def add(self, row: Sequence[int]) -> int:
-        """Insert a row; returns the node it ends with. Raises AlignmentError for a row without a
-        token."""
+        """Insert a row and return the node it ends with; AlignmentError for an empty row."""
         ids = tuple(row)
         if not ids:
             raise AlignmentError("a row without a token has no place in a tree")
         parent, node, at, shared = self._walk(ids)
-        # the row leaves a node, or ends, in its middle
+        # the row leaves a node, or ends, in the middle of the node
         if node >= 0 and shared < len(self.nodes[node].ids):
             node = self._split(node, shared)
         if at < len(ids):
@@ -79,17 +82,20 @@ class Grower:
         return node
 
     def missing(self, row: Sequence[int]) -> int:
-        """How many tokens of a row are not in the forest yet."""
+        """The number of tokens of a row that are not in the forest yet."""
         ids = tuple(row)
         return len(ids) - self._walk(ids)[2]
 
     def _walk(self, ids: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """(parent of the last node reached, that node or -1, tokens of the row found, tokens found
-        of that node)."""
+        """Follow a row down the forest.
+
+        Returns (parent of the last node reached, that node or -1, tokens of the row found, tokens
+        found in that node).
+        """
         below, parent, node, at, shared = self.roots, -1, -1, 0, 0
-        while at < len(ids) and (found := below.get(ids[at])) is not None:
-            parent, node = node, found
-            shared = _common(self.nodes[node].ids, ids, at)
+        while at < len(ids) and (child := below.get(ids[at])) is not None:
+            parent, node = node, child
+            shared = _num_common(self.nodes[node].ids, ids, at)
             at += shared
             if shared < len(self.nodes[node].ids):
                 break
@@ -104,13 +110,15 @@ class Grower:
         return len(self.nodes) - 1
 
     def _split(self, node: int, at: int) -> int:
-        """Cut a node in two; the lower part keeps its number, so rows that end there still do.
-        Returns the upper part."""
-        whole = self.nodes[node]
-        upper = self._new(whole.ids[:at], whole.parent, whole.depth)
+        """Cut a node in two and return the upper part.
+
+        The lower part keeps its number, so rows that end there still do.
+        """
+        node_before = self.nodes[node]
+        upper = self._new(node_before.ids[:at], node_before.parent, node_before.depth)
         self.tokens -= at
-        self.nodes[node] = Node(whole.ids[at:], upper, whole.depth + at)
-        self.children[upper] = {whole.ids[at]: node}
+        self.nodes[node] = Node(node_before.ids[at:], upper, node_before.depth + at)
+        self.children[upper] = {node_before.ids[at]: node}
         return upper
 
     def _below(self, parent: int) -> dict[int, int]:
@@ -119,8 +127,10 @@ class Grower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """The nodes of some rows: `paths[row]` are a row's nodes from its root on; [enter, exit) counts
-    the nodes below and including one."""
+    """The nodes of some rows; `paths[row]` are a row's nodes from its root on.
+
+    [enter, exit) of a node counts the nodes at and below it.
+    """
 
     nodes: tuple[Node, ...]
     paths: tuple[tuple[int, ...], ...]
@@ -135,7 +145,7 @@ class Forest:
         >>> [node.ids for node in forest.nodes], forest.paths
         ([(3, 4), (1, 2), (9,), (7,)], ((1, 0), (1, 2), (3,)))
         """
-        grower = Grower()
+        grower = ForestBuilder()
         ends = [grower.add(row) for row in rows]
         paths = []
         for end in ends:
@@ -147,26 +157,26 @@ class Forest:
         return cls(nodes=tuple(grower.nodes), paths=tuple(paths), enter=enter, exit=leave)
 
     def over(self, rows: Sequence[int], *, cached: Pass | None = None) -> Pass:
-        """A pass over everything that these rows hold, but for what `cached` holds already.
+        """A pass over everything that these rows hold, except what `cached` holds already.
 
-        A row whose end is cached adds nothing. Raises AlignmentError where `cached` itself stands
-        on another pass.
+        A row whose end is cached adds nothing. Raises AlignmentError if `cached` itself uses a
+        cached pass.
         """
         if cached is not None and cached.cached is not None:
             raise AlignmentError("a pass can stand on the cache of one other pass only")
-        kept = cached.starts if cached is not None else {}
-        wanted = {node for row in rows for node in self.paths[row] if node not in kept}
+        cached_nodes = cached.starts if cached is not None else {}
+        wanted = {node for row in rows for node in self.paths[row] if node not in cached_nodes}
         return _pack(self, wanted, cached)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Some nodes of a forest in the order of one forward, e.g. forest.over([0, 1]).size; `cached`
-    is the pass whose cache it stands on.
+    """Some nodes of a forest in the order of one forward, e.g. forest.over([0, 1]).
 
-    `starts[node]` says where a node of it begins. `position_Q` is where a token stands in its rows:
-    what follows a fork goes on counting from the fork. `interval_Q2` is [enter, exit) of each
-    token's node. Tokens are numbered those of `cached` first, then its own.
+    `cached` is the pass whose cache it uses. `starts[node]` is the index of a node's first token.
+    `position_Q` is a token's position in its rows: after a fork, counting goes on from the fork.
+    `interval_Q2` is [enter, exit) of each token's node. Tokens are numbered those of `cached`
+    first, then its own.
     """
 
     forest: Forest
@@ -179,28 +189,29 @@ class Pass:
 
     @property
     def size(self) -> int:
-        """Tokens that go through the model."""
-        return sum(chain.own.end - chain.own.start for chain in self.chains)
+        """The number of tokens that go through the model."""
+        return sum(chain.span.end - chain.span.start for chain in self.chains)
 
     @property
     def offset(self) -> int:
-        """Tokens of the cache below."""
+        """The number of tokens in the cache below."""
         return self.cached.size if self.cached is not None else 0
 
     @property
     def cost(self) -> TreeCost:
         """Tokens, and the pairs of one full attention layer.
 
-        >>> Forest.grow([(1, 2, 3), (1, 2, 4)]).over([0, 1]).cost  # four tokens that see 1, 2, 3 and 3 tokens
+        >>> Forest.grow([(1, 2, 3), (1, 2, 4)]).over([0, 1]).cost  # they see 1, 2, 3 and 3 tokens
         TreeCost(tokens=4, pairs=9)
         """
-        sizes = [(own.depth, own.end - own.start) for own in (chain.own for chain in self.chains)]
+        sizes = [
+            (span.depth, span.end - span.start) for span in (chain.span for chain in self.chains)
+        ]
         return TreeCost(self.size, sum(n * depth + n * (n + 1) // 2 for depth, n in sizes))
 
     @property
     def seen(self) -> tuple[Tensor, Tensor]:
-        """(position_K, interval_K2) of the tokens that this pass can see: those of the cache, then
-        its own."""
+        """(position_K, interval_K2) of the tokens this pass sees: the cache's, then its own."""
         if self.cached is None:
             return self.position_Q, self.interval_Q2
         below = self.cached
@@ -209,17 +220,17 @@ class Pass:
         )
 
     def mask_QK(self, *, window: int | None = None) -> Tensor:
-        """Which tokens see which, written out from the intervals: the independent check on chains;
-        see `dense_mask`.
+        """Which tokens see which, from the intervals: an independent check on the chains.
 
         >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).mask_QK().int().tolist()
         [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
+
+        See `dense_mask`.
         """
         return dense_mask(self, window=window)
 
     def packed(self, row: int) -> Tensor:
-        """The number of each token of a row; raises AlignmentError where the pass does not hold the
-        row.
+        """The index of each token of a row; AlignmentError if the pass does not hold the row.
 
         >>> Forest.grow([(1, 2), (1, 3)]).over([0, 1]).packed(1).tolist()
         [0, 2]
@@ -233,61 +244,75 @@ class Pass:
         return torch.cat(parts)
 
 
-def _common(node: tuple[int, ...], row: tuple[int, ...], at: int) -> int:
-    """How many ids a node and a row (from `at` on) have in common."""
-    most, done = min(len(node), len(row) - at), 0
-    while done < most and node[done : done + _BLOCK] == row[at + done : at + done + _BLOCK]:
-        done += _BLOCK
-    done = min(done, most)
-    while done < most and node[done] == row[at + done]:
-        done += 1
-    return done
+def _num_common(node: tuple[int, ...], row: tuple[int, ...], at: int) -> int:
+    """The number of ids that a node and a row (from `at` on) share at their beginning."""
+    limit, shared = min(len(node), len(row) - at), 0
+    while (
+        shared < limit and node[shared : shared + _BLOCK] == row[at + shared : at + shared + _BLOCK]
+    ):
+        shared += _BLOCK
+    shared = min(shared, limit)
+    while shared < limit and node[shared] == row[at + shared]:
+        shared += 1
+    return shared
 
 
-def _intervals(grower: Grower) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _intervals(grower: ForestBuilder) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Entry and exit numbers of every node in one walk over the forest."""
-    enter, leave, clock = [0] * len(grower.nodes), [0] * len(grower.nodes), 0
-    waiting = [(node, False) for node in reversed(grower.roots.values())]
-    while waiting:
-        node, done = waiting.pop()
-        if done:
-            leave[node] = clock
+    enter, leave, counter = [0] * len(grower.nodes), [0] * len(grower.nodes), 0
+    stack = [(node, False) for node in reversed(grower.roots.values())]
+    while stack:
+        node, is_exit = stack.pop()
+        if is_exit:
+            leave[node] = counter
             continue
-        enter[node], clock = clock, clock + 1
-        waiting.append((node, True))
-        waiting += [(child, False) for child in reversed(grower.children[node].values())]
+        enter[node], counter = counter, counter + 1
+        stack.append((node, True))
+        stack += [(child, False) for child in reversed(grower.children[node].values())]
     return tuple(enter), tuple(leave)
 
 
 def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
-    """Chains of the wanted nodes: each goes down to the child with the most tokens below it, the
-    other children begin chains."""
+    """A pass over the wanted nodes, packed in chains.
+
+    A chain goes down to the child with the most tokens below it; the other children begin chains.
+    """
+    # 1. Children among the wanted nodes; a node without a wanted parent begins a chain.
     children: dict[int, list[int]] = {node: [] for node in wanted}
     tops: list[int] = []
     for node in sorted(wanted, key=lambda n: forest.enter[n]):
         parent = forest.nodes[node].parent
         children[parent].append(node) if parent in wanted else tops.append(node)
+    # 2. Tokens at and below each node; children come after their parents in entry order.
     weight = {node: len(forest.nodes[node].ids) for node in wanted}
     for node in sorted(wanted, key=lambda n: -forest.enter[n]):
         if (parent := forest.nodes[node].parent) in wanted:
             weight[parent] += weight[node]
+    # 3. Lay out the chains: the heaviest child continues its parent's chain.
     starts: dict[int, int] = {}
     chains: list[Chain] = []
     chain_of: dict[int, int] = {}
-    place, waiting = 0, list(reversed(tops))
-    while waiting:
-        top = node = waiting.pop()
-        first = place
+    position, stack = 0, list(reversed(tops))
+    while stack:
+        top = node = stack.pop()
+        first = position
         while True:
-            starts[node], chain_of[node] = place, len(chains)
-            place += len(forest.nodes[node].ids)
+            starts[node], chain_of[node] = position, len(chains)
+            position += len(forest.nodes[node].ids)
             below = sorted(children[node], key=lambda n: -weight[n])
-            waiting += reversed(below[1:])
+            stack += reversed(below[1:])
             if not below:
                 break
             node = below[0]
-        above = _above(forest, forest.nodes[top].parent, starts, chains, chain_of, cached)
-        chains.append(Chain(ForwardSpan(first, place, forest.nodes[top].depth), above))
+        above = _spans_above(
+            forest,
+            parent=forest.nodes[top].parent,
+            starts=starts,
+            chains=chains,
+            chain_of=chain_of,
+            cached=cached,
+        )
+        chains.append(Chain(ForwardSpan(first, position, forest.nodes[top].depth), above))
     return Pass(
         forest=forest,
         starts=starts,
@@ -300,8 +325,8 @@ def _pack(forest: Forest, wanted: set[int], cached: Pass | None) -> Pass:
 def _tensors(forest: Forest, starts: dict[int, int], chains: list[Chain]) -> dict[str, Tensor]:
     """Ids, positions and intervals of the tokens, in the order of the nodes."""
     spans = [
-        torch.arange(own.depth, own.depth + own.end - own.start)
-        for own in (chain.own for chain in chains)
+        torch.arange(span.depth, span.depth + span.end - span.start)
+        for span in (chain.span for chain in chains)
     ]
     sizes = torch.tensor([len(forest.nodes[node].ids) for node in starts], dtype=torch.long)
     intervals = torch.tensor(
@@ -316,29 +341,32 @@ def _tensors(forest: Forest, starts: dict[int, int], chains: list[Chain]) -> dic
     }
 
 
-def _above(
+def _spans_above(
     forest: Forest,
+    *,
     parent: int,
     starts: dict[int, int],
     chains: list[Chain],
     chain_of: dict[int, int],
     cached: Pass | None,
 ) -> tuple[ForwardSpan, ...]:
-    """Where everything above a chain stands, root first: the part of the parent's chain down to the
-    fork, and what is above that."""
+    """The spans above a chain, root first.
+
+    The parent's chain down to the fork, preceded by what is above that chain.
+    """
     if parent < 0:
         return ()
     end = forest.nodes[parent].depth + len(forest.nodes[parent].ids)
     if parent in starts:
         chain = chains[chain_of[parent]]
-        cut = chain.own.start + end - chain.own.depth
-        return (*chain.above, ForwardSpan(chain.own.start, cut, chain.own.depth))
+        cut = chain.span.start + end - chain.span.depth
+        return (*chain.above, ForwardSpan(chain.span.start, cut, chain.span.depth))
     if cached is None or parent not in cached.starts:
         raise AlignmentError(
             "a node of this pass has a parent that is neither in it nor in the cache"
         )
     at = cached.starts[parent]
-    (chain,) = [c for c in cached.chains if c.own.start <= at < c.own.end]
-    cut = chain.own.start + end - chain.own.depth
-    parts = (*chain.above, ForwardSpan(chain.own.start, cut, chain.own.depth))
+    (chain,) = [c for c in cached.chains if c.span.start <= at < c.span.end]
+    cut = chain.span.start + end - chain.span.depth
+    parts = (*chain.above, ForwardSpan(chain.span.start, cut, chain.span.depth))
     return tuple(ForwardSpan(part.start, part.end, part.depth, True) for part in parts)

@@ -1,19 +1,20 @@
 """Which turns of a long session share one sequence.
 
 A window is a head (system messages, tools, the first human message), turns that were picked because
-a target refers to them, and a contiguous run of turns. It ends behind a message that is trained or
-a target; no message is cut. A call and its results stay together: a run begins where no result
-lacks its call, and picked turns bring theirs. What lies between is left out, and nothing is said in
-its place.
+a target refers to them, and a contiguous run of turns. It ends with a message that is trained or a
+target; no message is cut. A call and its results stay together: a run begins where no result lacks
+its call, and picked turns bring the rest of their unit. Turns in between are left out without a
+placeholder.
 
-    positions    0 1 2 3 4 5 6 7 8 9 ...          head = (0,)   8 = a target that refers to 2, which read a file: (2, 3) is its call's unit
-    its window   0   2 3     6 7 8                as many turns directly above it as fit beside the head and what it refers to
+    positions    0 1 2 3 4 5 6 7 8 9 ...    head = (0,); target 8 refers to 2, which read a file:
+                                            (2, 3) is the unit of that call
+    its window   0   2 3     6 7 8          as many turns directly above 8 as fit beside the rest
 
 First come the windows of targets, each as long as the budget above the target allows; neighbours
-share one while none of them gives up more than an eighth of its context. Then windows for what only
-cross-entropy trains: messages that no window so far gives half of the budget as context are covered
-from left to right, each window planned around the first of them; what is left of its budget then
-goes above it.
+share a window if none of them gives up more than an eighth of its context. Then come windows for
+messages that only cross-entropy trains: those to which no window so far gives half of the budget as
+context. They are covered from left to right, each window planned around the first of them; the rest
+of its budget is added above it.
 """
 
 from __future__ import annotations
@@ -25,18 +26,17 @@ from dataclasses import dataclass, replace
 from composer_replication.core.trace import Turn
 
 SHARED = 8
-"""A target gives up at most the 8th part of its own window's context in order to share a window."""
+"""A target gives up at most 1/8 of its own window's context in order to share a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCosts:
-    """What a segment costs: tokens of the head (with tools and preamble), of each turn, and where a
-    run may begin.
+    """The token costs of a segment: head (with tools and preamble), each turn, and run starts.
 
-    Positions count the turns of the segment's conversation; `units[p]` are the positions that stay
-    together with p (none = each alone).
-    Example: SegmentCosts(overhead=200, tokens=(30, 80, 500), head=(0,), starts=(0, 1), units=((0,),
-    (1, 2), (1, 2)))
+    Positions count the turns of the segment's conversation; `starts` are positions at which a run
+    may begin; `units[p]` are the positions that stay together with p (empty = each alone). Example:
+    SegmentCosts(overhead=200, tokens=(30, 80, 500), head=(0,), starts=(0, 1), units=((0,), (1, 2),
+    (1, 2)))
     """
 
     overhead: int
@@ -46,8 +46,10 @@ class SegmentCosts:
     units: tuple[tuple[int, ...], ...] = ()
 
     def cost(self, start: int, end: int, picked: Collection[int] = ()) -> int:
-        """Tokens of the head, of the turns [start, end) and of those picked above them; a turn
-        counts once."""
+        """Tokens of the head, of turns [start, end) and of the picked turns above.
+
+        Each turn counts once.
+        """
         inside = sum(self.tokens[start:end]) - sum(
             self.tokens[p] for p in self.head if start <= p < end
         )
@@ -58,14 +60,13 @@ class SegmentCosts:
         )
 
     def unit(self, position: int) -> tuple[int, ...]:
-        """The positions that stay together with this one, itself among them."""
+        """The positions that stay together with this one, including itself."""
         return self.units[position] if self.units else (position,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowTarget:
-    """What a target asks of its window: tokens that must also fit (its hint), and positions above
-    it that it refers to."""
+    """What a target needs in its window: extra tokens (its hint), and positions it refers to."""
 
     extra: int = 0
     wanted: tuple[int, ...] = ()
@@ -73,11 +74,10 @@ class WindowTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Positions before the run (the head's, and those picked), the run [start, end), and what of it
-    is trained here or a target.
+    """Positions before the run (head and picked), the run [start, end), and what it covers.
 
-    Example: Window(head=(0,), picked=(2, 3), start=6, end=9, covers=(8,)).positions -> (0, 2, 3, 6,
-    7, 8)
+    `covers` are the positions that are trained here or targets. Example: Window(head=(0,),
+    picked=(2, 3), start=6, end=9, covers=(8,)).positions -> (0, 2, 3, 6, 7, 8)
     """
 
     head: tuple[int, ...]
@@ -96,8 +96,10 @@ class Window:
 
 
 def head_positions(turns: Sequence[Turn]) -> tuple[int, ...]:
-    """The system messages at the start, and the first message of a human (or the summary that
-    stands for it after a compaction)."""
+    """The system messages at the start, and the first message of a human.
+
+    After a compaction, the summary that replaces that message.
+    """
     head: list[int] = []
     for position, turn in enumerate(turns):
         if turn.role != "system":
@@ -109,24 +111,25 @@ def head_positions(turns: Sequence[Turn]) -> tuple[int, ...]:
 
 
 def run_starts(turns: Sequence[Turn]) -> tuple[int, ...]:
-    """Positions where a run may begin: no result from there on answers a call before it."""
-    needs = list(range(len(turns)))  # needs[p]: the earliest position that turn p refers to
-    for call, result in _answers(turns):
-        needs[result] = min(needs[result], call)
+    """Positions at which a run may begin: no result from there on answers an earlier call."""
+    earliest_needed = list(
+        range(len(turns))
+    )  # needs[p]: the earliest position that turn p refers to
+    for call, result in _call_results(turns):
+        earliest_needed[result] = min(earliest_needed[result], call)
     starts: list[int] = []
     earliest = len(turns)
     for position in reversed(range(len(turns))):
-        earliest = min(earliest, needs[position])
+        earliest = min(earliest, earliest_needed[position])
         if earliest == position:
             starts.append(position)
     return tuple(reversed(starts))
 
 
 def units_of(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
-    """For each position those that it must stand together with: a message that calls, and every
-    result of its calls."""
+    """For each position, those that must stay with it: a call's message and all its results."""
     groups: dict[int, set[int]] = {p: {p} for p in range(len(turns))}
-    for call, result in _answers(turns):
+    for call, result in _call_results(turns):
         if groups[call] is not groups[result]:
             groups[call] |= groups[result]
             for position in groups[result]:
@@ -134,30 +137,31 @@ def units_of(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(groups[p])) for p in range(len(turns)))
 
 
-def _answers(turns: Sequence[Turn]) -> Iterator[tuple[int, int]]:
+def _call_results(turns: Sequence[Turn]) -> Iterator[tuple[int, int]]:
     """(position of a call, position of a result of it)."""
-    made: dict[str, int] = {}
+    calls: dict[str, int] = {}
     for position, turn in enumerate(turns):
-        made.update((call.id, position) for call in turn.calls)
-        yield from ((made[r.call_id], position) for r in turn.results if r.call_id in made)
+        calls.update((call.id, position) for call in turn.calls)
+        yield from ((calls[r.call_id], position) for r in turn.results if r.call_id in calls)
 
 
-def before(
-    plan: SegmentCosts, position: int, *, budget: int, room: int, picked: Collection[int] = ()
+def earliest_start(
+    costs: SegmentCosts, position: int, *, budget: int, room: int, picked: Collection[int] = ()
 ) -> int | None:
-    """The earliest start whose run up to and including `position` costs at most `budget`; None if
-    even the latest one leaves no room.
+    """The earliest start of a run up to and including `position` that costs at most `budget`.
 
-    The latest start is taken when only it fits `room`, the hard limit, which the budget may be a
-    part of.
+    None if even the latest start leaves no room. `room` is the hard limit, of which the budget may
+    be a part: the latest start only has to fit `room`.
     """
-    aside = {p for p in picked if p <= position and p not in plan.head}
-    cost, above = plan.cost(position + 1, position + 1, aside), position + 1
+    picked_above = {p for p in picked if p <= position and p not in costs.head}
+    cost, above = costs.cost(position + 1, position + 1, picked_above), position + 1
     best: int | None = None
-    for number in reversed(range(bisect_right(plan.starts, position))):
-        start = plan.starts[number]
+    for number in reversed(range(bisect_right(costs.starts, position))):
+        start = costs.starts[number]
         cost += sum(
-            plan.tokens[p] for p in range(start, above) if p not in plan.head and p not in aside
+            costs.tokens[p]
+            for p in range(start, above)
+            if p not in costs.head and p not in picked_above
         )
         above = start
         if cost > (room if best is None else budget):
@@ -166,28 +170,32 @@ def before(
     return best
 
 
-def window_of(
-    plan: SegmentCosts, position: int, *, target: WindowTarget, max_tokens: int
+def target_window(
+    costs: SegmentCosts, position: int, *, target: WindowTarget, max_tokens: int
 ) -> Window | None:
-    """One target's own window: what it refers to, the nearest first, and the turns directly above
-    it; None where it does not fit.
+    """One target's own window; None if it does not fit.
 
-    What it refers to is taken in only while the message and what must stand directly above it fit
-    too.
+    It holds the turns directly above the target, and the turns it refers to, the nearest first. The
+    latter are included only while the message and what must be directly above it fit, too.
     """
     room = max_tokens - target.extra
-    start, picked = before(plan, position, budget=room, room=room), set[int]()
+    start, picked = earliest_start(costs, position, budget=room, room=room), set[int]()
     for wanted in sorted(target.wanted, reverse=True):
-        more = picked | {p for p in plan.unit(wanted) if p < position}
+        candidate = picked | {p for p in costs.unit(wanted) if p < position}
         if (
             start is not None
-            and (found := before(plan, position, budget=room, room=room, picked=more)) is not None
+            and (
+                candidate_start := earliest_start(
+                    costs, position, budget=room, room=room, picked=candidate
+                )
+            )
+            is not None
         ):
-            start, picked = found, more
+            start, picked = candidate_start, candidate
     if start is None:
         return None
     return Window(
-        head=plan.head,
+        head=costs.head,
         picked=tuple(sorted(picked)),
         start=start,
         end=position + 1,
@@ -195,150 +203,176 @@ def window_of(
     )
 
 
-def windows(
-    plan: SegmentCosts,
+def plan_windows(
+    costs: SegmentCosts,
     *,
     trained: Sequence[int],
     targets: Mapping[int, WindowTarget],
     max_tokens: int,
 ) -> Iterator[Window | int]:
-    """Windows that cover every trained position and every target once; a position that fits in none
-    is given back as it is.
+    """Windows that cover every trained position and every target once.
 
-    A window ends with the last position that it covers. Example: the one of the module's head
-    covers (8,).
+    A position that fits in no window is yielded as it is. A window ends with the last position that
+    it covers. Example: the one in the module's docstring covers (8,).
     """
-    made: list[Window] = []
-    for found in _of_targets(plan, targets, max_tokens):
-        if isinstance(found, int):
-            yield found
+    # 1. Windows of targets: they come first because their context decides what the teacher knows.
+    planned: list[Window] = []
+    for window_or_position in _plan_target_windows(costs, targets, max_tokens):
+        if isinstance(window_or_position, int):
+            yield window_or_position
         else:
-            made.append(found)
-    left = sorted(set(trained) - set(targets))
-    half = {p: before(plan, p, budget=max_tokens // 2, room=max_tokens) for p in left}
-    for number, window in enumerate(made):
-        longer = _longer(plan, window, left=left, targets=targets, max_tokens=max_tokens)
-        taken = [
-            p
-            for p in left
-            if longer.start <= p < longer.end
-            and (least := half[p]) is not None
-            and longer.start <= least
-        ]
-        made[number] = replace(
-            longer,
-            covers=tuple(sorted({*window.covers, *taken})),
-            end=max([window.end, *(p + 1 for p in taken)]),
+            planned.append(window_or_position)
+    # 2. A trained message joins a target's window if it has half of the budget as context there.
+    uncovered = sorted(set(trained) - set(targets))
+    half_budget_starts = {
+        p: earliest_start(costs, p, budget=max_tokens // 2, room=max_tokens) for p in uncovered
+    }
+    for number, window in enumerate(planned):
+        longer = _extend_window(
+            costs, window, uncovered=uncovered, targets=targets, max_tokens=max_tokens
         )
-        left = [p for p in left if p not in set(taken)]
-    for found in _of_trained(plan, left, half, max_tokens):
-        if isinstance(found, int):
-            yield found
+        newly_covered = [
+            p
+            for p in uncovered
+            if longer.start <= p < longer.end
+            and (half_budget_start := half_budget_starts[p]) is not None
+            and longer.start <= half_budget_start
+        ]
+        planned[number] = replace(
+            longer,
+            covers=tuple(sorted({*window.covers, *newly_covered})),
+            end=max([window.end, *(p + 1 for p in newly_covered)]),
+        )
+        uncovered = [p for p in uncovered if p not in set(newly_covered)]
+    # 3. Windows for the remaining trained messages.
+    for window_or_position in _plan_trained_windows(
+        costs, uncovered, half_budget_starts, max_tokens
+    ):
+        if isinstance(window_or_position, int):
+            yield window_or_position
         else:
-            made.append(found)
-    yield from sorted(made, key=lambda w: (w.start, w.end))
+            planned.append(window_or_position)
+    yield from sorted(planned, key=lambda w: (w.start, w.end))
 
 
-def _of_targets(
-    plan: SegmentCosts, targets: Mapping[int, WindowTarget], max_tokens: int
+def _plan_target_windows(
+    costs: SegmentCosts, targets: Mapping[int, WindowTarget], max_tokens: int
 ) -> Iterator[Window | int]:
-    """Windows of targets from left to right; each takes in the next target while all of them keep
-    (almost) what they would have alone."""
+    """Windows of targets from left to right.
+
+    Each window takes in the next target while all of its targets keep (almost) the context that
+    they would have alone.
+    """
     shared: Window | None = None
-    own: dict[int, Window] = {}
+    own_windows: dict[int, Window] = {}
     for position in sorted(targets):
-        alone = window_of(plan, position, target=targets[position], max_tokens=max_tokens)
+        alone = target_window(costs, position, target=targets[position], max_tokens=max_tokens)
         if alone is None:
             yield position
             continue
-        own[position] = alone
+        own_windows[position] = alone
         if shared is not None:
-            both = _joined(
-                plan, (*shared.covers, position), own=own, targets=targets, max_tokens=max_tokens
+            joined = _join_targets(
+                costs,
+                (*shared.covers, position),
+                own_windows=own_windows,
+                targets=targets,
+                max_tokens=max_tokens,
             )
-            if both is None:
+            if joined is None:
                 yield shared
-            shared = both or alone
+            shared = joined or alone
         else:
             shared = alone
     if shared is not None:
         yield shared
 
 
-def _joined(
-    plan: SegmentCosts,
+def _join_targets(
+    costs: SegmentCosts,
     positions: Sequence[int],
     *,
-    own: Mapping[int, Window],
+    own_windows: Mapping[int, Window],
     targets: Mapping[int, WindowTarget],
     max_tokens: int,
 ) -> Window | None:
-    """One window for several targets, or None where one of them would lose more than its share of
-    context, or a turn it refers to."""
-    picked = {p for position in positions for p in own[position].picked}
+    """One window for several targets.
+
+    None if one of them would lose more than its share of context, or a turn it refers to.
+    """
+    picked = {p for position in positions for p in own_windows[position].picked}
     room = max_tokens - max(targets[p].extra for p in positions)
-    start = before(plan, positions[-1], budget=room, room=room, picked=picked)
+    start = earliest_start(costs, positions[-1], budget=room, room=room, picked=picked)
     if start is None or start > positions[0]:
         return None
     window = Window(
-        head=plan.head,
+        head=costs.head,
         picked=tuple(sorted(picked)),
         start=start,
         end=positions[-1] + 1,
         covers=tuple(positions),
     )
     for position in positions:
-        alone = own[position]
-        kept, wanted = (plan.cost(w.start, position, w.picked) for w in (window, alone))
-        if SHARED * kept < (SHARED - 1) * wanted:
+        alone = own_windows[position]
+        shared_context, own_context = (
+            costs.cost(w.start, position, w.picked) for w in (window, alone)
+        )
+        if SHARED * shared_context < (SHARED - 1) * own_context:
             return None
     return window
 
 
-def _longer(
-    plan: SegmentCosts,
+def _extend_window(
+    costs: SegmentCosts,
     window: Window,
     *,
-    left: Sequence[int],
+    uncovered: Sequence[int],
     targets: Mapping[int, WindowTarget],
     max_tokens: int,
 ) -> Window:
-    """The window up to the last trained message for which there is room behind its targets without
-    taking anything from above them."""
-    cost, end = plan.cost(window.start, window.end, window.picked), window.end
-    trained = set(left)
-    for following in range(window.end, len(plan.tokens)):
-        cost += plan.tokens[following] if following not in plan.head else 0
+    """The window extended to the last trained message that fits behind its targets.
+
+    Nothing is taken from above the targets.
+    """
+    cost, end = costs.cost(window.start, window.end, window.picked), window.end
+    trained = set(uncovered)
+    for following in range(window.end, len(costs.tokens)):
+        cost += costs.tokens[following] if following not in costs.head else 0
         if cost > max_tokens:
             break
         end = following + 1 if following in trained else end
     return replace(window, end=end)
 
 
-def _of_trained(
-    plan: SegmentCosts, needed: Sequence[int], half: Mapping[int, int | None], max_tokens: int
+def _plan_trained_windows(
+    costs: SegmentCosts,
+    needed: Sequence[int],
+    half_budget_starts: Mapping[int, int | None],
+    max_tokens: int,
 ) -> Iterator[Window | int]:
-    """Windows for messages that only cross-entropy trains, from left to right: half of the budget
-    above the first, then the rest."""
+    """Windows for messages that only cross-entropy trains, from left to right.
+
+    Half of the budget goes above the first message, then the rest is filled.
+    """
     covered, wanted = -1, set(needed)
     for position in needed:
         if position <= covered:
             continue
-        start = half[position]
+        start = half_budget_starts[position]
         if start is None:
             yield position
             continue
-        last, cost = position, plan.cost(start, position + 1)
-        for following in range(position + 1, len(plan.tokens)):
-            cost += plan.tokens[following] if following not in plan.head else 0
+        last, cost = position, costs.cost(start, position + 1)
+        for following in range(position + 1, len(costs.tokens)):
+            cost += costs.tokens[following] if following not in costs.head else 0
             if cost > max_tokens:
                 break
             if following in wanted:
                 last = following
-        earliest = before(plan, last, budget=max_tokens, room=max_tokens)
+        earliest = earliest_start(costs, last, budget=max_tokens, room=max_tokens)
         covers = tuple(p for p in needed if position <= p <= last)
         yield Window(
-            head=plan.head,
+            head=costs.head,
             start=min(start, start if earliest is None else earliest),
             end=last + 1,
             covers=covers,
@@ -346,9 +380,13 @@ def _of_trained(
         covered = last
 
 
-def later_starts(plan: SegmentCosts, window: Window, *, keep: Collection[int]) -> Iterator[Window]:
-    """The same window with fewer turns at its start, for as long as it still holds all positions of
-    `keep`; what was picked stays."""
-    for start in plan.starts:
+def shorter_windows(
+    costs: SegmentCosts, window: Window, *, keep: Collection[int]
+) -> Iterator[Window]:
+    """The same window with fewer turns at its start, while it still holds all positions of `keep`.
+
+    Picked turns stay.
+    """
+    for start in costs.starts:
         if window.start < start <= min(keep):
             yield replace(window, start=start)

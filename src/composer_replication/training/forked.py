@@ -127,7 +127,7 @@ class Forked:
             settings=room_for([len(spot.fork.ids) for spot in chosen], settings=sampling),
             author=self.author,
             label=f"step-{step}:fork:",
-            meter=self.meter,
+            stats=self.meter,
         )
         fork_point_of_sample = [spot for spot in chosen for _ in range(settings.fork_samples)]
         failures = [

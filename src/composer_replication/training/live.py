@@ -37,8 +37,8 @@ from composer_replication.rollouts.groups import (
     Group,
     Groups,
     advantages,
-    answered_groups,
-    fresh,
+    drop_stale,
+    drop_unanswered,
     sample_groups,
     scaled_advantages,
 )
@@ -142,12 +142,12 @@ class RolloutSource:
                 settings=self.sampling(),
                 author=self.author,
                 version=step,
-                meter=self.meter,
+                stats=self.meter,
             ),
             label=f"step-{step}:",
         )
-        complete = answered_groups(sampled)
-        groups = fresh(complete, now=step, max_staleness=settings.max_staleness)
+        complete = drop_unanswered(sampled)
+        groups = drop_stale(complete, now=step, max_staleness=settings.max_staleness)
         told = {
             "rollouts/unwritten": len(sampled.rollouts) - len(complete.rollouts),
             "rollouts/stale": len(complete.rollouts) - len(groups.rollouts),

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.forward_size import check_forward_size
-from composer_replication.tokens.tree import Forest, Grower, TreeCost
+from composer_replication.tokens.tree import Forest, ForestBuilder, TreeCost
 
 Micro = tuple[list[TrainingExample], list[PreferencePair]]
 Item = TrainingExample | PreferencePair
@@ -31,7 +31,7 @@ class Tree:
     """Items of one session that are computed together, and the forest of their rows so far."""
 
     items: list[Item] = field(default_factory=list)
-    grower: Grower = field(default_factory=Grower)
+    grower: ForestBuilder = field(default_factory=ForestBuilder)
 
     @property
     def tokens(self) -> int:
@@ -189,9 +189,9 @@ def measure_sharing(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
 ) -> Sharing:
     """How much of the data can share a trunk, session by session."""
-    trunks: dict[str, Grower] = {}
+    trunks: dict[str, ForestBuilder] = {}
     for example in examples:
-        trunks.setdefault(example.session_id, Grower()).add(example.ids)
+        trunks.setdefault(example.session_id, ForestBuilder()).add(example.ids)
     alone = sum(
         p.session_id not in trunks or trunks[p.session_id].missing(p.prefix_ids) > 0 for p in pairs
     )

@@ -33,7 +33,7 @@ from composer_replication.models.forward import final_hidden, predictors
 from composer_replication.models.tree_attention import KeyValues
 from composer_replication.models.tree_forward import dropout_active, tree_attention, tree_hidden
 from composer_replication.tokens.batch import Batch, Rows, Targets
-from composer_replication.tokens.tree import Forest, Grower, Pass
+from composer_replication.tokens.tree import Forest, ForestBuilder, Pass
 from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.reference import Reference
 from composer_replication.training.training_models import TrainingModels
@@ -329,8 +329,8 @@ def slices(rows: Sequence[Row], *, known: Sequence[Row], max_tokens: int) -> Ite
     [[0, 1], [2]]
     """
 
-    def fresh() -> Grower:
-        grower = Grower()
+    def fresh() -> ForestBuilder:
+        grower = ForestBuilder()
         for row in known:
             grower.add(row)
         return grower

@@ -1,17 +1,15 @@
 """Record the student at work: episodes on training tasks, written as Claude Code logs.
 
-    done = record_logs(
-        model, renderer=renderer, settings=Sampling(seed=7), seed=7, num_sessions=256,
-        folder=Path("logs"), sandbox=sandbox,
-    )
-    done.paths                  # logs/-workshop-train-7-0/<session id>.jsonl, ...
-    done.left_out               # {"malformed_call": 3}: episodes that a log cannot hold
+    recording = record_logs(model, renderer=renderer, settings=Sampling(seed=7), seed=7,
+                            num_sessions=256, folder=Path("logs"), sandbox=sandbox)
+    recording.paths        # logs/-workshop-train-7-0/<session id>.jsonl, ...
+    recording.left_out     # {"malformed_call": 3}: episodes that a log cannot hold
 
 An episode passes the secrets filter before it is written: one that the filter would change never
 reaches the disk. Each log is read back as `recompose ingest` would read it and must render to the
 very ids that the student read and wrote: what is trained on later is what happened. An episode for
-which that is not so (a call that could not be parsed, a message that a tokenizer would write with
-other tokens, one without any content) is left out and counted.
+which this fails (a call that could not be parsed, a message that a tokenizer would encode
+differently, one without any content) is left out and counted.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ SPLIT = "train"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The logs written, and how many episodes were left out, by reason.
+    """The logs written, and the number of episodes left out, by reason.
 
     Reasons: malformed_call, cut_off (a message ended by force), no_place (a log cannot hold it),
     other_tokens (it would be read with other ids than were sampled), secret (redaction would change
     it, and it is not written at all). `success` is the share of all episodes that earned the
-    reward, those left out included; the slack lets more of them end well than an evaluation would.
+    reward, including those left out; the slack lets more of them end well than in an evaluation.
     """
 
     paths: tuple[Path, ...]
@@ -68,8 +66,7 @@ def record_logs(
     slack: int = 3,
     author: str = AUTHOR,
 ) -> Recording:
-    """Play `num_sessions` different tasks of the split "train" and write each episode as a log
-    below `folder`.
+    """Play `num_sessions` different tasks of the split "train" and write each episode as a log.
 
     `slack` messages beyond the budget are allowed, so that a log also holds what comes after a
     mistake. `seed` chooses the tasks, `settings.seed` the samples.
@@ -87,18 +84,20 @@ def record_logs(
     paths: list[Path] = []
     left_out: Counter[str] = Counter()
     for (name, _), rollout in zip(tasks, rollouts, strict=True):
-        written = _write(rollout, name, folder=folder, renderer=renderer)
-        if isinstance(written, Path):
-            paths.append(written)
+        path_or_reason = _write(rollout, name, folder=folder, renderer=renderer)
+        if isinstance(path_or_reason, Path):
+            paths.append(path_or_reason)
         else:
-            left_out[written] += 1
+            left_out[path_or_reason] += 1
     success = sum(rollout.reward for rollout in rollouts) / max(1, len(rollouts))
     return Recording(paths=tuple(paths), left_out=dict(left_out), success=success)
 
 
 def renders_to(session: Session, rollout: Rollout, *, renderer: Renderer) -> bool:
-    """Whether a session renders to the ids that the student of a rollout read and wrote; behind
-    them may stand a line break."""
+    """Whether a session renders to the ids that the student of a rollout read and wrote.
+
+    A line break may follow them.
+    """
     try:
         ids = renderer.render(session.turns, tools=session.tools).ids
     except RenderError:
@@ -107,26 +106,26 @@ def renders_to(session: Session, rollout: Rollout, *, renderer: Renderer) -> boo
 
 
 def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> Path | str:
-    """The path of the log, or why there is none."""
+    """The path of the log, or the reason why there is none."""
     if rollout.num_malformed or rollout.num_cut:
         return "malformed_call" if rollout.num_malformed else "cut_off"
     session = recorded(rollout.session, seed=name, split=SPLIT)
     if not renders_to(session, rollout, renderer=renderer):
         return "other_tokens"
     redactor = Redactor()
-    # without the secret it is not what was sampled, with it nothing may reach the disk
+    # Without the secret it is not what was sampled; with the secret it must not reach the disk.
     if redact_session(session, redactor) != session:
         return "secret"
     try:
         path = write_claude_code(session, folder)
     except DataError:
         return "no_place"
-    read = [
+    read_back = [
         session
         for result in ingest(find_logs([path]), redactor=redactor)
         for session in result.sessions
     ]
-    if len(read) == 1 and (read[0].turns, read[0].tools, read[0].id) == (
+    if len(read_back) == 1 and (read_back[0].turns, read_back[0].tools, read_back[0].id) == (
         session.turns,
         session.tools,
         session.id,
@@ -137,13 +136,13 @@ def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> 
 
 
 def _tasks(seed: int, count: int) -> Iterator[tuple[str, Task]]:
-    """(seed as it stands in the folder's name, task) of `count` different tasks."""
-    seen: set[str] = set()
+    """(seed as it appears in the folder's name, task) of `count` different tasks."""
+    task_ids: set[str] = set()
     number = 0
-    while len(seen) < count:
+    while len(task_ids) < count:
         name = f"{seed}-{number}"
         task = make_task(name, split=SPLIT)
-        if task.id not in seen:
-            seen.add(task.id)
+        if task.id not in task_ids:
+            task_ids.add(task.id)
             yield name, task
         number += 1

@@ -1,15 +1,14 @@
-"""What an environment is: it opens a task, answers the student's messages, and gives a reward at
-the end.
+"""The environment protocol: open a task, answer the student's messages, score the episode.
 
-    env = make(task)                          # single use: one object, one episode
-    opening = env.open()                      # Opening(turns=(system, human), tools=(...))
-    reply = env.reply(turn)                   # Reply(turns=(tool results, ...), done=False)
-    env.reward()                              # 0.0 ... 1.0 once `done`
+    env = make(task)            # single use: one object, one episode
+    opening = env.open()        # Opening(turns=(system, human), tools=(ToolSpec(...), ...))
+    reply = env.reply(turn)     # Reply(turns=(tool results, ...), done=False)
+    env.reward()                # 0.0 ... 1.0 once `done`
     env.close()
 
 The messages are Turns, so an episode is a Session like an imported log. An environment that raises,
-hangs or answers nonsense loses its own episode (rollouts/episode.py). It may say in which thread
-its methods run, by an attribute `runs_in`:
+hangs or answers nonsense loses its own episode (rollouts/episode.py). Its attribute `runs_in` may
+name the thread in which its methods run:
 
     "any_thread"    at the same time as other environments of the batch; with a time-out
     "one_thread"    one after the other, in a thread that all such environments share; with a
@@ -41,11 +40,11 @@ RunsIn = Literal["any_thread", "one_thread", "caller"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How an episode begins: the messages before the student's first, and the tools on offer.
+    """The beginning of an episode: the messages before the student's first, and the tools on offer.
 
-    `logged` = the messages are those of a log, as `build` renders them: others wrote some of them,
-    and nothing in them is cleaned or cut, since another character would be another context. Only
-    code of this package that has read the log says so.
+    `logged` = the messages come from a log, as `build` renders them: others wrote some of them, and
+    nothing in them is cleaned or cut, since another character would be another context. Only code
+    of this package that has read the log sets it.
     """
 
     turns: tuple[Turn, ...]
@@ -55,16 +54,20 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What follows one message of the student: one tool turn per call, or other messages; `done`
-    ends the episode."""
+    """What follows one message of the student; `done` ends the episode.
+
+    One tool turn per call, or other messages.
+    """
 
     turns: tuple[Turn, ...]
     done: bool
 
 
 class Env(Protocol):
-    """One episode of one task. `task_id` is stable over runs; `max_turns` is how many messages the
-    student may write."""
+    """One episode of one task.
+
+    `task_id` is stable over runs; `max_turns` is how many messages the student may write.
+    """
 
     task_id: str
     max_turns: int
@@ -74,8 +77,10 @@ class Env(Protocol):
         ...
 
     def reply(self, turn: Turn) -> Reply:
-        """Answer one message of the student. A call that cannot be carried out is answered with an
-        error result, never an exception."""
+        """Answer one message of the student.
+
+        A call that cannot be carried out is answered with an error result, never an exception.
+        """
         ...
 
     def reward(self) -> float:
@@ -83,8 +88,10 @@ class Env(Protocol):
         ...
 
     def measures(self) -> Mapping[str, float]:
-        """What the environment counted in this episode, by name, for evaluation and reports; never
-        part of the reward."""
+        """What the environment counted in this episode, by name; never part of the reward.
+
+        For evaluation and reports.
+        """
         ...
 
     def close(self) -> None:
@@ -135,5 +142,5 @@ class EnvMetadata:
 
 
 def runs_in(env: Env) -> RunsIn:
-    """What an environment says of itself, else "one_thread"."""
+    """The environment's attribute `runs_in`, by default "one_thread"."""
     return getattr(env, "runs_in", "one_thread")

@@ -76,7 +76,7 @@ class WatchedTools(MethodEnv):
         outcome = job.outcome()
         if outcome.failure is None:
             return outcome.value
-        self.failure = outcome.failure.words
+        self.failure = outcome.failure.reason
         return instead
 
 
