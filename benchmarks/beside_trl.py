@@ -53,9 +53,9 @@ class Clock:
         self.sandbox = Sandbox()
         self.children = children_s()
 
-    def run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
+    def run(self, files: Mapping[str, str], calls: Sequence[tuple[str, str]]) -> SandboxRun:
         """As a sandbox."""
-        return self.sandbox.run(files, asked)
+        return self.sandbox.run(files, calls)
 
     def lap(self, part: str) -> None:
         """Everything since the last border belongs to this part."""
@@ -162,8 +162,13 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
             clock.reset()
             continue
         rewards += [r.reward for r in played.rollouts]
-        wrote = [t.sampled for r in played.rollouts for t in r.session.turns if t.sampled]
-        tokens, messages = tokens + sum(len(s.ids) for s in wrote), messages + len(wrote)
+        sampled_messages = [
+            t.sampled for r in played.rollouts for t in r.session.turns if t.sampled
+        ]
+        tokens, messages = (
+            tokens + sum(len(s.ids) for s in sampled_messages),
+            messages + len(sampled_messages),
+        )
     return clock.line(rewards=rewards, tokens=tokens, messages=messages)
 
 
@@ -186,14 +191,14 @@ def trl(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[
     )
     from composer_replication.workshop.tasks import make_task
 
-    clock, rewards, seen = Clock(), [0.0][:0], {"tokens": 0, "messages": 0}
+    clock, rewards, sampled = Clock(), [0.0][:0], {"tokens": 0, "messages": 0}
 
     class Timed(GRPOTrainer):
         def _generate(self, prompts: list[Any]) -> Any:
             result = super()._generate(prompts)
             masks = result[2] if result[2] is not None else [[1] * len(ids) for ids in result[1]]
-            seen["tokens"] += sum(map(sum, masks))
-            seen["messages"] += sum(len(written_spans(mask)) for mask in masks)
+            sampled["tokens"] += sum(map(sum, masks))
+            sampled["messages"] += sum(len(written_spans(mask)) for mask in masks)
             return result
 
         def _generate_and_score_completions(self, inputs: list[Any]) -> Any:
@@ -222,7 +227,7 @@ def trl(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[
             if state.global_step == 1:
                 clock.reset()
                 rewards.clear()
-                seen.update(tokens=0, messages=0)
+                sampled.update(tokens=0, messages=0)
 
     tokenizer = copy.deepcopy(load_tokenizer(student))
     tokenizer.chat_template = plain_tools(tokenizer.chat_template)
@@ -265,7 +270,7 @@ def trl(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[
             callbacks=[AfterWarmUp()],
         )
         trainer.train()
-    return clock.line(rewards=rewards, **seen)
+    return clock.line(rewards=rewards, **sampled)
 
 
 def _env(make: Any, task: Any, sandbox: Clock) -> Any:
@@ -284,34 +289,34 @@ def compare(
     """Both sides, each in a process of its own, one after another; a side that cannot run says
     why."""
     shape = {"groups": groups, "size": size, "steps": steps, "room": room}
-    found: dict[str, Any] = {"shape": shape}
+    results: dict[str, Any] = {"shape": shape}
     for side in SIDES:
         command = [sys.executable, str(Path(__file__)), side, student, json.dumps(shape)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        last = (done.stdout.strip().splitlines() or [""])[-1]
-        if done.returncode == 0 and last.startswith("{"):
-            found[side] = json.loads(last)
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        last_line = (process.stdout.strip().splitlines() or [""])[-1]
+        if process.returncode == 0 and last_line.startswith("{"):
+            results[side] = json.loads(last_line)
         else:
-            missing = "No module named" in done.stderr
-            found[side] = {
+            missing = "No module named" in process.stderr
+            results[side] = {
                 "problem": (
                     "not installed"
                     if missing
-                    else (done.stderr.strip().splitlines() or ["no output"])[-1]
+                    else (process.stderr.strip().splitlines() or ["no output"])[-1]
                 )
             }
-    return found
+    return results
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
     """The comparison as text, with the ratios ours / TRL and their goals."""
-    shape = found["shape"]
+    shape = results["shape"]
     lines = [
         f"beside TRL: {shape['steps']} steps of {shape['groups']} groups of {shape['size']}, room"
         f" for {shape['room']} tokens"
     ]
     for side in SIDES:
-        row = found[side]
+        row = results[side]
         if "problem" in row:
             lines.append(f"  {side:<5} {row['problem']}")
             continue
@@ -319,18 +324,18 @@ def table(found: Mapping[str, Any]) -> str:
             f"episodes/s {row['episodes_per_cpu_s']:7.2f}   trained/s"
             f" {row['trained_per_cpu_s']:7.1f}"
         )
-        about = (
+        episode_stats = (
             f"messages {row['messages']:.2f}, tokens {row['tokens']:.1f} an episode, success"
             f" {row['success']:.2f}"
         )
         lines.append(
             f"  {side:<5} {rates}   play {row['play_s']:.2f} s, train {row['train_s']:.2f} s  "
-            f" {about}"
+            f" {episode_stats}"
         )
     for name, goal in (
-        GOALS["rollouts"].items() if all("problem" not in found[side] for side in SIDES) else ()
+        GOALS["rollouts"].items() if all("problem" not in results[side] for side in SIDES) else ()
     ):
-        ratio = found["ours"][name] / found["trl"][name]
+        ratio = results["ours"][name] / results["trl"][name]
         lines.append(
             f"  {name}: {ratio:.2f} x TRL, goal {goal:g}: {'met' if ratio >= goal else 'missed'}"
         )

@@ -45,12 +45,12 @@ MIN_PAIRS_PER_S = 10_000
 
 def best(run: Callable[[], object], *, times: int = 3) -> float:
     """CPU seconds of the fastest run."""
-    found = []
+    seconds = []
     for _ in range(times):
         start = time.process_time()
         run()
-        found.append(time.process_time() - start)
-    return min(found)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
 def judged(pairs: list[Pair], recipe: str) -> list[str]:
@@ -64,7 +64,7 @@ def measure(count: int, data_juicer: str) -> dict[str, Any]:
     pairs = made_up(count, seed=1).pairs
     lines = [json.dumps(row_of(pair)) for pair in pairs[: min(count, 2000)]]
     curator = Curator(load_recipe("default"))
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "pairs": count,
         "chars_a_side": round(
             sum(len(p.chosen.text) + len(p.rejected.text) for p in pairs) / count / 2
@@ -81,22 +81,24 @@ def measure(count: int, data_juicer: str) -> dict[str, Any]:
         ),
         "recipes": {name: one_recipe(pairs, name, data_juicer) for name in SHIPPED},
     }
-    return found
+    return numbers
 
 
 def one_recipe(pairs: list[Pair], name: str, data_juicer: str) -> dict[str, Any]:
     """Speed and kept pairs of one recipe, with both engines where there are two."""
-    kept = judged(pairs, name)
-    found: dict[str, Any] = {
-        "kept": len(kept),
+    kept_ids = judged(pairs, name)
+    numbers: dict[str, Any] = {
+        "kept": len(kept_ids),
         "judge_pairs_per_s": round(len(pairs) / best(lambda: judged(pairs, name))),
     }
     if data_juicer:
         start = children_s()
-        _, both = curate_with(DataJuicer(Path(data_juicer)), load_recipe(name), pairs)
-        found["data_juicer_pairs_per_s"] = round(len(pairs) / (children_s() - start))
-        found["same_kept_set"] = [pair.id for pair, dropped in both if dropped is None] == kept
-    return found
+        _, judged_pairs = curate_with(DataJuicer(Path(data_juicer)), load_recipe(name), pairs)
+        numbers["data_juicer_pairs_per_s"] = round(len(pairs) / (children_s() - start))
+        numbers["same_kept_set"] = [
+            pair.id for pair, dropped in judged_pairs if dropped is None
+        ] == kept_ids
+    return numbers
 
 
 def children_s() -> float:
@@ -126,7 +128,9 @@ def main() -> int:
     recipes = result["recipes"]
     fast = recipes["default"]["judge_pairs_per_s"] >= MIN_PAIRS_PER_S
     print(f"limit {MIN_PAIRS_PER_S} pairs/s: {'kept' if fast else 'missed'}")
-    return 0 if fast and all(one.get("same_kept_set", True) for one in recipes.values()) else 1
+    return (
+        0 if fast and all(recipe.get("same_kept_set", True) for recipe in recipes.values()) else 1
+    )
 
 
 if __name__ == "__main__":

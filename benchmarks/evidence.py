@@ -46,12 +46,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Train, play, pool, write; or check. Returns the exit code."""
-    options = _options(words)
+    options = _options(arguments)
     if options.check:
-        found = problems(ROOT)
-        for line in found:
+        stale_parts = problems(ROOT)
+        for line in stale_parts:
             print(f"evidence: {line}")
         for line in (
             stale(ROOT, json.loads((ROOT / JSON_PAGE).read_text("utf-8")))
@@ -60,11 +60,11 @@ def main(words: Sequence[str]) -> int:
         ):
             print(f"evidence: {line}")
         print(
-            f"evidence: {len(found)} problems"
-            if found
+            f"evidence: {len(stale_parts)} problems"
+            if stale_parts
             else "evidence: docs/evidence.md is what its JSON says, of this student and settings"
         )
-        return 1 if found else 0
+        return 1 if stale_parts else 0
     if options.merge:
         value = merged(
             json.loads(options.json.read_text("utf-8")),
@@ -83,7 +83,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _options(words: Sequence[str]) -> argparse.Namespace:
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -103,8 +103,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--merge", type=Path, default=None)
     for flag in ("--fresh", "--check", "--render"):
         parser.add_argument(flag, action="store_true")
-    options = parser.parse_args(words)
-    options.command = shlex.join(["python", "benchmarks/evidence.py", *words])
+    options = parser.parse_args(arguments)
+    options.command = shlex.join(["python", "benchmarks/evidence.py", *arguments])
     options.json = options.json or (
         ROOT / JSON_PAGE if options.render or options.merge else options.work / "evidence.json"
     )
@@ -132,11 +132,11 @@ def _gather(options: argparse.Namespace) -> None:
                 f"evidence: no student in {work.student}; make it with scripts/warm_up.py, or leave"
                 f" level {work.level} out"
             )
-    list(_side_by_side(prepare, works, workers=options.workers))
+    list(_run_in_parallel(prepare, works, workers=options.workers))
     list(
-        _side_by_side(
+        _run_in_parallel(
             prepare_pairs,
-            [work for work in works if _on_pairs(options, work)],
+            [work for work in works if _needs_pairs(options, work)],
             workers=options.workers,
         )
     )
@@ -149,25 +149,31 @@ def _gather(options: argparse.Namespace) -> None:
     # a whole seed of every level first
     jobs.sort(key=lambda job: options.seed_list.index(job[0].seed))
 
-    def one(job: tuple[Work, str]) -> dict[str, Any]:
+    def train_job(job: tuple[Work, str]) -> dict[str, Any]:
         work, name = job
-        told = train_arm(work, name, scale=options.steps_scale)
-        stopped = f", stopped: {told['state']}, back to step {told['kept']}" if told["code"] else ""
-        what = f"{told['steps']} steps, {told['cpu_s']:.0f} CPU-s, {told['step_s']} s a step"
+        result = train_arm(work, name, scale=options.steps_scale)
+        stopped = (
+            f", stopped: {result['state']}, back to step {result['kept']}" if result["code"] else ""
+        )
+        summary = (
+            f"{result['steps']} steps, {result['cpu_s']:.0f} CPU-s, {result['step_s']} s a step"
+        )
         print(
-            f"evidence: level {work.level} seed {work.seed} {name}: {what}{stopped} "
+            f"evidence: level {work.level} seed {work.seed} {name}: {summary}{stopped} "
             f" ({time.monotonic() - began:.0f} s)",
             flush=True,
         )
-        return told
+        return result
 
-    told = dict(zip(jobs, _side_by_side(one, jobs, workers=options.workers), strict=True))
+    results = dict(
+        zip(jobs, _run_in_parallel(train_job, jobs, workers=options.workers), strict=True)
+    )
     levels = {
-        str(level): _level(options, [w for w in works if w.level == level], told)
+        str(level): _level(options, [w for w in works if w.level == level], results)
         for level in options.levels
     }
-    value = {"about": _about(options, seconds=time.monotonic() - began), "levels": levels}
-    _write(options.json, value)
+    evidence = {"about": _about(options, seconds=time.monotonic() - began), "levels": levels}
+    _write(options.json, evidence)
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
@@ -195,15 +201,15 @@ def _arms_of(options: argparse.Namespace, work: Any) -> list[str]:
     ]
 
 
-def _on_pairs(options: argparse.Namespace, work: Any) -> bool:
+def _needs_pairs(options: argparse.Namespace, work: Any) -> bool:
     """Whether an arm of this level and seed is trained on pairs of its own."""
     return any(ARMS[name].pairs for name in _arms_of(options, work))
 
 
-def _side_by_side(one: Callable[[T], R], items: Sequence[T], *, workers: int) -> Iterable[R]:
+def _run_in_parallel(run: Callable[[T], R], items: Sequence[T], *, workers: int) -> Iterable[R]:
     """Results in order; the first that fails ends the rest that has not begun."""
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(one, item) for item in items]
+        futures = [pool.submit(run, item) for item in items]
         try:
             return [future.result() for future in futures]
         except BaseException:
@@ -212,14 +218,14 @@ def _side_by_side(one: Callable[[T], R], items: Sequence[T], *, workers: int) ->
 
 
 def _level(
-    options: argparse.Namespace, works: Sequence[Any], told: dict[Any, dict[str, Any]]
+    options: argparse.Namespace, works: Sequence[Any], results: dict[Any, dict[str, Any]]
 ) -> dict[str, Any]:
     """Play every arm of a level on its seed's tasks, and pool."""
     from workshop_evidence.numbers import check_arms, evaluation_seed_of, level_numbers, play
 
     from composer_replication.core.config.rollout_settings import EvaluateSettings
     from composer_replication.evaluation.players import player_of, start_of
-    from composer_replication.workshop.demonstrators import LEVELS as TEXTS
+    from composer_replication.workshop.demonstrators import LEVELS as STUDENT_LEVELS
 
     level = works[0].level
     settings, names = EvaluateSettings(tasks=options.tasks, level=level), _arms(options, level)
@@ -230,20 +236,21 @@ def _level(
         check_arms(
             players,
             {
-                name: told[work, name]["rule"] or ("stopped" if told[work, name]["code"] else "")
+                name: results[work, name]["rule"]
+                or ("stopped" if results[work, name]["code"] else "")
                 for name in players
             },
         )
-        everyone = [start_of(next(iter(players.values()))), *players.values()]
+        all_players = [start_of(next(iter(players.values()))), *players.values()]
         seed = evaluation_seed_of(options.evaluation_seed, level=level, seed=work.seed)
         print(
-            f"evidence: level {level} seed {work.seed}: playing {len(everyone)} students on"
+            f"evidence: level {level} seed {work.seed}: playing {len(all_players)} students on"
             f" {options.tasks} tasks each",
             flush=True,
         )
-        for shown in play(everyone, settings=settings, seed=seed, workers=options.workers):
-            episodes[shown.name][work.seed] = shown.played
-            weights[shown.name][str(work.seed)] = shown.weights_sha256
+        for student in play(all_players, settings=settings, seed=seed, workers=options.workers):
+            episodes[student.name][work.seed] = student.played
+            weights[student.name][str(work.seed)] = student.weights_sha256
     numbers = level_numbers(episodes, settings=settings, seed=options.evaluation_seed)
     arms = {
         name: {
@@ -251,7 +258,9 @@ def _level(
             "flags": list(ARMS[name].flags),
             "planned_steps": steps_of(name, scale=options.steps_scale),
             "runs": {
-                str(work.seed): _kept(told[work, name]) for work in works if (work, name) in told
+                str(work.seed): _page_fields(results[work, name])
+                for work in works
+                if (work, name) in results
             },
         }
         for name in names
@@ -260,14 +269,14 @@ def _level(
     return {
         **numbers,
         "arms": arms,
-        "text": TEXTS[level].text,
+        "text": STUDENT_LEVELS[level].text,
         "student_sha256": start,
         "weights_sha256": weights,
     }
 
 
-def _kept(told: dict[str, Any]) -> dict[str, Any]:
-    kept = (
+def _page_fields(result: dict[str, Any]) -> dict[str, Any]:
+    keys = (
         "code",
         "steps",
         "kept",
@@ -280,7 +289,7 @@ def _kept(told: dict[str, Any]) -> dict[str, Any]:
         "commit",
         "code_sha256",
     )
-    return {key: told[key] for key in (*kept, *(["pairs"] if "pairs" in told else []))}
+    return {key: result[key] for key in (*keys, *(["pairs"] if "pairs" in result else []))}
 
 
 def _about(options: argparse.Namespace, *, seconds: float) -> dict[str, Any]:

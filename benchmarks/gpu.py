@@ -179,14 +179,16 @@ def qwen3_06b() -> Any:
 def step_run(variant: str, *, make: Callable[[], Any], length: int, sites: int, pairs: int) -> Run:
     """One step of benchmarks/step.py on the model's device; returns the three losses."""
     model = make()
-    example, made = whole.make_data(length, sites=sites, pairs=pairs, vocab=model.config.vocab_size)
+    example, preference_pairs = whole.make_data(
+        length, sites=sites, pairs=pairs, vocab=model.config.vocab_size
+    )
     # TRL's inputs are made where the model is; this project moves its own
     with torch.device(model.device) if variant.startswith("trl") else nullcontext():
-        taken = whole.VARIANTS[variant](model, example, made)
+        take_step = whole.VARIANTS[variant](model, example, preference_pairs)
 
     def run() -> list[float]:
         model.zero_grad(set_to_none=True)
-        return taken()
+        return take_step()
 
     return run
 
@@ -215,7 +217,7 @@ def longest_cases(options: argparse.Namespace) -> Iterator[Case]:
 def milliseconds(run: Run, *, repeats: int) -> tuple[float, float, Any]:
     """Median CUDA milliseconds after a warm-up, peak MiB above what was held before, and the last
     result."""
-    held, times, result = torch.cuda.memory_allocated(), [], run()
+    held_bytes, times, result = torch.cuda.memory_allocated(), [], run()
     torch.cuda.reset_peak_memory_stats()
     for _ in range(repeats):
         begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -224,7 +226,11 @@ def milliseconds(run: Run, *, repeats: int) -> tuple[float, float, Any]:
         ended.record()
         torch.cuda.synchronize()
         times.append(begun.elapsed_time(ended))
-    return statistics.median(times), (torch.cuda.max_memory_allocated() - held) / 2**20, result
+    return (
+        statistics.median(times),
+        (torch.cuda.max_memory_allocated() - held_bytes) / 2**20,
+        result,
+    )
 
 
 def measured(
@@ -289,7 +295,7 @@ def table_of(lines: list[dict[str, Any]]) -> str:
     return markdown(["table", "case", "", "ms", "ours / it", "MiB", "ours / it"], rows)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measure what the minutes allow; print Markdown, write JSON after every line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -302,19 +308,19 @@ def main(words: list[str] | None = None) -> int:
         "--minutes", type=float, default=7.0, help="no measurement begins after so many"
     )
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("not run: this machine has no CUDA device")
         return 0
     deadline, lines, failed = time.monotonic() + 60 * options.minutes, [], set()
     makers = {"divergence": divergence_cases, "step": step_cases, "longest": longest_cases}
-    said = {"about": about(sys.argv), "device": torch.cuda.get_device_name()}
+    header = {"about": about(sys.argv), "device": torch.cuda.get_device_name()}
     for case in (case for part in options.only for case in makers[part](options)):
         lines.append(measured(case, repeats=options.repeats, deadline=deadline, failed=failed))
         print(lines[-1], file=sys.stderr, flush=True)
         if options.json:
             options.json.write_text(
-                json.dumps({**said, "lines": lines}, indent=1) + "\n", encoding="utf-8"
+                json.dumps({**header, "lines": lines}, indent=1) + "\n", encoding="utf-8"
             )
     print(table_of(lines))
     return 0

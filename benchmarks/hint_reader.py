@@ -123,13 +123,13 @@ def main() -> int:
         name: score(named_by_reader(sessions, teacher, settings=settings), labels),
     }
     print(f"{'':46s} {'precision':>9s} {'recall':>9s} {'named':>6s} {'unlabelled':>11s}")
-    for who, told in scores.items():
+    for who, result in scores.items():
         print(
-            f"{who:46s} {_share(told.precision)} {_share(told.recall)} {told.found:6d}"
-            f" {told.unlabelled:11d}"
+            f"{who:46s} {_share(result.precision)} {_share(result.recall)} {result.found:6d}"
+            f" {result.unlabelled:11d}"
         )
     numbers: dict[str, dict[str, float | None]] = {
-        who: _numbers(told) for who, told in scores.items()
+        who: _numbers(result) for who, result in scores.items()
     }
     print(json.dumps(numbers))
     if options.json:
@@ -146,8 +146,8 @@ def _share(value: float | None) -> str:
     return f"{'none':>9s}" if value is None else f"{value:9.2f}"
 
 
-def _numbers(told: Score) -> dict[str, float | None]:
-    return {**asdict(told), "precision": told.precision, "recall": told.recall}
+def _numbers(result: Score) -> dict[str, float | None]:
+    return {**asdict(result), "precision": result.precision, "recall": result.recall}
 
 
 if __name__ == "__main__":

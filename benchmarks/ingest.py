@@ -101,7 +101,7 @@ def write_usual_logs(folder: Path, *, num_sessions: int = 12, num_steps: int = 7
     writer = importlib.import_module("log_writer")
 
     rng = random.Random(7)
-    words = (
+    vocabulary = (
         "def",
         "return",
         "self",
@@ -122,7 +122,8 @@ def write_usual_logs(folder: Path, *, num_sessions: int = 12, num_steps: int = 7
 
     def prose(num_chars: int) -> str:
         lines = (
-            " ".join(rng.choices(words, k=rng.randint(3, 11))) for _ in range(num_chars // 36 + 1)
+            " ".join(rng.choices(vocabulary, k=rng.randint(3, 11)))
+            for _ in range(num_chars // 36 + 1)
         )
         return "\n    ".join(lines)
 
@@ -225,12 +226,12 @@ def block_bytes(block: Block) -> int:
 
 def measure_size(logs: list[LogFile]) -> dict[str, float]:
     """Bytes stored, bytes of the blocks, and their ratio."""
-    kept = stored = 0
+    in_blocks = stored = 0
     for result in ingest(logs, redactor=Redactor(environ={}), hashed=False):
         for session in result.sessions:
-            kept += sum(block_bytes(block) for turn in session.turns for block in turn.blocks)
+            in_blocks += sum(block_bytes(block) for turn in session.turns for block in turn.blocks)
             stored += sum(len(line.encode("utf-8")) + 1 for line in encode_session(session))
-    return {"stored_bytes": stored, "block_bytes": kept, "ratio": round(stored / kept, 4)}
+    return {"stored_bytes": stored, "block_bytes": in_blocks, "ratio": round(stored / in_blocks, 4)}
 
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -260,8 +261,8 @@ def _resident_bytes() -> int:
     """Peak resident bytes of this process; from /proc, because getrusage counts what the parent had
     before exec."""
     status = Path("/proc/self/status")
-    if status.exists() and (found := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
-        return int(found[1]) * 1024
+    if status.exists() and (match := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(match[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024
     )
@@ -298,12 +299,12 @@ def measure_memory(logs: list[LogFile], *, gb: float) -> dict[str, float]:
         folder = Path(scratch) / "logs"
         num_files, num_bytes = write_copies(logs, folder, num_bytes=int(gb * 1e9))
         command = [sys.executable, __file__, "--ingest-once", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found = json.loads(done.stdout)
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+        usage = json.loads(process.stdout)
     largest = max(log.num_bytes for log in logs)
-    above = found["peak_bytes"] - found["base_bytes"] - found["index_bytes"]
+    above = usage["peak_bytes"] - usage["base_bytes"] - usage["index_bytes"]
     return {
-        **found,
+        **usage,
         "num_files": num_files,
         "log_bytes": num_bytes,
         "largest_session_bytes": largest,
@@ -353,9 +354,9 @@ def main() -> int:
         )
     missed = False
     for name, value, sign, limit in rows:
-        good = value >= limit if sign == ">=" else value <= limit
-        missed |= not good
-        print(f"{name:68s} {value:8.3f}   {sign} {limit}   {'ok' if good else 'MISSED'}")
+        is_met = value >= limit if sign == ">=" else value <= limit
+        missed |= not is_met
+        print(f"{name:68s} {value:8.3f}   {sign} {limit}   {'ok' if is_met else 'MISSED'}")
     numbers = {"reading": reading, "size": size, "memory": memory}
     print(json.dumps(numbers))
     if options.json:

@@ -246,16 +246,16 @@ def in_child(
         f"--hidden={hidden}",
         f"--share={share}",
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, "--child", variant, *sizes],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"},
     )
-    if done.returncode:
-        raise SystemExit(f"{variant} failed (exit {done.returncode}):\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    if process.returncode:
+        raise SystemExit(f"{variant} failed (exit {process.returncode}):\n{process.stderr[-2000:]}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 # ---- constant in N ----
@@ -267,11 +267,11 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     lines: list[dict[str, Any]] = []
     for positions in options.sweep:
         for variant in ("ours", "gemm", *(["naive"] if positions <= options.naive_up_to else [])):
-            found = in_child(
+            row = in_child(
                 variant, options, hidden=256, share=SWEEP_LOSS / positions, positions=positions
             )
-            lines.append({"positions": positions, "variant": variant, **found})
-            print(f"sweep {positions} {variant}: {found}", file=sys.stderr, flush=True)
+            lines.append({"positions": positions, "variant": variant, **row})
+            print(f"sweep {positions} {variant}: {row}", file=sys.stderr, flush=True)
     return {
         "vocab": VOCAB,
         "loss_positions": SWEEP_LOSS,
@@ -360,17 +360,17 @@ def errors(
         ).float()
     except ImportError:
         pass
-    found: dict[str, tuple[float, float]] = {}
+    relative_errors: dict[str, tuple[float, float]] = {}
     for name, way in ways.items():
         value, grad_ND = graded(way, torch.float32)
         if true == 0.0:
-            found[name] = (value, float(grad_ND.norm()))
+            relative_errors[name] = (value, float(grad_ND.norm()))
         else:
-            found[name] = (
+            relative_errors[name] = (
                 abs(value - true) / true,
                 float((grad_ND - true_ND).norm() / true_ND.norm()),
             )
-    return true, found
+    return true, relative_errors
 
 
 # ---- the tables ----
@@ -406,8 +406,8 @@ def table(kind: str, hidden: int, positions: int, results: dict[str, dict[str, A
             for key in ("cpu_s", "mib")
         ]
         goal = ", ".join(
-            f"{what} <= {limit} {'met' if base[key] / row[key] <= limit else 'MISSED'}"
-            for what, key, limit in zip(
+            f"{quantity} <= {limit} {'met' if base[key] / row[key] <= limit else 'MISSED'}"
+            for quantity, key, limit in zip(
                 ("time", "memory"), ("cpu_s", "mib"), limits.get(name, (None, None)), strict=True
             )
             if limit is not None and base
@@ -436,10 +436,10 @@ def numerics_table(noises: list[float]) -> tuple[str, dict[str, Any]]:
     for name in names:
         lines.append(
             f"| {name} | "
-            + " | ".join("{:.0e} / {:.0e}".format(*found[name]) for _, found in columns)
+            + " | ".join("{:.0e} / {:.0e}".format(*ways[name]) for _, ways in columns)
             + " |"
         )
-    return "\n".join(lines) + "\n", {f"{true:.3e}": found for true, found in columns}
+    return "\n".join(lines) + "\n", {f"{true:.3e}": ways for true, ways in columns}
 
 
 def write_sweep(options: argparse.Namespace) -> int:
@@ -449,10 +449,10 @@ def write_sweep(options: argparse.Namespace) -> int:
     options.sweep = sorted(options.sweep or SWEEP)
     if options.sweep[0] < SWEEP_LOSS:
         raise SystemExit(f"--sweep needs at least {SWEEP_LOSS} positions: so many are in the loss")
-    found = {"about": about(sys.argv), **sweep(options)}
-    print(sweep_section(found, GOALS))
+    part = {"about": about(sys.argv), **sweep(options)}
+    print(sweep_section(part, GOALS))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(part, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

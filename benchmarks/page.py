@@ -113,11 +113,11 @@ def about(command: Sequence[str]) -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     # nobody's folders on the page
-    words = [
+    arguments = [
         f"build/{Path(word).name}" if Path(word).is_absolute() else word for word in command[1:]
     ]
     return {
-        "command": shlex.join(["python", "benchmarks/" + Path(command[0]).name, *words]),
+        "command": shlex.join(["python", "benchmarks/" + Path(command[0]).name, *arguments]),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": {
             "cpu": model[0] if model else platform.machine(),
@@ -145,13 +145,13 @@ def render(measured: Json) -> str:
         "hint_reader": hint_reader_section,
         "gpu": gpu_section,
     }
-    found = [
+    written = [
         sections[name](measured[name], measured["goals"]) for name in PARTS if name in measured
     ]
     parts = [
         OPENING,
         "\n".join(["## Not measured", "", *(f"- {line}" for line in not_measured(measured)), ""]),
-        *found,
+        *written,
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -180,24 +180,24 @@ def not_measured(measured: Json) -> Iterator[str]:
             yield f"the loss alone, {table}: {', '.join(missing)}"
     if "losses" in measured and "numerics" not in measured["losses"]:
         yield "the error from bfloat16 hidden states"
-    there = {
+    measured_variants = {
         (line["pairs"], line["variant"])
         for line in measured.get("step", {}).get("lines", ())
         if "cpu_s" in line
     }
     for pairs in STEP_PAIRS if "step" in measured else ():
-        missing = [v for v in STEP_VARIANTS if (pairs, v) not in there]
+        missing = [v for v in STEP_VARIANTS if (pairs, v) not in measured_variants]
         if missing:
             yield f"the whole step, {pairs} pairs: {', '.join(missing)}"
 
 
-def how(part: Json) -> str:
+def provenance(part: Json) -> str:
     """The line below a heading: command, machine, versions."""
-    said, machine = part["about"], part["about"]["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in said["versions"].items())
+    about, machine = part["about"], part["about"]["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     load = f"load {machine['load']} when it was written"
     return (
-        f"`{said['command']}`, {said['date']}, {machine['cpu']}, {machine['cores']} cores ({load});"
+        f"`{about['command']}`, {about['date']}, {machine['cpu']}, {machine['cores']} cores ({load});"
         f" {versions}."
     )
 
@@ -211,9 +211,11 @@ def ratio_and_goal(ours: float | None, theirs: float, goal: float | None) -> tup
     return shown, "" if goal is None else f"{goal:g}: " + ("met" if ratio <= goal else "**missed**")
 
 
-def size_note(size: int, asked: int | None) -> str:
+def size_note(size: int, goal_size: int | None) -> str:
     """A sentence where a measurement is of another size than its goals."""
-    return "" if asked in (None, size) else f" **The goals were set for {asked}, not {size}.**"
+    return (
+        "" if goal_size in (None, size) else f" **The goals were set for {goal_size}, not {size}.**"
+    )
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -225,7 +227,7 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def losses_section(part: Json, goals: Json) -> str:
     """Time and memory by the shares of positions in the loss, then how exact."""
-    parts = ["## The hint channel's loss alone", how(part)]
+    parts = ["## The hint channel's loss alone", provenance(part)]
     for name, rows in part["tables"].items():
         kind, hidden = name.split()
         share = (
@@ -270,17 +272,17 @@ def sweep_section(part: Json, goals: Json) -> str:
     sizes = sorted(size for size, row in by_size.items() if "cpu_s" in row.get("ours", {}))
     rows = []
     for size, row in sorted(by_size.items()):
-        found = {name: row.get(name, {}) for name in ("ours", "gemm", "naive")}
+        by_variant = {name: row.get(name, {}) for name in ("ours", "gemm", "naive")}
         cells = [
             f"{line[key]:{style}}" if key in line else ""
-            for line in found.values()
+            for line in by_variant.values()
             for key, style in (("cpu_s", ".2f"), ("mib", ".0f"))
         ]
         shares = [
-            ratio_and_goal(found["ours"].get(key), found["naive"].get(key, 0.0), None)[0]
+            ratio_and_goal(by_variant["ours"].get(key), by_variant["naive"].get(key, 0.0), None)[0]
             for key in ("cpu_s", "mib")
         ]
-        if "missing" in found["naive"]:
+        if "missing" in by_variant["naive"]:
             cells[4] = "not installed"
         rows.append([str(size), *cells, *shares])
     text = (
@@ -294,7 +296,7 @@ def sweep_section(part: Json, goals: Json) -> str:
         "ours / naive",
         "memory",
     ]
-    parts = ["## A loss among ever more positions", how(part), text, markdown(heads, rows)]
+    parts = ["## A loss among ever more positions", provenance(part), text, markdown(heads, rows)]
     if len(sizes) > 1:
         first, last = by_size[sizes[0]]["ours"], by_size[sizes[-1]]["ours"]
         cells = [
@@ -309,26 +311,28 @@ def sweep_section(part: Json, goals: Json) -> str:
     return "\n\n".join(parts)
 
 
-def numerics(found: Json, goal: Json) -> str:
+def numerics(columns: Json, goal: Json) -> str:
     """Errors of value and gradient by the true divergence."""
-    names = list(dict.fromkeys(name for column in found.values() for name in column))
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
     rows = [
         [
             name,
             *(
                 "{:.0e} / {:.0e}".format(*column[name]) if name in column else ""
-                for column in found.values()
+                for column in columns.values()
             ),
         ]
         for name in names
     ]
-    judged = [
+    our_errors = [
         max(column["ours"])
-        for true, column in found.items()
+        for true, column in columns.items()
         if float(true) >= 0.8 * goal["at_least"] and "ours" in column
     ]
     verdict = (
-        ("met" if max(judged) <= goal["error"] else "**missed**") if judged else "not measured"
+        ("met" if max(our_errors) <= goal["error"] else "**missed**")
+        if our_errors
+        else "not measured"
     )
     text = (
         "How exact: relative error of the value / of the hidden states' gradient against float64,"
@@ -338,7 +342,7 @@ def numerics(found: Json, goal: Json) -> str:
         " made it, which alone is an error of about 2e-3. Goal for ours down to a divergence of"
         f" {goal['at_least']:g}: {goal['error']:g} ({verdict})."
     )
-    return text + "\n\n" + markdown(["true JSD", *found], rows)
+    return text + "\n\n" + markdown(["true JSD", *columns], rows)
 
 
 def step_section(part: Json, goals: Json) -> str:
@@ -380,7 +384,7 @@ def step_section(part: Json, goals: Json) -> str:
             ]
         )
     heads = ["K", "", "CPU-s", "tree / it", "goal", "MiB", "tree / it", "losses, gradient norm"]
-    parts = ["## A whole step of three channels", how(part), text, markdown(heads, rows)]
+    parts = ["## A whole step of three channels", provenance(part), text, markdown(heads, rows)]
     growth = growth_of(lines)
     if "tree" in growth:
         cells = [
@@ -417,13 +421,13 @@ def growth_of(lines: Sequence[Json]) -> dict[str, float]:
     the fewest to the most."""
     growth = {}
     for variant in dict.fromkeys(line["variant"] for line in lines):
-        own = sorted(
+        points = sorted(
             (line["pairs"], line["cpu_s"])
             for line in lines
             if line["variant"] == variant and "cpu_s" in line
         )
-        if len(own) > 1 and own[-1][0] > own[0][0]:
-            growth[variant] = (own[-1][1] - own[0][1]) / (own[-1][0] - own[0][0])
+        if len(points) > 1 and points[-1][0] > points[0][0]:
+            growth[variant] = (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
     return growth
 
 
@@ -450,7 +454,12 @@ def long_section(part: Json, goals: Json) -> str:
         f" {shape['hidden']}, V = {shape['vocab']}."
     )
     return "\n\n".join(
-        ["## A long session", how(part), text, markdown(["", "K", "CPU-s", "MiB", "goal"], rows)]
+        [
+            "## A long session",
+            provenance(part),
+            text,
+            markdown(["", "K", "CPU-s", "MiB", "goal"], rows),
+        ]
     )
 
 
@@ -461,7 +470,7 @@ def rollouts_section(part: Json, goals: Json) -> str:
         for row in part["rows"]
     ]
     parts = (
-        ["## Episodes of the workshop", how(part)]
+        ["## Episodes of the workshop", provenance(part)]
         if "about" in part
         else ["## Episodes of the workshop"]
     )
@@ -471,10 +480,10 @@ def rollouts_section(part: Json, goals: Json) -> str:
     )
 
 
-def beside_trl(found: Json, goals: Json) -> list[str]:
+def beside_trl(results: Json, goals: Json) -> list[str]:
     """The whole step beside TRL's GRPOTrainer; unlike elsewhere, a ratio above 1 is good: its goals
     are least values."""
-    shape, sides = found["shape"], [found[name] for name in ("ours", "trl")]
+    shape, sides = results["shape"], [results[name] for name in ("ours", "trl")]
     text = (
         f"{shape['steps']} Dr.GRPO steps of {shape['groups']} groups of {shape['size']} episodes"
         " beside TRL's GRPOTrainer with transformers' `generate`: the same tasks, fixed tools,"
@@ -487,7 +496,7 @@ def beside_trl(found: Json, goals: Json) -> list[str]:
         return [text, f"Not measured: {'; '.join(problems)}."]
     ours, theirs = sides
     rows = []
-    for words, name in (
+    for label, name in (
         ("episodes per CPU-s of play", "episodes_per_cpu_s"),
         ("trained tokens per CPU-s", "trained_per_cpu_s"),
     ):
@@ -495,19 +504,19 @@ def beside_trl(found: Json, goals: Json) -> list[str]:
         verdict = "met" if ratio >= goals[name] else "**missed**"
         rows.append(
             [
-                words,
+                label,
                 f"{ours[name]:.1f}",
                 f"{theirs[name]:.1f}",
                 f"{ratio:.2f}",
                 f"{goals[name]:g}: {verdict}",
             ]
         )
-    for words, name in (
+    for label, name in (
         ("tokens an episode", "tokens"),
         ("messages an episode", "messages"),
         ("success", "success"),
     ):
-        rows.append([words, f"{ours[name]:.2f}", f"{theirs[name]:.2f}", "", ""])
+        rows.append([label, f"{ours[name]:.2f}", f"{theirs[name]:.2f}", "", ""])
     return [text, markdown(["", "ours", "TRL", "ours / TRL", "goal"], rows)]
 
 
@@ -548,7 +557,7 @@ def curate_section(part: Json, goals: Json) -> str:
         f" answers judged one by one while replay runs, {part['answers_per_s']}."
     )
     heads = ["recipe", "kept", "pairs per CPU-s", "goal", "data-juicer", "ours / it", "kept pairs"]
-    return "\n\n".join(["## Curation of pairs", how(part), text, markdown(heads, rows)])
+    return "\n\n".join(["## Curation of pairs", provenance(part), text, markdown(heads, rows)])
 
 
 def redact_section(part: Json, goals: Json) -> str:
@@ -591,14 +600,14 @@ def redact_section(part: Json, goals: Json) -> str:
                 ]
             )
     for name, shares in part.get("by_length", {}).items():
-        told = ", ".join(f"{length}: {share:.4f}" for length, share in shares.items())
+        shown_shares = ", ".join(f"{length}: {share:.4f}" for length, share in shares.items())
         rows.append(
             [
                 (
                     f"development data: recall on 4000 plainly random values after {name}, by their"
                     " letters"
                 ),
-                told,
+                shown_shares,
                 "",
             ]
         )
@@ -615,7 +624,7 @@ def redact_section(part: Json, goals: Json) -> str:
         f" plain loop and the peer on a part of them, in the same run: ours is {part['ratio']:.0f}"
         " times as fast as the loop. Planted secrets and rules are by one hand."
     )
-    return "\n\n".join(["## Redaction", how(part), text, markdown(["", "", "goal"], rows)])
+    return "\n\n".join(["## Redaction", provenance(part), text, markdown(["", "", "goal"], rows)])
 
 
 def replay_cost_section(part: Json, goals: Json) -> str:
@@ -684,7 +693,7 @@ def replay_cost_section(part: Json, goals: Json) -> str:
     return "\n\n".join(
         [
             "## What a replay bills",
-            how(part),
+            provenance(part),
             text,
             markdown(heads, [cells(row) for row in (*rows, {"session": "all", **total})]),
         ]
@@ -711,7 +720,7 @@ def hint_reader_section(part: Json, goals: Json) -> str:
     return "\n\n".join(
         [
             "## A reader's mistakes",
-            how(part),
+            provenance(part),
             text,
             markdown(["who names them", "precision", "recall", "named", "unlabelled"], rows),
         ]
@@ -735,7 +744,7 @@ def gpu_section(part: Json, goals: Json) -> str:
         for row in part["lines"]
     ]
     heads = ["table", "case", "variant", "ms", "MiB"]
-    return "\n\n".join([f"## GPU: {part['device']}", how(part), markdown(heads, cells)])
+    return "\n\n".join([f"## GPU: {part['device']}", provenance(part), markdown(heads, cells)])
 
 
 # ---- the command ----
@@ -746,14 +755,14 @@ def problems(root: Path) -> list[str]:
     source, page = root / JSON_PAGE, root / PAGE
     if not source.exists():
         return [f"{JSON_PAGE} does not exist: run the benchmarks, then python benchmarks/page.py"]
-    measured, found = json.loads(source.read_text("utf-8")), []
+    measured, stale_parts = json.loads(source.read_text("utf-8")), []
     if measured["goals"] != GOALS:
-        found.append(
+        stale_parts.append(
             f"{JSON_PAGE} holds other goals than benchmarks/page.py: run python benchmarks/page.py"
         )
     if not page.exists() or page.read_text("utf-8") != render(measured):
-        found.append(f"{PAGE} is not what {JSON_PAGE} says: run python benchmarks/page.py")
-    return found
+        stale_parts.append(f"{PAGE} is not what {JSON_PAGE} says: run python benchmarks/page.py")
+    return stale_parts
 
 
 def gather(files: Sequence[Path], root: Path) -> dict[str, Any]:
@@ -767,7 +776,7 @@ def gather(files: Sequence[Path], root: Path) -> dict[str, Any]:
     return {"goals": GOALS, **{name: measured[name] for name in PARTS if name in measured}}
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Gather and write, or check; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -775,14 +784,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     if options.check:
-        found = problems(options.root)
+        stale_parts = problems(options.root)
         print(
-            "\n".join(f"benchmarks: {line}" for line in found)
+            "\n".join(f"benchmarks: {line}" for line in stale_parts)
             or f"benchmarks: {PAGE} is what its JSON says"
         )
-        return 1 if found else 0
+        return 1 if stale_parts else 0
     measured = gather(options.files, options.root)
     (options.root / JSON_PAGE).write_text(record_lines(measured, depth=3) + "\n", "utf-8")
     (options.root / PAGE).write_text(render(measured), "utf-8")

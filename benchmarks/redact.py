@@ -148,15 +148,18 @@ def recall() -> dict[str, Any]:
     from tests.core.planting import KINDS, drawn, planted, still_there
     from tests.core.stranger import score
 
-    made, redactor = planted(), Redactor(environ={})
+    secrets, redactor = planted(), Redactor(environ={})
     strangers = {}
     for name in (CLAIMED, *DEVELOPMENT):
-        found = score(name)
+        strangers_score = score(name)
         strangers[name] = {
             part: {"recall": round(share.value, 4), "interval": share.interval, "texts": share.num}
-            for part, share in (("plain", found.plain), ("wrapped", found.wrapped))
+            for part, share in (
+                ("plain", strangers_score.plain),
+                ("wrapped", strangers_score.wrapped),
+            )
         }
-    left = sum(bool(still_there(one, redactor.text(one.text))) for one in made)
+    left = sum(bool(still_there(secret, redactor.text(secret.text))) for secret in secrets)
     by_length = {
         name: {
             str(length): _share_gone(drawn(length=length, name=name, count=4000), redactor)
@@ -167,9 +170,9 @@ def recall() -> dict[str, Any]:
     return {
         "claimed": CLAIMED,
         "stranger": strangers,
-        "planted": len(made),
+        "planted": len(secrets),
         "kinds": len(KINDS),
-        "recall": round(1 - left / len(made), 4),
+        "recall": round(1 - left / len(secrets), 4),
         "by_length": by_length,
     }
 
@@ -193,15 +196,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
     options = parser.parse_args()
     texts = texts_of(options.logs) if options.logs else usual_texts()
-    few = texts[: max(1, len(texts) // 10)]
-    found = [{one.kind for one in find_secrets(text)} for text in texts]
+    sample_texts = texts[: max(1, len(texts) // 10)]
+    kinds_by_text = [{secret.kind for secret in find_secrets(text)} for text in texts]
     numbers = {
         "num_texts": len(texts),
         "mb": round(sum(map(len, texts)) / 1e6, 2),
         "mb_per_s": round(mb_per_s(find_secrets, texts, repeat=options.repeat), 1),
-        "plain_loop_mb_per_s": round(mb_per_s(plain_loop(), few, repeat=2), 2),
-        "altered": round(sum(bool(kinds - {"email"}) for kinds in found) / len(texts), 5),
-        "altered_with_email": round(sum(map(bool, found)) / len(texts), 5),
+        "plain_loop_mb_per_s": round(mb_per_s(plain_loop(), sample_texts, repeat=2), 2),
+        "altered": round(sum(bool(kinds - {"email"}) for kinds in kinds_by_text) / len(texts), 5),
+        "altered_with_email": round(sum(map(bool, kinds_by_text)) / len(texts), 5),
         **recall(),
     }
     numbers["ratio"] = round(numbers["mb_per_s"] / numbers["plain_loop_mb_per_s"], 1)
@@ -235,9 +238,9 @@ def main() -> int:
     ]
     missed = False
     for name, value, sign, limit in rows:
-        good = value >= limit if sign == ">=" else value <= limit
-        missed |= not good
-        print(f"{name:44s} {value:9.4f}   {sign} {limit}   {'ok' if good else 'MISSED'}")
+        is_met = value >= limit if sign == ">=" else value <= limit
+        missed |= not is_met
+        print(f"{name:44s} {value:9.4f}   {sign} {limit}   {'ok' if is_met else 'MISSED'}")
     print(json.dumps(numbers))
     if options.json:
         from page import about  # beside this file

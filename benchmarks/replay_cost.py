@@ -81,7 +81,7 @@ def bill_of(
         / BYTES_PER_TOKEN
     )
     sizes: dict[int, int] = {}
-    for asking in teacher_requests(session, steps, settings=settings, redactor=_NOBODY):
+    for asking in teacher_requests(session, steps, settings=settings, redactor=_NO_REDACTION):
         shown = asking.prompt.turns
         common = sum(
             1
@@ -104,7 +104,7 @@ def bill_of(
     return Bill(calls=calls, sent=sent, in_order=in_order)
 
 
-_NOBODY = Redactor(environ={})
+_NO_REDACTION = Redactor(environ={})
 
 
 def row_of(session: Session, *, sampled: int, cached: float) -> Row:
@@ -135,19 +135,19 @@ def bytes_a_token(sessions: Sequence[Session]) -> float:
 def _growth(session: Session) -> Iterator[float]:
     calls = [n for n, turn in session.assistant_turns() if turn.context_tokens]
     for a, b in itertools.pairwise(calls):
-        added, grown = (
+        new_turns, token_growth = (
             session.turns[a:b],
             session.turns[b].context_tokens - session.turns[a].context_tokens,
         )
-        if grown > 500 and session.segment_of(a) is session.segment_of(b):
+        if token_growth > 500 and session.segment_of(a) is session.segment_of(b):
             estimated = (
                 sum(
                     estimate_message_tokens(without_thinking(turn)) - MESSAGE_TOKENS
-                    for turn in added
+                    for turn in new_turns
                 )
                 * BYTES_PER_TOKEN
             )
-            yield estimated / grown
+            yield estimated / token_growth
 
 
 def table(rows: Sequence[Row], *, usd: float) -> str:
@@ -160,27 +160,27 @@ def table(rows: Sequence[Row], *, usd: float) -> str:
     for row in (*rows, total := _sum(rows)):
         ratio = row.full.sent / row.chosen.in_order if row.chosen.in_order else float("nan")
         first = f"{row.session:9} {row.steps:5} {row.sites:5} {row.reported / 1e6:11.3f}"
-        whole = f"{row.full.sent / 1e6:10.3f} {row.full.in_order / 1e6:11.3f}"
-        part = (
+        full = f"{row.full.sent / 1e6:10.3f} {row.full.in_order / 1e6:11.3f}"
+        chosen = (
             f"{row.chosen.calls:6} {row.chosen.sent / 1e6:9.3f} {row.chosen.in_order / 1e6:11.3f}"
         )
-        lines.append(f"{first} | {whole} | {part} | {ratio:8.1f}")
-    each = [
+        lines.append(f"{first} | {full} | {chosen} | {ratio:8.1f}")
+    mean_usd = [
         bill / 1e6 * usd / max(1, len(rows))
         for bill in (total.full.sent, total.full.in_order, total.chosen.sent, total.chosen.in_order)
     ]
     names = ("full, uncached", "full, in order", "chosen, uncached", "chosen, in order")
-    told = "; ".join(f"{name} ${cost:.3f}" for name, cost in zip(names, each, strict=True))
-    return "\n".join([*lines, f"a session and teacher at ${usd:g} a million input tokens: {told}"])
+    costs = "; ".join(f"{name} ${cost:.3f}" for name, cost in zip(names, mean_usd, strict=True))
+    return "\n".join([*lines, f"a session and teacher at ${usd:g} a million input tokens: {costs}"])
 
 
 def _sum(rows: Sequence[Row]) -> Row:
     def bills(name: str) -> Bill:
-        found: list[Bill] = [getattr(row, name) for row in rows]
+        parts: list[Bill] = [getattr(row, name) for row in rows]
         return Bill(
-            calls=sum(b.calls for b in found),
-            sent=sum(b.sent for b in found),
-            in_order=sum(b.in_order for b in found),
+            calls=sum(b.calls for b in parts),
+            sent=sum(b.sent for b in parts),
+            in_order=sum(b.in_order for b in parts),
         )
 
     counts = {
@@ -206,8 +206,8 @@ def main() -> None:
     args = parser.parse_args()
     sessions = [
         s
-        for found in ingest(find_logs([str(args.logs)]), settings=IngestSettings(), redactor=None)
-        for s in found.sessions
+        for result in ingest(find_logs([str(args.logs)]), settings=IngestSettings(), redactor=None)
+        for s in result.sessions
     ]
     rows = [
         row_of(session, sampled=args.sampled, cached=args.cached)
@@ -224,14 +224,14 @@ def main() -> None:
     if args.json:
         from page import about  # beside this file
 
-        told = {
+        numbers = {
             "cached": args.cached,
             "usd": args.input_usd,
             "bytes_a_token": bytes_a_token(sessions) if ratios else None,
         }
-        told |= {"estimate": BYTES_PER_TOKEN, "rows": [asdict(row) for row in rows]}
+        numbers |= {"estimate": BYTES_PER_TOKEN, "rows": [asdict(row) for row in rows]}
         args.json.write_text(
-            json.dumps({"about": about(sys.argv), **told}, indent=1) + "\n", "utf-8"
+            json.dumps({"about": about(sys.argv), **numbers}, indent=1) + "\n", "utf-8"
         )
 
 

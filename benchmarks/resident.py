@@ -30,5 +30,5 @@ class HighWater:
         self._held = resident_mib("VmRSS")
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.mib = resident_mib("VmHWM") - self._held

@@ -52,10 +52,10 @@ class TimedSandbox(Sandbox):
     runs = 0
     seconds = 0.0
 
-    def run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
+    def run(self, files: Mapping[str, str], calls: Sequence[tuple[str, str]]) -> SandboxRun:
         begun = time.perf_counter()
         try:
-            return super().run(files, asked)
+            return super().run(files, calls)
         finally:
             self.runs += 1
             self.seconds += time.perf_counter() - begun
@@ -70,7 +70,7 @@ def cpu_s() -> float:
 def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dict[str, float]:
     """One row of the table."""
     tasks = make_tasks(episodes, seed=0)
-    meter = SamplingStats()
+    stats = SamplingStats()
     settings = Sampling(max_new_tokens=96, max_context_tokens=1536, batch_episodes=batch)
     begun = cpu_s()
     sandbox = TimedSandbox()
@@ -78,30 +78,30 @@ def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dic
         sandbox.start()
         envs = [WorkshopEnv(task, sandbox=sandbox) for task in tasks]
         rollouts = sample_rollouts(
-            model, envs, renderer=renderer, settings=settings, author="tiny", stats=meter
+            model, envs, renderer=renderer, settings=settings, author="tiny", stats=stats
         )
     cpu = cpu_s() - begun
-    anew = sum(
+    fed_without_cache = sum(
         t.context_tokens + len(t.sampled.ids)
         for r in rollouts
         for t in r.session.turns
         if t.sampled is not None
     )
-    total = meter.seconds["total"]
-    parts = {part: meter.seconds[part] / total for part in ("model", "choose", "render")}
+    total = stats.seconds["total"]
+    parts = {part: stats.seconds[part] / total for part in ("model", "choose", "render")}
     parts["sandbox"] = sandbox.seconds / total
-    parts["rules"] = meter.seconds["environment"] / total - parts["sandbox"]
+    parts["rules"] = stats.seconds["environment"] / total - parts["sandbox"]
     return {
         "batch": batch,
         "episodes": len(rollouts),
-        "turns": meter.num_turns / len(rollouts),
+        "turns": stats.num_turns / len(rollouts),
         "success": sum(r.reward for r in rollouts) / len(rollouts),
-        "episodes_per_cpu_s": meter.num_episodes / cpu,
-        "trained_per_cpu_s": meter.num_sampled / cpu,
+        "episodes_per_cpu_s": stats.num_episodes / cpu,
+        "trained_per_cpu_s": stats.num_sampled / cpu,
         "sandbox_ms_per_run": 1000 * sandbox.seconds / max(1, sandbox.runs),
         **parts,
         "python": 1 - sum(parts.values()),
-        "kept": meter.num_fed / anew,
+        "kept": stats.num_fed / fed_without_cache,
     }
 
 
@@ -152,12 +152,12 @@ def main() -> int:
         for b in options.batches
     ]
     print(table(rows))
-    found = {"about": about(sys.argv), "rows": rows}
+    measured = {"about": about(sys.argv), "rows": rows}
     if options.beside:
-        found["beside"] = compare(options.student, groups=8, size=6, steps=3)
-        print(beside_table(found["beside"]))
+        measured["beside"] = compare(options.student, groups=8, size=6, steps=3)
+        print(beside_table(measured["beside"]))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        options.json.write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
     worst = max(row["python"] for row in rows)
     if worst > options.max_python:
         print(f"python takes {worst:.1%} of the time, the limit is {options.max_python:.0%}")

@@ -79,8 +79,8 @@ def main(count: int) -> None:
     """Measure and print."""
     with Sandbox() as sandbox:
         sandbox.start()
-        for name, what in sandbox.mechanisms.items():
-            print(f"{name:12} {what}")
+        for name, mechanism in sandbox.mechanisms.items():
+            print(f"{name:12} {mechanism}")
         for name, why in sandbox.missing.items():
             print(f"{name:12} not in force: {why}")
     walls, cpu_s = time_runs(count)
@@ -90,7 +90,7 @@ def main(count: int) -> None:
         sandbox.start()
         tasks = make_tasks(NUM_TASKS, seed=0)
         begun, begun_cpu = time.perf_counter(), time.process_time()
-        done = sum(
+        num_solved = sum(
             play(WorkshopEnv(task, sandbox=sandbox), oracle).outcome or 0.0 for task in tasks
         )
         wall, cpu = time.perf_counter() - begun, time.process_time() - begun_cpu
@@ -98,7 +98,7 @@ def main(count: int) -> None:
         f"one episode  wall {wall / NUM_TASKS * 1e3:.2f} ms, of which Python outside the sandbox"
         f" {cpu / NUM_TASKS * 1e3:.2f} ms CPU"
     )
-    print(f"             {done:.0f} of {NUM_TASKS} solved by the oracle")
+    print(f"             {num_solved:.0f} of {NUM_TASKS} solved by the oracle")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def make_data(
     ids = draw(length)
     places = [length * (i + 1) // (sites + pairs + 1) for i in range(sites + pairs)]
     mistaken = set(rng.sample(places, sites))
-    views, made = [], []
+    views, preference_pairs = [], []
     for a in places:
         b = a + MESSAGE
         if a in mistaken:
@@ -107,7 +107,7 @@ def make_data(
             )
         else:
             name = f"p{a}"
-            made.append(
+            preference_pairs.append(
                 PreferencePair(
                     id=name,
                     session_id="s",
@@ -122,7 +122,7 @@ def make_data(
     )
     return (
         TrainingExample(id="e", session_id="s", ids=ids, hints=tuple(views), actions=(action,)),
-        made,
+        preference_pairs,
     )
 
 
@@ -196,8 +196,8 @@ def ours(
     )
 
     def step() -> list[float]:
-        found = accumulate(trainer, micros, counts, scales=SCALES)
-        return [found[name].loss for name in SCALES]
+        channel_values = accumulate(trainer, micros, counts, scales=SCALES)
+        return [channel_values[name].loss for name in SCALES]
 
     return step
 
@@ -384,13 +384,13 @@ def trl(
             [],
             [],
         )
-        for teacher_1T, here, there in spans:
-            near.append(near_TD[here.start - 1 : here.stop - 1])
+        for teacher_1T, student_span, teacher_span in spans:
+            near.append(near_TD[student_span.start - 1 : student_span.stop - 1])
             with torch.no_grad():
                 far_TD = model.base_model(input_ids=teacher_1T, use_cache=False).last_hidden_state[
                     0
                 ]
-            far.append(far_TD[there.start - 1 : there.stop - 1])
+            far.append(far_TD[teacher_span.start - 1 : teacher_span.stop - 1])
         near_ND, far_ND = torch.cat(near), torch.cat(far)
         if chunked:
             mask_1N = torch.ones_like(near_ND[None, :, 0])
@@ -479,23 +479,23 @@ def run(variant: str, pairs: int, options: argparse.Namespace) -> dict[str, Any]
         for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")
     ]
     command = [sys.executable, __file__, "--child", variant, "--pairs", str(pairs), *shape]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )
-    if done.returncode:
+    if process.returncode:
         return {
             "variant": variant,
             "pairs": pairs,
-            "problem": f"failed: {done.stderr.strip().splitlines()[-1:]}",
+            "problem": f"failed: {process.stderr.strip().splitlines()[-1:]}",
         }
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(results: list[dict[str, Any]]) -> str:
     """Markdown: a row per variant and number of pairs, ratios to the tree; then the growth per
     further pair."""
     lines = [
@@ -503,9 +503,11 @@ def table(found: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     ours = {
-        line["pairs"]: line for line in found if line["variant"] == "tree" and "problem" not in line
+        line["pairs"]: line
+        for line in results
+        if line["variant"] == "tree" and "problem" not in line
     }
-    for line in found:
+    for line in results:
         if "problem" in line:
             lines.append(f"| {line['pairs']} | {line['variant']} | {line['problem']} | | | |")
             continue
@@ -528,14 +530,14 @@ def table(found: list[dict[str, Any]]) -> str:
                         f" against {y}** | | | |"
                     )
     growth = {}
-    for variant in dict.fromkeys(line["variant"] for line in found):
-        own = sorted(
+    for variant in dict.fromkeys(line["variant"] for line in results):
+        points = sorted(
             (line["pairs"], line["cpu_s"])
-            for line in found
+            for line in results
             if line["variant"] == variant and "problem" not in line
         )
-        if len(own) > 1:
-            growth[variant] = (own[-1][1] - own[0][1]) / (own[-1][0] - own[0][0])
+        if len(points) > 1:
+            growth[variant] = (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
     lines += (
         ["", "| variant | CPU s per further pair | tree / it |", "|---|---|---|"] if growth else []
     )

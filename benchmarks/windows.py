@@ -53,7 +53,7 @@ def facts_of(paths: Sequence[Path]) -> tuple[list[Session], list[Site], list[Hin
     hints = [
         h for s in sessions for h in write_hints(s, sites[s.id], settings=HintsSettings()).hints
     ]
-    return sessions, [site for found in sites.values() for site in found], hints
+    return sessions, [site for session_sites in sites.values() for site in session_sites], hints
 
 
 def measure(
@@ -83,19 +83,19 @@ def measure(
         for view in example.hints:
             session = by_id[example.session_id]
             turn = site_of[view.site_id].turn
-            seen = session.context_indices(turn)
-            held = [span for span in example.turns if span.turn < turn or span.turn == turn]
-            kept = {span.turn for span in held if span.turn != turn}
-            first = {seen[p] for p in head_positions([session.turns[i] for i in seen])}
+            context = session.context_indices(turn)
+            spans = [span for span in example.turns if span.turn < turn or span.turn == turn]
+            kept_turns = {span.turn for span in spans if span.turn != turn}
+            first = {context[p] for p in head_positions([session.turns[i] for i in context])}
             counts["views"] += 1
             counts["kept"] += view.at
             counts["available"] += view.at + _tokens(
-                renderer, session, [i for i in seen if i not in kept]
+                renderer, session, [i for i in context if i not in kept_turns]
             )
-            counts["evidence"] += refers[session.id, turn] | set(seen[-1:]) <= kept
+            counts["evidence"] += refers[session.id, turn] | set(context[-1:]) <= kept_turns
             counts["refers"] += bool(refers[session.id, turn])
-            counts["something"] += len(kept - first) > 1 or len(kept) == len(seen)
-            message = next(span for span in held if span.turn == turn)
+            counts["something"] += len(kept_turns - first) > 1 or len(kept_turns) == len(context)
+            message = next(span for span in spans if span.turn == turn)
             parts = getattr(view, "spans", (view.span,))
             places.update(
                 (session.id, turn, token - message.body[0])
@@ -140,14 +140,14 @@ def main() -> int:
     facts = facts_of(options.logs)
     print(f"{len(facts[0])} sessions, {len(facts[1])} sites, {len(facts[2])} hints")
     rows = []
-    ways = ("keep", "skip") if "without_evidence" in BuildSettings.model_fields else ("",)
+    evidence_rules = ("keep", "skip") if "without_evidence" in BuildSettings.model_fields else ("",)
     for max_tokens in options.max_tokens:
-        for way in ways:
-            more = {"without_evidence": way} if way else {}
+        for rule in evidence_rules:
+            more = {"without_evidence": rule} if rule else {}
             settings = BuildSettings(max_tokens=max_tokens, target=options.target, **more)
             row = {
                 "max_tokens": max_tokens,
-                "without_evidence": way,
+                "without_evidence": rule,
                 **measure(facts, renderer, settings=settings),
             }
             rows.append(row)

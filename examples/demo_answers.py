@@ -105,12 +105,12 @@ def grep(pattern: str, output: str, **more: Any) -> Call:
     return Call("Grep", {"pattern": pattern, **more}, output)
 
 
-def rejected(tool: str, said: str, **arguments: Any) -> Call:
+def rejected(tool: str, reason: str, **arguments: Any) -> Call:
     """A call that the human refused, with what the human said."""
     text = (
         "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it"
         " was a file edit, the new_string was NOT written to the file). To tell you how to"
-        f" proceed, the user said:\n{said}"
+        f" proceed, the user said:\n{reason}"
     )
     return Call(tool, arguments, text, True)
 

@@ -295,17 +295,17 @@ def _third(folder: Path) -> Path:
         content="Context microcompacted",
         microcompactMetadata=metadata,
     )
-    asked = log.human("Write it as a click command called export.")
+    human_uuid = log.human("Write it as a click command called export.")
     log.act(
         "",
         edit_many(
             f"{CWD}/inkwell/cli.py", "@click.group()", "@click.group()\n@click.version_option()"
         ),
     )
-    log.parent = asked  # the human went back and asked differently
+    log.parent = human_uuid  # the human went back and asked differently
     log.human(
         "Write it as a click command called export, in inkwell/cli.py, and keep cli() as it is.",
-        parent=asked,
+        parent=human_uuid,
     )
     command = (
         "@cli.command()\ndef export():\n    for note in Store(PATH).load():\n        click.echo(f'#"

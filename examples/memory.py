@@ -71,13 +71,13 @@ def make(shape: dict[str, Any], *, layers: int, dtype: torch.dtype, rank: int) -
         return peft.get_peft_model(model, lora) if lora else model
 
 
-def kept(model: Any, tokens: int) -> int:
+def saved_bytes(model: Any, tokens: int) -> int:
     """Bytes that autograd keeps of one forward, each storage once, weights left out."""
     weights = {p.untyped_storage()._cdata for p in model.parameters()}
-    found: dict[int, torch.Tensor] = {}
+    storages: dict[int, torch.Tensor] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        found.setdefault(tensor.untyped_storage()._cdata, tensor)
+        storages.setdefault(tensor.untyped_storage()._cdata, tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -85,7 +85,7 @@ def kept(model: Any, tokens: int) -> int:
         model.train().get_decoder()(
             input_ids=ids, use_cache=False, attention_mask={"full_attention": None}
         )
-    return sum(t.untyped_storage().nbytes() for s, t in found.items() if s not in weights)
+    return sum(t.untyped_storage().nbytes() for s, t in storages.items() if s not in weights)
 
 
 @cache
@@ -93,8 +93,8 @@ def per_token(name: str, *, dtype: torch.dtype, rank: int) -> float:
     """Bytes a token and layer keep; the part that grows with the square of the length is left out,
     since fused attention keeps none."""
     more = [
-        kept(make(SHAPES[name], layers=2, dtype=dtype, rank=rank), n)
-        - kept(make(SHAPES[name], layers=1, dtype=dtype, rank=rank), n)
+        saved_bytes(make(SHAPES[name], layers=2, dtype=dtype, rank=rank), n)
+        - saved_bytes(make(SHAPES[name], layers=1, dtype=dtype, rank=rank), n)
         for n in (128, 256)
     ]
     return 2 * more[0] / 128 - more[1] / 256
@@ -117,18 +117,18 @@ def row(names: tuple[str, ...]) -> str:
             )
     student, train, rollouts = settings["student"], settings["train"], settings.get("rollouts", {})
     rank, dtype = student.get("lora", {}).get("rank", 0), getattr(torch, student["dtype"])
-    tokens, layers, what = (
+    tokens, layers, options = (
         train["micro_tokens"],
         SHAPES[student["model"]]["num_hidden_layers"],
         {"dtype": dtype, "rank": rank},
     )
-    counts = sizes(student["model"], **what)
+    counts = sizes(student["model"], **options)
     weights = sum(n * size for n, size, _ in counts)
     # what drift is measured from; LoRA's start is the adapters off
     copy = weights if rollouts.get("env") and not rank else 0
-    moving = 3 * sum(n * size for n, size, trained in counts if trained)
-    activations = per_token(student["model"], **what) * layers * tokens
-    held = (
+    optimiser = 3 * sum(n * size for n, size, trained in counts if trained)
+    activations = per_token(student["model"], **options) * layers * tokens
+    key_values = (
         2
         * SHARED["num_key_value_heads"]
         * SHARED["head_dim"]
@@ -147,10 +147,10 @@ def row(names: tuple[str, ...]) -> str:
         for x in (
             weights,
             copy,
-            moving,
+            optimiser,
             activations,
-            held,
-            weights + copy + moving + max(activations, held),
+            key_values,
+            weights + copy + optimiser + max(activations, key_values),
         )
     ]
     return f"| {' + '.join(names)} | {' | '.join(cells)} |"
@@ -164,8 +164,8 @@ def table() -> str:
 
 def main() -> int:
     path = HERE / "README.md"
-    before, rest = path.read_text("utf-8").split(BEGIN)
-    path.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}", "utf-8")
+    before, after = path.read_text("utf-8").split(BEGIN)
+    path.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after.split(END)[1]}", "utf-8")
     return 0
 
 

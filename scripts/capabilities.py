@@ -38,7 +38,7 @@ The same with the public sessions and without. "not run here" says why.
 
 def outcomes(junit: Path) -> dict[str, dict[str, str]]:
     """ "tests/a/test_b.py" -> test name -> "" (passed), "failed" or the reason it was skipped."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    results: dict[str, dict[str, str]] = defaultdict(dict)
     for case in ET.parse(junit).iter("testcase"):
         parts = case.get("classname", "").split(".")
         while parts and not (ROOT / ("/".join(parts) + ".py")).exists():
@@ -49,8 +49,8 @@ def outcomes(junit: Path) -> dict[str, dict[str, str]]:
                 state = "failed"
             elif child.tag == "skipped":
                 state = child.get("message", "skipped").removeprefix("Skipped: ")
-        found["/".join(parts) + ".py"][case.get("name", "")] = state
-    return found
+        results["/".join(parts) + ".py"][case.get("name", "")] = state
+    return results
 
 
 def status(entry: dict[str, object], results: dict[str, dict[str, str]]) -> tuple[str, str]:

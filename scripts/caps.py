@@ -55,16 +55,16 @@ def over_caps(path: Path) -> Iterator[str]:
 def main(root: Path) -> int:
     """Check every Python file of the repository; returns the exit code."""
     files = sorted(p for folder in FOLDERS for p in (root / folder).rglob("*.py"))
-    found = [
+    problems = [
         line
         for path in files
         for line in over_caps(path.relative_to(root) if root == Path.cwd() else path)
     ]
     print(
-        "\n".join(found)
+        "\n".join(problems)
         or f"caps: {len(files)} files, all within {FILE_CAP} lines and {FUNCTION_CAP} lines a function"
     )
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -35,13 +35,13 @@ EXPECTED = MANIFEST.with_name("traces_expected.json")
 
 def git(*arguments: str, folder: Path) -> bytes:
     """Output of a git command; its failure ends the script with git's own words."""
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
-    if done.returncode != 0:
+    process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
+    if process.returncode != 0:
         sys.exit(
             f"fetch_traces: git {' '.join(arguments)}"
-            f" failed:\n{done.stderr.decode(errors='replace').strip()}"
+            f" failed:\n{process.stderr.decode(errors='replace').strip()}"
         )
-    return done.stdout
+    return process.stdout
 
 
 def fetch_commit(source: str, commit: str, *, into: Path) -> None:
@@ -54,10 +54,10 @@ def fetch_commit(source: str, commit: str, *, into: Path) -> None:
 
 def save(content: bytes, entry: dict[str, Any], *, into: Path) -> None:
     """Write one file, refused where it is not the one that the manifest means."""
-    found = hashlib.sha256(content).hexdigest()
-    if found != entry["sha256"]:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != entry["sha256"]:
         sys.exit(
-            f"fetch_traces: {entry['path']}: sha256 {found}, the manifest says {entry['sha256']};"
+            f"fetch_traces: {entry['path']}: sha256 {digest}, the manifest says {entry['sha256']};"
             " refused"
         )
     (into / entry["file"]).write_bytes(content)

@@ -39,40 +39,40 @@ def read_labels(files: Iterable[Path]) -> list[Label]:
 def sites_of(folder: Path) -> tuple[dict[Key, Site], set[str]]:
     """Every site with a call that the default detectors find in a folder of sessions, by file and
     call id; and the names of the files."""
-    found: dict[Key, Site] = {}
+    sites: dict[Key, Site] = {}
     logs = find_logs([folder])
     names = {path.name for path in folder.rglob("*.jsonl")}
     for result in ingest(logs):
         for session in result.sessions:
             for site in find_sites(session, settings=SitesSettings()):
                 if site.call_id is not None:
-                    found[Path(site.file).name, site.call_id] = site
-    return found, names
+                    sites[Path(site.file).name, site.call_id] = site
+    return sites, names
 
 
-def share(part: int, whole: int) -> dict[str, Any]:
+def share(count: int, total: int) -> dict[str, Any]:
     """A share with its counts and interval, e.g. share(9, 10) -> {"n": 10, "k": 9, "share": .9,
     "low": .596, "high": .982}."""
-    if not whole:
+    if not total:
         return {"n": 0, "k": 0, "share": None, "low": None, "high": None}
-    low, high = wilson(part, whole)
+    low, high = wilson(count, total)
     return {
-        "n": whole,
-        "k": part,
-        "share": round(part / whole, 4),
+        "n": total,
+        "k": count,
+        "share": round(count / total, 4),
         "low": round(low, 4),
         "high": round(high, 4),
     }
 
 
-def measure(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any]:
+def measure(labels: Sequence[Label], sites: Mapping[Key, Site]) -> dict[str, Any]:
     """Precision and recall of "mistake" (all, flagged, not flagged), of every verdict, and of the
     split of missing paths.
 
     Example: measure(labels, sites)["mistake"]["flagged"]["precision"] -> {"n": 44, "k": 44,
     "share": 1.0, "low": .92, "high": 1.0}
     """
-    ours = [_category(found, label) for label in labels]
+    ours = [_category(sites, label) for label in labels]
     theirs = [str(label["verdict"]) for label in labels]
     groups = {
         "all": [True] * len(labels),
@@ -80,27 +80,33 @@ def measure(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any
         "not flagged": [not x["flagged"] for x in labels],
     }
     groups["sure"] = [not x.get("unsure") for x in labels]
-    mistake = {name: _both("mistake", ours, theirs, taken) for name, taken in groups.items()}
-    verdicts = {name: _both(name, ours, theirs, groups["all"]) for name in sorted({*theirs, *ours})}
-    sizes = {name: sum(taken) for name, taken in groups.items()}
+    mistake = {
+        name: _precision_recall("mistake", ours, theirs, selected)
+        for name, selected in groups.items()
+    }
+    verdicts = {
+        name: _precision_recall(name, ours, theirs, groups["all"])
+        for name in sorted({*theirs, *ours})
+    }
+    sizes = {name: sum(selected) for name, selected in groups.items()}
     return {
         "labels": len(labels),
         "labels_by": sizes,
         "mistake": mistake,
         "verdicts": verdicts,
-        "paths": _paths(labels, found),
+        "paths": _paths(labels, sites),
     }
 
 
-def _category(found: Mapping[Key, Site], label: Label) -> str:
-    site = found.get((label["file"], label["call_id"]))
+def _category(sites: Mapping[Key, Site], label: Label) -> str:
+    site = sites.get((label["file"], label["call_id"]))
     return site.category if site else BENIGN
 
 
-def _both(
-    name: str, ours: Sequence[str], theirs: Sequence[str], taken: Sequence[bool]
+def _precision_recall(
+    name: str, ours: Sequence[str], theirs: Sequence[str], selected: Sequence[bool]
 ) -> dict[str, Any]:
-    pairs = [(a == name, b == name) for a, b, t in zip(ours, theirs, taken, strict=True) if t]
+    pairs = [(a == name, b == name) for a, b, t in zip(ours, theirs, selected, strict=True) if t]
     right = sum(a and b for a, b in pairs)
     return {
         "precision": share(right, sum(a for a, _ in pairs)),
@@ -108,27 +114,28 @@ def _both(
     }
 
 
-def _paths(labels: Sequence[Label], found: Mapping[Key, Site]) -> dict[str, Any]:
+def _paths(labels: Sequence[Label], sites: Mapping[Key, Site]) -> dict[str, Any]:
     """Of the paths that a reader called stated or explored: how many we call so; and how many
     explored ones we would train on."""
-    by: dict[str, list[str]] = {"stated": [], "explored": []}
+    by_claim: dict[str, list[str]] = {"stated": [], "explored": []}
     for label in labels:
         if claim := label.get("path_claim"):
-            site = found.get((label["file"], label["call_id"]))
-            by[claim].append(f"{site.category}/{site.kind}" if site else BENIGN)
-    stated, explored = by["stated"], by["explored"]
+            site = sites.get((label["file"], label["call_id"]))
+            by_claim[claim].append(f"{site.category}/{site.kind}" if site else BENIGN)
+    stated, explored = by_claim["stated"], by_claim["explored"]
     return {
         "stated called stated": share(
-            sum(one in {f"mistake/{kind}" for kind in PATH_STATED} for one in stated), len(stated)
+            sum(finding in {f"mistake/{kind}" for kind in PATH_STATED} for finding in stated),
+            len(stated),
         ),
         "stated called a mistake": share(
-            sum(one.startswith("mistake/") for one in stated), len(stated)
+            sum(finding.startswith("mistake/") for finding in stated), len(stated)
         ),
         "explored called explored": share(
-            sum(one.endswith(f"/{PATH_EXPLORED}") for one in explored), len(explored)
+            sum(finding.endswith(f"/{PATH_EXPLORED}") for finding in explored), len(explored)
         ),
         "explored kept out of training": share(
-            sum(not one.startswith("mistake/") for one in explored), len(explored)
+            sum(not finding.startswith("mistake/") for finding in explored), len(explored)
         ),
     }
 
@@ -138,27 +145,27 @@ def table(measured: Mapping[str, Any]) -> str:
     lines = [f"{'':28} {'precision':30} recall"]
     for title, rows in (("mistake", measured["mistake"]), ("verdict", measured["verdicts"])):
         lines += [
-            f"{title + ', ' + name:28} {_told(row['precision']):30} {_told(row['recall'])}"
+            f"{title + ', ' + name:28} {_share_text(row['precision']):30} {_share_text(row['recall'])}"
             for name, row in rows.items()
         ]
     return "\n".join(
-        [*lines, *(f"{name:30} {_told(row)}" for name, row in measured["paths"].items())]
+        [*lines, *(f"{name:30} {_share_text(row)}" for name, row in measured["paths"].items())]
     )
 
 
-def _told(one: Mapping[str, Any]) -> str:
+def _share_text(interval: Mapping[str, Any]) -> str:
     return (
         "none"
-        if one["share"] is None
-        else f"{one['share']:.3f} [{one['low']:.3f}, {one['high']:.3f}] {one['k']}/{one['n']}"
+        if interval["share"] is None
+        else f"{interval['share']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}] {interval['k']}/{interval['n']}"
     )
 
 
-def misses(labels: Sequence[Label], found: Mapping[Key, Site]) -> list[str]:
+def misses(labels: Sequence[Label], sites: Mapping[Key, Site]) -> list[str]:
     """Every label on which "mistake" is judged otherwise, one a line."""
     lines: list[str] = []
     for label in labels:
-        site = found.get((label["file"], label["call_id"]))
+        site = sites.get((label["file"], label["call_id"]))
         ours = f"{site.category}/{site.kind}" if site else BENIGN
         if (label["verdict"] == "mistake") != ours.startswith("mistake/"):
             lines.append(
@@ -186,28 +193,28 @@ def main(arguments: list[str]) -> int:
         help="list the labels that are judged otherwise (not for a sealed file)",
     )
     options = parser.parse_args(arguments)
-    found: dict[Key, Site] = {}
+    sites: dict[Key, Site] = {}
     names = set[str]()
     for folder in options.sessions:
-        sites, files = sites_of(folder)
-        found |= sites
+        folder_sites, files = sites_of(folder)
+        sites |= folder_sites
         names |= files
-    given = read_labels(options.labels)
-    labels = [label for label in given if label["file"] in names]
-    measured = measure(labels, found)
+    all_labels = read_labels(options.labels)
+    labels = [label for label in all_labels if label["file"] in names]
+    measured = measure(labels, sites)
     print(
         f"{len(labels)} labels of {len({x['file'] for x in labels})} sessions;"
-        f" {len(given) - len(labels)} without their session"
+        f" {len(all_labels) - len(labels)} without their session"
     )
     print(table(measured))
     labelled = {(x["file"], x["call_id"]) for x in labels}
     unread = sum(
         s.category == "mistake" and key[0] in {x["file"] for x in labels} and key not in labelled
-        for key, s in found.items()
+        for key, s in sites.items()
     )
     print(f"{unread} of our mistakes in these sessions have no label")
     if options.misses:
-        print("\n".join(misses(labels, found)))
+        print("\n".join(misses(labels, sites)))
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(measured, indent=1), "utf-8")

@@ -160,10 +160,10 @@ def mutated(text: str, change: Change) -> str:
 
 def _replaced(text: str, change: Change) -> str:
     if (times := text.count(change.search)) != 1:
-        where = f"{change.file} {change.within}".strip()
+        place = f"{change.file} {change.within}".strip()
         raise LostPlace(
-            f"{change.search!r} is {times} times in {where}; see: python scripts/mutants.py --show"
-            f" {where}"
+            f"{change.search!r} is {times} times in {place}; see: python scripts/mutants.py --show"
+            f" {place}"
         )
     return text.replace(change.search, change.replace)
 
@@ -202,9 +202,9 @@ def chosen_of(root: Path, mutants: list[Mutant], *, day: int) -> list[Mutant]:
     """The touched ones, and the day's sample of the others."""
     known = read_caught(root)
     touched = [m for m in mutants if known.get(m.path.stem) != fingerprint(root, m)]
-    rest = [m for m in mutants if m not in touched]
-    first = day * SAMPLE % max(1, len(rest))
-    return [*touched, *(rest + rest)[first : first + min(SAMPLE, len(rest))]]
+    untouched = [m for m in mutants if m not in touched]
+    first = day * SAMPLE % max(1, len(untouched))
+    return [*touched, *(untouched + untouched)[first : first + min(SAMPLE, len(untouched))]]
 
 
 def read_caught(root: Path) -> dict[str, str]:
@@ -259,7 +259,7 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
         *tests,
     ]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             cwd=tree,
             env=env,
@@ -270,7 +270,7 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired:
         return -1, f"no end after {TIMEOUT_S} s"
-    return done.returncode, done.stdout + done.stderr
+    return process.returncode, process.stdout + process.stderr
 
 
 def judge(root: Path, mutant: Mutant) -> str:
@@ -316,15 +316,15 @@ def _last(output: str) -> str:
     return " | ".join(output.strip().splitlines()[-3:])
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Judge the named mutants, the touched and the day's sample, or all; returns the exit code."""
     root = Path(__file__).resolve().parent.parent
-    if words[:1] == ["--show"]:
-        tree = ast.parse((root / words[1]).read_text("utf-8"))
-        statements, index = find_definition(tree, words[2]) if words[2:] else ([tree], 0)
+    if arguments[:1] == ["--show"]:
+        tree = ast.parse((root / arguments[1]).read_text("utf-8"))
+        statements, index = find_definition(tree, arguments[2]) if arguments[2:] else ([tree], 0)
         print(ast.unparse(statements[index]))
         return 0
-    names = [word for word in words if word != "--all"]
+    names = [word for word in arguments if word != "--all"]
     every = [read_mutant(p) for p in sorted((root / "tests" / "mutants").glob("*.toml"))]
     unknown = set(names) - {m.path.stem for m in every}
     if unknown or not every:
@@ -338,7 +338,7 @@ def main(words: list[str]) -> int:
     else:
         mutants = (
             every
-            if "--all" in words
+            if "--all" in arguments
             else chosen_of(root, every, day=datetime.date.today().toordinal())
         )
         print(f"mutants: {len(mutants)} of {len(every)}", flush=True)

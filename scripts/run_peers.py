@@ -58,11 +58,15 @@ def install(folder: Path = PEERS, *, pins: Path = PINS) -> str:
         setup.main()
     except SystemExit as error:
         return _first_line(error)
-    mark, wanted = folder / ".stamp", f"{setup.stamp()}\n{pins.read_text('utf-8')}"
-    if mark.exists() and mark.read_text("utf-8") == wanted and python_in(folder).exists():
+    stamp_file, wanted = folder / ".stamp", f"{setup.stamp()}\n{pins.read_text('utf-8')}"
+    if (
+        stamp_file.exists()
+        and stamp_file.read_text("utf-8") == wanted
+        and python_in(folder).exists()
+    ):
         return ""
     print(f"peers: {folder.name} (the packages of .venv, and requirements/{pins.name})", flush=True)
-    mark.unlink(missing_ok=True)
+    stamp_file.unlink(missing_ok=True)
     venv.create(folder, with_pip=False, clear=True)
     (_packages(python_in(folder)) / "base.pth").write_text(
         f"{_packages(setup.python_in_venv())}\n", "utf-8"
@@ -86,17 +90,17 @@ def install(folder: Path = PEERS, *, pins: Path = PINS) -> str:
         str(pins),
     ]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=INSTALL_S
         )
     except subprocess.TimeoutExpired:
         return f"the index gave no answer within {INSTALL_S} s"
-    if done.returncode != 0:
+    if process.returncode != 0:
         return (
-            [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            [line for line in process.stderr.splitlines() if line.startswith("ERROR")]
             or ["pip failed"]
         )[-1]
-    mark.write_text(wanted, "utf-8")
+    stamp_file.write_text(wanted, "utf-8")
     return ""
 
 
@@ -134,16 +138,16 @@ def closing_lines(junit: Path) -> list[str]:
         if skipped is None:
             ran[peer] += 1
         elif not any(
-            words in (why := skipped.get("message", "")) for words in ("CUDA", "guide's blocks")
+            label in (why := skipped.get("message", "")) for label in ("CUDA", "guide's blocks")
         ):
             reasons[peer].add(why)
-    said = {
+    states = {
         name: f"ran {n} test{'' if n == 1 else 's'}" if n else "no test" for name, n in ran.items()
     }
-    said |= {
+    states |= {
         name: f"not installed ({'; '.join(sorted(why))})" for name, why in reasons.items() if why
     }
-    return [f"{name}: {words}" for name, words in said.items()]
+    return [f"{name}: {label}" for name, label in states.items()]
 
 
 def main() -> int:

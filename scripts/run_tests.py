@@ -74,22 +74,22 @@ def tree_state() -> set[str]:
 
     Tests and checks write to scratch folders and build/: a run leaves the tree as it was.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "status", "--porcelain", "-z", "-uall"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    found: set[str] = set()
-    for entry in done.stdout.split("\0") if done.returncode == 0 else ():
+    states: set[str] = set()
+    for entry in process.stdout.split("\0") if process.returncode == 0 else ():
         path = ROOT / entry[3:]
-        found.add(
+        states.add(
             f"{entry} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
             if entry and path.is_file()
             else entry
         )
-    return found
+    return states
 
 
 def main(extra: list[str]) -> int:
@@ -151,14 +151,14 @@ def main(extra: list[str]) -> int:
             ).returncode
             or stale
         )
-    if written := sorted(tree_state() ^ before):
-        print(f"run_tests: the tests changed the working tree: {', '.join(written)}")
+    if changed := sorted(tree_state() ^ before):
+        print(f"run_tests: the tests changed the working tree: {', '.join(changed)}")
     for line in label_lines(BUILD / "labels.json"):
         print(line)
     line = closing_line(junit)
     (BUILD / "closing_line.txt").write_text(line + "\n", "utf-8")
     print(line, flush=True)
-    return code or (1 if below or written else 0) or stale
+    return code or (1 if below or changed else 0) or stale
 
 
 if __name__ == "__main__":

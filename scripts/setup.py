@@ -54,10 +54,10 @@ def stamp() -> str:
 def pip(*args: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
     """Run the environment's pip; its failure ends the set-up with pip's own words."""
     command = [str(python_in_venv()), "-m", "pip", "--disable-pip-version-check", *args]
-    done = subprocess.run(command, capture_output=capture, text=True, check=False)
-    if done.returncode != 0 and not capture:
+    process = subprocess.run(command, capture_output=capture, text=True, check=False)
+    if process.returncode != 0 and not capture:
         sys.exit(f"setup: failed: pip {' '.join(args)}")
-    return done
+    return process
 
 
 def pinned(package: str) -> str:
@@ -83,7 +83,7 @@ def has_gpu() -> bool:
 def cuda_packages(requirement: str) -> list[str]:
     """The CUDA packages that pip's choice for a requirement depends on, read from its metadata
     alone."""
-    done = pip(
+    process = pip(
         "install",
         "--dry-run",
         "--quiet",
@@ -94,12 +94,12 @@ def cuda_packages(requirement: str) -> list[str]:
         requirement,
         capture=True,
     )
-    if done.returncode != 0:
+    if process.returncode != 0:
         sys.exit(
             f"setup: pip finds no {requirement} for Python"
-            f" {platform.python_version()}:\n{done.stderr.strip()}"
+            f" {platform.python_version()}:\n{process.stderr.strip()}"
         )
-    chosen = json.loads(done.stdout)["install"][0]["metadata"]
+    chosen = json.loads(process.stdout)["install"][0]["metadata"]
     return [
         need
         for need in chosen.get("requires_dist", [])
@@ -127,14 +127,18 @@ def main() -> None:
             f"setup: Python 3.11 or newer is needed, this is {platform.python_version()}; run: make"
             " setup PYTHON=python3.12"
         )
-    mark = VENV / ".stamp"
+    stamp_file = VENV / ".stamp"
     wanted = stamp()
-    if mark.exists() and mark.read_text("utf-8") == wanted and python_in_venv().exists():
+    if (
+        stamp_file.exists()
+        and stamp_file.read_text("utf-8") == wanted
+        and python_in_venv().exists()
+    ):
         return
     start = time.monotonic()
     print("setup: .venv (PyTorch first, then the pinned packages)", flush=True)
     if VENV.exists():
-        mark.unlink(missing_ok=True)
+        stamp_file.unlink(missing_ok=True)
     if not python_in_venv().exists():
         venv.create(VENV, with_pip=True, clear=True)
     version = pip("--version", capture=True).stdout.split()[1]
@@ -147,7 +151,7 @@ def main() -> None:
         *(arg for name in PINS for arg in ("-r", str(ROOT / "requirements" / name))),
     )
     pip("install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
-    mark.write_text(wanted, "utf-8")
+    stamp_file.write_text(wanted, "utf-8")
     print(f"setup: done in {time.monotonic() - start:.0f} s", flush=True)
 
 

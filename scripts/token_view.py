@@ -48,7 +48,7 @@ def token_view(work: Path, ordinal: int, *, turns: tuple[int, int]) -> str:
     return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Write the picture; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("example", help="its number, e.g. e003")
     parser.add_argument("--turns", type=int, nargs=2, default=(4, 9), help="first and last message")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "token_view.svg")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     first, last = options.turns
     options.out.write_text(
         token_view(options.work, int(options.example.lstrip("e")), turns=(first, last)), "utf-8"

@@ -40,7 +40,7 @@ _POLICY, _HINT, _PREFERENCE = (
 )
 # Preference alone needs no rollouts: they would only be counted. With batch_anchors = 0 no anchor
 # is drawn: the pairs are all there is.
-_UNPLAYED = (
+_NO_ROLLOUTS = (
     "--rollouts.env",
     "",
     "--train.batch_examples",
@@ -89,12 +89,12 @@ class Arm:
     pairs: str = ""
 
 
-def _on(pairs: str, text: str) -> Arm:
-    return Arm(text=text, flags=(*_PREFERENCE, *_UNPLAYED), like="preference", pairs=pairs)
+def _pairs_arm(pairs: str, text: str) -> Arm:
+    return Arm(text=text, flags=(*_PREFERENCE, *_NO_ROLLOUTS), like="preference", pairs=pairs)
 
 
-def _nulled(how: str) -> tuple[str, ...]:
-    return ("--train.placebo", how)
+def _placebo_flags(placebo: str) -> tuple[str, ...]:
+    return ("--train.placebo", placebo)
 
 
 ARMS: Mapping[str, Arm] = {
@@ -111,12 +111,12 @@ ARMS: Mapping[str, Arm] = {
     ),
     "clone": Arm(
         text="cross-entropy on the chosen actions of the pairs, no rejected side, no anchors",
-        flags=(*_PREFERENCE, *_UNPLAYED, *_CLONE),
+        flags=(*_PREFERENCE, *_NO_ROLLOUTS, *_CLONE),
     ),
     "policy": Arm(text="policy channel alone", flags=_POLICY, levels=LEVELS),
     "policy_placebo": Arm(
         text="policy alone, rewards permuted across groups",
-        flags=(*_POLICY, *_nulled("permuted_rewards")),
+        flags=(*_POLICY, *_placebo_flags("permuted_rewards")),
         like="policy",
     ),
     "trl_policy": Arm(
@@ -127,7 +127,7 @@ ARMS: Mapping[str, Arm] = {
     ),
     "random_reward": Arm(
         text="policy alone, a coin in place of the reward",
-        flags=(*_POLICY, *_nulled("random_rewards")),
+        flags=(*_POLICY, *_placebo_flags("random_rewards")),
         like="policy",
     ),
     **{
@@ -141,12 +141,12 @@ ARMS: Mapping[str, Arm] = {
     "hint": Arm(text="hint channel alone, frozen teacher", flags=_HINT, levels=LEVELS),
     "hint_placebo": Arm(
         text="hint alone, the hint of another site",
-        flags=(*_HINT, *_nulled("shuffled_hints")),
+        flags=(*_HINT, *_placebo_flags("shuffled_hints")),
         like="hint",
     ),
     "hint_neutral": Arm(
         text="hint alone, words of the same length that say nothing",
-        flags=(*_HINT, *_nulled("neutral_hints")),
+        flags=(*_HINT, *_placebo_flags("neutral_hints")),
         like="hint",
     ),
     "wrong_site": Arm(
@@ -189,31 +189,31 @@ ARMS: Mapping[str, Arm] = {
     ),
     "fork_placebo": Arm(
         text="the same with the hint of another site",
-        flags=(*_LOGGED, *_FORK, *_nulled("shuffled_hints")),
+        flags=(*_LOGGED, *_FORK, *_placebo_flags("shuffled_hints")),
         like="hint",
     ),
     "preference": Arm(
-        text="preference channel alone", flags=(*_PREFERENCE, *_UNPLAYED), levels=LEVELS
+        text="preference channel alone", flags=(*_PREFERENCE, *_NO_ROLLOUTS), levels=LEVELS
     ),
     "preference_placebo": Arm(
         text="preference alone, sides swapped with p = 1/2",
-        flags=(*_PREFERENCE, *_UNPLAYED, *_nulled("swapped_pairs")),
+        flags=(*_PREFERENCE, *_NO_ROLLOUTS, *_placebo_flags("swapped_pairs")),
         like="preference",
     ),
-    "pairs_raw": _on(
+    "pairs_raw": _pairs_arm(
         "raw",
         "preference alone on every answer of five noisy teachers that is not what the student did",
     ),
-    "pairs_filtered": _on(
+    "pairs_filtered": _pairs_arm(
         "filtered",
         "the same pairs, of which `recompose curate` kept what its recipe has nothing against",
     ),
-    "pairs_curated": _on(
+    "pairs_curated": _pairs_arm(
         "curated",
         "the pairs on which families of those teachers agree, with evidence, and then `recompose"
         " curate`",
     ),
-    "pairs_null": _on(
+    "pairs_null": _pairs_arm(
         "null",
         "as many pairs of the null test: the same agreement on answers dealt to other places",
     ),
@@ -327,11 +327,13 @@ def flags_of(name: str) -> tuple[str, ...]:
 def settings_sha256(*, without: Collection[str] = ()) -> str:
     """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags,
     steps and pairs; but for some arms."""
-    there = {name: arm for name, arm in ARMS.items() if name not in without}
+    hashed_arms = {name: arm for name, arm in ARMS.items() if name not in without}
     arms = {
         name: [*flags_of(name), *([arm.pairs] if arm.pairs else []), steps_of(name)]
-        for name, arm in there.items()
+        for name, arm in hashed_arms.items()
     }
-    answers = [TEACHERS, SLIPS, MAX_NULL_ROUNDS] if any(arm.pairs for arm in there.values()) else []
-    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, *answers]
+    teachers = (
+        [TEACHERS, SLIPS, MAX_NULL_ROUNDS] if any(arm.pairs for arm in hashed_arms.values()) else []
+    )
+    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, *teachers]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

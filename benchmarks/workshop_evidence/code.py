@@ -79,13 +79,13 @@ def stale(root: Path, evidence: Mapping[str, Any]) -> Iterator[str]:
     from those that played them."""
     now, then = code_files(root), evidence["about"].get("code", {})
     changed = [name for name in sorted(now.keys() | then.keys()) if now.get(name) != then.get(name)]
-    here = code_sha256(root)
+    current_sha256 = code_sha256(root)
     files = f"{', '.join(changed[:SHOWN])}{f' and {len(changed) - SHOWN} more' if len(changed) > SHOWN else ''}"
-    for level, found in sorted(evidence["levels"].items()):
+    for level, numbers in sorted(evidence["levels"].items()):
         arms = [
             name
-            for name, arm in found["arms"].items()
-            if any(run.get("code_sha256") != here for run in arm["runs"].values())
+            for name, arm in numbers["arms"].items()
+            if any(run.get("code_sha256") != current_sha256 for run in arm["runs"].values())
         ]
         if arms:
             since = f"; changed since they were played: {files}" if files else ""

@@ -31,19 +31,21 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             )
     added = {
         name
-        for level, found in new["levels"].items()
-        for name in found["arms"]
+        for level, numbers in new["levels"].items()
+        for name in numbers["arms"]
         if name not in old["levels"][level]["arms"]
     }
-    unknown = {
-        name for name in ARMS if not any(name in found["arms"] for found in old["levels"].values())
+    absent = {
+        name
+        for name in ARMS
+        if not any(name in numbers["arms"] for numbers in old["levels"].values())
     }
-    known = (
+    accepted = (
         settings_sha256(),
-        settings_sha256(without={name for name in unknown if ARMS[name].pairs}),
+        settings_sha256(without={name for name in absent if ARMS[name].pairs}),
     )
     if (
-        old["about"]["settings_sha256"] not in known
+        old["about"]["settings_sha256"] not in accepted
         or new["about"]["settings_sha256"] != settings_sha256()
     ):
         raise DataError(
@@ -51,7 +53,8 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             fix="run every arm again",
         )
     levels = {
-        level: _level(found, new["levels"].get(level)) for level, found in old["levels"].items()
+        level: _merged_level(numbers, new["levels"].get(level))
+        for level, numbers in old["levels"].items()
     }
     note = {
         "command": new["about"]["command"],
@@ -66,31 +69,35 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {"about": about, "levels": levels}
 
 
-def _level(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, Any]:
+def _merged_level(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict[str, Any]:
     if new is None:
         return dict(old)
     if old["student_sha256"] != new["student_sha256"]:
         raise DataError("the rows are of another student", fix="run every arm again")
-    rows, again = ({row["name"]: row for row in found["rows"]} for found in (old, new))
-    same = {name for name in rows.keys() & again.keys() if rows[name] == again[name]}
-    if BEFORE not in same:
+    old_rows, new_rows = ({row["name"]: row for row in numbers["rows"]} for numbers in (old, new))
+    unchanged = {
+        name for name in old_rows.keys() & new_rows.keys() if old_rows[name] == new_rows[name]
+    }
+    if BEFORE not in unchanged:
         raise DataError(
             "the student before training plays otherwise than it did: the rows cannot be compared",
             fix="run every arm again",
         )
-    added = again.keys() - rows.keys()
+    added = new_rows.keys() - old_rows.keys()
     order = [BEFORE, *ARMS]
-    kept = [
-        p for p in new["paired"] if {p["a"], p["b"]} & added and {p["a"], p["b"]} <= added | same
+    new_pairs = [
+        p
+        for p in new["paired"]
+        if {p["a"], p["b"]} & added and {p["a"], p["b"]} <= added | unchanged
     ]
     return {
         **old,
         "rows": sorted(
-            [*old["rows"], *(again[name] for name in added)],
+            [*old["rows"], *(new_rows[name] for name in added)],
             key=lambda row: order.index(row["name"]),
         ),
         "paired": sorted(
-            [*old["paired"], *kept], key=lambda entry: entry.get("metric", SUCCESS) != SUCCESS
+            [*old["paired"], *new_pairs], key=lambda entry: entry.get("metric", SUCCESS) != SUCCESS
         ),
         "arms": {**old["arms"], **{name: new["arms"][name] for name in added}},
         "weights_sha256": {

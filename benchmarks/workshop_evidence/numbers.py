@@ -49,30 +49,31 @@ def play(
 ) -> list[Shown]:
     """Every player on the same tasks. Two rows may be of the same weights here: a health rule may
     have put the start back."""
-    one = partial(play_one, settings=settings, limits=players[0].config.rollouts, seed=seed)
+    play_player = partial(play_one, settings=settings, limits=players[0].config.rollouts, seed=seed)
     # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(one, players))
+        return list(pool.map(play_player, players))
 
 
 def check_arms(players: Mapping[str, Player], stopped: Mapping[str, str]) -> None:
     """Raise DataError where an arm began elsewhere, or a control has other steps than what it
     controls (unless a rule stopped one)."""
-    starts = {player.start_sha256 for player in players.values()}
-    if len(starts) > 1:
+    start_hashes = {player.start_sha256 for player in players.values()}
+    if len(start_hashes) > 1:
         raise DataError(
-            f"the arms began from {len(starts)} different students", fix="start over with --fresh"
+            f"the arms began from {len(start_hashes)} different students",
+            fix="start over with --fresh",
         )
     for name, player in players.items():
-        like = ARMS[name].like
+        reference = ARMS[name].like
         if (
-            like in players
+            reference in players
             and not stopped[name]
-            and not stopped[like]
-            and player.steps != players[like].steps
+            and not stopped[reference]
+            and player.steps != players[reference].steps
         ):
-            what = f"{name} has {player.steps} steps, {like} has {players[like].steps}"
-            raise DataError(what, fix="start over with --fresh")
+            problem = f"{name} has {player.steps} steps, {reference} has {players[reference].steps}"
+            raise DataError(problem, fix="start over with --fresh")
 
 
 def block_of(played: EpisodeResult) -> str:
@@ -98,27 +99,27 @@ def pooled_row(
     seed: int,
 ) -> dict[str, Any]:
     """Every number of an arm over all seeds, and success and families of each seed."""
-    whole = pooled(by_seed)
+    episodes = pooled(by_seed)
     draws = Resamples.within(
         [len(by_seed[s]) for s in sorted(by_seed)],
         seed=stage_seed(seed, "pooled"),
         samples=settings.samples,
     )
-    found = row(
-        name, whole, targeted=settings.targeted_kinds, draws=draws, families=METADATA.families
+    numbers = row(
+        name, episodes, targeted=settings.targeted_kinds, draws=draws, families=METADATA.families
     )
-    hits = sum(map(is_success, whole))
-    interval = draws.mean([float(is_success(p)) for p in whole])
+    successes = sum(map(is_success, episodes))
+    interval = draws.mean([float(is_success(p)) for p in episodes])
     # else Wilson's bounds stay: nothing varies
-    if 0 < hits < len(whole) and interval.low is not None and interval.high is not None:
-        found |= {"success_low": max(0.0, interval.low), "success_high": min(1.0, interval.high)}
+    if 0 < successes < len(episodes) and interval.low is not None and interval.high is not None:
+        numbers |= {"success_low": max(0.0, interval.low), "success_high": min(1.0, interval.high)}
     shares = {str(s): sum(map(is_success, by_seed[s])) / len(by_seed[s]) for s in sorted(by_seed)}
-    over = over_groups(list(shares.values()))
-    if over.low is not None and over.high is not None:
-        found["success_low"] = min(found["success_low"], max(0.0, over.low))
-        found["success_high"] = max(found["success_high"], min(1.0, over.high))
+    over_seeds = over_groups(list(shares.values()))
+    if over_seeds.low is not None and over_seeds.high is not None:
+        numbers["success_low"] = min(numbers["success_low"], max(0.0, over_seeds.low))
+        numbers["success_high"] = max(numbers["success_high"], min(1.0, over_seeds.high))
     return {
-        **found,
+        **numbers,
         "by_seed": shares,
         "outcomes": {str(s): outcomes(by_seed[s]) for s in sorted(by_seed)},
     }
@@ -138,17 +139,22 @@ def questions(names: Sequence[str]) -> list[tuple[str, str]]:
     >>> questions(["before", "placebo", "hint", "after"])[:3]
     [('after', 'before'), ('after', 'placebo'), ('placebo', 'before')]
     """
-    pairs = [
+    two_channels = [
         "_".join(pair)
         for pair in (("hint", "policy"), ("hint", "preference"), ("policy", "preference"))
     ]
-    asked = [(AFTER, other) for other in (BEFORE, PLACEBO, "more_sft", *SINGLE, *pairs, "clone")]
-    asked += [(name, BEFORE) for name in names if name not in (BEFORE, AFTER)]
-    asked += [(arm.like, name) for name, arm in ARMS.items() if arm.like and arm.like != AFTER]
-    asked += [("preference", "clone"), *((a, "more_sft") for a in SINGLE)]
-    asked += list(combinations(SINGLE, 2))
-    asked += [pair for _, pairs in QUESTIONS for pair in pairs]
-    return [pair for pair in dict.fromkeys(asked) if pair[0] in names and pair[1] in names]
+    comparisons = [
+        (AFTER, control)
+        for control in (BEFORE, PLACEBO, "more_sft", *SINGLE, *two_channels, "clone")
+    ]
+    comparisons += [(name, BEFORE) for name in names if name not in (BEFORE, AFTER)]
+    comparisons += [
+        (arm.like, name) for name, arm in ARMS.items() if arm.like and arm.like != AFTER
+    ]
+    comparisons += [("preference", "clone"), *((a, "more_sft") for a in SINGLE)]
+    comparisons += list(combinations(SINGLE, 2))
+    comparisons += [pair for _, two_channels in QUESTIONS for pair in two_channels]
+    return [pair for pair in dict.fromkeys(comparisons) if pair[0] in names and pair[1] in names]
 
 
 def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) -> dict[str, Any]:
@@ -157,15 +163,15 @@ def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) 
     The headline arms have more seeds than the others; an arm that lacks one of its own is an error,
     never left out.
     """
-    most = sorted(episodes[BEFORE])
+    all_seeds = sorted(episodes[BEFORE])
     for name, by_seed in episodes.items():
-        if sorted(by_seed) != seeds_of(name, most):
-            what = (
+        if sorted(by_seed) != seeds_of(name, all_seeds):
+            problem = (
                 f"{name} was trained with the seeds {sorted(by_seed)}, planned are"
-                f" {seeds_of(name, most)}"
+                f" {seeds_of(name, all_seeds)}"
             )
-            raise DataError(what, fix="train every arm with every seed of its own")
-    how = {
+            raise DataError(problem, fix="train every arm with every seed of its own")
+    options = {
         "targeted": settings.targeted_kinds,
         "seed": seed,
         "samples": settings.samples,
@@ -173,16 +179,16 @@ def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) 
         "families": METADATA.families,
     }
 
-    def both(a: str, b: str) -> list[dict[str, Any]]:
+    def compare(a: str, b: str) -> list[dict[str, Any]]:
         common = sorted(episodes[a].keys() & episodes[b].keys())
         ours, theirs = (pooled({s: episodes[name][s] for s in common}) for name in (a, b))
-        return paired(a, ours, b, theirs, **how)
+        return paired(a, ours, b, theirs, **options)
 
-    found = [entry for a, b in questions(list(episodes)) for entry in both(a, b)]
+    entries = [entry for a, b in questions(list(episodes)) for entry in compare(a, b)]
     return {
         "rows": [
             pooled_row(name, by_seed, settings=settings, seed=seed)
             for name, by_seed in episodes.items()
         ],
-        "paired": sorted(found, key=lambda entry: entry.get("metric", SUCCESS) != SUCCESS),
+        "paired": sorted(entries, key=lambda entry: entry.get("metric", SUCCESS) != SUCCESS),
     }

@@ -46,18 +46,18 @@ def render(evidence: Mapping[str, Any]) -> str:
 
 def gaps(evidence: Mapping[str, Any]) -> str:
     """Which arms were not run, by level; "" where none is missing."""
-    told: list[str] = []
+    lines: list[str] = []
     for level in LEVELS:
-        there = evidence["levels"].get(str(level), {}).get("arms", {})
+        trained = evidence["levels"].get(str(level), {}).get("arms", {})
         wanted = [name for name, arm in ARMS.items() if level in arm.levels]
-        missing = [name for name in wanted if name not in there]
+        missing = [name for name in wanted if name not in trained]
         if missing:
-            told.append(
+            lines.append(
                 f"- level {level}: {'all of it' if missing == wanted else ', '.join(missing)}"
             )
     return (
-        "\n".join(["**Not run yet**, so that nothing is said about them here:", "", *told])
-        if told
+        "\n".join(["**Not run yet**, so that nothing is said about them here:", "", *lines])
+        if lines
         else ""
     )
 
@@ -84,71 +84,73 @@ def _problems(root: Path, evidence: Mapping[str, Any]) -> Iterator[str]:
     if len(evidence["about"]["seeds"]) < MIN_SEEDS:
         yield f"{JSON_PAGE} has {len(evidence['about']['seeds'])} seeds, {MIN_SEEDS} are needed"
     for level in LEVELS:
-        yield from _student(root, level, evidence)
-    for level, found in sorted(evidence["levels"].items()):
-        yield from outcomes(level, found)
+        yield from _student_problems(root, level, evidence)
+    for level, numbers in sorted(evidence["levels"].items()):
+        yield from outcome_problems(level, numbers)
     readme = root / "README.md"
     for path in (readme, *sorted((root / "docs").glob("*.md"))):
         if path.exists() and path != page:
-            yield from quotes(path.relative_to(root).as_posix(), path.read_text("utf-8"), evidence)
+            yield from quote_problems(
+                path.relative_to(root).as_posix(), path.read_text("utf-8"), evidence
+            )
     if readme.exists():
         yield from loose_numbers("README.md", readme.read_text("utf-8"))
 
 
-def outcomes(level: str, found: Mapping[str, Any]) -> Iterator[str]:
+def outcome_problems(level: str, numbers: Mapping[str, Any]) -> Iterator[str]:
     """Rows and differences of success that are not what the episodes' outcomes say."""
-    rows = {row["name"]: row for row in found["rows"]}
+    rows = {row["name"]: row for row in numbers["rows"]}
     for name, row in rows.items():
         for seed, bits in row["outcomes"].items():
             if abs(row["by_seed"][seed] - bits.count("1") / len(bits)) > TOLERANCE:
-                told = (
+                problem = (
                     f"success is {row['by_seed'][seed]}, its outcomes say {bits.count('1')} of"
                     f" {len(bits)}"
                 )
-                yield f"level {level}: {name}, seed {seed}: {told}"
-    for pair in found["paired"]:
+                yield f"level {level}: {name}, seed {seed}: {problem}"
+    for pair in numbers["paired"]:
         if "metric" in pair:
             continue
         a, b = rows[pair["a"]]["outcomes"], rows[pair["b"]]["outcomes"]
         common = sorted(a.keys() & b.keys())
         total = sum(len(a[seed]) for seed in common)
-        apart = sum(a[seed].count("1") - b[seed].count("1") for seed in common) / total
-        over = over_groups(
+        difference = sum(a[seed].count("1") - b[seed].count("1") for seed in common) / total
+        over_seeds = over_groups(
             [(a[seed].count("1") - b[seed].count("1")) / len(a[seed]) for seed in common]
         )
-        if abs(pair["difference"] - apart) > TOLERANCE:
+        if abs(pair["difference"] - difference) > TOLERANCE:
             yield (
                 f"level {level}: {pair['a']} - {pair['b']} is {pair['difference']}, its outcomes"
-                f" say {apart}"
+                f" say {difference}"
             )
         elif (
-            over.low is not None
-            and over.high is not None
-            and not pair["low"] - TOLERANCE <= max(-1.0, over.low) <= pair["high"]
+            over_seeds.low is not None
+            and over_seeds.high is not None
+            and not pair["low"] - TOLERANCE <= max(-1.0, over_seeds.low) <= pair["high"]
         ):
             yield (
                 f"level {level}: {pair['a']} - {pair['b']}: its interval leaves out that over"
-                f" seeds, {over.low:.3f} to {over.high:.3f}"
+                f" seeds, {over_seeds.low:.3f} to {over_seeds.high:.3f}"
             )
 
 
-def _student(root: Path, level: int, evidence: Mapping[str, Any]) -> Iterator[str]:
-    about = root / "examples" / STUDENTS[level] / "warmup.json"
+def _student_problems(root: Path, level: int, evidence: Mapping[str, Any]) -> Iterator[str]:
+    warmup_json = root / "examples" / STUDENTS[level] / "warmup.json"
     if str(level) not in evidence["levels"]:
         return  # the page says that it was not run
-    if not about.exists():
-        yield f"{about.relative_to(root)} does not exist: nothing says which student ships"
+    if not warmup_json.exists():
+        yield f"{warmup_json.relative_to(root)} does not exist: nothing says which student ships"
     elif (
-        json.loads(about.read_text("utf-8"))["weights_sha256"]
+        json.loads(warmup_json.read_text("utf-8"))["weights_sha256"]
         != evidence["levels"][str(level)]["student_sha256"]
     ):
         yield (
-            f"{JSON_PAGE} is of another student than {about.parent.relative_to(root)}: run python"
+            f"{JSON_PAGE} is of another student than {warmup_json.parent.relative_to(root)}: run python"
             " benchmarks/evidence.py"
         )
 
 
-def quotes(name: str, text: str, evidence: Mapping[str, Any]) -> Iterator[str]:
+def quote_problems(name: str, text: str, evidence: Mapping[str, Any]) -> Iterator[str]:
     """Numbers between markers that are not what the JSON says, rounded as they were written."""
     if text.count("<!-- evidence:") != len(QUOTED.findall(text)):
         yield f"{name}: a marker of a quoted number is not closed"
@@ -183,26 +185,26 @@ def value_at(evidence: Mapping[str, Any], key: str) -> float | None:
     >>> value_at({"about": {"tasks": 192}}, "about.tasks")
     192.0
     """
-    where, _, rest = key.partition(".")
-    if where == "about":
-        return _number(evidence["about"].get(rest))
-    found = evidence["levels"].get(where.removeprefix("level"))
-    who, _, measure = rest.partition(".")
-    if found is None or not measure:
+    scope, _, path = key.partition(".")
+    if scope == "about":
+        return _number(evidence["about"].get(path))
+    numbers = evidence["levels"].get(scope.removeprefix("level"))
+    subject, _, measure = path.partition(".")
+    if numbers is None or not measure:
         return None
-    if "-" in who:
-        a, _, b = who.partition("-")
+    if "-" in subject:
+        a, _, b = subject.partition("-")
         metric, _, inner = measure.rpartition(".")
         pair = (
-            pair_of(found["paired"], a, b, METRICS[metric])
+            pair_of(numbers["paired"], a, b, METRICS[metric])
             if metric in METRICS
-            else pair_of(found["paired"], a, b)
+            else pair_of(numbers["paired"], a, b)
             if not metric
             else None
         )
         return _number((pair or {}).get(inner))
-    row = next((row for row in found["rows"] if row["name"] == who), {})
-    cost = cost_of(found["arms"][who]) if who in found["arms"] else {}
+    row = next((row for row in numbers["rows"] if row["name"] == subject), {})
+    cost = cost_of(numbers["arms"][subject]) if subject in numbers["arms"] else {}
     return _number({**cost, **row.get("families", {}), **row}.get(measure))
 
 

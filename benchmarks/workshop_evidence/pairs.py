@@ -59,7 +59,7 @@ TEACHERS = (
 SLIPS = ("unknown_tool", "empty", "misfitting", "words", "another")
 SETS = ("raw", "filtered", "curated", "null")
 MAX_NULL_ROUNDS = 100
-_MADE = (
+_COPIED = (
     "sessions.jsonl",
     "sites.jsonl",
     "sites.meta.json",
@@ -77,25 +77,25 @@ Verb = Callable[..., object]
 """Runs a verb of recompose in a work folder, e.g. verb("curate", folder)."""
 
 
-def slipped(turn: Turn, request: Request, *, how: str) -> Turn:
+def slipped(turn: Turn, request: Request, *, slip: str) -> Turn:
     """A message as a teacher's slip has it. What has no call, or no argument to lose, becomes
     another good call instead.
 
     Example: slipped(<read_file(path="a.py")>, request, how="unknown_tool") ->
     <open_read_file(path="a.py")>
     """
-    first = turn.calls[0] if turn.calls else None
-    if how == "empty":
+    call = turn.calls[0] if turn.calls else None
+    if slip == "empty":
         return replace(turn, blocks=())
-    if how == "words" and first is not None:
+    if slip == "words" and call is not None:
         return replace(turn, blocks=(Text(DONE_TEXT),))
-    if how == "unknown_tool" and first is not None:
-        return replace(turn, blocks=(replace(first, name=f"open_{first.name}"),))
-    if how == "misfitting" and first is not None and first.arguments:
-        kept = dict(list(first.arguments.items())[:-1])
-        return replace(turn, blocks=(replace(first, arguments=kept),))
-    other = TESTER if first is not None and first.name == LISTER else LISTER
-    return replace(turn, blocks=(ToolCall(first.id if first is not None else "call_0", other, {}),))
+    if slip == "unknown_tool" and call is not None:
+        return replace(turn, blocks=(replace(call, name=f"open_{call.name}"),))
+    if slip == "misfitting" and call is not None and call.arguments:
+        arguments = dict(list(call.arguments.items())[:-1])
+        return replace(turn, blocks=(replace(call, arguments=arguments),))
+    tool = TESTER if call is not None and call.name == LISTER else LISTER
+    return replace(turn, blocks=(ToolCall(call.id if call is not None else "call_0", tool, {}),))
 
 
 def noisy(player: Scripted, *, name: str, family: str, share: float, seed: int) -> Scripted:
@@ -105,7 +105,7 @@ def noisy(player: Scripted, *, name: str, family: str, share: float, seed: int) 
     def act(request: Request) -> Turn:
         turn = replace(player.act(request), author=name)
         draw = random.Random(f"{seed}:{name}:{request.about}")
-        return slipped(turn, request, how=draw.choice(SLIPS)) if draw.random() < share else turn
+        return slipped(turn, request, slip=draw.choice(SLIPS)) if draw.random() < share else turn
 
     return Scripted(name, family, act)
 
@@ -118,12 +118,12 @@ def ask_all(sessions: Sequence[Session], *, seed: int) -> tuple[Answer, ...]:
             noisy(players[player], name=name, family=family, share=share, seed=seed)
             for name, family, player, share in TEACHERS
         ]
-        how = {
+        options = {
             "asker": Asker(None),
             "settings": ReplaySettings(sessions_at_once=1),
             "redactor": Redactor(),
         }
-        return asyncio.run(gather(sessions, teachers, steps=all_steps, **how)).answers
+        return asyncio.run(gather(sessions, teachers, steps=all_steps, **options)).answers
 
 
 def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[AnsweredTurn]:
@@ -132,17 +132,17 @@ def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[An
     for session in sessions:
         errors = failed_turns(session)
         for step in all_steps(session):
-            if given := ask(session, step.turn):
-                places.append(answered_turn(session, step.turn, given, errors=errors))
+            if turn_answers := ask(session, step.turn):
+                places.append(answered_turn(session, step.turn, turn_answers, errors=errors))
     return places
 
 
 def raw_pairs(places: Iterable[AnsweredTurn]) -> Iterator[Preference]:
     """Every answer that is not what the student did, each as a pair of its own."""
     for place in places:
-        own = canonical_action(place.student_turn, place.comparison)
+        student_action = canonical_action(place.student_turn, place.comparison)
         for answer in place.answers:
-            if canonical_action(answer.turn, place.comparison) != own:
+            if canonical_action(answer.turn, place.comparison) != student_action:
                 yield Preference(
                     session_id=place.session_id,
                     turn=place.turn,
@@ -152,14 +152,14 @@ def raw_pairs(places: Iterable[AnsweredTurn]) -> Iterator[Preference]:
 
 
 def null_pairs(
-    places: Sequence[AnsweredTurn], *, seed: int, min_families: int, wanted: int
+    places: Sequence[AnsweredTurn], *, seed: int, min_families: int, num_pairs: int
 ) -> Iterator[Preference]:
     """What the same agreement makes of answers dealt to other places: `wanted` different pairs,
     from as many rounds as it takes."""
     weigh = partial(weigh_answers, min_families=min_families)
-    seen: set[tuple[str, int, MessageAction]] = set()
-    for number in range(MAX_NULL_ROUNDS):
-        for place in shuffle_answers(places, seed=seed + number):
+    keys: set[tuple[str, int, MessageAction]] = set()
+    for null_round in range(MAX_NULL_ROUNDS):
+        for place in shuffle_answers(places, seed=seed + null_round):
             verdict = weigh(place)
             if verdict.outcome != "pair" or verdict.chosen is None:
                 continue
@@ -168,10 +168,10 @@ def null_pairs(
                 place.turn,
                 canonical_action(verdict.chosen.turn, place.comparison),
             )
-            if len(seen) == wanted or key in seen:
+            if len(keys) == num_pairs or key in keys:
                 continue
-            seen.add(key)
-            evidence = {**verdict.record(), "null_round": number}
+            keys.add(key)
+            evidence = {**verdict.record(), "null_round": null_round}
             yield Preference(
                 session_id=place.session_id,
                 turn=place.turn,
@@ -185,20 +185,20 @@ def make_sets(prepared: Path, folder: Path, *, seed: int, verb: Verb) -> None:
     """One work folder below `folder` for each of SETS, with its examples built; `prepared` holds
     the sessions, sites and hints."""
     folder.mkdir(parents=True)
-    answers, sessions = folder / _ANSWERS, list(read_sessions(prepared / _MADE[0]))
+    answers, sessions = folder / _ANSWERS, list(read_sessions(prepared / _COPIED[0]))
     write_lines(answers, map(record_to_json, ask_all(sessions, seed=seed)))
     for name in SETS:
         (folder / name).mkdir()
-        for file in _MADE:
+        for file in _COPIED:
             shutil.copyfile(prepared / file, folder / name / file)
     verb("replay", folder / "curated", "--replay.recorded", str(answers.absolute()))
     places, agreed = (
         places_of(sessions, read_answers(answers)),
-        _lines(folder / "curated" / _PREFERENCES),
+        _count_lines(folder / "curated" / _PREFERENCES),
     )
     raw = list(raw_pairs(places))
     null = list(
-        null_pairs(places, seed=seed, min_families=ReplaySettings().min_families, wanted=agreed)
+        null_pairs(places, seed=seed, min_families=ReplaySettings().min_families, num_pairs=agreed)
     )
     for name, pairs in (("raw", raw), ("filtered", raw), ("null", null)):
         write_lines(folder / name / _PREFERENCES, map(record_to_json, pairs))
@@ -216,10 +216,16 @@ def make_sets(prepared: Path, folder: Path, *, seed: int, verb: Verb) -> None:
 
 def counts_of(folder: Path) -> dict[str, Any]:
     """How many pairs were made, and how many of them can be trained on."""
-    made = _lines(folder / _PREFERENCES)
-    kept = _lines(folder / "curated.jsonl") if (folder / "curated.jsonl").exists() else made
-    return {"made": made, "kept": kept, "built": _lines(folder / "examples" / "pairs.jsonl")}
+    num_made = _count_lines(folder / _PREFERENCES)
+    num_kept = (
+        _count_lines(folder / "curated.jsonl") if (folder / "curated.jsonl").exists() else num_made
+    )
+    return {
+        "made": num_made,
+        "kept": num_kept,
+        "built": _count_lines(folder / "examples" / "pairs.jsonl"),
+    }
 
 
-def _lines(path: Path) -> int:
+def _count_lines(path: Path) -> int:
     return len(path.read_text("utf-8").splitlines())

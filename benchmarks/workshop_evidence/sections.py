@@ -13,7 +13,16 @@ from composer_replication.workshop.workshop_tasks import HINTS_ARE_TAUGHT
 
 from .arms import ARMS, MIN_SEEDS
 from .pairs import TEACHERS
-from .words import cost_of, pair_of, pairs_told, side, stops_of, table, times, told
+from .words import (
+    cost_of,
+    difference_text,
+    num_pairs_text,
+    pair_of,
+    ratio_text,
+    sign_of,
+    stops_of,
+    table,
+)
 
 PLACEBO, BEFORE = "placebo", "before"
 PAIRS = ("hint_policy", "hint_preference", "policy_preference")
@@ -174,7 +183,9 @@ Read this first:
 
 def _noise(evidence: Mapping[str, Any]) -> str:
     """Who the teachers of the arms with pairs of their own are; "" where there is no such arm."""
-    if not any(ARMS[name].pairs for found in evidence["levels"].values() for name in found["arms"]):
+    if not any(
+        ARMS[name].pairs for numbers in evidence["levels"].values() for name in numbers["arms"]
+    ):
         return ""
     shares = ", ".join(
         f"{name} (family {family}) at {share:.0%}" for name, family, _, share in TEACHERS
@@ -189,43 +200,43 @@ def _noise(evidence: Mapping[str, Any]) -> str:
 def _spread(evidence: Mapping[str, Any]) -> str:
     """By how much the cost of the arms differs: "on level 1 an arm cost 71 (policy) to 96 (after)
     CPU-seconds"."""
-    told_of = []
-    for level, found in sorted(evidence["levels"].items()):
+    ranges = []
+    for level, numbers in sorted(evidence["levels"].items()):
         costs = sorted(
             (cost_of(arm)["cpu_s"], name)
-            for name, arm in found["arms"].items()
+            for name, arm in numbers["arms"].items()
             if not any(run["code"] for run in arm["runs"].values())
         )
         if costs:
             (low, cheap), (high, dear) = costs[0], costs[-1]
-            told_of.append(
+            ranges.append(
                 f"on level {level} a run to its end cost {low:.0f} (`{cheap}`) to {high:.0f}"
                 f" (`{dear}`) CPU-seconds"
             )
-    return "; ".join(told_of) or "no run came to its end"
+    return "; ".join(ranges) or "no run came to its end"
 
 
 def level_section(level: str, evidence: Mapping[str, Any]) -> str:
     """Tables of one level and the sentences they support."""
-    found = evidence["levels"][level]
-    others = [f"- {line}" for line in [*_claims(found), *_pairs(found), *_required(found)]]
+    numbers = evidence["levels"][level]
+    findings = [f"- {line}" for line in [*_claims(numbers), *_pairs(numbers), *_required(numbers)]]
     return "\n\n".join(
         [
             f"## {TITLES[level]}",
-            found["text"],
-            _results(found),
-            _mistakes(found),
-            _costs(found),
+            numbers["text"],
+            _results(numbers),
+            _mistakes(numbers),
+            _costs(numbers),
             "### What the intervals support",
-            "\n".join(others),
-            *_questions(found),
+            "\n".join(findings),
+            *_questions(numbers),
         ]
     )
 
 
-def _results(found: Mapping[str, Any]) -> str:
+def _results(numbers: Mapping[str, Any]) -> str:
     lines = []
-    for row in found["rows"]:
+    for row in numbers["rows"]:
         seeds = " / ".join(f"{value:.3f}" for _, value in sorted(row["by_seed"].items()))
         shown = f"{row['success']:.3f} [{row['success_low']:.3f}, {row['success_high']:.3f}]"
         kinds = [_share(row["families"].get(f"{family}_made")) for family in "ABC"]
@@ -256,21 +267,21 @@ def _results(found: Mapping[str, Any]) -> str:
     return f"### Success, and the three families of mistakes\n\n{table(head, lines)}\n\n{note}"
 
 
-def _mistakes(found: Mapping[str, Any]) -> str:
+def _mistakes(numbers: Mapping[str, Any]) -> str:
     lines = []
-    for row in found["rows"]:
+    for row in numbers["rows"]:
         if row["name"] == BEFORE:
             continue
-        success, other = (
-            pair_of(found["paired"], row["name"], BEFORE, *metric) for metric in ((), (OTHER,))
+        success, other_mistakes = (
+            pair_of(numbers["paired"], row["name"], BEFORE, *metric) for metric in ((), (OTHER,))
         )
-        ratio = times(pair_of(found["paired"], row["name"], BEFORE, TARGETED))
+        ratio = ratio_text(pair_of(numbers["paired"], row["name"], BEFORE, TARGETED))
         lines.append(
             [
                 f"`{row['name']}`",
-                told(success) if success else "-",
+                difference_text(success) if success else "-",
                 ratio,
-                told(other) if other else "-",
+                difference_text(other_mistakes) if other_mistakes else "-",
             ]
         )
     head = [
@@ -282,12 +293,12 @@ def _mistakes(found: Mapping[str, Any]) -> str:
     return f"### Against the student before any training, task by task\n\n{table(head, lines)}"
 
 
-def _costs(found: Mapping[str, Any]) -> str:
+def _costs(numbers: Mapping[str, Any]) -> str:
     lines = []
     for name, arm in (
-        (row["name"], found["arms"][row["name"]])
-        for row in found["rows"]
-        if row["name"] in found["arms"]
+        (row["name"], numbers["arms"][row["name"]])
+        for row in numbers["rows"]
+        if row["name"] in numbers["arms"]
     ):
         cost = cost_of(arm)
         tokens = [
@@ -298,7 +309,7 @@ def _costs(found: Mapping[str, Any]) -> str:
         lines.append(
             [
                 f"`{name}`",
-                arm["text"] + pairs_told(arm),
+                arm["text"] + num_pairs_text(arm),
                 f"{cost['steps']:.0f}",
                 f"{cost['cpu_s']:.0f}",
                 *tokens,
@@ -326,15 +337,15 @@ def _costs(found: Mapping[str, Any]) -> str:
     )
     return (
         "### What each row is, and what it"
-        f" cost\n\n{table(head, lines)}\n\n{note}\n{_commits(found)}".rstrip()
+        f" cost\n\n{table(head, lines)}\n\n{note}\n{_commits(numbers)}".rstrip()
     )
 
 
-def _commits(found: Mapping[str, Any]) -> str:
+def _commits(numbers: Mapping[str, Any]) -> str:
     """Which states of the code trained the rows: "Trained by commit 0a7c070: after, hint; 1e6afea:
     fork"."""
     rows: dict[str, list[str]] = {}
-    for name, arm in found["arms"].items():
+    for name, arm in numbers["arms"].items():
         for commit in sorted({run.get("commit") or "unknown" for run in arm["runs"].values()}):
             rows.setdefault(commit, []).append(f"`{name}`")
     return (
@@ -346,40 +357,44 @@ def _commits(found: Mapping[str, Any]) -> str:
     )
 
 
-def _claims(found: Mapping[str, Any]) -> Iterator[str]:
+def _claims(numbers: Mapping[str, Any]) -> Iterator[str]:
     """What the report of a run says from such rows, with the verdict first."""
-    names = {row["name"] for row in found["rows"]}
+    names = {row["name"] for row in numbers["rows"]}
     if AFTER not in names:
         yield "There is no row `after`: nothing is claimed about all channels together."
         return
-    judged = verdict(found["paired"])
-    yield f"{judged['sentence']} ({'; '.join(judged['reasons'])}.)"
-    yield from (claim.text for claim in claims(found))
+    judgement = verdict(numbers["paired"])
+    yield f"{judgement['sentence']} ({'; '.join(judgement['reasons'])}.)"
+    yield from (claim.text for claim in claims(numbers))
 
 
-def _pairs(found: Mapping[str, Any]) -> Iterator[str]:
+def _pairs(numbers: Mapping[str, Any]) -> Iterator[str]:
     """All three against every pair of two."""
-    there = {
-        name: pair for name in PAIRS if (pair := pair_of(found["paired"], AFTER, name)) is not None
+    by_row = {
+        name: pair
+        for name in PAIRS
+        if (pair := pair_of(numbers["paired"], AFTER, name)) is not None
     }
-    if not there:
+    if not by_row:
         return
-    shown = "; ".join(f"{AFTER} - {name} = {told(pair)}" for name, pair in there.items())
-    behind = [name for name, pair in there.items() if side(pair) <= 0]
+    shown = "; ".join(
+        f"{AFTER} - {name} = {difference_text(pair)}" for name, pair in by_row.items()
+    )
+    behind = [name for name, pair in by_row.items() if sign_of(pair) <= 0]
     if behind:
         yield f"A third channel is not shown to help beside {' or '.join(behind)} ({shown})."
     else:
         yield (
-            f"Each channel adds to the other two: all three do better than {', '.join(there)}"
+            f"Each channel adds to the other two: all three do better than {', '.join(by_row)}"
             f" ({shown})."
         )
 
 
-def _required(found: Mapping[str, Any]) -> Iterator[str]:
+def _required(numbers: Mapping[str, Any]) -> Iterator[str]:
     """The fall of the hinted mistake that the project asks for: reached, missed, or not decided by
     its interval."""
     for name, limit in REQUIRED:
-        pair = pair_of(found["paired"], name, BEFORE, TARGETED)
+        pair = pair_of(numbers["paired"], name, BEFORE, TARGETED)
         if pair is None or pair.get("ratio") is None:
             continue
         high, low = pair.get("ratio_high"), pair.get("ratio_low")
@@ -396,22 +411,23 @@ def _required(found: Mapping[str, Any]) -> Iterator[str]:
         )
         yield (
             f"Asked for: the hinted mistakes of `{name}` fall to at most {limit:g} x of `before`."
-            f" It is {times(pair)}: {state}."
+            f" It is {ratio_text(pair)}: {state}."
         )
 
 
-def _questions(found: Mapping[str, Any]) -> Iterator[str]:
-    for title, asked in QUESTIONS:
-        pairs = [pair for a, b in asked if (pair := pair_of(found["paired"], a, b)) is not None]
+def _questions(numbers: Mapping[str, Any]) -> Iterator[str]:
+    for title, rows in QUESTIONS:
+        pairs = [pair for a, b in rows if (pair := pair_of(numbers["paired"], a, b)) is not None]
         if pairs:
             note = f"{NOTES[title]}\n\n" if title in NOTES else ""
             lines = [f"- {_answer(pair)}" for pair in pairs]
             if title == PENALTY:
                 others = [
-                    (pair, pair_of(found["paired"], pair["a"], pair["b"], OTHER)) for pair in pairs
+                    (pair, pair_of(numbers["paired"], pair["a"], pair["b"], OTHER))
+                    for pair in pairs
                 ]
                 lines += [
-                    f"- Other mistakes: `{p['a']}` - `{p['b']}` = {told(other)} per episode."
+                    f"- Other mistakes: `{p['a']}` - `{p['b']}` = {difference_text(other)} per episode."
                     for p, other in others
                     if other
                 ]
@@ -419,10 +435,10 @@ def _questions(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _answer(pair: Mapping[str, Any]) -> str:
-    words = {1: "does better than", -1: "does worse than", 0: "is not shown to differ from"}[
-        side(pair)
+    verb_phrase = {1: "does better than", -1: "does worse than", 0: "is not shown to differ from"}[
+        sign_of(pair)
     ]
-    return f"`{pair['a']}` {words} `{pair['b']}`: {told(pair)}."
+    return f"`{pair['a']}` {verb_phrase} `{pair['b']}`: {difference_text(pair)}."
 
 
 def _share(value: float | None) -> str:
@@ -434,10 +450,10 @@ def ending(evidence: Mapping[str, Any]) -> str:
     about = evidence["about"]
     machine, versions = about["machine"], about["versions"]
     students = "\n".join(
-        f"- level {level}: student `{found['student_sha256']}`"
-        for level, found in sorted(evidence["levels"].items())
+        f"- level {level}: student `{numbers['student_sha256']}`"
+        for level, numbers in sorted(evidence["levels"].items())
     )
-    both = (
+    missing_level = (
         ""
         if len(evidence["levels"]) > 1
         else "\n\n**Only one level was run**: the other one is missing from this page."
@@ -456,17 +472,17 @@ Weights (sha256 of every parameter) that were trained from:
 
 {students}
 
-Settings (sha256): `{about["settings_sha256"]}`.{_added(about)}{both}"""
+Settings (sha256): `{about["settings_sha256"]}`.{_added(about)}{missing_level}"""
 
 
 def _added(about: Mapping[str, Any]) -> str:
     """The rows that were made later, each time with what was typed; "" where there are none."""
-    told = ""
+    text = ""
     for note in about.get("added", ()):
         rows = ", ".join(f"`{name}`" for name in note["rows"])
-        what = (
+        intro = (
             f"Added on {note['date']}, on the same logs, seeds and tasks (`before`, played again,"
             f" was equal to the last digit): {rows}, by"
         )
-        told += f"\n\n{what}\n\n```\n{note['command']}\n```"
-    return told
+        text += f"\n\n{intro}\n\n```\n{note['command']}\n```"
+    return text

@@ -82,9 +82,9 @@ class ArmError(RuntimeError):
 def prepare(work: Work) -> None:
     """Record the student's logs with this seed and build the data, once; raises ArmError where a
     verb fails."""
-    key = _sha256([work.settings().encode(), _file(work.student / "model.safetensors")])
-    done = work.folder / "prepared.json"
-    if _read(done).get("key") == key:
+    key = _sha256([work.settings().encode(), _hash_file(work.student / "model.safetensors")])
+    done_json = work.folder / "prepared.json"
+    if _read_json(done_json).get("key") == key:
         return
     if work.folder.exists():
         shutil.rmtree(work.folder)
@@ -94,10 +94,12 @@ def prepare(work: Work) -> None:
     record = (
         "from workshop_evidence.training import record_here; import sys; record_here(*sys.argv[1:])"
     )
-    _child([sys.executable, "-c", record, str(work.config), str(work.student.absolute())], log=log)
-    for words in VERBS:
-        _child([*_recompose(), *words, "-c", str(work.config)], log=log)
-    write_json(done, {"key": key})
+    _run_child(
+        [sys.executable, "-c", record, str(work.config), str(work.student.absolute())], log=log
+    )
+    for verb in VERBS:
+        _run_child([*_recompose(), *verb, "-c", str(work.config)], log=log)
+    write_json(done_json, {"key": key})
 
 
 def prepare_pairs(work: Work) -> None:
@@ -105,26 +107,28 @@ def prepare_pairs(work: Work) -> None:
     comes first."""
     from .pairs import MAX_NULL_ROUNDS, SLIPS, TEACHERS, make_sets
 
-    told = json.dumps([TEACHERS, SLIPS, MAX_NULL_ROUNDS]).encode()
+    teachers = json.dumps([TEACHERS, SLIPS, MAX_NULL_ROUNDS]).encode()
     key = _sha256(
         [
-            told,
+            teachers,
             work.settings().encode(),
-            *(_file(work.folder / path) for path in ("sessions.jsonl", "sites.jsonl")),
+            *(_hash_file(work.folder / path) for path in ("sessions.jsonl", "sites.jsonl")),
         ]
     )
-    folder, done = work.folder / "pairs", work.folder / "pairs" / "prepared.json"
-    if _read(done).get("key") == key:
+    folder, done_json = work.folder / "pairs", work.folder / "pairs" / "prepared.json"
+    if _read_json(done_json).get("key") == key:
         return
     if folder.exists():
         shutil.rmtree(folder)
     log = work.folder / "pairs.log"
 
-    def verb(name: str, where: Path, *words: str) -> None:
-        _child([*_recompose(), name, "-c", str(work.config), "-o", str(where), *words], log=log)
+    def verb(name: str, out: Path, *arguments: str) -> None:
+        _run_child(
+            [*_recompose(), name, "-c", str(work.config), "-o", str(out), *arguments], log=log
+        )
 
     make_sets(work.folder, folder, seed=work.seed, verb=verb)
-    write_json(done, {"key": key})
+    write_json(done_json, {"key": key})
 
 
 def record_here(config: str, student: str) -> None:
@@ -149,82 +153,89 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
         [
             work.settings().encode(),
             shlex.join(flags).encode(),
-            *(_file(work.data(name) / path) for path in _DATA),
+            *(_hash_file(work.data(name) / path) for path in _DATA),
         ]
     )
-    key = _sha256([key.encode(), _file(work.student / "model.safetensors")])
-    done, run = work.folder / "arms" / f"{name}.json", work.run(name)
-    known = _read(done)
-    if known.get("key") == key and run.run_json.exists():
-        return known
+    key = _sha256([key.encode(), _hash_file(work.student / "model.safetensors")])
+    done_json, run = work.folder / "arms" / f"{name}.json", work.run(name)
+    recorded = _read_json(done_json)
+    if recorded.get("key") == key and run.run_json.exists():
+        return recorded
     if run.path.exists():
         shutil.rmtree(run.path)
-    where = ["-o", str(work.data(name))] if ARMS[name].pairs else []
-    words = [*_recompose(name), "train", "--name", name, *flags, "-c", str(work.config), *where]
-    made_by = {"commit": _commit(), "code_sha256": code_sha256(ROOT)}
-    code, cpu_s = _child(words, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED))
-    found = {
+    output = ["-o", str(work.data(name))] if ARMS[name].pairs else []
+    command = [*_recompose(name), "train", "--name", name, *flags, "-c", str(work.config), *output]
+    provenance = {"commit": _commit(), "code_sha256": code_sha256(ROOT)}
+    code, cpu_s = _run_child(
+        command, log=work.folder / "arms" / f"{name}.log", allowed=(0, STOPPED)
+    )
+    result = {
         "key": key,
         "code": code,
         "cpu_s": round(cpu_s, 1),
         "flags": list(flags_of(name)),
-        **made_by,
-        **_told(run),
+        **provenance,
+        **_read_run(run),
     }
     if ARMS[name].pairs:
-        found["pairs"] = _read(work.folder / "pairs" / "counts.json")[ARMS[name].pairs]
-    write_json(done, found)
-    return found
+        result["pairs"] = _read_json(work.folder / "pairs" / "counts.json")[ARMS[name].pairs]
+    write_json(done_json, result)
+    return result
 
 
 def _commit() -> str:
     """The short name of the commit that is checked out, with a + where files differ from it; ""
     outside of a checkout."""
-    asked = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    done = subprocess.run(
-        asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    process = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
-def _told(run: RunDir) -> dict[str, Any]:
+def _read_run(run: RunDir) -> dict[str, Any]:
     """What a run directory says about its training; `kept` are the steps of the weights that were
     kept, after a stop fewer than taken."""
-    lines = run.metrics()
+    metrics = run.metrics()
     restored = [event for event in run.events() if event["kind"] == "restored"]
-    timed = [line["step_s"] for line in lines if "step_s" in line]
-    drift = [line["health/kl"] for line in lines if "health/kl" in line]
-    kept = run.checkpoints()
+    step_seconds = [row["step_s"] for row in metrics if "step_s" in row]
+    drift = [row["health/kl"] for row in metrics if "health/kl" in row]
+    checkpoints = run.checkpoints()
     return {
-        "steps": len(lines),
-        "kept": kept[-1][0] if kept else 0,
+        "steps": len(metrics),
+        "kept": checkpoints[-1][0] if checkpoints else 0,
         "state": run.info()["state"],
         "rule": restored[-1]["rule"] if restored else "",
         "tokens": {
-            name: sum(line.get(f"{name}/tokens") or 0 for line in lines) for name in CHANNELS
+            name: sum(row.get(f"{name}/tokens") or 0 for row in metrics) for name in CHANNELS
         },
-        "clipped": sum(bool(line.get("clipped")) for line in lines),
+        "clipped": sum(bool(row.get("clipped")) for row in metrics),
         "kl": drift[-1] if drift else None,
-        "step_s": round(sum(timed) / len(timed), 3) if timed else None,
+        "step_s": round(sum(step_seconds) / len(step_seconds), 3) if step_seconds else None,
     }
 
 
-def _child(words: Sequence[str], *, log: Path, allowed: Iterable[int] = (0,)) -> tuple[int, float]:
+def _run_child(
+    command: Sequence[str], *, log: Path, allowed: Iterable[int] = (0,)
+) -> tuple[int, float]:
     """(exit code, CPU-seconds of the process and of what it waited for); one thread. Raises
     ArmError for other exit codes."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    here = str(Path(__file__).resolve().parent.parent)
-    paths = [here, *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    benchmarks_dir = str(Path(__file__).resolve().parent.parent)
+    paths = [
+        benchmarks_dir,
+        *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path),
+    ]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     with log.open("ab") as out:
-        out.write(f"$ {shlex.join(words)}\n".encode())
+        out.write(f"$ {shlex.join(command)}\n".encode())
         out.flush()
-        child = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, env=env)
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)
         _, status, usage = os.wait4(child.pid, 0)
     code = child.returncode = os.waitstatus_to_exitcode(status)
     if code not in allowed:
         raise ArmError(
-            f"exit code {code}: {shlex.join(words)}\n{log.read_text('utf-8', 'replace')[-TAIL:]}"
+            f"exit code {code}: {shlex.join(command)}\n{log.read_text('utf-8', 'replace')[-TAIL:]}"
         )
     return code, usage.ru_utime + usage.ru_stime
 
@@ -234,8 +245,10 @@ def trl_python() -> str:
     where there is none."""
     if find_spec("trl"):
         return sys.executable
-    here = ROOT / ".venv-peers" / "bin" / "python"
-    return os.environ.get("COMPOSER_PEERS_PYTHON", "") or (str(here) if here.exists() else "")
+    peers_python = ROOT / ".venv-peers" / "bin" / "python"
+    return os.environ.get("COMPOSER_PEERS_PYTHON", "") or (
+        str(peers_python) if peers_python.exists() else ""
+    )
 
 
 def _recompose(arm: str = "") -> list[str]:
@@ -243,7 +256,7 @@ def _recompose(arm: str = "") -> list[str]:
     return [python, "-m", "composer_replication.cli"]
 
 
-def _file(path: Path) -> bytes:
+def _hash_file(path: Path) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest() if path.exists() else b"absent"
 
 
@@ -254,5 +267,5 @@ def _sha256(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text("utf-8")) if path.exists() else {}

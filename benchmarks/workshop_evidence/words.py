@@ -28,17 +28,17 @@ def pair_of(
     )
 
 
-def told(pair: Mapping[str, Any]) -> str:
+def difference_text(pair: Mapping[str, Any]) -> str:
     """A difference with its interval, e.g. "+0.270 [+0.190, +0.350]"."""
     return f"{signed(pair['difference'])} [{signed(pair['low'])}, {signed(pair['high'])}]"
 
 
-def side(pair: Mapping[str, Any]) -> int:
+def sign_of(pair: Mapping[str, Any]) -> int:
     """1 or -1 where the interval lies on one side of zero, else 0."""
     return 1 if pair["low"] > 0 else -1 if pair["high"] < 0 else 0
 
 
-def times(pair: Mapping[str, Any] | None) -> str:
+def ratio_text(pair: Mapping[str, Any] | None) -> str:
     """A ratio with its interval, e.g. "0.41 x [0.28, 0.58]"."""
     if pair is None or pair.get("ratio") is None:
         return "-"
@@ -61,7 +61,7 @@ def cost_of(arm: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def pairs_told(arm: Mapping[str, Any]) -> str:
+def num_pairs_text(arm: Mapping[str, Any]) -> str:
     """How many pairs an arm with pairs of its own had, over its seeds, e.g. " (1783 pairs)"; "" for
     the others."""
     counts = [run["pairs"]["built"] for run in arm["runs"].values() if "pairs" in run]

@@ -81,9 +81,9 @@ def measured() -> dict[str, Any]:
 
 
 def row_of(page: str, start: str) -> str:
-    found = [x for x in page.splitlines() if x.startswith(start)]
-    assert found, start
-    return found[0]
+    rows = [x for x in page.splitlines() if x.startswith(start)]
+    assert rows, start
+    return rows[0]
 
 
 def test_a_page_has_ratios_goals_and_the_rows_that_lose() -> None:
@@ -194,7 +194,7 @@ def test_a_stale_page_is_found_and_written_anew(
 
 
 def test_a_command_names_no_folder_of_the_machine() -> None:
-    said = about(
+    stamp = about(
         [
             "/home/somebody/checkout/benchmarks/step.py",
             "--pairs",
@@ -203,7 +203,7 @@ def test_a_command_names_no_folder_of_the_machine() -> None:
             "/home/somebody/step.json",
         ]
     )
-    assert said["command"] == "python benchmarks/step.py --pairs 2 --json build/step.json"
+    assert stamp["command"] == "python benchmarks/step.py --pairs 2 --json build/step.json"
 
 
 def test_a_file_of_another_name_is_refused(tmp_path: Path) -> None:
@@ -261,10 +261,10 @@ def test_redaction_is_held_against_its_three_goals() -> None:
     }
     page = render({**measured(), "redact": part})
     assert row_of(page, "| MB per CPU-s |") == "| MB per CPU-s | 19.9 | at least 20: **missed** |"
-    own = "| development data: recall on 440"
+    shares = "| development data: recall on 440"
     assert (
-        row_of(page, own)
-        == f"{own} secrets of our own, of 22 kinds | 0.9977 | at least 0.99: met |"
+        row_of(page, shares)
+        == f"{shares} secrets of our own, of 22 kinds | 0.9977 | at least 0.99: met |"
     )
     assert (
         row_of(page, "| share of clean")

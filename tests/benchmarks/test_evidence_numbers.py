@@ -43,17 +43,17 @@ def failed(played: list[EpisodeResult]) -> list[EpisodeResult]:
 def test_a_row_has_the_wider_of_both_intervals_and_every_outcome(good: list[EpisodeResult]) -> None:
     """One seed always succeeds and the other never: over tasks nothing varies, over two seeds
     nothing is known."""
-    found = pooled_row("x", {7: good, 8: failed(good)}, settings=SETTINGS, seed=1)
-    assert (found["success"], found["success_low"], found["success_high"]) == (0.5, 0.0, 1.0)
-    assert found["by_seed"] == {"7": 1.0, "8": 0.0} and found["n"] == 2 * len(good)
-    assert found["outcomes"] == {"7": "1" * len(good), "8": "0" * len(good)}
+    numbers = pooled_row("x", {7: good, 8: failed(good)}, settings=SETTINGS, seed=1)
+    assert (numbers["success"], numbers["success_low"], numbers["success_high"]) == (0.5, 0.0, 1.0)
+    assert numbers["by_seed"] == {"7": 1.0, "8": 0.0} and numbers["n"] == 2 * len(good)
+    assert numbers["outcomes"] == {"7": "1" * len(good), "8": "0" * len(good)}
 
 
 def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[EpisodeResult]) -> None:
     """Resampling tasks within seeds would say +.33 [.33, .33]; over the three seeds, of which two
     show nothing, it includes zero."""
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: good, 8: good, 9: failed(good)})
-    both = paired(
+    entry = paired(
         "a",
         a,
         "b",
@@ -64,15 +64,15 @@ def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[EpisodeR
         samples=300,
         block=block_of,
     )[0]
-    assert both["difference"] == pytest.approx(1 / 3) and both["tasks"] == pytest.approx(
+    assert entry["difference"] == pytest.approx(1 / 3) and entry["tasks"] == pytest.approx(
         [1 / 3, 1 / 3]
     )
-    assert both["by_block"] == {"000000007": 0.0, "000000008": 0.0, "000000009": 1.0}
+    assert entry["by_block"] == {"000000007": 0.0, "000000008": 0.0, "000000009": 1.0}
     reach = 4.303 * statistics.stdev([0, 0, 1]) / math.sqrt(3)
-    assert both["blocks"] == pytest.approx([max(-1.0, 1 / 3 - reach), 1.0]) and (
-        both["low"],
-        both["high"],
-    ) == tuple(both["blocks"])
+    assert entry["blocks"] == pytest.approx([max(-1.0, 1 / 3 - reach), 1.0]) and (
+        entry["low"],
+        entry["high"],
+    ) == tuple(entry["blocks"])
     mixed = paired(
         "a", a, "b", b, targeted=("unknown_tool",), seed=1, families=METADATA.families, samples=300
     )[0]
@@ -84,7 +84,7 @@ def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(
 ) -> None:
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(good)]
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: half, 8: half, 9: half})
-    found = paired(
+    entry = paired(
         "a",
         a,
         "b",
@@ -95,14 +95,14 @@ def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(
         samples=300,
         block=block_of,
     )[0]
-    assert [found["low"], found["high"]] == found["tasks"] and found["blocks"][0] == found[
+    assert [entry["low"], entry["high"]] == entry["tasks"] and entry["blocks"][0] == entry[
         "blocks"
     ][1]
 
 
 def test_bounds_of_an_arm_that_never_fails_are_not_empty(good: list[EpisodeResult]) -> None:
-    found = pooled_row("x", {7: good, 8: good}, settings=SETTINGS, seed=1)
-    assert found["success"] == found["success_high"] == 1.0 and found["success_low"] < 1.0
+    numbers = pooled_row("x", {7: good, 8: good}, settings=SETTINGS, seed=1)
+    assert numbers["success"] == numbers["success_high"] == 1.0 and numbers["success_low"] < 1.0
 
 
 def test_every_arm_needs_every_seed(good: list[EpisodeResult]) -> None:
@@ -111,7 +111,7 @@ def test_every_arm_needs_every_seed(good: list[EpisodeResult]) -> None:
 
 
 def test_what_is_compared() -> None:
-    asked = questions(
+    comparisons = questions(
         [
             "before",
             "more_sft",
@@ -130,9 +130,11 @@ def test_what_is_compared() -> None:
         ("after", "placebo"),
         ("after", "hint_policy"),
         ("hint", "hint_placebo"),
-    } <= set(asked)
-    assert {("hint", "wrong_site"), ("hint", "hint_live"), ("policy", "before")} <= set(asked)
-    assert len(asked) == len(set(asked)) and not any("preference" in pair for pair in asked)
+    } <= set(comparisons)
+    assert {("hint", "wrong_site"), ("hint", "hint_live"), ("policy", "before")} <= set(comparisons)
+    assert len(comparisons) == len(set(comparisons)) and not any(
+        "preference" in pair for pair in comparisons
+    )
 
 
 def test_the_headline_has_more_seeds_than_the_rest(good: list[EpisodeResult]) -> None:
@@ -144,8 +146,8 @@ def test_the_headline_has_more_seeds_than_the_rest(good: list[EpisodeResult]) ->
         "wrong_site": three,
         "after": five,
     }
-    found = level_numbers(arms, settings=SETTINGS, seed=1)
-    sizes = {(p["a"], p["b"]): p["n"] // len(good) for p in found["paired"] if "metric" not in p}
+    numbers = level_numbers(arms, settings=SETTINGS, seed=1)
+    sizes = {(p["a"], p["b"]): p["n"] // len(good) for p in numbers["paired"] if "metric" not in p}
     assert sizes["after", "before"] == 5 and sizes["hint", "wrong_site"] == 3
     with pytest.raises(DataError, match="wrong_site was trained with the seeds"):
         level_numbers({**arms, "wrong_site": {**three, 4: good}}, settings=SETTINGS, seed=1)

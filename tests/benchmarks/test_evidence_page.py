@@ -19,7 +19,7 @@ from benchmarks.workshop_evidence.page import (
     STUDENTS,
     loose_numbers,
     problems,
-    quotes,
+    quote_problems,
     render,
     value_at,
 )
@@ -176,7 +176,7 @@ def level_left_out(evidence: Evidence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "problem"),
     [
         (student, "of another student than examples/workshop_student_2"),
         (settings, "other settings"),
@@ -185,23 +185,23 @@ def level_left_out(evidence: Evidence) -> None:
     ],
 )
 def test_evidence_of_something_else_is_stale(
-    checkout: Path, evidence: Evidence, change: Callable[[Evidence], None], words: str
+    checkout: Path, evidence: Evidence, change: Callable[[Evidence], None], problem: str
 ) -> None:
     change(evidence)
     write(checkout, evidence)
-    assert any(words in line for line in problems(checkout)), problems(checkout)
+    assert any(problem in line for line in problems(checkout)), problems(checkout)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "text"),
     [(arm_left_out, "- level 1: hint_live"), (level_left_out, "- level 2: all of it")],
 )
 def test_the_page_says_which_arms_were_not_run(
-    evidence: Evidence, change: Callable[[Evidence], None], words: str
+    evidence: Evidence, change: Callable[[Evidence], None], text: str
 ) -> None:
     assert "Not run yet" not in render(evidence)
     change(evidence)
-    assert "**Not run yet**" in render(evidence) and words in render(evidence)
+    assert "**Not run yet**" in render(evidence) and text in render(evidence)
 
 
 def test_a_page_that_was_edited_by_hand_is_found(checkout: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_quoted_number_that_moved_is_found(checkout: Path, evidence: Evidence)
 
 
 @pytest.mark.parametrize(
-    ("quote", "words"),
+    ("quote", "problem"),
     [
         ("level1.after.success -->0.6", ""),
         ("level1.after-before.difference -->+0.475", ""),
@@ -241,9 +241,11 @@ def test_a_quoted_number_that_moved_is_found(checkout: Path, evidence: Evidence)
         ("level1.after.success -->", "quoted as nothing"),
     ],
 )
-def test_a_quote_is_compared_as_it_is_rounded(evidence: Evidence, quote: str, words: str) -> None:
-    found = list(quotes("x.md", f"so <!-- evidence: {quote}<!-- /evidence --> it is", evidence))
-    assert [words in line for line in found] == ([True] if words else [])
+def test_a_quote_is_compared_as_it_is_rounded(evidence: Evidence, quote: str, problem: str) -> None:
+    stale = list(
+        quote_problems("x.md", f"so <!-- evidence: {quote}<!-- /evidence --> it is", evidence)
+    )
+    assert [problem in line for line in stale] == ([True] if problem else [])
 
 
 def test_numbers_that_are_not_what_the_outcomes_say_are_found(
@@ -252,19 +254,22 @@ def test_numbers_that_are_not_what_the_outcomes_say_are_found(
     rows = {r["name"]: r for r in evidence["levels"]["1"]["rows"]}
     rows["after"]["outcomes"]["12"] = "1" * 200
     write(checkout, evidence)
-    found = problems(checkout)
+    stale = problems(checkout)
     assert any(
-        "after, seed 12: success is 0.6, its outcomes say 200 of 200" in line for line in found
+        "after, seed 12: success is 0.6, its outcomes say 200 of 200" in line for line in stale
     )
-    assert any("level 1: after - before is 0.475, its outcomes say" in line for line in found)
+    assert any("level 1: after - before is 0.475, its outcomes say" in line for line in stale)
 
 
 def test_an_interval_that_leaves_the_seeds_out_is_found(checkout: Path, evidence: Evidence) -> None:
     """Seeds that disagree: the interval over them is wide, whatever resampling tasks within them
     says."""
     (after,) = (r for r in evidence["levels"]["1"]["rows"] if r["name"] == "after")
-    for seed, hits in (("11", 80), ("12", 120), ("13", 160)):
-        after["outcomes"][seed], after["by_seed"][seed] = ("1" * hits).ljust(200, "0"), hits / 200
+    for seed, successes in (("11", 80), ("12", 120), ("13", 160)):
+        after["outcomes"][seed], after["by_seed"][seed] = (
+            ("1" * successes).ljust(200, "0"),
+            successes / 200,
+        )
     write(checkout, evidence)
     assert any(
         "after - before: its interval leaves out that over seeds" in line
@@ -275,11 +280,11 @@ def test_an_interval_that_leaves_the_seeds_out_is_found(checkout: Path, evidence
 def test_arms_that_other_code_trained_are_named(
     tmp_path: Path, evidence: Evidence, repository_root: Path
 ) -> None:
-    here = code_sha256(repository_root)
-    for found in evidence["levels"].values():
-        for arm in found["arms"].values():
+    sha256 = code_sha256(repository_root)
+    for numbers in evidence["levels"].values():
+        for arm in numbers["arms"].values():
             for run in arm["runs"].values():
-                run["code_sha256"] = here
+                run["code_sha256"] = sha256
     evidence["about"]["code"] = code_files(repository_root)
     assert list(stale(repository_root, evidence)) == []
     evidence["levels"]["1"]["arms"]["hint"]["runs"]["12"]["code_sha256"] = "0" * 64
@@ -294,16 +299,16 @@ def test_arms_that_other_code_trained_are_named(
 def test_the_hash_of_code_is_of_what_it_does(tmp_path: Path) -> None:
     file = tmp_path / "src" / "composer_replication" / "losses" / "hint.py"
     file.parent.mkdir(parents=True)
-    seen = []
+    hashes = []
     for text in ('"""Says."""\nX = 1  # why\n', '"""Says it better."""\n\nX = 1\n', "X = 2\n"):
         file.write_text(text, "utf-8")
-        seen.append(code_sha256(tmp_path))
-    assert seen[0] == seen[1] != seen[2]
+        hashes.append(code_sha256(tmp_path))
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_a_marker_that_is_not_closed_is_found(evidence: Evidence) -> None:
     assert "not closed" in next(
-        quotes("x.md", "<!-- evidence: level1.after.success -->0.1", evidence)
+        quote_problems("x.md", "<!-- evidence: level1.after.success -->0.1", evidence)
     )
 
 

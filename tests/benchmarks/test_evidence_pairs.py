@@ -44,16 +44,18 @@ def request(about: str = "s1:3:-") -> Request:
 
 
 def test_every_slip_is_another_message_and_each_of_its_own_kind() -> None:
-    made = {how: slipped(READ, request(), how=how) for how in SLIPS}
-    assert len({repr(turn.blocks) for turn in (*made.values(), READ)}) == len(SLIPS) + 1
-    assert made["empty"].blocks == () and made["words"].text == "Done." and not made["words"].calls
-    assert made["unknown_tool"].calls[0].name == "open_read_file"
+    turns = {slip: slipped(READ, request(), slip=slip) for slip in SLIPS}
+    assert len({repr(turn.blocks) for turn in (*turns.values(), READ)}) == len(SLIPS) + 1
     assert (
-        made["misfitting"].calls[0].arguments == {"path": "a.py"}
-        and made["another"].calls[0].name == "list_files"
+        turns["empty"].blocks == () and turns["words"].text == "Done." and not turns["words"].calls
     )
-    assert slipped(LIST, request(), how="another").calls[0].name == "run_tests"
-    assert slipped(DONE, request(), how="unknown_tool").calls[0].name == "list_files"
+    assert turns["unknown_tool"].calls[0].name == "open_read_file"
+    assert (
+        turns["misfitting"].calls[0].arguments == {"path": "a.py"}
+        and turns["another"].calls[0].name == "list_files"
+    )
+    assert slipped(LIST, request(), slip="another").calls[0].name == "run_tests"
+    assert slipped(DONE, request(), slip="unknown_tool").calls[0].name == "list_files"
 
 
 def test_a_noisy_player_slips_at_its_share_and_always_at_the_same_places() -> None:
@@ -78,19 +80,21 @@ def test_a_noisy_player_slips_at_its_share_and_always_at_the_same_places() -> No
     }
 
 
-def place(number: int, own: Turn, **answers: Turn) -> AnsweredTurn:
-    given = tuple(
+def place(number: int, student_turn: Turn, **answers: Turn) -> AnsweredTurn:
+    turn_answers = tuple(
         Answer(site_id=f"s{number}:1:-", teacher=name, family=name, turn=turn)
         for name, turn in answers.items()
     )
-    return AnsweredTurn(session_id=f"s{number}", turn=1, student_turn=own, answers=given)
+    return AnsweredTurn(
+        session_id=f"s{number}", turn=1, student_turn=student_turn, answers=turn_answers
+    )
 
 
 def test_raw_is_every_answer_that_is_another_action_however_many_agree() -> None:
     pairs = list(
         raw_pairs(
             [
-                place(1, LIST, a=READ, b=READ, c=LIST, d=slipped(READ, request(), how="empty")),
+                place(1, LIST, a=READ, b=READ, c=LIST, d=slipped(READ, request(), slip="empty")),
                 place(2, DONE, a=DONE),
             ]
         )
@@ -114,62 +118,64 @@ def test_the_null_deals_answers_away_and_stops_at_the_number_asked_for() -> None
         )
 
     places = [place(n, LIST, a=reads(n), b=reads(n), c=reads(n)) for n in range(12)]
-    found = list(null_pairs(places, seed=3, min_families=3, wanted=9))
-    assert len(found) == 9 and len({(p.session_id, str(p.chosen.blocks)) for p in found}) == 9
-    assert any(pair.chosen.blocks != reads(int(pair.session_id[1:])).blocks for pair in found)
-    assert list(null_pairs(places, seed=3, min_families=3, wanted=0)) == []
+    pairs = list(null_pairs(places, seed=3, min_families=3, num_pairs=9))
+    assert len(pairs) == 9 and len({(p.session_id, str(p.chosen.blocks)) for p in pairs}) == 9
+    assert any(pair.chosen.blocks != reads(int(pair.session_id[1:])).blocks for pair in pairs)
+    assert list(null_pairs(places, seed=3, min_families=3, num_pairs=0)) == []
 
 
 def parted(evidence: Evidence) -> tuple[Evidence, Evidence]:
     """The page without the arms of the pairs, and a later file that has them, `before` and
     `preference`."""
-    own = {name for name, arm in ARMS.items() if arm.pairs}
+    pair_arms = {name for name, arm in ARMS.items() if arm.pairs}
     old, new = copy.deepcopy(evidence), copy.deepcopy(evidence)
     old["about"]["settings_sha256"], new["about"]["command"] = (
-        settings_sha256(without=own),
+        settings_sha256(without=pair_arms),
         "python benchmarks/evidence.py --arms more",
     )
     del new["levels"]["2"]
-    for whole, keep in (
-        (old, lambda name: name not in own),
-        (new, lambda name: name in own | {"before", "preference"}),
+    for part, keep in (
+        (old, lambda name: name not in pair_arms),
+        (new, lambda name: name in pair_arms | {"before", "preference"}),
     ):
-        for found in whole["levels"].values():
-            found["arms"] = {name: arm for name, arm in found["arms"].items() if keep(name)}
-            found["rows"] = [line for line in found["rows"] if keep(line["name"])]
-            found["paired"] = [
-                pair for pair in found["paired"] if keep(pair["a"]) and keep(pair["b"])
+        for numbers in part["levels"].values():
+            numbers["arms"] = {name: arm for name, arm in numbers["arms"].items() if keep(name)}
+            numbers["rows"] = [line for line in numbers["rows"] if keep(line["name"])]
+            numbers["paired"] = [
+                pair for pair in numbers["paired"] if keep(pair["a"]) and keep(pair["b"])
             ]
-            found["weights_sha256"] = dict.fromkeys((line["name"] for line in found["rows"]), "x")
+            numbers["weights_sha256"] = dict.fromkeys(
+                (line["name"] for line in numbers["rows"]), "x"
+            )
     return old, new
 
 
 def test_added_rows_stand_beside_the_others_which_stay_as_they_are(evidence: Evidence) -> None:
     old, new = parted(evidence)
-    whole = merged(old, new)
-    assert [line["name"] for line in whole["levels"]["1"]["rows"]] == [
+    merged_evidence = merged(old, new)
+    assert [line["name"] for line in merged_evidence["levels"]["1"]["rows"]] == [
         line["name"] for line in evidence["levels"]["1"]["rows"]
     ]
-    first = whole["levels"]["1"]
+    first = merged_evidence["levels"]["1"]
     assert (
         all(line in first["rows"] for line in old["levels"]["1"]["rows"])
-        and whole["levels"]["2"] == old["levels"]["2"]
+        and merged_evidence["levels"]["2"] == old["levels"]["2"]
     )
     assert (
         first["paired"][: len(old["levels"]["1"]["paired"]) - 1]
         == old["levels"]["1"]["paired"][:-1]
     )
-    asked = {(pair["a"], pair["b"]) for pair in first["paired"]}
+    compared = {(pair["a"], pair["b"]) for pair in first["paired"]}
     assert {
         ("pairs_curated", "pairs_raw"),
         ("pairs_curated", "before"),
         ("preference", "pairs_curated"),
-    } <= asked
+    } <= compared
     assert (
-        whole["about"]["settings_sha256"] == settings_sha256()
-        and whole["about"]["command"] == old["about"]["command"]
+        merged_evidence["about"]["settings_sha256"] == settings_sha256()
+        and merged_evidence["about"]["command"] == old["about"]["command"]
     )
-    page = render(whole)
+    page = render(merged_evidence)
     assert (
         "`pairs_curated` is not shown to differ from `pairs_raw`" in page
         and "python benchmarks/evidence.py --arms more" in page
@@ -180,35 +186,43 @@ def test_added_rows_stand_beside_the_others_which_stay_as_they_are(evidence: Evi
 def test_rows_can_be_added_one_after_the_other(evidence: Evidence) -> None:
     old, new = parted(evidence)
     first, second = copy.deepcopy(new), copy.deepcopy(new)
-    for found, keep in (
+    for numbers, keep in (
         (first["levels"]["1"], ("before", "pairs_raw")),
         (second["levels"]["1"], ("before", "pairs_raw", "pairs_null")),
     ):
-        found["arms"] = {name: arm for name, arm in found["arms"].items() if name in keep}
-        found["rows"] = [line for line in found["rows"] if line["name"] in keep]
-        found["paired"] = [
-            pair for pair in found["paired"] if pair["a"] in keep and pair["b"] in keep
+        numbers["arms"] = {name: arm for name, arm in numbers["arms"].items() if name in keep}
+        numbers["rows"] = [line for line in numbers["rows"] if line["name"] in keep]
+        numbers["paired"] = [
+            pair for pair in numbers["paired"] if pair["a"] in keep and pair["b"] in keep
         ]
-    whole = merged(merged(old, first), second)
-    assert [note["rows"] for note in whole["about"]["added"]] == [["pairs_raw"], ["pairs_null"]]
-    names = [line["name"] for line in whole["levels"]["1"]["rows"]]
-    assert len(names) == len(set(names)) and {"pairs_raw", "pairs_null"} <= set(names)
-    asked = [
-        (pair["a"], pair["b"]) for pair in whole["levels"]["1"]["paired"] if "metric" not in pair
+    merged_evidence = merged(merged(old, first), second)
+    assert [note["rows"] for note in merged_evidence["about"]["added"]] == [
+        ["pairs_raw"],
+        ["pairs_null"],
     ]
-    assert len(asked) == len(set(asked)) and ("pairs_null", "before") in asked
+    names = [line["name"] for line in merged_evidence["levels"]["1"]["rows"]]
+    assert len(names) == len(set(names)) and {"pairs_raw", "pairs_null"} <= set(names)
+    compared = [
+        (pair["a"], pair["b"])
+        for pair in merged_evidence["levels"]["1"]["paired"]
+        if "metric" not in pair
+    ]
+    assert len(compared) == len(set(compared)) and ("pairs_null", "before") in compared
 
 
 def test_a_difference_to_a_row_that_plays_otherwise_now_is_left_out(evidence: Evidence) -> None:
     old, new = parted(evidence)
-    again = next(line for line in new["levels"]["1"]["rows"] if line["name"] == "preference")
-    again |= row("preference", 0.07)
-    asked = {(pair["a"], pair["b"]) for pair in merged(old, new)["levels"]["1"]["paired"]}
-    assert ("preference", "pairs_curated") not in asked and ("pairs_curated", "pairs_raw") in asked
+    new_row = next(line for line in new["levels"]["1"]["rows"] if line["name"] == "preference")
+    new_row |= row("preference", 0.07)
+    compared = {(pair["a"], pair["b"]) for pair in merged(old, new)["levels"]["1"]["paired"]}
+    assert ("preference", "pairs_curated") not in compared and (
+        "pairs_curated",
+        "pairs_raw",
+    ) in compared
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "problem"),
     [
         (lambda old, new: new["about"].update(seeds=[1, 2, 3]), "seeds is"),
         (
@@ -223,11 +237,11 @@ def test_a_difference_to_a_row_that_plays_otherwise_now_is_left_out(evidence: Ev
     ],
 )
 def test_rows_that_cannot_be_compared_are_refused(
-    evidence: Evidence, spoil: Any, said: str
+    evidence: Evidence, spoil: Any, problem: str
 ) -> None:
     old, new = parted(evidence)
     spoil(old, new)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=problem):
         merged(old, new)
 
 

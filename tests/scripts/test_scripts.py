@@ -94,17 +94,19 @@ def test_a_row_of_the_public_sessions_is_the_same_with_and_without_them(
     junit: Path, tmp_path: Path
 ) -> None:
     row = {"name": "x", "public_sessions": ["tests/test_config.py::test_counts"]}
-    there = tmp_path / "there.xml"
-    there.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "", JUNIT), "utf-8")
+    sessions = tmp_path / "there.xml"
+    sessions.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "", JUNIT), "utf-8")
     with_them, without = (
-        capabilities.status(row, capabilities.outcomes(path)) for path in (there, junit)
+        capabilities.status(row, capabilities.outcomes(path)) for path in (sessions, junit)
     )
     assert (
         with_them == without == ("with the public sessions", "`tests/test_config.py::test_counts`")
     )
-    there.write_text(re.sub(r"<skipped message=[^>]*public[^>]*/>", "<failure/>", JUNIT), "utf-8")
+    sessions.write_text(
+        re.sub(r"<skipped message=[^>]*public[^>]*/>", "<failure/>", JUNIT), "utf-8"
+    )
     with pytest.raises(SystemExit):
-        capabilities.status(row, capabilities.outcomes(there))
+        capabilities.status(row, capabilities.outcomes(sessions))
 
 
 def test_files_that_a_run_writes_into_the_tree_are_seen(
@@ -216,8 +218,8 @@ def test_sessions_are_fetched_by_the_manifest_that_is_named(
     source.mkdir()
     (source / "a.jsonl").write_text("{}\n", "utf-8")
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "one"]):
-        fetch_traces.git(*words, folder=source)
+    for arguments in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "one"]):
+        fetch_traces.git(*arguments, folder=source)
     commit = fetch_traces.git("rev-parse", "HEAD", folder=source).decode().strip()
     entry = {
         "file": "cc_a.jsonl",
@@ -295,11 +297,11 @@ def test_labels_are_measured_by_verdict_and_by_what_a_path_claims() -> None:
         },
     ]
     measured = measure_labels.measure(labels, sites)
-    told = {
+    shares = {
         name: (row["precision"]["k"], row["precision"]["n"], row["recall"]["n"])
         for name, row in measured["mistake"].items()
     }
-    assert told == {
+    assert shares == {
         "all": (1, 3, 2),
         "flagged": (1, 3, 1),
         "not flagged": (0, 0, 1),
@@ -339,11 +341,11 @@ replace = "a {operator} b"
 
 
 @pytest.mark.parametrize(
-    ("operator", "told"),
+    ("operator", "problem_start"),
     [("*", ""), ("+ 0 +", "SURVIVED"), ("* undefined_name *", "")],
     ids=["caught", "survives", "raises"],
 )
-def test_a_mutant_is_caught_or_reported(tmp_path: Path, operator: str, told: str) -> None:
+def test_a_mutant_is_caught_or_reported(tmp_path: Path, operator: str, problem_start: str) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "src" / "thing.py").write_text("def add(a, b):\n    return a + b\n", "utf-8")
@@ -355,7 +357,7 @@ def test_a_mutant_is_caught_or_reported(tmp_path: Path, operator: str, told: str
     mutant = mutants.read_mutant(path)
     assert mutants.baseline(tmp_path, [mutant]) == ""
     problem = mutants.judge(tmp_path, mutant)
-    assert problem.startswith(told) and bool(problem) == bool(told)
+    assert problem.startswith(problem_start) and bool(problem) == bool(problem_start)
 
 
 @pytest.mark.parametrize(
@@ -390,8 +392,8 @@ def test_a_mutant_whose_place_is_gone_is_reported(
     (tmp_path / "src" / "thing.py").write_text(source, "utf-8")
     path = tmp_path / "one.toml"
     path.write_text(MUTANT, "utf-8")
-    told = mutants.judge(tmp_path, mutants.read_mutant(path))
-    assert told.startswith("lost its place") and problem in told
+    verdict = mutants.judge(tmp_path, mutants.read_mutant(path))
+    assert verdict.startswith("lost its place") and problem in verdict
 
 
 def test_a_mutant_without_why_or_tests_is_refused(tmp_path: Path) -> None:
