@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -325,8 +326,8 @@ def flags_of(name: str) -> tuple[str, ...]:
 
 
 def settings_sha256(*, without: Collection[str] = ()) -> str:
-    """A hash of all that decides what the arms are: the demo's settings and logs, the arms' flags,
-    steps and pairs; but for some arms."""
+    """A hash of everything that defines the arms, except the arms in `without`: the demo's settings
+    and logs, and the flags, steps and pairs of each arm."""
     hashed_arms = {name: arm for name, arm in ARMS.items() if name not in without}
     arms = {
         name: [*flags_of(name), *([arm.pairs] if arm.pairs else []), steps_of(name)]
@@ -335,5 +336,7 @@ def settings_sha256(*, without: Collection[str] = ()) -> str:
     teachers = (
         [TEACHERS, SLIPS, MAX_NULL_ROUNDS] if any(arm.pairs for arm in hashed_arms.values()) else []
     )
-    value = [SETTINGS, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, *teachers]
+    # The parsed settings, not their text: a comment of the file changes no arm.
+    settings = tomllib.loads(SETTINGS.format(seed=0, student="", steps=STEPS))
+    value = [settings, STEPS, NUM_LOGS, SLACK, PLACEBO, MORE_SFT, arms, *teachers]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -9,7 +9,7 @@ from typing import Any
 from composer_replication.cli.demo_settings import AFTER
 from composer_replication.report.claims import OTHER, TARGETED, claims
 from composer_replication.report.evaluation_section import verdict
-from composer_replication.workshop.workshop_tasks import HINTS_ARE_TAUGHT
+from composer_replication.workshop.workshop_tasks import HINTS_ARE_TAUGHT, METADATA
 
 from .arms import ARMS, MIN_SEEDS
 from .pairs import TEACHERS
@@ -365,7 +365,8 @@ def _claims(numbers: Mapping[str, Any]) -> Iterator[str]:
         return
     judgement = verdict(numbers["paired"])
     yield f"{judgement['sentence']} ({'; '.join(judgement['reasons'])}.)"
-    yield from (claim.text for claim in claims(numbers))
+    titles = {family.made: family.title for family in METADATA.families}
+    yield from (claim.text for claim in claims({**numbers, "family_titles": titles}))
 
 
 def _pairs(numbers: Mapping[str, Any]) -> Iterator[str]:
