@@ -1,16 +1,24 @@
-"""Every arm of the comparison, trained with several seeds, played on fresh tasks: docs/evidence.md,
-benchmarks/results/evidence.json.
+"""Train every arm of the comparison with several seeds, play it on fresh tasks, and write
+docs/evidence.md and benchmarks/results/evidence.json.
 
-    python benchmarks/evidence.py                        both levels, five seeds of the headline arms, three of the others (about two hours)
-    python benchmarks/evidence.py --levels 1 --seeds 1 --arms after placebo hint --steps-scale 0.1 --tasks 8 --out build/try.md
-    python benchmarks/evidence.py --check                is docs/evidence.md what its JSON says, and of this student and these settings?
-    python benchmarks/evidence.py --render               write docs/evidence.md anew from benchmarks/results/evidence.json
-    python benchmarks/evidence.py --levels 1 --arms preference pairs_raw --json build/added.json --out build/added.md
-    python benchmarks/evidence.py --merge build/added.json         add its rows to the committed JSON; the others stay as they are
+    python benchmarks/evidence.py
+        both levels; five seeds for the headline arms, three for the others (about two hours)
+    python benchmarks/evidence.py --levels 1 --seeds 1 --arms after placebo hint \\
+        --steps-scale 0.1 --tasks 8 --out build/try.md
+        a trial
+    python benchmarks/evidence.py --check
+        fails if docs/evidence.md does not match its JSON, the shipped student or the settings
+    python benchmarks/evidence.py --render
+        write docs/evidence.md again from benchmarks/results/evidence.json
+    python benchmarks/evidence.py --levels 1 --arms preference pairs_raw \\
+        --json build/added.json --out build/added.md
+    python benchmarks/evidence.py --merge build/added.json
+        add these rows to the committed JSON; the other rows stay as they are
 
-Two processes at a time, one thread each. An arm whose run was made from the same settings, student
-and data is not trained again (--fresh: all are); the evaluation is always played anew. An arm that
-a health rule stopped is a result: its row is the student that was put back, with the rule's name.
+Two processes run at a time, each with one thread. An arm whose run was made from the same settings,
+student and data is not trained again (--fresh trains all); the evaluation is always played again.
+An arm that a health rule stopped is a result: its row is the student that was restored, with the
+name of the rule.
 """
 
 from __future__ import annotations
@@ -41,13 +49,13 @@ from workshop_evidence.page import JSON_PAGE, PAGE, problems, render
 ROOT = Path(__file__).resolve().parent.parent
 STUDENTS = {1: "workshop_student", 2: "workshop_student_2"}
 SEEDS = (11, 12, 13, 14, 15)
-"""None of them is the demo's default, with which the settings were chosen."""
+"""None of them is the demo's default seed, with which the settings were chosen."""
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train, play, pool, write; or check. Returns the exit code."""
+    """Train, play, pool and write, or check; returns the exit code."""
     options = _options(arguments)
     if options.check:
         stale_parts = problems(ROOT)
@@ -115,7 +123,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _gather(options: argparse.Namespace) -> None:
-    """Everything that takes time; writes the JSON."""
+    """Prepare the data, train and play every arm, and write the JSON."""
     from workshop_evidence.training import Work, prepare, prepare_pairs, train_arm
 
     if options.fresh and options.work.exists():
@@ -146,7 +154,7 @@ def _gather(options: argparse.Namespace) -> None:
         flush=True,
     )
     jobs = [(work, name) for work in works for name in _arms_of(options, work)]
-    # a whole seed of every level first
+    # Seed by seed: a run that is cut short leaves complete seeds behind.
     jobs.sort(key=lambda job: options.seed_list.index(job[0].seed))
 
     def train_job(job: tuple[Work, str]) -> dict[str, Any]:
@@ -202,12 +210,12 @@ def _arms_of(options: argparse.Namespace, work: Any) -> list[str]:
 
 
 def _needs_pairs(options: argparse.Namespace, work: Any) -> bool:
-    """Whether an arm of this level and seed is trained on pairs of its own."""
+    """Whether an arm of this level and seed is trained on one of the sets of pairs."""
     return any(ARMS[name].pairs for name in _arms_of(options, work))
 
 
 def _run_in_parallel(run: Callable[[T], R], items: Sequence[T], *, workers: int) -> Iterable[R]:
-    """Results in order; the first that fails ends the rest that has not begun."""
+    """Results in the order of `items`; the first failure cancels the calls that have not begun."""
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(run, item) for item in items]
         try:
@@ -220,7 +228,7 @@ def _run_in_parallel(run: Callable[[T], R], items: Sequence[T], *, workers: int)
 def _level(
     options: argparse.Namespace, works: Sequence[Any], results: dict[Any, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Play every arm of a level on its seed's tasks, and pool."""
+    """Play every arm of a level on the tasks of its seeds, and pool the episodes."""
     from workshop_evidence.numbers import check_arms, evaluation_seed_of, level_numbers, play
 
     from composer_replication.core.config.rollout_settings import EvaluateSettings
@@ -293,7 +301,7 @@ def _page_fields(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _about(options: argparse.Namespace, *, seconds: float) -> dict[str, Any]:
-    """What stands beside the numbers: how, where and when they were made."""
+    """How, where and when the numbers were made."""
     return {
         "command": options.command,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -1,19 +1,20 @@
 """Check docs/capabilities.md against capabilities.toml and the result of the last test run, or
 write it.
 
-    python scripts/capabilities.py [build/junit.xml]            exit code 1 if the page is stale; writes nothing
-    python scripts/capabilities.py [build/junit.xml] --write    (make table)
+    python scripts/capabilities.py [build/junit.xml]            exits with 1 if the page is stale
+    python scripts/capabilities.py [build/junit.xml] --write    writes the page (make table)
 
     [[capability]]
     name = "Ingest Claude Code sessions"
-    tests = ["tests/data/ingestion/test_claude_code.py::test_eras"]     # works: all of them passed
-    # or: not_run = "needs a GPU"    or: absent = "next issue"    or: public_sessions = ["tests/..."]
+    tests = ["tests/data/ingestion/test_claude_code.py::test_eras"]    # works: all of them passed
+    # or: not_run = "needs a GPU"
+    # or: absent = "next issue"
+    # or: public_sessions = ["tests/..."]
 
-A test that is named and does not exist, or failed, is an error; one case that was skipped makes the
-row "not run here". The table is the same with the public sessions and without: what was skipped for
-want of them counts for no row that has a case of its own which passed, and rows of
-`public_sessions` say in both cases that they need them. Where they are there, a failure is an error
-like any other.
+A named test that does not exist, or that failed, is an error; one skipped case makes the row "not
+run here". The table is the same with the public sessions and without: a case that was skipped for
+want of them does not count if another case of the row passed, and rows of `public_sessions` always
+say that they need them. If the sessions exist, a failure is an error like any other.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDS_PUBLIC_SESSIONS = "needs the public sessions"
-"""How the reason of a skip begins where the public sessions are not there."""
+"""The beginning of the skip reason if the public sessions are missing."""
 PAGE = Path("docs/capabilities.md")
 HEAD = """# What works, and which test says so
 
-<!-- written by scripts/capabilities.py from capabilities.toml and the result of the last `make test`: change none of it by hand -->
+<!-- written by scripts/capabilities.py from capabilities.toml and the result of the last
+     `make test`: do not edit -->
 The same with the public sessions and without. "not run here" says why.
 
 """
@@ -54,8 +56,8 @@ def outcomes(junit: Path) -> dict[str, dict[str, str]]:
 
 
 def status(entry: dict[str, object], results: dict[str, dict[str, str]]) -> tuple[str, str]:
-    """(status, why or which test) of one capability; raises SystemExit for a test that does not
-    exist or failed."""
+    """(status, reason or tests) of one capability; raises SystemExit for a test that does not exist
+    or that failed."""
     if "absent" in entry:
         return "absent", str(entry["absent"])
     if "not_run" in entry:

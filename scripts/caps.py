@@ -1,6 +1,6 @@
 """Keep files and functions small: 800 lines a file, 140 lines a function, 180 lines a verb's file.
 
-python scripts/caps.py            prints every file or function over its cap; exit code 1 where there is one
+python scripts/caps.py    prints every file and function over its cap; exits with 1 if any is
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 FILE_CAP, FUNCTION_CAP, VERB_CAP, INIT_CAP = 800, 140, 180, 120
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py", "misc.py"}
 FOLDERS = ("src", "tests", "scripts", "benchmarks")
-# not verbs
+# Files of cli/ that are not verbs.
 CLI_SHARED = {
     "main.py",
     "console.py",
@@ -26,7 +26,7 @@ CLI_SHARED = {
 
 
 def cap_of(path: Path) -> int:
-    """The most lines a file may have, by what it is."""
+    """The largest number of lines that a file of this kind may have."""
     if path.name == "__init__.py":
         return INIT_CAP
     is_verb = path.parent.name == "cli" and "src" in path.parts and path.name not in CLI_SHARED
@@ -34,7 +34,7 @@ def cap_of(path: Path) -> int:
 
 
 def over_caps(path: Path) -> Iterator[str]:
-    """One line per thing in a file that is over its cap."""
+    """One line for the file and for each of its functions that is over its cap."""
     text = path.read_text("utf-8")
     lines = len(text.splitlines())
     cap = cap_of(path)
@@ -62,7 +62,8 @@ def main(root: Path) -> int:
     ]
     print(
         "\n".join(problems)
-        or f"caps: {len(files)} files, all within {FILE_CAP} lines and {FUNCTION_CAP} lines a function"
+        or f"caps: {len(files)} files, all within {FILE_CAP} lines and {FUNCTION_CAP} lines a"
+        " function"
     )
     return 1 if problems else 0
 

@@ -17,10 +17,12 @@ from composer_replication.cli.problems import DONE
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 HEAD = """# The verbs
 
-Written by `python scripts/docs_cli.py`; a test fails when it is stale. The settings and what each means: `recompose init`.
+Written by `python scripts/docs_cli.py`; a test fails if it is stale. `recompose init` lists the
+settings with their meaning.
 
-Exit codes: 0 done, 1 a problem you can fix, 2 usage, 3 stopped by a health rule, 4 budget reached. With `--json`, stdout holds one JSON
-object and nothing else; an error is `{"error": {"what", "where", "fix", "exit_code"}}`.
+Exit codes: 0 done, 1 a problem you can fix, 2 usage, 3 stopped by a health rule, 4 budget reached.
+With `--json`, stdout holds one JSON object and nothing else; an error is
+`{"error": {"what", "where", "fix", "exit_code"}}`.
 """
 
 

@@ -1,18 +1,20 @@
-"""Fetch the public agent sessions that some tests read, by the manifest in
-tests/traces_manifest.json.
+"""Fetch the public agent sessions that some tests read, listed in tests/traces_manifest.json.
 
     python scripts/fetch_traces.py FOLDER [--from REPOSITORY=LOCAL_GIT_DIR ...]
     export COMPOSER_REPLICATION_TRACES=FOLDER
-    python scripts/fetch_traces.py FOLDER --manifest tests/labels/manifest.json     # those of the second set of labels
+
+The sessions of the second set of labels:
+
+    python scripts/fetch_traces.py FOLDER --manifest tests/labels/manifest.json
     export COMPOSER_REPLICATION_LABEL_SESSIONS=FOLDER
 
-Each file is taken with git from the commit that the manifest names and refused unless its sha256 is
-the manifest's. Needs network access to the repositories' host, which CI has not: what was tried is
---from, which reads a local clone.
+git reads each file from the commit that the manifest names, and the script refuses a file whose
+sha256 differs from the manifest's. It needs network access to the host of the repositories, which
+CI does not have; only --from, which reads a local clone, has been tried.
 
-The tests' own copies had user names and e-mail addresses replaced after fetching, so counts of
-these originals agree with the expectations but their hashes do not; the manifest holds the hash of
-the original.
+In the tests' own copies, user names and e-mail addresses were replaced after fetching. So the
+counts of the originals agree with the expectations, but the hashes differ; the manifest holds the
+hashes of the originals.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = Path(__file__).resolve().parent.parent / "tests" / "traces_manifest.json"
-# counts per file, from two scripts that are not this project
+# Counts per file, from two scripts that are independent of this project.
 EXPECTED = MANIFEST.with_name("traces_expected.json")
 
 
 def git(*arguments: str, folder: Path) -> bytes:
-    """Output of a git command; its failure ends the script with git's own words."""
+    """The output of a git command; if it fails, the script ends with git's message."""
     process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
     if process.returncode != 0:
         sys.exit(
@@ -45,15 +47,15 @@ def git(*arguments: str, folder: Path) -> bytes:
 
 
 def fetch_commit(source: str, commit: str, *, into: Path) -> None:
-    """Bring one commit, without its history, into an empty repository; files come when they are
-    asked for."""
+    """Fetch one commit without its history into an empty repository; git fetches a file when it is
+    read."""
     git("init", "--quiet", folder=into)
     git("remote", "add", "origin", source, folder=into)
     git("fetch", "--quiet", "--depth", "1", "--filter=blob:none", "origin", commit, folder=into)
 
 
 def save(content: bytes, entry: dict[str, Any], *, into: Path) -> None:
-    """Write one file, refused where it is not the one that the manifest means."""
+    """Write one file; exit if its hash is not the one in the manifest."""
     digest = hashlib.sha256(content).hexdigest()
     if digest != entry["sha256"]:
         sys.exit(

@@ -1,12 +1,13 @@
-"""How well the default detectors agree with labels that a reader gave: precision and recall with 95
-% Wilson intervals.
+"""Measure how well the default detectors agree with labels of a reader: precision and recall with
+95 % Wilson intervals.
 
-    python scripts/measure_labels.py tests/labels/dev.json --sessions FOLDER [--json build/labels.json] [--misses]
+    python scripts/measure_labels.py tests/labels/dev.json --sessions FOLDER \\
+        [--json build/labels.json] [--misses]
 
-Labels whose session is not in the folder are left out and counted. A label without a site of ours
-counts as "benign": nothing was found. Numbers of labels that the rules were tuned on (sites.json,
-dev.json) describe these labels; only a file that was sealed until the rules were frozen speaks of
-new logs.
+Labels whose session is not in the folder are left out and counted. If the detectors find no site
+for a label, their verdict is "benign". Numbers on labels that the rules were tuned on (sites.json,
+dev.json) describe these labels only; to speak about new logs takes a file that was sealed until
+the rules were frozen.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ def sites_of(folder: Path) -> tuple[dict[Key, Site], set[str]]:
 
 
 def share(count: int, total: int) -> dict[str, Any]:
-    """A share with its counts and interval, e.g. share(9, 10) -> {"n": 10, "k": 9, "share": .9,
-    "low": .596, "high": .982}."""
+    """A share with its counts and interval.
+
+    >>> share(9, 10)
+    {'n': 10, 'k': 9, 'share': 0.9, 'low': 0.5958, 'high': 0.9821}
+    """
     if not total:
         return {"n": 0, "k": 0, "share": None, "low": None, "high": None}
     low, high = wilson(count, total)
@@ -66,11 +70,11 @@ def share(count: int, total: int) -> dict[str, Any]:
 
 
 def measure(labels: Sequence[Label], sites: Mapping[Key, Site]) -> dict[str, Any]:
-    """Precision and recall of "mistake" (all, flagged, not flagged), of every verdict, and of the
-    split of missing paths.
+    """Precision and recall of "mistake" (all, flagged, not flagged, sure) and of every verdict, and
+    how missing paths were classified.
 
-    Example: measure(labels, sites)["mistake"]["flagged"]["precision"] -> {"n": 44, "k": 44,
-    "share": 1.0, "low": .92, "high": 1.0}
+    >>> measure([], {})["mistake"]["flagged"]["precision"]
+    {'n': 0, 'k': 0, 'share': None, 'low': None, 'high': None}
     """
     ours = [_category(sites, label) for label in labels]
     theirs = [str(label["verdict"]) for label in labels]
@@ -115,8 +119,8 @@ def _precision_recall(
 
 
 def _paths(labels: Sequence[Label], sites: Mapping[Key, Site]) -> dict[str, Any]:
-    """Of the paths that a reader called stated or explored: how many we call so; and how many
-    explored ones we would train on."""
+    """How the detectors classify the missing paths that a reader called stated or explored, and how
+    many explored ones are kept out of training."""
     by_claim: dict[str, list[str]] = {"stated": [], "explored": []}
     for label in labels:
         if claim := label.get("path_claim"):
@@ -141,28 +145,25 @@ def _paths(labels: Sequence[Label], sites: Mapping[Key, Site]) -> dict[str, Any]
 
 
 def table(measured: Mapping[str, Any]) -> str:
-    """The measurement as lines for a reader."""
+    """The measurement as lines of text."""
     lines = [f"{'':28} {'precision':30} recall"]
     for title, rows in (("mistake", measured["mistake"]), ("verdict", measured["verdicts"])):
-        lines += [
-            f"{title + ', ' + name:28} {_share_text(row['precision']):30} {_share_text(row['recall'])}"
-            for name, row in rows.items()
-        ]
+        for name, row in rows.items():
+            precision, recall = _share_text(row["precision"]), _share_text(row["recall"])
+            lines.append(f"{title + ', ' + name:28} {precision:30} {recall}")
     return "\n".join(
         [*lines, *(f"{name:30} {_share_text(row)}" for name, row in measured["paths"].items())]
     )
 
 
-def _share_text(interval: Mapping[str, Any]) -> str:
-    return (
-        "none"
-        if interval["share"] is None
-        else f"{interval['share']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}] {interval['k']}/{interval['n']}"
-    )
+def _share_text(share: Mapping[str, Any]) -> str:
+    if share["share"] is None:
+        return "none"
+    return "{share:.3f} [{low:.3f}, {high:.3f}] {k}/{n}".format(**share)
 
 
 def misses(labels: Sequence[Label], sites: Mapping[Key, Site]) -> list[str]:
-    """Every label on which "mistake" is judged otherwise, one a line."""
+    """One line for every label on which the detectors and the reader disagree about "mistake"."""
     lines: list[str] = []
     for label in labels:
         site = sites.get((label["file"], label["call_id"]))

@@ -1,10 +1,11 @@
 """Prove that the tests can fail: plant each known mistake in a copy of the tree and require a red
 test.
 
-    python scripts/mutants.py NAME ...              tests/mutants/NAME.toml
-    python scripts/mutants.py                       those that a change touches, and a sample that moves on every day (make mutants)
-    python scripts/mutants.py --all                 every one (make mutants-all)
-    python scripts/mutants.py --show FILE [WITHIN]  the text in which a mutant's search is looked for
+    python scripts/mutants.py NAME ...                the mutants of tests/mutants/NAME.toml
+    python scripts/mutants.py                         those that a change touches, and a sample that
+                                                      moves on every day (make mutants)
+    python scripts/mutants.py --all                   all of them (make mutants-all)
+    python scripts/mutants.py --show FILE [WITHIN]    the text in which a search is looked up
 
 A mutant is a search and a replacement inside a named function, class or constant:
 
@@ -17,16 +18,16 @@ A mutant is a search and a replacement inside a named function, class or constan
     search = "turn=ref.turn"
     replace = "turn=ref.turn + 1"
 
-The search is made in the text that `ast.unparse` gives for that definition, so line breaks, quotes,
-comments and the place in the file do not matter. It must be there exactly once. Without `within` it
-is made in the whole module; in a file that is not Python, in its text.
+The search runs on the text that `ast.unparse` gives for that definition, so line breaks, quotes,
+comments and the position in the file do not matter. It must match exactly once. Without `within` it
+runs on the whole module; in a file that is not Python, on its text.
 
-A mutant is touched if its own file, a file that it changes or a file of its tests is another than
-when it was last caught: tests/mutants/caught.json keeps a fingerprint of these. Outside of CI it is
-written; commit it with the change.
+A mutant is touched if its own file, a file that it changes or a file of its tests differs from the
+time when the mutant was last caught. tests/mutants/caught.json keeps a fingerprint of these files
+and is written outside CI; commit it with the change.
 
-The exit code is 1 if a mutant has lost its place, names no test, names a test that is red without
-the mutant or does not exist, or leaves one of its tests green.
+The exit code is 1 if a mutant has lost its place, names no test, names a test that does not exist
+or is red without the mutant, or leaves one of its tests green.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ COPIED = (
 )
 CAUGHT = Path("tests") / "mutants" / "caught.json"
 SAMPLE = 24
-"""So many of the untouched are judged each day, others the next: within two or three weeks every
-one was."""
+"""The number of untouched mutants that are judged each day, others the next day: every mutant comes
+up within a month."""
 TIMEOUT_S = 600
 GREEN, RED = 0, 1  # exit codes of pytest; every other one is a broken run
 
@@ -70,7 +71,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class LostPlace(ValueError):
-    """A search that is not in its definition exactly once."""
+    """A search that does not match its definition exactly once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +109,11 @@ def definitions(
 ) -> Iterator[tuple[str, list[ast.stmt], int]]:
     """(dotted name, the list of statements that holds it, its index there) of every function, class
     and constant."""
-    # what a function assigns is no definition
+    # A local variable is not a definition.
     local = local or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
     for field in ("body", "orelse", "finalbody", "handlers"):
         statements: list[ast.stmt] = getattr(tree, field, [])
-        # a lambda's body is no list
+        # `body` of a lambda is an expression, not a list.
         for index, node in enumerate(statements if isinstance(statements, list) else ()):
             name = "" if local and not isinstance(node, _DEFINITIONS) else _name(node)
             if name:
@@ -134,8 +135,8 @@ def _name(node: ast.AST) -> str:
 
 
 def find_definition(tree: ast.Module, within: str) -> tuple[list[ast.stmt], int]:
-    """Where the definition of that dotted name stands; raises LostPlace if it is not there exactly
-    once."""
+    """The list of statements that holds the definition of a dotted name, and its index there;
+    raises LostPlace unless there is exactly one."""
     places = [
         (statements, index) for name, statements, index in definitions(tree) if name == within
     ]
@@ -145,7 +146,7 @@ def find_definition(tree: ast.Module, within: str) -> tuple[list[ast.stmt], int]
 
 
 def mutated(text: str, change: Change) -> str:
-    """The text of a file with one change made; raises LostPlace."""
+    """The text of a file after one change; raises LostPlace."""
     if not change.file.endswith(".py"):
         return _replaced(text, change)
     tree = ast.parse(text)
@@ -169,7 +170,7 @@ def _replaced(text: str, change: Change) -> str:
 
 
 def plant(tree: Path, mutant: Mutant) -> str:
-    """Make all changes of a mutant in a copied tree; returns what went wrong, or ""."""
+    """Make all changes of a mutant in a copied tree; returns the problem, or ""."""
     try:
         for change in mutant.changes:
             path = tree / change.file
@@ -180,8 +181,8 @@ def plant(tree: Path, mutant: Mutant) -> str:
 
 
 def fingerprint(root: Path, mutant: Mutant) -> str:
-    """A hash of the mutant, of the files that it changes and of the files of its tests; what is
-    missing counts as empty."""
+    """A hash of the mutant, of the files that it changes and of the files of its tests; a missing
+    file counts as empty."""
     names = [
         *(change.file for change in mutant.changes),
         *(test.partition("::")[0] for test in mutant.tests),
@@ -199,7 +200,7 @@ def fingerprint(root: Path, mutant: Mutant) -> str:
 
 
 def chosen_of(root: Path, mutants: list[Mutant], *, day: int) -> list[Mutant]:
-    """The touched ones, and the day's sample of the others."""
+    """The touched mutants, and the day's sample of the others."""
     known = read_caught(root)
     touched = [m for m in mutants if known.get(m.path.stem) != fingerprint(root, m)]
     untouched = [m for m in mutants if m not in touched]
@@ -214,7 +215,7 @@ def read_caught(root: Path) -> dict[str, str]:
 
 
 def write_caught(root: Path, caught: list[Mutant], mutants: list[Mutant]) -> None:
-    """Note those that were caught, and forget those that are no more."""
+    """Record the caught mutants, and drop those that no longer exist."""
     names = {m.path.stem for m in mutants}
     known = {name: value for name, value in read_caught(root).items() if name in names} | {
         m.path.stem: fingerprint(root, m) for m in caught
@@ -223,7 +224,7 @@ def write_caught(root: Path, caught: list[Mutant], mutants: list[Mutant]) -> Non
 
 
 def copy_tree(root: Path, into: Path) -> None:
-    """What the tests need, without caches."""
+    """Copy the files that the tests need, without caches."""
     for name in COPIED:
         source = root / name
         if source.is_dir():
@@ -235,8 +236,8 @@ def copy_tree(root: Path, into: Path) -> None:
 
 
 def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
-    """Run some tests of a copied tree, with the copy's package in front of the installed one; (exit
-    code, output)."""
+    """Run tests of a copied tree, with its package in front of the installed one; (exit code,
+    output)."""
     env = {
         **os.environ,
         "PYTHONPATH": str(tree / "src"),
@@ -274,7 +275,7 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> tuple[int, str]:
 
 
 def judge(root: Path, mutant: Mutant) -> str:
-    """What is wrong with a mutant, or "" where it is caught."""
+    """The problem of a mutant, or "" if it is caught."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         copy_tree(root, tree)
@@ -299,8 +300,7 @@ def judge(root: Path, mutant: Mutant) -> str:
 
 
 def baseline(root: Path, mutants: list[Mutant]) -> str:
-    """What is wrong with the named tests on the tree as it is: they must exist and be green; ""
-    where they are."""
+    """The problem of the named tests on the unchanged tree, or "": they must exist and be green."""
     for mutant in mutants:
         if not mutant.tests or not mutant.why:
             return f"{mutant.path.name} needs `why` and `tests`"

@@ -1,12 +1,12 @@
-"""Hold the embedded curation against real data-juicer: an environment of its own,
-.venv-data-juicer, and tests/peers/test_data_juicer.py.
+"""Compare the embedded curation with real data-juicer: tests/peers/test_data_juicer.py, with the
+environment .venv-data-juicer.
 
     python3 scripts/run_data_juicer.py            (make data-juicer, best after make test)
 
-The environment holds what requirements/data_juicer.txt names and looks up the rest in .venv, as
-that of the peers does (600 MB): PyTorch is .venv's own, and data-juicer finds everything that it
-would otherwise install by itself. Ends with "data-juicer: ran 7 tests", or "data-juicer: not
-installed (why)" where the packages cannot be had, which is no failure. A test that fails is one.
+The environment holds the packages of requirements/data_juicer.txt and takes the others from .venv,
+like that of the peers (600 MB). So PyTorch is that of .venv, and data-juicer finds everything that
+it would otherwise install by itself. The last line is "data-juicer: ran 7 tests", or "data-juicer:
+not installed (why)" if the packages cannot be had, which is not a failure. A red test is one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TESTS = "tests/peers/test_data_juicer.py"
 
 
 def closing_line(junit: Path) -> str:
-    """What is said at the end: how many tests ran, or why none did. Example: "data-juicer: ran 7
+    """The last line of the output: how many tests ran, or why none did, e.g. "data-juicer: ran 7
     tests"."""
     cases = list(ET.parse(junit).iter("testcase"))
     skipped = {
@@ -42,7 +42,7 @@ def closing_line(junit: Path) -> str:
 
 
 def main() -> int:
-    """Install and run; returns pytest's exit code, 0 where there is nothing to run it with."""
+    """Install and run; returns pytest's exit code, or 0 if data-juicer cannot be installed."""
     if problem := run_peers.install(FOLDER, pins=PINS):
         print(f"data-juicer: not installed ({problem})")
         return 0

@@ -1,16 +1,15 @@
-"""Run the tests that need another trainer, kernel library or server, each beside ours, and say of
-every peer whether it was there.
+"""Run the tests that need another trainer, kernel library or server next to ours, and report for
+every peer whether it was available.
 
     python3 scripts/run_peers.py            (make peers, best after make test)
 
 Ends with one line per peer: "trl: ran 66 tests", "liger: ran 1 test", "serve: ran 1 test"
-(transformers serve), or "trl: not installed (why)" where the packages cannot be had, for want of a
-network or of anything else: that is no failure (exit code 0). Where they are installed, a red test
-is one.
+(transformers serve), or "trl: not installed (why)" if the packages cannot be had, e.g. without a
+network. That is not a failure (exit code 0). If they are installed, a red test is one.
 
-The environment is .venv-peers: the packages of .venv, which are looked up there and not installed
-twice, and those of requirements/peers.txt on top. PyTorch is .venv's own, so nothing here can bring
-in another build of it.
+The environment is .venv-peers: the packages of requirements/peers.txt on top of those of .venv,
+which are found there and not installed twice. PyTorch is that of .venv, so no peer can install
+another build of it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ PEERS = ROOT / ".venv-peers"
 PINS = ROOT / "requirements" / "peers.txt"
 JUNIT = ROOT / "build" / "peers.xml"
 INSTALL_S = 600
-"""Seconds after which an index that does not answer counts as not there."""
+"""Seconds after which a package index that does not answer counts as unavailable."""
 _BLOCKS = "tests/test_guide_blocks.py"
 _OF_TRL = "test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without"
 TESTS: Mapping[str, tuple[str, ...]] = {
@@ -42,8 +41,8 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "minilm": ("tests/peers/test_minilm.py",),
 }
-"""Where each peer's tests stand; a test of Liger has its name in the brackets behind it, one of a
-server its file in its class name."""
+"""The tests of each peer. In the JUnit file, a test of Liger has "liger" among its parameters, and
+a test of a server has the server's file in its class name."""
 
 
 def python_in(folder: Path) -> Path:
@@ -52,8 +51,8 @@ def python_in(folder: Path) -> Path:
 
 
 def install(folder: Path = PEERS, *, pins: Path = PINS) -> str:
-    """Make or refresh an environment: .venv's packages, the pinned ones on top; returns why that
-    cannot be done, "" where it is."""
+    """Make or refresh an environment: .venv's packages, with the pinned ones on top; returns why
+    that failed, or ""."""
     try:
         setup.main()
     except SystemExit as error:
@@ -105,7 +104,7 @@ def install(folder: Path = PEERS, *, pins: Path = PINS) -> str:
 
 
 def _packages(python: Path) -> Path:
-    """The folder in which an interpreter's packages lie."""
+    """The folder of an interpreter's packages."""
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     return Path(
         subprocess.run(
@@ -119,11 +118,8 @@ def _first_line(error: SystemExit) -> str:
 
 
 def closing_lines(junit: Path) -> list[str]:
-    """What is said of each peer: how many of its tests ran, or the reason why they did not; "no
-    test" where none was found.
-
-    Example: ["trl: ran 66 tests", "liger: ran 1 test", "serve: ran 1 test"]
-    """
+    """One line per peer, e.g. "trl: ran 66 tests": how many of its tests ran, or why they did not;
+    "no test" if none was found."""
     ran, reasons = dict.fromkeys(TESTS, 0), {name: set[str]() for name in TESTS}
     for case in ET.parse(junit).iter("testcase"):
         file, name = case.get("classname", ""), case.get("name", "")
@@ -151,7 +147,7 @@ def closing_lines(junit: Path) -> list[str]:
 
 
 def main() -> int:
-    """Install and run; returns pytest's exit code, 0 where there is nothing to run it with."""
+    """Install and run; returns pytest's exit code, or 0 if the peers cannot be installed."""
     if problem := install():
         print("\n".join(f"{name}: not installed ({problem})" for name in TESTS))
         return 0

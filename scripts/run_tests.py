@@ -1,9 +1,9 @@
-"""Run every test with coverage, hold its floors, and check the pages of capabilities, evidence and
-benchmarks; the tree stays as it is.
+"""Run every test with coverage, enforce the floors, and check the pages of capabilities, evidence
+and benchmarks. A run leaves the working tree as it was.
 
     python scripts/run_tests.py [pytest arguments]     (make unit)
 
-Ends with pytest's closing line as "N passed, N failed". Writes build/junit.xml,
+Ends with pytest's closing line as "N passed, N failed, N skipped". Writes build/junit.xml and
 build/coverage.json.
 """
 
@@ -23,7 +23,7 @@ ROOMS = ("core", "data", "tokens", "losses")
 
 
 def coverage_by_room(report: Path) -> dict[str, float]:
-    """Percent of lines and branches covered in each room that has a floor."""
+    """The percentage of lines and branches that are covered, in each room with a floor."""
     files = json.loads(report.read_text("utf-8"))["files"]
     shares: dict[str, float] = {}
     for room in ROOMS:
@@ -52,8 +52,8 @@ def closing_line(junit: Path) -> str:
 
 
 def label_lines(measured: Path) -> list[str]:
-    """Precision and recall of the default detectors on the labels; nothing where the public
-    sessions were not there."""
+    """Precision and recall of the default detectors on the labels; no lines without the public
+    sessions."""
     if not measured.exists():
         return []
     lines: list[str] = []
@@ -69,10 +69,10 @@ def label_lines(measured: Path) -> list[str]:
 
 
 def tree_state() -> set[str]:
-    """What git says of each file that is not as committed, with a hash of what it holds; nothing
-    outside of a checkout.
+    """The git status of each file that differs from its commit, with a hash of its content; empty
+    outside a checkout.
 
-    Tests and checks write to scratch folders and build/: a run leaves the tree as it was.
+    Tests and checks may write only to scratch folders and build/, which git ignores.
     """
     process = subprocess.run(
         ["git", "status", "--porcelain", "-z", "-uall"],

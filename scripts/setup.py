@@ -1,17 +1,16 @@
-"""Make .venv with the pinned packages and this project in it; does nothing where that is done
-already.
+"""Make .venv with the pinned packages and this project in it; does nothing if it is up to date.
 
     python3 scripts/setup.py            (make setup)
 
-PyTorch comes first, by itself, because on Linux the index's own build drags in several GB of CUDA
-packages:
+PyTorch comes first and alone, because on Linux the default build of the index pulls in several GB
+of CUDA packages:
 
-1. COMPOSER_TORCH_INDEX is set: from that index (PyTorch publishes one with CPU builds, and one per
-   CUDA version).
-2. A GPU is present, or the system is not Linux: the pinned version as pip finds it.
-3. Otherwise pip is asked, without downloading, which file it would take. One that needs no CUDA
+1. If COMPOSER_TORCH_INDEX is set: from that index (PyTorch publishes one with CPU builds, and one
+   per CUDA version).
+2. If there is a GPU, or the system is not Linux: the pinned version as pip finds it.
+3. Otherwise pip says, without downloading, which file it would take. A build that needs no CUDA
    package is installed; for any other the set-up stops and says what to do. COMPOSER_TORCH_CUDA=1
-   takes it all the same.
+   installs it anyway.
 """
 
 from __future__ import annotations
@@ -32,8 +31,10 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PINS = ("base.txt", "train.txt", "dev.txt")
 CUDA_PACKAGE = re.compile(r"^(nvidia|cuda)[-_]", re.IGNORECASE)
-STOPPED = """setup: pip would install a CUDA build of PyTorch ({count} extra CUDA packages, several GB), but this machine has no GPU.
-  CPU build:     COMPOSER_TORCH_INDEX=<address of PyTorch's CPU index, see "Get started" on PyTorch's site> make setup
+STOPPED = """setup: this machine has no GPU, but pip would install a CUDA build of PyTorch
+  ({count} extra CUDA packages, several GB).
+  CPU build:     COMPOSER_TORCH_INDEX=<address of PyTorch's CPU index> make setup
+                 (the address is under "Get started" on PyTorch's site)
   or a file:     PIP_FIND_LINKS=<folder with a CPU wheel of torch {version}> make setup
   CUDA anyway:   COMPOSER_TORCH_CUDA=1 make setup"""
 
@@ -52,7 +53,7 @@ def stamp() -> str:
 
 
 def pip(*args: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run the environment's pip; its failure ends the set-up with pip's own words."""
+    """Run the environment's pip; unless `capture` is set, a failure ends the set-up."""
     command = [str(python_in_venv()), "-m", "pip", "--disable-pip-version-check", *args]
     process = subprocess.run(command, capture_output=capture, text=True, check=False)
     if process.returncode != 0 and not capture:
@@ -81,8 +82,7 @@ def has_gpu() -> bool:
 
 
 def cuda_packages(requirement: str) -> list[str]:
-    """The CUDA packages that pip's choice for a requirement depends on, read from its metadata
-    alone."""
+    """The CUDA packages on which pip's choice for a requirement depends, read from its metadata."""
     process = pip(
         "install",
         "--dry-run",
@@ -121,7 +121,7 @@ def install_torch() -> None:
 
 
 def main() -> None:
-    """Create or refresh .venv; quick where the stamp says nothing changed."""
+    """Create or refresh .venv; quick if the stamp says that nothing changed."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this script is what tells a user so
         sys.exit(
             f"setup: Python 3.11 or newer is needed, this is {platform.python_version()}; run: make"

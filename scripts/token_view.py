@@ -1,7 +1,9 @@
-"""The picture of README: a few messages of an example of the demo, as `recompose show example`
-draws them.
+"""Draw the picture of the README: a few messages of an example of the demo, as `recompose show
+example` prints them.
 
-python scripts/token_view.py demo e003 --turns 4 9      after `make demo`: writes docs/token_view.svg
+    python scripts/token_view.py demo e003 --turns 4 9
+
+Run it after `make demo`; it writes docs/token_view.svg.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def token_view(work: Path, ordinal: int, *, turns: tuple[int, int]) -> str:
     )
     first, last = turns
     shown = [turn for turn in view["turns"] if first <= turn["turn"] <= last]
-    start = shown[0]["start"]  # what stands above is left out, so positions are counted from here
+    start = shown[0]["start"]  # earlier messages are left out, so positions count from here
     view["turns"] = [
         {**turn, "start": turn["start"] - start, "end": turn["end"] - start} for turn in shown
     ]
@@ -44,7 +46,7 @@ def token_view(work: Path, ordinal: int, *, turns: tuple[int, int]) -> str:
     for part in example_parts(view, colour=True, full=False):
         console.print(part)
     svg = console.export_svg(title=TITLE)
-    # a page that shows it fetches no font
+    # Without @font-face, a page that shows the picture fetches no font from a server.
     return re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
 
 

@@ -1,10 +1,10 @@
-"""Make the student of the workshop from random weights, and measure it: the one that ships under
+"""Make the student of the workshop from random weights, and measure it: the student that ships in
 examples/workshop_student.
 
     python scripts/warm_up.py --level 1 --seed 7 --out examples/workshop_student
 
-Takes about seven CPU-minutes on one core. Level 1 has the habits that only one channel each can
-see; on level 2 they are mixed.
+Takes about seven CPU-minutes on one core. On level 1 each habit is visible to one channel only; on
+level 2 the habits are mixed.
 """
 
 from __future__ import annotations

@@ -1,2 +1,1 @@
-"""The parts of benchmarks/evidence.py: which arms there are, how they are trained, played, pooled,
-and told."""
+"""The parts of benchmarks/evidence.py: the arms, their training, the evaluation and the page."""

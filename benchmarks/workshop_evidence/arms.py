@@ -1,11 +1,11 @@
-"""Every arm of the evidence: what it is, the settings that make it, and for how many steps it is
-trained.
+"""Every arm of the evidence: its description, its settings, and its number of steps.
 
-    ARMS["hint_placebo"].flags      ("--train.policy.weight", "0", ..., "--train.placebo", "shuffled_hints")
+    ARMS["hint_placebo"].flags
+        ("--train.policy.weight", "0", ..., "--train.placebo", "shuffled_hints")
     steps_of("hint_placebo", scale=1.0)
 
-The steps are chosen so that all arms take about the same CPU-seconds (which are measured and
-printed beside each). A placebo has the steps of the arm it belongs to, whatever it costs.
+The steps are chosen so that all arms take about the same CPU-seconds, which are measured and
+printed beside each arm. A placebo has the steps of the arm it belongs to, whatever they cost.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _POLICY, _HINT, _PREFERENCE = (
     (*_NO_POLICY, *_NO_PREFERENCE),
     (*_NO_POLICY, *_NO_HINT),
 )
-# Preference alone needs no rollouts: they would only be counted. With batch_anchors = 0 no anchor
-# is drawn: the pairs are all there is.
+# Preference alone needs no rollouts: they would cost time and train nothing. With batch_anchors = 0
+# no anchor is drawn, so the pairs are the only training data.
 _NO_ROLLOUTS = (
     "--rollouts.env",
     "",
@@ -59,12 +59,12 @@ _RULES = (
 )
 _COLLAPSE = (*_HINT, "--train.hint.teacher", "live", "--train.learning_rate", "5e-3")
 _LOGGED = (*_HINT, "--rollouts.env", "")
-# What a mistake that is made no more feeds is empty in the end, and a control is trained to its
-# end.
+# A channel runs dry once the student no longer makes the mistakes that feed it, but a control is
+# trained to its last step.
 _MAY_STARVE = ("--train.starved_steps", "1000")
 _FORK = ("--train.fork", "true", *_MAY_STARVE)
-# A hint that is credit has no divergence of its own: the demo's would be set and not read, which is
-# refused.
+# If the hint's evidence goes into the advantages, no divergence is computed; the demo's divergence
+# would be set but never read, which the settings refuse.
 _CREDIT = (*_MAY_STARVE, "--train.hint.divergence", "jsd", "--train.hint.combination")
 _PENALTY = ("--train.policy.behaviours.unresolvable_calls", "0.5")
 _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", "0")
@@ -72,13 +72,13 @@ _CLONE = ("--train.preference.objective", "clone", "--train.preference.anchor", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to train the student; `flags` stand on top of the demo's settings, `like` is the arm
-    whose number of steps it has.
+    """One way to train the student: `flags` override the demo's settings, and `like` names the arm
+    whose number of steps it takes.
 
-    Without `stops` no health rule ends it: an arm that was stopped early would not be compared at
-    equal compute. One that needs TRL is trained by the Python of .venv-peers (make peers), and left
-    out where that is not there. `pairs` names one of the sets of pairs.py, in place of the pairs
-    that the demo's three teachers agree on.
+    Unless `stops` is set, no health rule ends it: an arm that was stopped early would not be
+    compared at equal compute. An arm that needs TRL is trained by the Python of .venv-peers (make
+    peers), and left out if that does not exist. `pairs` names one of the sets of pairs.py, which
+    replaces the pairs that the demo's three teachers agree on.
     """
 
     text: str
@@ -268,7 +268,7 @@ ARMS: Mapping[str, Arm] = {
     ),
     AFTER: Arm(text="all three channels, as in the demo", flags=(), levels=LEVELS),
 }
-"""In the order of the tables; `after` and `placebo` are the rows of the demo."""
+"""In the order of the tables; the demo has the rows `after` and `placebo` too."""
 
 STEPS_OF: Mapping[str, int] = {
     AFTER: STEPS,
@@ -281,10 +281,9 @@ STEPS_OF: Mapping[str, int] = {
     "hint_preference": 21,
     "policy_preference": 21,
 }
-"""Chosen for about the CPU-seconds of `after`, but for three that need no rollouts and get fewer:
-more_sft, clone and preference, whose few logs and pairs would only be learnt by heart (30 steps are
-three passes over the pairs). What each arm cost stands in its row."""
-
+"""Chosen so that an arm costs about the CPU-seconds of `after`, with three exceptions: more_sft,
+clone and preference need no rollouts and get fewer, because more steps would only memorise their
+few logs and pairs (30 steps are three passes over the pairs). The row of an arm shows its cost."""
 
 HEADLINE = frozenset(
     {
@@ -300,13 +299,13 @@ HEADLINE = frozenset(
         "policy_preference",
     }
 )
-"""Rows that the claims in README and in the demo's words rest on: they are trained with every seed,
-the others with the first MIN_SEEDS."""
+"""Rows that support the claims of the README and of the demo: they are trained with every seed, the
+others with the first MIN_SEEDS."""
 MIN_SEEDS = 3
 
 
 def seeds_of(name: str, seeds: Sequence[int]) -> list[int]:
-    """With which of the seeds an arm is trained.
+    """The seeds with which an arm is trained.
 
     >>> seeds_of("after", [11, 12, 13, 14, 15]), seeds_of("wrong_site", [11, 12, 13, 14, 15])
     ([11, 12, 13, 14, 15], [11, 12, 13])
@@ -315,12 +314,12 @@ def seeds_of(name: str, seeds: Sequence[int]) -> list[int]:
 
 
 def steps_of(name: str, *, scale: float = 1.0) -> int:
-    """How many steps an arm is trained for; at least one."""
+    """The number of steps of an arm; at least one."""
     return max(1, round(STEPS_OF[ARMS[name].like or name] * scale))
 
 
 def flags_of(name: str) -> tuple[str, ...]:
-    """What an arm's run is given on top of the demo's settings."""
+    """The flags of an arm's run, which override the demo's settings."""
     arm = ARMS[name]
     return arm.flags if arm.stops else (*arm.flags, *NO_RULES)
 

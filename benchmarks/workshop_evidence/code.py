@@ -1,11 +1,12 @@
-"""Which code the numbers depend on: a hash of what the files say, without comments, docstrings and
-layout.
+"""A fingerprint of the code that the numbers depend on: a hash of the syntax trees, without
+comments, docstrings and layout.
 
-    code_sha256(root)                    recorded with every trained arm, and with the evaluation
-    stale(root, evidence)                -> ["the code has changed since level 1 was trained (after, hint): training/step.py, ..."]
+    code_sha256(root)          recorded with every trained arm, and with the evaluation
+    stale(root, evidence)
+        -> "level 1: trained by other code than this: after, hint; changed since ..."
 
-A file that changed need not have changed a number; whether it has is known only by training again.
-So a stale arm is told, not an error.
+A changed file need not change a number, which only another training can show. So a stale arm is
+reported and is not an error.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ ROOMS = (
     "training",
     "workshop",
 )
-"""What finds, hints, pairs, trains, plays and judges; what reads logs, asks other models, checks
-settings or prints is not here."""
+"""The folders that find sites, write hints, make pairs, train, play and evaluate. Folders that read
+logs, ask other models, check settings or print are left out."""
 LEFT_OUT = ("guide.py", "backends/")
-"""Names of the earlier framework, and other trainers: no arm runs them but the TRL arms, which name
+"""Names of the earlier framework, and other trainers: only the TRL arms run them, and those record
 their commit."""
 PACKAGE = Path("src/composer_replication")
-SHOWN = 6
+MAX_LISTED = 6
 
 
 def code_files(root: Path) -> dict[str, str]:
-    """File below the package -> the first 12 digits of its hash."""
+    """Path below the package -> the first 12 digits of the file's hash."""
     paths = sorted(path for room in ROOMS for path in (root / PACKAGE / room).rglob("*.py"))
     names = {path: path.relative_to(root / PACKAGE).as_posix() for path in paths}
     return {
@@ -50,7 +51,7 @@ def code_files(root: Path) -> dict[str, str]:
 
 
 def code_sha256(root: Path) -> str:
-    """One hash of all of them."""
+    """One hash of all these files."""
     return hashlib.sha256(
         "\n".join(f"{name} {digest}" for name, digest in code_files(root).items()).encode()
     ).hexdigest()
@@ -75,12 +76,13 @@ def _digest(text: str) -> str:
 
 
 def stale(root: Path, evidence: Mapping[str, Any]) -> Iterator[str]:
-    """A line per level: which arms were trained by other code than this, and which files differ
-    from those that played them."""
+    """One line per level: the arms that were trained by other code than this, and the files that
+    have changed since the arms were played."""
     now, then = code_files(root), evidence["about"].get("code", {})
     changed = [name for name in sorted(now.keys() | then.keys()) if now.get(name) != then.get(name)]
     current_sha256 = code_sha256(root)
-    files = f"{', '.join(changed[:SHOWN])}{f' and {len(changed) - SHOWN} more' if len(changed) > SHOWN else ''}"
+    num_more = len(changed) - MAX_LISTED
+    files = ", ".join(changed[:MAX_LISTED]) + (f" and {num_more} more" if num_more > 0 else "")
     for level, numbers in sorted(evidence["levels"].items()):
         arms = [
             name

@@ -1,10 +1,10 @@
-"""Rows that were made later, beside those that stand in benchmarks/results/evidence.json.
+"""Add rows that were made later to those of benchmarks/results/evidence.json.
 
-    merged(old, new)          # old as it is, and the arms of new that it lacks, with their differences
+    merged(old, new)      old as it is, plus the arms of new that it lacks, with their differences
 
-Refused unless both were made from the same student, seeds and tasks, and by settings that differ in
-the added arms alone. What both have played has to be the same to the last digit where a difference
-to an added row is kept: `before` always.
+Both files must come from the same student, seeds and tasks, and their settings may differ in the
+added arms only. A difference to an added row is kept only if the other row is the same in both
+files to the last digit; `before` must be.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SAME = ("evaluation_seed", "tasks", "seeds", "steps_scale")
 
 
 def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The old evidence and the rows of the new that it lacks; raises DataError where they cannot
-    stand in one table."""
+    """The old evidence plus the rows of the new one that it lacks; raises DataError if they cannot
+    be compared."""
     for key in _SAME:
         if old["about"][key] != new["about"][key]:
             raise DataError(
-                f"{key} is {new['about'][key]}, that of the page {old['about'][key]}",
+                f"{key} is {new['about'][key]}, but {old['about'][key]} on the page",
                 fix="run the arms with the page's options",
             )
     added = {
@@ -80,7 +80,8 @@ def _merged_level(old: Mapping[str, Any], new: Mapping[str, Any] | None) -> dict
     }
     if BEFORE not in unchanged:
         raise DataError(
-            "the student before training plays otherwise than it did: the rows cannot be compared",
+            "the student before training plays otherwise than on the page, so the rows cannot be"
+            " compared",
             fix="run every arm again",
         )
     added = new_rows.keys() - old_rows.keys()

@@ -1,14 +1,15 @@
-"""From trained arms to one JSON: every student is played anew on fresh tasks, and its episodes are
-pooled over the seeds.
+"""From trained arms to one JSON: play every student on fresh tasks and pool its episodes over the
+seeds.
 
-    shown = play(players, settings=EvaluateSettings(tasks=192), seed=evaluation_seed_of(31415, level=1, seed=7), workers=2)
-    level_numbers(episodes, settings=settings, seed=31415)        -> {"rows": [...], "paired": [...]}
+    seed = evaluation_seed_of(31415, level=1, seed=7)
+    students = play(players, settings=EvaluateSettings(tasks=192), seed=seed, workers=2)
+    level_numbers(episodes, settings=settings, seed=31415)    -> {"rows": [...], "paired": [...]}
 
-There are two uncertainties, other tasks and other seeds of the training. Each has an interval:
-tasks resampled within seeds, and Student's t over the seeds' own values. An entry's "low" and
-"high" are the wider bounds of both, so a claim needs both. Beside them stand each seed's value and,
-as one bit an episode, every outcome: anyone can compute another interval. Nothing that was played
-before is used.
+There are two uncertainties: other tasks, and other seeds of the training. Each has an interval:
+tasks resampled within seeds, and Student's t over the values of the seeds. "low" and "high" of an
+entry are the wider bounds of both, so a claim needs both. The JSON also holds the value of each
+seed and, as one bit per episode, every outcome, so that anyone can compute another interval. No
+episode that was played before the evaluation is used.
 """
 
 from __future__ import annotations
@@ -35,29 +36,31 @@ from .arms import ARMS, BEFORE, seeds_of
 from .sections import QUESTIONS
 
 Episodes = Mapping[str, Mapping[int, Sequence[EpisodeResult]]]
-"""Row -> seed of the training -> what that student played."""
+"""Row -> seed of the training -> the episodes of that student."""
 PLACEBO, SINGLE = "placebo", ("policy", "hint", "preference")
 
 
 def evaluation_seed_of(evaluation_seed: int, *, level: int, seed: int) -> int:
-    """Other tasks for each level and seed of the training."""
+    """The seed of the tasks; each level and seed of the training gets other tasks."""
     return stage_seed(evaluation_seed, f"evidence:{level}:{seed}")
 
 
 def play(
     players: Sequence[Player], *, settings: EvaluateSettings, seed: int, workers: int
 ) -> list[Shown]:
-    """Every player on the same tasks. Two rows may be of the same weights here: a health rule may
-    have put the start back."""
+    """Play the same tasks with every player.
+
+    Two rows may have the same weights here, because a health rule may have restored the start.
+    """
     play_player = partial(play_one, settings=settings, limits=players[0].config.rollouts, seed=seed)
-    # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
+    # Spawn, because a fork of a process that has used PyTorch's threads may hang.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         return list(pool.map(play_player, players))
 
 
 def check_arms(players: Mapping[str, Player], stopped: Mapping[str, str]) -> None:
-    """Raise DataError where an arm began elsewhere, or a control has other steps than what it
-    controls (unless a rule stopped one)."""
+    """Raise DataError if the arms began from different weights, or if a control has another number
+    of steps than its arm (unless a rule stopped one of them)."""
     start_hashes = {player.start_sha256 for player in players.values()}
     if len(start_hashes) > 1:
         raise DataError(
@@ -82,8 +85,8 @@ def block_of(played: EpisodeResult) -> str:
 
 
 def pooled(by_seed: Mapping[int, Sequence[EpisodeResult]]) -> list[EpisodeResult]:
-    """The episodes of all seeds, in blocks; a task is another one in each block, also where its
-    text is the same."""
+    """The episodes of all seeds, in blocks; a task of one block counts as different from every task
+    of another, even if their texts are equal."""
     return [
         replace(p, task_id=f"{seed:09d}/{p.task_id}")
         for seed in sorted(by_seed)
@@ -98,7 +101,7 @@ def pooled_row(
     settings: EvaluateSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """Every number of an arm over all seeds, and success and families of each seed."""
+    """Every number of an arm over all seeds, and the success of each seed."""
     episodes = pooled(by_seed)
     draws = Resamples.within(
         [len(by_seed[s]) for s in sorted(by_seed)],
@@ -110,7 +113,7 @@ def pooled_row(
     )
     successes = sum(map(is_success, episodes))
     interval = draws.mean([float(is_success(p)) for p in episodes])
-    # else Wilson's bounds stay: nothing varies
+    # If all episodes agree, nothing varies and Wilson's bounds stay.
     if 0 < successes < len(episodes) and interval.low is not None and interval.high is not None:
         numbers |= {"success_low": max(0.0, interval.low), "success_high": min(1.0, interval.high)}
     shares = {str(s): sum(map(is_success, by_seed[s])) / len(by_seed[s]) for s in sorted(by_seed)}
@@ -126,15 +129,15 @@ def pooled_row(
 
 
 def outcomes(played: Sequence[EpisodeResult]) -> str:
-    """One character per task, in the order of the tasks' ids: 1 where the episode was a success.
+    """One character per task, in the order of the task ids: "1" if the episode was a success.
 
-    All rows of a level and seed have the same tasks, so two rows are compared place by place.
+    All rows of a level and seed have the same tasks, so two rows compare position by position.
     """
     return "".join("1" if is_success(p) else "0" for p in sorted(played, key=lambda p: p.task_id))
 
 
 def questions(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Which rows are compared, without doubles and only those that are there.
+    """The pairs of rows that are compared: each once, and only rows that exist.
 
     >>> questions(["before", "placebo", "hint", "after"])[:3]
     [('after', 'before'), ('after', 'placebo'), ('placebo', 'before')]
@@ -158,10 +161,11 @@ def questions(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) -> dict[str, Any]:
-    """Rows and paired differences of one level, each over the seeds that both arms have.
+    """Rows and paired differences of one level; a difference is taken over the seeds that both arms
+    have.
 
-    The headline arms have more seeds than the others; an arm that lacks one of its own is an error,
-    never left out.
+    The headline arms have more seeds than the others. An arm that lacks one of its seeds is an
+    error; it is never left out.
     """
     all_seeds = sorted(episodes[BEFORE])
     for name, by_seed in episodes.items():
@@ -170,7 +174,7 @@ def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) 
                 f"{name} was trained with the seeds {sorted(by_seed)}, planned are"
                 f" {seeds_of(name, all_seeds)}"
             )
-            raise DataError(problem, fix="train every arm with every seed of its own")
+            raise DataError(problem, fix="train every arm with every planned seed")
     options = {
         "targeted": settings.targeted_kinds,
         "seed": seed,

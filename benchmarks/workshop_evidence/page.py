@@ -1,14 +1,14 @@
-"""docs/evidence.md, written from benchmarks/results/evidence.json alone, and the check that no
-number of it, or quoted from it, is stale.
+"""Write docs/evidence.md from benchmarks/results/evidence.json alone, and check that no number on
+it, or quoted from it, is stale.
 
-    render(evidence) -> str                                     a pure function: the same JSON gives the same page
-    problems(root) -> []                                        else one line per thing that is wrong
-    value_at(evidence, "level1.after.success")                  -> 0.58
+    render(evidence) -> str           a pure function: the same JSON gives the same page
+    problems(root) -> []              or one line per problem
+    value_at(evidence, "level1.after.success")    -> 0.58
 
-A number is quoted as <!-- evidence: level1.after.success -->0.58<!-- /evidence -->; its decimals
-are those that were written. Keys: levelN.ROW.MEASURE (success, success_low, success_high,
-valid_call_rate, A_made, ..., cpu_s, steps) and levelN.A-B.MEASURE (difference, low, high of
-success; targeted.ratio, other.difference, A_made.difference, ...); about.tasks, ...
+A number is quoted as <!-- evidence: level1.after.success -->0.58<!-- /evidence --> and compared at
+the number of decimals that is written there. Keys: levelN.ROW.MEASURE (success, success_low,
+success_high, valid_call_rate, A_made, ..., cpu_s, steps) and levelN.A-B.MEASURE (difference, low,
+high of success; targeted.ratio, other.difference, A_made.difference, ...); about.tasks, ...
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STUDENTS: Mapping[int, str] = {1: "workshop_student", 2: "workshop_student_2"}
 TOLERANCE = 1e-9
 QUOTED = re.compile(r"<!-- evidence: (\S+) -->(.*?)<!-- /evidence -->", re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.])[+−-]?(?:[01]?\.\d{2,3})(?![\d.]*\w)")
-"""What looks like a share or a difference that was measured: 0.58, .353, +0.270."""
+"""Numbers that look like a measured share or difference: 0.58, .353, +0.270."""
 
 
 def render(evidence: Mapping[str, Any]) -> str:
@@ -45,7 +45,7 @@ def render(evidence: Mapping[str, Any]) -> str:
 
 
 def gaps(evidence: Mapping[str, Any]) -> str:
-    """Which arms were not run, by level; "" where none is missing."""
+    """The arms that were not run, by level; "" if none is missing."""
     lines: list[str] = []
     for level in LEVELS:
         trained = evidence["levels"].get(str(level), {}).get("arms", {})
@@ -56,14 +56,14 @@ def gaps(evidence: Mapping[str, Any]) -> str:
                 f"- level {level}: {'all of it' if missing == wanted else ', '.join(missing)}"
             )
     return (
-        "\n".join(["**Not run yet**, so that nothing is said about them here:", "", *lines])
+        "\n".join(["**Not run yet**, so this page says nothing about them:", "", *lines])
         if lines
         else ""
     )
 
 
 def problems(root: Path) -> list[str]:
-    """Everything that is stale or missing below a checkout."""
+    """Everything that is stale or missing in a checkout."""
     path = root / JSON_PAGE
     if not path.exists():
         return [f"{JSON_PAGE} does not exist: run python benchmarks/evidence.py"]
@@ -98,7 +98,7 @@ def _problems(root: Path, evidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def outcome_problems(level: str, numbers: Mapping[str, Any]) -> Iterator[str]:
-    """Rows and differences of success that are not what the episodes' outcomes say."""
+    """Rows, and differences of success, that contradict the outcomes of the episodes."""
     rows = {row["name"]: row for row in numbers["rows"]}
     for name, row in rows.items():
         for seed, bits in row["outcomes"].items():
@@ -145,13 +145,13 @@ def _student_problems(root: Path, level: int, evidence: Mapping[str, Any]) -> It
         != evidence["levels"][str(level)]["student_sha256"]
     ):
         yield (
-            f"{JSON_PAGE} is of another student than {warmup_json.parent.relative_to(root)}: run python"
-            " benchmarks/evidence.py"
+            f"{JSON_PAGE} is of another student than {warmup_json.parent.relative_to(root)}: run"
+            " python benchmarks/evidence.py"
         )
 
 
 def quote_problems(name: str, text: str, evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers between markers that are not what the JSON says, rounded as they were written."""
+    """Quoted numbers that differ from the JSON, rounded to the decimals that are written."""
     if text.count("<!-- evidence:") != len(QUOTED.findall(text)):
         yield f"{name}: a marker of a quoted number is not closed"
     for key, shown in QUOTED.findall(text):
@@ -170,8 +170,8 @@ def quote_problems(name: str, text: str, evidence: Mapping[str, Any]) -> Iterato
 
 
 def loose_numbers(name: str, text: str) -> Iterator[str]:
-    """Numbers that look like results and stand outside of markers, where nothing would notice that
-    they are stale."""
+    """Numbers that look like results but are not between markers, so that no check would notice if
+    they were stale."""
     for number in NUMBER.findall(QUOTED.sub("", text)):
         yield (
             f"{name}: {number} looks like a result; quote it as <!-- evidence: KEY -->{number}<!--"
@@ -180,7 +180,7 @@ def loose_numbers(name: str, text: str) -> Iterator[str]:
 
 
 def value_at(evidence: Mapping[str, Any], key: str) -> float | None:
-    """The number of a key, None where there is none: see the top of this file.
+    """The number of a key (see the top of this file), or None.
 
     >>> value_at({"about": {"tasks": 192}}, "about.tasks")
     192.0

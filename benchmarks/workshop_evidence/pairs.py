@@ -1,20 +1,24 @@
 """Four sets of pairs from the same answers, for the arms that ask whether agreement and curation
-are worth anything.
+help.
 
-    make_sets(work.folder, work.folder / "pairs", seed=11, verb=verb)       # one work folder for each of SETS, built
-    pairs/counts.json                                                       {"curated": {"made": 62, "kept": 62, "built": 62}, ...}
+    make_sets(work.folder, work.folder / "pairs", seed=11, verb=verb)
+        builds one work folder for each of SETS, and writes pairs/counts.json:
+        {"curated": {"made": 62, "kept": 62, "built": 62}, ...}
 
-    raw        every answer that is not what the student did, as a pair: nobody is asked whether others agree, nothing is curated
-    filtered   the same, of which `recompose curate` keeps what its recipe has nothing against
-    curated    `recompose replay` on the same answers (agreement of families, objective evidence, the tried call), then `recompose curate`
-    null       pairs of the null test: every teacher's answers dealt to other places and weighed by the same agreement, round after round
-               until there are as many as agreement found with the right answers, then curated
+    raw        every answer that differs from the student's action, as a pair of its own: no
+               agreement is required and nothing is curated
+    filtered   the raw pairs that `recompose curate` keeps
+    curated    `recompose replay` on the same answers (agreement of families, objective evidence,
+               the tried call), then `recompose curate`
+    null       the null test: every teacher's answers are dealt to other places and weighed by the
+               same agreement, round after round, until there are as many pairs as with the right
+               answers; then `recompose curate`
 
 The teachers are the scripted players of the workshop with slips: the three families slip at a tenth
 of the places, a small model of the second family at three tenths, and a fourth family, which plays
 like the first, at half of them. A slip is a tool that nobody offered, an empty message, arguments
-that do not fit, words in place of a call, or a good call of another tool. Whether anchors are
-trained beside them is the arm's business (arms.py: they are not).
+that do not fit, words in place of a call, or a good call of another tool. arms.py decides whether
+anchors are trained beside the pairs (they are not).
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ TEACHERS = (
     ("maple-1", "maple", "maple", 0.1),
     ("alder-1", "alder", "birch", 0.5),
 )
-"""(name, family, the scripted player it is, at which share of the places it slips)."""
+"""(name, family, its scripted player, the share of the places at which it slips)."""
 SLIPS = ("unknown_tool", "empty", "misfitting", "words", "another")
 SETS = ("raw", "filtered", "curated", "null")
 MAX_NULL_ROUNDS = 100
@@ -78,11 +82,10 @@ Verb = Callable[..., object]
 
 
 def slipped(turn: Turn, request: Request, *, slip: str) -> Turn:
-    """A message as a teacher's slip has it. What has no call, or no argument to lose, becomes
-    another good call instead.
+    """The message with a slip in it, e.g. read_file(path="a.py") becomes
+    open_read_file(path="a.py") for the slip "unknown_tool".
 
-    Example: slipped(<read_file(path="a.py")>, request, how="unknown_tool") ->
-    <open_read_file(path="a.py")>
+    A message without a call, or without an argument to lose, becomes another good call instead.
     """
     call = turn.calls[0] if turn.calls else None
     if slip == "empty":
@@ -99,8 +102,8 @@ def slipped(turn: Turn, request: Request, *, slip: str) -> Turn:
 
 
 def noisy(player: Scripted, *, name: str, family: str, share: float, seed: int) -> Scripted:
-    """A scripted player that slips at a share of the places; where and how depends on its name, the
-    place and the seed alone."""
+    """A scripted player that slips at a share of the places. Where and how depends only on its
+    name, the place and the seed."""
 
     def act(request: Request) -> Turn:
         turn = replace(player.act(request), author=name)
@@ -111,7 +114,7 @@ def noisy(player: Scripted, *, name: str, family: str, share: float, seed: int) 
 
 
 def ask_all(sessions: Sequence[Session], *, seed: int) -> tuple[Answer, ...]:
-    """What the five teachers would have done at every step of the sessions."""
+    """The answers of the five teachers at every step of the sessions."""
     with Sandbox() as sandbox:
         players = {teacher.family: teacher for teacher in scripted_teachers(sessions, sandbox)}
         teachers: list[Teacher] = [
@@ -127,7 +130,7 @@ def ask_all(sessions: Sequence[Session], *, seed: int) -> tuple[Answer, ...]:
 
 
 def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[AnsweredTurn]:
-    """Every step that was asked about, with its answers."""
+    """Every step at which teachers were asked, with their answers."""
     ask, places = lookup(answers), []
     for session in sessions:
         errors = failed_turns(session)
@@ -138,7 +141,7 @@ def places_of(sessions: Iterable[Session], answers: Iterable[Answer]) -> list[An
 
 
 def raw_pairs(places: Iterable[AnsweredTurn]) -> Iterator[Preference]:
-    """Every answer that is not what the student did, each as a pair of its own."""
+    """Every answer that differs from the student's action, each as a pair of its own."""
     for place in places:
         student_action = canonical_action(place.student_turn, place.comparison)
         for answer in place.answers:
@@ -154,8 +157,8 @@ def raw_pairs(places: Iterable[AnsweredTurn]) -> Iterator[Preference]:
 def null_pairs(
     places: Sequence[AnsweredTurn], *, seed: int, min_families: int, num_pairs: int
 ) -> Iterator[Preference]:
-    """What the same agreement makes of answers dealt to other places: `wanted` different pairs,
-    from as many rounds as it takes."""
+    """Yield `num_pairs` different pairs that the same agreement makes of answers dealt to other
+    places, over as many rounds as it takes (at most MAX_NULL_ROUNDS)."""
     weigh = partial(weigh_answers, min_families=min_families)
     keys: set[tuple[str, int, MessageAction]] = set()
     for null_round in range(MAX_NULL_ROUNDS):
@@ -182,7 +185,7 @@ def null_pairs(
 
 
 def make_sets(prepared: Path, folder: Path, *, seed: int, verb: Verb) -> None:
-    """One work folder below `folder` for each of SETS, with its examples built; `prepared` holds
+    """Make one work folder below `folder` for each of SETS and build its examples; `prepared` holds
     the sessions, sites and hints."""
     folder.mkdir(parents=True)
     answers, sessions = folder / _ANSWERS, list(read_sessions(prepared / _COPIED[0]))
@@ -191,6 +194,7 @@ def make_sets(prepared: Path, folder: Path, *, seed: int, verb: Verb) -> None:
         (folder / name).mkdir()
         for file in _COPIED:
             shutil.copyfile(prepared / file, folder / name / file)
+    # Replay comes first: the number of agreed pairs sets the size of the null test.
     verb("replay", folder / "curated", "--replay.recorded", str(answers.absolute()))
     places, agreed = (
         places_of(sessions, read_answers(answers)),
@@ -215,7 +219,7 @@ def make_sets(prepared: Path, folder: Path, *, seed: int, verb: Verb) -> None:
 
 
 def counts_of(folder: Path) -> dict[str, Any]:
-    """How many pairs were made, and how many of them can be trained on."""
+    """How many pairs were made, kept by curation, and built into examples."""
     num_made = _count_lines(folder / _PREFERENCES)
     num_kept = (
         _count_lines(folder / "curated.jsonl") if (folder / "curated.jsonl").exists() else num_made

@@ -1,5 +1,5 @@
-"""The sections of docs/evidence.md: what it is, a level's tables and what they support, and how to
-make it again."""
+"""The sections of docs/evidence.md: the opening, the tables of each level, and how to reproduce
+them."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ NOTES: Mapping[str, str] = {
         " give equal losses and gradients (tests/backends)."
     ),
 }
-"""What has to be known before a question's answers are read."""
+"""Notes that a reader needs before the answers to a question."""
 REQUIRED = ((AFTER, 0.75), ("hint", 0.3))
-"""To what share of `before` the hinted mistakes have to fall."""
+"""The share of `before` to which the hinted mistakes have to fall."""
 
 
 def opening(evidence: Mapping[str, Any]) -> str:
-    """What was measured, and what has to be known before a number is read."""
+    """What was measured, and what a reader has to know before reading a number."""
     about = evidence["about"]
     seeds = ", ".join(map(str, about["seeds"]))
     scale = (
@@ -153,36 +153,45 @@ def opening(evidence: Mapping[str, Any]) -> str:
             " results.\n"
         )
     )
+    first_level = evidence["levels"].get("1", next(iter(evidence["levels"].values())))
     return f"""# Evidence: what each channel does in the workshop
 
-Written by `{about["command"]}` from `benchmarks/results/evidence.json`; do not edit. `python benchmarks/evidence.py --check` fails if
+Written by `{about["command"]}` from
+`benchmarks/results/evidence.json`; do not edit. `python benchmarks/evidence.py --check` fails if
 this page, or a number quoted from it, is stale.
 
 Read this first:
 {scale}
-- **By construction.** {evidence["levels"].get("1", next(iter(evidence["levels"].values())))["text"]}
+- **By construction.** {first_level["text"]}
 - **Hints.** {HINTS_ARE_TAUGHT}
-- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and {about["tasks"]} held-out tasks. The headline arms have all of
-  them, the others the first {MIN_SEEDS}: as many values stand under "by seed".
-- **Two uncertainties.** Every interval is the wider of two, both 95 %: tasks resampled within seeds (other tasks, these seeds), and
-  Student's t over the seeds' own values (other seeds). What it excludes, both exclude. With three seeds t is 4.3: only large differences
-  are told apart. The outcome of every episode stands in the JSON as one bit, so that anyone can compute another interval.
-- **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, which no setting was chosen with; no hint stands in any evaluated context.
-- **Equal compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}. `more_sft`, `clone` and `preference`
-  play no rollouts and get fewer CPU-seconds than the others: 30 to 40 passes over a few logs or pairs. A placebo has the steps of the arm
-  it belongs to. No health rule ends an arm here, but for `collapse_stopped`.
-- **One looser rule.** The demo stops at a KL to the start of 0.6 nats per token, not at the usual 0.3: three habits are changed on
-  purpose, and a healthy run of all three channels was seen to reach 0.35. `collapse_stopped` has the usual limit.
-- **What changed on 2026-11-22.** Before, every step's gradient was clipped to one length, so that neither the fading of the hint channel
-  nor Dr.GRPO's division by flat groups reached the weights, and the hint's mean was over tokens. With both mended the rows with a hint or a
-  policy learn somewhat less in as many steps: late steps, with few mistakes or few groups that differ, now move the weights less. Earlier
-  pages gave intervals over tasks alone; with those over seeds fewer differences are told apart.
-- **Many comparisons.** No correction is made for their number: of twenty differences that are none, one interval is expected to
-  exclude zero.{_noise(evidence)}"""
+- **Seeds.** Seeds of the training: {seeds}, each with its own logs, data and
+  {about["tasks"]} held-out tasks. The headline arms are trained with all of them, the others with
+  the first {MIN_SEEDS}; the column "by seed" has one value for each.
+- **Two uncertainties.** Every interval is the wider of two 95 % intervals: tasks resampled within
+  seeds (other tasks, these seeds), and Student's t over the values of the seeds (other seeds). What
+  it excludes, both exclude. With three seeds t is 4.3, so only large differences are resolved. The
+  JSON holds the outcome of every episode as one bit, so that anyone can compute another interval.
+- **Fresh tasks.** Evaluation seed {about["evaluation_seed"]}, with which no setting was chosen; no
+  evaluated context contains a hint.
+- **Equal compute.** The steps of most arms were chosen by CPU-seconds: {_spread(evidence)}.
+  `more_sft`, `clone` and `preference` play no rollouts and get fewer CPU-seconds than the others:
+  30 to 40 passes over a few logs or pairs. A placebo has the steps of the arm it belongs to. No
+  health rule ends an arm here, except `collapse_stopped`.
+- **One looser rule.** The demo stops at a KL to the start of 0.6 nats per token, not at the usual
+  0.3: three habits are changed on purpose, and a healthy run of all three channels has reached
+  0.35. `collapse_stopped` has the usual limit.
+- **What changed on 2026-11-22.** Before, every step's gradient was clipped to one length, so that
+  neither the fading of the hint channel nor Dr.GRPO's division by flat groups reached the weights,
+  and the hint's mean was over tokens. With both corrected, the rows with a hint or a policy learn
+  somewhat less in as many steps: late steps, with few mistakes or few groups that differ, now move
+  the weights less. Earlier pages gave intervals over tasks alone; with intervals over seeds as
+  well, fewer differences are resolved.
+- **Many comparisons.** No correction is made for their number: if twenty differences are really
+  zero, one interval is expected to exclude zero.{_noise(evidence)}"""
 
 
 def _noise(evidence: Mapping[str, Any]) -> str:
-    """Who the teachers of the arms with pairs of their own are; "" where there is no such arm."""
+    """The teachers of the arms on the sets of pairs; "" if there is no such arm."""
     if not any(
         ARMS[name].pairs for numbers in evidence["levels"].values() for name in numbers["arms"]
     ):
@@ -191,14 +200,15 @@ def _noise(evidence: Mapping[str, Any]) -> str:
         f"{name} (family {family}) at {share:.0%}" for name, family, _, share in TEACHERS
     )
     return f"""
-- **Noisy teachers.** The arms `pairs_...` are trained on answers of the scripted players with slips, at these shares of the places:
-  {shares}.
-  A slip is a tool that nobody offered, an empty message, arguments that do not fit, "Done." in place of a call, or a good call of another
-  tool. The shares were fixed before any of these arms was trained. Like `preference`, these arms draw no anchors: only the pairs differ."""
+- **Noisy teachers.** The arms `pairs_...` are trained on answers of the scripted players with
+  slips, at these shares of the places: {shares}.
+  A slip is a tool that nobody offered, an empty message, arguments that do not fit, "Done." in
+  place of a call, or a good call of another tool. The shares were fixed before any of these arms
+  was trained. Like `preference`, these arms draw no anchors: only the pairs differ."""
 
 
 def _spread(evidence: Mapping[str, Any]) -> str:
-    """By how much the cost of the arms differs: "on level 1 an arm cost 71 (policy) to 96 (after)
+    """The range of the arms' cost: "on level 1 a run to its end cost 71 (policy) to 96 (after)
     CPU-seconds"."""
     ranges = []
     for level, numbers in sorted(evidence["levels"].items()):
@@ -217,7 +227,7 @@ def _spread(evidence: Mapping[str, Any]) -> str:
 
 
 def level_section(level: str, evidence: Mapping[str, Any]) -> str:
-    """Tables of one level and the sentences they support."""
+    """The tables of one level and the sentences that they support."""
     numbers = evidence["levels"][level]
     findings = [f"- {line}" for line in [*_claims(numbers), *_pairs(numbers), *_required(numbers)]]
     return "\n\n".join(
@@ -342,7 +352,7 @@ def _costs(numbers: Mapping[str, Any]) -> str:
 
 
 def _commits(numbers: Mapping[str, Any]) -> str:
-    """Which states of the code trained the rows: "Trained by commit 0a7c070: after, hint; 1e6afea:
+    """The commits that trained the rows: "Trained by commit 0a7c070: after, hint; 1e6afea:
     fork"."""
     rows: dict[str, list[str]] = {}
     for name, arm in numbers["arms"].items():
@@ -358,7 +368,7 @@ def _commits(numbers: Mapping[str, Any]) -> str:
 
 
 def _claims(numbers: Mapping[str, Any]) -> Iterator[str]:
-    """What the report of a run says from such rows, with the verdict first."""
+    """The claims that the report of a run would make from these rows, with the verdict first."""
     names = {row["name"] for row in numbers["rows"]}
     if AFTER not in names:
         yield "There is no row `after`: nothing is claimed about all channels together."
@@ -370,7 +380,7 @@ def _claims(numbers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pairs(numbers: Mapping[str, Any]) -> Iterator[str]:
-    """All three against every pair of two."""
+    """All three channels compared with every two of them."""
     by_row = {
         name: pair
         for name in PAIRS
@@ -392,8 +402,8 @@ def _pairs(numbers: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _required(numbers: Mapping[str, Any]) -> Iterator[str]:
-    """The fall of the hinted mistake that the project asks for: reached, missed, or not decided by
-    its interval."""
+    """Whether the hinted mistakes fell as far as the project asks for: reached, missed, or not
+    decided by the interval."""
     for name, limit in REQUIRED:
         pair = pair_of(numbers["paired"], name, BEFORE, TARGETED)
         if pair is None or pair.get("ratio") is None:
@@ -406,10 +416,8 @@ def _required(numbers: Mapping[str, Any]) -> Iterator[str]:
             if low is not None and low > limit
             else ""
         )
-        state = (
-            decided
-            or f"not decided by the interval (the value itself is {'within' if pair['ratio'] <= limit else 'above'} the limit)"
-        )
+        side = "within" if pair["ratio"] <= limit else "above"
+        state = decided or f"not decided by the interval (the value itself is {side} the limit)"
         yield (
             f"Asked for: the hinted mistakes of `{name}` fall to at most {limit:g} x of `before`."
             f" It is {ratio_text(pair)}: {state}."
@@ -423,15 +431,10 @@ def _questions(numbers: Mapping[str, Any]) -> Iterator[str]:
             note = f"{NOTES[title]}\n\n" if title in NOTES else ""
             lines = [f"- {_answer(pair)}" for pair in pairs]
             if title == PENALTY:
-                others = [
-                    (pair, pair_of(numbers["paired"], pair["a"], pair["b"], OTHER))
-                    for pair in pairs
-                ]
-                lines += [
-                    f"- Other mistakes: `{p['a']}` - `{p['b']}` = {difference_text(other)} per episode."
-                    for p, other in others
-                    if other
-                ]
+                for a, b in ((pair["a"], pair["b"]) for pair in pairs):
+                    if other := pair_of(numbers["paired"], a, b, OTHER):
+                        shown = difference_text(other)
+                        lines.append(f"- Other mistakes: `{a}` - `{b}` = {shown} per episode.")
             yield f"### {title}?\n\n{note}" + "\n".join(lines)
 
 
@@ -447,7 +450,7 @@ def _share(value: float | None) -> str:
 
 
 def ending(evidence: Mapping[str, Any]) -> str:
-    """How to make the page again, and what it was made with."""
+    """How to reproduce the page, and what it was made with."""
     about = evidence["about"]
     machine, versions = about["machine"], about["versions"]
     students = "\n".join(
@@ -459,17 +462,19 @@ def ending(evidence: Mapping[str, Any]) -> str:
         if len(evidence["levels"]) > 1
         else "\n\n**Only one level was run**: the other one is missing from this page."
     )
-    return f"""## How to make it again
+    made_with = f"Python {versions['python']}, torch {versions['torch']}" + (
+        f", transformers {versions['transformers']}"
+    )
+    return f"""## How to reproduce it
 
 ```
 {about["command"]}
 ```
-It took {about["minutes"]:.0f} minutes (less where arms were trained already) on {machine["cores"]} cores
-({machine["system"]}, {machine["machine"]}).
-On {about["date"]}, with Python {versions["python"]}, torch {versions["torch"]}, transformers {versions["transformers"]}.
-The same seeds give the same numbers bit for bit on one kind of CPU; another kind rounds sums in another way, and its numbers are other
-draws from the same spread.
-Weights (sha256 of every parameter) that were trained from:
+It took {about["minutes"]:.0f} minutes (less if arms were trained already) on
+{machine["cores"]} cores ({machine["system"]}, {machine["machine"]}), on {about["date"]}, with {made_with}.
+The same seeds give the same numbers bit for bit on one kind of CPU; another kind rounds sums
+differently, and its numbers are other draws from the same distribution.
+Weights (sha256 of every parameter) from which the training started:
 
 {students}
 
@@ -477,7 +482,7 @@ Settings (sha256): `{about["settings_sha256"]}`.{_added(about)}{missing_level}""
 
 
 def _added(about: Mapping[str, Any]) -> str:
-    """The rows that were made later, each time with what was typed; "" where there are none."""
+    """The rows that were added later, with the command of each addition; "" if there are none."""
     text = ""
     for note in about.get("added", ()):
         rows = ", ".join(f"`{name}`" for name in note["rows"])

@@ -1,12 +1,14 @@
-"""Logs, data and trained arms of one level and seed: every stage is a `recompose` verb in a process
-of its own.
+"""The logs, data and trained arms of one level and seed; every stage is a `recompose` verb in its
+own process.
 
-    work = Work(root=Path("build/evidence"), level=1, seed=7, student=Path("examples/workshop_student"))
-    prepare(work)                                       # logs -> sessions -> sites -> hints -> answers -> examples
-    train_arm(work, "hint", scale=1.0)                  -> {"code": 0, "cpu_s": 41.2, "steps": 31, "tokens": {...}, ...}
+    student = Path("examples/workshop_student")
+    work = Work(root=Path("build/evidence"), level=1, seed=7, student=student)
+    prepare(work)              logs -> sessions -> sites -> hints -> answers -> examples
+    train_arm(work, "hint", scale=1.0)
+        {"code": 0, "cpu_s": 41.2, "steps": 31, "tokens": {...}, ...}
 
-What was made from the same settings, student and data is not made again; another settings text,
-weight or example makes it stale.
+What was made from the same settings, student and data is not made again; a change of the settings
+text, of a weight or of an example makes it stale.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One level and seed, and the folder in which its logs, data and runs lie."""
+    """One level and seed, and the folder of its logs, data and runs."""
 
     root: Path
     level: int
@@ -60,8 +62,8 @@ class Work:
         return self.folder / "recompose.toml"
 
     def data(self, name: str) -> Path:
-        """The work folder whose examples an arm is trained on: that of the seed, or of one of the
-        sets of pairs."""
+        """The work folder with the examples of an arm: that of the seed, or of one of the sets of
+        pairs."""
         return self.folder / "pairs" / ARMS[name].pairs if ARMS[name].pairs else self.folder
 
     def run(self, name: str) -> RunDir:
@@ -76,11 +78,11 @@ class Work:
 
 
 class ArmError(RuntimeError):
-    """A verb ended with an exit code that is no result."""
+    """A verb ended with an exit code that is not a result."""
 
 
 def prepare(work: Work) -> None:
-    """Record the student's logs with this seed and build the data, once; raises ArmError where a
+    """Record the student's logs with this seed and build the data, once; raises ArmError if a
     verb fails."""
     key = _sha256([work.settings().encode(), _hash_file(work.student / "model.safetensors")])
     done_json = work.folder / "prepared.json"
@@ -103,8 +105,8 @@ def prepare(work: Work) -> None:
 
 
 def prepare_pairs(work: Work) -> None:
-    """Ask the noisy teachers about the seed's logs and build the sets of pairs, once; `prepare`
-    comes first."""
+    """Ask the noisy teachers about the logs of the seed and build the sets of pairs, once. Needs
+    `prepare`."""
     from .pairs import MAX_NULL_ROUNDS, SLIPS, TEACHERS, make_sets
 
     teachers = json.dumps([TEACHERS, SLIPS, MAX_NULL_ROUNDS]).encode()
@@ -146,8 +148,7 @@ def record_here(config: str, student: str) -> None:
 
 
 def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
-    """Train one arm, or take the run that is there if it was made from the same settings, student
-    and data."""
+    """Train one arm, or reuse its run if it was made from the same settings, student and data."""
     flags = [*flags_of(name), "--train.steps", str(steps_of(name, scale=scale))]
     key = _sha256(
         [
@@ -184,8 +185,8 @@ def train_arm(work: Work, name: str, *, scale: float) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The short name of the commit that is checked out, with a + where files differ from it; ""
-    outside of a checkout."""
+    """The short name of the commit that is checked out, with a + if files differ from it; ""
+    outside a checkout."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     process = subprocess.run(
         command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
@@ -194,8 +195,8 @@ def _commit() -> str:
 
 
 def _read_run(run: RunDir) -> dict[str, Any]:
-    """What a run directory says about its training; `kept` are the steps of the weights that were
-    kept, after a stop fewer than taken."""
+    """The training record of a run directory. `kept` is the step of the weights that remain: after
+    a rollback it is less than `steps`."""
     metrics = run.metrics()
     restored = [event for event in run.events() if event["kind"] == "restored"]
     step_seconds = [row["step_s"] for row in metrics if "step_s" in row]
@@ -218,7 +219,7 @@ def _read_run(run: RunDir) -> dict[str, Any]:
 def _run_child(
     command: Sequence[str], *, log: Path, allowed: Iterable[int] = (0,)
 ) -> tuple[int, float]:
-    """(exit code, CPU-seconds of the process and of what it waited for); one thread. Raises
+    """Run a command with one thread; (exit code, CPU-seconds of it and its children). Raises
     ArmError for other exit codes."""
     log.parent.mkdir(parents=True, exist_ok=True)
     benchmarks_dir = str(Path(__file__).resolve().parent.parent)
@@ -241,8 +242,8 @@ def _run_child(
 
 
 def trl_python() -> str:
-    """The interpreter that has TRL: this one, COMPOSER_PEERS_PYTHON, or that of .venv-peers; ""
-    where there is none."""
+    """The interpreter that has TRL: this one, COMPOSER_PEERS_PYTHON, or that of .venv-peers; "" if
+    there is none."""
     if find_spec("trl"):
         return sys.executable
     peers_python = ROOT / ".venv-peers" / "bin" / "python"

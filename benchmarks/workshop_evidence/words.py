@@ -1,5 +1,4 @@
-"""Small words of the page: a pair of numbers with its interval, what it supports, and what an arm
-cost."""
+"""Pieces of the page: a difference or a ratio with its interval, the cost of an arm, a table."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ CHANNELS = ("policy", "lm_ce", "hint", "preference")
 def pair_of(
     paired: Sequence[Mapping[str, Any]], a: str, b: str, metric: str = METRIC
 ) -> Mapping[str, Any] | None:
-    """The entry a - b of a measure, None where the two were not compared."""
+    """The entry a - b of a measure, or None if the two rows were not compared."""
     return next(
         (p for p in paired if (p["a"], p["b"], p.get("metric", METRIC)) == (a, b, metric)), None
     )
@@ -34,7 +33,7 @@ def difference_text(pair: Mapping[str, Any]) -> str:
 
 
 def sign_of(pair: Mapping[str, Any]) -> int:
-    """1 or -1 where the interval lies on one side of zero, else 0."""
+    """1 or -1 if the whole interval is above or below zero, else 0."""
     return 1 if pair["low"] > 0 else -1 if pair["high"] < 0 else 0
 
 
@@ -48,7 +47,7 @@ def ratio_text(pair: Mapping[str, Any] | None) -> str:
 
 
 def cost_of(arm: Mapping[str, Any]) -> dict[str, float]:
-    """What an arm cost, over its seeds: mean CPU-seconds, steps and trained tokens of one run."""
+    """The mean CPU-seconds, steps and trained tokens of an arm's runs, and their largest KL."""
     runs = list(arm["runs"].values())
     tokens = {name: sum(run["tokens"][name] for run in runs) / len(runs) for name in CHANNELS}
     drift = [run["kl"] for run in runs if run["kl"] is not None]
@@ -62,14 +61,14 @@ def cost_of(arm: Mapping[str, Any]) -> dict[str, float]:
 
 
 def num_pairs_text(arm: Mapping[str, Any]) -> str:
-    """How many pairs an arm with pairs of its own had, over its seeds, e.g. " (1783 pairs)"; "" for
-    the others."""
+    """How many pairs an arm on a set of pairs had, over its seeds, e.g. " (1783 pairs)"; "" for
+    the other arms."""
     counts = [run["pairs"]["built"] for run in arm["runs"].values() if "pairs" in run]
     return f" ({sum(counts) / len(counts):.0f} pairs)" if counts else ""
 
 
 def stops_of(arm: Mapping[str, Any]) -> str:
-    """Which seeds a rule stopped, e.g. "seed 11: kl, back to step 18"."""
+    """The runs that a rule stopped, e.g. "seed 11: kl after 20 steps, back to step 18"."""
     stopped = [(seed, run) for seed, run in sorted(arm["runs"].items()) if run["code"]]
     return "; ".join(
         f"seed {seed}: {run['rule'] or run['state']} after {run['steps']} steps, back to step"
@@ -79,7 +78,7 @@ def stops_of(arm: Mapping[str, Any]) -> str:
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; a stroke within a cell would end it."""
+    """A Markdown table; a "|" in a cell would end the cell, so it is escaped."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
