@@ -1,20 +1,22 @@
 """Episodes and whole policy steps of this project beside TRL's GRPOTrainer with transformers'
-generate; benchmarks/rollouts.py prints it.
+generate; benchmarks/rollouts.py prints the comparison.
 
 Both play the same tasks of the workshop with the same fixed tools and budget
-(workshop/as_tools.py), the same student from the same weights, temperature 1 over the
-whole vocabulary, the same room for an episode, float32, one thread. Each side is given groups of
-equal tasks and takes Dr.GRPO steps on them with AdamW; the first step is a warm-up and is not
-counted. Each side is a process of its own.
+(workshop/as_tools.py), the same student from the same weights, temperature 1 over the whole
+vocabulary, the same room for an episode, float32, one thread. Both get groups of equal tasks and
+take Dr.GRPO steps on them with AdamW; the first step is a warm-up and does not count. Each side is
+a separate process.
 
-    episodes per CPU-s    rollouts / CPU-seconds of sampling, tools, rendering, rewards, and what else turns them into a batch
-    trained per CPU-s     tokens the student wrote / CPU-seconds of the whole step: all of the above, forward, backward, optimiser
+    episodes per CPU-s    rollouts / CPU-seconds of sampling, tools, rendering, rewards, and of
+                          everything else that turns them into a batch
+    trained per CPU-s     tokens the student wrote / CPU-seconds of the whole step: all of the
+                          above, forward, backward, optimiser
 
-So that no group is flat and both train on every token, the tests' verdicts are asked for and
-printed, but the policy is rewarded in turn with 0 and 1. CPU-seconds are those of the process and
-of its sandbox. Tokens and rewards are printed so that it can be seen that both play alike; they
-draw other random numbers, so they do not play the same, and a call of an unknown tool costs a
-message here while TRL answers it behind the environment's back: its success is a little higher.
+The tests' verdicts are computed and printed, but the policy gets the rewards 0 and 1 in turn, so
+that no group is flat and both sides train on every token. CPU-seconds are those of the process and
+of its sandbox. Tokens and rewards are printed to show that both play alike. They draw different
+random numbers, so the episodes differ; and a call of an unknown tool costs a message here, while
+TRL answers it outside the environment, so its success is a little higher.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from typing import Any
 
 import torch
 from page import GOALS
+from resident import ended_children_cpu_s
 
 from composer_replication.workshop.sandbox import Sandbox, SandboxRun
 
@@ -45,20 +47,20 @@ SLACK, SEED = 1, 11
 
 
 class Clock:
-    """CPU-seconds of this process by part, and those of a sandbox, which is another one after the
-    warm-up so that each is counted alone."""
+    """CPU-seconds of this process by part, and those of a sandbox. After the warm-up the sandbox is
+    replaced, so that its CPU time is counted alone."""
 
     def __init__(self) -> None:
         self.begun, self.spent = time.process_time(), {"play": 0.0, "train": 0.0}
         self.sandbox = Sandbox()
-        self.children = children_s()
+        self.children = ended_children_cpu_s()
 
     def run(self, files: Mapping[str, str], calls: Sequence[tuple[str, str]]) -> SandboxRun:
-        """As a sandbox."""
+        """Run calls in the sandbox."""
         return self.sandbox.run(files, calls)
 
     def lap(self, part: str) -> None:
-        """Everything since the last border belongs to this part."""
+        """Add the time since the last lap to a part."""
         now = time.process_time()
         self.spent[part] += now - self.begun
         self.begun = now
@@ -68,15 +70,18 @@ class Clock:
         self.sandbox.close()
         self.sandbox, self.children, self.spent = (
             Sandbox(),
-            children_s(),
+            ended_children_cpu_s(),
             {"play": 0.0, "train": 0.0},
         )
         self.begun = time.process_time()
 
     def line(self, *, rewards: Sequence[float], tokens: int, messages: int) -> dict[str, float]:
-        """What one side's process prints."""
+        """The numbers that the process of one side prints."""
         self.sandbox.close()
-        play, train = self.spent["play"] + children_s() - self.children, self.spent["train"]
+        play, train = (
+            self.spent["play"] + ended_children_cpu_s() - self.children,
+            self.spent["train"],
+        )
         return {
             "episodes": len(rewards),
             "messages": messages / len(rewards),
@@ -89,19 +94,13 @@ class Clock:
         }
 
 
-def children_s() -> float:
-    """CPU-seconds of the children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def task_names(steps: int, groups: int) -> list[list[str]]:
     """The tasks of each step, the warm-up's first."""
     return [[f"{SEED}:{step}:{i}" for i in range(groups)] for step in range(steps + 1)]
 
 
 def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[str, float]:
-    """The reference loop's own producer of examples and its own step."""
+    """The reference loop: its own rollouts, examples and step."""
     from composer_replication.core.config.root import Config
     from composer_replication.models.load_student import load_student
     from composer_replication.rollouts.groups import sample_groups
@@ -209,7 +208,7 @@ def trl(student: str, *, groups: int, size: int, steps: int, room: int) -> dict[
             return out
 
     class Alternating(WorkshopTools):
-        """Instance i plays row i of every step."""
+        """Instance i plays row i of every step; its training reward is 0 or 1 in turn."""
 
         made = itertools.count()
 
@@ -286,7 +285,7 @@ def _accelerator() -> Any:
 def compare(
     student: str, *, groups: int, size: int, steps: int, room: int = 1024
 ) -> dict[str, Any]:
-    """Both sides, each in a process of its own, one after another; a side that cannot run says
+    """Run both sides one after another, each in its own process; a side that cannot run says
     why."""
     shape = {"groups": groups, "size": size, "steps": steps, "room": room}
     results: dict[str, Any] = {"shape": shape}

@@ -1,26 +1,27 @@
-"""Speed of curation: pairs per second of the embedded engine on the recipes that ship, beside
-data-juicer where it is at hand.
+"""Speed of curation: pairs per second of the embedded engine on the shipped recipes, beside
+data-juicer if it is available.
 
-    python benchmarks/curate.py                                       10,000 made-up pairs of real shape
+    python benchmarks/curate.py                  10,000 made-up pairs of realistic shape
     python benchmarks/curate.py --data-juicer .venv-data-juicer/bin/python
 
-judge     every operator of a recipe on pairs that are in memory, in one process; CPU time, best of three.
-rows      the same, reading each pair from a row of curated_rows.jsonl first.
-answers   one-sided: an answer judged by itself, before it may vote while replay runs.
-data-juicer   its counting operators and exact deduplication as a program of its own environment, its start included, in CPU time of it
-          and its children; the structural checks and near-duplicates, for which it has no operator, are the embedded engine's and not
-          in its time. Beside it stands whether both engines kept the same pairs.
+judge          every operator of a recipe on pairs in memory, in one process; CPU time, best of
+               three
+rows           the same, reading each pair from a row of curated_rows.jsonl first
+answers        one-sided: an answer judged by itself, before it may vote during a replay
+data-juicer    its counting operators and exact deduplication as a program in its own environment,
+               in CPU time of it and its children, including its start. It has no operator for the
+               structural checks and near-duplicates; the embedded engine runs them, and they are
+               not in its time. The output says whether both engines kept the same pairs.
 
 The pairs are those of tests/data/curate/real_shaped.py, as long as those of real sessions. Prints a
-table and writes it as JSON with --json FILE; exits with 1 where `judge` is below the limit or the
-kept pairs differ.
+table and writes it as JSON with --json FILE; exits with 1 if `judge` is below the limit or the kept
+pairs differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -30,8 +31,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-# The tests' pairs need the root on the path first.
+# Imports after the path: the tests' pairs need the root on it.
 from page import about  # noqa: E402
+from resident import ended_children_cpu_s  # noqa: E402
 
 from composer_replication.data.curate.curator import Curator  # noqa: E402
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with  # noqa: E402
@@ -85,26 +87,20 @@ def measure(count: int, data_juicer: str) -> dict[str, Any]:
 
 
 def one_recipe(pairs: list[Pair], name: str, data_juicer: str) -> dict[str, Any]:
-    """Speed and kept pairs of one recipe, with both engines where there are two."""
+    """Speed and kept pairs of one recipe, with both engines if data-juicer is given."""
     kept_ids = judged(pairs, name)
     numbers: dict[str, Any] = {
         "kept": len(kept_ids),
         "judge_pairs_per_s": round(len(pairs) / best(lambda: judged(pairs, name))),
     }
     if data_juicer:
-        start = children_s()
+        start = ended_children_cpu_s()
         _, judged_pairs = curate_with(DataJuicer(Path(data_juicer)), load_recipe(name), pairs)
-        numbers["data_juicer_pairs_per_s"] = round(len(pairs) / (children_s() - start))
+        numbers["data_juicer_pairs_per_s"] = round(len(pairs) / (ended_children_cpu_s() - start))
         numbers["same_kept_set"] = [
             pair.id for pair, dropped in judged_pairs if dropped is None
         ] == kept_ids
     return numbers
-
-
-def children_s() -> float:
-    """CPU seconds of the programs that were started and have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:

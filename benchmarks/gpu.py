@@ -1,18 +1,23 @@
 """The fused divergence and the three-channel step on one CUDA device, next to TRL's Triton kernel
 and Liger; at most 8 minutes.
 
-    python benchmarks/gpu.py --json build/gpu.json               all (torch 2.11 or newer with Triton; peers where installed)
-    python benchmarks/gpu.py --only divergence --positions 1024  a part of it
+    python benchmarks/gpu.py --json build/gpu.json
+        everything (torch 2.11 or newer with Triton; peers if they are installed)
+    python benchmarks/gpu.py --only divergence --positions 1024
+        a part of it
 
-divergence   JSD, forward and backward, bfloat16, V = 151,936, heads of the size of a 0.6B (1024) and a 4B (2560) model, 1k to 8k positions:
-             ours eager and Triton, TRL's chunked kernel (Triton on CUDA), Liger, and the four matrix products that are the floor
-step         three channels of a session of 8,192 tokens, 4 sites and 8 pairs on a Qwen3 of the 0.6B shape, random weights, bfloat16,
-             gradient checkpointing: tree, rows, separate, and TRL's own losses (see benchmarks/step.py)
-longest      the longest of 8k, 16k, 32k, 64k, 128k tokens (16 sites, 16 pairs) that goes through, tree and TRL
+divergence   JSD, forward and backward, bfloat16, V = 151,936, heads of the size of a 0.6B (1024)
+             and a 4B (2560) model, 1k to 8k positions: ours eager and Triton, TRL's chunked kernel
+             (Triton on CUDA), Liger, and the four matrix products that are the floor
+step         three channels of a session of 8,192 tokens, 4 sites and 8 pairs on a Qwen3 of the 0.6B
+             shape, random weights, bfloat16, gradient checkpointing: tree, rows, separate, and
+             TRL's own losses (see benchmarks/step.py)
+longest      the longest of 8k, 16k, 32k, 64k, 128k tokens (16 sites, 16 pairs) that fits, tree and
+             TRL
 
 Times are medians of CUDA-event milliseconds after a warm-up; memory is the allocator's peak above
-what was held before. Where there is no CUDA device it says so and ends with 0. What the minutes did
-not allow, or what failed, is a line with the reason.
+the memory held before. Without a CUDA device it says so and exits with 0. A case that failed, or
+for which the time was too short, is a line with the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# the benchmarks beside this file, also where this one is imported
+# For the benchmarks beside this file, even if this one is imported.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import step as whole
@@ -46,7 +51,7 @@ VOCAB = 151_936
 HEADS = {"0.6B": 1024, "4B": 2560}
 PARTS = ("divergence", "step", "longest")
 Run = Callable[[], Any]
-# table, case, variant, and what makes the thing to run
+# table, case, variant, and the function that makes the run
 Case = tuple[str, str, str, Callable[[], Run]]
 
 
@@ -130,7 +135,7 @@ def divergence_cases(options: argparse.Namespace) -> Iterator[Case]:
             }
             for variant in ("gemm", "triton", "eager", "trl_chunked", "liger", "liger_compiled"):
                 if variant == "liger_compiled" and positions != options.positions[0]:
-                    continue  # a compilation for every shape would take the minutes of the rest
+                    continue  # compiling for every shape would use up the time of the other cases
                 yield (
                     "divergence",
                     f"{name}, {positions} positions",
@@ -155,9 +160,16 @@ def qwen3(
     """A Qwen3 of a shape with random weights, checkpointing its activations."""
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=vocab, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=heads // 2, head_dim=head_dim, max_position_embeddings=262_144, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        head_dim=head_dim,
+        max_position_embeddings=262_144,
+        tie_word_embeddings=True,
+    )
     model: Any = Qwen3ForCausalLM(config)
     model = model.to(device=device, dtype=dtype).train()
     model.gradient_checkpointing_enable()
@@ -200,7 +212,7 @@ def step_cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def longest_cases(options: argparse.Namespace) -> Iterator[Case]:
-    """From short to long; a variant that failed is not asked again (see `measured`)."""
+    """From short to long; a variant that failed is not run again (see `measured`)."""
     for length in (8192, 16384, 32768, 65536, 131072):
         for variant in ("tree", "trl"):
             yield (
@@ -215,7 +227,7 @@ def longest_cases(options: argparse.Namespace) -> Iterator[Case]:
 
 
 def milliseconds(run: Run, *, repeats: int) -> tuple[float, float, Any]:
-    """Median CUDA milliseconds after a warm-up, peak MiB above what was held before, and the last
+    """Median CUDA milliseconds after a warm-up, peak MiB above the memory held before, and the last
     result."""
     held_bytes, times, result = torch.cuda.memory_allocated(), [], run()
     torch.cuda.reset_peak_memory_stats()
@@ -236,7 +248,7 @@ def milliseconds(run: Run, *, repeats: int) -> tuple[float, float, Any]:
 def measured(
     case: Case, *, repeats: int, deadline: float, failed: set[tuple[str, str]]
 ) -> dict[str, Any]:
-    """A line of the result: numbers, or why there are none."""
+    """A line of the result: its numbers, or why there are none."""
     table, name, variant, make = case
     line: dict[str, Any] = {"table": table, "case": name, "variant": variant}
     if table == "longest" and (table, variant) in failed:
@@ -296,7 +308,7 @@ def table_of(lines: list[dict[str, Any]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure what the minutes allow; print Markdown, write JSON after every line."""
+    """Measure until the time is up; print Markdown, and write the JSON after every line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,15 +1,17 @@
-"""A reader model's mistakes beside those of the rule detectors, on the labelled calls of the public
-sessions.
+"""Mistakes named by a reader model beside those of the rule detectors, on the labelled calls of the
+public sessions.
 
-    python benchmarks/hint_reader.py --logs FOLDER                               the rules, and a stand-in for a reader
-    python benchmarks/hint_reader.py --logs FOLDER --recorded reader_answers.jsonl   the rules, and a model's recorded readings
+    python benchmarks/hint_reader.py --logs FOLDER
+        the rules, and a stand-in for a reader
+    python benchmarks/hint_reader.py --logs FOLDER --recorded reader_answers.jsonl
+        the rules, and a model's recorded readings
 
 `tests/labels/sites.json` holds 154 verdicts of one reader on calls of the sessions in FOLDER
-(scripts/fetch_traces.py). Precision is over the labelled calls that were named; calls that nobody
-labelled are counted apart. The rules were corrected on these labels, so their numbers are those of
-the data they were tuned to; a reader's are not. The stand-in is a rule of a few lines that names
-every call whose result is marked as an error: no model was asked, and its row says what telling
-errors from mistakes is worth.
+(scripts/fetch_traces.py). Precision is over the labelled calls that were named; calls without a
+label are counted apart. The rules were corrected on these labels, so their numbers are those of
+development data; a reader's are not. The stand-in is a rule of a few lines that names every call
+whose result is marked as an error: no model was asked, and its row shows how far the error mark
+alone gets.
 
 Prints a table, and JSON with --json FILE.
 """
@@ -50,7 +52,7 @@ def labels_of(path: Path) -> dict[tuple[str, str], str]:
 
 
 def sessions_of(paths: Sequence[Path]) -> list[Session]:
-    """The sessions of some logs, redacted under one key: recorded readings are found again."""
+    """The sessions of some logs, redacted under a fixed key, so that recorded readings match."""
     return [
         session
         for result in ingest(find_logs(paths), redactor=Redactor(environ={}, key=b"labels"))
@@ -59,7 +61,7 @@ def sessions_of(paths: Sequence[Path]) -> list[Session]:
 
 
 def named_by_rules(sessions: Sequence[Session]) -> Iterator[NamedMistake]:
-    """What the default detectors call a mistake."""
+    """The calls that the default detectors name as mistakes."""
     for session in sessions:
         for site in find_sites(session, settings=SitesSettings()):
             if site.is_target:
@@ -69,7 +71,7 @@ def named_by_rules(sessions: Sequence[Session]) -> Iterator[NamedMistake]:
 def named_by_reader(
     sessions: Sequence[Session], teacher: Teacher, *, settings: ReaderSettings
 ) -> list[NamedMistake]:
-    """What enough readings of a teacher call a mistake."""
+    """The calls that enough readings of a teacher name as mistakes."""
 
     async def run() -> list[NamedMistake]:
         asker, redactor = Asker(None), Redactor(environ={}, key=b"labels")

@@ -1,17 +1,23 @@
 """Reading speed, memory and stored size of ingestion, as ratios that do not depend on the machine.
 
-    python benchmarks/ingest.py                         made-up sessions of usual shape, 0.1 GB for the memory part
-    python benchmarks/ingest.py --logs FOLDER --gb 1    your own or the public sessions, and a gigabyte of copies
+    python benchmarks/ingest.py
+        made-up sessions of usual shape, 0.1 GB for the memory part
+    python benchmarks/ingest.py --logs FOLDER --gb 1
+        your own or the public sessions, and a gigabyte of copies
 
-reading   decode + merge + join of this package (no redaction, hashing or writing) against msgspec's typed decode of the
-          same files in the same run: `for line in file: decode(line)` into a struct with typed content blocks, call
-          arguments left as bytes. CPU time, best of --repeat. Records much smaller than usual (2.6 kB on average) lower
-          the ratio, because the work of merging goes by the record and that of decoding by the byte. "buffered" is the
-          same decode with the larger read buffer that this package uses: shown, not held against the limit.
-memory    peak resident memory of a full ingest (redaction, hashing, writing) of --gb of copies with fresh ids, less the
-          interpreter with its imports and the id index, against the largest session's file.
-size      bytes of sessions.jsonl against the UTF-8 bytes of the blocks kept: texts, thinking, results, and of a call
-          its id, name and compact JSON arguments. Headers, roles, authors and JSON escapes are what is paid on top.
+reading   decode + merge + join of this package (no redaction, hashing or writing) against msgspec's
+          typed decode of the same files in the same run: `for line in file: decode(line)` into a
+          struct with typed content blocks, call arguments left as bytes. CPU time, best of
+          --repeat. Records much smaller than usual (2.6 kB on average) lower the ratio, because the
+          work of merging depends on the number of records and that of decoding on the bytes.
+          "buffered" is the same decode with the larger read buffer of this package: it is shown,
+          but the limit does not apply to it.
+memory    peak resident memory of a full ingest (redaction, hashing, writing) of --gb of copies with
+          fresh ids, less the interpreter with its imports and the id index, against the file of the
+          largest session.
+size      bytes of sessions.jsonl against the UTF-8 bytes of the blocks: texts, thinking, results,
+          and of a call its id, name and compact JSON arguments. Headers, roles, authors and JSON
+          escapes are the overhead.
 
 Prints a table and writes it as JSON with --json FILE; exits with 1 if a ratio misses its limit.
 """
@@ -97,7 +103,7 @@ def write_usual_logs(folder: Path, *, num_sessions: int = 12, num_steps: int = 7
     """Made-up sessions whose records have the mix and the sizes of real ones of 2.1 (mean 2.6 kB);
     returns the folder."""
     sys.path.insert(0, str(EXAMPLES))
-    # stands beside the demonstration logs, not in the package
+    # log_writer.py is beside the demonstration logs, not in the package.
     writer = importlib.import_module("log_writer")
 
     rng = random.Random(7)
@@ -243,7 +249,7 @@ def write_copies(logs: list[LogFile], folder: Path, *, num_bytes: int) -> tuple[
     while written < num_bytes:
         for log in logs:
             mark = f"{files:06x}".encode()
-            # every id of the file changes in the same way, so the links between its records hold
+            # Every id of the file changes in the same way, so the links between its records hold.
             text = _ID.sub(
                 lambda m, mark=mark: m[0][:-6] + mark if m[0][8:9] == b"-" else m[0] + mark,
                 log.path.read_bytes(),
@@ -269,7 +275,7 @@ def _resident_bytes() -> int:
 
 
 def ingest_once(folder: Path) -> dict[str, int]:
-    """Ingest a folder in this process and say what it took; run in a process of its own."""
+    """Ingest a folder and return its memory use and counts; run in a fresh process."""
     known = KnownIds()
     before = _resident_bytes()
     logs = find_logs([folder])

@@ -1,31 +1,40 @@
-"""The hint channel's loss alone, next to the libraries people use for it: time, memory and how
-exact it is, in one run.
+"""Time, memory and error of the hint channel's loss alone, next to the libraries that people use
+for it, in one run.
 
-    python benchmarks/losses.py                                 all, about 12 minutes on one core; the naive loss needs 9 GiB
-    python benchmarks/losses.py --positions 128 --repeats 1     small
-    python benchmarks/losses.py --only ours gemm --hidden 256   some; the names are those of the first column
-    python benchmarks/losses.py --sweep --json build/sweep.json    51 loss positions among ever more; --sweep 64 128 is small
+    python benchmarks/losses.py
+        everything, about 12 minutes on one core; the naive loss needs 9 GiB
+    python benchmarks/losses.py --positions 128 --repeats 1
+        a small run
+    python benchmarks/losses.py --only ours gemm --hidden 256
+        some variants; the names are those of the first column
+    python benchmarks/losses.py --sweep --json build/sweep.json
+        51 loss positions among ever more positions; --sweep 64 128 is a small one
 
 Forward and backward of a JSD (beta 0.5) between two sets of hidden states, with the gradient of the
 student's hidden states and of the head, V = 151,936, float32, one thread. `dense` = every position
-is in the loss; `sparse` = 5 % of them are, the rest is masked. Each measurement is a fresh process;
-a time is the median of its CPU-seconds after the first repetition; memory is the process's highest
-resident size (VmHWM, reset when the inputs exist) above what it held before, so it counts
-everything a loss makes, gradients too.
+is in the loss; `sparse` = 5 % of them are, the rest is masked. Each measurement is a fresh process.
+A time is the median of its CPU-seconds after the first repetition. Memory is the highest resident
+size of the process (VmHWM, reset when the inputs exist) above the size before, so it counts
+everything that a loss allocates, including gradients.
 
-ours            losses/fused.py, eager torch                    ours_frozen    the same with a head that is not trained
-ours_compiled   row mathematics by torch.compile                gemm           the floor: the four matrix products only, same chunks
-naive           TRL's GKD loss on all logits (a masked position is projected as well: the loss takes logits)
-trl_sdpo        TRL's SDPO loss on all logits                   trl_chunked    TRL's chunked kernel, of its DistillationTrainer
-liger           Liger's fused linear JSD, eager, chunks of 64   liger_compiled the same by torch.compile
-*_gathered      the peer given the loss positions only, which it does not do by itself (sparse)
+ours             losses/fused.py, eager torch
+ours_frozen      the same with a head that is not trained
+ours_compiled    the row mathematics by torch.compile
+gemm             the floor: only the four matrix products, same chunks
+naive            TRL's GKD loss on all logits (it takes logits, so masked positions are projected
+                 too)
+trl_sdpo         TRL's SDPO loss on all logits
+trl_chunked      TRL's chunked kernel, of its DistillationTrainer
+liger            Liger's fused linear JSD, eager, chunks of 64
+liger_compiled   the same by torch.compile
+*_gathered       the peer gets only the loss positions, which it does not select itself (sparse)
 
 A peer that cannot be imported is reported as "not installed". Prints Markdown; --json FILE writes
 the numbers. The second table is the error against float64 from bfloat16 hidden states and head, by
-the true size of the divergence: the gradient's is taken before it is rounded to bfloat16, as the
-gradient of bfloat16 hidden states is in the end (that alone is 2e-3). The sweep is what a loss
-costs beside its positions: 51 of N are in the loss, N from 512 to 4096; naive only where its logits
-fit.
+the true size of the divergence. The gradient is measured before it is rounded to bfloat16, which
+happens in the end to every gradient of bfloat16 hidden states (and alone costs 2e-3). The sweep
+shows what a loss costs besides its positions: 51 of N are in the loss, N from 512 to 4096; naive
+runs only up to --naive-up-to positions.
 """
 
 from __future__ import annotations
@@ -53,8 +62,16 @@ VOCAB = 151_936
 SPARSE = 0.05
 SWEEP, SWEEP_LOSS = (512, 1024, 2048, 4096), 51
 DENSE_VARIANTS = (
-    "ours", "ours_frozen", "ours_compiled", "gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled"
-)  # fmt: skip
+    "ours",
+    "ours_frozen",
+    "ours_compiled",
+    "gemm",
+    "naive",
+    "trl_sdpo",
+    "trl_chunked",
+    "liger",
+    "liger_compiled",
+)
 SPARSE_VARIANTS = (
     "ours",
     "gemm",
@@ -67,7 +84,7 @@ Step = Callable[[Tensor, Tensor], Tensor]  # hidden (N, D), weight (V, D) -> sca
 
 
 def ours(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
-    """Ours; only the positions of the loss are given to it, which is how training calls it."""
+    """Ours. It gets only the positions of the loss, as in training."""
     backend = "compile" if variant == "ours_compiled" else "eager"
 
     def step(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
@@ -82,8 +99,8 @@ def ours(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
 
 
 def gemm(teacher_ND: Tensor, rows: Tensor, variant: str) -> Step:
-    """Four matrix products per chunk and nothing else: what any loss with both gradients must
-    do."""
+    """Four matrix products per chunk and nothing else: the minimum for a loss with both
+    gradients."""
 
     def step(hidden_ND: Tensor, weight_VD: Tensor) -> Tensor:
         near_ND, far_ND, weight_VD = hidden_ND.detach()[rows], teacher_ND[rows], weight_VD.detach()
@@ -196,7 +213,7 @@ MAKERS: dict[str, Callable[[Tensor, Tensor, str], Step]] = {
 def measure(
     variant: str, *, positions: int, hidden: int, share: float, repeats: int
 ) -> dict[str, Any]:
-    """Time and memory of one variant; the inputs are the same for all."""
+    """Time and memory of one variant; all variants get the same inputs."""
     from resident import HighWater  # beside this file
 
     torch.manual_seed(0)
@@ -238,7 +255,7 @@ def measure(
 def in_child(
     variant: str, options: argparse.Namespace, *, hidden: int, share: float, positions: int = 0
 ) -> dict[str, Any]:
-    """`measure` in a fresh process; `positions` 0 = those of the options."""
+    """`measure` in a fresh process; `positions` 0 takes those of the options."""
     positions = positions or (options.positions if hidden <= 256 else options.wide_positions)
     sizes = [
         f"--positions={positions}",
@@ -258,11 +275,11 @@ def in_child(
     return json.loads(process.stdout.splitlines()[-1])
 
 
-# ---- constant in N ----
+# ---- the sweep ----
 
 
 def sweep(options: argparse.Namespace) -> dict[str, Any]:
-    """`SWEEP_LOSS` loss positions within each number of positions: ours, the floor, and naive up to
+    """`SWEEP_LOSS` loss positions among each number of positions: ours, the floor, and naive up to
     --naive-up-to positions."""
     lines: list[dict[str, Any]] = []
     for positions in options.sweep:
@@ -281,16 +298,16 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# ---- how exact ----
+# ---- the error ----
 
 
 def errors(
     noise: float, *, positions: int = 16, hidden: int = 256
 ) -> tuple[float, dict[str, tuple[float, float]]]:
-    """The true divergence, and each way's relative error of value and of the hidden gradient, from
-    bfloat16 inputs.
+    """The true divergence, and the relative errors of each way: of the value and of the hidden
+    gradient, from bfloat16 inputs.
 
-    The hidden states are given as float32 tensors of bfloat16 numbers, so that the gradient is seen
+    The hidden states are float32 tensors of bfloat16 numbers, so that the gradient is measured
     before it is rounded.
     """
     generator = torch.Generator().manual_seed(0)
@@ -373,73 +390,12 @@ def errors(
     return true, relative_errors
 
 
-# ---- the tables ----
-
-LIMITS = {  # of the issue: ratio of ours to a variant
-    ("dense", 256): {
-        "naive": (0.40, 0.04),
-        "trl_chunked": (0.35, 0.20),
-        "liger_compiled": (0.80, None),
-        "gemm": (1.8, None),
-    },
-    ("dense", 1024): {"gemm": (1.2, None)},
-    ("sparse", 256): {"naive": (0.04, 0.04)},
-}
+# ---- the command ----
 
 
-def table(kind: str, hidden: int, positions: int, results: dict[str, dict[str, Any]]) -> str:
-    """One Markdown table: each variant, and ours divided by it."""
-    lines = [
-        f"**{kind}, H = {hidden}, N = {positions}**",
-        "",
-        "| variant | CPU-s | MiB | ours / it, time | ours / it, memory | goal |",
-        "|---|---|---|---|---|---|",
-    ]
-    base = results.get("ours", {})
-    limits = LIMITS.get((kind, hidden), {})
-    for name, row in results.items():
-        if "missing" in row:
-            lines.append(f"| {name} | not installed | | | | |")
-            continue
-        ratios = [
-            f"{base[key] / row[key]:.3f}" if key in base and row[key] else ""
-            for key in ("cpu_s", "mib")
-        ]
-        goal = ", ".join(
-            f"{quantity} <= {limit} {'met' if base[key] / row[key] <= limit else 'MISSED'}"
-            for quantity, key, limit in zip(
-                ("time", "memory"), ("cpu_s", "mib"), limits.get(name, (None, None)), strict=True
-            )
-            if limit is not None and base
-        )
-        lines.append(
-            f"| {name} | {row['cpu_s']:.2f} | {row['mib']:.0f} | {ratios[0]} | {ratios[1]} |"
-            f" {goal} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def numerics_table(noises: list[float]) -> tuple[str, dict[str, Any]]:
-    """Relative error of value / hidden gradient; at 0 the value and the gradient's norm
-    themselves."""
-    columns = [errors(noise) for noise in noises]
-    names = list(columns[0][1])
-    lines = [
-        (
-            "**error of value / gradient, bf16 hidden states and head** (last column: value /"
-            " gradient norm at identity)"
-        ),
-        "",
-        "| true JSD | " + " | ".join(f"{true:.1e}" for true, _ in columns) + " |",
-        "|---|" + "---|" * len(columns),
-    ]
-    for name in names:
-        lines.append(
-            f"| {name} | "
-            + " | ".join("{:.0e} / {:.0e}".format(*ways[name]) for _, ways in columns)
-            + " |"
-        )
-    return "\n".join(lines) + "\n", {f"{true:.3e}": ways for true, ways in columns}
+def numerics_columns(noises: list[float]) -> dict[str, Any]:
+    """`errors` for each noise, by the true divergence; at 0 the value and the gradient's norm."""
+    return {f"{true:.3e}": ways for true, ways in map(errors, noises)}
 
 
 def write_sweep(options: argparse.Namespace) -> int:
@@ -448,7 +404,7 @@ def write_sweep(options: argparse.Namespace) -> int:
 
     options.sweep = sorted(options.sweep or SWEEP)
     if options.sweep[0] < SWEEP_LOSS:
-        raise SystemExit(f"--sweep needs at least {SWEEP_LOSS} positions: so many are in the loss")
+        raise SystemExit(f"--sweep needs at least {SWEEP_LOSS} positions, all of them in the loss")
     part = {"about": about(sys.argv), **sweep(options)}
     print(sweep_section(part, GOALS))
     if options.json:
@@ -517,22 +473,13 @@ def main(arguments: list[str] | None = None) -> int:
             for variant in chosen:
                 results[variant] = in_child(variant, options, hidden=hidden, share=share)
                 print(f"{kind} {hidden} {variant}: {results[variant]}", file=sys.stderr, flush=True)
-            print(
-                table(
-                    kind,
-                    hidden,
-                    options.positions if hidden <= 256 else options.wide_positions,
-                    results,
-                ),
-                flush=True,
-            )
     if not options.no_numerics:
-        text, written["numerics"] = numerics_table([1.0, 0.3, 0.1, 0.03, 0.01, 0.0])
-        print(text)
-    if options.json:
-        from page import about  # beside this file
+        written["numerics"] = numerics_columns([1.0, 0.3, 0.1, 0.03, 0.01, 0.0])
+    from page import GOALS, about, losses_section  # beside this file
 
-        written["about"] = about(sys.argv)
+    written["about"] = about(sys.argv)
+    print(losses_section(written, GOALS))
+    if options.json:
         options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -1,17 +1,18 @@
-"""docs/benchmarks.md, written from benchmarks/results/benchmarks.json alone; the JSON is gathered
-from what the benchmarks wrote.
+"""Write docs/benchmarks.md from benchmarks/results/benchmarks.json alone; the JSON is gathered from
+the files that the benchmarks wrote.
 
     python benchmarks/losses.py --json build/losses.json
     python benchmarks/losses.py --sweep --json build/sweep.json
     python benchmarks/step.py --json build/step.json
     python benchmarks/step.py --long --json build/long.json
-    python benchmarks/page.py build/losses.json build/sweep.json build/step.json build/long.json    into the committed JSON, then the page
-    python benchmarks/page.py                                                       the page anew from benchmarks/results/benchmarks.json
-    python benchmarks/page.py --check                                               is the page what its JSON says?
+    python benchmarks/page.py build/losses.json build/sweep.json build/step.json build/long.json
+        put these parts into the committed JSON, then write the page
+    python benchmarks/page.py            write the page again from the committed JSON
+    python benchmarks/page.py --check    fail if the page does not match its JSON
 
-A file is known by its name (losses, sweep, step, long, rollouts, curate, redact, replay_cost,
-hint_reader, gpu); a part that is not given stays as it was. A ratio on the page is a quotient of
-two numbers of the JSON. What was never measured is listed as not measured.
+The name of a file says which part it is (losses, sweep, step, long, rollouts, curate, redact,
+replay_cost, hint_reader, gpu); a part that is not given stays as it was. A ratio on the page is a
+quotient of two numbers of the JSON. Parts that were never measured are listed as not measured.
 """
 
 from __future__ import annotations
@@ -95,12 +96,12 @@ GOALS: Mapping[str, Any] = {
     },
     "sizes": {"dense 256": 1024, "sparse 256": 1024, "step": 1024},
 }
-"""What the issues ask for: the most that ours may be of a peer, or the least of a number by itself;
-kept in the JSON beside the numbers."""
+"""The goals of the issues: the highest ratio of this project to a peer, or the lowest value of a
+number; stored in the JSON beside the numbers."""
 
 
 def about(command: Sequence[str]) -> dict[str, Any]:
-    """What stands beside numbers: how, where, when and with what they were made."""
+    """How, where, when and with which versions numbers were made."""
     model = [
         x.partition(":")[2].strip()
         for x in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
@@ -112,7 +113,7 @@ def about(command: Sequence[str]) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    # nobody's folders on the page
+    # The page shows no folder of the machine.
     arguments = [
         f"build/{Path(word).name}" if Path(word).is_absolute() else word for word in command[1:]
     ]
@@ -159,17 +160,19 @@ def render(measured: Json) -> str:
 OPENING = """
 # Benchmarks
 
-<!-- written by benchmarks/page.py from benchmarks/results/benchmarks.json: change neither by hand -->
+<!-- written by benchmarks/page.py from benchmarks/results/benchmarks.json: do not edit either -->
 
-Every table has this project beside its peers, measured one after another by one command on one machine; a ratio is this project divided
-by the peer, so below 1 is better and **above 1, in bold, this project loses**. Times are CPU-seconds of one thread, each measurement in a
-process of its own: the median of its repetitions after a first one, or one alone where its command says `--repeats 1` or `--long`.
-Memory is the highest resident size above what the process held before. A goal is the highest ratio that was asked for.
+Every table compares this project with its peers, measured one after another by one command on one
+machine. A ratio is this project divided by the peer, so below 1 is better and **above 1, in bold,
+this project loses**. Times are CPU-seconds of one thread, each measured in its own process: the
+median of the repetitions after a first one, or a single run if the command says `--repeats 1` or
+`--long`. Memory is the highest resident size above the size before the measurement. A goal is the
+highest ratio that was asked for.
 """
 
 
 def not_measured(measured: Json) -> Iterator[str]:
-    """One line per thing that has no number."""
+    """One line for each part, table or variant without a number."""
     for name, text in PARTS.items():
         if name not in measured:
             yield text
@@ -192,12 +195,12 @@ def not_measured(measured: Json) -> Iterator[str]:
 
 
 def provenance(part: Json) -> str:
-    """The line below a heading: command, machine, versions."""
-    about, machine = part["about"], part["about"]["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    """The line below a heading: command, date, machine, versions."""
+    run, machine = part["about"], part["about"]["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     load = f"load {machine['load']} when it was written"
     return (
-        f"`{about['command']}`, {about['date']}, {machine['cpu']}, {machine['cores']} cores ({load});"
+        f"`{run['command']}`, {run['date']}, {machine['cpu']}, {machine['cores']} cores ({load});"
         f" {versions}."
     )
 
@@ -212,7 +215,7 @@ def ratio_and_goal(ours: float | None, theirs: float, goal: float | None) -> tup
 
 
 def size_note(size: int, goal_size: int | None) -> str:
-    """A sentence where a measurement is of another size than its goals."""
+    """A sentence if the measurement has another size than its goals, else ""."""
     return (
         "" if goal_size in (None, size) else f" **The goals were set for {goal_size}, not {size}.**"
     )
@@ -226,7 +229,7 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def losses_section(part: Json, goals: Json) -> str:
-    """Time and memory by the shares of positions in the loss, then how exact."""
+    """Time and memory by the share of positions in the loss, then the errors."""
     parts = ["## The hint channel's loss alone", provenance(part)]
     for name, rows in part["tables"].items():
         kind, hidden = name.split()
@@ -265,7 +268,7 @@ def losses_section(part: Json, goals: Json) -> str:
 
 
 def sweep_section(part: Json, goals: Json) -> str:
-    """Time and memory by the number of positions, of which the same few are in the loss."""
+    """Time and memory by the number of positions; the same number of them is in the loss."""
     by_size: dict[int, dict[str, Json]] = {}
     for line in part["lines"]:
         by_size.setdefault(line["positions"], {})[line["variant"]] = line
@@ -312,7 +315,7 @@ def sweep_section(part: Json, goals: Json) -> str:
 
 
 def numerics(columns: Json, goal: Json) -> str:
-    """Errors of value and gradient by the true divergence."""
+    """The relative errors of value and gradient, by the true divergence."""
     names = list(dict.fromkeys(name for column in columns.values() for name in column))
     rows = [
         [
@@ -346,8 +349,8 @@ def numerics(columns: Json, goal: Json) -> str:
 
 
 def step_section(part: Json, goals: Json) -> str:
-    """The tree next to what shares nothing, by the number of pairs; growth per pair; the losses,
-    which must agree."""
+    """The tree and the layouts that share nothing, by the number of pairs; the growth per pair; and
+    the losses, which must agree."""
     shape, lines = part["shape"], [line for line in part["lines"] if "cpu_s" in line]
     text = (
         f"A session of {shape['length']} tokens with {shape['sites']} sites (hint of"
@@ -407,7 +410,7 @@ def step_section(part: Json, goals: Json) -> str:
 
 
 def same(line: Json, ours: Json) -> bool:
-    """Whether losses and gradient norm are the tree's, to 2e-4 of them."""
+    """Whether losses and gradient norm equal those of the tree, to a relative 2e-4."""
     pairs = zip(
         (*line["losses"], line["gradient_norm"]),
         (*ours["losses"], ours["gradient_norm"]),
@@ -481,8 +484,8 @@ def rollouts_section(part: Json, goals: Json) -> str:
 
 
 def beside_trl(results: Json, goals: Json) -> list[str]:
-    """The whole step beside TRL's GRPOTrainer; unlike elsewhere, a ratio above 1 is good: its goals
-    are least values."""
+    """The whole step beside TRL's GRPOTrainer. Unlike elsewhere, a ratio above 1 is good and the
+    goals are lower bounds."""
     shape, sides = results["shape"], [results[name] for name in ("ours", "trl")]
     text = (
         f"{shape['steps']} Dr.GRPO steps of {shape['groups']} groups of {shape['size']} episodes"
@@ -521,7 +524,7 @@ def beside_trl(results: Json, goals: Json) -> list[str]:
 
 
 def at_least(value: float, goal: float) -> str:
-    """A cell: a least value with its verdict."""
+    """A cell: a lower bound with its verdict."""
     return f"at least {goal:g}: " + ("met" if value >= goal else "**missed**")
 
 
@@ -561,8 +564,8 @@ def curate_section(part: Json, goals: Json) -> str:
 
 
 def redact_section(part: Json, goals: Json) -> str:
-    """Speed, recall on planted secrets, and clean strings that were changed; beside a plain loop
-    and a peer."""
+    """Speed beside a plain loop and a peer, recall on planted secrets, and the share of clean
+    strings that were altered."""
     goal, altered = goals["redact"], part["altered_with_email"]
     rows = [
         ["MB per CPU-s", f"{part['mb_per_s']:.1f}", at_least(part["mb_per_s"], goal["mb_per_s"])],
@@ -628,8 +631,8 @@ def redact_section(part: Json, goals: Json) -> str:
 
 
 def replay_cost_section(part: Json, goals: Json) -> str:
-    """Input tokens that one teacher bills for each session: everything or the chosen steps, at full
-    price or with a cache."""
+    """The input tokens that one teacher bills for each session: for every step or the chosen ones,
+    at full price or with a cache."""
 
     def cells(row: Json) -> list[str]:
         full, chosen = row["full"], row["chosen"]
@@ -701,7 +704,7 @@ def replay_cost_section(part: Json, goals: Json) -> str:
 
 
 def hint_reader_section(part: Json, goals: Json) -> str:
-    """Precision and recall on the labelled calls, by who names the mistakes."""
+    """Precision and recall on the labelled calls, for the rules and for readers."""
 
     def shown(value: float | None) -> str:
         return "none" if value is None else f"{value:.2f}"
@@ -728,7 +731,7 @@ def hint_reader_section(part: Json, goals: Json) -> str:
 
 
 def gpu_section(part: Json, goals: Json) -> str:
-    """What benchmarks/gpu.py printed: its own tables, from its own numbers."""
+    """The measurements of benchmarks/gpu.py."""
     cells = [
         (
             [row["table"], row["case"], row["variant"], row["problem"], ""]
@@ -751,7 +754,7 @@ def gpu_section(part: Json, goals: Json) -> str:
 
 
 def problems(root: Path) -> list[str]:
-    """What is stale below a checkout: [] where the page is what its JSON says."""
+    """What is stale in a checkout; [] if the page matches its JSON."""
     source, page = root / JSON_PAGE, root / PAGE
     if not source.exists():
         return [f"{JSON_PAGE} does not exist: run the benchmarks, then python benchmarks/page.py"]
@@ -766,7 +769,7 @@ def problems(root: Path) -> list[str]:
 
 
 def gather(files: Sequence[Path], root: Path) -> dict[str, Any]:
-    """The JSON of the page with these files' parts put in."""
+    """The JSON of the page, with the parts in these files replaced."""
     source = root / JSON_PAGE
     measured: dict[str, Any] = json.loads(source.read_text("utf-8")) if source.exists() else {}
     for path in files:

@@ -1,20 +1,21 @@
-"""Redaction: speed on one core, and what it leaves alone, as ratios that do not depend on the
-machine.
+"""Speed and recall of redaction on one core, and the strings that it alters, as ratios that do not
+depend on the machine.
 
     python benchmarks/redact.py                      made-up tool outputs of usual shape
     python benchmarks/redact.py --logs FOLDER        the strings of your own or the public sessions
     python benchmarks/redact.py --scanner detect-secrets
 
-speed     MB of text a second of CPU time, best of --repeat, and the same for a plain loop over the same rules - every
-          pattern of the tokens with `sub` on every text, which is what most scanners do - and, with --scanner, for
-          detect-secrets with its default plugins, line by line. A ratio of two speeds of one run holds on any machine;
-          MB/s is that of this machine at this hour.
-altered   share of the strings that were changed, without addresses of e-mail and with them.
-stranger  share of the texts of a list that somebody else made, without sight of the rules, of
-          which no secret piece is left, with Wilson's interval: `third` is the number to claim,
-          the other lists were tuned on (tests/core/stranger/README.md).
-recall    the same of our own planted secrets (tests/core/planting.py), plain and encoded: development data; and, by
-          length, that of plainly random letters and digits after the name of a secret (API_KEY) or of a password.
+speed     MB of text per second of CPU time, best of --repeat; the same for a plain loop over the
+          same rules (every pattern of the tokens with `sub` on every text, as most scanners do);
+          and, with --scanner, for detect-secrets with its default plugins, line by line. A ratio of
+          two speeds of one run holds on any machine; MB/s is that of this machine now.
+altered   share of the strings that were changed, without and with e-mail addresses.
+stranger  share of the texts of a list that somebody else made, without seeing the rules, of which
+          no secret piece is left, with Wilson's interval. `third` is the number to claim; the rules
+          were tuned on the other lists (tests/core/stranger/README.md).
+recall    the same for our own planted secrets (tests/core/planting.py), plain and encoded, which
+          are development data; and, by length, that of random letters and digits after the name of
+          a secret (API_KEY) or of a password.
 
 Prints a table, and JSON with --json FILE; exits with 1 if a limit is missed.
 """
@@ -44,7 +45,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MIN_MB_PER_S, MIN_RATIO, MAX_ALTERED, MIN_RECALL = 20.0, 2.0, 0.01, 0.99
 MIN_STRANGER, MIN_WRAPPED = 0.95, 0.8
 CLAIMED, DEVELOPMENT = "third", ("second", "sealed", "dev")
-"""Lists of strangers: the one on which no rule was tuned, and the others."""
+"""Lists that somebody else made: the one on which no rule was tuned, and the others."""
 SCANNER_CHARS = 200_000
 LINES = (
     "    def {0}(self, {1}: str, *, {2}: int = {n}) -> None:",
@@ -129,7 +130,7 @@ def plain_loop() -> Callable[[str], object]:
 
 
 def detect_secrets() -> Callable[[str], object]:
-    """The peer with its default plugins; it has to be installed."""
+    """The peer with its default plugins; it must be installed."""
     scan = importlib.import_module("detect_secrets.core.scan")
     settings = importlib.import_module("detect_secrets.settings")
 
@@ -142,8 +143,7 @@ def detect_secrets() -> Callable[[str], object]:
 
 
 def recall() -> dict[str, Any]:
-    """How many secrets are planted, of how many kinds, the share of them that goes, and that of
-    random values by their length."""
+    """The recall on planted secrets, on the lists of strangers, and on random values by length."""
     sys.path.insert(0, str(ROOT))
     from tests.core.planting import KINDS, drawn, planted, still_there
     from tests.core.stranger import score

@@ -1,19 +1,21 @@
-"""What one teacher bills for replaying real sessions: everything with the whole context, or the
-mistakes with a trimmed one; with caches.
+"""What one teacher bills for replaying real sessions: every step with the whole context, or the
+mistakes with a trimmed one, with and without a cache.
 
     python benchmarks/replay_cost.py --logs FOLDER [--input-usd 1.5] [--cached 0.1] [--json FILE]
 
-full      every message of a model is asked about with the whole context it had: what a replay of everything sends
-chosen    the mistakes that the rules find and --sampled other steps of each session, with the trimmed prompt of `recompose replay`
+full      every message of a model, with the whole context it had: what a replay of everything sends
+chosen    the mistakes that the rules find and --sampled other steps of each session, with the
+          trimmed prompt of `recompose replay`
 uncached  every input token at full price
-in order  the steps of a session one after the other: what a prompt has in common with the one before it, from its beginning, is read from
-          the provider's cache at --cached of the price (0.1: Anthropic; 0.25 to 0.5: others), the rest at full price
-reported  the prompt tokens that the log's own provider counted for the same calls, with the agent's system prompt and tools, which the
-          logs do not hold: the estimate is lower by about these
+in order  the steps of a session one after another: the common beginning of a prompt and the one
+          before it is read from the provider's cache at --cached of the price (0.1: Anthropic; 0.25
+          to 0.5: others), the rest at full price
+reported  the prompt tokens that the log's own provider counted for the same calls, with the agent's
+          system prompt and tools, which the logs do not hold: the estimate is lower by about these
 
 Tokens are estimated from bytes (data/replay/prompt.py); "bytes a token" is measured on these logs,
 from the growth of the reported counts between neighbouring calls. Answers are not counted. Prints a
-table; with --json its numbers.
+table; --json FILE writes its numbers.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ WHOLE = ReplaySettings(max_prompt_tokens=10**9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Input tokens of one teacher for one session: what is sent, and what that amounts to at full
-    price when read in order."""
+    """Input tokens of one teacher for one session: those sent, and their full-price equivalent if
+    the steps are sent in order and the provider caches."""
 
     calls: int
     sent: int
@@ -71,8 +73,8 @@ class Row:
 def bill_of(
     session: Session, steps: Sequence[ReplayStep], *, settings: ReplaySettings, cached: float
 ) -> Bill:
-    """What asking about these steps bills; a prompt's common beginning with the one before costs
-    `cached` of its price."""
+    """The bill of asking about these steps; the common beginning of a prompt and the one before it
+    costs `cached` of the price."""
     calls = sent = 0
     in_order = 0.0
     before: tuple[Turn, ...] = ()
@@ -127,8 +129,8 @@ def row_of(session: Session, *, sampled: int, cached: float) -> Row:
 
 
 def bytes_a_token(sessions: Sequence[Session]) -> float:
-    """Bytes of what was added between two neighbouring calls, by the tokens that the provider's
-    count grew by; median over calls."""
+    """Bytes of the turns between two neighbouring calls, per token by which the provider's count
+    grew; the median over calls."""
     return statistics.median(ratio for session in sessions for ratio in _growth(session))
 
 

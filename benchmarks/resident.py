@@ -1,26 +1,34 @@
-"""Resident memory of this process on Linux, for measurements that each have a process of their own.
+"""Memory of this process and CPU time of its children, for measurements that run in their own
+process.
 
-`with HighWater() as water: step()`, then `water.mib` is the highest resident size above what the
-process held at the start.
+After `with HighWater() as water: step()`, `water.mib` is the highest resident size above the size
+at the start of the block. Linux only.
 """
 
 from __future__ import annotations
 
 import gc
+import resource
 from pathlib import Path
 
 
 def resident_mib(key: str) -> float:
-    """A line of /proc/self/status in MiB: VmRSS = now, VmHWM = the highest so far."""
+    """A line of /proc/self/status in MiB: VmRSS is the current size, VmHWM the highest so far."""
     for line in Path("/proc/self/status").read_text("ascii").splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) / 1024
     raise RuntimeError(f"no {key} in /proc/self/status")
 
 
+def ended_children_cpu_s() -> float:
+    """CPU-seconds of all children that have ended and were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 class HighWater:
-    """How far the resident size rises inside a `with` block; the high-water mark of the process is
-    reset at its start."""
+    """The rise of the resident size inside a `with` block; it resets the high-water mark of the
+    process at its start."""
 
     mib: float = 0.0
 

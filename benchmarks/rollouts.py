@@ -1,28 +1,30 @@
-"""Speed of rollouts in the workshop: episodes and trained tokens per CPU-second, and where the time
-goes.
+"""Speed of rollouts in the workshop: episodes and trained tokens per CPU-second, and the shares of
+time.
 
-    python benchmarks/rollouts.py                       the student of the demo, as it ships; one thread
+    python benchmarks/rollouts.py
+        the student of the demo, as it ships; one thread
     python benchmarks/rollouts.py --batches 1 8 48 --episodes 192
-    python benchmarks/rollouts.py --student FOLDER      another one
+    python benchmarks/rollouts.py --student FOLDER
 
-episodes, trained     per CPU-second of this process and the sandbox's; trained = tokens the student wrote, all of which the policy
-                      channel trains on (the training step itself is not in this number)
+episodes, trained     per CPU-second of this process and of the sandbox. trained = tokens the
+                      student wrote, on all of which the policy channel trains (the training step
+                      itself is not in this number)
 model      forward passes, with the cache         choose     from logits to tokens and log-probs
-render     the ids behind each message            sandbox    waiting for test runs
+render     the ids after each message             sandbox    waiting for test runs
 rules      the environment's own Python           python     the sampler's own lists and objects
-kept       tokens fed with the cache kept across turns, against feeding every context anew each turn
+kept       tokens fed with the cache kept across turns, over those of feeding every context again
+           each turn
 
 With --beside, TRL's GRPOTrainer is measured on the same environment in the same run
-(benchmarks/beside_trl.py; "not installed" without). Prints a table and writes it as JSON with
---json FILE; exits with 1 where more than --max-python of the time is the sampler's Python. Test
-runs of the sandbox alone: benchmarks/sandbox.py.
+(benchmarks/beside_trl.py; "not installed" without TRL). Prints a table and writes it as JSON with
+--json FILE; exits with 1 if the sampler's Python takes more than --max-python of the time. For test
+runs of the sandbox alone see benchmarks/sandbox.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -36,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # the benchmarks besid
 from beside_trl import STUDENT, compare
 from beside_trl import table as beside_table
 from page import about
+from resident import ended_children_cpu_s
 
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.rollouts.sampling_stats import SamplingStats
@@ -47,7 +50,7 @@ from composer_replication.workshop.workshop_env import WorkshopEnv
 
 
 class TimedSandbox(Sandbox):
-    """Counts its runs and the wall seconds that the caller waits for them."""
+    """A sandbox that counts its runs and the wall seconds that the caller waits for them."""
 
     runs = 0
     seconds = 0.0
@@ -62,9 +65,8 @@ class TimedSandbox(Sandbox):
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process and of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + used.ru_utime + used.ru_stime
+    """CPU-seconds of this process and of all its children that have ended."""
+    return time.process_time() + ended_children_cpu_s()
 
 
 def measure(model: Any, renderer: Renderer, *, batch: int, episodes: int) -> dict[str, float]:

@@ -1,21 +1,21 @@
-"""How long one test run in the sandbox takes, beside a bare fork of the same machine, and what an
-episode costs.
+"""Time of one test run in the sandbox, beside a bare fork on the same machine, and of an episode.
 
     python benchmarks/sandbox.py [RUNS]
 
-A run is: request out, child behind its walls, two files imported, one expression evaluated, answer
-back. "wall" is what the caller waits for; "CPU" is what the worker and its children used. On a
-machine that is busy with other things read the CPU column: the wall clock then measures the
-neighbours. The aim is 2 ms a run. Prints, and judges nothing.
+A run is: send the request, start the isolated child, import two files, evaluate one expression,
+send the answer back. "wall" is how long the caller waits; "CPU" is what the worker and its children
+use. If the machine is busy, read the CPU column: the wall clock then measures the other processes.
+The goal is 2 ms a run. The script prints and judges nothing.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import sys
 import time
+
+from resident import ended_children_cpu_s
 
 from composer_replication.workshop.demonstrators import oracle
 from composer_replication.workshop.episodes import play
@@ -30,19 +30,13 @@ FILES = {
 NUM_TASKS = 100
 
 
-def cpu_of_ended_children_s() -> float:
-    """CPU seconds of all children that have been waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def time_runs(count: int) -> tuple[list[float], float]:
-    """Wall seconds of each run, and CPU seconds per run of worker and children, its start taken
-    off."""
-    before = cpu_of_ended_children_s()
+    """Wall seconds of each run, and CPU-seconds per run of worker and children, without the start
+    of the worker."""
+    before = ended_children_cpu_s()
     with Sandbox() as sandbox:
         sandbox.start()
-    start_s = cpu_of_ended_children_s() - before
+    start_s = ended_children_cpu_s() - before
     walls: list[float] = []
     with Sandbox() as sandbox:
         sandbox.start()
@@ -52,11 +46,11 @@ def time_runs(count: int) -> tuple[list[float], float]:
             walls.append(time.perf_counter() - begun)
             if not run.answers[0].equals(6):
                 raise SystemExit(f"wrong answer: {run}")
-    return walls, (cpu_of_ended_children_s() - before - 2 * start_s) / count
+    return walls, (ended_children_cpu_s() - before - 2 * start_s) / count
 
 
 def time_forks(count: int) -> list[float]:
-    """Wall seconds of a fork of this process that does nothing, for comparison."""
+    """Wall seconds of forks of this process that do nothing, for comparison."""
     walls: list[float] = []
     for _ in range(count):
         begun = time.perf_counter()

@@ -1,32 +1,38 @@
-"""A whole step of three channels on one session: the tree next to its rows and to layouts that
-share nothing, in one run.
+"""Time and memory of a whole step of three channels on one session: the tree next to its rows and
+to layouts that share nothing, in one run.
 
-    python benchmarks/step.py                                    K = 2, 4, 8, 16 pairs, about 15 minutes on one core
-    python benchmarks/step.py --pairs 8 --only tree naive        some
-    python benchmarks/step.py --long                             32,768 tokens, 16 sites, 16 pairs: memory and time of the tree
+    python benchmarks/step.py
+        K = 2, 4, 8, 16 pairs, about 15 minutes on one core
+    python benchmarks/step.py --pairs 8 --only tree naive
+        some of it
+    python benchmarks/step.py --long
+        32,768 tokens, 16 sites, 16 pairs: memory and time of the tree
 
 A session of 1024 tokens with 4 sites (hint of 32 tokens, mistaken message of 48) and K pairs (48
-tokens a side; the rejected side is the session's own message): policy on every token behind the
+tokens a side; the rejected side is the session's own message): policy on every token after the
 first quarter, JSD against the live teacher that has read the hint, DPO against a frozen reference.
 Qwen3 of 6 layers, hidden size 256, V = 8192, random weights, float32, one thread. Forward and
-backward of everything, no optimiser step. Each measurement is a fresh process; a time is the median
-of its CPU-seconds after the first repetition; memory is the process's highest resident size (VmHWM,
-reset when the inputs exist) above what it held before.
+backward of everything, no optimiser step. Each measurement is a fresh process. A time is the median
+of its CPU-seconds after the first repetition. Memory is the highest resident size of the process
+(VmHWM, reset when the inputs exist) above the size before.
 
-tree       this project, train.layout = "tree"
-rows       this project, train.layout = "rows": one forward of the session, pairs in padded rows
-separate   this project, the three channels one after another as three trainers would, one row or pair at a time (no padding)
-naive      logits of every position, one padded row per teacher view and per side of a pair, all in one batch
-
-trl        TRL's own losses, one after another on the same session and model: GRPOTrainer._compute_loss; the SDPO trainer's
-           full-logit divergence; DPOTrainer._compute_loss with the reference. Nothing is padded and no row is longer than it must be:
-           one row of the session, a teacher row per site, one pair at a time; the head is applied to the sites' positions alone
-           (better than the SDPO trainer does). The trainers are objects that hold the settings their methods read and nothing else
-trl_chunked the same with the DistillationTrainer's chunked divergence in the place of SDPO's
+tree         this project, train.layout = "tree"
+rows         this project, train.layout = "rows": one forward of the session, pairs in padded rows
+separate     this project, the three channels one after another as three trainers would run them,
+             one row or pair at a time (no padding)
+naive        logits of every position, one padded row per teacher view and per side of a pair, all
+             in one batch
+trl          TRL's own losses, one after another on the same session and model:
+             GRPOTrainer._compute_loss; the SDPO trainer's full-logit divergence;
+             DPOTrainer._compute_loss with the reference. Nothing is padded and no row is longer
+             than necessary: one row of the session, a teacher row per site, one pair at a time; the
+             head runs on the sites' positions only (the SDPO trainer itself does more). The
+             trainers are objects that hold the settings their methods read and nothing else
+trl_chunked  the same with the DistillationTrainer's chunked divergence in place of SDPO's
 
 A peer that cannot be imported is reported as "not installed". Off CUDA, TRL's GRPO and DPO project
-every position of a row, as shipped. Prints Markdown; --json FILE writes the numbers. Every
-variant's loss is checked against the tree's.
+every position of a row, as shipped. Prints Markdown; --json FILE writes the numbers. The last
+column says whether a variant computes the losses of the tree.
 """
 
 from __future__ import annotations
@@ -74,7 +80,7 @@ Step = Callable[[], list[float]]  # the three channels' losses, gradients left i
 
 
 class NoTokenizer:
-    """The pad id is all that is asked for."""
+    """A stand-in for the tokenizer: the trainer reads only the pad id."""
 
     pad_token_id = 0
 
@@ -82,7 +88,7 @@ class NoTokenizer:
 def make_data(
     length: int, *, sites: int, pairs: int, vocab: int
 ) -> tuple[TrainingExample, list[PreferencePair]]:
-    """One session; sites and pairs stand at different messages, spread evenly."""
+    """One session; sites and pairs are at different messages, spread evenly."""
     rng = random.Random(1)
 
     def draw(n: int) -> tuple[int, ...]:
@@ -145,7 +151,7 @@ def make_model(*, layers: int, hidden: int, vocab: int) -> Any:
 
 
 def on_cuda(model: Any) -> bool:
-    """Where the model is (benchmarks/gpu.py takes the same steps there)."""
+    """Whether the model is on a GPU (benchmarks/gpu.py takes the same steps there)."""
     return next(model.parameters()).is_cuda
 
 
@@ -211,8 +217,8 @@ def rows(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> S
 
 
 def separate(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
-    """Three trainers, each with a forward of its own: micro-batches of one row, or of one pair, so
-    that nothing is padded."""
+    """Three trainers with separate forwards: micro-batches of one row, or of one pair, so that
+    nothing is padded."""
     trainers = {
         name: trainer_for(model, layout="rows", micro_tokens=len(example.ids) + HINT, only=name)
         for name in SCALES
@@ -234,8 +240,8 @@ def separate(model: Any, example: TrainingExample, pairs: list[PreferencePair]) 
 
 
 def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> Step:
-    """Logits of all positions of everything, divergence on every position and masked, pairs and
-    teacher views in padded rows."""
+    """Logits of all positions; the divergence on every position, then masked; pairs and teacher
+    views in padded rows."""
     reference = (
         trainer_for(model, layout="rows", micro_tokens=8192).models.references["preference"].model
     )
@@ -300,27 +306,51 @@ def naive(model: Any, example: TrainingExample, pairs: list[PreferencePair]) -> 
 
 
 def trl_trainers(model: Any, reference: Any) -> tuple[Any, Any]:
-    """What GRPOTrainer._compute_loss and DPOTrainer._compute_loss read of their trainers; settings
-    as in `naive`."""
+    """The attributes that GRPOTrainer._compute_loss and DPOTrainer._compute_loss read; settings as
+    in `naive`."""
     from trl.trainer.grpo_trainer import GRPOTrainer
 
     accelerator = Accelerator(cpu=not on_cuda(model))
     grpo = SimpleNamespace(
-        model=model, accelerator=accelerator, aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None,
-        importance_sampling_level="token", beta=0.0, loss_type="dr_grpo", epsilon_low=1e9, epsilon_high=1e9, use_vllm=False,
+        model=model,
+        accelerator=accelerator,
+        aux_loss_enabled=False,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        importance_sampling_level="token",
+        beta=0.0,
+        loss_type="dr_grpo",
+        epsilon_low=1e9,
+        epsilon_high=1e9,
+        use_vllm=False,
         # one rollout and a divisor of 1: the sum over tokens, which is how this project reduces Dr.
         # GRPO
-        max_completion_length=1, current_gradient_accumulation_steps=1, _entropy_bonus_enabled=False,
-        args=SimpleNamespace(delta=None), _metrics={"train": defaultdict(list)},
-    )  # fmt: skip
+        max_completion_length=1,
+        current_gradient_accumulation_steps=1,
+        _entropy_bonus_enabled=False,
+        args=SimpleNamespace(delta=None),
+        _metrics={"train": defaultdict(list)},
+    )
     grpo._get_per_token_logps_and_entropies = MethodType(
         GRPOTrainer._get_per_token_logps_and_entropies, grpo
     )
     preference = SimpleNamespace(
-        model=model, ref_model=reference, accelerator=accelerator, aux_loss_enabled=False, ld_alpha=None, precompute_ref_logps=False,
-        args=SimpleNamespace(gradient_checkpointing_kwargs=None), f_divergence_type="reverse_kl", beta=0.1, loss_types=["sigmoid"],
-        loss_weights=[1.0], use_weighting=False, _metrics={"train": defaultdict(list)}, _total_train_tokens=0, _tp_size=1,
-    )  # fmt: skip
+        model=model,
+        ref_model=reference,
+        accelerator=accelerator,
+        aux_loss_enabled=False,
+        ld_alpha=None,
+        precompute_ref_logps=False,
+        args=SimpleNamespace(gradient_checkpointing_kwargs=None),
+        f_divergence_type="reverse_kl",
+        beta=0.1,
+        loss_types=["sigmoid"],
+        loss_weights=[1.0],
+        use_weighting=False,
+        _metrics={"train": defaultdict(list)},
+        _total_train_tokens=0,
+        _tp_size=1,
+    )
     return grpo, preference
 
 
@@ -332,10 +362,13 @@ def trl_inputs(
     (action,) = example.actions
     ids_1T, start = torch.tensor([example.ids]), action.span[0]
     session = {
-        "prompt_ids": ids_1T[:, :start], "prompt_mask": torch.ones_like(ids_1T[:, :start]),
-        "completion_ids": ids_1T[:, start:], "completion_mask": torch.ones_like(ids_1T[:, start:]),
-        "advantages": torch.tensor([action.advantage]), "old_per_token_logps": torch.tensor([action.logprobs]),
-    }  # fmt: skip
+        "prompt_ids": ids_1T[:, :start],
+        "prompt_mask": torch.ones_like(ids_1T[:, :start]),
+        "completion_ids": ids_1T[:, start:],
+        "completion_mask": torch.ones_like(ids_1T[:, start:]),
+        "advantages": torch.tensor([action.advantage]),
+        "old_per_token_logps": torch.tensor([action.logprobs]),
+    }
     couples = []
     for pair in pairs:
         sides = (pair.prefix_ids + pair.chosen_ids, pair.prefix_ids + pair.rejected_ids)
@@ -365,7 +398,7 @@ def trl(
     )
     add_fused_lm_head(reference)
     plain, forwards = model.forward, []
-    # what GRPOTrainer and DPOTrainer ask of the head
+    # The outputs that GRPOTrainer and DPOTrainer need from the head.
     for outputs in (("log_probs", "entropy"), ("log_probs", "entropy", "mean_logits", "is_top1")):
         model.forward = plain
         add_fused_lm_head(model, outputs=outputs)
@@ -467,9 +500,14 @@ def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
     timed = seconds[1:] or seconds
     return {
-        "variant": variant, "pairs": options.pairs[0], "losses": losses, "gradient_norm": float(gradient),
-        "cpu_s": statistics.median(timed), "cpu_s_least": min(timed), "peak_mib": peak,
-    }  # fmt: skip
+        "variant": variant,
+        "pairs": options.pairs[0],
+        "losses": losses,
+        "gradient_norm": float(gradient),
+        "cpu_s": statistics.median(timed),
+        "cpu_s_least": min(timed),
+        "peak_mib": peak,
+    }
 
 
 def run(variant: str, pairs: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -493,60 +531,6 @@ def run(variant: str, pairs: int, options: argparse.Namespace) -> dict[str, Any]
             "problem": f"failed: {process.stderr.strip().splitlines()[-1:]}",
         }
     return json.loads(process.stdout.splitlines()[-1])
-
-
-def table(results: list[dict[str, Any]]) -> str:
-    """Markdown: a row per variant and number of pairs, ratios to the tree; then the growth per
-    further pair."""
-    lines = [
-        "| pairs | variant | CPU s | tree / it | peak MiB | losses |",
-        "|---|---|---|---|---|---|",
-    ]
-    ours = {
-        line["pairs"]: line
-        for line in results
-        if line["variant"] == "tree" and "problem" not in line
-    }
-    for line in results:
-        if "problem" in line:
-            lines.append(f"| {line['pairs']} | {line['variant']} | {line['problem']} | | | |")
-            continue
-        base = ours.get(line["pairs"])
-        ratio = f"{base['cpu_s'] / line['cpu_s']:.3f}" if base else ""
-        losses = " ".join(f"{x:.5f}" for x in line["losses"])
-        lines.append(
-            f"| {line['pairs']} | {line['variant']} | {line['cpu_s']:.2f} | {ratio} |"
-            f" {line['peak_mib']:.0f} | {losses} |"
-        )
-        if base:
-            for x, y in zip(
-                (*line["losses"], line["gradient_norm"]),
-                (*base["losses"], base["gradient_norm"]),
-                strict=True,
-            ):
-                if abs(x - y) > 2e-4 * max(abs(y), 1e-3):
-                    lines.append(
-                        f"| {line['pairs']} | {line['variant']} | **does not compute the same: {x}"
-                        f" against {y}** | | | |"
-                    )
-    growth = {}
-    for variant in dict.fromkeys(line["variant"] for line in results):
-        points = sorted(
-            (line["pairs"], line["cpu_s"])
-            for line in results
-            if line["variant"] == variant and "problem" not in line
-        )
-        if len(points) > 1:
-            growth[variant] = (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
-    lines += (
-        ["", "| variant | CPU s per further pair | tree / it |", "|---|---|---|"] if growth else []
-    )
-    lines += [
-        f"| {v} | {g:.3f} | {growth['tree'] / g:.3f} |"
-        for v, g in growth.items()
-        if "tree" in growth
-    ]
-    return "\n".join(lines)
 
 
 def main() -> int:
@@ -590,13 +574,13 @@ def main() -> int:
             0,
         )
         options.layers, options.hidden, options.vocab = 3, 128, 2048
-    from page import about  # beside this file
+    from page import GOALS, about, long_section, step_section  # beside this file
 
     shape = {
         name: getattr(options, name)
         for name in ("length", "sites", "layers", "hidden", "vocab", "repeats")
     }
-    written = {
+    written: dict[str, Any] = {
         "about": about(sys.argv),
         "shape": {**shape, "hint": HINT, "message": MESSAGE},
         "lines": [],
@@ -606,7 +590,8 @@ def main() -> int:
         print(written["lines"][-1], file=sys.stderr, flush=True)
         if options.json:  # after every line, so that a run that is stopped leaves what it has
             options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    print(table(written["lines"]))
+    section = long_section if options.long else step_section
+    print(section(written, GOALS))
     return 0
 
 

@@ -1,18 +1,21 @@
-"""What the windows of `build` keep for hint views, on logs: context, evidence in the window,
-duplicated targets, who carries the loss.
+"""What the windows of `build` keep for hint views on logs: context, evidence, duplicated targets,
+and the distribution of the loss over views.
 
     python benchmarks/windows.py --logs FOLDER --tokenizer FOLDER --max-tokens 4096 16384
 
 kept / available   tokens above the mistaken messages in their windows, and in the sessions
-evidence           views with every turn that the hint or the mistaken call speaks of in the window (data/hints/refers.py), and the one
-                   directly above the mistaken message
-something          views with at least one turn between the first human message and the message above the mistaken one
-duplicate          share of the hint channel's target tokens that another view holds too, at the same place of the same session
-effective views    (sum n)^2 / sum n^2 over views with n target tokens each: as many equal views would share the token mean so
+evidence           views whose window holds every turn that the hint or the mistaken call refers to
+                   (data/hints/refers.py), and the turn directly above the mistaken message
+something          views with at least one turn between the first human message and the message
+                   above the mistaken one
+duplicate          share of the hint channel's target tokens that another view holds too, at the
+                   same place of the same session
+effective views    (sum n)^2 / sum n^2 over views with n target tokens each: the number of equally
+                   long views that would share the token mean in the same way
 
-Every view is counted, also those without their evidence (build.without_evidence = "keep"), then
-those of the default settings. The tokenizer is a folder with tokenizer.json; its chat template is
-replaced by that of --family. Nothing is trained. JSON with --json FILE.
+Every view is counted first, including those without their evidence (build.without_evidence =
+"keep"), then those of the default settings. The tokenizer is a folder with tokenizer.json; its chat
+template is replaced by that of --family. Nothing is trained. JSON with --json FILE.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ def measure(
     *,
     settings: BuildSettings,
 ) -> dict[str, Any]:
-    """The numbers of one build; a view is looked at by the turns of its example alone."""
+    """The numbers of one build; a view is measured on the turns of its own example."""
     sessions, sites, hints = facts
     items = list(
         build_examples(sessions, sites=sites, hints=hints, renderer=renderer, settings=settings)

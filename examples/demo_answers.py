@@ -1,4 +1,5 @@
-"""What tools answer in the demonstration logs, word for word as the agent program prints it."""
+"""Tool calls of the demonstration logs with their results, word for word as Claude Code prints
+them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from log_writer import Call
 
 
 def refused(text: str) -> str:
-    """An error that the agent program wraps in tags."""
+    """An error in the tags that Claude Code puts around it."""
     return f"<tool_use_error>{text}</tool_use_error>"
 
 
@@ -53,7 +54,7 @@ def edit_not_read(path: str, old: str, new: str) -> Call:
 
 
 def edit_many(path: str, old: str, new: str, count: int = 2) -> Call:
-    """An Edit whose old text stands in the file more than once."""
+    """An Edit whose old text is in the file more than once."""
     text = (
         f"Found {count} matches of the string to replace, but replace_all is false. To replace all"
         " occurrences, set replace_all to true. To replace only one occurrence, please provide"
@@ -106,7 +107,7 @@ def grep(pattern: str, output: str, **more: Any) -> Call:
 
 
 def rejected(tool: str, reason: str, **arguments: Any) -> Call:
-    """A call that the human refused, with what the human said."""
+    """A call that the human refused, with the human's reason."""
     text = (
         "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it"
         " was a file edit, the new_string was NOT written to the file). To tell you how to"
@@ -116,7 +117,7 @@ def rejected(tool: str, reason: str, **arguments: Any) -> Call:
 
 
 def sibling(tool: str, **arguments: Any) -> Call:
-    """A call that was given up because one beside it failed."""
+    """A call that was cancelled because a parallel one failed."""
     return Call(tool, arguments, refused("Sibling tool call errored"), True)
 
 

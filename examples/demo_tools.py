@@ -1,5 +1,5 @@
-"""The system prompt and the tools of the newest era's demonstration logs: our own words, the agent
-program's layout."""
+"""The system prompt and the tools in the demonstration logs of the newest era: our own wording in
+Claude Code's layout."""
 
 from __future__ import annotations
 

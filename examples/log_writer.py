@@ -20,7 +20,7 @@ START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Call:
-    """A call and what came of it; `result` None = the log ends before an answer."""
+    """A call and its result; `result` None = the log ends before the result."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -30,10 +30,13 @@ class Call:
 
 
 class LogWriter:
-    """Records of one session, in order; `say` and `act` chain them as the agent program does.
+    """The records of one session, in order; `human` and `act` chain them as Claude Code does.
 
-    Example: log = LogWriter("demo", version="2.1.30", cwd="/home/dev/inkwell"); log.human("hi");
-    log.act("hello"); log.write(path)
+    >>> log = LogWriter("demo", version="2.1.30", cwd="/home/dev/inkwell")
+    >>> _ = log.human("hi")
+    >>> _ = log.act("hello")
+    >>> [record["type"] for record in log.records]
+    ['user', 'assistant']
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class LogWriter:
         return row
 
     def bare(self, kind: str, **fields: Any) -> None:
-        """Append a record that stands outside the chain (summary, snapshot, queue-operation)."""
+        """Append a record outside the chain (summary, snapshot, queue-operation)."""
         self.records.append({"type": kind, **fields})
 
     # ---- messages --------------------------------------------------------------------------------
@@ -109,13 +112,13 @@ class LogWriter:
         return self.record("user", message={"role": "user", "content": text}, **fields)["uuid"]
 
     def injected(self, text: str, **fields: Any) -> None:
-        """A user message of the agent program, in the list form."""
+        """A user message that Claude Code injects, in the list form."""
         self.record(
             "user", message={"role": "user", "content": [{"type": "text", "text": text}]}, **fields
         )
 
     def snapshot(self) -> None:
-        """The record of file backups that stands before a prompt from 2.0 on."""
+        """The record of file backups before a prompt, from 2.0 on."""
         name = self._uuid(f"snapshot {len(self.records)}")
         self.bare(
             "file-history-snapshot",
@@ -190,7 +193,7 @@ class LogWriter:
         return ids
 
     def result(self, call_id: str, call: Call, owner: str) -> None:
-        """The result of one call, hanging on the record that holds the call."""
+        """The result of one call; its parent is the record with the call."""
         if call.result is None:
             return
         block: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""Write examples/demo_logs: eight short sessions of our own in two made-up repositories, one or
-more per era.
+"""Write examples/demo_logs: eight short made-up sessions in two made-up repositories, one or more
+per era.
 
-python examples/make_demo_logs.py            writes the folder again; the files never differ
-python examples/make_demo_logs.py --check    exits with 1 if a committed file differs from what would be written
+    python examples/make_demo_logs.py            write the folder; the files are always the same
+    python examples/make_demo_logs.py --check    exit with 1 if a committed file differs
 """
 
 from __future__ import annotations

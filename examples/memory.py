@@ -1,8 +1,8 @@
-"""Where the memory of the examples goes: printed into examples/README.md by `python
-examples/memory.py`; a test fails when it is stale.
+"""Write the memory of the examples into examples/README.md: `python examples/memory.py`; a test
+fails if the table is stale.
 
-Nothing is loaded: a model of the published shape is made on PyTorch's meta device, and its forward
-says what autograd would keep.
+No weights are loaded: a model of the published shape is made on PyTorch's meta device, and its
+forward shows what autograd would keep.
 """
 
 from __future__ import annotations
@@ -49,9 +49,17 @@ EXAMPLES = (
     ("lora_4b_24gb/recompose.toml", "lora_4b_24gb/live.toml"),
 )
 HEAD = (
-    "settings", "weights", "trained", "tokens in a forward", "weights, GB", "start's copy, GB", "gradient and AdamW, GB",
-    "activations, GB", "or keys and values, GB", "sum, GB",
-)  # fmt: skip
+    "settings",
+    "weights",
+    "trained",
+    "tokens in a forward",
+    "weights, GB",
+    "start's copy, GB",
+    "gradient and AdamW, GB",
+    "activations, GB",
+    "or keys and values, GB",
+    "sum, GB",
+)
 
 
 def make(shape: dict[str, Any], *, layers: int, dtype: torch.dtype, rank: int) -> Any:
@@ -90,19 +98,21 @@ def saved_bytes(model: Any, tokens: int) -> int:
 
 @cache
 def per_token(name: str, *, dtype: torch.dtype, rank: int) -> float:
-    """Bytes a token and layer keep; the part that grows with the square of the length is left out,
-    since fused attention keeps none."""
+    """Bytes that autograd keeps per token and layer. The part that grows with the square of the
+    length is left out, since fused attention keeps none."""
     more = [
         saved_bytes(make(SHAPES[name], layers=2, dtype=dtype, rank=rank), n)
         - saved_bytes(make(SHAPES[name], layers=1, dtype=dtype, rank=rank), n)
         for n in (128, 256)
     ]
+    # bytes(n) = a n + b n^2, so 2 bytes(128) / 128 - bytes(256) / 256 = a.
     return 2 * more[0] / 128 - more[1] / 256
 
 
 @cache
 def sizes(name: str, *, dtype: torch.dtype, rank: int) -> list[tuple[int, int, bool]]:
-    """Numbers, bytes each, and whether it is trained, of every weight."""
+    """Of every weight tensor: its number of values, the bytes of each, and whether it is
+    trained."""
     model = make(SHAPES[name], layers=SHAPES[name]["num_hidden_layers"], dtype=dtype, rank=rank)
     return [(p.numel(), p.element_size(), p.requires_grad) for p in model.parameters()]
 
@@ -124,7 +134,7 @@ def row(names: tuple[str, ...]) -> str:
     )
     counts = sizes(student["model"], **options)
     weights = sum(n * size for n, size, _ in counts)
-    # what drift is measured from; LoRA's start is the adapters off
+    # A live run keeps the start to measure the KL from; with LoRA it is the model without adapters.
     copy = weights if rollouts.get("env") and not rank else 0
     optimiser = 3 * sum(n * size for n, size, trained in counts if trained)
     activations = per_token(student["model"], **options) * layers * tokens
@@ -157,7 +167,7 @@ def row(names: tuple[str, ...]) -> str:
 
 
 def table() -> str:
-    """The table as it stands in examples/README.md."""
+    """The table in examples/README.md."""
     head = f"| {' | '.join(HEAD)} |"
     return "\n".join([head, f"| --- |{' ---: |' * (len(HEAD) - 1)}", *map(row, EXAMPLES)])
 

@@ -471,7 +471,8 @@ def ending(evidence: Mapping[str, Any]) -> str:
 {about["command"]}
 ```
 It took {about["minutes"]:.0f} minutes (less if arms were trained already) on
-{machine["cores"]} cores ({machine["system"]}, {machine["machine"]}), on {about["date"]}, with {made_with}.
+{machine["cores"]} cores ({machine["system"]}, {machine["machine"]}), on {about["date"]},
+with {made_with}.
 The same seeds give the same numbers bit for bit on one kind of CPU; another kind rounds sums
 differently, and its numbers are other draws from the same distribution.
 Weights (sha256 of every parameter) from which the training started:

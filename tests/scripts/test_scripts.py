@@ -17,10 +17,13 @@ from scripts import capabilities, fetch_traces, measure_labels, mutants, run_tes
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.test_config" name="test_one"/>
 <testcase classname="tests.test_config" name="test_two[a]"/>
-<testcase classname="tests.test_config" name="test_gone"><skipped message="Skipped: set X"/></testcase>
+<testcase classname="tests.test_config" name="test_gone">
+<skipped message="Skipped: set X"/></testcase>
 <testcase classname="tests.test_config" name="test_era[own]"/>
-<testcase classname="tests.test_config" name="test_era[public]"><skipped message="Skipped: needs the public sessions: set Y"/></testcase>
-<testcase classname="tests.test_config" name="test_counts"><skipped message="needs the public sessions: set Y"/></testcase>
+<testcase classname="tests.test_config" name="test_era[public]">
+<skipped message="Skipped: needs the public sessions: set Y"/></testcase>
+<testcase classname="tests.test_config" name="test_counts">
+<skipped message="needs the public sessions: set Y"/></testcase>
 <testcase classname="tests.test_config" name="test_bad"><failure message="no"/></testcase>
 </testsuite></testsuites>"""
 
