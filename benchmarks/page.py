@@ -47,27 +47,11 @@ PARTS: Mapping[str, str] = {
     "hint_reader": "a reader's mistakes beside the rules'",
     "gpu": "everything on a GPU (benchmarks/gpu.py)",
 }
+_PEERS = "gemm naive trl_sdpo trl_chunked liger liger_compiled"
 LOSS_VARIANTS = {
-    "dense 256": (
-        "ours",
-        "ours_frozen",
-        "ours_compiled",
-        "gemm",
-        "naive",
-        "trl_sdpo",
-        "trl_chunked",
-        "liger",
-        "liger_compiled",
-    ),
-    "dense 1024": ("ours", "gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled"),
-    "sparse 256": (
-        "ours",
-        "gemm",
-        "naive",
-        "trl_chunked",
-        "trl_chunked_gathered",
-        "liger_compiled_gathered",
-    ),
+    "dense 256": f"ours ours_frozen ours_compiled {_PEERS}".split(),
+    "dense 1024": f"ours {_PEERS}".split(),
+    "sparse 256": "ours gemm naive trl_chunked trl_chunked_gathered liger_compiled_gathered".split(),
 }
 STEP_VARIANTS, STEP_PAIRS = ("tree", "rows", "separate", "naive", "trl"), (2, 4, 8, 16)
 GOALS: Mapping[str, Any] = {
