@@ -47,11 +47,12 @@ PARTS: Mapping[str, str] = {
     "hint_reader": "a reader's mistakes beside the rules'",
     "gpu": "everything on a GPU (benchmarks/gpu.py)",
 }
-_PEERS = "gemm naive trl_sdpo trl_chunked liger liger_compiled"
+_PEERS = ("gemm", "naive", "trl_sdpo", "trl_chunked", "liger", "liger_compiled")
+_GATHERED = ("trl_chunked_gathered", "liger_compiled_gathered")
 LOSS_VARIANTS = {
-    "dense 256": f"ours ours_frozen ours_compiled {_PEERS}".split(),
-    "dense 1024": f"ours {_PEERS}".split(),
-    "sparse 256": "ours gemm naive trl_chunked trl_chunked_gathered liger_compiled_gathered".split(),
+    "dense 256": ("ours", "ours_frozen", "ours_compiled", *_PEERS),
+    "dense 1024": ("ours", *_PEERS),
+    "sparse 256": ("ours", "gemm", "naive", "trl_chunked", *_GATHERED),
 }
 STEP_VARIANTS, STEP_PAIRS = ("tree", "rows", "separate", "naive", "trl"), (2, 4, 8, 16)
 GOALS: Mapping[str, Any] = {
