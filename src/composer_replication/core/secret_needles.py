@@ -84,12 +84,6 @@ class Needles(Generic[T]):
         )
         return re.compile(pattern), meanings
 
-    def found_in(self, text: str) -> bool:
-        """Whether any needle stands in a text."""
-        return any(pattern.search(text) for pattern, _ in self._looks) or any(
-            needle in text for needle, _ in (*self._alone, *self._foreign_in(text))
-        )
-
     def _rows(self, needles: list[_Needle], meanings: list[tuple[tuple[int, T], ...]]) -> str:
         """The pattern around one anchor: needles with the same neighbouring character share a
         branch."""
