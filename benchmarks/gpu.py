@@ -194,7 +194,7 @@ def step_run(variant: str, *, make: Callable[[], Any], length: int, sites: int, 
     example, preference_pairs = whole.make_data(
         length, sites=sites, pairs=pairs, vocab=model.config.vocab_size
     )
-    # TRL's inputs are made where the model is; this project moves its own
+    # TRL's inputs are created on the model's device; this project moves its inputs itself
     with torch.device(model.device) if variant.startswith("trl") else nullcontext():
         take_step = whole.VARIANTS[variant](model, example, preference_pairs)
 

@@ -207,7 +207,7 @@ MAKERS: dict[str, Callable[[Tensor, Tensor, str], Step]] = {
 }
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a fresh process ----
 
 
 def measure(

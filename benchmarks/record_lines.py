@@ -15,8 +15,7 @@ from typing import Any
 
 
 def record_lines(value: Any, *, depth: int) -> str:
-    """The JSON of a value: containers are opened down to `depth`, and what lies below stands on one
-    line.
+    """The JSON of a value: containers are opened down to `depth`; each deeper value is on one line.
 
     >>> print(record_lines({"b": [1, 2], "a": {}}, depth=1))
     {

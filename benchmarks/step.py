@@ -386,7 +386,7 @@ def trl_inputs(
 def trl(
     model: Any, example: TrainingExample, pairs: list[PreferencePair], *, chunked: bool = False
 ) -> Step:
-    """GRPO, self-distillation and DPO by TRL's own methods, each with forwards of its own."""
+    """GRPO, self-distillation and DPO by TRL's own methods, each with separate forwards."""
     from trl.experimental.sdpo.loss_utils import compute_full_logit_self_distillation_loss
     from trl.trainer.distillation_trainer import _chunked_divergence_loss
     from trl.trainer.dpo_trainer import DPOTrainer
@@ -467,7 +467,7 @@ VARIANTS: dict[str, Callable[..., Step]] = {
 }
 
 
-# ---- one measurement, in a process of its own ----
+# ---- one measurement, in a fresh process ----
 
 
 def measure(variant: str, options: argparse.Namespace) -> dict[str, Any]:

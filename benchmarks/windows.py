@@ -143,11 +143,11 @@ def main() -> int:
     facts = facts_of(options.logs)
     print(f"{len(facts[0])} sessions, {len(facts[1])} sites, {len(facts[2])} hints")
     rows = []
-    evidence_rules = ("keep", "skip") if "without_evidence" in BuildSettings.model_fields else ("",)
     for max_tokens in options.max_tokens:
-        for rule in evidence_rules:
-            more = {"without_evidence": rule} if rule else {}
-            settings = BuildSettings(max_tokens=max_tokens, target=options.target, **more)
+        for rule in ("keep", "skip"):
+            settings = BuildSettings(
+                max_tokens=max_tokens, target=options.target, without_evidence=rule
+            )
             row = {
                 "max_tokens": max_tokens,
                 "without_evidence": rule,

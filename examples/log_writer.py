@@ -245,7 +245,7 @@ class LogWriter:
     # ---- files -----------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """The log as it lies on disk."""
+        """The log as it is on disk."""
         return "".join(
             json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
             for row in self.records

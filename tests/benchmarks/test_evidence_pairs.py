@@ -107,7 +107,7 @@ def test_raw_is_every_answer_that_is_another_action_however_many_agree() -> None
 
 
 def test_the_null_deals_answers_away_and_stops_at_the_number_asked_for() -> None:
-    """Each place has a file of its own; a pair of the null test prefers the file of another
+    """Each place has its own file; a pair of the null test prefers the file of another
     place."""
 
     def reads(number: int) -> Turn:
