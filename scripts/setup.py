@@ -108,7 +108,7 @@ def cuda_packages(requirement: str) -> list[str]:
 
 
 def install_torch() -> None:
-    """Install the pinned PyTorch, never a CUDA build on a machine without a GPU unless asked for."""
+    """Install the pinned PyTorch, but no CUDA build on a machine without a GPU unless asked."""
     requirement, index = pinned("torch"), os.environ.get("COMPOSER_TORCH_INDEX", "")
     if index:
         pip("install", "--quiet", "--index-url", index, requirement)
