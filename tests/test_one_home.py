@@ -139,3 +139,19 @@ def test_the_trainer_does_not_ask_the_judge_for_shuffled_hints(repository_root: 
         and path.parent.name != "warmup"
     ]
     assert importers == []
+
+
+def test_every_page_opens_with_the_same_promise(repository_root: Path) -> None:
+    """The README's first sentence; nothing is called measurably better that was not measured."""
+    promise = (
+        "Your agent's logs and your base model go in; a model trained on its own mistakes comes out"
+    )
+    for name in (
+        "README.md",
+        "pyproject.toml",
+        "docs/cli.md",
+        "src/composer_replication/__init__.py",
+        "src/composer_replication/cli/main.py",
+    ):
+        text = (repository_root / name).read_text("utf-8")
+        assert promise in text and "measurably better" not in text, name

@@ -1,4 +1,4 @@
-"""Your agent's logs and your base model go in, a better coding agent comes out.
+"""Your agent's logs and your base model go in; a model trained on its own mistakes comes out.
 
     from composer_replication import Session, find_sites, write_hints, load_config
 

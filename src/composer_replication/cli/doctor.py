@@ -15,11 +15,11 @@ from pathlib import Path
 from composer_replication.cli.doctor_next import (
     INSTALL_TRAIN,
     NEED_TRAIN,
-    TRAIN_PACKAGES,
     doctor_next,
 )
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, settings_only
+from composer_replication.cli.next_step import NEEDED_TO_TRAIN, TRAIN_PACKAGES
 from composer_replication.core.errors import pip_install
 from composer_replication.data.ingestion.find_logs import default_folders
 
@@ -42,7 +42,7 @@ def doctor_command(*, common: Common = Common()) -> int:
     job = settings_only(common)
     findings = [*packages(), gpu(), logs(job), disk(job), settings(job)]
     works = {f.name: f.ok for f in findings}
-    can_train = all(works[name] for name in TRAIN_PACKAGES if name != "peft")
+    can_train = all(works[name] for name in NEEDED_TO_TRAIN)
     from composer_replication.cli.main import VERBS  # main loads this module
 
     verbs = {verb: can_train or verb not in NEED_TRAIN for verb in (*VERBS, "hints --audit")}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.next_step import next_step
+from composer_replication.cli.next_step import TRAIN_PACKAGES, next_step
 from composer_replication.core.errors import pip_install
 
-TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "safetensors")
 NEED_TRAIN = frozenset({"demo", "build", "train", "evaluate", "export", "hints --audit"})
 INSTALL_TRAIN = pip_install("composer-replication[train]")
 

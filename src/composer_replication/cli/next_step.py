@@ -23,14 +23,15 @@ from composer_replication.core.stamps import check_stale
 from composer_replication.data.ingestion.find_logs import default_folders
 from composer_replication.tokens.artefact import META
 
-TRAIN_PACKAGES = ("torch", "transformers", "accelerate")
+NEEDED_TO_TRAIN = ("torch", "transformers", "accelerate", "safetensors")
+TRAIN_PACKAGES = (*NEEDED_TO_TRAIN, "peft")  # peft is needed for LoRA only
 AUDIT = "hints --audit"
 
 
 def can_train() -> bool:
-    """Whether the packages of the extra `train` are installed; importing them takes seconds, so
+    """Whether the packages that training needs are installed; importing them takes seconds, so
     that is left to `doctor`."""
-    return all(find_spec(name) is not None for name in TRAIN_PACKAGES)
+    return all(find_spec(name) is not None for name in NEEDED_TO_TRAIN)
 
 
 def next_step(job: Job, *, has_settings: bool | None = None) -> str:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from cyclopts.exceptions import CycloptsError
 
 from composer_replication.cli.console import problem_box, rich_console
+from composer_replication.cli.main import INTERRUPTED
 from composer_replication.core.errors import ComposerError
 
 DONE, FIXABLE, USAGE, STOPPED, BUDGET = 0, 1, 2, 3, 4
-INTERRUPTED = 130  # what shells use for Ctrl-C
 
 
 class UsageError(ComposerError, ValueError):
