@@ -14,6 +14,7 @@ TOOL_PARSERS = {
     "qwen3.5": "qwen3_coder", "qwen3.5-thinking": "qwen3_coder", "qwen3.6": "qwen3_coder", "qwen3.6-thinking": "qwen3_coder",
     "llama3": "llama3_json", "glm-4.5": "glm45", "glm-4.5-thinking": "glm45", "gpt-oss": "openai",
     "mistral-v7": "mistral", "mistral-v11": "mistral", "mistral-v13": "mistral",
+    "deepseek-v3": "deepseek_v3",
 }  # fmt: skip
 """Template family -> vLLM's parser of its tool calls, by vLLM's own names (not run here); a family
 that is missing has none."""
