@@ -111,6 +111,11 @@ def table_of(rows: Mapping[tuple[str, str, str], Mapping[str, Any]]) -> str:
         if others:
             said = "; ".join(f"{n} x {reason}" for reason, n in sorted(others.items()))
             reasons.append(f"- {family} ({template}): {said}")
+        if whole and whole.get("thoughts"):
+            reasons.append(
+                f"- {family} ({template}), conversations: {whole['thoughts']} x takes the think"
+                " blocks from messages that something follows, and nothing else"
+            )
     return "\n".join(lines) + "\n" + LEGEND + TRIED + "\n".join(reasons) + "\n"
 
 

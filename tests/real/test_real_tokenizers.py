@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -332,6 +333,9 @@ def _as_documented(on: OnLogs, message: Message) -> Message:
 
 WHOLE = ("qwen2.5", "qwen3-2507")
 """Families whose official template writes a whole conversation as ours does, whatever is in it."""
+REWRITES_THOUGHTS = ("qwen3", "qwen3-thinking")
+"""Families whose official template takes the think blocks, and the stripping behind them, from all
+messages but the last; nothing else differs."""
 
 
 def test_a_whole_conversation_is_what_the_official_template_writes_where_that_is_promised(
@@ -339,7 +343,7 @@ def test_a_whole_conversation_is_what_the_official_template_writes_where_that_is
 ) -> None:
     if not on.case.compared:
         pytest.skip("the family is named: the tokenizer's own template is of no family")
-    equal = refused = 0
+    equal = refused = thoughts = 0
     for segment in on.segments:
         messages, tools = conversation_of(on, segment)
         try:
@@ -355,9 +359,19 @@ def test_a_whole_conversation_is_what_the_official_template_writes_where_that_is
             **on.family.as_of_today(),
         )
         equal += ours == theirs
+        thoughts += ours != theirs and _without_thoughts(ours) == _without_thoughts(theirs)
     if on.case.family in WHOLE:
         assert equal == len(on.segments)
-    record(on.case, "whole conversations", segments=len(on.segments), equal=equal, refused=refused)
+    if on.case.family in REWRITES_THOUGHTS:
+        assert equal + thoughts == len(on.segments)
+    counts = {"equal": equal, "refused": refused, "thoughts": thoughts}
+    record(on.case, "whole conversations", segments=len(on.segments), **counts)
+
+
+def _without_thoughts(text: str) -> str:
+    """A conversation of Qwen3 without its think blocks, and what stood behind them stripped."""
+    text = re.sub(r"<think>\n(?:(?!</think>).)*?\n</think>\n\n", "", text, flags=re.DOTALL)
+    return re.sub(r"(<\|im_start\|>assistant\n)\n+", r"\1", text)
 
 
 @pytest.mark.parametrize(
