@@ -10,8 +10,9 @@ speed     MB of text a second of CPU time, best of --repeat, and the same for a 
           detect-secrets with its default plugins, line by line. A ratio of two speeds of one run holds on any machine;
           MB/s is that of this machine at this hour.
 altered   share of the strings that were changed, without addresses of e-mail and with them.
-stranger  share of the texts of a list that somebody else made, without sight of the rules, of which no secret piece is left, with
-          Wilson's interval: `sealed` is the number to claim, `dev` was tuned on (tests/core/stranger/README.md).
+stranger  share of the texts of a list that somebody else made, without sight of the rules, of
+          which no secret piece is left, with Wilson's interval: `third` is the number to claim,
+          the other lists were tuned on (tests/core/stranger/README.md).
 recall    the same of our own planted secrets (tests/core/planting.py), plain and encoded: development data; and, by
           length, that of plainly random letters and digits after the name of a secret (API_KEY) or of a password.
 
@@ -42,6 +43,8 @@ LENGTHS = {"API_KEY": (12, 14, 16, 20, 24, 32), "DB_PASSWORD": (8, 10, 12, 14, 1
 ROOT = Path(__file__).resolve().parent.parent
 MIN_MB_PER_S, MIN_RATIO, MAX_ALTERED, MIN_RECALL = 20.0, 2.0, 0.01, 0.99
 MIN_STRANGER, MIN_WRAPPED = 0.95, 0.8
+CLAIMED, DEVELOPMENT = "third", ("second", "sealed", "dev")
+"""Lists of strangers: the one on which no rule was tuned, and the others."""
 SCANNER_CHARS = 200_000
 LINES = (
     "    def {0}(self, {1}: str, *, {2}: int = {n}) -> None:",
@@ -147,7 +150,7 @@ def recall() -> dict[str, Any]:
 
     made, redactor = planted(), Redactor(environ={})
     strangers = {}
-    for name in ("sealed", "dev"):
+    for name in (CLAIMED, *DEVELOPMENT):
         found = score(name)
         strangers[name] = {
             part: {"recall": round(share.value, 4), "interval": share.interval, "texts": share.num}
@@ -162,6 +165,7 @@ def recall() -> dict[str, Any]:
         for name, lengths in LENGTHS.items()
     }
     return {
+        "claimed": CLAIMED,
         "stranger": strangers,
         "planted": len(made),
         "kinds": len(KINDS),
@@ -212,13 +216,13 @@ def main() -> int:
         ("strings altered", numbers["altered_with_email"], "<=", MAX_ALTERED),
         (
             "recall on a stranger's list, plain",
-            numbers["stranger"]["sealed"]["plain"]["recall"],
+            numbers["stranger"][CLAIMED]["plain"]["recall"],
             ">=",
             MIN_STRANGER,
         ),
         (
             "recall on a stranger's list, wrapped",
-            numbers["stranger"]["sealed"]["wrapped"]["recall"],
+            numbers["stranger"][CLAIMED]["wrapped"]["recall"],
             ">=",
             MIN_WRAPPED,
         ),

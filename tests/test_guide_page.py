@@ -11,7 +11,6 @@ import pytest
 import composer_replication
 from composer_replication.compat.names import MODULES, TO_COME
 from composer_replication.data.curate.recipe import BY_MEANING, RUN_CODE, SHIPPED
-from tests.public_names import public_homes
 
 QUOTED = re.compile(r"`([^`]+)`")
 
@@ -99,9 +98,8 @@ def test_every_name_of_the_guide_that_is_exported_has_a_row(repository_root: Pat
     told = {name for names, *_ in rows(repository_root) for name in names_of(names)}
     exported = {
         name
-        for home, names in public_homes().items()
-        if home.startswith("compat.") or home == "data.teachers.defaults"
-        for name in names
+        for name, home in composer_replication._homes().items()
+        if ".compat." in home or home.endswith(".data.teachers.defaults")
     }
     assert len(exported) > 20
     assert exported - {"LossComponents"} <= told and "ComposerReplicationTrainer" in told

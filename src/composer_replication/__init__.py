@@ -3,25 +3,44 @@
     from composer_replication import Session, find_sites, write_hints, load_config
 
 Names are imported on first use, so that `import composer_replication` costs nothing and needs no
-PyTorch. `__init__.pyi` lists them with their homes.
+PyTorch. `__init__.pyi` lists them with their homes. Only the standard library is imported here: the
+sandbox's worker imports the package without any site-packages.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
-import lazy_loader
-
 # The guide's module paths: composer_replication.trainer.data_collator, ...
 __path__ = [*__path__, f"{__path__[0]}/compat/paths"]
-_import_name, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
-PUBLIC_NAMES = tuple(_names)
+
+
+@functools.cache
+def _homes() -> dict[str, str]:
+    """Public name -> module, as the stub beside this file imports them."""
+    import ast
+    from pathlib import Path
+
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
+    return {
+        alias.name: f"{__name__}.{node.module}"
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported from its home on first use (PEP 562)."""
-    if name not in PUBLIC_NAMES:
+    if name == "PUBLIC_NAMES":
+        return tuple(sorted(_homes()))
+    if name not in _homes():
         gone = importlib.import_module(f"{__name__}.compat.names").missing(name)
         raise gone or AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _import_name(name)
+    return getattr(importlib.import_module(_homes()[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_homes()})
