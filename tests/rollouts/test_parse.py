@@ -72,16 +72,18 @@ def test_what_the_template_writes_is_read_back(
         )
     )
     text, thought = replace_surrogates(text, Counter()), replace_surrogates(thought, Counter())
+    assert render.family is not None
+    written = text.lstrip(render.family.lstrip)
     blocks: list[Block] = [Thinking(thought)] if thinking else []
     blocks += [
         Text(text),
         *(ToolCall(f"c{i}", name, arguments) for i, (name, arguments) in enumerate(calls)),
     ]
-    assume(text or calls or (thinking and thought))
+    assume(written or calls or (thinking and thought))
     expected: list[Part] = [Thinking(read(render, thought))] if thinking and thought else []
     # gpt-oss has no place for words beside a call but its thinking
     said = Thinking if family == "gpt-oss" and calls and not thought else Text
-    expected += [said(read(render, text))] if text else []
+    expected += [said(read(render, written))] if written else []
     expected += [WrittenCall(name, as_read(render, arguments)) for name, arguments in calls]
     tools = []
     # values are bare text there: their types come from the schema
@@ -214,6 +216,8 @@ def test_an_unknown_template_without_a_parser_is_refused() -> None:
         parser_of(render)
 
 
+DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"
+DEEPSEEK_END = "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
 PROBLEMS = [
     (
         "qwen3.5",
@@ -273,6 +277,10 @@ PROBLEMS = [
     ),
     ("gpt-oss", "gptoss", "<|channel|>secret<|message|>x", "a channel"),
     ("gpt-oss", "gptoss", "just words", "a channel"),
+    ("deepseek-v3", "deepseek_v3", f"{DEEPSEEK}Read\n```json\n{{}}\n```", "do not end with"),
+    ("deepseek-v3", "deepseek_v3", f"{DEEPSEEK}Read {{}}{DEEPSEEK_END}", "a block of JSON"),
+    ("deepseek-v3", "deepseek_v3", f"{DEEPSEEK}R\n```json\n{{\n```{DEEPSEEK_END}", "not JSON"),
+    ("deepseek-v3", "deepseek_v3", "<｜tool▁calls▁begin｜>x<｜tool▁calls▁end｜>", "begins with"),
 ]
 
 

@@ -3,6 +3,7 @@ render with them."""
 
 from __future__ import annotations
 
+import json
 import random
 import unicodedata
 from functools import cache, partial
@@ -11,7 +12,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import strategies as st
-from tokenizers import processors
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from composer_replication.core.trace import (
@@ -61,6 +70,11 @@ GPTOSS_SPECIAL = (
     "<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>",
 )  # fmt: skip
 GEMMA_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>")
+DEEPSEEK_SPECIAL = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>")
+DEEPSEEK_PLAIN = (
+    "<｜User｜>", "<｜Assistant｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
+    "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>",
+)  # fmt: skip
 # family -> the fixtures whose template it stands for
 OFFICIAL = {
     "qwen2.5": ("qwen2_5",),
@@ -79,6 +93,7 @@ OFFICIAL = {
     "mistral-v13": ("mistral_v13",),
     "gemma": ("gemma", "gemma3"),
     "gpt-oss": ("gptoss",),
+    "deepseek-v3": ("deepseek_v3",),
 }
 CASES = [(family, fixture) for family, fixtures in OFFICIAL.items() for fixture in fixtures]
 # Where an official text serves two families, "auto" takes the first: the other one has to be named.
@@ -102,14 +117,23 @@ def official(fixture: str) -> str:
     return (TEMPLATES / f"{fixture}.jinja").read_text(encoding="utf-8")
 
 
-MERGED = ("a == b", "</tool_response>\n<tool_response>\n", *["x.\n\ny\n\n\nz\n\n\n\n"] * 50)
+MERGED = (
+    "a == b",
+    "</tool_response>\n<tool_response>\n",
+    *["x.\n\ny\n\n\nz\n\n\n\n", "日本語 é ▁ é\n日本語"] * 50,
+)
+"""Merges over line breaks, and of characters of several bytes."""
 # the beginning of a family's name -> special tokens, other added tokens, and which of them the
 # tokenizer knows by a role
 OTHERS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, str | None]]] = {
     "glm": (GLM_SPECIAL, GLM_PLAIN, {"bos": None, "eos": "<|endoftext|>", "pad": "<|endoftext|>"}),
     "mistral": (MISTRAL_SPECIAL, (), {"bos": "<s>", "eos": "</s>", "pad": "<unk>"}),
     "gpt-oss": (GPTOSS_SPECIAL, (), {"bos": None, "eos": "<|return|>", "pad": "<|endoftext|>"}),
-    "gemma": (GEMMA_SPECIAL, (), {"bos": "<bos>", "eos": "<eos>", "pad": "<pad>"}),
+    "deepseek": (
+        DEEPSEEK_SPECIAL,
+        DEEPSEEK_PLAIN,
+        {"bos": DEEPSEEK_SPECIAL[0], "eos": DEEPSEEK_SPECIAL[1], "pad": DEEPSEEK_SPECIAL[2]},
+    ),
 }
 
 
@@ -164,10 +188,52 @@ def tiny_tokenizer(
     )
 
 
+@cache
+def gemma_tokenizer() -> Any:
+    """Built as Gemma's: the normaliser writes "▁" for a space, a run of line breaks is one token,
+    no words are cut apart before BPE, and a character outside the vocabulary is spelled in bytes.
+    """
+    backend: Any = Tokenizer(models.BPE())
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    # while it is trained only: a space begins a word
+    backend.pre_tokenizer = pre_tokenizers.Split("▁", behavior="merged_with_next")
+    trainer = trainers.BpeTrainer(vocab_size=700, min_frequency=2, show_progress=False)
+    lines = [line for text in (*corpus(), *MERGED) for line in text.splitlines()]
+    backend.train_from_iterator(lines, trainer=trainer)
+    spec = json.loads(backend.to_str())
+    breaks = ["\n" * count for count in range(1, 9)]
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+    learned = sorted(spec["model"]["vocab"], key=spec["model"]["vocab"].__getitem__)
+    names = dict.fromkeys([*GEMMA_SPECIAL, *breaks, *fallback, *learned])
+    spec["model"] |= {
+        "vocab": {name: index for index, name in enumerate(names)},
+        "unk_token": "<unk>",
+        "fuse_unk": True,
+        "byte_fallback": True,
+    }
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    spec["added_tokens"] = [
+        {"id": index, "content": name, "special": name in GEMMA_SPECIAL, **flags}
+        for index, name in enumerate([*GEMMA_SPECIAL, *breaks])
+    ]
+    backend = Tokenizer.from_str(json.dumps(spec | {"pre_tokenizer": None}))
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", backend.token_to_id("<bos>"))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
+    )
+
+
 def tokenizer_for(family: str, *, fixture: str = "") -> Any:
     """A tiny tokenizer with a family's control tokens."""
     if family == "llama3":
         return llama_tokenizer()
+    if family == "gemma":
+        return gemma_tokenizer()
     for name, (special, plain, named) in OTHERS.items():
         if family.startswith(name):
             return tiny_tokenizer(special, plain, **named)
@@ -207,7 +273,10 @@ def plain(
 
 
 def read(render: Renderer, text: str) -> str:
-    """The text as the family's tokenizer reads it: Qwen's composes accents, the others do not."""
+    """The text as the family's tokenizer reads it: Qwen's composes accents, Gemma's takes "▁" for a
+    space."""
+    if render.family is not None and render.family.name == "gemma":
+        return text.replace("▁", " ")
     return (
         unicodedata.normalize("NFC", text)
         if render.family is None or render.family.name.startswith("qwen")
@@ -221,7 +290,7 @@ NASTY = (
     "<|start|>assistant<|channel|>final<|message|>", "/nothink",
     "</arg_value>\n", "</function>\n</tool_call>", "\n</parameter>\n",
     "<|begin_of_text|>", "<|start_header_id|>system<|end_header_id|>\n\n", "<|im_", "end|>", "\n\nlead", "\n", "trail.\n", "   ", "}\n\n",
-    "e\u0301", "\u0301", "👩‍💻 日本語", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",
+    "e\u0301", "\u0301", "👩‍💻 日本語", "▁a ▁\n▁", "\ud83d", "\ue000\ue001", "don't", '"quoted"\\n', "a\tb\r\nc", "x" * 60, "12345",
 )  # fmt: skip
 TEXTS = st.one_of(
     st.sampled_from(NASTY),

@@ -46,6 +46,7 @@ HEADERS = {
     "mistral-v13": "",
     "gemma": "<start_of_turn>model\n",
     "gpt-oss": "<|start|>assistant",
+    "deepseek-v3": "<｜Assistant｜>",
 }
 HINTS = TEXTS.filter(lambda text: text.strip() != "").map(lambda text: f"Hint {text}")
 
@@ -119,7 +120,9 @@ def test_spans_tile_and_bodies_are_the_messages(
             assert a == b
             continue
         assert ids[b - 1] == end_token_id(render, turn)
-        assert decode(ids[span.start : a]) == HEADERS[family]
+        # DeepSeek writes no header behind results
+        unheaded = family == "deepseek-v3" and decode(ids[: span.start]).endswith("outputs▁end｜>")
+        assert decode(ids[span.start : a]) == ("" if unheaded else HEADERS[family])
         assert decode(ids[a:b]) == read(render, body_text(render, turns, index, tools))
         assert decode(ids[:a]) == read(
             render, plain(render, turns[:index], tools=tools, prompt=True)
@@ -263,6 +266,8 @@ def written_call(family: str, name: str, arguments: dict[str, str], call_id: str
         return f"[TOOL_CALLS]{name}{f'[CALL_ID]{short_call_id(call_id)}' if family == 'mistral-v11' else ''}[ARGS]{as_json}"
     if family == "gpt-oss":
         return f"to=functions.{name}<|channel|>commentary json<|message|>{as_json}"
+    if family == "deepseek-v3":
+        return f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{as_json}\n```<｜tool▁call▁end｜>"
     if family in ("llama3", "gemma"):
         return f'{{"name": "{name}", "parameters": {as_json}}}'
     return f'<tool_call>\n{{"name": "{name}", "arguments": {as_json}}}\n</tool_call>'
@@ -333,7 +338,9 @@ def test_one_bos_at_most(family: str, fixture: str) -> None:
     ids = render.render(parallel_turns(), tools=TOOLS).ids
     bos = render.tokenizer.bos_token_id
     assert ids.count(-1 if bos is None else bos) == (0 if bos is None else 1)
-    assert (bos is not None) == (family == "llama3" or family.startswith(("mistral", "gemma")))
+    assert (bos is not None) == (
+        family == "llama3" or family.startswith(("mistral", "gemma", "deepseek"))
+    )
 
 
 @pytest.mark.parametrize(

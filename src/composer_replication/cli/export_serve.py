@@ -17,6 +17,7 @@ TOOL_PARSERS = {
     "qwen3.6": "qwen3_coder", "qwen3.6-thinking": "qwen3_coder",
     "llama3": "llama3_json", "glm-4.5": "glm45", "glm-4.5-thinking": "glm45", "gpt-oss": "openai",
     "mistral-v7": "mistral", "mistral-v11": "mistral", "mistral-v13": "mistral",
+    "deepseek-v3": "deepseek_v3",
 }  # fmt: skip
 """Template family -> vLLM's name of its tool-call parser (not run here); missing = none."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's --max-lora-rank accepts

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 
+from composer_replication.cli import INTERRUPTED
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,9 +59,6 @@ SETTINGS_OF = {
     "train": "student, rollouts, train",
     "evaluate": "evaluate",
 }
-
-
-INTERRUPTED = 130  # what shells use for Ctrl-C
 
 
 def build_app() -> App:

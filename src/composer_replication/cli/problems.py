@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from cyclopts.exceptions import CycloptsError
 
+from composer_replication.cli import INTERRUPTED
 from composer_replication.cli.console import problem_box, rich_console
-from composer_replication.cli.main import INTERRUPTED
 from composer_replication.core.errors import ComposerError
 
 DONE, FIXABLE, USAGE, STOPPED, BUDGET = 0, 1, 2, 3, 4

@@ -38,6 +38,7 @@ _HARMONY_HEAD = re.compile(
     r" to=(?P<to>[^\s<]+))?<\|channel\|>(?P<channel>analysis|commentary|final)"
     r"(?: to=(?P<late>[^\s<]+))? ?(?:<\|constrain\|>)?(?:json)?"
 )
+_DEEPSEEK_CALL = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*)\n```", re.DOTALL)
 _CALL_LINE = re.compile(r'\{\s*"(?:name|parameters|function)"')
 
 
@@ -462,6 +463,50 @@ def _harmony_message(pieces: Sequence[MessagePart]) -> Iterator[Part]:
         yield _named_call(recipient.removeprefix("functions."), body, text)
 
 
+def _deepseek(pieces: Sequence[MessagePart]) -> Iterator[Part]:
+    """Text, then one closed block of calls, as deepseek.jinja writes them."""
+    opened, closed = (MessagePart(f"<｜tool▁calls▁{word}｜>", True) for word in ("begin", "end"))
+    at = pieces.index(opened) if opened in pieces else len(pieces)
+    if text := _join_text(pieces[:at]):
+        yield Text(text)
+    block = pieces[at:]
+    if not block:
+        return
+    if closed not in block:
+        yield MalformedCall(_join_text(block), f"the calls do not end with {closed.text}")
+        return
+    end = block.index(closed)
+    opening = MessagePart("<｜tool▁call▁begin｜>", True)
+    starts = [i for i, piece in enumerate(block[:end]) if piece == opening]
+    if starts[:1] != [1]:
+        yield MalformedCall(_join_text(block[:end]), f"a call begins with {opening.text}")
+        return
+    for a, b in itertools.pairwise([*starts, end]):
+        yield _deepseek_call(block[a + 1 : b])
+    if behind := _join_text(block[end + 1 :]):
+        yield MalformedCall(behind, f"something stands behind {closed.text}")
+
+
+def _deepseek_call(pieces: Sequence[MessagePart]) -> Part:
+    """ "function", a separator, a name, and its arguments as a block of JSON."""
+    text = _join_text(pieces)
+    # not every control piece: other families' tags may be spelled in a value
+    marks = [p.text for p in pieces if p.control and p.text.startswith("<｜")]
+    kind, _, rest = text.partition("<｜tool▁sep｜>")
+    body, _, gap = rest.rpartition("<｜tool▁call▁end｜>")
+    found = _DEEPSEEK_CALL.fullmatch(body)
+    if (
+        marks != ["<｜tool▁sep｜>", "<｜tool▁call▁end｜>"]
+        or kind != "function"
+        or found is None
+        or gap.strip()
+    ):
+        return MalformedCall(
+            text, "a call is function<｜tool▁sep｜>, its name and a block of JSON, and is closed"
+        )
+    return _named_call(found["name"], found["arguments"], text)
+
+
 def _named_call(name: str, arguments: str, text: str) -> WrittenCall | MalformedCall:
     """A call of which only the arguments are JSON."""
     try:
@@ -488,6 +533,7 @@ PARSERS: Mapping[str, Parser] = {
     "mistral-v13": partial(_mistral, version="v13"),
     "gemma": _llama,
     "gpt-oss": _harmony,
+    "deepseek-v3": _deepseek,
 }
 """One parser for each family of tokens/template_families.py."""
 

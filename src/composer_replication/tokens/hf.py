@@ -166,9 +166,11 @@ class TextCodec:
         return value
 
     def normalise(self, text: str) -> str:
-        """The text as the tokenizer reads it (Qwen's composes accents: NFC)."""
-        normaliser = self._plain.normalizer
-        return normaliser.normalize_str(text) if normaliser is not None else text
+        """The text as it comes back from its ids: Qwen's tokenizer composes accents (NFC).
+
+        Not what the normaliser alone returns: Gemma's writes "▁" for a space, which decoding undoes.
+        """
+        return self.decode(self._plain.encode(text, add_special_tokens=False).ids)
 
     def encode(
         self,

@@ -44,7 +44,7 @@ class TurnMessages:
     Names in `notes`: "thinking_left_out" (the family has no place for it), "thinking_missing" (the
     log holds none), "opaque:<type>", "image", "lone_surrogate", "text_after_call" (moved before
     it), "result_without_call", "empty_turn", "parallel_calls" (the family writes each call of a
-    message as a message).
+    message as a message), "leading_space" (the family strips it from a message's text).
     """
 
     messages: tuple[Message, ...]
@@ -67,11 +67,16 @@ def tool_messages(tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
 
 
 def conversation(
-    turns: Iterable[Turn], *, thinking: bool, short_ids: bool = False, call_each: bool = False
+    turns: Iterable[Turn],
+    *,
+    thinking: bool,
+    short_ids: bool = False,
+    call_each: bool = False,
+    lstrip: str | None = "",
 ) -> list[TurnMessages]:
     """The messages of each turn of a conversation; results carry their tool's name.
 
-    `thinking`, `short_ids` and `call_each` are properties of the family, see `Family`. Raises
+    `thinking`, `short_ids`, `call_each` and `lstrip` are properties of the family, see `Family`. Raises
     RenderError if two calls of the conversation would share a short id.
     """
     names: dict[str, str] = {}
@@ -89,6 +94,11 @@ def conversation(
         item = turn_messages(turn, names=names, thinking=thinking, short_ids=short_ids)
         if call_each and len(turn.calls) > 1:
             item = TurnMessages(messages=item.messages, notes={**item.notes, "parallel_calls": 1})
+        if any(
+            m["role"] == "assistant" and m["content"] != m["content"].lstrip(lstrip)
+            for m in item.messages
+        ):
+            item = TurnMessages(messages=item.messages, notes={**item.notes, "leading_space": 1})
         result.append(item)
     return result
 

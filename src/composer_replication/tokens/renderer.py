@@ -164,6 +164,7 @@ class Renderer:
             thinking=self.family.thinking == "kept",
             short_ids=self.family.short_ids,
             call_each=self.family.call_each,
+            lstrip=self.family.lstrip,
         )
 
     def describe(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ nothing (tests/tokens/test_families.py).
     mistral-v13        Ministral 3 and Devstral 2 Instruct           text and calls (5)
     gemma              Gemma 1, 2 and 3 Instruct                     text and calls, JSON lines (6)
     gpt-oss            gpt-oss-20b and 120b (kept)                   text and calls (7)
+    deepseek-v3        DeepSeek-V3 (2024-12)                         text and calls (8)
 
 Thinking in a log is left out and counted unless the table says (kept).
 
@@ -39,6 +40,11 @@ Thinking in a log is left out and counted unless the table says (kept).
         turn.
     (7) Nothing replaces missing thinking. Text beside a call is analysis; several calls follow one
         another, counted as parallel_calls.
+    (8) The official template writes calls only if the text is none, does not close them, and
+        writes no tools. A hint is appended to the text above.
+
+White space before the text of a message is left out if the official template strips it
+(`Family.lstrip`), and counted as leading_space.
 
 A student trained with a variant must be served with it: save `Renderer.template` as the model's
 chat template.
@@ -79,7 +85,10 @@ class Family:
     so several calls become several messages. `rewrites_steps`: the official template renders a step
     differently once another follows it. `official_ends`, `official_tools`: whether the official
     template writes the end of a message whatever follows it, and tools and calls at all. `dated`:
-    it writes today's date, the variant a fixed one. Example: FAMILIES["qwen3"].end_token ->
+    it writes today's date, the variant a fixed one. `lstrip`: the characters that the official
+    template strips from the start of an assistant's text, as `str.lstrip` takes them (None = all
+    white space); the variant strips them too, so no such text merges with its header's line break.
+    Example: FAMILIES["qwen3"].end_token ->
     "<|im_end|>"
     """
 
@@ -98,6 +107,7 @@ class Family:
     official_ends: bool = True
     official_tools: bool = True
     dated: bool = False
+    lstrip: str | None = ""
     constants: Mapping[str, str | bool] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     sha256: tuple[str, ...] = ()
@@ -153,6 +163,7 @@ def _chatml(
         header_tokens=("<|im_start|>",),
         thinking="kept" if keeps_thinking else "left out",
         rewrites_steps=bool(think_header),
+        lstrip="\n" if think_header or keeps_thinking else "",
         constants={
             "default_system": default_system,
             "think_header": think_header,
@@ -162,7 +173,11 @@ def _chatml(
     )
 
 
-_QWEN3_SHA256 = "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8"
+_QWEN3_SHA256 = (
+    "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8",
+    # the first one published, for text content only
+    "87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5",
+)
 _GLM_SHA256 = (
     "44f815868bf02fa458dd2f741a338046f4bf45f398eb6d067766726b9d96cce3",
     "b1e56a48a6c16b1ccc8c3c8f2e2a28d6627efb93f15fbfe13eb1bbd175a4756b",  # 4.6
@@ -201,6 +216,7 @@ def _qwen35(version: Literal["3.5", "3.6"], *, thinks: bool, also: str = "") -> 
         ),
         thinking="kept" if thinks else "left out",
         hint="joined",
+        lstrip=None,
         constants={"thinks": thinks, "json_values": newer},
         options={"enable_thinking": thinks}
         | ({"preserve_thinking": True} if newer and thinks else {}),
@@ -232,6 +248,7 @@ def _glm(name: str, *, thinks: bool) -> Family:
         ),
         thinking="kept" if thinks else "left out",
         official_ends=False,
+        lstrip=None,
         constants={"thinks": thinks},
         options={} if thinks else {"enable_thinking": False},
         sha256=_GLM_SHA256,
@@ -293,7 +310,7 @@ _FAMILIES = (
             " in a log is left out and counted"
         ),
         options={"enable_thinking": False},
-        sha256=(_QWEN3_SHA256,),
+        sha256=_QWEN3_SHA256,
     ),
     _chatml(
         "qwen3-thinking",
@@ -305,7 +322,7 @@ _FAMILIES = (
             " as thinking_missing)"
         ),
         options={"enable_thinking": True},
-        sha256=(_QWEN3_SHA256,),
+        sha256=_QWEN3_SHA256,
     ),
     _chatml(
         "qwen3-2507",
@@ -323,9 +340,10 @@ _FAMILIES = (
             " behaviour"
         ),
         note=(
-            "text is kept beside calls, several calls stand one JSON object a line, nothing is"
-            " trimmed, the date is 26 Jul 2024; thinking in a log is left out and counted"
+            "text is kept beside calls, several calls stand one JSON object a line, only white space"
+            " before an assistant's text is stripped, the date is 26 Jul 2024; thinking in a log is left out and counted"
         ),
+        lstrip=None,
         options={"date_string": "26 Jul 2024"},
         sha256=(
             "93c0e9aa3629bbd77e68dbc0f5621f6e6b23aa8d74b932595cdb8d64684526d7",
@@ -381,6 +399,7 @@ _FAMILIES = (
         ),
         hint="joined",
         official_tools=False,
+        lstrip=None,
         sha256=(
             "ecd6ae513fe103f0eb62e8ab5bfa8d0fe45c1074fa398b089c93a7e70c15cfd6",
             "8d9e3a3c114fb2053ec500184677af4f7e5f8ec2582443cd535834e68b3ade29",
@@ -405,6 +424,29 @@ _FAMILIES = (
         rewrites_steps=True,
         dated=True,
         sha256=("a4c9919cbbd4acdd51ccffe22da049264b1b73e59055fa58811a99efbd7c8146",),
+    ),
+    Family(
+        name="deepseek-v3",
+        file="deepseek.jinja",
+        end_token="<｜end▁of▁sentence｜>",
+        header_tokens=(
+            *(f"<｜{name}｜>" for name in ("begin▁of▁sentence", "User", "Assistant", "tool▁sep")),
+            *(
+                f"<｜tool▁{name}▁{edge}｜>"
+                for name in ("calls", "call", "outputs", "output")
+                for edge in ("begin", "end")
+            ),
+        ),
+        models="DeepSeek-V3 (2024-12)",
+        note=(
+            "no official format of tools: here they stand in words behind the system messages; calls"
+            " have the official format, beside text too and always closed; a message behind results"
+            " has no header; a system message in mid-conversation is a user's; thinking in a log is"
+            " left out and counted; a hint is appended to the message above"
+        ),
+        hint="appended",
+        official_tools=False,
+        sha256=("3b8267e54b67df6500f231ffa969955cc9d26b3444a291ced4eb96ca7d3ca1ea",),
     ),
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _FAMILIES}

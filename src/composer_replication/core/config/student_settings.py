@@ -28,7 +28,7 @@ class StudentSettings(Settings):
         "auto", "qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507", "llama3",
         "qwen3.5", "qwen3.5-thinking", "qwen3.6", "qwen3.6-thinking",
         "glm-4.5", "glm-4.5-thinking", "mistral-v7", "mistral-v11", "mistral-v13", "gemma",
-        "gpt-oss",
+        "gpt-oss", "deepseek-v3",
     ] = "auto"  # fmt: skip
     """Chat-template family; "auto" recognises it from the tokenizer or checks the tokenizer's own
     template."""

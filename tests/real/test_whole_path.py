@@ -1,0 +1,65 @@
+"""The whole way on real weights: from the public sessions to a folder that plain transformers loads
+and that answers (make real)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from composer_replication.core.rundir import open_run
+from composer_replication.evaluation.players import load_player, player_of
+from composer_replication.tokens.template_families import FAMILIES
+from tests.cli.workspace import recompose
+from tests.real.real_tokenizers import cache_folder
+
+pytestmark = [pytest.mark.real, pytest.mark.train]
+FAMILY = "qwen3-2507"
+"""SmolLM2's own template cannot say calls; its control tokens are those of this family."""
+# at this fraction one of the short sites is held out and two are trained on
+WINDOW = ("--build.max_tokens", "1024", "--held_out.by", "session", "--held_out.fraction", "0.64")
+
+
+def test_smollm2_is_trained_measured_exported_and_answers(traces_dir: Path, tmp_path: Path) -> None:
+    weights = cache_folder() / "folders" / "smollm2"
+    student = ("--student.model", str(weights), "--student.template", FAMILY, *WINDOW)
+
+    def run(*argv: str) -> Any:
+        said = recompose(*argv, "--json", cwd=tmp_path)
+        assert said.code == 0, said.out + said.err
+        return said.value
+
+    run("ingest", str(traces_dir))
+    assert run("sites")["num_mistakes"] > 20
+    assert run("hints")["hints"] > 20
+    built = run("build", *student)
+    assert built["renderer"]["family"] == FAMILY
+    assert built["views"] == built["views_with_evidence"] == 2 and built["longest"] <= 1024
+    lora = ("--student.lora.rank", "8", "--train.steps", "2", "--train.batch_examples", "2")
+    trained = run("train", "--name", "real", *student, *lora)
+    assert trained["statuses"]["lm_ce"] == trained["statuses"]["hint"] == "active"
+    judged = run("evaluate", "real", "--logs", "--evaluate.log_max_new_tokens", "32")
+    assert {row["name"] for row in judged["rows"]} >= {"before", "after"}
+    audit = run("hints", "--audit", *student)["audit"]
+    assert sum(row["n"] for row in audit["kinds"]) > 0 and audit["not_built"]
+    run("export", "real", "--to", "out")
+
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.chat_template == FAMILIES[FAMILY].template
+    ask = [{"role": "user", "content": "Which command lists the files of a folder?"}]
+    prompt = tokenizer.apply_chat_template(ask, add_generation_prompt=True, return_tensors="pt")
+    ids = prompt["input_ids"]
+    answer = model.generate(ids, max_new_tokens=24, do_sample=False)[0, ids.shape[1] :]
+    assert tokenizer.decode(answer, skip_special_tokens=True).strip()
+    player, _ = load_player(
+        player_of(open_run(tmp_path / "recompose" / "runs" / "real"), name="after")
+    )
+    with torch.no_grad():
+        ours, theirs = (
+            m.eval()(input_ids=ids).logits.log_softmax(-1) for m in (player.model, model)
+        )
+    assert torch.allclose(ours, theirs, atol=1e-3)
