@@ -255,20 +255,22 @@ class Planted:
 def planted(*, seed: int = 11, per_kind: int = 20) -> list[Planted]:
     """`per_kind` secrets of each kind, each somewhere else; the same for the same seed."""
     rng = Rng(seed)
-    made: list[Planted] = []
+    secrets: list[Planted] = []
     for name, kind in KINDS.items():
         for number in range(per_kind):
             secret = kind.make(rng)
             around = kind.around[number % len(kind.around)].format(secret)
             place = number % len(PLACES)
-            made.append(Planted(name, secret, PLACES[place](around), place))
-    return made
+            secrets.append(Planted(name, secret, PLACES[place](around), place))
+    return secrets
 
 
-def still_there(one: Planted, clean: str, *, window: int = 12) -> str:
+def still_there(planted_secret: Planted, clean: str, *, window: int = 12) -> str:
     """A piece of the secret that can be read in `clean`, as it is or decoded; "" where none is
     left."""
-    body = "".join(line.strip() for line in one.secret.split("\n") if not line.startswith("-----"))
+    body = "".join(
+        line.strip() for line in planted_secret.secret.split("\n") if not line.startswith("-----")
+    )
     pieces = {body[i : i + window] for i in range(max(1, len(body) - window + 1))}
     readings = [clean, clean.replace("\n+", "").replace("\n", ""), *_decoded(clean)]
     return next((piece for reading in readings for piece in pieces if piece in reading), "")
@@ -277,7 +279,7 @@ def still_there(one: Planted, clean: str, *, window: int = 12) -> str:
 def _decoded(text: str) -> list[str]:
     """What anybody could read out of a text: URL encoding and JSON escapes undone, base64
     decoded."""
-    found = [unquote(text)]
+    readings = [unquote(text)]
     unescaped = text
     for _ in range(2):
         unescaped = (
@@ -286,11 +288,11 @@ def _decoded(text: str) -> list[str]:
             .replace("\\/", "/")
             .replace("\\\\", "\\")
         )
-        found.append(unescaped.replace("\n", ""))
+        readings.append(unescaped.replace("\n", ""))
     letters = "".join(c if c in B64 + "=" else " " for c in text.replace("\n", ""))
     for word in letters.split():
         if len(word) >= 24:
             cut = word.replace("=", "")
             cut = cut[:-1] if len(cut) % 4 == 1 else cut
-            found.append(base64.b64decode(cut + "=" * (-len(cut) % 4)).decode("latin-1"))
-    return found
+            readings.append(base64.b64decode(cut + "=" * (-len(cut) % 4)).decode("latin-1"))
+    return readings

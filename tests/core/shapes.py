@@ -2,7 +2,8 @@
 stand in them.
 
     ### redis acl list
-    user worker on >«P12» ~* +@all        # «P12» = a password of 12 letters, drawn when the test runs
+    user worker on >«P12» ~* +@all        # «P12» = a password of 12 letters,
+    drawn when the test runs
 
 Development data: the rules were tuned on them. Nothing in them is or was a secret.
 """
@@ -47,7 +48,7 @@ class Shape(NamedTuple):
 
 def shapes(*, seed: int = 0) -> list[Shape]:
     """Every template with its values drawn; the same for the same seed."""
-    made = []
+    drawn_shapes = []
     for block in FILE.read_text(encoding="utf-8").split("### ")[1:]:
         name, _, body = block.partition("\n")
         rng, secrets = random.Random(f"{name}-{seed}"), list[str]()
@@ -59,17 +60,17 @@ def shapes(*, seed: int = 0) -> list[Shape]:
             return secrets[-1]
 
         body = _MARK.sub(drawn, body.rstrip("\n").replace("\\x1b", "\x1b"))
-        made.append(Shape(name, f"some text before\n{body}\nnext line", tuple(secrets)))
-    return made
+        drawn_shapes.append(Shape(name, f"some text before\n{body}\nnext line", tuple(secrets)))
+    return drawn_shapes
 
 
 def _value(spec: str, rng: random.Random) -> str:
     if spec[0] == "=":
         return spec[1:]
     if ":" in spec:  # a text in an encoding
-        how, _, text = spec.partition(":")
-        data = gzip.compress(text.encode(), mtime=0) if how == "gz" else text.encode()
-        return data.hex() if how == "hex" else base64.b64encode(data).decode()
+        encoding, _, text = spec.partition(":")
+        data = gzip.compress(text.encode(), mtime=0) if encoding == "gz" else text.encode()
+        return data.hex() if encoding == "hex" else base64.b64encode(data).decode()
     if spec == "U":
         return "-".join(_some(rng, n, HEX) for n in (8, 4, 4, 4, 12))
     if spec == "K":
@@ -88,12 +89,12 @@ def _of_kind(kind: str, count: int, rng: random.Random) -> str:
             else "a7!x"
         )
     if kind == "G":  # a password that somebody thought up: two words, one word, a phrase
-        word, other = rng.choice(_NOUNS).capitalize(), rng.choice(_NOUNS).capitalize()
+        word, second_word = rng.choice(_NOUNS).capitalize(), rng.choice(_NOUNS).capitalize()
         number = rng.randint(11, 99)
         return (
-            f"{word}#{other}{number}",
-            f"{word}{other.lower()}{number}",
-            f"{word.lower()} {other.lower()} under the {number} trees",
+            f"{word}#{second_word}{number}",
+            f"{word}{second_word.lower()}{number}",
+            f"{word.lower()} {second_word.lower()} under the {number} trees",
         )[count - 1]
     if kind == "L":
         return f"{rng.choice(_NOUNS)}{rng.randint(10, 99)}{rng.choice(_NOUNS)}"[:count]

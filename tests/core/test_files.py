@@ -146,20 +146,20 @@ def test_git_sees_nothing_of_it(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     make_work(tmp_path / "recompose")
     append_text(tmp_path / "recompose" / "sessions.jsonl", "{}\n")
-    told = subprocess.run(
+    status = subprocess.run(
         ["git", "status", "--porcelain", "-uall"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout == ""
+    assert status.stdout == ""
 
 
-def git(folder: Path, *words: str) -> str:
-    own = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     return subprocess.run(
-        ["git", *own, *words], cwd=folder, capture_output=True, text=True, check=True
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
     ).stdout
 
 
@@ -348,11 +348,11 @@ def writers(path: Path) -> Iterator[str]:
             continue
         # a bare name is one of core/files.py
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
         modes = [
-            one.value
-            for one in given
-            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            value.value
+            for value in values
+            if isinstance(value, ast.Constant) and isinstance(value.value, str)
         ]
         if name in WRITES or (
             name == "open" and any(set(m) & set("wax+") and set(m) <= set("rwaxbt+") for m in modes)
@@ -362,10 +362,10 @@ def writers(path: Path) -> Iterator[str]:
 
 def test_no_file_of_the_package_writes_by_itself() -> None:
     """Every writer goes through core/files.py, so that none forgets whose file it is."""
-    found: dict[str, list[str]] = {}
+    calls_by_file: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
         if name not in OWN_HOME and "workshop/" not in name and (calls := list(writers(path))):
-            found[name] = calls
-    assert {name: calls for name, calls in found.items() if name not in EXCUSED} == {}
-    assert set(EXCUSED) <= found.keys()
+            calls_by_file[name] = calls
+    assert {name: calls for name, calls in calls_by_file.items() if name not in EXCUSED} == {}
+    assert set(EXCUSED) <= calls_by_file.keys()

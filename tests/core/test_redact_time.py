@@ -190,15 +190,15 @@ def ordinary() -> float:
 def slow(units: Iterator[str] | tuple[str, ...], ordinary: float) -> list[tuple[str, float]]:
     """The units whose texts take too many times as long as ordinary text; looked at twice before
     they count."""
-    found = []
+    slow_units = []
     for unit in units:
         text = filled(unit, CHARS)
         ratio = seconds(text) / ordinary
         if ratio > MAX_TIMES_ORDINARY:
             ratio = min(ratio, seconds(text) / ordinary)
         if ratio > MAX_TIMES_ORDINARY:
-            found.append((unit[:60], round(ratio)))
-    return found
+            slow_units.append((unit[:60], round(ratio)))
+    return slow_units
 
 
 NEAR_MATCHES = (

@@ -31,18 +31,18 @@ def missing() -> str:
 
 
 @contextmanager
-def served(words: Sequence[str], *, cwd: Path, log: Path) -> Iterator[str]:
+def served(command: Sequence[str], *, cwd: Path, log: Path) -> Iterator[str]:
     """The address of what the words of a command line serve ("transformers", "serve", folder), on a
     free port; no network, no cache."""
-    assert list(words[:2]) == ["transformers", "serve"], words
+    assert list(command[:2]) == ["transformers", "serve"], command
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
+    full_command = [
         sys.executable,
         "-m",
         "transformers.cli.transformers",
-        *words[1:],
+        *command[1:],
         "--host",
         "127.0.0.1",
         "--port",
@@ -56,7 +56,7 @@ def served(words: Sequence[str], *, cwd: Path, log: Path) -> Iterator[str]:
     }
     with (
         log.open("wb") as stream,
-        subprocess.Popen(command, cwd=cwd, env=env, stdout=stream, stderr=stream) as server,
+        subprocess.Popen(full_command, cwd=cwd, env=env, stdout=stream, stderr=stream) as server,
     ):
         try:
             _wait(f"http://127.0.0.1:{port}/health", server, log)

@@ -211,16 +211,22 @@ def test_preserved_messages_stay_and_the_chain_may_go_on_from_the_last_of_them(
     for kind in ("listed", "segment"):
         log = new_log()
         log.human("one")
-        kept = log.human("two")
+        preserved = log.human("two")
         log.act("second")
         tail = log.parent
-        listed = {"preservedMessages": {"uuids": [kept, tail]}}
+        listed = {"preservedMessages": {"uuids": [preserved, tail]}}
         compacted(
             log,
             (
                 listed
                 if kind == "listed"
-                else {"preservedSegment": {"headUuid": kept, "anchorUuid": kept, "tailUuid": tail}}
+                else {
+                    "preservedSegment": {
+                        "headUuid": preserved,
+                        "anchorUuid": preserved,
+                        "tailUuid": tail,
+                    }
+                }
             ),
         )
         log.parent = tail  # newer versions hang the next message on the preserved tail
@@ -238,12 +244,12 @@ def test_preserved_messages_stay_and_the_chain_may_go_on_from_the_last_of_them(
 
 def test_going_back_to_a_preserved_message_keeps_the_summary(tmp_path: Path) -> None:
     log = new_log()
-    kept = log.human("two")
+    preserved = log.human("two")
     log.act("second")
-    compacted(log, {"preservedMessages": {"uuids": [kept, log.parent]}})
+    compacted(log, {"preservedMessages": {"uuids": [preserved, log.parent]}})
     log.human("three")
     log.act("third")
-    log.human("other", parent=kept)
+    log.human("other", parent=preserved)
     log.act("fourth")
     session = read_log(tmp_path, log)
     assert seen(session, 6) == ["u:two", "u:This session is being continued.", "u:other"]

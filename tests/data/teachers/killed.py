@@ -1,7 +1,8 @@
 """Kill a process before each statement that a ledger carries out, one after the other, and see what
 the next process finds.
 
-    python -m tests.data.teachers.killed FOLDER        # prints {"kills": 71, "lost": 40, ...}; an assertion ends it
+    python -m tests.data.teachers.killed FOLDER        # prints {"kills": 71, "lost": 40,
+    ...}; an assertion ends it
 
 A process of its own, because it forks, and because a child ends as by SIGKILL: no handler, no
 close, no rollback. The provider keeps its bill in a file of its own, written before it answers.
@@ -22,7 +23,7 @@ from composer_replication.core.errors import TeacherError
 from composer_replication.core.teacher import Price, Request, TeacherReply
 from composer_replication.data.teachers.asking import Asker, RateLimits, RetryPolicy
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from tests.data.teachers.made import Made, reply, request
+from tests.data.teachers.fake_teacher import FakeTeacher, reply, request
 
 COST, WORST, CEILING = 0.25, 1.0, 9.0
 NAMES = ("refused once", "cut once", "no usage")
@@ -32,15 +33,15 @@ KILLED = 9
 class Doomed(Ledger):
     """A ledger whose process ends before its statement number `last`."""
 
-    last, seen = 0, 0
+    last, num_statements = 0, 0
 
     def _open(self) -> None:
         self._db.set_trace_callback(self._count)
         super()._open()
 
     def _count(self, statement: str) -> None:
-        self.seen += 1
-        if self.seen == self.last:
+        self.num_statements += 1
+        if self.num_statements == self.last:
             os._exit(KILLED)
 
 
@@ -75,7 +76,7 @@ def live(folder: Path, *, last: int) -> None:
     Doomed.last = last
     provider = Provider(folder / "bill")
     with Doomed(folder / LEDGER_NAME, max_usd=CEILING) as ledger:
-        teacher = Made(provider.act, price=Price(input_usd_per_mtok=WORST * 1e6))
+        teacher = FakeTeacher(provider.act, price=Price(input_usd_per_mtok=WORST * 1e6))
 
         async def work() -> list[Any]:
             patience = RetryPolicy(attempts=4, first_wait_s=0.0001)
@@ -112,9 +113,9 @@ def answered(folder: Path) -> set[str]:
         keys = [
             row[0] for row in ledger._db.execute("SELECT key FROM calls WHERE state = 'answered'")
         ]
-        found = [bought.reply.turn.text for key in keys if (bought := ledger.find(key)) is not None]
-        assert len(set(found)) == len(found) == len(keys)
-        return set(found)
+        texts = [bought.reply.turn.text for key in keys if (bought := ledger.find(key)) is not None]
+        assert len(set(texts)) == len(texts) == len(keys)
+        return set(texts)
 
 
 def main(root: Path) -> dict[str, int]:
@@ -128,9 +129,9 @@ def main(root: Path) -> dict[str, int]:
         provider, had = Provider(folder / "bill"), set[str]()
         for number, last in enumerate((at, rng.randint(1, 60), 0)):
             before = len(provider.asked)
-            whole = life(folder, last=last)
-            ended = ended or (number == 0 and whole)
-            counts["kills"] += not whole
+            completed = life(folder, last=last)
+            ended = ended or (number == 0 and completed)
+            counts["kills"] += not completed
             now = answered(folder)
             assert had <= now, "an answer was lost"
             assert not had & set(provider.asked[before:]), "an answered call was paid for twice"

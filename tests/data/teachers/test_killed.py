@@ -20,11 +20,11 @@ def test_killed_before_every_single_statement_of_the_ledger(tmp_path: Path) -> N
     and only for that."""
     root = Path(__file__).parents[3]
     command = [sys.executable, "-m", "tests.data.teachers.killed", str(tmp_path)]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=root, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    counts = json.loads(completed.stdout)
     # Not empty: there are many statements, each was the last of a process, and many a call was in
     # flight at that moment.
     assert (

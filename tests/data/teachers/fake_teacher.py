@@ -36,7 +36,7 @@ def calling(name: str, **arguments: Any) -> Turn:
 
 
 @dataclass
-class Made:
+class FakeTeacher:
     """A teacher that does what `act` says; one token of the prompt costs a dollar unless told
     otherwise."""
 
@@ -59,10 +59,10 @@ class Made:
         return await self.act(request)
 
 
-def says(text: str = "Done.", *, usd: float | None = 0.25, **how: Any) -> Made:
+def says(text: str = "Done.", *, usd: float | None = 0.25, **fields: Any) -> FakeTeacher:
     """A teacher that always says the same."""
 
     async def act(asked: Request) -> TeacherReply:
         return reply(text, usd=usd)
 
-    return Made(act, **how)
+    return FakeTeacher(act, **fields)
