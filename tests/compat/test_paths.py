@@ -1,5 +1,5 @@
-"""The guide's module paths: each is there without a heavy package, holds the names of the top
-level, and says of the others what to use."""
+"""The guide's module paths import without a heavy package, hold the top-level names, and name the
+replacement of what is gone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_unknown_name_and_an_unknown_path_are_told_as_python_does() -> None:
 
 
 def test_paths_cost_nothing_and_work_without_torch() -> None:
-    """Every path imports, and every name of a torch-free home resolves, with torch made
+    """Every path imports, and every name of a torch-free module resolves, while importing torch is
     impossible."""
     code = f"""
 import sys

@@ -1,4 +1,4 @@
-"""Strings that look odd and hold no secret: hashes, ids, paths, numbers, lock files, minified code,
+"""Strings that look odd but hold no secret: hashes, ids, paths, numbers, lock files, minified code,
 pictures, code about passwords."""
 
 from __future__ import annotations
@@ -195,6 +195,6 @@ SHAPES: dict[str, Callable[[Rng], str]] = {
 
 
 def clean_texts(*, seed: int = 5, per_shape: int = 100) -> list[tuple[str, str]]:
-    """(shape, text), `per_shape` of each of the shapes; the same for the same seed."""
+    """Return (shape, text) pairs, `per_shape` of each shape; a seed always gives the same texts."""
     rng = Rng(seed)
     return [(shape, make(rng)) for shape, make in SHAPES.items() for _ in range(per_shape)]

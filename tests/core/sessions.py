@@ -42,7 +42,7 @@ arguments = st.dictionaries(texts, values, max_size=3)
 
 @st.composite
 def turns(draw: st.DrawFn, calls: list[str]) -> Turn:
-    """A turn; `calls` are the ids of calls made so far and grows."""
+    """Draw a turn; `calls` collects the ids of the calls drawn so far."""
     role = draw(st.sampled_from(("system", "user", "assistant", "tool")))
     blocks: list[Block] = []
     for _ in range(draw(st.integers(0, 3))):
@@ -80,7 +80,7 @@ def turns(draw: st.DrawFn, calls: list[str]) -> Turn:
 
 @st.composite
 def sessions(draw: st.DrawFn) -> Session:
-    """A session with segments, tools, events and everything else a header can hold."""
+    """Draw a session with segments, tools, events and everything else that a header can hold."""
     calls: list[str] = []
     drawn_turns = tuple(draw(turns(calls)) for _ in range(draw(st.integers(0, 8))))
     cuts = (

@@ -1,12 +1,10 @@
-"""Everyday texts with secrets, as templates (tests/core/shapes.txt), and the made-up values that
-stand in them.
+"""Everyday texts with secrets, as templates (tests/core/shapes.txt), and made-up values for their
+placeholders.
 
     ### redis acl list
-    user worker on >«P12» ~* +@all        # «P12» = a password of 12 letters,
-    drawn when the test runs
+    user worker on >«P12» ~* +@all      # «P12» is a password of 12 letters, drawn at run time
 
-Development data: the rules were tuned on them. Nothing in them is or was a secret.
-"""
+This is development data: the rules were tuned on it. No value in it is or was a secret."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ _MARK = re.compile(r"«((?:=[^«»]*)|[^«»]+)»")
 
 
 class Shape(NamedTuple):
-    """A text and what must not be left of it."""
+    """A text and the secrets that must not be left in it."""
 
     name: str
     text: str
@@ -47,7 +45,7 @@ class Shape(NamedTuple):
 
 
 def shapes(*, seed: int = 0) -> list[Shape]:
-    """Every template with its values drawn; the same for the same seed."""
+    """Return every template with its values drawn; a seed always gives the same values."""
     drawn_shapes = []
     for block in FILE.read_text(encoding="utf-8").split("### ")[1:]:
         name, _, body = block.partition("\n")
@@ -82,13 +80,13 @@ def _value(spec: str, rng: random.Random) -> str:
 
 
 def _of_kind(kind: str, count: int, rng: random.Random) -> str:
-    if kind == "P":  # a password: begins with a letter or a digit, holds a digit and a symbol
+    if kind == "P":  # a password: starts with a letter or a digit, holds a digit and a symbol
         return (
             rng.choice(ALNUM) + "7" + _some(rng, count - 4, ALNUM + "!@#%^*-_+?=~") + "!x"
             if count > 4
             else "a7!x"
         )
-    if kind == "G":  # a password that somebody thought up: two words, one word, a phrase
+    if kind == "G":  # a password that a person chose: two words, one word, a phrase
         word, second_word = rng.choice(_NOUNS).capitalize(), rng.choice(_NOUNS).capitalize()
         number = rng.randint(11, 99)
         return (

@@ -1,5 +1,5 @@
-"""Sessions, sites, hints, answers, preferences and anchors on disk: what is written is what is
-read; damage is named by file and line."""
+"""Sessions, sites, hints, answers, preferences and anchors on disk: reading returns what was
+written, and damage is named by file and line."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_file_cut_at_a_line_is_damaged_and_not_shorter(tmp_path: Path, cut: in
     write_sessions(path, [small(), small()])
     complete_lines = path.read_text("utf-8").splitlines()[:-cut]
     path.write_text("\n".join(complete_lines), "utf-8")
-    if cut == 3:  # exactly the second session is gone: nothing can tell
+    if cut == 3:  # exactly the second session is gone, which nothing in the file can reveal
         assert len(list(read_sessions(path))) == 1
     else:
         with pytest.raises(SessionError, match="cut short"):
@@ -298,7 +298,7 @@ def test_answers_and_anchors_come_back_and_damage_is_named(tmp_path: Path) -> No
     write_lines(tmp_path / "anchors.jsonl", map(record_to_json, anchors))
     assert list(read_answers(tmp_path / "answers.jsonl")) == answers
     assert list(read_anchors(tmp_path / "anchors.jsonl")) == anchors
-    # what it cost is always there
+    # the cost is always written
     assert [row["usd"] for _, row in read_lines(tmp_path / "answers.jsonl")] == [0.25, 0.0]
     write_lines(tmp_path / "odd.jsonl", [record_to_json(anchors[0]) | {"reason": "because"}])
     with pytest.raises(DataError, match=r"unknown reason 'because'.*odd.jsonl:1"):

@@ -1,5 +1,5 @@
-"""What is written: for its owner only whatever the umask, whole or not at all, and without
-leftovers of who was killed."""
+"""Files are readable by their owner only whatever the umask, are written whole or not at all, and a
+killed writer leaves no leftovers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def mode(path: Path) -> int:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """Everything below a folder, and it, that others could read."""
+    """List everything in and below a folder that others could read."""
     return [
         str(path)
         for path in (folder, *folder.rglob("*"))
@@ -172,7 +172,7 @@ def test_a_folder_of_a_repository_is_no_work_folder(tmp_path: Path, place: str) 
     for tracked in (False, True):
         if tracked:
             git(tmp_path, "add", ".")
-            (work / "main.py").unlink()  # it is tracked all the same
+            (work / "main.py").unlink()  # it is still tracked
         with pytest.raises(DataError, match="can get into a commit") as caught:
             make_work(work)
         assert ("git tracks" in caught.value.what) == (tracked and place != ".")
@@ -228,7 +228,7 @@ def test_an_ignored_folder_without_a_rule_of_its_own_gets_one(tmp_path: Path) ->
 
 
 def hold(folder: str, ready: multiprocessing.synchronize.Event) -> None:  # type: ignore[name-defined]
-    """Begin a file and a folder, and never end them."""
+    """Begin a file and a folder, and never finish them."""
     with (
         atomic_writer(Path(folder) / "sessions.jsonl") as stream,
         scratch_folder(Path(folder) / "examples" / "tokenizer"),
@@ -257,8 +257,8 @@ def test_leftovers_of_a_killed_process_go_and_those_of_a_live_one_stay(tmp_path:
 
 
 def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(tmp_path: Path) -> None:
-    """In a container every process may have the number of the last one: who holds the lock decides,
-    not who has the number."""
+    """In a container each process may get the previous one's number, so the lock decides, not the
+    number."""
     (tmp_path / f".sessions.jsonl.{os.getpid()}-0a1b2c.part").write_text("half")
     (tmp_path / f".tokenizer.{os.getpid()}-0a1b2c.part").mkdir()
     assert len(remove_leftovers(tmp_path)) == 2 and not list(tmp_path.iterdir())
@@ -342,11 +342,11 @@ def test_a_scratch_that_is_held_is_the_owners_before_it_is_whole(tmp_path: Path)
 
 
 def writers(path: Path) -> Iterator[str]:
-    """Calls in a file that write to the disk by themselves."""
+    """Yield the calls in a file that write to the disk directly."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if not isinstance(node, ast.Call):
             continue
-        # a bare name is one of core/files.py
+        # a bare name is a function of core/files.py
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         values = [*node.args, *(keyword.value for keyword in node.keywords)]
         modes = [
@@ -361,7 +361,8 @@ def writers(path: Path) -> Iterator[str]:
 
 
 def test_no_file_of_the_package_writes_by_itself() -> None:
-    """Every writer goes through core/files.py, so that none forgets whose file it is."""
+    """Every writer goes through core/files.py, so that none forgets to restrict access to the
+    owner."""
     calls_by_file: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()

@@ -1,5 +1,5 @@
-"""Our own files, damaged: a DataError that names file and line, or what was written; never another
-error, never an endless loop."""
+"""Our own files, damaged: reading gives what was written or a DataError that names file and line,
+never another error or an endless loop."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _drop(rows: list[Any], path: tuple[Any, ...]) -> None:
 
 
 def _read(path: Path, read: Callable[[Path], Iterator[Any]]) -> str:
-    """ "read", or what the DataError says."""
+    """Return "read", or the text of the DataError."""
     try:
         list(read(path))
     except DataError as error:

@@ -1,5 +1,5 @@
-"""One process at a time on a folder: the second is told who is at work, and the place of a dead one
-is taken."""
+"""One process at a time works on a folder: a second one learns who holds it, and the place of a
+dead one is taken."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make(folder: Path) -> RunDir:
 
 
 def held(run: RunDir) -> subprocess.Popen[str]:
-    """A process that is in the middle of a launch."""
+    """Start a process that is in the middle of a launch."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True
     )
@@ -73,7 +73,7 @@ def test_a_second_launch_is_told_who_is_at_work_and_a_dead_ones_place_is_taken(
             **json.loads((run.path / OWNER).read_text("utf-8"))
         )
     assert [(e["kind"], e["owner"]) for e in run.events()] == [("took_over", owner.text())]
-    with run.attempt():  # an end in good order leaves nothing to take over
+    with run.attempt():  # a process that ends normally leaves nothing to take over
         pass
     assert len(run.events()) == 1 and not (run.path / OWNER).exists()
 
@@ -102,7 +102,7 @@ def test_without_locks_the_owners_name_tells(
         "host": platform.node(),
         "since": "2026-11-20T14:02:11+00:00",
     }
-    # its number is another's by now; nobody has it
+    # one number belongs to another process by now, and nobody has the other
     gone = [{**owner, "began": "1"}, {**owner, "pid": 2**22 + 1, "began": ""}]
     for dead_owner in gone:
         (tmp_path / OWNER).write_text(json.dumps(dead_owner), "utf-8")

@@ -1,4 +1,4 @@
-"""A store's key: made once, kept to its owner, never made anew over a damaged one."""
+"""A store's key is made once, is readable by its owner only, and never replaces a damaged one."""
 
 from __future__ import annotations
 

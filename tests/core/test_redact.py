@@ -1,4 +1,4 @@
-"""Redaction: every kind of secret goes, ordinary code stays, names are stable."""
+"""Redaction removes every kind of secret, keeps ordinary code, and gives a secret a stable name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALNUM = string.ascii_letters + string.digits
 
 
 def some(count: int, letters: str = ALNUM) -> str:
-    """Random letters with at least a digit and a capital among them."""
+    """Return random letters with at least one digit and one capital among them."""
     return "".join(RNG.choice(letters) for _ in range(count - 3)) + "a7Z"
 
 
@@ -249,8 +249,8 @@ def _of_class(kind: str, char_range: Any) -> Iterable[int]:
 
 @pytest.mark.parametrize("rule", TOKEN_RULES, ids=lambda rule: f"{rule.kind}-{rule.needles[0]}")
 def test_every_row_of_the_table_takes_what_it_describes(rule: Rule) -> None:
-    """Drawn from the row's own pattern, so this tells that a row is found at all - by its needle,
-    in a run - and not that it is right."""
+    """The texts are drawn from the row's own pattern: this checks that redaction finds the row (by
+    its needle, in a run), not that the row is right."""
     tried = gone = 0
     for seed in range(40):
         token = _drawn_from(parse(rule.pattern.pattern), random.Random(seed))

@@ -29,7 +29,7 @@ def test_the_planted_secrets_are_twenty_of_each_kind_and_can_all_be_read() -> No
     assert Counter(item.kind for item in secrets) == dict.fromkeys(KINDS, 20)
     assert len(KINDS) == 47
     assert {item.place for item in secrets} == set(range(len(PLACES)))
-    # the look for what is left sees every encoding
+    # still_there reads every encoding
     assert [item for item in secrets if not still_there(item, item.text)] == []
     assert [item.text for item in planted()] == [item.text for item in secrets]
 
@@ -95,8 +95,8 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def test_strings_of_real_sessions_stay_as_they_are(log_folders: tuple[Path, ...]) -> None:
-    """The sessions were searched for secrets before they were published; what goes from them is an
-    e-mail address or a false alarm."""
+    """The sessions were searched for secrets before publication, so a match in them is an e-mail
+    address or a false alarm."""
     texts: set[str] = set()
     for path in (path for folder in log_folders for path in folder.rglob("*.jsonl")):
         for line in path.read_bytes().splitlines():
@@ -141,7 +141,7 @@ def test_a_secret_has_the_same_name_plain_and_encoded(name: str) -> None:
 
 
 def test_what_stands_around_an_encoded_secret_stays() -> None:
-    value = "abc/def+ghi/jkl0mno1pqr2stu3vwx4yza5bcd6"  # in a URL every / and + is three letters
+    value = "abc/def+ghi/jkl0mno1pqr2stu3vwx4yza5bcd6"  # in a URL every / and + takes three letters
     redactor = Redactor(key=b"store", environ={})
     clean = redactor.text(
         f"GET /cb?page=1&client_secret={quote(value, safe='')}&next=%2Fhome HTTP/1.1"
@@ -173,7 +173,7 @@ def test_base64_in_lines_goes_whole_and_prose_in_base64_stays() -> None:
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 def test_four_layers_of_encoding_are_taken_off(layers: int) -> None:
-    """A tool prints base64 of what a tool printed: at each layer the value goes, whatever stands
+    """A tool prints base64 of what another tool printed: the value goes at each layer, and the text
     around it stays."""
     text = "password=hunter22xx"
     for number in range(layers):
@@ -189,8 +189,8 @@ def test_four_layers_of_encoding_are_taken_off(layers: int) -> None:
 
 
 def test_names_cannot_be_worked_out_without_the_key() -> None:
-    """A name is no plain hash: two redactors without a key in common name a secret differently, and
-    so does every store."""
+    """A name is not a plain hash: two redactors with different keys, as two stores have, name a
+    secret differently."""
     text = "DB_PASSWORD=tr0ub4dor&3x"
     names = {Redactor(environ={}).text(text) for _ in range(3)} | {
         Redactor(key=key, environ={}).text(text) for key in (b"a", b"b")
@@ -212,7 +212,7 @@ def test_finds_are_in_order_and_apart() -> None:
 
 
 def test_what_was_redacted_stays_as_it_is_when_it_is_redacted_again() -> None:
-    """A store is redacted again where its words change: the same secret keeps its name."""
+    """A store is redacted again if its list of words changes: the same secret keeps its name."""
     redactor = Redactor(environ={})
     once = [redactor.text(item.text) for item in planted(seed=17, per_kind=3)]
     assert [redactor.text(text) for text in once] == once

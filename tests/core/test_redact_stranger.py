@@ -1,5 +1,5 @@
-"""Recall on lists that somebody made who had seen neither rules nor tests;
-tests/core/stranger/README.md tells what may be claimed."""
+"""Recall on lists by somebody who had seen neither the rules nor the tests;
+tests/core/stranger/README.md says what may be claimed."""
 
 from __future__ import annotations
 

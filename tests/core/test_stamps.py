@@ -1,5 +1,4 @@
-"""Stamps: an artefact is stale where anything that it was made from, directly or not, is another
-file now."""
+"""Stamps: an artefact is stale if any file that it was made from, directly or not, has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Session: what was in context at a step, calls joined with results, contradictions refused."""
+"""Session: what was in context at a step, which result belongs to which call, and which
+contradictions are refused."""
 
 from __future__ import annotations
 

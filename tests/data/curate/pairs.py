@@ -1,4 +1,4 @@
-"""Single pairs for the tests of curation; real_shaped.py makes many."""
+"""Single pairs for the curation tests; real_shaped.py makes many."""
 
 from __future__ import annotations
 

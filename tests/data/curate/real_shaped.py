@@ -162,7 +162,7 @@ def _sentences(rng: random.Random, size: int) -> str:
 
 
 def _answer(rng: random.Random) -> str:
-    """What a message says that calls nothing: Markdown with headings, lists, a table and code, or a
+    """What a message says that makes no call: Markdown with headings, lists, a table and code, or a
     word or two."""
     size, parts = _size(rng, "answer"), [_sentences(rng, 60)]
     if size < 60:
@@ -276,7 +276,7 @@ def _one_call(
 
 
 def _either(rng: random.Random, bad: Turn) -> tuple[Turn, Turn]:
-    """A bad message on one side, a call on the other."""
+    """Put a bad message on one side at random, and a call on the other."""
     good = _one_call(rng, "Read")
     return (bad, good) if rng.random() < 0.5 else (good, bad)
 
@@ -356,7 +356,7 @@ stands there already."""
 
 
 def made_up(count: int, *, seed: int) -> ShapedPairs:
-    """Pairs of which one in FAULT_EVERY has a given fault."""
+    """Make `count` pairs; one in FAULT_EVERY has each of the faults."""
     rng, result, sound = random.Random(seed), ShapedPairs([]), list[tuple[Turn, Turn, str, str]]()
     for number in range(count):
         fault = next(

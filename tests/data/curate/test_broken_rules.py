@@ -1,4 +1,4 @@
-"""The rules of the earlier recipe that were broken: for each the bad pair is gone and the good one
+"""Rules of the earlier recipe that were broken: for each, the bad pair is dropped and the good one
 is kept."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reasons(recipe: Recipe, *pairs: Pair) -> list[str]:
 
 @pytest.mark.parametrize("empty", ["", " \n "])
 def test_a_pair_with_an_empty_side_is_dropped_on_either_side(recipe: Recipe, empty: str) -> None:
-    """data-juicer keeps one number per row, so the rejected side got the chosen one's: ""
+    """data-juicer keeps one number per row, so the rejected side got the chosen side's, and ""
     passed."""
     drop_reasons = reasons(
         recipe, pair(BETTER, say(empty)), pair(say(empty), GOOD), pair(BETTER, GOOD)
@@ -65,7 +65,7 @@ def test_an_operator_that_names_a_side_looks_at_that_message_only() -> None:
             *pairs,
         )
         assert [n for n, reason in enumerate(drop_reasons) if reason] == wanted
-    # a side says whose text, not that a call has words
+    # a side says whose text is looked at, not that a call has words
     compact = call("Read", file_path="src/config/limit_17.py")
     assert reasons(
         read_recipe("process:\n  - words_num_filter: {text_key: chosen, min_num: 3}\n"),
@@ -166,7 +166,7 @@ def test_an_operator_that_cannot_run_is_an_error_and_not_skipped() -> None:
         ),
         ("skip_op_error: true\nprocess:\n  - words_num_filter\n", "skip_op_error"),
         ("process: []\n", "at least one operator"),
-        # it would have a model write the rejected message
+        # it would make a model write the rejected message
         ("process:\n  - pair_preference_mapper\n", "unknown operator"),
         (
             "process:\n  - document_deduplicator\n  - words_num_filter\n",

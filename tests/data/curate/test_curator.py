@@ -1,4 +1,4 @@
-"""What a curator drops, what it says of it, and that single answers can be judged before they
+"""What a curator drops, which reasons it gives, and that single answers can be judged before they
 vote."""
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def test_the_report_accounts_for_every_pair() -> None:
         "document_deduplicator": 1,
         "tool_offered_filter": 1,
     }
-    assert curator.idle == ("chat_template_filter",)  # nobody gave a template to try
+    assert curator.idle == ("chat_template_filter",)  # no template was given to try
 
 
 def test_a_template_that_refuses_a_message_drops_its_pair() -> None:

@@ -1,4 +1,4 @@
-"""What is said before real data-juicer is started, and what it is told; the real one runs in
+"""What is checked before real data-juicer starts, and what it receives; the real one runs in
 tests/peers."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ open(out, "w").write("".join(json.dumps(row) + "\\n" for row in rows if keep(row
 def fake_engine(
     folder: Path, *, modules: str = "data_juicer ray torch aiohttp datasets", program: str = FAKE
 ) -> DataJuicer:
-    """A Python that finds packages of those names, of which data_juicer runs a program of ours."""
+    """A Python that finds packages of these names; its data_juicer runs the given program."""
     site = folder / "site"
     for name in modules.split():
         (site / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Pairs in both shapes, there and back, with all that is known about them."""
+"""Pairs in both shapes, written and read back, with all that is known about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ONE = pair(
 
 
 def chat(item: Pair) -> Pair:
-    """Who wrote the messages in view is not part of a chat; everything else of a pair is equal."""
+    """Drop the authors of the messages in view, which a chat does not hold; everything else of a
+    pair is equal."""
     return replace(
         item,
         context=tuple(

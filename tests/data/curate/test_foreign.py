@@ -1,5 +1,5 @@
-"""Operators of data-juicer that the embedded engine has not: a stand-in for the program runs here,
-the real one in tests/peers."""
+"""data-juicer operators that the embedded engine lacks; a stand-in for the program runs here, the
+real one in tests/peers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_mapper_rewrites_what_messages_say_and_never_their_calls(normalizer: A
 
 
 def test_a_recipe_runs_in_its_order_and_every_pair_is_accounted_for(normalizer: Any) -> None:
-    """What a mapper made is what the filters behind it see."""
+    """The filters after a mapper see the mapper's output."""
     pairs = [
         made("a", "a long enough text", "zzz"),
         made("b", "a long enough text", "no"),

@@ -1,5 +1,5 @@
-"""Names of the earlier guide: pairs from teachers' actions, normalized pairs in both shapes, file
-in and file out, replay in between."""
+"""Names of the earlier guide: pairs from teachers' actions, normalized pairs in both shapes, files
+in and out, replay in between."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_file_in_and_file_out(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Named:
-    """A teacher as far as agreement needs to know it."""
+    """A teacher, as far as agreement needs to know it."""
 
     name: str
     family: str
@@ -246,8 +246,8 @@ def test_replay_and_normalize_in_one_step(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_state_that_carries_its_tools_is_weighed_with_them() -> None:
-    """A call of a tool that the session does not offer is dropped by the recipe, though nobody
-    names the tools again."""
+    """The recipe drops a call of a tool that the session does not offer, even if the tools are not
+    passed again."""
     state_with_tools = replace(state(), tools=(READ,))
     pairs = extract_dpo_pairs(
         states=[state_with_tools],

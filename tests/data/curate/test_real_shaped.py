@@ -1,5 +1,5 @@
-"""Many pairs shaped like real ones: every fault is dropped by the operator that is there for it,
-and every sound pair is kept."""
+"""Many pairs shaped like real ones: each fault is dropped by the operator meant for it, and every
+sound pair is kept."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_every_operator_drops_its_faults_and_nothing_sound(name: str) -> None:
     assert drop_reasons == {
         pair_id: fault for pair_id, fault in SHAPED.faults.items() if fault in operators
     }
-    # nobody gave a template to try
+    # no template was given to try
     assert set(drop_reasons.values()) == operators - {"chat_template_filter"}
 
 
 def test_the_pairs_have_the_shape_of_those_in_sessions() -> None:
-    """Of the assistant messages of 20 public sessions 55 % only call, 38 % speak and call, 8 % only
-    speak; 17 % call in parallel."""
+    """Of the assistant messages of 20 public sessions, 55 % only call, 38 % speak and call, 8 %
+    only speak; 17 % call in parallel."""
     sides = [
         side for item in SHAPED.pairs if item.id not in SHAPED.faults for _, side in item.sides
     ]

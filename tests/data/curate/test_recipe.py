@@ -1,4 +1,4 @@
-"""Recipes: what ships can be read, by us and by any YAML reader alike; what is not understood is
+"""The shipped recipes can be read, by us and by any YAML reader alike; what is not understood is
 refused by line."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts, against plain definitions; tests/peers/test_data_juicer.py holds them against data-juicer
+"""Counts against plain definitions; tests/peers/test_data_juicer.py compares them with data-juicer
 itself."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Readers that are functions: no model. They read the numbered text that a real one would be sent,
-and nothing else."""
+"""Readers that are functions instead of models. They read only the numbered text that a real one
+would be sent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def window_text(request: Request) -> str:
 
 
 def reader(respond: Says) -> Scripted:
-    """A reader whose answer to (text of the window, number of the vote) is `says`: a text, or a
-    value that becomes JSON."""
+    """A reader that answers `respond(text of the window, number of the vote)`: a text, or a value
+    that becomes JSON."""
 
     def act(request: Request) -> Turn:
         response = respond(window_text(request), request.sample)
@@ -48,8 +48,8 @@ def mistake(
 
 
 def flags_every_error(text: str, vote: int) -> dict[str, Any]:
-    """The stand-in that is scored in CI: it names the call of every result that is marked as an
-    error, whatever the error is."""
+    """The stand-in that CI scores: it names the call of every result marked as an error, whatever
+    the error is."""
     message_of_call: dict[str, int] = {}
     mistakes: list[dict[str, Any]] = []
     heads = list(HEAD.finditer(text))

@@ -1,4 +1,4 @@
-"""No hint holds what only the future could have told, and no honest hint is refused for it."""
+"""No hint holds what only the future could reveal, and no honest hint is refused for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def says(context: SiteContext) -> str | None:
 def checked(
     text: str, *before: Turn, after: tuple[Turn, ...] | None = None, **more: Any
 ) -> HintReport:
-    """What becomes of a hint for a failed edit, with a repairing edit after it."""
+    """What becomes of a hint for a failed edit that a later edit repairs."""
     PREPARED["text"] = text
     later = (calls(("c2", "Edit", RIGHT)), results(("c2", "ok"))) if after is None else after
     log = session(

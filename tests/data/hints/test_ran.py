@@ -1,5 +1,5 @@
-"""Programs that are there for certain, where a project's own one ran, whose help stands in view,
-and branches."""
+"""Programs that certainly exist, where a project's own program ran, whose help is in view, and
+branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which turns a hint or a mistaken call speaks of: only what was in view, calls with their
+"""Which turns a hint or a mistaken call refers to: only those in view, calls together with their
 results."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from composer_replication.data.hints.write import write_hints
 def session(
     *steps: tuple[str, dict[str, Any], str, bool], cleared: tuple[str, ...] = ()
 ) -> Session:
-    """A human's word, then a message and its result per step: (tool, arguments, result, is it an
+    """A human's message, then a message and its result per step: (tool, arguments, result, is it an
     error)."""
     turns = [Turn(role="user", author="human", blocks=(Text("go"),))]
     for number, (tool, arguments, result, failed) in enumerate(steps):
@@ -54,7 +54,7 @@ def session(
 
 
 def site(of: Session, *, kind: str) -> Site:
-    """The last call of a session as the mistake."""
+    """The last call of a session, as the mistake."""
     turn = len(of.turns) - 2
     call = of.turns[turn].calls[0]
     return Site(

@@ -1,4 +1,4 @@
-"""Paths, commands and branches that the context had shown - and only those."""
+"""Paths, commands and branches that the context has shown, and only those."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_what_a_call_out_of_view_removed_is_gone_all_the_same() -> None:
 
 def test_a_listing_is_read_from_where_the_shell_stood() -> None:
     moved = (*did(bash("a", "cd src"), ""), *did(bash("b", "ls"), "x.py\ny.py"))
-    # the shell still stands there
+    # the shell is still in that folder
     assert seen_paths(at_the_end(*moved, cwd="/w")) == ["x.py", "y.py"]
     back = did(bash("c", "ls lib"), "z.py\n\nShell cwd was reset to /w")
     assert seen_paths(at_the_end(*moved, *back, cwd="/w")) == [

@@ -1,4 +1,4 @@
-"""Hints end to end: one per mistake, counted where there is none, with what each one used."""
+"""Hints end to end: one per mistake, a count where there is none, and what each one refers to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hint says holds where it stands, and what it advises can be done there."""
+"""What a hint says is true at its place, and what it advises can be done there."""
 
 from __future__ import annotations
 

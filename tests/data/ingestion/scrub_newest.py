@@ -35,7 +35,7 @@ DROPPED = (
 
 
 def scrub(rows: list[dict[str, Any]], counts: Counter[str]) -> list[dict[str, Any]]:
-    """The records of one log in words of ours."""
+    """Replace the agent program's own texts in the records of one log by ours."""
     renamed: dict[str, str] = {}
     for row in rows:
         kind = row["type"]

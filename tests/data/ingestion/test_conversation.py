@@ -1,4 +1,5 @@
-"""Merging, joining, and what was in context: each way a log can mislead, on a log made for it."""
+"""Merging, joining, and what was in context: each way in which a log can mislead, on a log made for
+it."""
 
 from __future__ import annotations
 
@@ -229,7 +230,7 @@ def test_preserved_messages_stay_and_the_chain_may_go_on_from_the_last_of_them(
                 }
             ),
         )
-        log.parent = tail  # newer versions hang the next message on the preserved tail
+        log.parent = tail  # newer versions attach the next message to the preserved tail
         log.human("three")
         log.act("third")
         session = read_log(tmp_path, log)
@@ -398,4 +399,4 @@ def answer_one(
     chain = log.parent
     log.result(call_id, Call("A", {}, answers[call_id]), owner)
     if rng.random() < 0.5:
-        log.parent = chain  # the next record hangs on the call's record, not on this result
+        log.parent = chain  # the next record's parent is the call's record, not this result

@@ -1,5 +1,5 @@
-"""Logs that are cut, binary, foreign, huge or absurd: counted with file and line, no good session
-lost, no crash."""
+"""Logs that are cut, binary, foreign, huge or absurd: each fault is counted with file and line, no
+good session is lost, nothing crashes."""
 
 from __future__ import annotations
 

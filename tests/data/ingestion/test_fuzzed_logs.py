@@ -1,5 +1,5 @@
-"""Logs damaged on purpose, by field and by byte: no traceback, no endless loop, no good line lost,
-everything counted."""
+"""Logs damaged by field and by byte: no traceback, no endless loop, no good line lost, everything
+counted."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ ROWS = rich_rows()
 
 
 def read_through(folder: Path, data: bytes) -> FileResult:
-    """Ingest a file as the verb does, store what came of it and read it back, find sites, write
-    hints; within the time."""
+    """Ingest a file as the command does, store and reread the result, find sites and write hints,
+    all within the time limit."""
     start = time.perf_counter()
     path = folder / "log.jsonl"
     path.write_bytes(data)
@@ -137,7 +137,7 @@ def marks_of(sessions: tuple[Session, ...]) -> set[str]:
 
 
 def accounted(result: FileResult, num_lines: int) -> None:
-    """Every line is a record or counted as damaged, and what was wrong is named."""
+    """Check that every line is a record or counted as damaged, and that each fault is named."""
     raw = result.report.raw
     if result.report.status in ("foreign", "refused"):  # left before the end, and that is said
         assert result.report.why

@@ -1,5 +1,5 @@
-"""The demonstration logs (one or more per era) and, where present, the public sessions: nothing
-lost, nothing twice."""
+"""The demonstration logs (one or more per era) and, if present, the public sessions: nothing is
+lost and nothing is counted twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Logs of Claude Code 2.1.330: every prompt word for word, in the order in which it was sent,
-checked by its hashes."""
+checked against its hashes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ CHANGES = (
 
 
 def changed(kind: str) -> list[dict[str, Any]]:
-    """The edit's log with one thing in it that is not what was sent."""
+    """The edit's log with one change that was not in what was sent."""
     rows = rows_of(EDIT)
     if kind == "a word of the human":
         next(row for row in rows if row["type"] == "user")["message"]["content"] += "!"

@@ -1,4 +1,5 @@
-"""The scanner as a gate: its findings keep the sessions from being stored, and are not repeated."""
+"""The scanner is a gate: findings keep the sessions from being stored, and are not repeated in
+messages."""
 
 from __future__ import annotations
 

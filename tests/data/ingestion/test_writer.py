@@ -1,5 +1,5 @@
-"""A session written as a Claude Code log and read by the real `ingest` is the same session; what a
-log cannot hold is refused."""
+"""A session written as a Claude Code log and ingested again is the same session; what a log cannot
+hold is refused."""
 
 from __future__ import annotations
 
