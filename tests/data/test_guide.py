@@ -1,5 +1,5 @@
-"""The earlier guide's names: sessions to states to marked examples, with the mistaken message
-marked by call id."""
+"""The earlier guide's names: sessions to states to marked examples; the mistaken message is marked
+by call id."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _call(call: str, name: str, **arguments: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Two parallel calls; the first fails, its result comes last, and another message stands
+    """Two parallel calls; the first fails, its result comes last, and another message is in
     between."""
     records = [
         {
@@ -123,8 +123,8 @@ def test_conversations_that_do_not_continue_one_another_are_apart(log: Path) -> 
 
 
 def test_what_is_not_trained_in_the_guides_examples(log: Path) -> None:
-    """Rejected, renamed to nothing, cut off, or context of a later conversation: nobody trains it;
-    the rest once."""
+    """A message that is rejected, renamed to nothing, cut off, or context of a later conversation
+    is never trained; every other one once."""
     records = [json.loads(line) for line in log.read_text().splitlines()]
     no = "The user doesn't want to proceed with this tool use. The tool use was rejected"
     records += [

@@ -1,9 +1,8 @@
-"""Real data-juicer and the embedded engine keep the same pairs. Runs where COMPOSER_DATA_JUICER
-names a Python that has data-juicer.
+"""Real data-juicer and the embedded engine keep the same pairs.
 
-`python scripts/run_data_juicer.py` makes such an environment and runs this: a stage of its own,
-because it takes 600 MB and minutes.
-"""
+This runs if COMPOSER_DATA_JUICER names a Python that has data-juicer. `python
+scripts/run_data_juicer.py` makes such an environment and runs this file: it is a separate stage
+because it takes 600 MB and minutes."""
 
 from __future__ import annotations
 
@@ -81,8 +80,8 @@ def test_both_engines_look_at_the_side_that_is_named(engine: DataJuicer) -> None
 def test_operators_that_only_the_real_one_has_are_run_by_it(
     engine: DataJuicer, tmp_path: Path
 ) -> None:
-    """A mapper, a filter and a deduplicator of lines' kind; what cannot be had there (a package, a
-    model) is named."""
+    """A mapper, a filter and a line deduplicator run; what is not available (a package, a model) is
+    named."""
 
     def normalizer(text: str) -> DJNormalizer:
         (tmp_path / "mine.yaml").write_text(text, "utf-8")
@@ -148,8 +147,8 @@ def test_both_engines_keep_the_same_pairs(
 
 
 def test_each_counting_operator_drops_something_by_itself(engine: DataJuicer) -> None:
-    """So that no operator agrees only because another one before it had dropped the pairs on which
-    they differ."""
+    """No operator may agree only because an earlier one had dropped the pairs on which the engines
+    differ."""
     full_recipe = read_recipe(EVERY_COUNT)
     pairs = made_up(min(COUNT, 1500), seed=12).pairs
     for step in full_recipe.steps[:-1]:
@@ -178,7 +177,7 @@ ODD = (
 
 
 def test_odd_texts_are_counted_alike(engine: DataJuicer) -> None:
-    """Blanks that only Python knows, letters that change their number when made small, signs beyond
+    """Blanks that only Python knows, letters whose number changes in lower case, characters beyond
     the first plane."""
     pairs = [
         pair(say(chosen_text), say(f"{chosen_text} and {rejected_text}"), id=f"s{n}_{m}")

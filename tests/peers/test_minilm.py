@@ -1,5 +1,5 @@
-"""The real embedding model judges by meaning where it is installed (`make peers`); a stand-in does
-everywhere, in tests/data/curate."""
+"""The real embedding model judges by meaning if it is installed (`make peers`); elsewhere a
+stand-in does, in tests/data/curate."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The command that `recompose export` prints, run as printed: a real server reads and writes what
-the student does here."""
+"""The command that `recompose export` prints, run as printed: a real server reads and writes the
+same ids as the student does here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NEW = 40
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder that `recompose export` wrote after one step, and the command it printed for
+    """The folder that `recompose export` wrote after one step, and the command that it printed for
     transformers."""
     place = tmp_path_factory.mktemp("serve")
     shutil.copytree(STUDENT, place / "student")
@@ -60,7 +60,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def greedy(folder: Path, ids: list[int], ends: list[int]) -> list[int]:
-    """What the folder's weights write most probably, up to and with an end token."""
+    """The most probable continuation under the folder's weights, up to and including an end token."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     out: list[int] = []
     while len(out) < NEW and not set(out) & set(ends):
@@ -119,6 +119,6 @@ def test_the_printed_command_serves_the_student_as_it_was_trained(
                 and calls
             )
             assert (message["content"] or "").strip() == sampled_turn.text.strip()
-        # it knows no token ids: no generator of rollouts
+        # it returns no token ids, so it cannot generate rollouts
         with pytest.raises(DataError, match="the server gave no completion: HTTP 4"):
             ServedModel(url=url, model="served student").check()

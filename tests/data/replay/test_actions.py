@@ -1,4 +1,4 @@
-"""When two messages do the same: exactly, on the same target, for the same purpose."""
+"""When two messages do the same thing: exactly, on the same target, or for the same purpose."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_name_that_is_not_on_offer_is_not_repaired() -> None:
         wrong, scene
     ) != tool_targets(right, scene)
     assert intents(wrong, scene) == {"other"} and intents(right, scene) == {"list"}
-    # where nobody knows what was on offer
+    # if nobody knows what was on offer
     assert canonical_action(wrong) == canonical_action(right)
 
 
@@ -123,7 +123,7 @@ def test_edits_count_by_what_the_file_would_read() -> None:
         *replace(edit("return 3", "return 2")).blocks,
     ))  # fmt: skip
     assert len({canonical_action(t, SEEN) for t in (small, large, one_edit, steps, twice)}) == 1
-    assert canonical_action(small) != canonical_action(large)  # without the file nobody knows
+    assert canonical_action(small) != canonical_action(large)  # unknown without the file
     # the same letters change, in another place
     elsewhere = edit("g(x):\n    return 1", "g(x):\n    return 2")
     assert canonical_action(elsewhere, SEEN) != canonical_action(small, SEEN)

@@ -1,5 +1,5 @@
-"""When answers agree: families have votes, actions are compared, and some turns are no evidence
-whatever the answers say."""
+"""When answers agree: each family has one vote, actions are compared, and some turns are no
+evidence whatever the answers are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def say(*texts: str) -> Turn:
 
 
 def answers(*family_turns: tuple[str, Turn]) -> tuple[Answer, ...]:
-    """One answer per (family, turn); the n-th model of a family is called family-n."""
+    """One answer per (family, turn); the n-th answer is by the model `family-n`."""
     return tuple(
         Answer(site_id="s:1:-", teacher=f"{family}-{n}", family=family, turn=turn)
         for n, (family, turn) in enumerate(family_turns)

@@ -1,5 +1,5 @@
-"""Which turns are asked about, what the asker is given, and what comes of its answers; without
-torch and without a real teacher."""
+"""Which turns are asked about, what the asker receives, and what its answers lead to; without torch
+or a real teacher."""
 
 from __future__ import annotations
 
@@ -162,12 +162,12 @@ def test_an_action_that_raises_an_error_is_preferred_to_nothing() -> None:
         )
     )
     assert [asked_turn.outcome for asked_turn in asked] == ["chosen_fails", "agreed"]
-    # only what would have become a pair
+    # only what would otherwise become a pair
     assert [(turn, message.calls[0].name) for turn, message in tried] == [(1, "other")]
 
 
 def test_the_maker_of_the_traces_model_has_no_say_unless_told_otherwise() -> None:
-    """Without a setting: three models agree, but two of them are the author's own kin."""
+    """By default: three models agree, but two of them are of the author's own family."""
     recorded = replace(
         session(GO, call("c1", "list")),
         turns=(GO, replace(call("c1", "list"), author="claude-opus-4-5")),

@@ -1,5 +1,5 @@
-"""The null test tells teachers that look from teachers that always say the same; one family left
-out shows who carries the pairs."""
+"""The null test tells teachers that look at the turn from teachers that always say the same;
+leaving one family out shows who carries the pairs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_few_places_of_one_session_can_be_dealt_too(count: int) -> None:
 
 def test_one_family_left_out_shows_who_carries_the_pairs() -> None:
     places = [
-        place(0, {"a": read("x"), "b": read("x"), "c": read("x")}),  # stands without any of them
+        place(
+            0, {"a": read("x"), "b": read("x"), "c": read("x")}
+        ),  # remains whichever family is left out
         place(1, {"a": read("x"), "b": read("x"), "c": read("y")}),  # needs a and b
         # two against two: each side waits for the other to go
         place(2, {"a": read("x"), "b": read("x"), "c": read("y"), "d": read("y")}),

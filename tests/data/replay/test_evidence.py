@@ -38,7 +38,7 @@ def after(name: str, text: str, *, error: bool | None = True, **arguments: str) 
     [
         (after("Read", "File does not exist.", file_path="a"), "own_errored:"),
         (after("Edit", REFUSED), "human_rejected:"),
-        # a red test is no mistake of its call
+        # a failing test is no mistake of the call that runs it
         (after("Bash", "Exit code 1\n1 failed, 3 passed in 0.1s", command="pytest -q"), ""),
         (after("Bash", "Sibling tool call errored", command="ls"), ""),
         (after("Read", "File does not exist.", error=False, file_path="a"), ""),

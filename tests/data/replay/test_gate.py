@@ -1,5 +1,5 @@
-"""The gate: no answer is paid for that cannot change what comes of a place, and none is saved that
-could, by the tiers of the settings."""
+"""The gate skips exactly the answers that cannot change the result at a turn, under the tiers of
+the settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bash(command: str) -> Turn:
 
 
 def place(student_turn: Turn, *turns: Turn, **facts: object) -> AnsweredTurn:
-    """A place with one answer of each family a, b, c, ..."""
+    """A turn with one answer of each family a, b, c, ..."""
     answers = tuple(
         Answer(site_id="s:1:-", teacher=f, family=f, turn=turn)
         for f, turn in zip("abcdefgh", turns, strict=False)
@@ -46,8 +46,7 @@ def place(student_turn: Turn, *turns: Turn, **facts: object) -> AnsweredTurn:
 
 
 def comes_of(at: AnsweredTurn, tiers: Sequence[Tier], min_families: int) -> object:
-    """What training sees of a verdict: the pair's chosen action at its tier, or that there is
-    none."""
+    """What training uses of a verdict: the pair's chosen action at its tier, or None."""
     verdict = weigh_answers(at, min_families=min_families, tiers=tiers)
     return (
         None
@@ -92,7 +91,7 @@ def test_it_is_closed_exactly_where_no_further_answer_changes_what_comes_of_it(
 
 
 def test_a_majority_that_the_last_answer_may_tie_is_not_settled() -> None:
-    """Two against one, and one to come: with two against two there is no pair."""
+    """Two against one, and one answer to come: at two against two there is no pair."""
     at = place(bash("ls"), bash("tox"), bash("tox"), bash("pytest"))
     assert still_open(at, left=1, min_families=2) and comes_of(at, ("exact",), 2) is not None
     assert (
@@ -105,8 +104,8 @@ def test_a_majority_that_the_last_answer_may_tie_is_not_settled() -> None:
 
 
 def test_where_agreement_can_only_be_tied_the_looser_tier_settles_it() -> None:
-    """Word for word one did as the student did and two as each other: one more makes a tie. On the
-    same file five contradict it."""
+    """Exactly, one answer equals the student's and two equal each other, so one more makes a tie.
+    By target, five contradict the student."""
     runs = [bash(f"pytest -{option} tests/a.py") for option in "xxqsv"]
     at = place(bash("ls"), *runs[:2], bash("ls"), *runs[2:])
     assert not still_open(at, left=1, min_families=4, tiers=("exact", "target"))

@@ -1,5 +1,5 @@
-"""Who is asked about what: the steps that are chosen, the gate, one's own family, and what ends the
-asking."""
+"""Which steps are asked about and by whom: the chosen steps, the gate, the student's own family,
+and what ends the asking."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_the_ceiling_stops_it_and_what_was_bought_comes_back(tmp_path: Path) -> 
         SETTINGS.model_copy(update={"gate": "none"}),
         max_usd=0.013,
     )
-    # .001 each, .01 at worst
+    # $0.001 each, $0.01 at worst
     assert (
         gathered.stopped is not None
         and gathered.stopped.exit_code == 4
@@ -318,7 +318,7 @@ def test_a_scripted_teacher_is_asked_and_not_kept(tmp_path: Path) -> None:
 
 
 def failing(name: str = "s1", *, steps: int, at: Sequence[int]) -> Session:
-    """A session in which some calls name a file that is not there: evidence against them."""
+    """A session in which some calls name a missing file, which is evidence against them."""
     log = talk(name, steps=steps)
     turns = list(log.turns)
     for number in at:
@@ -427,7 +427,7 @@ def test_the_gate_asks_on_where_answers_agree_at_a_looser_tier(tmp_path: Path) -
 def test_a_bad_answer_is_dropped_while_replay_runs_and_the_next_teacher_is_asked_in_its_place(
     tmp_path: Path,
 ) -> None:
-    """A path that is a number fits no tool: the first answer has no vote, so that three of the
+    """A path that is a number does not fit the tool: the first answer has no vote, so three of the
     others are still needed, and asked."""
     session = replace(talk(steps=1), tools=(READ,))
     curator = Curator(load_recipe("default"))
@@ -455,7 +455,7 @@ def test_a_bad_answer_is_dropped_while_replay_runs_and_the_next_teacher_is_asked
     } and curator.refused == {"tool_arguments_filter": 1}
     (result,) = replay([session], lookup(gathered.answers), min_families=3)
     assert result.outcome == "pair" and [a.teacher for a in result.answers] == ["b", "c", "d"]
-    again = run(tmp_path, [session], teachers)  # what is kept is the answer, not the verdict on it
+    again = run(tmp_path, [session], teachers)  # the ledger keeps the answer, not the verdict on it
     assert again.counts["kept"] == len(again.answers) and not again.answers[0].problem
 
 
@@ -477,8 +477,8 @@ def fallen_back(request: Request, *, to: str, act: Callable[[Request], Turn] = o
 
 
 def test_the_family_is_that_of_the_model_that_answered(tmp_path: Path) -> None:
-    """A router that falls back to the trace's own maker, or to another teacher's, brings that
-    family's vote and no second one."""
+    """A router that falls back to the maker of the trace's own model, or of another teacher's, adds
+    that family's vote and no second one."""
     own_teacher = teacher("a", lambda request: fallen_back(request, to=CLAUDE))
     same = teacher("b", lambda request: fallen_back(request, to=OTHER))
     honest = replace(

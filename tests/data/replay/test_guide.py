@@ -1,4 +1,4 @@
-"""`replay_trace` and `DEFAULT_TEACHERS` as code written against the earlier guide uses them."""
+"""`replay_trace` and `DEFAULT_TEACHERS`, as code written against the earlier guide uses them."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_states_in_actions_out(tmp_path: Path) -> None:
 
 
 def test_a_state_with_a_secret_is_bought_once_and_goes_out_without_it(tmp_path: Path) -> None:
-    """The name that stands for a secret is the same in the next call, or the request would be
-    another one."""
+    """The placeholder of a secret is the same in the next call; otherwise it would be another
+    request."""
     secret = "AKIA" + "Q7ZP3MX2L2WK5RT4"
     states = [
         TraceState(
@@ -127,8 +127,8 @@ def test_the_ceiling_is_not_overshot(tmp_path: Path) -> None:
 
 
 def test_a_real_session_is_asked_with_its_tools_and_makes_pairs(tmp_path: Path) -> None:
-    """A log, its states, actions, pairs - with nothing but the guide's arguments and the ledger's
-    place."""
+    """A log, its states, actions and pairs, with only the guide's arguments and the ledger's
+    folder."""
 
     def record(number: int, kind: str, content: list[dict[str, Any]]) -> str:
         message = {"id": f"m{number}", "role": kind, "model": "claude-x", "content": content}
@@ -243,8 +243,8 @@ def test_states_that_carry_no_tools_are_asked_with_those_their_session_called(
 
 
 def test_what_brings_no_message_is_told_by_name_and_number(tmp_path: Path) -> None:
-    """An answer that cannot be used, a call that fails, a state with nothing before it: counted,
-    and warned of, also before an error."""
+    """An unusable answer, a failed call and a state with nothing before it are counted and warned
+    about, also before an error."""
     states = [TraceState("s1:0", [], STATES[0].student_action), *STATES]
     with Endpoint(plan=lambda number, body: ("unknown_tool", "403")[number % 2]) as endpoint:
         arguments = {
@@ -337,8 +337,8 @@ def test_what_was_bought_is_kept_where_no_ledger_is_named(
 
 
 def test_states_to_normalized_pairs_in_one_call(tmp_path: Path) -> None:
-    """Two makers agree on another file than the student's, whose call raised an error: a pair in
-    both shapes."""
+    """Two makers agree on another file than the student's, whose call raised an error: that makes a
+    pair in both shapes."""
     with Endpoint() as endpoint:
         teachers = {name: settings(endpoint.url, f"maker/{name}") for name in ("ash", "elm")}
         tools = [tool_to_chat(tool) for tool in TOOLS]

@@ -1,5 +1,5 @@
-"""The judge: asked only where its word makes a pair, as seldom as possible, never about its own;
-its money goes through the ledger."""
+"""The judge is asked only if its verdict makes a pair, as seldom as possible, and never about its
+own family; its cost goes through the ledger."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def judge(
     family: str = "z",
     price: float = 0.01,
 ) -> FakeTeacher:
-    """A judge whose word depends on the two messages that it is shown."""
+    """A judge whose verdict depends on the two messages that it is shown."""
 
     async def act(request: Request) -> TeacherReply:
         text = request.turns[-1].text
@@ -81,7 +81,8 @@ def judge(
 
 
 def test_another_model_than_the_judge_that_was_named_says_nothing(tmp_path: Path) -> None:
-    """A router fell back to a model that may be of the trace's own family, or of an answer's."""
+    """A router fell back to a model that may be of the family of the trace's model, or of an
+    answer's."""
     asked: list[tuple[str, str]] = []
     umpire = judge(lambda first, second: True, asked)
 
@@ -160,7 +161,7 @@ def test_the_word_of_the_judge_makes_a_pair_and_stands_on_it_with_its_price(tmp_
 
 
 def test_nothing_of_the_question_tells_whose_message_is_whose(tmp_path: Path) -> None:
-    """The order is that of the texts, so that the student's is now A and now B; no author and no
+    """The texts decide the order, so the student's message is now A and now B; no author and no
     family is named."""
     asked: list[tuple[str, str]] = []
     for number, student_text in enumerate(("Zebras.", "Aunts.")):
@@ -293,7 +294,7 @@ def test_no_secret_is_shown_and_what_is_too_long_is_not_judged(tmp_path: Path) -
 
 
 class Counting(FakeTeacher):
-    """Counts tokens as those of an endpoint are bounded: one for a byte of JSON."""
+    """A judge that bounds the tokens of a request as for an endpoint: one per byte of JSON."""
 
     def most_input_tokens(self, request: Request) -> int:
         return len(json.dumps([turn.text for turn in request.turns]))

@@ -1,5 +1,5 @@
-"""The bytes of a prompt to a teacher hold none of the planted secrets, even of a session that
-nobody redacted when it was read."""
+"""The bytes of a prompt to a teacher hold none of the planted secrets, even if the session was not
+redacted when it was read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def session_of(folder: Path, secrets: list[Planted]) -> Session:
 
 
 def sent_about(session: Session, redactor: Redactor) -> str:
-    """The JSON of every request about a session, as one text."""
+    """Return the JSON of every request about a session, as one text."""
     teacher = OpenAICompatible(
         "t",
         TeacherSettings(model="acme/m", base_url="http://localhost:1/v1", key_env=""),
@@ -53,7 +53,7 @@ def sent_about(session: Session, redactor: Redactor) -> str:
 
 
 def left_in(sent: str) -> list[str]:
-    """Kinds of the secrets of which a line can be read in a text."""
+    """Return the kinds of the secrets of which a line is readable in a text."""
     lines = {
         planted_secret: [
             line[2:-2]

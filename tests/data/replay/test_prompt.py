@@ -1,5 +1,5 @@
-"""What a teacher is shown: never too much, never anything from after the step, and mostly the same
-from one step to the next."""
+"""What a teacher is shown: never too much, nothing from after the step, and mostly the same from
+one step to the next."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ def test_one_huge_result_is_cut_in_its_middle() -> None:
     huge = Turn(
         role="assistant", author="m", blocks=(ToolCall("w", "write", {"text": "y" * 50_000}),)
     )
-    # its arguments are its own words: not cut at the end
+    # its arguments are its own words, and are not cut at the end
     assert not Prompts(session([FIX, huge, FIX]), budget=BUDGET).at(2).fits
 
 
 def test_neighbouring_steps_begin_with_the_same_messages() -> None:
-    """The borders move in steps: of 30 neighbouring prompts most continue the one before them."""
+    """The borders move in steps: most of 30 neighbouring prompts continue the one before them."""
     log = long_session(60)
     prompts = Prompts(log, budget=PromptBudget(max_tokens=13000, head_tokens=290, tail_tokens=2900))
     shown = [prompts.at(number) for number in range(61, 121, 2)]

@@ -1,4 +1,4 @@
-"""Small sessions by hand, in as few words as a log has records."""
+"""Small sessions built by hand, in about as many words as a log has records."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def find(log: Session, **settings: Any) -> list[Site]:
 
 
 def only(log: Session, **settings: Any) -> Site:
-    """The single site of a session."""
+    """Return the only site of a session."""
     sites = find(log, **settings)
     assert len(sites) == 1, sites
     return sites[0]
 
 
 def random_segments(num_turns: int, random: Any) -> tuple[Segment, ...]:
-    """Segments that cut a session at random turns, each with random earlier ranges in view; call
+    """Cut a session at random turns into segments, each with random earlier ranges in view; call
     ids `c0` ... may be cleared."""
     cuts = sorted(
         {0, num_turns, *(random.randrange(num_turns + 1) for _ in range(random.choice([0, 1, 3])))}

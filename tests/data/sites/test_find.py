@@ -184,7 +184,7 @@ def test_a_program_that_is_installed_but_not_on_the_path_is_no_mistake() -> None
 
 
 def test_a_result_before_its_call_is_damage_of_the_log_and_costs_no_other_site() -> None:
-    # It was an error once: one odd session then stopped the search in every other.
+    # This was once an error, so one odd session stopped the search in every other session.
     odd = (failed("c1", MISSING), calls(("c1", "Read", {"file_path": "x"})))
     assert find(session(human("x"), *odd)) == []
     log = session(

@@ -1,5 +1,5 @@
-"""The default detectors on sessions of our own of every era, and against a reader's verdicts on
-public ones: two sets, both tuned on."""
+"""The default detectors on sessions of our own from every era, and against a reader's verdicts on
+public ones (two sets, both used for tuning)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SESSIONS_VARIABLE = "COMPOSER_REPLICATION_LABEL_SESSIONS"
 
 @pytest.fixture(scope="session")
 def label_sessions() -> Path:
-    """The folder of the second set's sessions: named by the variable, or `label_sessions` beside
-    the traces."""
+    """The folder with the second set's sessions: the variable names it, or it is `label_sessions`
+    beside the traces."""
     named, traces = (
         os.environ.get(SESSIONS_VARIABLE, ""),
         os.environ.get("COMPOSER_REPLICATION_TRACES", ""),
@@ -42,7 +42,7 @@ def label_sessions() -> Path:
 
 
 def check(labels_file: Path, folder: Path) -> dict[str, Any]:
-    """Precision and recall on one file of labels, held above the floors, and kept for
+    """Check precision and recall on one file of labels against the floors, and keep them for
     scripts/run_tests.py to print."""
     sites, names = sites_of(folder)
     labels = [label for label in read_labels([labels_file]) if label["file"] in names]
@@ -101,7 +101,7 @@ def test_precision_and_recall_of_mistakes(traces_dir: Path, repository_root: Pat
     file = repository_root / "tests" / "labels" / "sites.json"
     measured = check(file, traces_dir)
     assert measured["labels"] == 154 and measured["labels_by"]["flagged"] >= 60
-    # a detector that finds nothing is precise, too
+    # a detector that finds nothing is precise too
     assert measured["mistake"]["flagged"]["precision"]["n"] >= 20
     sites, _ = sites_of(traces_dir)
     named = {(label["file"], label["call_id"]) for label in read_labels([file])}

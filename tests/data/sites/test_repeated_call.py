@@ -1,4 +1,4 @@
-"""Reading again what is in view and cannot have changed."""
+"""Reading again what is in view and cannot have changed is a mistake."""
 
 from __future__ import annotations
 
@@ -197,7 +197,8 @@ def test_copied_turns_are_not_sites_but_may_be_repeated() -> None:
 
 
 def slow_repeats(log: Session) -> list[str]:
-    """For each answered call, look back through its context turn by turn: plain, and quadratic."""
+    """For each answered call, look back through its context turn by turn: the plain rule, in
+    quadratic time."""
     refs = log.calls()
     order = {call_id: i for i, call_id in enumerate(refs)}
 

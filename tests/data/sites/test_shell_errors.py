@@ -1,4 +1,4 @@
-"""When a failed shell call is itself malformed, and when it only ran something that failed."""
+"""When a failed shell call is malformed itself, and when it only ran something that failed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Plan = Callable[[int, dict[str, Any]], str]
 
 @dataclass
 class SeenRequest:
-    """One request: what was asked, by whom, what came of it, and what it was billed."""
+    """One request: what was asked and by whom, how it was treated, and what it was billed."""
 
     name: str
     model: str
@@ -42,8 +42,8 @@ class SeenRequest:
 
 @dataclass
 class Endpoint:
-    """See the head of this module. `plan` says how request `number` is treated; `act` gives the
-    tool call of an answer."""
+    """See the module docstring. `plan` says how request `number` is treated; `act` gives the tool
+    call of an answer."""
 
     plan: Plan = lambda number, body: "ok"
     act: Callable[[dict[str, Any]], tuple[str, dict[str, Any]] | str] = lambda body: (
@@ -64,7 +64,7 @@ class Endpoint:
 
     @property
     def billed_usd(self) -> float:
-        """What the provider's own bill says."""
+        """The sum on the provider's own bill."""
         return sum(logged.usd for logged in self.seen)
 
     def __enter__(self) -> Endpoint:
@@ -113,7 +113,7 @@ class Endpoint:
             writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, Any], key: str) -> bool:
-        """Treat one request; False where the connection is closed afterwards."""
+        """Treat one request; return False if the connection is to be closed afterwards."""
         behaviour = self.plan(len(self.seen), body)
         tokens = len(json.dumps(body["messages"])) // 4
         cached = tokens // 2
@@ -199,7 +199,7 @@ class Endpoint:
         data = json.dumps(value).encode()
         later = f"retry-after: {self.retry_after}\r\n" if retry else ""
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{later}"
-        if cut:  # the length is that of what is sent: only the JSON is cut
+        if cut:  # the length matches what is sent: only the JSON is cut
             data = data[: len(data) // 2]
         writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         await writer.drain()
@@ -207,7 +207,7 @@ class Endpoint:
 
 
 def name_of(body: dict[str, Any]) -> str:
-    """A name for a request, by what it asks whom."""
+    """A name for a request, from the model and the messages."""
     return hashlib.sha256(
         json.dumps([body["model"], body["messages"]], sort_keys=True).encode()
     ).hexdigest()

@@ -1,12 +1,11 @@
-"""Kill a process before each statement that a ledger carries out, one after the other, and see what
+"""Kill a process before each statement that a ledger executes, one after the other, and check what
 the next process finds.
 
-    python -m tests.data.teachers.killed FOLDER        # prints {"kills": 71, "lost": 40,
-    ...}; an assertion ends it
+    python -m tests.data.teachers.killed FOLDER    # prints {"kills": 71, "lost": 40, ...}
 
-A process of its own, because it forks, and because a child ends as by SIGKILL: no handler, no
-close, no rollback. The provider keeps its bill in a file of its own, written before it answers.
-"""
+A failed check ends it with an AssertionError. This runs as a separate process because it forks, and
+because a child ends as if by SIGKILL: no handler, no close, no rollback. The provider keeps its
+bill in a file, written before it answers."""
 
 from __future__ import annotations
 
@@ -46,14 +45,14 @@ class Doomed(Ledger):
 
 
 class Provider:
-    """Its bill is a file with a line for each request that it begins to answer."""
+    """A provider whose bill is a file with one line for each request that it begins to answer."""
 
     def __init__(self, bill: Path) -> None:
         self.bill = bill
 
     @property
     def asked(self) -> list[str]:
-        """What was billed, in order."""
+        """The names of the billed requests, in order."""
         return self.bill.read_text().splitlines() if self.bill.exists() else []
 
     async def act(self, asked: Request) -> TeacherReply:
@@ -71,7 +70,7 @@ class Provider:
 
 
 def live(folder: Path, *, last: int) -> None:
-    """One life: ask everything through the ledger; ends before statement `last`, if there are so
+    """Ask everything through the ledger; the process ends before statement `last`, if there are so
     many."""
     Doomed.last = last
     provider = Provider(folder / "bill")
@@ -87,7 +86,7 @@ def live(folder: Path, *, last: int) -> None:
 
 
 def life(folder: Path, *, last: int) -> bool:
-    """A life in a child process; whether it came to its own end."""
+    """Run one life in a child process; return whether it reached its normal end."""
     sys.stdout.flush()
     pid = os.fork()
     if not pid:
@@ -103,7 +102,7 @@ def life(folder: Path, *, last: int) -> bool:
 
 
 def answered(folder: Path) -> set[str]:
-    """What the ledger holds answers to, by the words of the answers; checks the books."""
+    """Check the ledger's accounts, and return the texts of the answers that it holds."""
     provider = Provider(folder / "bill")
     with Ledger(folder / LEDGER_NAME, max_usd=CEILING) as ledger:
         totals = ledger.totals()
@@ -119,8 +118,8 @@ def answered(folder: Path) -> set[str]:
 
 
 def main(root: Path) -> dict[str, int]:
-    """Kill at each statement of a first life, at any of a second, and let a third come to its
-    end."""
+    """Kill at each statement of a first life, at a random one of a second, and let a third reach
+    its end."""
     counts, rng, at, ended = Counter[str](), random.Random(7), 0, False
     while not ended:
         at += 1

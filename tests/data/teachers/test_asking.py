@@ -1,5 +1,4 @@
-"""The asker: one attempt at a time is booked, failures are tried again, limits and pauses are
-kept."""
+"""The asker books one attempt at a time, retries failures, and respects limits and pauses."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def acting(*steps: Step) -> tuple[FakeTeacher, list[Request]]:
-    """A teacher that does one thing after the other, and what it was asked."""
+    """A teacher that does one thing after the other, and the list of what it was asked."""
     asked: list[Request] = []
     rest: Iterator[Step] = iter(steps)
 
@@ -130,8 +129,8 @@ def test_a_cancelled_call_and_a_fault_stay_booked(ledger: Ledger) -> None:
 
 
 def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None:
-    """The first call is told to wait 0.3 s; a second one that comes in the meantime begins after
-    that as well."""
+    """The first call must wait 0.3 s; a second one that arrives in the meantime also begins after
+    that."""
     begun: list[float] = []
 
     async def work() -> None:
@@ -216,8 +215,8 @@ def test_the_same_request_twice_at_once_is_bought_once(ledger: Ledger) -> None:
 
 
 def test_room_under_the_ceiling_is_waited_for_while_calls_are_in_flight(tmp_path: Path) -> None:
-    """Each call may cost a dollar and costs a tenth: with two dollars, ten of twelve would
-    overshoot if all were let through at once."""
+    """Each call may cost a dollar and costs a tenth: with two dollars, twelve calls at once would
+    overshoot the ceiling."""
     most = 0.0
     with Ledger(tmp_path / LEDGER_NAME, max_usd=2.0) as ledger:
 
@@ -247,8 +246,8 @@ def test_answers_of_a_teacher_without_identity_are_not_kept(ledger: Ledger) -> N
 
 
 def test_after_a_bill_above_its_booking_a_teacher_is_not_asked_any_more(ledger: Ledger) -> None:
-    """A dollar was booked and 5 are billed: the answer is kept, it is told by name, and neither
-    this request nor another is sent."""
+    """A dollar was booked and 5 are billed: the answer is kept, the error names the teacher, and
+    neither this request nor another is sent."""
     teacher, asked = acting(reply(usd=5.0), reply())
 
     async def work() -> None:
@@ -332,8 +331,8 @@ def test_a_ceiling_that_lost_calls_reached_is_not_blamed(tmp_path: Path) -> None
 
 
 def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: Ledger) -> None:
-    """Two calls of a teacher are lost before one is answered: until then there is one in flight,
-    and then there are many; others go on."""
+    """Two calls of a teacher are lost before one is answered: until then one is in flight,
+    afterwards many are; the other teacher goes on."""
     at_once: dict[str, int] = {"a": 0, "b": 0}
     most: list[tuple[str, int, int]] = []
 

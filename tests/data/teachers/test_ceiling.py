@@ -1,5 +1,5 @@
-"""Whatever the concurrency, prices, failures and kills: what the provider bills is booked, and what
-is booked is under the ceiling."""
+"""Whatever the concurrency, prices, failures and kills: what the provider bills is booked, and the
+booked sum stays under the ceiling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KilledError(BaseException):
 
 
 class Mortal(Ledger):
-    """A ledger whose process can be killed: from then on it writes nothing, as after SIGKILL."""
+    """A ledger whose process can be killed: after that it writes nothing, as after SIGKILL."""
 
     dead = False
 
@@ -40,7 +40,7 @@ class Mortal(Ledger):
 
 @dataclass
 class Provider:
-    """Bills what it answers or begins to answer, and knows what it answered to whom."""
+    """Bills each request that it answers or begins to answer, and remembers which."""
 
     script: list[str]
     costs: list[float]
@@ -86,7 +86,7 @@ class Provider:
                 and (over := to_nano(cost) - to_nano(self.worst)) > 0
             ):
                 self.billed[asked.turns[0].text] += cost - self.worst
-                self.above = self.above or over > 1  # a billionth is rounding
+                self.above = self.above or over > 1  # a billionth of a dollar is rounding
                 self.excess += over / NANO
             return reply(usd=cost if reports_cost else None)
 
@@ -136,7 +136,7 @@ def one_life(
             asked_for = ledger.prompt(key)
             assert asked_for is not None
             booked[asked_for.turns[0].text] = nano / NANO
-        # each by itself: a lost call of another must not make up for one that is forgotten
+        # each request by itself: a lost call of another one must not make up for a forgotten one
         for text, usd in provider.billed.items():
             assert usd <= booked[text] + 1e-6 * provider.worst, (
                 f"{text}: ${usd} was billed, ${booked[text]} is booked"

@@ -1,5 +1,5 @@
-"""Our own count: never more than bytes, never below what real tokenizers made of these texts, and
-every field of an answer counts."""
+"""Our own token count is never above the bytes and never below real tokenizers on these texts, and
+counts every field of an answer."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_request_counts_messages_tools_and_what_stands_around_them() -> None:
     assert most_tokens(PROSE) < sent_tokens(body) < most_tokens(PROSE) + 30
     tools = [{"type": "function", "function": {"name": "read", "description": PROSE}}]
     assert sent_tokens({**body, "tools": tools}) > sent_tokens(body) + most_tokens(PROSE) + 100
-    # what they say is sent too
+    # their text is sent too
     longer = [
         {"type": "function", "function": {"name": "read", "description": " ".join([PROSE] * 5)}}
     ]

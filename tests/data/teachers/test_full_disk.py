@@ -1,5 +1,5 @@
-"""A full disk at any write: what was bought is kept, nothing of it is asked for again, and nothing
-more is bought."""
+"""A full disk at any write: what was bought is kept, is never asked for again, and nothing more is
+bought."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = [f"step {number}" for number in range(8)]
 
 
 class Full(Ledger):
-    """A ledger on a disk that has no room from its statement number `last` on."""
+    """A ledger on a disk that is full from statement number `last` on."""
 
     last, num_statements = 10**9, 0
 
@@ -37,11 +37,11 @@ class _full:
         raise sqlite3.OperationalError("database or disk is full")
 
     def __exit__(self, *error: object) -> None:
-        """Nothing was begun."""
+        """Do nothing: no transaction was begun."""
 
 
 def ask_all(ledger: Ledger, asked: list[str]) -> list[Any]:
-    """Ask everything; returns answers and errors."""
+    """Ask everything; return the answers and errors."""
 
     async def act(asked_request: Request) -> TeacherReply:
         asked.append(asked_request.turns[0].text)
@@ -105,7 +105,7 @@ def test_where_there_is_no_room_for_an_answer_nothing_is_asked(
 
 
 def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
-    """Not injected: no file of a child may grow by more than so many pages (RLIMIT_FSIZE, as a
+    """Not injected: no file of a child process may grow beyond so many pages (RLIMIT_FSIZE, as a
     quota does), for every number of pages."""
     resource = pytest.importorskip("resource")
     saved = 0

@@ -1,5 +1,4 @@
-"""A process that is killed at any point loses no answer, pays for none twice and forgets no
-money."""
+"""A process that is killed at any point loses no answer, pays for none twice and forgets no money."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ import pytest
     reason="Windows cannot fork; tests/cli/test_replay_paid.py kills whole processes there, too",
 )
 def test_killed_before_every_single_statement_of_the_ledger(tmp_path: Path) -> None:
-    """Each statement of a first life, a random one of a second; the third asks for what is missing,
-    and only for that."""
+    """Kill at each statement of a first life and at a random one of a second; the third asks only
+    for what is missing."""
     root = Path(__file__).parents[3]
     command = [sys.executable, "-m", "tests.data.teachers.killed", str(tmp_path)]
     completed = subprocess.run(

@@ -1,4 +1,4 @@
-"""The ledger: the ceiling holds, what was bought stays, what was in flight stays booked."""
+"""The ledger: the ceiling holds, what was bought is kept, and what was in flight stays booked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEACHER = says()
 
 
 def nobody(owner: str) -> bool:
-    """As after a kill: no owner runs any more."""
+    """As after a kill: no owner is alive."""
     return False
 
 

@@ -1,5 +1,5 @@
-"""The client against a real server on this machine: what is sent, what is read, what each failure
-means for the money."""
+"""The client against a real server on this machine: what is sent, what is read, and what each
+failure means for the cost."""
 
 from __future__ import annotations
 
@@ -321,8 +321,8 @@ def test_a_key_in_an_answers_arguments_and_any_other_secret_go_before_the_answer
 def answering(
     data: bytes, *headers: str, status: int = 200, behind: bytes = b""
 ) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that sends these bytes to whoever asks, on connections that it keeps open, and what
-    it was sent."""
+    """A server that sends these bytes to every client, on connections that it keeps open, and a
+    list of what it received."""
     got: list[bytes] = []
     head = "".join(
         f"{line}\r\n" for line in (f"HTTP/1.1 {status} X", f"content-length: {len(data)}", *headers)
