@@ -60,7 +60,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def greedy(folder: Path, ids: list[int], ends: list[int]) -> list[int]:
-    """The most probable continuation under the folder's weights, up to and including an end token."""
+    """The most probable continuation under the folder's weights, including an end token."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     out: list[int] = []
     while len(out) < NEW and not set(out) & set(ends):

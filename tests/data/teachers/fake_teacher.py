@@ -1,4 +1,4 @@
-"""Teachers and requests for tests: a teacher whose answers, prices and failures the test decides."""
+"""Teachers and requests for tests: the test decides a teacher's answers, prices and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is killed at any point loses no answer, pays for none twice and forgets no money."""
+"""A process killed at any point loses no answer, pays for none twice and forgets no money."""
 
 from __future__ import annotations
 

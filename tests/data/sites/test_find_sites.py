@@ -334,7 +334,7 @@ def test_an_error_in_the_users_function_keeps_its_cause_and_names_file_and_line(
         find(one_call("Read", {"file_path": "x"}, MISSING), error_kind=f"{HERE}:breaking_kind")
     assert isinstance(caught.value.__cause__, IndexError)
     line = breaking_kind.__code__.co_firstlineno + 1
-    assert f"test_find.py:{line} [sites.error_kind]" in caught.value.where
+    assert f"test_find_sites.py:{line} [sites.error_kind]" in caught.value.where
 
 
 def test_a_module_of_the_users_that_breaks_on_import_is_named(
