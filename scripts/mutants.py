@@ -10,7 +10,7 @@ test.
 A mutant is a search and a replacement inside a named function, class or constant:
 
     why = "the site would be the turn after the error, which is not the mistake"
-    tests = ["tests/data/sites/test_find.py::test_the_site_is_the_message_with_the_call"]
+    tests = ["tests/data/sites/test_find_sites.py::test_the_site_is_the_message_with_the_call"]
 
     [[changes]]
     file = "src/composer_replication/data/sites/find_sites.py"

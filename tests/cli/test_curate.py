@@ -29,7 +29,8 @@ GOOD, OWN = call("Read", file_path="src/limit.py"), say("I will look at what the
 def work(tmp_path: Path) -> Path:
     """Six sessions of three repositories; the last is a copy of the first."""
     sessions: list[Session] = [
-        session(OWN, id=f"s{n}", seen=f"x = {n}", repository=f"acme/app{n % 3}") for n in range(5)
+        session(OWN, id=f"s{n}", file_text=f"x = {n}", repository=f"acme/app{n % 3}")
+        for n in range(5)
     ]
     sessions.append(replace(sessions[0], id="s5"))
     chosen = [GOOD, call("Reed", file_path="a"), say(""), call("Read", path=3), OWN, GOOD]
@@ -154,7 +155,7 @@ def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
 
 def answered(work: Path, said: dict[str, Turn]) -> None:
     """Each of 24 sessions answered at turn 3 by three families."""
-    sessions = [session(OWN, id=f"s{n}", seen=f"x = {n}") for n in range(24)]
+    sessions = [session(OWN, id=f"s{n}", file_text=f"x = {n}") for n in range(24)]
     folder = work / "recompose"
     write_sessions(folder / "sessions.jsonl", sessions)
     turns = [

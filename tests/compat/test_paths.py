@@ -1,5 +1,5 @@
-"""The guide's module paths: each is there without a heavy package, holds the names of the top
-level, and says of the others what to use."""
+"""The guide's module paths import without a heavy package, hold the top-level names, and name the
+replacement of what is gone."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ def of(module: str) -> object:
 
 
 def test_every_path_is_a_module_and_every_module_is_listed() -> None:
-    found = {
+    modules = {
         module.name.removeprefix("composer_replication.")
         for module in pkgutil.walk_packages(paths.__path__, "composer_replication.")
     }
-    assert found == set(MODULES) and len(found) >= 20 and all(of(name).__doc__ for name in found)
+    assert (
+        modules == set(MODULES) and len(modules) >= 20 and all(of(name).__doc__ for name in modules)
+    )
     assert {name for names in MODULES.values() for name in names.split()} - {"*"} >= set(
         TO_COME
     ) - set(MODULES) | set(GONE)
@@ -71,7 +73,7 @@ def test_an_unknown_name_and_an_unknown_path_are_told_as_python_does() -> None:
 
 
 def test_paths_cost_nothing_and_work_without_torch() -> None:
-    """Every path imports, and every name of a torch-free home resolves, with torch made
+    """Every path imports, and every name of a torch-free module resolves, while importing torch is
     impossible."""
     code = f"""
 import sys
@@ -79,7 +81,9 @@ sys.modules.update(dict.fromkeys(("torch", "transformers", "numpy", "accelerate"
 import importlib
 for module in {list(MODULES)!r}:
     importlib.import_module("composer_replication." + module)
-assert not [m for m in sys.modules if m.startswith("composer_replication.") and m.split(".")[1] in ("data", "tokens", "training", "losses")]
+heavy = ("data", "tokens", "training", "losses")
+package = "composer_replication."
+assert not [m for m in sys.modules if m.startswith(package) and m.split(".")[1] in heavy]
 from composer_replication.teacher_replay import *
 from composer_replication.replaysim import DJNormalizer
 from composer_replication.ingestion.claude_code import ClaudeCodeIngester
@@ -87,6 +91,8 @@ from composer_replication.ingestion.trace_examples import claude_states_to_trace
 from composer_replication.trainer.data_collator import TraceExample, TraceTurn
 print(sorted(name for name in dir() if name in {MODULES["teacher_replay"].split()!r}))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(sorted(MODULES["teacher_replay"].split()))
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.strip() == str(sorted(MODULES["teacher_replay"].split()))

@@ -1,4 +1,4 @@
-"""Strings that look odd and hold no secret: hashes, ids, paths, numbers, lock files, minified code,
+"""Strings that look odd but hold no secret: hashes, ids, paths, numbers, lock files, minified code,
 pictures, code about passwords."""
 
 from __future__ import annotations
@@ -11,10 +11,48 @@ from collections.abc import Callable
 
 HEX = "0123456789abcdef"
 ALNUM = string.ascii_letters + string.digits
-_WORDS = """user order cart invoice payment session token secret password key auth login config parser buffer stream index cache retry
-    worker queue schema migration handler request response header cookie signature digest cipher vault credential account profile test
-    fixture mock"""
-WORDS = tuple(_WORDS.split())
+WORDS = tuple(
+    [
+        "user",
+        "order",
+        "cart",
+        "invoice",
+        "payment",
+        "session",
+        "token",
+        "secret",
+        "password",
+        "key",
+        "auth",
+        "login",
+        "config",
+        "parser",
+        "buffer",
+        "stream",
+        "index",
+        "cache",
+        "retry",
+        "worker",
+        "queue",
+        "schema",
+        "migration",
+        "handler",
+        "request",
+        "response",
+        "header",
+        "cookie",
+        "signature",
+        "digest",
+        "cipher",
+        "vault",
+        "credential",
+        "account",
+        "profile",
+        "test",
+        "fixture",
+        "mock",
+    ]
+)
 Rng = random.Random
 
 
@@ -130,7 +168,8 @@ SHAPES: dict[str, Callable[[Rng], str]] = {
         }
     ),
     "url": lambda r: (
-        f"https://shop.example/{_word(r)}/{_uuid(r)}?page={r.randrange(99)}&q={_word(r)}%20{_word(r)}%2F{_word(r)}&sha={_hex(r, 40)}"
+        f"https://shop.example/{_word(r)}/{_uuid(r)}?page={r.randrange(99)}"
+        f"&q={_word(r)}%20{_word(r)}%2F{_word(r)}&sha={_hex(r, 40)}"
     ),
     "container": lambda r: (
         f"sha256:{_hex(r, 64)} acme/{_word(r)}:{r.randrange(9)}.{r.randrange(9)} {_hex(r, 12)}"
@@ -140,7 +179,8 @@ SHAPES: dict[str, Callable[[Rng], str]] = {
         f" req_{_hex(r, 24)}"
     ),
     "css": lambda r: (
-        f".{_word(r)}-{_word(r)}{{color:#{_hex(r, 6)};background:url(/static/{_word(r)}.{_hex(r, 20)}.svg)}}"
+        f".{_word(r)}-{_word(r)}{{color:#{_hex(r, 6)};"
+        f"background:url(/static/{_word(r)}.{_hex(r, 20)}.svg)}}"
     ),
     "base64 of prose": (
         lambda r: base64.b64encode(
@@ -155,6 +195,6 @@ SHAPES: dict[str, Callable[[Rng], str]] = {
 
 
 def clean_texts(*, seed: int = 5, per_shape: int = 100) -> list[tuple[str, str]]:
-    """(shape, text), `per_shape` of each of the shapes; the same for the same seed."""
+    """Return (shape, text) pairs, `per_shape` of each shape; a seed always gives the same texts."""
     rng = Rng(seed)
     return [(shape, make(rng)) for shape, make in SHAPES.items() for _ in range(per_shape)]

@@ -1,10 +1,9 @@
-"""Secrets of many kinds, made up letter by letter from a seed, and the places where a session holds
-such things.
+"""Secrets of many kinds, built letter by letter from a seed, and the places in which a session
+holds them.
 
-Nothing here is a secret and no secret stands in this file: each is put together when the tests run.
-The kinds and the rules are of one hand, so the recall measured on them is an upper bound for what
-nobody thought of. What is random is drawn plainly: no digit or capital is put in to please a rule.
-"""
+This file holds no secret: each is put together while the tests run. The same author wrote the kinds
+and the rules, so the recall measured on them is an upper bound for kinds that nobody thought of.
+Random parts are drawn uniformly: no digit or capital is added to suit a rule."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ def pem(rng: Rng, label: str, *, body_lines: int = 6) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a kind of secret is made, and the text around it without which nobody could tell ("" =
-    none needed)."""
+    """How a kind of secret is made, and the text around it without which nobody could recognise it
+    ("" = none needed)."""
 
     make: Callable[[Rng], str]
     around: tuple[str, ...] = ("{}",)
@@ -197,8 +196,8 @@ KINDS: dict[str, Kind] = {
 
 
 def drawn(*, length: int, name: str, seed: int = 17, count: int = 500) -> list[tuple[str, str]]:
-    """(value, text) of plain random letters and digits after a name, without and with quotes, where
-    nothing else gives them away."""
+    """(value, text): plain random letters and digits after a name, without and with quotes,
+    recognisable by that name only."""
     rng = Rng(seed + length)
     values = [some(rng, length) for _ in range(count)]
     return [
@@ -244,7 +243,7 @@ PLACES: tuple[Callable[[str], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A text with one secret in it; `forms` are the ways in which the secret stands there."""
+    """A text that holds one secret."""
 
     kind: str
     secret: str
@@ -253,31 +252,34 @@ class Planted:
 
 
 def planted(*, seed: int = 11, per_kind: int = 20) -> list[Planted]:
-    """`per_kind` secrets of each kind, each somewhere else; the same for the same seed."""
+    """Return `per_kind` secrets of each kind, in changing places; a seed always gives the same
+    secrets."""
     rng = Rng(seed)
-    made: list[Planted] = []
+    secrets: list[Planted] = []
     for name, kind in KINDS.items():
         for number in range(per_kind):
             secret = kind.make(rng)
             around = kind.around[number % len(kind.around)].format(secret)
             place = number % len(PLACES)
-            made.append(Planted(name, secret, PLACES[place](around), place))
-    return made
+            secrets.append(Planted(name, secret, PLACES[place](around), place))
+    return secrets
 
 
-def still_there(one: Planted, clean: str, *, window: int = 12) -> str:
-    """A piece of the secret that can be read in `clean`, as it is or decoded; "" where none is
+def still_there(planted_secret: Planted, clean: str, *, window: int = 12) -> str:
+    """Return a piece of the secret that is readable in `clean`, plainly or decoded; "" if none is
     left."""
-    body = "".join(line.strip() for line in one.secret.split("\n") if not line.startswith("-----"))
+    body = "".join(
+        line.strip() for line in planted_secret.secret.split("\n") if not line.startswith("-----")
+    )
     pieces = {body[i : i + window] for i in range(max(1, len(body) - window + 1))}
     readings = [clean, clean.replace("\n+", "").replace("\n", ""), *_decoded(clean)]
     return next((piece for reading in readings for piece in pieces if piece in reading), "")
 
 
 def _decoded(text: str) -> list[str]:
-    """What anybody could read out of a text: URL encoding and JSON escapes undone, base64
+    """Return what anybody could read out of a text: URL encoding and JSON escapes undone, base64
     decoded."""
-    found = [unquote(text)]
+    readings = [unquote(text)]
     unescaped = text
     for _ in range(2):
         unescaped = (
@@ -286,11 +288,11 @@ def _decoded(text: str) -> list[str]:
             .replace("\\/", "/")
             .replace("\\\\", "\\")
         )
-        found.append(unescaped.replace("\n", ""))
+        readings.append(unescaped.replace("\n", ""))
     letters = "".join(c if c in B64 + "=" else " " for c in text.replace("\n", ""))
     for word in letters.split():
         if len(word) >= 24:
             cut = word.replace("=", "")
             cut = cut[:-1] if len(cut) % 4 == 1 else cut
-            found.append(base64.b64decode(cut + "=" * (-len(cut) % 4)).decode("latin-1"))
-    return found
+            readings.append(base64.b64decode(cut + "=" * (-len(cut) % 4)).decode("latin-1"))
+    return readings

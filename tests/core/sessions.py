@@ -42,7 +42,7 @@ arguments = st.dictionaries(texts, values, max_size=3)
 
 @st.composite
 def turns(draw: st.DrawFn, calls: list[str]) -> Turn:
-    """A turn; `calls` are the ids of calls made so far and grows."""
+    """Draw a turn; `calls` collects the ids of the calls drawn so far."""
     role = draw(st.sampled_from(("system", "user", "assistant", "tool")))
     blocks: list[Block] = []
     for _ in range(draw(st.integers(0, 3))):
@@ -80,24 +80,35 @@ def turns(draw: st.DrawFn, calls: list[str]) -> Turn:
 
 @st.composite
 def sessions(draw: st.DrawFn) -> Session:
-    """A session with segments, tools, events and everything else a header can hold."""
+    """Draw a session with segments, tools, events and everything else that a header can hold."""
     calls: list[str] = []
-    made = tuple(draw(turns(calls)) for _ in range(draw(st.integers(0, 8))))
+    drawn_turns = tuple(draw(turns(calls)) for _ in range(draw(st.integers(0, 8))))
     cuts = (
-        sorted(draw(st.sets(st.integers(1, max(1, len(made) - 1)), max_size=2)))
-        if len(made) > 1
+        sorted(draw(st.sets(st.integers(1, max(1, len(drawn_turns) - 1)), max_size=2)))
+        if len(drawn_turns) > 1
         else []
     )
-    bounds = [0, *cuts, len(made)]
+    bounds = [0, *cuts, len(drawn_turns)]
     segments: list[Segment] = []
     for start, end in pairwise(bounds):
-        kept = sorted(draw(st.sets(st.integers(0, start - 1), max_size=3))) if start else []
+        visible_turns = (
+            sorted(draw(st.sets(st.integers(0, start - 1), max_size=3))) if start else []
+        )
         cleared = tuple(draw(st.lists(st.sampled_from(calls), max_size=2))) if calls else ()
         segments.append(
-            Segment(start=start, end=end, context=tuple((k, k + 1) for k in kept), cleared=cleared)
+            Segment(
+                start=start,
+                end=end,
+                context=tuple((k, k + 1) for k in visible_turns),
+                cleared=cleared,
+            )
         )
     event = st.builds(
-        Event, kind=names, turn=st.integers(0, len(made)), call_id=st.none() | names, text=texts
+        Event,
+        kind=names,
+        turn=st.integers(0, len(drawn_turns)),
+        call_id=st.none() | names,
+        text=texts,
     )
     return Session(
         id=draw(names),
@@ -107,7 +118,7 @@ def sessions(draw: st.DrawFn) -> Session:
             format=draw(texts),
             versions=tuple(draw(st.lists(texts, max_size=2))),
         ),
-        turns=made,
+        turns=drawn_turns,
         segments=tuple(segments),
         tools=tuple(
             draw(
@@ -120,7 +131,7 @@ def sessions(draw: st.DrawFn) -> Session:
         tools_origin=draw(st.sampled_from(("log", "reconstructed", "none"))),
         events=tuple(draw(st.lists(event, max_size=2))),
         parent=draw(st.none() | st.builds(Parent, session_id=names, call_id=st.none() | names)),
-        copied=draw(st.integers(0, len(made))),
+        copied=draw(st.integers(0, len(drawn_turns))),
         origin=draw(st.sampled_from(("trace", "student"))),
         cwd=draw(texts),
         repository=draw(texts),

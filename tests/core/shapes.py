@@ -1,11 +1,10 @@
-"""Everyday texts with secrets, as templates (tests/core/shapes.txt), and the made-up values that
-stand in them.
+"""Everyday texts with secrets, as templates (tests/core/shapes.txt), and made-up values for their
+placeholders.
 
     ### redis acl list
-    user worker on >«P12» ~* +@all        # «P12» = a password of 12 letters, drawn when the test runs
+    user worker on >«P12» ~* +@all      # «P12» is a password of 12 letters, drawn at run time
 
-Development data: the rules were tuned on them. Nothing in them is or was a secret.
-"""
+This is development data: the rules were tuned on it. No value in it is or was a secret."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _MARK = re.compile(r"«((?:=[^«»]*)|[^«»]+)»")
 
 
 class Shape(NamedTuple):
-    """A text and what must not be left of it."""
+    """A text and the secrets that must not be left in it."""
 
     name: str
     text: str
@@ -46,8 +45,8 @@ class Shape(NamedTuple):
 
 
 def shapes(*, seed: int = 0) -> list[Shape]:
-    """Every template with its values drawn; the same for the same seed."""
-    made = []
+    """Return every template with its values drawn; a seed always gives the same values."""
+    drawn_shapes = []
     for block in FILE.read_text(encoding="utf-8").split("### ")[1:]:
         name, _, body = block.partition("\n")
         rng, secrets = random.Random(f"{name}-{seed}"), list[str]()
@@ -59,17 +58,17 @@ def shapes(*, seed: int = 0) -> list[Shape]:
             return secrets[-1]
 
         body = _MARK.sub(drawn, body.rstrip("\n").replace("\\x1b", "\x1b"))
-        made.append(Shape(name, f"some text before\n{body}\nnext line", tuple(secrets)))
-    return made
+        drawn_shapes.append(Shape(name, f"some text before\n{body}\nnext line", tuple(secrets)))
+    return drawn_shapes
 
 
 def _value(spec: str, rng: random.Random) -> str:
     if spec[0] == "=":
         return spec[1:]
     if ":" in spec:  # a text in an encoding
-        how, _, text = spec.partition(":")
-        data = gzip.compress(text.encode(), mtime=0) if how == "gz" else text.encode()
-        return data.hex() if how == "hex" else base64.b64encode(data).decode()
+        encoding, _, text = spec.partition(":")
+        data = gzip.compress(text.encode(), mtime=0) if encoding == "gz" else text.encode()
+        return data.hex() if encoding == "hex" else base64.b64encode(data).decode()
     if spec == "U":
         return "-".join(_some(rng, n, HEX) for n in (8, 4, 4, 4, 12))
     if spec == "K":
@@ -81,19 +80,19 @@ def _value(spec: str, rng: random.Random) -> str:
 
 
 def _of_kind(kind: str, count: int, rng: random.Random) -> str:
-    if kind == "P":  # a password: begins with a letter or a digit, holds a digit and a symbol
+    if kind == "P":  # a password: starts with a letter or a digit, holds a digit and a symbol
         return (
             rng.choice(ALNUM) + "7" + _some(rng, count - 4, ALNUM + "!@#%^*-_+?=~") + "!x"
             if count > 4
             else "a7!x"
         )
-    if kind == "G":  # a password that somebody thought up: two words, one word, a phrase
-        word, other = rng.choice(_NOUNS).capitalize(), rng.choice(_NOUNS).capitalize()
+    if kind == "G":  # a password that a person chose: two words, one word, a phrase
+        word, second_word = rng.choice(_NOUNS).capitalize(), rng.choice(_NOUNS).capitalize()
         number = rng.randint(11, 99)
         return (
-            f"{word}#{other}{number}",
-            f"{word}{other.lower()}{number}",
-            f"{word.lower()} {other.lower()} under the {number} trees",
+            f"{word}#{second_word}{number}",
+            f"{word}{second_word.lower()}{number}",
+            f"{word.lower()} {second_word.lower()} under the {number} trees",
         )[count - 1]
     if kind == "L":
         return f"{rng.choice(_NOUNS)}{rng.randint(10, 99)}{rng.choice(_NOUNS)}"[:count]

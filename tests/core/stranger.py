@@ -1,8 +1,7 @@
-"""The lists of secrets that a stranger made (tests/core/stranger/README.md), and how much of them
-goes.
+"""The secret lists that an outsider wrote (tests/core/stranger/README.md), and the share of them
+that redaction removes.
 
-score("sealed").plain        # Share(num_gone=..., num=175)
-"""
+    score("sealed").plain        # Share(num_gone=..., num=175)"""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ Z_95 = 1.959964
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of some texts were cleaned."""
+    """How many texts of a set are clean after redaction."""
 
     num_gone: int
     num: int
@@ -41,8 +40,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What went of a list, of its plain and its wrapped texts; and what was left, by id, kind and
-    shape."""
+    """What redaction removed from a list, for its plain and its wrapped texts, and what was left,
+    by id, kind and shape."""
 
     plain: Share
     wrapped: Share
@@ -50,14 +49,14 @@ class Score:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """The texts of a list, "dev", "sealed", "second" or "third": text, secrets (all pieces that
-    must go), wrapped, kind and shape."""
+    """Read a list, "dev", "sealed", "second" or "third": text, secrets (all pieces that must go),
+    wrapped, kind and shape."""
     packed = (FOLDER / f"{name}.jsonl.z64").read_bytes()
     return [json.loads(line) for line in zlib.decompress(base64.b64decode(packed)).splitlines()]
 
 
 def score(name: str) -> Score:
-    """Redact a list and count."""
+    """Redact every text of a list and count the clean ones."""
     gone: dict[bool, int] = {False: 0, True: 0}
     num: dict[bool, int] = {False: 0, True: 0}
     left = []

@@ -1,5 +1,5 @@
-"""Sessions, sites, hints, answers, preferences and anchors on disk: what is written is what is
-read; damage is named by file and line."""
+"""Sessions, sites, hints, answers, preferences and anchors on disk: reading returns what was
+written, and damage is named by file and line."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def test_a_turn_on_its_own_survives(turn: Turn) -> None:
 def test_a_file_cut_at_a_line_is_damaged_and_not_shorter(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "s.jsonl"
     write_sessions(path, [small(), small()])
-    kept = path.read_text("utf-8").splitlines()[:-cut]
-    path.write_text("\n".join(kept), "utf-8")
-    if cut == 3:  # exactly the second session is gone: nothing can tell
+    complete_lines = path.read_text("utf-8").splitlines()[:-cut]
+    path.write_text("\n".join(complete_lines), "utf-8")
+    if cut == 3:  # exactly the second session is gone, which nothing in the file can reveal
         assert len(list(read_sessions(path))) == 1
     else:
         with pytest.raises(SessionError, match="cut short"):
@@ -129,7 +129,7 @@ def lines_of(session: Session) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("damage", "message"),
     [
         (lambda v: v[0]["session"].__setitem__("schema", 99), "schema 99"),
         (lambda v: v[0]["session"].__delitem__("schema"), "schema None"),
@@ -152,15 +152,15 @@ def lines_of(session: Session) -> list[Any]:
     ],
 )
 def test_damage_is_a_named_error_with_its_place(
-    tmp_path: Path, damage: Callable[[list[Any]], object], says: str
+    tmp_path: Path, damage: Callable[[list[Any]], object], message: str
 ) -> None:
     values = lines_of(small())
     damage(values)
     path = tmp_path / "s.jsonl"
     write_lines(path, values)
-    with pytest.raises(SessionError, match=says) as caught:
+    with pytest.raises(SessionError, match=message) as caught:
         list(read_sessions(path))
-    if says != "unknown block letter" and "turn" not in says and "continue" not in says:
+    if message != "unknown block letter" and "turn" not in message and "continue" not in message:
         assert f"{path}:1" in str(caught.value)
 
 
@@ -223,18 +223,18 @@ def test_sites_hints_and_preferences_survive(tmp_path: Path) -> None:
         teachers=("a",),
         evidence={"k": 1},
     )
-    own = Preference(session_id="s", turn=3, chosen=TURN)
+    session_preference = Preference(session_id="s", turn=3, chosen=TURN)
     for name, values, read in (
         ("sites", [SITE], read_sites),
         ("hints", [HINT], read_hints),
-        ("pairs", [preference, own], read_preferences),
+        ("pairs", [preference, session_preference], read_preferences),
     ):
         path = tmp_path / f"{name}.jsonl"
         write_lines(path, [record_to_json(v) for v in values])
         assert list(read(path)) == values
     assert record_to_json(SITE)["id"] == "s:3:c"
     assert (
-        own.rejected_turn(
+        session_preference.rejected_turn(
             Session(
                 id="s",
                 source=SourceRef(file=""),
@@ -248,7 +248,7 @@ def test_sites_hints_and_preferences_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "value", "says"),
+    ("read", "value", "message"),
     [
         (read_sites, {"session_id": "s", "trun": 3}, "unknown field 'trun'"),
         (read_sites, {"session_id": "s"}, "needs the field 'turn'"),
@@ -266,11 +266,11 @@ def test_sites_hints_and_preferences_survive(tmp_path: Path) -> None:
     ],
 )
 def test_odd_records_are_refused_by_name(
-    tmp_path: Path, read: Callable[[Path], Iterator[object]], value: dict, says: str
+    tmp_path: Path, read: Callable[[Path], Iterator[object]], value: dict, message: str
 ) -> None:
     path = tmp_path / "x.jsonl"
     write_lines(path, [value])
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         list(read(path))
 
 
@@ -298,7 +298,7 @@ def test_answers_and_anchors_come_back_and_damage_is_named(tmp_path: Path) -> No
     write_lines(tmp_path / "anchors.jsonl", map(record_to_json, anchors))
     assert list(read_answers(tmp_path / "answers.jsonl")) == answers
     assert list(read_anchors(tmp_path / "anchors.jsonl")) == anchors
-    # what it cost is always there
+    # the cost is always written
     assert [row["usd"] for _, row in read_lines(tmp_path / "answers.jsonl")] == [0.25, 0.0]
     write_lines(tmp_path / "odd.jsonl", [record_to_json(anchors[0]) | {"reason": "because"}])
     with pytest.raises(DataError, match=r"unknown reason 'because'.*odd.jsonl:1"):

@@ -1,5 +1,5 @@
-"""What is written: for its owner only whatever the umask, whole or not at all, and without
-leftovers of who was killed."""
+"""Files are readable by their owner only whatever the umask, are written whole or not at all, and a
+killed writer leaves no leftovers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def mode(path: Path) -> int:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """Everything below a folder, and it, that others could read."""
+    """List everything in and below a folder that others could read."""
     return [
         str(path)
         for path in (folder, *folder.rglob("*"))
@@ -146,20 +146,20 @@ def test_git_sees_nothing_of_it(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     make_work(tmp_path / "recompose")
     append_text(tmp_path / "recompose" / "sessions.jsonl", "{}\n")
-    told = subprocess.run(
+    status = subprocess.run(
         ["git", "status", "--porcelain", "-uall"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout == ""
+    assert status.stdout == ""
 
 
-def git(folder: Path, *words: str) -> str:
-    own = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     return subprocess.run(
-        ["git", *own, *words], cwd=folder, capture_output=True, text=True, check=True
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
     ).stdout
 
 
@@ -172,7 +172,7 @@ def test_a_folder_of_a_repository_is_no_work_folder(tmp_path: Path, place: str) 
     for tracked in (False, True):
         if tracked:
             git(tmp_path, "add", ".")
-            (work / "main.py").unlink()  # it is tracked all the same
+            (work / "main.py").unlink()  # it is still tracked
         with pytest.raises(DataError, match="can get into a commit") as caught:
             make_work(work)
         assert ("git tracks" in caught.value.what) == (tracked and place != ".")
@@ -228,7 +228,7 @@ def test_an_ignored_folder_without_a_rule_of_its_own_gets_one(tmp_path: Path) ->
 
 
 def hold(folder: str, ready: multiprocessing.synchronize.Event) -> None:  # type: ignore[name-defined]
-    """Begin a file and a folder, and never end them."""
+    """Begin a file and a folder, and never finish them."""
     with (
         atomic_writer(Path(folder) / "sessions.jsonl") as stream,
         scratch_folder(Path(folder) / "examples" / "tokenizer"),
@@ -257,8 +257,8 @@ def test_leftovers_of_a_killed_process_go_and_those_of_a_live_one_stay(tmp_path:
 
 
 def test_a_process_of_the_same_number_is_not_taken_for_the_one_that_died(tmp_path: Path) -> None:
-    """In a container every process may have the number of the last one: who holds the lock decides,
-    not who has the number."""
+    """In a container each process may get the previous one's number, so the lock decides, not the
+    number."""
     (tmp_path / f".sessions.jsonl.{os.getpid()}-0a1b2c.part").write_text("half")
     (tmp_path / f".tokenizer.{os.getpid()}-0a1b2c.part").mkdir()
     assert len(remove_leftovers(tmp_path)) == 2 and not list(tmp_path.iterdir())
@@ -342,17 +342,17 @@ def test_a_scratch_that_is_held_is_the_owners_before_it_is_whole(tmp_path: Path)
 
 
 def writers(path: Path) -> Iterator[str]:
-    """Calls in a file that write to the disk by themselves."""
+    """Yield the calls in a file that write to the disk directly."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if not isinstance(node, ast.Call):
             continue
-        # a bare name is one of core/files.py
+        # a bare name is a function of core/files.py
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
         modes = [
-            one.value
-            for one in given
-            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            value.value
+            for value in values
+            if isinstance(value, ast.Constant) and isinstance(value.value, str)
         ]
         if name in WRITES or (
             name == "open" and any(set(m) & set("wax+") and set(m) <= set("rwaxbt+") for m in modes)
@@ -361,11 +361,12 @@ def writers(path: Path) -> Iterator[str]:
 
 
 def test_no_file_of_the_package_writes_by_itself() -> None:
-    """Every writer goes through core/files.py, so that none forgets whose file it is."""
-    found: dict[str, list[str]] = {}
+    """Every writer goes through core/files.py, so that none forgets to restrict access to the
+    owner."""
+    calls_by_file: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
         if name not in OWN_HOME and "workshop/" not in name and (calls := list(writers(path))):
-            found[name] = calls
-    assert {name: calls for name, calls in found.items() if name not in EXCUSED} == {}
-    assert set(EXCUSED) <= found.keys()
+            calls_by_file[name] = calls
+    assert {name: calls for name, calls in calls_by_file.items() if name not in EXCUSED} == {}
+    assert set(EXCUSED) <= calls_by_file.keys()

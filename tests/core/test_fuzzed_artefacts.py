@@ -1,5 +1,5 @@
-"""Our own files, damaged: a DataError that names file and line, or what was written; never another
-error, never an endless loop."""
+"""Our own files, damaged: reading gives what was written or a DataError that names file and line,
+never another error or an endless loop."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _drop(rows: list[Any], path: tuple[Any, ...]) -> None:
 
 
 def _read(path: Path, read: Callable[[Path], Iterator[Any]]) -> str:
-    """ "read", or what the DataError says."""
+    """Return "read", or the text of the DataError."""
     try:
         list(read(path))
     except DataError as error:
@@ -179,9 +179,9 @@ def test_any_field_of_a_wrong_type_or_missing_is_named_or_harmless(
             else:
                 _put(changed, place, change)
             path.write_text("".join(json.dumps(row) + "\n" for row in changed), "utf-8")
-            said = _read(path, read)
-            assert said == "read" or path.name in said, (place, change, said)
-            refused += said != "read"
+            outcome = _read(path, read)
+            assert outcome == "read" or path.name in outcome, (place, change, outcome)
+            refused += outcome != "read"
     assert refused
 
 
@@ -207,6 +207,6 @@ def test_a_damaged_file_is_refused_by_file_and_line(
     path = tmp_path / f"{name}.jsonl"
     write(path)
     path.write_bytes(change(path.read_bytes()))
-    said = _read(path, read)
-    assert path.name in said
-    assert said != "read"
+    outcome = _read(path, read)
+    assert path.name in outcome
+    assert outcome != "read"

@@ -1,5 +1,5 @@
-"""One process at a time on a folder: the second is told who is at work, and the place of a dead one
-is taken."""
+"""One process at a time works on a folder: a second one learns who holds it, and the place of a
+dead one is taken."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make(folder: Path) -> RunDir:
 
 
 def held(run: RunDir) -> subprocess.Popen[str]:
-    """A process that is in the middle of a launch."""
+    """Start a process that is in the middle of a launch."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(run.path)], stdout=subprocess.PIPE, text=True
     )
@@ -54,10 +54,10 @@ def test_a_second_launch_is_told_who_is_at_work_and_a_dead_ones_place_is_taken(
             process_start(process.pid),
             platform.node(),
         )
-        told = f"another launch of this run is at work on this folder: process {process.pid} on "
-        with pytest.raises(BusyError, match=told), run.attempt():
+        message = f"another launch of this run is at work on this folder: process {process.pid} on "
+        with pytest.raises(BusyError, match=message), run.attempt():
             raise AssertionError("two at once")
-        with pytest.raises(BusyError, match=told):
+        with pytest.raises(BusyError, match=message):
             remove_run(run.path)  # as a second demo would
         assert (
             run.info()["state"] == "running"
@@ -73,7 +73,7 @@ def test_a_second_launch_is_told_who_is_at_work_and_a_dead_ones_place_is_taken(
             **json.loads((run.path / OWNER).read_text("utf-8"))
         )
     assert [(e["kind"], e["owner"]) for e in run.events()] == [("took_over", owner.text())]
-    with run.attempt():  # an end in good order leaves nothing to take over
+    with run.attempt():  # a process that ends normally leaves nothing to take over
         pass
     assert len(run.events()) == 1 and not (run.path / OWNER).exists()
 
@@ -96,18 +96,18 @@ def test_without_locks_the_owners_name_tells(
         lock_folder(tmp_path, task="test"),
     ):
         raise AssertionError("two at once")
-    own = {
+    owner = {
         "pid": os.getpid(),
         "began": process_start(os.getpid()),
         "host": platform.node(),
         "since": "2026-11-20T14:02:11+00:00",
     }
-    # its number is another's by now; nobody has it
-    gone = [{**own, "began": "1"}, {**own, "pid": 2**22 + 1, "began": ""}]
-    for one in gone:
-        (tmp_path / OWNER).write_text(json.dumps(one), "utf-8")
+    # one number belongs to another process by now, and nobody has the other
+    gone = [{**owner, "began": "1"}, {**owner, "pid": 2**22 + 1, "began": ""}]
+    for dead_owner in gone:
+        (tmp_path / OWNER).write_text(json.dumps(dead_owner), "utf-8")
         with lock_folder(tmp_path, task="test") as before:
-            assert before is not None and asdict(before) == one
+            assert before is not None and asdict(before) == dead_owner
     (tmp_path / OWNER).write_text('{"pid": 47', "utf-8")
     with lock_folder(tmp_path, task="test") as before:
         assert before is None

@@ -1,4 +1,4 @@
-"""A store's key: made once, kept to its owner, never made anew over a damaged one."""
+"""A store's key is made once, is readable by its owner only, and never replaces a damaged one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ TEXT = "DB_PASSWORD=" + "tr0ub4dor&3x"
 
 
 def test_a_store_has_one_key_and_another_store_another(tmp_path: Path) -> None:
-    one, again, other = (
+    first, again, another_store = (
         store_key(tmp_path / "a"),
         store_key(tmp_path / "a"),
         store_key(tmp_path / "b"),
     )
-    assert one is not None
-    assert one == again != other
-    assert len(one) == KEY_BYTES
+    assert first is not None
+    assert first == again != another_store
+    assert len(first) == KEY_BYTES
     assert (
-        Redactor(key=one, environ={}).text(TEXT)
+        Redactor(key=first, environ={}).text(TEXT)
         == Redactor(key=again, environ={}).text(TEXT)
-        != Redactor(key=other, environ={}).text(TEXT)
+        != Redactor(key=another_store, environ={}).text(TEXT)
     )
 
 
@@ -39,23 +39,23 @@ def test_only_the_owner_can_read_it_and_nothing_else_is_left(tmp_path: Path) -> 
 def test_without_making_nothing_is_written(tmp_path: Path) -> None:
     assert store_key(tmp_path / "a", make=False) is None
     assert not (tmp_path / "a").exists()
-    made = store_key(tmp_path / "a")
-    assert store_key(tmp_path / "a", make=False) == made
+    key = store_key(tmp_path / "a")
+    assert store_key(tmp_path / "a", make=False) == key
 
 
 def test_a_key_that_another_process_made_meanwhile_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = store_key(tmp_path)
+    written_key = store_key(tmp_path)
     exists = Path.exists
-    seen: list[bool] = []
+    exists_calls: list[bool] = []
 
     def not_yet(path: Path) -> bool:  # the first look comes before the other process has written
-        seen.append(path.name == KEY_FILE)
-        return exists(path) and len(seen) > 1
+        exists_calls.append(path.name == KEY_FILE)
+        return exists(path) and len(exists_calls) > 1
 
     monkeypatch.setattr(Path, "exists", not_yet)
-    assert store_key(tmp_path) == other
+    assert store_key(tmp_path) == written_key
 
 
 @pytest.mark.parametrize("text", ["", "abc", "zz" * KEY_BYTES, "ab" * (KEY_BYTES - 1)])

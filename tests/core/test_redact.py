@@ -1,4 +1,4 @@
-"""Redaction: every kind of secret goes, ordinary code stays, names are stable."""
+"""Redaction removes every kind of secret, keeps ordinary code, and gives a secret a stable name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALNUM = string.ascii_letters + string.digits
 
 
 def some(count: int, letters: str = ALNUM) -> str:
-    """Random letters with at least a digit and a capital among them."""
+    """Return random letters with at least one digit and one capital among them."""
     return "".join(RNG.choice(letters) for _ in range(count - 3)) + "a7Z"
 
 
@@ -224,38 +224,40 @@ def _drawn_from(parts: Any, rng: random.Random) -> str:
         if name == "LITERAL":
             text += chr(value)
         elif name == "IN":
-            letters = [chr(c) for kind, given in value for c in _of_class(str(kind), given)]
+            letters = [
+                chr(c) for kind, char_range in value for c in _of_class(str(kind), char_range)
+            ]
             text += rng.choice([c for c in letters if c.isalnum()] or letters)
         elif name == "SUBPATTERN":
             text += _drawn_from(value[-1], rng)
         elif name == "BRANCH":
             text += _drawn_from(rng.choice(value[1]), rng)
         elif name in ("MAX_REPEAT", "MIN_REPEAT"):
-            least, most, what = value
+            least, most, repeated = value
             text += "".join(
-                _drawn_from(what, rng)
+                _drawn_from(repeated, rng)
                 for _ in range(rng.randint(int(least), min(int(most), int(least) + 4)))
             )
     return text
 
 
-def _of_class(kind: str, given: Any) -> Iterable[int]:
+def _of_class(kind: str, char_range: Any) -> Iterable[int]:
     if kind == "RANGE":
-        return range(given[0], given[1] + 1)
-    return (given,) if kind == "LITERAL" else map(ord, string.digits)
+        return range(char_range[0], char_range[1] + 1)
+    return (char_range,) if kind == "LITERAL" else map(ord, string.digits)
 
 
 @pytest.mark.parametrize("rule", TOKEN_RULES, ids=lambda rule: f"{rule.kind}-{rule.needles[0]}")
 def test_every_row_of_the_table_takes_what_it_describes(rule: Rule) -> None:
-    """Drawn from the row's own pattern, so this tells that a row is found at all - by its needle,
-    in a run - and not that it is right."""
+    """The texts are drawn from the row's own pattern: this checks that redaction finds the row (by
+    its needle, in a run), not that the row is right."""
     tried = gone = 0
     for seed in range(40):
-        made = _drawn_from(parse(rule.pattern.pattern), random.Random(seed))
-        if not rule.pattern.fullmatch(made) or (rule.odd and not any(map(str.isdigit, made))):
+        token = _drawn_from(parse(rule.pattern.pattern), random.Random(seed))
+        if not rule.pattern.fullmatch(token) or (rule.odd and not any(map(str.isdigit, token))):
             continue
         tried += 1
-        gone += made not in Redactor(environ={}).text(f"x {made} y")
+        gone += token not in Redactor(environ={}).text(f"x {token} y")
     assert gone > 0.8 * tried or rule.kind in BEHIND_OTHERS, (tried, gone)
 
 
@@ -373,17 +375,17 @@ def test_ordinary_code_stays_as_it_is(text: str) -> None:
 
 def test_the_same_secret_has_the_same_name_under_one_key_only() -> None:
     secret = SECRETS["github_token"][0]
-    one, again, other = (
+    redacted_once, again, another_store = (
         Redactor(key=b"a", environ={}),
         Redactor(key=b"a", environ={}),
         Redactor(key=b"b", environ={}),
     )
-    first = one.text(f"a {secret} b {secret}")
+    first = redacted_once.text(f"a {secret} b {secret}")
     names = first.split()[1::2]
-    assert names[0] == names[1] == again.text(secret) != other.text(secret)
-    assert one.counts == {"github_token": 2}
-    assert one.text(first) == first  # redacting twice changes nothing
-    assert one.counts == {"github_token": 2}
+    assert names[0] == names[1] == again.text(secret) != another_store.text(secret)
+    assert redacted_once.counts == {"github_token": 2}
+    assert redacted_once.text(first) == first  # redacting twice changes nothing
+    assert redacted_once.counts == {"github_token": 2}
 
 
 def test_words_of_the_user_in_any_case_longest_first() -> None:

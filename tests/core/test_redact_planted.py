@@ -25,21 +25,23 @@ what is measured."""
 
 
 def test_the_planted_secrets_are_twenty_of_each_kind_and_can_all_be_read() -> None:
-    made = planted()
-    assert Counter(one.kind for one in made) == dict.fromkeys(KINDS, 20)
+    secrets = planted()
+    assert Counter(item.kind for item in secrets) == dict.fromkeys(KINDS, 20)
     assert len(KINDS) == 47
-    assert {one.place for one in made} == set(range(len(PLACES)))
-    # the look for what is left sees every encoding
-    assert [one for one in made if not still_there(one, one.text)] == []
-    assert [one.text for one in planted()] == [one.text for one in made]
+    assert {item.place for item in secrets} == set(range(len(PLACES)))
+    # still_there reads every encoding
+    assert [item for item in secrets if not still_there(item, item.text)] == []
+    assert [item.text for item in planted()] == [item.text for item in secrets]
 
 
 @pytest.mark.parametrize("seed", [11, 12, 21, 22])
 def test_planted_secrets_go_plain_and_encoded(seed: int) -> None:
     redactor = Redactor(environ={})
-    made = planted(seed=seed)
-    left = [(one.kind, one.place) for one in made if still_there(one, redactor.text(one.text))]
-    assert 1 - len(left) / len(made) >= MIN_RECALL, left
+    secrets = planted(seed=seed)
+    left = [
+        (item.kind, item.place) for item in secrets if still_there(item, redactor.text(item.text))
+    ]
+    assert 1 - len(left) / len(secrets) >= MIN_RECALL, left
 
 
 @pytest.mark.parametrize("length", NAMED)
@@ -67,12 +69,12 @@ def test_plainly_random_values_go_after_the_name_of_a_password(length: int) -> N
 
 def test_planted_secrets_go_from_json_values() -> None:
     redactor = Redactor(environ={})
-    made = planted(seed=13, per_kind=3)
-    values = redactor.value({"input": [{"command": one.text} for one in made]})
+    secrets = planted(seed=13, per_kind=3)
+    values = redactor.value({"input": [{"command": item.text} for item in secrets]})
     left = [
-        one.kind
-        for one, value in zip(made, values["input"], strict=True)
-        if still_there(one, value["command"])
+        item.kind
+        for item, value in zip(secrets, values["input"], strict=True)
+        if still_there(item, value["command"])
     ]
     assert left == []
 
@@ -93,8 +95,8 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def test_strings_of_real_sessions_stay_as_they_are(log_folders: tuple[Path, ...]) -> None:
-    """The sessions were searched for secrets before they were published; what goes from them is an
-    e-mail address or a false alarm."""
+    """The sessions were searched for secrets before publication, so a match in them is an e-mail
+    address or a false alarm."""
     texts: set[str] = set()
     for path in (path for folder in log_folders for path in folder.rglob("*.jsonl")):
         for line in path.read_bytes().splitlines():
@@ -102,10 +104,10 @@ def test_strings_of_real_sessions_stay_as_they_are(log_folders: tuple[Path, ...]
                 texts.update(_strings(json.loads(line)))
             except ValueError:
                 continue
-    found = Counter(one.kind for text in texts for one in find_secrets(text))
+    num_by_kind = Counter(match.kind for text in texts for match in find_secrets(text))
     assert len(texts) > 1000
-    assert (found.total() - found["email"]) / len(texts) <= MAX_ALTERED, found
-    assert found.total() / len(texts) <= MAX_ALTERED, found
+    assert (num_by_kind.total() - num_by_kind["email"]) / len(texts) <= MAX_ALTERED, num_by_kind
+    assert num_by_kind.total() / len(texts) <= MAX_ALTERED, num_by_kind
 
 
 ENCODINGS = {
@@ -139,7 +141,7 @@ def test_a_secret_has_the_same_name_plain_and_encoded(name: str) -> None:
 
 
 def test_what_stands_around_an_encoded_secret_stays() -> None:
-    value = "abc/def+ghi/jkl0mno1pqr2stu3vwx4yza5bcd6"  # in a URL every / and + is three letters
+    value = "abc/def+ghi/jkl0mno1pqr2stu3vwx4yza5bcd6"  # in a URL every / and + takes three letters
     redactor = Redactor(key=b"store", environ={})
     clean = redactor.text(
         f"GET /cb?page=1&client_secret={quote(value, safe='')}&next=%2Fhome HTTP/1.1"
@@ -171,12 +173,12 @@ def test_base64_in_lines_goes_whole_and_prose_in_base64_stays() -> None:
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 def test_four_layers_of_encoding_are_taken_off(layers: int) -> None:
-    """A tool prints base64 of what a tool printed: at each layer the value goes, whatever stands
+    """A tool prints base64 of what another tool printed: the value goes at each layer, and the text
     around it stays."""
     text = "password=hunter22xx"
     for number in range(layers):
         text = base64.b64encode((text if number else f"user=ada {text}").encode()).decode()
-    assert [one.secret for one in find_secrets(f"out: {text} end")] == ["hunter22xx"]
+    assert [match.secret for match in find_secrets(f"out: {text} end")] == ["hunter22xx"]
     clean = Redactor(environ={}).text(f"out: {text} end")
     assert (
         clean.startswith("out: ")
@@ -187,8 +189,8 @@ def test_four_layers_of_encoding_are_taken_off(layers: int) -> None:
 
 
 def test_names_cannot_be_worked_out_without_the_key() -> None:
-    """A name is no plain hash: two redactors without a key in common name a secret differently, and
-    so does every store."""
+    """A name is not a plain hash: two redactors with different keys, as two stores have, name a
+    secret differently."""
     text = "DB_PASSWORD=tr0ub4dor&3x"
     names = {Redactor(environ={}).text(text) for _ in range(3)} | {
         Redactor(key=key, environ={}).text(text) for key in (b"a", b"b")
@@ -198,21 +200,21 @@ def test_names_cannot_be_worked_out_without_the_key() -> None:
 
 def test_of_two_finds_that_overlap_all_letters_go() -> None:
     token = "gh" + "p_" + "q7Zx" * 9
-    (found,) = find_secrets(f"Authorization: Bearer {token}.and-more-of-it-99 x")
-    assert (found.kind, found.secret) == ("github_token", f"{token}.and-more-of-it-99")
+    (match,) = find_secrets(f"Authorization: Bearer {token}.and-more-of-it-99 x")
+    assert (match.kind, match.secret) == ("github_token", f"{token}.and-more-of-it-99")
 
 
 def test_finds_are_in_order_and_apart() -> None:
-    for one in planted(seed=14, per_kind=4):
-        found = find_secrets(one.text)
-        assert all(a.end <= b.start for a, b in pairwise(found))
-        assert all(0 <= f.start < f.end <= len(one.text) for f in found)
+    for item in planted(seed=14, per_kind=4):
+        matches = find_secrets(item.text)
+        assert all(a.end <= b.start for a, b in pairwise(matches))
+        assert all(0 <= f.start < f.end <= len(item.text) for f in matches)
 
 
 def test_what_was_redacted_stays_as_it_is_when_it_is_redacted_again() -> None:
-    """A store is redacted again where its words change: the same secret keeps its name."""
+    """A store is redacted again if its list of words changes: the same secret keeps its name."""
     redactor = Redactor(environ={})
-    once = [redactor.text(one.text) for one in planted(seed=17, per_kind=3)]
+    once = [redactor.text(item.text) for item in planted(seed=17, per_kind=3)]
     assert [redactor.text(text) for text in once] == once
     assert "Initech" not in Redactor(words=["Initech"], environ={}).text(
         f"Initech {once[0]} Initech"

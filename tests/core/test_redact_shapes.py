@@ -67,8 +67,8 @@ CLEAN = (
     ">>> token_hex(16)  #doctest:+SKIP\n'f9bf78b9a18ce6d46a0cd2b0b86df9da'",
     "createToken('NUMERICIDENTIFIER', '0|[1-9]\\\\d*')",
     (
-        "$ base64"
-        " keyboard.png\niVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAYAAABzenr0AAAABHNCSVQICAgIfAhkiAAAAUdJREFU"
+        "$ base64 keyboard.png\n"
+        "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAYAAABzenr0AAAABHNCSVQICAgIfAhkiAAAAUdJREFU"
     ),
     "Extra arguments on the command line to pass to the fortran90 compiler",
     "the password of ada works on backup01 and on every other machine here",
@@ -83,13 +83,13 @@ CLEAN = (
 
 @pytest.mark.parametrize("text", CLEAN)
 def test_what_only_looks_like_a_secret_stays(text: str) -> None:
-    assert [one for one in find_secrets(text) if one.kind != "email"] == []
+    assert [match for match in find_secrets(text) if match.kind != "email"] == []
 
 
 @pytest.mark.parametrize("tail", ["x7Kq" * 10, "x7Kq-" * 10, "x7_q" * 22])
 def test_the_first_row_that_fits_names_the_kind(tail: str) -> None:
-    """ "sk-ant-" before "sk-": the rows of the table are in order, whichever needle is met first."""
-    assert [one.kind for one in find_secrets(f"key: {'sk-' + 'ant-api03-'}{tail} end")] == [
+    """The table's row for "sk-ant-" comes before that for "sk-", whichever needle is met first."""
+    assert [match.kind for match in find_secrets(f"key: {'sk-' + 'ant-api03-'}{tail} end")] == [
         "anthropic_key"
     ]
 

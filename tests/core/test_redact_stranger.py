@@ -1,5 +1,5 @@
-"""Recall on lists that somebody made who had seen neither rules nor tests;
-tests/core/stranger/README.md tells what may be claimed."""
+"""Recall on lists by somebody who had seen neither the rules nor the tests;
+tests/core/stranger/README.md says what may be claimed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ misses since then, so all of them are development data.
 
 @pytest.mark.parametrize("name", FLOORS)
 def test_secrets_of_a_strangers_list_go(name: str) -> None:
-    found, (plain, wrapped) = score(name), FLOORS[name]
-    assert (found.plain.num, found.wrapped.num) == SIZES[name]
-    assert found.plain.value >= plain, found.left
-    assert found.wrapped.value >= wrapped, found.left
+    measured, (plain, wrapped) = score(name), FLOORS[name]
+    assert (measured.plain.num, measured.wrapped.num) == SIZES[name]
+    assert measured.plain.value >= plain, measured.left
+    assert measured.wrapped.value >= wrapped, measured.left
 
 
 def test_the_lists_hold_what_they_say() -> None:

@@ -1,4 +1,4 @@
-"""No text makes redaction slow: time per letter on hostile shapes, as a ratio to that of ordinary
+"""No text makes redaction slow: time per letter on hostile shapes, as a ratio to that on ordinary
 text measured beside it."""
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ GLUES = (
 
 
 def words() -> list[str]:
-    """Every string that a rule looks for."""
+    """Return every string that a rule looks for."""
     rules = (*TOKEN_RULES, *PLAIN_RULES, *PLACE_RULES)
     return sorted(
         {w.word for w in WORDS}
@@ -148,8 +148,8 @@ def words() -> list[str]:
 
 
 def hostile(word: str, rng: random.Random) -> Iterator[str]:
-    """Units that nearly match where a word stands: the word alone, with what may follow it, with
-    the beginning of a value."""
+    """Return units that nearly match a word: the word alone, with what may follow it, with the
+    start of a value."""
     yield word
     for glue in rng.sample(GLUES, 6):
         yield word + glue
@@ -163,8 +163,8 @@ def hostile(word: str, rng: random.Random) -> Iterator[str]:
 
 
 def seconds(text: str) -> float:
-    """CPU time of one look at a text, the better of two; a tracer (coverage) would be timed with
-    it, so it rests meanwhile."""
+    """Return the CPU time of one search of a text, the better of two; a tracer (coverage) would be
+    timed too, so it is off meanwhile."""
     best, tracer = float("inf"), sys.gettrace()
     sys.settrace(None)
     try:
@@ -183,22 +183,22 @@ def filled(unit: str, chars: int) -> str:
 
 @pytest.fixture(scope="module")
 def ordinary() -> float:
-    """Seconds that as much ordinary text takes."""
+    """Return the seconds that ordinary text of the same length takes."""
     return max(seconds(filled(ORDINARY, CHARS)), 1e-4)
 
 
 def slow(units: Iterator[str] | tuple[str, ...], ordinary: float) -> list[tuple[str, float]]:
-    """The units whose texts take too many times as long as ordinary text; looked at twice before
-    they count."""
-    found = []
+    """Return the units whose texts take too many times as long as ordinary text, each measured
+    twice before it counts."""
+    slow_units = []
     for unit in units:
         text = filled(unit, CHARS)
         ratio = seconds(text) / ordinary
         if ratio > MAX_TIMES_ORDINARY:
             ratio = min(ratio, seconds(text) / ordinary)
         if ratio > MAX_TIMES_ORDINARY:
-            found.append((unit[:60], round(ratio)))
-    return found
+            slow_units.append((unit[:60], round(ratio)))
+    return slow_units
 
 
 NEAR_MATCHES = (

@@ -1,5 +1,4 @@
-"""Stamps: an artefact is stale where anything that it was made from, directly or not, is another
-file now."""
+"""Stamps: an artefact is stale if any file that it was made from, directly or not, has changed."""
 
 from __future__ import annotations
 
@@ -51,8 +50,8 @@ def test_nothing_is_stale_while_nothing_changed(work: Path) -> None:
 
 def test_what_hangs_on_a_changed_file_is_stale_however_far_away(work: Path) -> None:
     (work / "sessions.jsonl").write_text("more", "utf-8")
-    found = stale_artefacts(work)
-    assert list(found) == [
+    stale = stale_artefacts(work)
+    assert list(stale) == [
         "sites.jsonl",
         "hints.jsonl",
         "audit.json",
@@ -60,14 +59,14 @@ def test_what_hangs_on_a_changed_file_is_stale_however_far_away(work: Path) -> N
         "curated.jsonl",
         "examples",
     ]
-    assert found["audit.json"].verbs == ("sites", "hints", "hints --audit") and found[
+    assert stale["audit.json"].verbs == ("sites", "hints", "hints --audit") and stale[
         "curated.jsonl"
     ].verbs == ("replay", "curate")
-    assert (found["audit.json"].artefact, found["audit.json"].changed) == (
+    assert (stale["audit.json"].artefact, stale["audit.json"].changed) == (
         "sites.jsonl",
         "sessions.jsonl",
     )
-    assert found["examples"].verbs == ("build",)
+    assert stale["examples"].verbs == ("build",)
 
 
 def test_a_change_in_the_middle_leaves_what_stands_before_it(work: Path) -> None:
@@ -84,6 +83,6 @@ def test_without_a_stamp_an_artefact_is_the_users_own_and_a_damaged_stamp_says_s
     (work / "sites.jsonl").write_text("others", "utf-8")
     assert check_stale(work / "hints.jsonl", work=work) is None
     (work / "sites.meta.json").write_text('{"made_from": 3}', "utf-8")
-    with pytest.raises(DataError, match="not a stamp") as told:
+    with pytest.raises(DataError, match="not a stamp") as raised:
         check_stale(work / "sites.jsonl", work=work)
-    assert told.value.fix == "run again: recompose sites"
+    assert raised.value.fix == "run again: recompose sites"

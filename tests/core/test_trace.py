@@ -1,4 +1,5 @@
-"""Session: what was in context at a step, calls joined with results, contradictions refused."""
+"""Session: what was in context at a step, which result belongs to which call, and which
+contradictions are refused."""
 
 from __future__ import annotations
 
@@ -39,8 +40,10 @@ def answer(call_id: str, text: str = "ok") -> Turn:
 
 
 def session(turns: tuple[Turn, ...], *segments: Segment, copied: int = 0) -> Session:
-    whole = segments or (Segment(start=0, end=len(turns)),)
-    return Session(id="s", source=SourceRef(file="f"), turns=turns, segments=whole, copied=copied)
+    all_segments = segments or (Segment(start=0, end=len(turns)),)
+    return Session(
+        id="s", source=SourceRef(file="f"), turns=turns, segments=all_segments, copied=copied
+    )
 
 
 PLAIN = (user("go"), calling("a", "b"), answer("b", "rb"), answer("a", "ra"), calling("c"))
@@ -59,9 +62,9 @@ def test_parts_of_a_turn() -> None:
 
 
 def test_context_is_what_stands_before() -> None:
-    whole = session(PLAIN)
-    assert whole.context(0) == ()
-    assert whole.context(4) == PLAIN[:4]
+    plain_session = session(PLAIN)
+    assert plain_session.context(0) == ()
+    assert plain_session.context(4) == PLAIN[:4]
 
 
 def test_context_of_a_later_segment_is_its_ranges_and_its_own_turns() -> None:
@@ -98,7 +101,7 @@ def test_copied_turns_are_context_and_never_the_session_s_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("segments", "says"),
+    ("segments", "message"),
     [
         ((Segment(start=1, end=5),), "does not continue at turn 0"),
         ((Segment(start=0, end=4),), "end at turn 4"),
@@ -113,9 +116,9 @@ def test_copied_turns_are_context_and_never_the_session_s_own() -> None:
     ],
 )
 def test_segments_that_contradict_the_turns_are_refused(
-    segments: tuple[Segment, ...], says: str
+    segments: tuple[Segment, ...], message: str
 ) -> None:
-    with pytest.raises(SessionError, match=says):
+    with pytest.raises(SessionError, match=message):
         session(PLAIN, *segments)
 
 
@@ -127,9 +130,9 @@ def test_a_turn_that_is_not_there_and_unequal_samples_are_refused() -> None:
 
 
 @given(sessions())
-def test_no_turn_sees_itself_or_what_came_later(made: Session) -> None:
-    for index in range(len(made.turns)):
-        seen = made.context_indices(index)
-        assert list(seen) == sorted(set(seen))
-        assert all(i < index for i in seen)
-        assert len(made.context(index)) == len(seen)
+def test_no_turn_sees_itself_or_what_came_later(drawn_session: Session) -> None:
+    for index in range(len(drawn_session.turns)):
+        context = drawn_session.context_indices(index)
+        assert list(context) == sorted(set(context))
+        assert all(i < index for i in context)
+        assert len(drawn_session.context(index)) == len(context)

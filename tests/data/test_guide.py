@@ -1,5 +1,5 @@
-"""The earlier guide's names: sessions to states to marked examples, with the mistaken message
-marked by call id."""
+"""The earlier guide's names: sessions to states to marked examples; the mistaken message is marked
+by call id."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _call(call: str, name: str, **arguments: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Two parallel calls; the first fails, its result comes last, and another message stands
+    """Two parallel calls; the first fails, its result comes last, and another message is in
     between."""
     records = [
         {
@@ -123,8 +123,8 @@ def test_conversations_that_do_not_continue_one_another_are_apart(log: Path) -> 
 
 
 def test_what_is_not_trained_in_the_guides_examples(log: Path) -> None:
-    """Rejected, renamed to nothing, cut off, or context of a later conversation: nobody trains it;
-    the rest once."""
+    """A message that is rejected, renamed to nothing, cut off, or context of a later conversation
+    is never trained; every other one once."""
     records = [json.loads(line) for line in log.read_text().splitlines()]
     no = "The user doesn't want to proceed with this tool use. The tool use was rejected"
     records += [
@@ -136,25 +136,28 @@ def test_what_is_not_trained_in_the_guides_examples(log: Path) -> None:
         "content": "This session is being continued from a previous conversation. Summary: ...",
     }
     records += [
-        {"type": "system", "subtype": "compact_boundary", "uuid": "b10", "sessionId": "s1", "parentUuid": None,
+        {"type": "system", "subtype": "compact_boundary", "uuid": "b10", "sessionId": "s1",
+        "parentUuid": None,
          "compactMetadata": {"preservedMessages": {"uuids": ["a7"]}}},
-        {"type": "user", "uuid": "u11", "sessionId": "s1", "isCompactSummary": True, "message": summary},
+        {"type": "user", "uuid": "u11", "sessionId": "s1", "isCompactSummary": True,
+        "message": summary},
         _assistant(12, {"type": "text", "text": "Going on."}),
     ]  # fmt: skip
     log.write_text("".join(json.dumps(r) + "\n" for r in records))
     states = list(ClaudeCodeIngester().ingest(log).to_states())
     before, after = claude_states_to_trace_examples(states, error_kind_fn=lambda text: None)
-    said = {"before": [], "after": []}
+    texts = {"before": [], "after": []}
     for name, example in (("before", before), ("after", after)):
-        said[name] = [
+        texts[name] = [
             (t.content or t.tool_calls[0]["id"], t.trained)
             for t in example.turns
             if t.role == "assistant"
         ]
-    assert said["before"] == [
-        ("c1", False), ("I will look for it.", True), ("c3", True), ("A test fails.", True), ("c4", False),
+    assert texts["before"] == [
+        ("c1", False), ("I will look for it.", True), ("c3", True), ("A test fails.", True),
+        ("c4", False),
     ]  # fmt: skip
-    assert said["after"] == [("A test fails.", False), ("Going on.", True)]
+    assert texts["after"] == [("A test fails.", False), ("Going on.", True)]
 
 
 def test_what_an_ingester_gives_goes_straight_into_the_adapter(log: Path) -> None:
@@ -207,8 +210,10 @@ def test_turns_and_examples_are_keywords_or_dictionaries() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["network error", "Network is unreachable", "Error: fetch failed", "getaddrinfo EAI_AGAIN api", "Could not connect to server",
-     "Read timed out.", "curl: (6) Could not resolve host: x", "Temporary failure in name resolution", "connect ECONNREFUSED 127.0.0.1"],
+    ["network error", "Network is unreachable", "Error: fetch failed", "getaddrinfo EAI_AGAIN api",
+    "Could not connect to server",
+     "Read timed out.", "curl: (6) Could not resolve host: x",
+     "Temporary failure in name resolution", "connect ECONNREFUSED 127.0.0.1"],
 )  # fmt: skip
 def test_errors_of_the_network_are_connection_errors(text: str) -> None:
     assert default_classify_error(text) == "connection_error"
@@ -217,13 +222,20 @@ def test_errors_of_the_network_are_connection_errors(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [("command_not_found", "fish: Unknown command: foo"), ("command_not_found", "The term 'foo' is not recognized as the name of a cmdlet"),
-     ("command_not_found", "Error: spawn git ENOENT"), ("command_not_found", "/usr/bin/env: 'node': No such file or directory"),
-     ("file_not_found", "cat: env: No such file or directory"), ("file_not_found", "The system cannot find the file specified."),
-     ("file_not_found", "error: pathspec 'x' did not match any file(s) known to git"), ("permission_denied", "Access is denied."),
-     ("permission_denied", "remote: Permission to a/b.git denied to c."), ("permission_denied", "PermissionError: [Errno 13] x"),
-     ("syntax_error", "TabError: inconsistent use of tabs"), ("connection_error", "ConnectionResetError: [Errno 104]"),
-     ("connection_error", "net::ERR_CONNECTION_REFUSED"), ("tool_error", "String to replace not found in file."),
+    [("command_not_found", "fish: Unknown command: foo"),
+    ("command_not_found", "The term 'foo' is not recognized as the name of a cmdlet"),
+     ("command_not_found", "Error: spawn git ENOENT"),
+     ("command_not_found", "/usr/bin/env: 'node': No such file or directory"),
+     ("file_not_found", "cat: env: No such file or directory"),
+     ("file_not_found", "The system cannot find the file specified."),
+     ("file_not_found", "error: pathspec 'x' did not match any file(s) known to git"),
+     ("permission_denied", "Access is denied."),
+     ("permission_denied", "remote: Permission to a/b.git denied to c."),
+     ("permission_denied", "PermissionError: [Errno 13] x"),
+     ("syntax_error", "TabError: inconsistent use of tabs"),
+     ("connection_error", "ConnectionResetError: [Errno 104]"),
+     ("connection_error", "net::ERR_CONNECTION_REFUSED"),
+     ("tool_error", "String to replace not found in file."),
      ("tool_error", "TimeoutError: the command took 120 s")],
 )  # fmt: skip
 def test_everyday_errors_have_the_guides_kinds(kind: str, text: str) -> None:

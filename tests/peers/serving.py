@@ -1,4 +1,4 @@
-"""A real `transformers serve` on loopback, for as long as a block lasts."""
+"""A real `transformers serve` on loopback, for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_S = 180
 
 
 def missing() -> str:
-    """Why there is no server, "" where there is one."""
+    """Why no server can run here; "" if one can."""
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     return (
         f"transformers serve needs {', '.join(absent)}: `make peers` runs this test"
@@ -31,18 +31,18 @@ def missing() -> str:
 
 
 @contextmanager
-def served(words: Sequence[str], *, cwd: Path, log: Path) -> Iterator[str]:
-    """The address of what the words of a command line serve ("transformers", "serve", folder), on a
-    free port; no network, no cache."""
-    assert list(words[:2]) == ["transformers", "serve"], words
+def served(command: Sequence[str], *, cwd: Path, log: Path) -> Iterator[str]:
+    """Serve what a command line serves ("transformers", "serve", folder) on a free port, without
+    network or cache; yield its address."""
+    assert list(command[:2]) == ["transformers", "serve"], command
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
+    full_command = [
         sys.executable,
         "-m",
         "transformers.cli.transformers",
-        *words[1:],
+        *command[1:],
         "--host",
         "127.0.0.1",
         "--port",
@@ -56,7 +56,7 @@ def served(words: Sequence[str], *, cwd: Path, log: Path) -> Iterator[str]:
     }
     with (
         log.open("wb") as stream,
-        subprocess.Popen(command, cwd=cwd, env=env, stdout=stream, stderr=stream) as server,
+        subprocess.Popen(full_command, cwd=cwd, env=env, stdout=stream, stderr=stream) as server,
     ):
         try:
             _wait(f"http://127.0.0.1:{port}/health", server, log)
@@ -77,7 +77,8 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def post(url: str, body: dict[str, Any]) -> tuple[int, Any]:
-    """(status, answer) of one request; an answer that is no JSON is its text."""
+    """Send one request and return (status, answer); an answer that is not JSON is returned as
+    text."""
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"content-type": "application/json"}
     )

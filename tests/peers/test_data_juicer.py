@@ -1,9 +1,8 @@
-"""Real data-juicer and the embedded engine keep the same pairs. Runs where COMPOSER_DATA_JUICER
-names a Python that has data-juicer.
+"""Real data-juicer and the embedded engine keep the same pairs.
 
-`python scripts/run_data_juicer.py` makes such an environment and runs this: a stage of its own,
-because it takes 600 MB and minutes.
-"""
+This runs if COMPOSER_DATA_JUICER names a Python that has data-juicer. `python
+scripts/run_data_juicer.py` makes such an environment and runs this file: it is a separate stage
+because it takes 600 MB and minutes."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.data_juicer import DataJuicer, curate_with
 from composer_replication.data.curate.recipe import SHIPPED, load_recipe, read_recipe
 from tests.data.curate.pairs import pair, say
-from tests.data.curate.real_shaped import Made, made_up
+from tests.data.curate.real_shaped import ShapedPairs, made_up
 
 VARIABLE = "COMPOSER_DATA_JUICER"
 COUNT = int(os.environ.get("COMPOSER_DATA_JUICER_PAIRS", "10000"))
@@ -64,25 +63,25 @@ def engine() -> DataJuicer:
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
+def shaped_pairs() -> ShapedPairs:
     return made_up(COUNT, seed=11)
 
 
 def test_both_engines_look_at_the_side_that_is_named(engine: DataJuicer) -> None:
     recipe, pairs = read_recipe(ONE_SIDE), made_up(600, seed=14).pairs
     embedded = Curator(recipe)
-    kept = [one.id for one in pairs if embedded.judge(one) is None]
+    kept_ids = [pair.id for pair in pairs if embedded.judge(pair) is None]
     _, judged = curate_with(engine, recipe, pairs)
-    assert [one.id for one, dropped in judged if dropped is None] == kept and 0 < len(kept) < len(
-        pairs
-    )
+    assert [pair.id for pair, dropped in judged if dropped is None] == kept_ids and 0 < len(
+        kept_ids
+    ) < len(pairs)
 
 
 def test_operators_that_only_the_real_one_has_are_run_by_it(
     engine: DataJuicer, tmp_path: Path
 ) -> None:
-    """A mapper, a filter and a deduplicator of lines' kind; what cannot be had there (a package, a
-    model) is named."""
+    """A mapper, a filter and a line deduplicator run; what is not available (a package, a model) is
+    named."""
 
     def normalizer(text: str) -> DJNormalizer:
         (tmp_path / "mine.yaml").write_text(text, "utf-8")
@@ -90,7 +89,7 @@ def test_operators_that_only_the_real_one_has_are_run_by_it(
             tmp_path / "mine.yaml", engine="data_juicer", data_juicer_python=engine.python
         )
 
-    def made(name: str, chosen: str) -> DPOPair:
+    def dpo_pair(name: str, chosen: str) -> DPOPair:
         return DPOPair(
             state_id=name,
             state_messages=[{"role": "user", "content": "Go."}],
@@ -99,9 +98,9 @@ def test_operators_that_only_the_real_one_has_are_run_by_it(
         )
 
     pairs = [
-        made("a", "See https://example.com/x for it."),
-        made("b", "A plain sentence of words."),
-        made("c", "| a | b |"),
+        dpo_pair("a", "See https://example.com/x for it."),
+        dpo_pair("b", "A plain sentence of words."),
+        dpo_pair("c", "| a | b |"),
     ]
     judge = normalizer(
         "process:\n  - clean_links_mapper: {text_key: chosen}\n  - text_length_filter: {text_key:"
@@ -114,49 +113,51 @@ def test_operators_that_only_the_real_one_has_are_run_by_it(
         and second.chosen == pairs[1].chosen
     )
     assert judge.rewritten == {"clean_links_mapper": 1} and [
-        one.reason for one in judge.dropped
+        dropped_pair.reason for dropped_pair in judge.dropped
     ] == ["text_length_filter"]
-    for step, words in (
+    for step, message in (
         ("no_such_mapper", "no_such_mapper"),
         ("clean_links_mapper: {colour: red}", "colour"),
     ):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             normalizer(f"process:\n  - {step}\n").normalize(pairs)
     try:
-        kept = normalizer("process:\n  - document_simhash_deduplicator\n").normalize(pairs)
+        kept_pairs = normalizer("process:\n  - document_simhash_deduplicator\n").normalize(pairs)
     except DataError as error:
         # its package is not in this environment, and cannot be installed by the way
         assert "simhash" in str(error)
     else:
-        assert kept
+        assert kept_pairs
 
 
 @pytest.mark.parametrize("which", ["every counting operator", *SHIPPED])
-def test_both_engines_keep_the_same_pairs(engine: DataJuicer, made: Made, which: str) -> None:
+def test_both_engines_keep_the_same_pairs(
+    engine: DataJuicer, shaped_pairs: ShapedPairs, which: str
+) -> None:
     recipe = read_recipe(EVERY_COUNT) if which.startswith("every") else load_recipe(which)
     embedded = Curator(recipe)
-    kept = [pair.id for pair in made.pairs if embedded.judge(pair) is None]
-    _, judged = curate_with(engine, recipe, made.pairs)
-    assert [pair.id for pair, dropped in judged if dropped is None] == kept
+    kept_ids = [pair.id for pair in shaped_pairs.pairs if embedded.judge(pair) is None]
+    _, judged = curate_with(engine, recipe, shaped_pairs.pairs)
+    assert [pair.id for pair, dropped in judged if dropped is None] == kept_ids
     if which in SHIPPED:
         assert set(embedded.report().dropped) == {step.name for step in recipe.steps} - {
             "chat_template_filter"
         }
-    assert 0.5 * COUNT < len(kept) < 0.95 * COUNT
+    assert 0.5 * COUNT < len(kept_ids) < 0.95 * COUNT
 
 
 def test_each_counting_operator_drops_something_by_itself(engine: DataJuicer) -> None:
-    """So that no operator agrees only because another one before it had dropped the pairs on which
-    they differ."""
-    whole = read_recipe(EVERY_COUNT)
+    """No operator may agree only because an earlier one had dropped the pairs on which the engines
+    differ."""
+    full_recipe = read_recipe(EVERY_COUNT)
     pairs = made_up(min(COUNT, 1500), seed=12).pairs
-    for step in whole.steps[:-1]:
-        recipe = type(whole)(name=step.name, steps=(step,))
+    for step in full_recipe.steps[:-1]:
+        recipe = type(full_recipe)(name=step.name, steps=(step,))
         embedded = Curator(recipe)
-        kept = [pair.id for pair in pairs if embedded.judge(pair) is None]
+        kept_ids = [pair.id for pair in pairs if embedded.judge(pair) is None]
         _, judged = curate_with(engine, recipe, pairs)
-        assert [pair.id for pair, dropped in judged if dropped is None] == kept, step.name
-        assert len(kept) < len(pairs), step.name
+        assert [pair.id for pair, dropped in judged if dropped is None] == kept_ids, step.name
+        assert len(kept_ids) < len(pairs), step.name
 
 
 ODD = (
@@ -176,12 +177,12 @@ ODD = (
 
 
 def test_odd_texts_are_counted_alike(engine: DataJuicer) -> None:
-    """Blanks that only Python knows, letters that change their number when made small, signs beyond
+    """Blanks that only Python knows, letters whose number changes in lower case, characters beyond
     the first plane."""
     pairs = [
-        pair(say(one), say(f"{one} and {other}"), id=f"s{n}_{m}")
-        for n, one in enumerate(ODD)
-        for m, other in enumerate(ODD)
+        pair(say(chosen_text), say(f"{chosen_text} and {rejected_text}"), id=f"s{n}_{m}")
+        for n, chosen_text in enumerate(ODD)
+        for m, rejected_text in enumerate(ODD)
     ]
     recipe = read_recipe(
         "process:\n  - words_num_filter:\n      min_num: 3\n  - special_characters_filter:\n     "
@@ -190,11 +191,11 @@ def test_odd_texts_are_counted_alike(engine: DataJuicer) -> None:
         " rep_len: 2\n      max_ratio: 0.3\n"
     )
     embedded = Curator(recipe)
-    kept = [one.id for one in pairs if embedded.judge(one) is None]
+    kept_ids = [item.id for item in pairs if embedded.judge(item) is None]
     _, judged = curate_with(engine, recipe, pairs)
-    assert [one.id for one, dropped in judged if dropped is None] == kept and 0 < len(kept) < len(
-        pairs
-    )
+    assert [item.id for item, dropped in judged if dropped is None] == kept_ids and 0 < len(
+        kept_ids
+    ) < len(pairs)
 
 
 def test_a_share_that_is_exactly_the_bound_is_kept_by_both(engine: DataJuicer) -> None:

@@ -1,5 +1,5 @@
-"""The real embedding model judges by meaning where it is installed (`make peers`); a stand-in does
-everywhere, in tests/data/curate."""
+"""The real embedding model judges by meaning if it is installed (`make peers`); elsewhere a
+stand-in does, in tests/data/curate."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ def test_the_recipe_drops_pairs_that_mean_the_same() -> None:
     ]
     judge = DJNormalizer("with_disagreement_by_meaning")
     assert [pair.state_id for pair in judge.normalize(pairs)] == ["s1:1"]
-    assert [one.reason for one in judge.dropped] == ["disagreement_filter"]
+    assert [dropped_pair.reason for dropped_pair in judge.dropped] == ["disagreement_filter"]

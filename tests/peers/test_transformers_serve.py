@@ -1,5 +1,5 @@
-"""The command that `recompose export` prints, run as printed: a real server reads and writes what
-the student does here."""
+"""The command that `recompose export` prints, run as printed: a real server reads and writes the
+same ids as the student does here."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ NEW = 40
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder that `recompose export` wrote after one step, and the command it printed for
+    """The folder that `recompose export` wrote after one step, and the command that it printed for
     transformers."""
     place = tmp_path_factory.mktemp("serve")
     shutil.copytree(STUDENT, place / "student")
     (place / "recompose.toml").write_text(SETTINGS, "utf-8")
     assert recompose("train", "--name", "x", "-q", cwd=place).code == 0
-    said = recompose("export", "x", "--to", "served student", "--json", cwd=place)
-    assert said.code == 0, said.err
-    return place, said.value["serve"]["transformers"]
+    completed = recompose("export", "x", "--to", "served student", "--json", cwd=place)
+    assert completed.code == 0, completed.err
+    return place, completed.value["serve"]["transformers"]
 
 
 def greedy(folder: Path, ids: list[int], ends: list[int]) -> list[int]:
-    """What the folder's weights write most probably, up to and with an end token."""
+    """The most probable continuation under the folder's weights, including an end token."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     out: list[int] = []
     while len(out) < NEW and not set(out) & set(ends):
@@ -93,7 +93,7 @@ def test_the_printed_command_serves_the_student_as_it_was_trained(
             read = list(episode.ids)
             written = greedy(folder, read, ends)
             episode.add_message(written, [0.0] * len(written), ended=True)
-            here = episode.turns[-1]
+            sampled_turn = episode.turns[-1]
             body = {
                 "model": "served student",
                 "messages": [
@@ -114,8 +114,11 @@ def test_the_printed_command_serves_the_student_as_it_was_trained(
             assert answer["usage"]["prompt_tokens"] == len(read), (
                 "the server rendered the conversation by another template"
             )
-            assert calls == [(call.name, dict(call.arguments)) for call in here.calls] and calls
-            assert (message["content"] or "").strip() == here.text.strip()
-        # it knows no token ids: no generator of rollouts
+            assert (
+                calls == [(call.name, dict(call.arguments)) for call in sampled_turn.calls]
+                and calls
+            )
+            assert (message["content"] or "").strip() == sampled_turn.text.strip()
+        # it returns no token ids, so it cannot generate rollouts
         with pytest.raises(DataError, match="the server gave no completion: HTTP 4"):
             ServedModel(url=url, model="served student").check()

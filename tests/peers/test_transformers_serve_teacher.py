@@ -30,7 +30,7 @@ def teacher(url: str, model: str, *, logprobs: bool = False) -> OpenAICompatible
 
 
 async def played(url: str, sandbox: Sandbox) -> tuple[WorkshopEnv, list[Turn], list[TeacherReply]]:
-    """An episode in which every message of the player is an answer of the server."""
+    """An episode in which each message of the player is an answer of the server."""
     env = WorkshopEnv(make_task(1), sandbox=sandbox)
     opening = env.open()
     turns, replies = list(opening.turns), list[TeacherReply]()

@@ -1,4 +1,4 @@
-"""Single pairs for the tests of curation; real_shaped.py makes many."""
+"""Single pairs for the curation tests; real_shaped.py makes many."""
 
 from __future__ import annotations
 
@@ -47,21 +47,29 @@ def say(text: str, *, author: str = "student") -> Turn:
 
 
 def call(
-    name: str, *, words: str = "", call_id: str = "c1", author: str = "student", **arguments: Any
+    name: str,
+    *,
+    message_text: str = "",
+    call_id: str = "c1",
+    author: str = "student",
+    **arguments: Any,
 ) -> Turn:
     return Turn(
         role="assistant",
         author=author,
-        blocks=(*([Text(words)] if words else []), ToolCall(call_id, name, arguments)),
+        blocks=(
+            *([Text(message_text)] if message_text else []),
+            ToolCall(call_id, name, arguments),
+        ),
     )
 
 
 def session(
-    own: Turn,
+    student_turn: Turn,
     *,
     id: str = "s1",
     task: str = "Fix the failing test.",
-    seen: str = "x = 1",
+    file_text: str = "x = 1",
     repository: str = "acme/app",
     tools: tuple[ToolSpec, ...] = TOOLS,
 ) -> Session:
@@ -69,8 +77,8 @@ def session(
     turns = (
         Turn(role="user", author="human", blocks=(Text(task),)),
         call("Read", call_id="r0", file_path="a.py"),
-        Turn(role="tool", author="environment", blocks=(ToolResult("r0", seen, False),)),
-        own,
+        Turn(role="tool", author="environment", blocks=(ToolResult("r0", file_text, False),)),
+        student_turn,
     )
     segments = (Segment(start=0, end=len(turns)),)
     return Session(
@@ -93,7 +101,7 @@ def pair(
     **about: Any,
 ) -> Pair:
     recorded = session(rejected, **about)
-    found = {
+    default_evidence = {
         "tier": "exact",
         "families": ["a", "b", "c"],
         "of": 3,
@@ -105,6 +113,6 @@ def pair(
         turn=3,
         chosen=chosen,
         teachers=("kimi", "glm"),
-        evidence=evidence or found,
+        evidence=evidence or default_evidence,
     )
     return next(session_pairs(recorded, [preference], held_out=held_out))

@@ -3,7 +3,7 @@ seed.
 
     made = made_up(10_000, seed=1)
     made.pairs[0]
-    made.faults["s17:3"]                     # "tool_arguments_filter": the operator that has to drop this pair; sound ones are not in it
+    made.faults["s17:3"]    # "tool_arguments_filter", the operator that has to drop this pair
 
 Shares and sizes are those of the assistant messages of 20 public sessions
 (scripts/fetch_traces.py): 55 of 100 only call tools, 37 say a sentence above their calls, 8 only
@@ -123,7 +123,7 @@ TOOLS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ShapedPairs:
     """Pairs, and for each that has a fault the operator that has to drop it."""
 
     pairs: list[Pair]
@@ -162,7 +162,7 @@ def _sentences(rng: random.Random, size: int) -> str:
 
 
 def _answer(rng: random.Random) -> str:
-    """What a message says that calls nothing: Markdown with headings, lists, a table and code, or a
+    """What a message says that makes no call: Markdown with headings, lists, a table and code, or a
     word or two."""
     size, parts = _size(rng, "answer"), [_sentences(rng, 60)]
     if size < 60:
@@ -240,8 +240,8 @@ def _message(rng: random.Random) -> Turn:
     kind = rng.random()
     if kind < 0.08:
         return say(_answer(rng))
-    words = (Text(_sentences(rng, _size(rng, "sentence"))),) if kind > 0.63 else ()
-    return Turn(role="assistant", author="student", blocks=(*words, *_calls(rng)))
+    sentences = (Text(_sentences(rng, _size(rng, "sentence"))),) if kind > 0.63 else ()
+    return Turn(role="assistant", author="student", blocks=(*sentences, *_calls(rng)))
 
 
 def _corrected(rng: random.Random, turn: Turn) -> Turn:
@@ -253,10 +253,10 @@ def _corrected(rng: random.Random, turn: Turn) -> Turn:
     call = turn.calls[0]
     assert isinstance(call.arguments, Mapping)
     key = next(iter(call.arguments))
-    other = _arguments(rng, call.name)[key]
-    while other == call.arguments[key]:
-        other = _arguments(rng, call.name)[key]
-    blocks[place] = replace(call, id="other", arguments={**call.arguments, key: other})
+    new_value = _arguments(rng, call.name)[key]
+    while new_value == call.arguments[key]:
+        new_value = _arguments(rng, call.name)[key]
+    blocks[place] = replace(call, id="other", arguments={**call.arguments, key: new_value})
     return replace(turn, blocks=tuple(blocks))
 
 
@@ -276,7 +276,7 @@ def _one_call(
 
 
 def _either(rng: random.Random, bad: Turn) -> tuple[Turn, Turn]:
-    """A bad message on one side, a call on the other."""
+    """Put a bad message on one side at random, and a call on the other."""
     good = _one_call(rng, "Read")
     return (bad, good) if rng.random() < 0.5 else (good, bad)
 
@@ -305,11 +305,11 @@ def _doubled(rng: random.Random) -> tuple[Turn, Turn]:
 
 
 def _german(rng: random.Random) -> tuple[Turn, Turn]:
-    words = (
+    german_text = (
         f"Ich lese jetzt die Datei {_path(rng)}, und dann ist es für den {rng.choice(_NOUNS)} nicht"
         " mehr zu sehen."
     )
-    return say(words), say(
+    return say(german_text), say(
         f"I will read the file {_path(rng)}, and then it is the {rng.choice(_NOUNS)} that we have"
         " to look at."
     )
@@ -317,8 +317,8 @@ def _german(rng: random.Random) -> tuple[Turn, Turn]:
 
 def _reworded(rng: random.Random) -> tuple[Turn, Turn]:
     """Two answers that say the same in nearly the same words."""
-    words = _sentences(rng, 300)
-    return say(words), say(f"{words} That is all.")
+    text = _sentences(rng, 300)
+    return say(text), say(f"{text} That is all.")
 
 
 FAULTS: Mapping[str, Callable[[random.Random], tuple[Turn, Turn]]] = {
@@ -355,9 +355,9 @@ FAULTS: Mapping[str, Callable[[random.Random], tuple[Turn, Turn]]] = {
 stands there already."""
 
 
-def made_up(count: int, *, seed: int) -> Made:
-    """Pairs of which one in FAULT_EVERY has a given fault."""
-    rng, made, sound = random.Random(seed), Made([]), list[tuple[Turn, Turn, str, str]]()
+def made_up(count: int, *, seed: int) -> ShapedPairs:
+    """Make `count` pairs; one in FAULT_EVERY has each of the faults."""
+    rng, result, sound = random.Random(seed), ShapedPairs([]), list[tuple[Turn, Turn, str, str]]()
     for number in range(count):
         fault = next(
             (name for n, name in enumerate(FAULTS) if sound and number % FAULT_EVERY == 9 * n + 8),
@@ -366,18 +366,25 @@ def made_up(count: int, *, seed: int) -> Made:
         chosen, rejected = FAULTS[fault](rng) if fault else _sound(rng)
         if fault == "text_length_filter" and number % (4 * FAULT_EVERY) > FAULT_EVERY:
             fault, (chosen, rejected) = "", _sound(rng)
-        seen, task = _code(rng, _size(rng, "seen")), f"{_sentences(rng, 200)} Fix test {number}."
+        file_text, task = (
+            _code(rng, _size(rng, "seen")),
+            f"{_sentences(rng, 200)} Fix test {number}.",
+        )
         if fault.startswith("document_"):
-            chosen, rejected, seen, task = rng.choice(sound)
-            seen += "\n" * (
+            chosen, rejected, file_text, task = rng.choice(sound)
+            file_text += "\n" * (
                 1 + number // FAULT_EVERY % 20 if fault == "document_minhash_deduplicator" else 0
             )  # another state that says the same
         elif not fault:
-            sound.append((chosen, rejected, seen, task))
-        one = pair(chosen, rejected, id=f"s{number}", task=task, seen=seen, tools=TOOLS)
-        made.pairs.append(
-            replace(one, context=one.context[:-1]) if fault == "chat_shape_filter" else one
+            sound.append((chosen, rejected, file_text, task))
+        shaped_pair = pair(
+            chosen, rejected, id=f"s{number}", task=task, file_text=file_text, tools=TOOLS
+        )
+        result.pairs.append(
+            replace(shaped_pair, context=shaped_pair.context[:-1])
+            if fault == "chat_shape_filter"
+            else shaped_pair
         )
         if fault:
-            made.faults[one.id] = fault
-    return made
+            result.faults[shaped_pair.id] = fault
+    return result

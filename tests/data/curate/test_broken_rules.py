@@ -1,4 +1,4 @@
-"""The rules of the earlier recipe that were broken: for each the bad pair is gone and the good one
+"""Rules of the earlier recipe that were broken: for each, the bad pair is dropped and the good one
 is kept."""
 
 from __future__ import annotations
@@ -34,21 +34,25 @@ def recipe(request: pytest.FixtureRequest) -> Recipe:
 
 def reasons(recipe: Recipe, *pairs: Pair) -> list[str]:
     curator = Curator(recipe)
-    return [dropped.reason if (dropped := curator.judge(one)) else "" for one in pairs]
+    return [dropped.reason if (dropped := curator.judge(item)) else "" for item in pairs]
 
 
 @pytest.mark.parametrize("empty", ["", " \n "])
 def test_a_pair_with_an_empty_side_is_dropped_on_either_side(recipe: Recipe, empty: str) -> None:
-    """data-juicer keeps one number per row, so the rejected side got the chosen one's: ""
+    """data-juicer keeps one number per row, so the rejected side got the chosen side's, and ""
     passed."""
-    found = reasons(recipe, pair(BETTER, say(empty)), pair(say(empty), GOOD), pair(BETTER, GOOD))
-    assert found[0] and found[1] and not found[2]
+    drop_reasons = reasons(
+        recipe, pair(BETTER, say(empty)), pair(say(empty), GOOD), pair(BETTER, GOOD)
+    )
+    assert drop_reasons[0] and drop_reasons[1] and not drop_reasons[2]
 
 
 def test_every_side_is_counted_by_itself() -> None:
     long, short = say("I will read the file that the test imports, and then decide."), say("y")
-    found = reasons(read_recipe(EARLIER), pair(long, short), pair(short, long), pair(long, GOOD))
-    assert found == ["text_length_filter", "text_length_filter", ""]
+    drop_reasons = reasons(
+        read_recipe(EARLIER), pair(long, short), pair(short, long), pair(long, GOOD)
+    )
+    assert drop_reasons == ["text_length_filter", "text_length_filter", ""]
 
 
 def test_an_operator_that_names_a_side_looks_at_that_message_only() -> None:
@@ -56,12 +60,12 @@ def test_an_operator_that_names_a_side_looks_at_that_message_only() -> None:
     long, short = say("I will read the file that the test imports."), say("y")
     pairs = (pair(long, short), pair(short, long), pair(short, say("z")))
     for side, wanted in (("chosen", [1, 2]), ("rejected", [0, 2])):
-        found = reasons(
+        drop_reasons = reasons(
             read_recipe(f"process:\n  - text_length_filter: {{text_key: {side}, min_len: 10}}\n"),
             *pairs,
         )
-        assert [n for n, reason in enumerate(found) if reason] == wanted
-    # a side says whose text, not that a call has words
+        assert [n for n, reason in enumerate(drop_reasons) if reason] == wanted
+    # a side says whose text is looked at, not that a call has words
     compact = call("Read", file_path="src/config/limit_17.py")
     assert reasons(
         read_recipe("process:\n  - words_num_filter: {text_key: chosen, min_num: 3}\n"),
@@ -74,19 +78,22 @@ def test_an_operator_that_names_a_side_looks_at_that_message_only() -> None:
 
 
 def test_duplicates_by_one_side_are_looked_for_as_asked_and_the_price_is_told() -> None:
-    here, there = (
-        pair(BETTER, GOOD, id="s1", seen="x = 1"),
-        pair(BETTER, say("No."), id="s2", seen="y = 2", task="Write the docs."),
+    first_state, second_state = (
+        pair(BETTER, GOOD, id="s1", file_text="x = 1"),
+        pair(BETTER, say("No."), id="s2", file_text="y = 2", task="Write the docs."),
     )
     for name in ("document_deduplicator", "document_minhash_deduplicator"):
         with pytest.warns(UserWarning, match="chosen alone drops the same action in another state"):
             recipe = read_recipe(f"process:\n  - {name}: {{text_key: chosen}}\n")
-        assert reasons(recipe, here, there) == ["", name if name == "document_deduplicator" else ""]
-    said = [
+        assert reasons(recipe, first_state, second_state) == [
+            "",
+            name if name == "document_deduplicator" else "",
+        ]
+    drop_reasons = [
         pair(say("I will read the file that the test imports, all of it."), say(text), id=text)
         for text in ("a", "b")
     ]
-    assert reasons(recipe, *said) == ["", "document_minhash_deduplicator"]
+    assert reasons(recipe, *drop_reasons) == ["", "document_minhash_deduplicator"]
 
 
 def test_calls_without_a_blank_are_not_taken_for_one_word(recipe: Recipe) -> None:
@@ -121,10 +128,10 @@ def test_signs_of_a_call_are_no_special_characters(recipe: Recipe) -> None:
 
 def test_calls_that_differ_in_a_digit_are_two(recipe: Recipe) -> None:
     """Digits and signs were stripped before comparing: 17 % of distinct calls were merged."""
-    one, other = (pair(call("Read", file_path=f"b_{n}.py"), GOOD, id=f"s{n}") for n in (1, 2))
+    first, second = (pair(call("Read", file_path=f"b_{n}.py"), GOOD, id=f"s{n}") for n in (1, 2))
     again = pair(call("Read", file_path="b_1.py"), GOOD, id="s3")
-    found = reasons(recipe, one, other, again)
-    assert found[:2] == ["", ""] and found[2] in (
+    drop_reasons = reasons(recipe, first, second, again)
+    assert drop_reasons[:2] == ["", ""] and drop_reasons[2] in (
         "document_deduplicator",
         "document_minhash_deduplicator",
     )
@@ -132,15 +139,15 @@ def test_calls_that_differ_in_a_digit_are_two(recipe: Recipe) -> None:
 
 def test_the_same_action_in_another_state_is_no_duplicate(recipe: Recipe) -> None:
     """Duplicates were looked for by `chosen` alone."""
-    here, there = (
-        pair(BETTER, GOOD, id="s1", seen="x = 1"),
-        pair(BETTER, GOOD, id="s2", seen="y = 2", task="Write the docs."),
+    first_state, second_state = (
+        pair(BETTER, GOOD, id="s1", file_text="x = 1"),
+        pair(BETTER, GOOD, id="s2", file_text="y = 2", task="Write the docs."),
     )
-    copied = pair(BETTER, GOOD, id="s3", seen="x = 1")
+    copied = pair(BETTER, GOOD, id="s3", file_text="x = 1")
     other_rejected = pair(
-        BETTER, say("I will list the files that the test needs."), id="s4", seen="x = 1"
+        BETTER, say("I will list the files that the test needs."), id="s4", file_text="x = 1"
     )
-    assert reasons(recipe, here, there, copied, other_rejected) == [
+    assert reasons(recipe, first_state, second_state, copied, other_rejected) == [
         "",
         "",
         "document_deduplicator",
@@ -149,7 +156,7 @@ def test_the_same_action_in_another_state_is_no_duplicate(recipe: Recipe) -> Non
 
 
 def test_an_operator_that_cannot_run_is_an_error_and_not_skipped() -> None:
-    for text, words in (
+    for text, message in (
         ("process:\n  - text_lenght_filter\n", "did you mean text_length_filter"),
         ("process:\n  - text_length_filter:\n      minimum: 3\n", "no parameter 'minimum'"),
         ("process:\n  - words_num_filter:\n      min_num: two\n", "'two' is not a number"),
@@ -159,12 +166,12 @@ def test_an_operator_that_cannot_run_is_an_error_and_not_skipped() -> None:
         ),
         ("skip_op_error: true\nprocess:\n  - words_num_filter\n", "skip_op_error"),
         ("process: []\n", "at least one operator"),
-        # it would have a model write the rejected message
+        # it would make a model write the rejected message
         ("process:\n  - pair_preference_mapper\n", "unknown operator"),
         (
             "process:\n  - document_deduplicator\n  - words_num_filter\n",
             "stands after a deduplicator",
         ),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             read_recipe(text)

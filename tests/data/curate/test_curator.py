@@ -1,4 +1,4 @@
-"""What a curator drops, what it says of it, and that single answers can be judged before they
+"""What a curator drops, which reasons it gives, and that single answers can be judged before they
 vote."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ READ = call("Read", file_path="src/limit.py")
 TOOL_TABLE = {tool.name: tool for tool in TOOLS}
 
 
-def judged(one: Pair, recipe: Recipe | None = None) -> Dropped | None:
-    return Curator(recipe or load_recipe("default")).judge(one)
+def judged(judged_pair: Pair, recipe: Recipe | None = None) -> Dropped | None:
+    return Curator(recipe or load_recipe("default")).judge(judged_pair)
 
 
 def only(*lines: str) -> Recipe:
@@ -29,7 +29,7 @@ def only(*lines: str) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "reason", "words"),
+    ("chosen", "reason", "detail"),
     [
         (call("Reed", file_path="a.py"), "tool_offered_filter", "chosen: there is no tool 'Reed'"),
         (call("Read", path="a.py"), "tool_arguments_filter", "'file_path' is missing"),
@@ -68,16 +68,16 @@ def only(*lines: str) -> Recipe:
     ],
 )
 def test_a_bad_answer_is_dropped_by_name_and_says_why(
-    chosen: Turn, reason: str, words: str
+    chosen: Turn, reason: str, detail: str
 ) -> None:
-    own = (
+    student_turn = (
         say("I will look at what the test reads.")
         if reason != "same_language_filter"
         else say(TEXT)
     )
-    dropped = judged(pair(chosen, own))
-    assert dropped is not None and dropped.reason == reason and words in dropped.detail
-    assert judged(pair(READ, own)) is None
+    dropped = judged(pair(chosen, student_turn))
+    assert dropped is not None and dropped.reason == reason and detail in dropped.detail
+    assert judged(pair(READ, student_turn)) is None
 
 
 def test_the_rejected_message_may_be_a_call_that_no_tool_takes() -> None:
@@ -96,14 +96,14 @@ def test_edits_that_leave_the_same_file_are_the_same_action() -> None:
     tools = (*TOOLS, replace(TOOLS[0], name="Edit", parameters={}))
     small = call("Edit", file_path="a.py", old_string="1", new_string="2")
     large = call("Edit", file_path="a.py", old_string="x = 1", new_string="x = 2")
-    other = call("Edit", file_path="a.py", old_string="x = 1", new_string="x = 3")
+    different_edit = call("Edit", file_path="a.py", old_string="x = 1", new_string="x = 3")
     from composer_replication.core.site import Preference
     from composer_replication.data.curate.pair import session_pairs
 
-    recorded = replace(session(small, seen="     1→x = 1"), tools=tools)
+    recorded = replace(session(small, file_text="     1→x = 1"), tools=tools)
     same, differs = (
         next(session_pairs(recorded, [Preference(session_id="s1", turn=3, chosen=chosen)]))
-        for chosen in (large, other)
+        for chosen in (large, different_edit)
     )
     dropped = judged(same)
     assert dropped is not None and dropped.reason == "chosen_differs_filter"
@@ -111,22 +111,22 @@ def test_edits_that_leave_the_same_file_are_the_same_action() -> None:
 
 
 def test_nearly_the_same_state_and_words_are_a_duplicate_only_with_the_same_calls() -> None:
-    seen = "\n".join(f"value_{n} = {n} # set by the loader of settings" for n in range(60))
+    file_text = "\n".join(f"value_{n} = {n} # set by the loader of settings" for n in range(60))
     pairs = [
-        pair(READ, OWN, id="s1", seen=seen),
-        pair(READ, OWN, id="s2", seen=seen + "."),  # one sign more
-        pair(call("Read", file_path="src/limits.py"), OWN, id="s3", seen=seen + ".."),
-        pair(READ, OWN, id="s4", seen=" ".join(reversed(seen.split()))),
+        pair(READ, OWN, id="s1", file_text=file_text),
+        pair(READ, OWN, id="s2", file_text=file_text + "."),  # one sign more
+        pair(call("Read", file_path="src/limits.py"), OWN, id="s3", file_text=file_text + ".."),
+        pair(READ, OWN, id="s4", file_text=" ".join(reversed(file_text.split()))),
     ]
     curator = Curator(load_recipe("default"))
-    found = [curator.judge(one) for one in pairs]
-    assert [one.reason if one else "" for one in found] == [
+    verdicts = [curator.judge(candidate) for candidate in pairs]
+    assert [verdict.reason if verdict else "" for verdict in verdicts] == [
         "",
         "document_minhash_deduplicator",
         "",
         "",
     ]
-    assert found[1] is not None and found[1].detail == "s1:3"
+    assert verdicts[1] is not None and verdicts[1].detail == "s1:3"
 
 
 def test_a_training_pair_that_is_held_out_too_leaks_and_goes() -> None:
@@ -149,14 +149,14 @@ def test_a_training_pair_that_is_held_out_too_leaks_and_goes() -> None:
 
 def test_the_report_accounts_for_every_pair() -> None:
     curator = Curator(load_recipe("default"))
-    for one in (
+    for verdict in (
         pair(READ, OWN),
         pair(READ, OWN, id="s2"),
         pair(say(""), OWN),
         pair(call("Reed"), OWN),
         pair(READ, say(" ")),
     ):
-        curator.judge(one)
+        curator.judge(verdict)
     report = curator.report()
     assert report.pairs == 5 == report.kept + sum(report.dropped.values())
     assert report.dropped == {
@@ -164,13 +164,15 @@ def test_the_report_accounts_for_every_pair() -> None:
         "document_deduplicator": 1,
         "tool_offered_filter": 1,
     }
-    assert curator.idle == ("chat_template_filter",)  # nobody gave a template to try
+    assert curator.idle == ("chat_template_filter",)  # no template was given to try
 
 
 def test_a_template_that_refuses_a_message_drops_its_pair() -> None:
     curator = Curator(
         load_recipe("default"),
-        renders=lambda one: "the template knows no tools" if one.chosen.turn.calls else "",
+        renders=lambda judged_pair: (
+            "the template knows no tools" if judged_pair.chosen.turn.calls else ""
+        ),
     )
     dropped = curator.judge(pair(READ, OWN))
     assert dropped is not None and (dropped.reason, dropped.detail) == (
@@ -182,12 +184,13 @@ def test_a_template_that_refuses_a_message_drops_its_pair() -> None:
 
 def test_an_answer_is_judged_by_itself_before_it_votes() -> None:
     curator = Curator(load_recipe("default"))
-    said = [
+    problems = [
         curator.check_answer(turn, tools=TOOL_TABLE)
         for turn in (READ, say(""), call("Reed"), call("Read"), say("..."), OWN)
     ]
-    assert [one.partition(":")[0] for one in said] == [
-        "", "answer_not_empty_filter", "tool_offered_filter", "tool_arguments_filter", "words_num_filter", "",
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "", "answer_not_empty_filter", "tool_offered_filter", "tool_arguments_filter",
+        "words_num_filter", "",
     ]  # fmt: skip
     assert sum(curator.report().answers_refused.values()) == 4 and curator.report().pairs == 0
 
@@ -263,10 +266,10 @@ def test_a_state_that_is_no_chat_is_dropped() -> None:
 
 
 def test_the_ids_of_parallel_calls_have_to_differ() -> None:
-    both = Turn(
+    parallel_calls = Turn(
         role="assistant",
         author="a",
         blocks=(*READ.blocks, ToolCall("c1", "Bash", {"command": "ls"})),
     )
-    dropped = judged(pair(both, OWN))
+    dropped = judged(pair(parallel_calls, OWN))
     assert dropped is not None and dropped.reason == "call_ids_filter"

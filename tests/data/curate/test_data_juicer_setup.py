@@ -1,4 +1,4 @@
-"""What is said before real data-juicer is started, and what it is told; the real one runs in
+"""What is checked before real data-juicer starts, and what it receives; the real one runs in
 tests/peers."""
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import json, sys
 config = json.load(open(sys.argv[sys.argv.index("--config") + 1]))
 assert config["skip_op_error"] is False and config["np"] == 1, config
 import os
-assert not any("KEY" in name or "TOKEN" in name for name in os.environ) and os.environ["UV_OFFLINE"] == "1" == os.environ["PIP_NO_INDEX"]
+assert not any("KEY" in name or "TOKEN" in name for name in os.environ)
+assert os.environ["UV_OFFLINE"] == "1" == os.environ["PIP_NO_INDEX"]
 rows = [json.loads(line) for line in open(config["dataset_path"])]
 assert all(set(row) <= {"text", "pair", "side"} for row in rows)
 out = config["export_path"]
@@ -28,13 +29,14 @@ os.makedirs(os.path.dirname(out))
 seen = set()
 def keep(row):
     for step in config["process"]:
-        (name, told), = step.items()
+        (name, options), = step.items()
         if name == "document_deduplicator":
             if row["text"] in seen:
                 return False
             seen.add(row["text"])
-        elif name == "text_length_filter" and not told["min_len"] <= len(row["text"]) <= told["max_len"]:
-            return False
+        elif name == "text_length_filter":
+            if not options["min_len"] <= len(row["text"]) <= options["max_len"]:
+                return False
     return True
 open(out, "w").write("".join(json.dumps(row) + "\\n" for row in rows if keep(row)))
 """
@@ -43,7 +45,7 @@ open(out, "w").write("".join(json.dumps(row) + "\\n" for row in rows if keep(row
 def fake_engine(
     folder: Path, *, modules: str = "data_juicer ray torch aiohttp datasets", program: str = FAKE
 ) -> DataJuicer:
-    """A Python that finds packages of those names, of which data_juicer runs a program of ours."""
+    """A Python that finds packages of these names; its data_juicer runs the given program."""
     site = folder / "site"
     for name in modules.split():
         (site / name).mkdir(parents=True, exist_ok=True)
@@ -92,15 +94,15 @@ def test_one_row_per_message_no_skipping_no_secrets_and_the_same_pairs(
     recipe, pairs = read_recipe(RECIPE), made_up(400, seed=5).pairs
     curator, judged = curate_with(fake_engine(tmp_path), recipe, pairs)
     embedded = Curator(recipe)
-    kept = [pair.id for pair in pairs if embedded.judge(pair) is None]
-    assert [pair.id for pair, dropped in judged if dropped is None] == kept and 100 < len(
-        kept
+    kept_ids = [pair.id for pair in pairs if embedded.judge(pair) is None]
+    assert [pair.id for pair, dropped in judged if dropped is None] == kept_ids and 100 < len(
+        kept_ids
     ) < 350
     reasons = {dropped.reason for _, dropped in judged if dropped is not None}
     assert {"data_juicer_text", "document_deduplicator", "tool_arguments_filter"} <= reasons
     report = curator.report()
     assert report.pairs == 400 == report.kept + sum(report.dropped.values()) and report.kept == len(
-        kept
+        kept_ids
     )
 
 
@@ -115,11 +117,11 @@ def test_bounds_without_an_end_are_left_out_and_shares_get_room_for_rounding() -
     assert operator_of(steps["words_num_filter"]) == {
         "words_num_filter": {"min_num": 1, "lang": "en"}
     }
-    told: dict[str, Any] = operator_of(steps["character_repetition_filter"])[
+    options: dict[str, Any] = operator_of(steps["character_repetition_filter"])[
         "character_repetition_filter"
     ]
     assert (
-        told["rep_len"] == 10
-        and 0.3 < told["max_ratio"] < 0.3001
-        and -0.001 < told["min_ratio"] < 0
+        options["rep_len"] == 10
+        and 0.3 < options["max_ratio"] < 0.3001
+        and -0.001 < options["min_ratio"] < 0
     )

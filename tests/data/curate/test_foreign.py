@@ -1,5 +1,5 @@
-"""Operators of data-juicer that the embedded engine has not: a stand-in for the program runs here,
-the real one in tests/peers."""
+"""data-juicer operators that the embedded engine lacks; a stand-in for the program runs here, the
+real one in tests/peers."""
 
 from __future__ import annotations
 
@@ -81,12 +81,15 @@ def test_a_mapper_rewrites_what_messages_say_and_never_their_calls(normalizer: A
         "rewritten"
     ] == ["chosen"]
     assert mapper.rewritten == {"upper_case_mapper": 3} and mapper.report.kept == 2
-    (one,) = normalizer("upper_case_mapper: {text_key: rejected}").normalize(pairs[1:])
-    assert (one.chosen, one.rejected) == ("fine.", "OK.") and "rewritten" not in one.provenance
+    (rewritten,) = normalizer("upper_case_mapper: {text_key: rejected}").normalize(pairs[1:])
+    assert (rewritten.chosen, rewritten.rejected) == (
+        "fine.",
+        "OK.",
+    ) and "rewritten" not in rewritten.provenance
 
 
 def test_a_recipe_runs_in_its_order_and_every_pair_is_accounted_for(normalizer: Any) -> None:
-    """What a mapper made is what the filters behind it see."""
+    """The filters after a mapper see the mapper's output."""
     pairs = [
         made("a", "a long enough text", "zzz"),
         made("b", "a long enough text", "no"),
@@ -101,26 +104,29 @@ def test_a_recipe_runs_in_its_order_and_every_pair_is_accounted_for(normalizer: 
     judge = normalizer(
         *recipe, "perplexity_filter", "document_simhash_deduplicator: {text_key: chosen}"
     )
-    kept = judge.normalize(pairs)
-    assert [pair.chosen for pair in kept] == ["A LONG ENOUGH TEXT"] and [
-        pair.rejected for pair in kept
+    kept_pairs = judge.normalize(pairs)
+    assert [pair.chosen for pair in kept_pairs] == ["A LONG ENOUGH TEXT"] and [
+        pair.rejected for pair in kept_pairs
     ] == ["ZZZ"], "ZZZ is not zzz"
-    assert [(one.pair_id, one.reason) for one in judge.dropped] == [
-        ("b:1#1", "document_simhash_deduplicator"), ("c:1#2", "document_simhash_deduplicator"), ("d:1#3", "text_length_filter"),
+    assert [(dropped_pair.pair_id, dropped_pair.reason) for dropped_pair in judge.dropped] == [
+        ("b:1#1", "document_simhash_deduplicator"), ("c:1#2", "document_simhash_deduplicator"),
+        ("d:1#3", "text_length_filter"),
     ]  # fmt: skip
     assert judge.report.pairs == 4 == judge.report.kept + sum(judge.report.dropped.values())
-    (kept,) = normalizer("perplexity_filter").normalize([pairs[0], pairs[1]])
-    assert kept.state_id == "b:1"
+    (kept_pair,) = normalizer("perplexity_filter").normalize([pairs[0], pairs[1]])
+    assert kept_pair.state_id == "b:1"
 
 
 def test_a_message_of_which_nothing_is_left_goes_and_a_call_stays(normalizer: Any) -> None:
     calling = {"role": "assistant", "content": "i look.", "tool_calls": [CALL]}
     judge = normalizer("remove_all_mapper: {text_key: chosen}")
-    (kept,) = judge.normalize(
+    (kept_pair,) = judge.normalize(
         [made("a", "fine.", "no"), made("b", "x", "no", chosen_message=calling)]
     )
-    assert kept.chosen_messages == [{"role": "assistant", "content": "", "tool_calls": [CALL]}]
-    assert [one.detail for one in judge.dropped] == ["chosen: nothing is left of it"]
+    assert kept_pair.chosen_messages == [{"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    assert [dropped_pair.detail for dropped_pair in judge.dropped] == [
+        "chosen: nothing is left of it"
+    ]
 
 
 def test_what_cannot_be_run_there_is_named(normalizer: Any, tmp_path: Path) -> None:

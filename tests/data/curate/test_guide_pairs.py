@@ -1,5 +1,5 @@
-"""Names of the earlier guide: pairs from teachers' actions, normalized pairs in both shapes, file
-in and file out, replay in between."""
+"""Names of the earlier guide: pairs from teachers' actions, normalized pairs in both shapes, files
+in and out, replay in between."""
 
 from __future__ import annotations
 
@@ -54,11 +54,13 @@ def read(path: Any, *, call_id: str = "c1", name: str = "Read", text: str = "") 
     }
 
 
-def state(number: int = 0, *, author: str = "claude-opus-4-5", own: str = "Done.") -> TraceState:
+def state(
+    number: int = 0, *, author: str = "claude-opus-4-5", student_action: str = "Done."
+) -> TraceState:
     return TraceState(
         f"s1:{number}",
         [{"role": "user", "content": f"Fix test {number}."}],
-        {"role": "assistant", "content": own},
+        {"role": "assistant", "content": student_action},
         author=author,
     )
 
@@ -88,11 +90,11 @@ def test_families_that_do_the_same_make_a_pair_and_their_words_do_not_matter() -
 
 
 def test_kin_of_the_trace_malformed_calls_and_two_of_one_family_have_no_vote() -> None:
-    for one, other in ((KIMI, SONNET), (KIMI, "moonshotai/kimi-k2-thinking")):
+    for first, second in ((KIMI, SONNET), (KIMI, "moonshotai/kimi-k2-thinking")):
         assert (
             extract_dpo_pairs(
                 states=[state()],
-                teacher_actions=[{one: read("a.py"), other: read("a.py"), QWEN: "Hm."}],
+                teacher_actions=[{first: read("a.py"), second: read("a.py"), QWEN: "Hm."}],
             )
             == []
         )
@@ -160,10 +162,11 @@ def bad_pairs() -> list[DPOPair]:
 
 def test_bad_pairs_are_dropped_and_said_why() -> None:
     normalizer = DJNormalizer("with_disagreement_filter")
-    kept = normalizer.normalize(bad_pairs())
-    assert [pair.state_id for pair in kept] == ["e"]
+    kept_pairs = normalizer.normalize(bad_pairs())
+    assert [pair.state_id for pair in kept_pairs] == ["e"]
     assert [d.reason for d in normalizer.dropped] == [
-        "answer_not_empty_filter", "answer_not_empty_filter", "tool_offered_filter", "tool_arguments_filter",
+        "answer_not_empty_filter", "answer_not_empty_filter", "tool_offered_filter",
+        "tool_arguments_filter",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="unknown engine 'spark'"):
         DJNormalizer(engine="spark")  # pyright: ignore[reportArgumentType] - the wrong value is the test
@@ -185,7 +188,7 @@ def test_file_in_and_file_out(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Named:
-    """A teacher as far as agreement needs to know it."""
+    """A teacher, as far as agreement needs to know it."""
 
     name: str
     family: str
@@ -196,56 +199,58 @@ async def answers(
 ) -> dict[str, dict[str, Any]]:
     assert max_total_usd == 1.5 and [tool.name for tool in tools] == ["Read"]
     return {
-        one.state_id: {getattr(teacher, "name", teacher): read("a.py") for teacher in teachers}
-        for one in states
+        state_record.state_id: {
+            getattr(teacher, "name", teacher): read("a.py") for teacher in teachers
+        }
+        for state_record in states
     }
 
 
 def test_replay_and_normalize_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "states": iter([state(0), state(1)]),
         "max_total_usd": 1.5,
         "tools": [READ],
         "replay": answers,
     }
-    actions, found = asyncio.run(
+    actions, normalized = asyncio.run(
         replay_and_normalize_trace(
-            **given, teachers=[Named("one", "moonshot"), Named("two", "zhipu")]
+            **arguments, teachers=[Named("one", "moonshot"), Named("two", "zhipu")]
         )
     )
     assert set(actions) == {"s1:0", "s1:1"} and set(actions["s1:0"]) == {
         "one",
         "two",
     }, "two pairs are not the guide's two values"
-    assert [pair.state_id for pair in found] == ["s1:0", "s1:1"] and found[0].provenance[
+    assert [pair.state_id for pair in normalized] == ["s1:0", "s1:1"] and normalized[0].provenance[
         "families"
     ] == ["moonshot", "zhipu"]
-    given["states"] = [state(0), state(1)]
+    arguments["states"] = [state(0), state(1)]
     kin = [Named("one", "moonshot"), Named("two", "moonshot")]
     # two names, one maker
-    assert replay_and_normalize_trace_sync(**given, teachers=kin).pairs == []
+    assert replay_and_normalize_trace_sync(**arguments, teachers=kin).pairs == []
     kin[1] = Named("two", "anthropic")
-    assert replay_and_normalize_trace_sync(**given, teachers=kin).pairs == []  # the trace's own
+    assert replay_and_normalize_trace_sync(**arguments, teachers=kin).pairs == []  # the trace's own
     picky = DJNormalizer()
     monkeypatch.setattr(picky, "normalize", lambda pairs: list(pairs)[:1])
     assert (
         len(
             replay_and_normalize_trace_sync(
-                **given, teachers=[Named("a", "x"), Named("b", "y")], normalizer=picky
+                **arguments, teachers=[Named("a", "x"), Named("b", "y")], normalizer=picky
             ).pairs
         )
         == 1
     )
     # the default teachers are of two families and more
-    assert len(replay_and_normalize_trace_sync(**given).pairs) == 2
+    assert len(replay_and_normalize_trace_sync(**arguments).pairs) == 2
 
 
 def test_a_state_that_carries_its_tools_is_weighed_with_them() -> None:
-    """A call of a tool that the session does not offer is dropped by the recipe, though nobody
-    names the tools again."""
-    told = replace(state(), tools=(READ,))
+    """The recipe drops a call of a tool that the session does not offer, even if the tools are not
+    passed again."""
+    state_with_tools = replace(state(), tools=(READ,))
     pairs = extract_dpo_pairs(
-        states=[told],
+        states=[state_with_tools],
         teacher_actions=[{KIMI: read("a.py", name="Reed"), GLM: read("a.py", name="Reed")}],
     )
     assert pairs[0].tools == (READ,) and DJNormalizer().normalize(pairs) == []
@@ -266,22 +271,24 @@ def test_a_ledger_is_handed_on_to_the_replay(tmp_path: Path) -> None:
     async def kept(*, ledger: Path, **rest: Any) -> dict[str, dict[str, Any]]:
         return await answers(**rest) if ledger == tmp_path else {}
 
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "states": [state()],
         "max_total_usd": 1.5,
         "tools": [READ],
         "teachers": [Named("one", "x"), Named("two", "y")],
     }
-    assert len(replay_and_normalize_trace_sync(**given, replay=kept, ledger=tmp_path).pairs) == 1
+    assert (
+        len(replay_and_normalize_trace_sync(**arguments, replay=kept, ledger=tmp_path).pairs) == 1
+    )
 
 
 def test_pairs_that_the_recipe_drops_are_told() -> None:
     """The teachers agree on a call with an argument that the tool does not take."""
 
     async def wrong(*, states: list[TraceState], **rest: Any) -> dict[str, dict[str, Any]]:
-        return {one.state_id: {"one": read(3), "two": read(3)} for one in states}
+        return {state_record.state_id: {"one": read(3), "two": read(3)} for state_record in states}
 
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "states": [state()],
         "tools": [READ],
         "teachers": [Named("one", "x"), Named("two", "y")],
@@ -290,17 +297,17 @@ def test_pairs_that_the_recipe_drops_are_told() -> None:
     with pytest.warns(
         UserWarning, match=r"'default' drops 1 of 1 pairs: tool_arguments_filter \(1\)"
     ):
-        assert replay_and_normalize_trace_sync(**given).pairs == []
+        assert replay_and_normalize_trace_sync(**arguments).pairs == []
 
 
 def test_replay_trace_and_the_normalizer_fit_together(tmp_path: Path) -> None:
     """The package's own `replay_trace`, with teachers that answer from a list."""
-    given: dict[str, Any] = {"states": [state(0)], "tools": [READ], "ledger": tmp_path}
+    arguments: dict[str, Any] = {"states": [state(0)], "tools": [READ], "ledger": tmp_path}
     teachers = [
         Scripted(name, family, lambda request: from_chat(read("a.py")))
         for name, family in (("one", "moonshot"), ("two", "zhipu"))
     ]
-    _, (good,) = replay_and_normalize_trace_sync(**given, teachers=teachers)
+    _, (good,) = replay_and_normalize_trace_sync(**arguments, teachers=teachers)
     assert (
         good.chosen_messages[0]["tool_calls"][0]["function"]["name"] == "Read"
         and good.n_teachers_agreeing == 2
@@ -335,9 +342,9 @@ def test_a_pair_reads_as_the_dictionary_that_the_guide_had() -> None:
 
 def test_states_are_records_dictionaries_or_sessions() -> None:
     """The guide's states were dictionaries, and their action was often plain text."""
-    given = {"state_id": "s1:0", "messages": state().messages, "student_action": "Done."}
+    record = {"state_id": "s1:0", "messages": state().messages, "student_action": "Done."}
     actions = [{KIMI: read("a.py"), GLM: read("a.py")}]
-    (pair,) = extract_dpo_pairs(states=[given], teacher_actions=actions, tools=[READ])
+    (pair,) = extract_dpo_pairs(states=[record], teacher_actions=actions, tools=[READ])
     assert pair.rejected == "Done." and pair.state_messages == state().messages
     with pytest.raises(DataError, match=r"a TraceState without 'student_action' \(at state 0\)"):
         extract_dpo_pairs(states=[{"state_id": "x", "messages": []}], teacher_actions=[{}])

@@ -1,5 +1,5 @@
-"""What the embedding of `embed: minilm` does with its package: found and not run, its weights
-checked, a name where it is missing."""
+"""`embed: minilm` finds its package without running it, checks the weights, and names a missing
+package."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package of that name, whose code must not run, with a small model of the same sort in
-    it."""
+    """A package of that name whose code must not run, with a small model of the same kind in it."""
     torch, transformers = (
         pytest.importorskip("torch"),
         pytest.importorskip("transformers", reason="the [train] extra has it"),

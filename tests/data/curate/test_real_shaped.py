@@ -1,5 +1,5 @@
-"""Many pairs shaped like real ones: every fault is dropped by the operator that is there for it,
-and every sound pair is kept."""
+"""Many pairs shaped like real ones: each fault is dropped by the operator meant for it, and every
+sound pair is kept."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from composer_replication.data.curate.curator import Curator
 from composer_replication.data.curate.recipe import SHIPPED, load_recipe
 from tests.data.curate.real_shaped import FAULTS, made_up
 
-MADE = made_up(1500, seed=7)
+SHAPED = made_up(1500, seed=7)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_operator_drops_its_faults_and_nothing_sound(name: str) -> None:
     recipe = load_recipe(name)
     curator, operators = Curator(recipe), {step.name for step in recipe.steps}
-    found = {one.id: dropped.reason for one in MADE.pairs if (dropped := curator.judge(one))}
-    assert found == {pair_id: fault for pair_id, fault in MADE.faults.items() if fault in operators}
-    # nobody gave a template to try
-    assert set(found.values()) == operators - {"chat_template_filter"}
+    drop_reasons = {
+        item.id: dropped.reason for item in SHAPED.pairs if (dropped := curator.judge(item))
+    }
+    assert drop_reasons == {
+        pair_id: fault for pair_id, fault in SHAPED.faults.items() if fault in operators
+    }
+    # no template was given to try
+    assert set(drop_reasons.values()) == operators - {"chat_template_filter"}
 
 
 def test_the_pairs_have_the_shape_of_those_in_sessions() -> None:
-    """Of the assistant messages of 20 public sessions 55 % only call, 38 % speak and call, 8 % only
-    speak; 17 % call in parallel."""
-    sides = [side for one in MADE.pairs if one.id not in MADE.faults for _, side in one.sides]
+    """Of the assistant messages of 20 public sessions, 55 % only call, 38 % speak and call, 8 %
+    only speak; 17 % call in parallel."""
+    sides = [
+        side for item in SHAPED.pairs if item.id not in SHAPED.faults for _, side in item.sides
+    ]
     kinds = Counter(
         "both" if side.calls and side.prose else "call" if side.calls else "speak" for side in sides
     )
@@ -46,4 +52,6 @@ def test_the_pairs_have_the_shape_of_those_in_sessions() -> None:
         "TodoWrite",
         "Write",
     }
-    assert len(FAULTS) == 15 and all(count >= 3 for count in Counter(MADE.faults.values()).values())
+    assert len(FAULTS) == 15 and all(
+        count >= 3 for count in Counter(SHAPED.faults.values()).values()
+    )

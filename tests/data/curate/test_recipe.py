@@ -1,4 +1,4 @@
-"""Recipes: what ships can be read, by us and by any YAML reader alike; what is not understood is
+"""The shipped recipes can be read, by us and by any YAML reader alike; what is not understood is
 refused by line."""
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def test_what_ships_is_read_as_any_yaml_reader_reads_it(name: str) -> None:
 
 
 SCALARS = st.one_of(
-    st.integers(-999, 999), st.floats(-99, 99, allow_nan=False).map(lambda x: round(x, 3)), st.booleans(), st.none(),
-    st.from_regex(r"[a-m]{1,8}", fullmatch=True).filter(lambda s: s not in ("n", "y", "null", "true")),
+    st.integers(-999, 999), st.floats(-99, 99, allow_nan=False).map(lambda x: round(x, 3)),
+    st.booleans(), st.none(),
+    st.from_regex(r"[a-m]{1,8}",
+    fullmatch=True).filter(lambda s: s not in ("n", "y", "null", "true")),
     st.sampled_from(["a b", "x: y", "# no", "- z", "1", "true", "", "a, b"]).map(lambda s: s),
 )  # fmt: skip
 VALUES = st.recursive(
@@ -132,7 +134,8 @@ def test_every_operator_of_our_own_stands_in_a_recipe_or_can_be_given() -> None:
 
 @pytest.mark.parametrize(
     "step",
-    ["clean_links_mapper", "document_simhash_deduplicator: {window_size: 6}", "perplexity_filter: {lang: en, max_ppl: 1500}",
+    ["clean_links_mapper", "document_simhash_deduplicator: {window_size: 6}",
+    "perplexity_filter: {lang: en, max_ppl: 1500}",
      "topk_specified_field_selector: {field_key: x}"],
 )  # fmt: skip
 def test_an_operator_that_only_the_real_one_has_is_refused_by_name_unless_it_is_at_hand(
@@ -147,11 +150,13 @@ def test_an_operator_that_only_the_real_one_has_is_refused_by_name_unless_it_is_
 
 
 @pytest.mark.parametrize(
-    ("step", "words"),
-    [("python_file_mapper: {file_path: x.py}", "runs code"), ("words_num_filtre", "unknown operator"),
+    ("step", "message"),
+    [("python_file_mapper: {file_path: x.py}", "runs code"),
+    ("words_num_filtre", "unknown operator"),
      ("word_num_filter", "did you mean words_num"),
-     ("clean_links_mapper: {text_key: words}", "chosen or rejected"), ("text_length_filter: {text_key: prompt}", "'prompt' is not")],
+     ("clean_links_mapper: {text_key: words}", "chosen or rejected"),
+     ("text_length_filter: {text_key: prompt}", "'prompt' is not")],
 )  # fmt: skip
-def test_what_no_engine_may_run_is_refused_with_it_too(step: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_no_engine_may_run_is_refused_with_it_too(step: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_recipe(f"process:\n  - {step}\n", foreign=True)

@@ -1,4 +1,4 @@
-"""Counts, against plain definitions; tests/peers/test_data_juicer.py holds them against data-juicer
+"""Counts against plain definitions; tests/peers/test_data_juicer.py compares them with data-juicer
 itself."""
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def words_of(text: str) -> list[str]:
     pieces = [
         piece for line in text.split("\n") for cell in line.split("\t") for piece in cell.split(" ")
     ]
-    found = []
+    stripped_words = []
     for piece in pieces:
         while piece and piece[0] in SPECIAL:
             piece = piece[1:]
         while piece and piece[-1] in SPECIAL:
             piece = piece[:-1]
-        found += [piece] if piece else []
-    return found
+        stripped_words += [piece] if piece else []
+    return stripped_words
 
 
 @given(TEXTS)

@@ -1,5 +1,5 @@
-"""Readers that are functions: no model. They read the numbered text that a real one would be sent,
-and nothing else."""
+"""Readers that are functions instead of models. They read only the numbered text that a real one
+would be sent."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def window_text(request: Request) -> str:
     return request.turns[-1].text
 
 
-def reader(says: Says) -> Scripted:
-    """A reader whose answer to (text of the window, number of the vote) is `says`: a text, or a
-    value that becomes JSON."""
+def reader(respond: Says) -> Scripted:
+    """A reader that answers `respond(text of the window, number of the vote)`: a text, or a value
+    that becomes JSON."""
 
     def act(request: Request) -> Turn:
-        said = says(window_text(request), request.sample)
+        response = respond(window_text(request), request.sample)
         return Turn(
             role="assistant",
             author="reader",
-            blocks=(Text(said if isinstance(said, str) else json.dumps(said)),),
+            blocks=(Text(response if isinstance(response, str) else json.dumps(response)),),
         )
 
     return Scripted("reader", "scripted", act)
@@ -48,23 +48,25 @@ def mistake(
 
 
 def flags_every_error(text: str, vote: int) -> dict[str, Any]:
-    """The stand-in that is scored in CI: it names the call of every result that is marked as an
-    error, whatever the error is."""
-    made: dict[str, int] = {}
-    found: list[dict[str, Any]] = []
+    """The stand-in that CI scores: it names the call of every result marked as an error, whatever
+    the error is."""
+    message_of_call: dict[str, int] = {}
+    mistakes: list[dict[str, Any]] = []
     heads = list(HEAD.finditer(text))
     for place, head in enumerate(heads):
-        number, what = int(head[1]), head[2]
+        number, title = int(head[1]), head[2]
         body = text[head.end() : heads[place + 1].start() if place + 1 < len(heads) else len(text)]
-        if what == "assistant":
-            made |= {call[1]: number for call in CALL.finditer(body)}
-        elif (result := re.fullmatch(r"result of (c\d+) \(error\)", what)) and result[1] in made:
-            found.append(
+        if title == "assistant":
+            message_of_call |= {call[1]: number for call in CALL.finditer(body)}
+        elif (result := re.fullmatch(r"result of (c\d+) \(error\)", title)) and result[
+            1
+        ] in message_of_call:
+            mistakes.append(
                 mistake(
-                    made[result[1]],
+                    message_of_call[result[1]],
                     result[1],
                     number,
                     hint="Check that what the call names is there.",
                 )
             )
-    return {"mistakes": found}
+    return {"mistakes": mistakes}

@@ -1,4 +1,4 @@
-"""No hint holds what only the future could have told, and no honest hint is refused for it."""
+"""No hint holds what only the future could reveal, and no honest hint is refused for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def says(context: SiteContext) -> str | None:
 def checked(
     text: str, *before: Turn, after: tuple[Turn, ...] | None = None, **more: Any
 ) -> HintReport:
-    """What becomes of a hint for a failed edit, with a repairing edit after it."""
+    """What becomes of a hint for a failed edit that a later edit repairs."""
     PREPARED["text"] = text
     later = (calls(("c2", "Edit", RIGHT)), results(("c2", "ok"))) if after is None else after
     log = session(
@@ -81,11 +81,11 @@ def test_a_passage_or_a_name_that_only_came_later_is_refused_however_it_is_spell
 
 
 def test_the_same_words_are_fine_once_they_were_in_view() -> None:
-    seen = (
+    earlier_turns = (
         calls(("c0", "Read", {"file_path": "src/app.py"})),
         results(("c0", "1\tdef run(self, args, *, quiet=False):")),
     )
-    assert reason("Replace def run(self, args, *, quiet=False): instead.", *seen) == "kept"
+    assert reason("Replace def run(self, args, *, quiet=False): instead.", *earlier_turns) == "kept"
 
 
 def test_words_in_turns_that_had_left_the_view_do_not_count_as_seen() -> None:
@@ -225,9 +225,9 @@ def test_the_quick_look_finds_exactly_what_the_full_look_finds(
 
 @given(WORDS)
 def test_any_text_that_is_in_view_may_be_quoted_and_none_that_only_comes_later(
-    words: list[str],
+    context_words: list[str],
 ) -> None:
-    text = " ".join(words)
+    text = " ".join(context_words)
     quotable = bool(grams([text]))
     assert reason(text, human(text), after=(calls(text),)) == "kept"
     assert reason(text, after=(calls(text),)) == ("quotes_later_text" if quotable else "kept")

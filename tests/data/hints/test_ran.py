@@ -1,5 +1,5 @@
-"""Programs that are there for certain, where a project's own one ran, whose help stands in view,
-and branches."""
+"""Programs that certainly exist, where a project's own program ran, whose help is in view, and
+branches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ UNKNOWN = "Exit code 127\n(eval):1: command not found: gti"
 
 
 def did(command: str, text: str = "", error: bool | None = None, **more: Any) -> tuple[Turn, Turn]:
-    made = bash(f"c{crc32((command + text).encode())}", command, **more)
-    return calls(made), results((made[0], text, error))
+    tool_call = bash(f"c{crc32((command + text).encode())}", command, **more)
+    return calls(tool_call), results((tool_call[0], text, error))
 
 
 def before(
@@ -60,7 +60,7 @@ def test_a_program_worked_where_its_own_exit_status_says_so(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "earlier_turns",
     [
         did("docker ps 2>&1", "Exit code 127\n(eval):1: command not found: docker", True),
         did("docker ps 2>&1 | head", "(eval):1: command not found: docker"),
@@ -71,11 +71,11 @@ def test_a_program_worked_where_its_own_exit_status_says_so(
     ],
 )
 def test_a_program_of_which_anything_says_that_it_is_missing_did_not_work(
-    said: tuple[Turn, Turn],
+    earlier_turns: tuple[Turn, Turn],
 ) -> None:
     fine = did("docker ps", "CONTAINER ID")
-    assert "docker" not in commands_that_worked(before(*fine, *said))
-    assert "docker" in commands_that_worked(before(*said, *fine))  # installed since
+    assert "docker" not in commands_that_worked(before(*fine, *earlier_turns))
+    assert "docker" in commands_that_worked(before(*earlier_turns, *fine))  # installed since
 
 
 def test_a_command_in_the_background_has_not_ended_well() -> None:
@@ -122,7 +122,7 @@ def test_the_folder_is_named_where_a_projects_own_program_ran() -> None:
 
 
 @pytest.mark.parametrize(
-    ("helped", "words"),
+    ("help_turns", "advice"),
     [
         (did("gh pr diff --help", "Usage:\n\n\n  --patch\n  --name-only"), "stands above"),
         (did("gh pr diff --help | head -4", "Usage:\n\n\n  --patch"), "Check this program's help"),
@@ -139,36 +139,42 @@ def test_the_folder_is_named_where_a_projects_own_program_ran() -> None:
     ],
 )
 def test_help_that_stands_above_is_not_to_be_asked_for_again(
-    helped: tuple[Turn, Turn], words: str
+    help_turns: tuple[Turn, Turn], advice: str
 ) -> None:
     log = session(
         human("x"),
-        *helped,
+        *help_turns,
         calls(bash("w", "gh pr diff 1 --stat")),
         failed("w", "Exit code 1\nunknown flag: --stat"),
     )
-    assert any(words in h.text for h in report(log).hints if h.site_id.endswith("w")), [
+    assert any(advice in h.text for h in report(log).hints if h.site_id.endswith("w")), [
         h.text for h in report(log).hints
     ]
 
 
 def test_branches_that_git_named_and_did_not_delete() -> None:
-    seen = (
+    earlier_turns = (
         *did("git status", "On branch dev"),
         *did("git branch", "  dev\n* main\n  old"),
         *did("git checkout fix/a", "Switched to branch 'fix/a'"),
     )
-    assert refs_seen(before(*seen)) == ["dev", "main", "old", "fix/a"]
-    assert refs_seen(before(*seen, *did("git branch -D old", "Deleted branch old (was 12)."))) == [
+    assert refs_seen(before(*earlier_turns)) == ["dev", "main", "old", "fix/a"]
+    assert refs_seen(
+        before(*earlier_turns, *did("git branch -D old", "Deleted branch old (was 12)."))
+    ) == [
         "dev",
         "main",
         "fix/a",
     ]
-    assert refs_seen(before(*seen, *did("git branch -m old new", ""))) == ["dev", "main", "fix/a"]
+    assert refs_seen(before(*earlier_turns, *did("git branch -m old new", ""))) == [
+        "dev",
+        "main",
+        "fix/a",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("seen", "hints"),
+    ("earlier_turns", "hints"),
     [
         ((), ["List the branches with `git branch --all` before naming one."]),
         (did("git branch", "* main\n  release"), []),
@@ -176,11 +182,11 @@ def test_branches_that_git_named_and_did_not_delete() -> None:
     ],
 )
 def test_branches_are_named_where_one_is_alike_and_else_to_be_listed(
-    seen: tuple[Turn, ...], hints: list[str]
+    earlier_turns: tuple[Turn, ...], hints: list[str]
 ) -> None:
     error = "Exit code 1\nfatal: invalid reference: feature/logn"
     log = session(
-        human("x"), *seen, calls(bash("w", "git switch feature/logn")), failed("w", error)
+        human("x"), *earlier_turns, calls(bash("w", "git switch feature/logn")), failed("w", error)
     )
     assert [h.text for h in report(log).hints] == hints
 

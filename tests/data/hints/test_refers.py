@@ -1,4 +1,4 @@
-"""Which turns a hint or a mistaken call speaks of: only what was in view, calls with their
+"""Which turns a hint or a mistaken call refers to: only those in view, calls together with their
 results."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from composer_replication.data.hints.write import write_hints
 def session(
     *steps: tuple[str, dict[str, Any], str, bool], cleared: tuple[str, ...] = ()
 ) -> Session:
-    """A human's word, then a message and its result per step: (tool, arguments, result, is it an
+    """A human's message, then a message and its result per step: (tool, arguments, result, is it an
     error)."""
     turns = [Turn(role="user", author="human", blocks=(Text("go"),))]
     for number, (tool, arguments, result, failed) in enumerate(steps):
@@ -54,7 +54,7 @@ def session(
 
 
 def site(of: Session, *, kind: str) -> Site:
-    """The last call of a session as the mistake."""
+    """The last call of a session, as the mistake."""
     turn = len(of.turns) - 2
     call = of.turns[turn].calls[0]
     return Site(
@@ -125,32 +125,32 @@ def test_a_repeated_call_refers_to_the_one_before() -> None:
 def test_what_the_hint_lists_was_shown_by_the_last_call_that_showed_it() -> None:
     ls = ("Bash", {"command": "ls src"}, "cart.py\ntax.py", False)
     missing = ("Read", {"file_path": "/app/cart.py"}, "File does not exist.", True)
-    made = session(ls, OTHER, missing)
+    log = session(ls, OTHER, missing)
     # folder and name apart
-    assert turns_of(made, "file_missing", knows=("kind", "paths_seen"), names=["src/cart.py"]) == (
+    assert turns_of(log, "file_missing", knows=("kind", "paths_seen"), names=["src/cart.py"]) == (
         1,
         2,
     )
-    assert turns_of(made, "file_missing", knows=("kind",), names=["src/cart.py"]) == ()
-    report = write_hints(made, [replace(site(made, kind="file_missing"))], settings=HintsSettings())
+    assert turns_of(log, "file_missing", knows=("kind",), names=["src/cart.py"]) == ()
+    report = write_hints(log, [replace(site(log, kind="file_missing"))], settings=HintsSettings())
     assert "src/cart.py" in report.hints[0].text and report.hints[0].refers_to == (1, 2)
 
 
 def test_arguments_of_calls_that_worked_refer_to_the_last_of_them() -> None:
     bad = ("Read", {"path": "/app/a.py"}, "InputValidationError: file_path is required", True)
-    made = replace(
+    log = replace(
         session(READ, OTHER, ("Bash", {"command": "true"}, "", False), bad),
         tools_origin="reconstructed",
     )
-    report = write_hints(made, [site(made, kind="bad_arguments")], settings=HintsSettings())
+    report = write_hints(log, [site(log, kind="bad_arguments")], settings=HintsSettings())
     assert report.hints[0].knows == ("kind", "call", "calls_seen") and set(
         report.hints[0].refers_to
     ) >= {3, 4}
 
 
 def test_a_site_of_a_whole_message_refers_to_nothing_by_itself() -> None:
-    made = session(READ, WRONG)
-    assert refers_to(site_context(made, replace(site(made, kind="k"), call_id=None))) == ()
+    log = session(READ, WRONG)
+    assert refers_to(site_context(log, replace(site(log, kind="k"), call_id=None))) == ()
 
 
 def test_names_are_the_words_that_the_template_does_not_hold() -> None:

@@ -1,4 +1,4 @@
-"""Paths, commands and branches that the context had shown - and only those."""
+"""Paths, commands and branches that the context has shown, and only those."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_only_listings_reads_and_runs_that_worked_show_paths(
 
 def test_a_failed_call_shows_no_path_and_a_removed_one_is_forgotten() -> None:
     assert seen_paths(at_the_end(*did(("a", "Read", {"file_path": "a.py"}), MISSING, True))) == []
-    found = did(bash("a", "git ls-files"), "src/a.py\nsrc/b.py")
-    assert seen_paths(at_the_end(*found, *did(bash("b", "rm src/a.py"), ""))) == ["src/b.py"]
-    assert seen_paths(at_the_end(*found, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == [
+    turns = did(bash("a", "git ls-files"), "src/a.py\nsrc/b.py")
+    assert seen_paths(at_the_end(*turns, *did(bash("b", "rm src/a.py"), ""))) == ["src/b.py"]
+    assert seen_paths(at_the_end(*turns, *did(bash("b", "git mv src/b.py src/c.py"), ""))) == [
         "src/a.py",
         "src/c.py",
     ]
@@ -109,9 +109,8 @@ def test_a_path_is_named_until_a_line_removes_it(command: str, paths: list[str])
 def test_what_a_failed_line_may_have_removed_is_not_named_and_what_it_may_have_made_neither() -> (
     None
 ):
-    assert seen_paths(at_the_end(*LISTED, *did(bash("c", "mv a.go z.go && false"), "Exit code 1", True), cwd="/w")) == [
-        "data.go", "dir/b.go", "src/a.go",
-    ]  # fmt: skip
+    move = did(bash("c", "mv a.go z.go && false"), "Exit code 1", True)
+    assert seen_paths(at_the_end(*LISTED, *move, cwd="/w")) == ["data.go", "dir/b.go", "src/a.go"]
     assert "/w/z.go" not in seen_paths(
         at_the_end(*LISTED, *did(bash("c", "mv a.go z.go; ls"), ""), cwd="/w")
     )
@@ -153,7 +152,7 @@ def test_what_a_call_out_of_view_removed_is_gone_all_the_same() -> None:
 
 def test_a_listing_is_read_from_where_the_shell_stood() -> None:
     moved = (*did(bash("a", "cd src"), ""), *did(bash("b", "ls"), "x.py\ny.py"))
-    # the shell still stands there
+    # the shell is still in that folder
     assert seen_paths(at_the_end(*moved, cwd="/w")) == ["x.py", "y.py"]
     back = did(bash("c", "ls lib"), "z.py\n\nShell cwd was reset to /w")
     assert seen_paths(at_the_end(*moved, *back, cwd="/w")) == [
@@ -260,7 +259,7 @@ def near(wrong: str, *paths: str, **more: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "seen", "offered"),
+    ("wrong", "seen_path", "offered"),
     [
         (
             "src/app/setup.go",
@@ -290,9 +289,9 @@ def near(wrong: str, *paths: str, **more: Any) -> list[str]:
     ],
 )
 def test_only_a_path_whose_name_is_like_the_wrong_one_is_offered(
-    wrong: str, seen: str, offered: list[str]
+    wrong: str, seen_path: str, offered: list[str]
 ) -> None:
-    assert near(wrong, *seen.split()) == offered
+    assert near(wrong, *seen_path.split()) == offered
 
 
 def test_what_was_read_just_now_is_not_what_another_read_means() -> None:
@@ -361,13 +360,15 @@ def test_every_word_of_a_message_is_its_text() -> None:
 
 def test_what_the_failing_command_names_itself_is_not_offered() -> None:
     """It exists, and the command failed with it: to use it is to do the same again."""
-    seen = did(
+    earlier_turns = did(
         ("a", "Glob", {"pattern": "**"}), "/w/go/cmd/server/main.go\n/w/old/cmd/server/main.go"
     )
     error = "Exit code 1\ncat: /w/cmd/server: No such file or directory"
     offered = []
     for command in ("cat cmd/server", "cat go/cmd/server cmd/server"):
-        log = session(human("x"), *seen, calls(bash("w", command)), failed("w", error), cwd="/w")
-        (found,) = find(log)
-        offered.append([path.rstrip("/") for path in known_paths_near(site_context(log, found))])
+        log = session(
+            human("x"), *earlier_turns, calls(bash("w", command)), failed("w", error), cwd="/w"
+        )
+        (site,) = find(log)
+        offered.append([path.rstrip("/") for path in known_paths_near(site_context(log, site))])
     assert offered == [["/w/go/cmd/server", "/w/old/cmd/server"], ["/w/old/cmd/server"]]

@@ -1,4 +1,4 @@
-"""Hints end to end: one per mistake, counted where there is none, with what each one used."""
+"""Hints end to end: one per mistake, a count where there is none, and what each one refers to."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def test_a_kind_without_anything_to_say_is_counted_not_guessed() -> None:
 
 
 def test_a_site_of_another_session_is_refused() -> None:
-    one, other = (
+    first, second = (
         one_call("Read", {"file_path": "x"}, MISSING),
         one_call("Read", {"file_path": "x"}, MISSING, id="s2"),
     )
     with pytest.raises(SiteError, match="not of session"):
-        write_hints(other, find(one), settings=HintsSettings())
+        write_hints(second, find(first), settings=HintsSettings())
 
 
 # the writers --------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "text", "words"),
+    ("tool", "arguments", "text", "advice"),
     [
         (
             "Write",
@@ -313,9 +313,9 @@ def test_in_a_shell_the_name_of_a_directory_is_what_the_error_told() -> None:
     ],
 )
 def test_each_kind_has_its_sentence(
-    tool: str, arguments: dict[str, Any], text: str, words: str
+    tool: str, arguments: dict[str, Any], text: str, advice: str
 ) -> None:
-    assert words in hint(one_call(tool, arguments, text)).text
+    assert advice in hint(one_call(tool, arguments, text)).text
 
 
 READ = ("a", "Read", {"file_path": "/w/a.go"})
@@ -337,7 +337,7 @@ def did(call: tuple[str, str, dict[str, Any]], text: str = "ok") -> tuple[Any, A
 
 
 @pytest.mark.parametrize(
-    ("before", "words"),
+    ("before", "advice"),
     [
         ((), "read the region"),
         (did(READ, SHOWN), "was read above: copy it"),
@@ -355,9 +355,9 @@ def did(call: tuple[str, str, dict[str, Any]], text: str = "ok") -> tuple[Any, A
     ],
 )
 def test_what_was_just_read_is_to_be_copied_and_what_was_not_is_to_be_read(
-    before: tuple[Any, ...], words: str
+    before: tuple[Any, ...], advice: str
 ) -> None:
-    assert words in edit_after(*before)
+    assert advice in edit_after(*before)
 
 
 def test_a_brace_alone_says_nothing_about_the_region() -> None:
@@ -384,7 +384,7 @@ def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: st
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "text", "words"),
+    ("tool", "arguments", "text", "advice"),
     [
         (
             "Read",
@@ -419,9 +419,9 @@ def test_a_keyword_of_the_shell_is_not_said_to_be_missing(command: str, text: st
     ],
 )
 def test_a_hint_speaks_of_what_went_wrong(
-    tool: str, arguments: dict[str, Any], text: str, words: str
+    tool: str, arguments: dict[str, Any], text: str, advice: str
 ) -> None:
-    assert words in hint(one_call(tool, arguments, text)).text
+    assert advice in hint(one_call(tool, arguments, text)).text
 
 
 @pytest.mark.parametrize(
@@ -599,19 +599,21 @@ def test_a_rule_that_names_the_kind_comes_first_and_one_that_names_the_tool_last
     tmp_path: Path,
 ) -> None:
     (tmp_path / "CLAUDE.md").write_text(RULES)
-    given = {"rules_file": str(tmp_path / "CLAUDE.md")}
-    got = hint(one_call("Read", {"file_path": "x.py"}, MISSING), **given)
+    settings = {"rules_file": str(tmp_path / "CLAUDE.md")}
+    got = hint(one_call("Read", {"file_path": "x.py"}, MISSING), **settings)
     assert (got.text, got.writer, got.knows) == (
         "On a file missing error, list the folder before anything else.",
         "rules",
         ("kind", "rules"),
     )
     wrong = "<tool_use_error>Something new about this</tool_use_error>"
-    assert hint(one_call("Grep", {"pattern": "x"}, wrong), **given).text == "Use `Grep`, not grep."
-    # "Read everything" names no tool
-    assert report(one_call("Read", {"file_path": "x"}, wrong), **given).without == {"other": 1}
     assert (
-        hint(one_call("Edit", {"file_path": "x"}, "String to replace not found"), **given).writer
+        hint(one_call("Grep", {"pattern": "x"}, wrong), **settings).text == "Use `Grep`, not grep."
+    )
+    # "Read everything" names no tool
+    assert report(one_call("Read", {"file_path": "x"}, wrong), **settings).without == {"other": 1}
+    assert (
+        hint(one_call("Edit", {"file_path": "x"}, "String to replace not found"), **settings).writer
         == "reread"
     )
 
@@ -665,10 +667,10 @@ def test_a_mistyped_kind_is_warned_of_once_and_a_kind_in_the_sites_not_at_all() 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         report(log, writers={"file_misssing": "known_paths"})
-        own = [dataclasses.replace(site, kind="of_my_own") for site in find(log)]
+        own_sites = [dataclasses.replace(site, kind="of_my_own") for site in find(log)]
         write_hints(
             log,
-            own,
+            own_sites,
             settings=HintsSettings(
                 writers={"of_my_own": "known_paths", "file_missing": "known_paths"}
             ),

@@ -1,4 +1,4 @@
-"""What a hint says holds where it stands, and what it advises can be done there."""
+"""What a hint says is true at its place, and what it advises can be done there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def too_large(size: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("earlier", "size", "words"),
+    ("earlier", "size", "advice"),
     [
         ((), "25413 tokens", "read far fewer lines"),
         (
@@ -70,13 +70,13 @@ def too_large(size: str) -> str:
     ],
 )
 def test_fewer_lines_are_not_advised_where_they_gave_the_same_size(
-    earlier: tuple[Turn, ...], size: str, words: str
+    earlier: tuple[Turn, ...], size: str, advice: str
 ) -> None:
     (text,) = after(
         *earlier, call=("w", "Read", {"file_path": "/w/a.txt", "limit": 500}), text=too_large(size)
     )
-    assert words in text and "as well" not in text
-    assert ("far fewer" in text) == (words != "cut it by characters")
+    assert advice in text and "as well" not in text
+    assert ("far fewer" in text) == (advice != "cut it by characters")
 
 
 def test_of_a_whole_file_no_line_range_is_promised() -> None:
@@ -92,7 +92,7 @@ REFUSED = "<tool_use_error>InputValidationError: {}</tool_use_error>"
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said", "words"),
+    ("tool", "arguments", "error", "advice"),
     [
         (
             "Read",
@@ -148,16 +148,16 @@ REFUSED = "<tool_use_error>InputValidationError: {}</tool_use_error>"
     ],
 )
 def test_a_refused_call_is_answered_by_what_was_refused(
-    tool: str, arguments: dict[str, Any], said: str, words: str
+    tool: str, arguments: dict[str, Any], error: str, advice: str
 ) -> None:
     """Without a schema in the log; names that were right are not listed."""
     worked = did(("a", tool, {"file_path": "ok"} if tool == "Read" else {"pattern": "x"}))
-    got = after(*worked, call=("w", tool, arguments), text=said)
-    assert [words in text for text in got] == [True] * bool(words), got
+    got = after(*worked, call=("w", tool, arguments), text=error)
+    assert [advice in text for text in got] == [True] * bool(advice), got
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said", "hints"),
+    ("arguments", "error", "hints"),
     [
         ({"path": "a"}, "Read failed due to the following issue:", 1),
         ({"file_path": 3}, "Read failed due to the following issue:", 1),
@@ -165,10 +165,10 @@ def test_a_refused_call_is_answered_by_what_was_refused(
     ],
 )
 def test_a_schema_is_given_where_the_arguments_do_not_fit_it(
-    arguments: dict[str, Any], said: str, hints: int
+    arguments: dict[str, Any], error: str, hints: int
 ) -> None:
     got = after(
-        call=("w", "Read", arguments), text=REFUSED.format(said), tools=(READ,), tools_origin="log"
+        call=("w", "Read", arguments), text=REFUSED.format(error), tools=(READ,), tools_origin="log"
     )
     assert [text[:27] for text in got] == ["Reminder: the tool Read tak"] * hints
 
@@ -241,12 +241,12 @@ def test_where_a_path_holds_is_said_in_full_and_not_where_the_shell_stands(
     moved: str, wrong: str
 ) -> None:
     """A shell that was set back or started anew stands elsewhere, and no message tells."""
-    seen = (
+    earlier_turns = (
         *did(("s", "Glob", {"pattern": "**"}), "/w/go/cmd/a.go\n/w/lib/cmd/a.go"),
         *did(bash("m", moved)),
     )
     (text,) = after(
-        *seen,
+        *earlier_turns,
         call=bash("w", f"wc {wrong}"),
         text=f"Exit code 1\nwc: {wrong}: No such file or directory",
         cwd="/w",
@@ -279,10 +279,10 @@ def test_a_folder_in_which_the_shell_may_stand_already() -> None:
 def test_the_shell_stands_where_a_cd_led_that_worked_for_certain(
     lines: list[str], stands: str | None
 ) -> None:
-    done = [turn for i, line in enumerate(lines) for turn in did(bash(f"m{i}", line))]
+    turns = [turn for i, line in enumerate(lines) for turn in did(bash(f"m{i}", line))]
     log = session(
         human("x"),
-        *done,
+        *turns,
         calls(bash("w", "cat a")),
         failed("w", "Exit code 1\ncat: a: No such file or directory"),
         cwd="/w",
@@ -331,7 +331,7 @@ def test_to_list_first_is_no_help_where_the_path_was_used_above(
 
 
 @pytest.mark.parametrize(
-    ("before", "words"),
+    ("before", "advice"),
     [
         ((), "List the tasks or scripts"),
         (
@@ -346,7 +346,7 @@ def test_to_list_first_is_no_help_where_the_path_was_used_above(
     ],
 )
 def test_a_task_that_ran_above_is_defined_where_it_ran(
-    before: tuple[Turn, ...], words: str
+    before: tuple[Turn, ...], advice: str
 ) -> None:
     got = after(
         *before,
@@ -354,7 +354,7 @@ def test_a_task_that_ran_above_is_defined_where_it_ran(
         text='Exit code 1\nnpm error Missing script: "build"',
         cwd="/w/web",
     )
-    assert [words in text for text in got] == [True] * bool(words or got), got
+    assert [advice in text for text in got] == [True] * bool(advice or got), got
 
 
 def test_a_path_that_was_refused_above_is_said_to_have_been() -> None:
@@ -364,9 +364,9 @@ def test_a_path_that_was_refused_above_is_said_to_have_been() -> None:
         "refused above"
         in after(*did(read, NOT_THERE, True), call=again, text=NOT_THERE, cwd="/w")[0]
     )
-    made = did(("m", "Write", {"file_path": "/w/a.py"}))
+    written = did(("m", "Write", {"file_path": "/w/a.py"}))
     assert "refused above" not in "".join(
-        after(*did(read, NOT_THERE, True), *made, call=again, text=NOT_THERE, cwd="/w")
+        after(*did(read, NOT_THERE, True), *written, call=again, text=NOT_THERE, cwd="/w")
     )
 
 
@@ -385,7 +385,7 @@ ODD = did(("a", "Read", {"file_path": "/w/a.go"}), "   1→func \x9bmain() {\n  
 
 
 @pytest.mark.parametrize(
-    ("before", "words"),
+    ("before", "advice"),
     [
         (SHOWN, "copy it from that result"),
         (
@@ -412,9 +412,9 @@ ODD = did(("a", "Read", {"file_path": "/w/a.go"}), "   1→func \x9bmain() {\n  
         ),
     ],
 )
-def test_a_copy_that_failed_is_not_advised_again(before: tuple[Turn, ...], words: str) -> None:
+def test_a_copy_that_failed_is_not_advised_again(before: tuple[Turn, ...], advice: str) -> None:
     (text,) = after(*before, call=edit("w", OLD), text=NO_MATCH)
-    assert words in text[:1].lower() + text[1:]
+    assert advice in text[:1].lower() + text[1:]
 
 
 def test_what_was_read_above_is_to_be_read_again_where_that_no_longer_counts() -> None:
@@ -474,7 +474,7 @@ def replaced(old: str, new: str) -> tuple[str, str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("before", "said"),
+    ("before", "is_said"),
     [
         ((*SHOWN, *did(replaced(OLD, "func run(args) {\n\tprintln(2)"), NOT_WANTED, True)), True),
         ((*SHOWN, *did(replaced("quite another", "func run(args) {"), NO_MATCH, True)), True),
@@ -491,13 +491,13 @@ def replaced(old: str, new: str) -> tuple[str, str, dict[str, Any]]:
     ],
 )
 def test_the_text_of_an_edit_that_was_not_applied_is_not_in_the_file(
-    before: tuple[Turn, ...], said: bool
+    before: tuple[Turn, ...], is_said: bool
 ) -> None:
     (text,) = after(*before, call=edit("w", "func run(args) {\n\tprintln(2)"), text=NO_MATCH)
     assert (
         text == "An earlier edit of `a.go` was not applied: the file still holds what stood there"
         " before it."
-    ) == said
+    ) == is_said
     assert "does not show" not in text
 
 

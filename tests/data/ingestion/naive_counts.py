@@ -1,5 +1,5 @@
-"""Counts of a log straight from its JSON lines: written apart from the package, to check it by
-another way."""
+"""Counts of a log straight from its JSON lines, written apart from the package to check it
+independently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def naive_counts(path: Path) -> dict[str, Any]:
-    """Counts of user and assistant records of one file; each uuid once."""
+    """Count the user and assistant records of one file; each uuid once."""
     rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
     talk = [r for r in rows if r["type"] in ("user", "assistant")]
     calls_of: dict[str, set[str]] = {}

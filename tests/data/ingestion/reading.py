@@ -1,4 +1,4 @@
-"""Read logs that a test made up, and look at what came out."""
+"""Read logs that a test made up, and look at the result."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def new_log(name: str = "one", *, version: str = "2.1.30", **more: Any) -> LogWr
 
 
 def read_all(*paths: Path, **settings: Any) -> list[FileResult]:
-    """What ingesting files or folders gives, without redaction."""
+    """Return what ingesting files or folders gives, without redaction."""
     return list(ingest(find_logs(paths), settings=IngestSettings(**settings)))
 
 
 def read_text(
     folder: Path, text: str | bytes, name: str = "log.jsonl", **settings: Any
 ) -> FileResult:
-    """What ingesting one file with this content gives."""
+    """Return what ingesting one file with this content gives."""
     path = folder / name
     path.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
     return read_all(path, **settings)[0]
 
 
 def read_log(folder: Path, log: LogWriter) -> Session:
-    """The only session of a log."""
+    """Return the only session of a log."""
     sessions = read_text(folder, log.text()).sessions
     assert len(sessions) == 1, [s.id for s in sessions]
     return sessions[0]
@@ -63,6 +63,6 @@ def shape(session: Session) -> list[str]:
 
 
 def seen(session: Session, turn: int) -> list[str]:
-    """The context of a turn in the words of `shape`."""
+    """The context of a turn, in the notation of `shape`."""
     words = shape(session)
     return [words[i] for i in session.context_indices(turn)]

@@ -35,7 +35,7 @@ DROPPED = (
 
 
 def scrub(rows: list[dict[str, Any]], counts: Counter[str]) -> list[dict[str, Any]]:
-    """The records of one log in words of ours."""
+    """Replace the agent program's own texts in the records of one log by ours."""
     renamed: dict[str, str] = {}
     for row in rows:
         kind = row["type"]
@@ -75,8 +75,8 @@ def scrub(rows: list[dict[str, Any]], counts: Counter[str]) -> list[dict[str, An
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     schema = tool.get("input_schema", {})
     properties = {
-        name: {"type": one.get("type", "string")}
-        for name, one in schema.get("properties", {}).items()
+        name: {"type": property_schema.get("type", "string")}
+        for name, property_schema in schema.get("properties", {}).items()
     }
     plain = {"type": "object", "properties": properties, "required": schema.get("required", [])}
     return {"name": tool["name"], "description": f"The tool {tool['name']}.", "input_schema": plain}
@@ -84,13 +84,13 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
     if message["role"] == "system":
-        words = (
+        text = (
             ENVIRONMENT if "# Environment" in json.dumps(message) else "Today's date is 2026-11-22."
         )
         return {
             **message,
             "content": (
-                [{"type": "text", "text": words}] if isinstance(message["content"], list) else words
+                [{"type": "text", "text": text}] if isinstance(message["content"], list) else text
             ),
         }
     if isinstance(message["content"], str):
@@ -108,9 +108,9 @@ def _attachment(row: dict[str, Any]) -> None:
         )
         row["attachment"] = {"type": "prompt_snapshot", "systemPrompt": [SYSTEM], **tools}
     elif row.get("rendered"):
-        kept = {key: value for key, value in inside.items() if key in ("type", "date")}
+        attachment = {key: value for key, value in inside.items() if key in ("type", "date")}
         row["attachment"], row["rendered"] = (
-            kept,
+            attachment,
             [{"content": f"<system-reminder>\n{inside['type']}\n</system-reminder>"}],
         )
 

@@ -1,4 +1,5 @@
-"""Merging, joining, and what was in context: each way a log can mislead, on a log made for it."""
+"""Merging, joining, and what was in context: each way in which a log can mislead, on a log made for
+it."""
 
 from __future__ import annotations
 
@@ -211,19 +212,25 @@ def test_preserved_messages_stay_and_the_chain_may_go_on_from_the_last_of_them(
     for kind in ("listed", "segment"):
         log = new_log()
         log.human("one")
-        kept = log.human("two")
+        preserved = log.human("two")
         log.act("second")
         tail = log.parent
-        listed = {"preservedMessages": {"uuids": [kept, tail]}}
+        listed = {"preservedMessages": {"uuids": [preserved, tail]}}
         compacted(
             log,
             (
                 listed
                 if kind == "listed"
-                else {"preservedSegment": {"headUuid": kept, "anchorUuid": kept, "tailUuid": tail}}
+                else {
+                    "preservedSegment": {
+                        "headUuid": preserved,
+                        "anchorUuid": preserved,
+                        "tailUuid": tail,
+                    }
+                }
             ),
         )
-        log.parent = tail  # newer versions hang the next message on the preserved tail
+        log.parent = tail  # newer versions attach the next message to the preserved tail
         log.human("three")
         log.act("third")
         session = read_log(tmp_path, log)
@@ -238,12 +245,12 @@ def test_preserved_messages_stay_and_the_chain_may_go_on_from_the_last_of_them(
 
 def test_going_back_to_a_preserved_message_keeps_the_summary(tmp_path: Path) -> None:
     log = new_log()
-    kept = log.human("two")
+    preserved = log.human("two")
     log.act("second")
-    compacted(log, {"preservedMessages": {"uuids": [kept, log.parent]}})
+    compacted(log, {"preservedMessages": {"uuids": [preserved, log.parent]}})
     log.human("three")
     log.act("third")
-    log.human("other", parent=kept)
+    log.human("other", parent=preserved)
     log.act("fourth")
     session = read_log(tmp_path, log)
     assert seen(session, 6) == ["u:two", "u:This session is being continued.", "u:other"]
@@ -392,4 +399,4 @@ def answer_one(
     chain = log.parent
     log.result(call_id, Call("A", {}, answers[call_id]), owner)
     if rng.random() < 0.5:
-        log.parent = chain  # the next record hangs on the call's record, not on this result
+        log.parent = chain  # the next record's parent is the call's record, not this result

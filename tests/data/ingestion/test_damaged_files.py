@@ -1,5 +1,5 @@
-"""Logs that are cut, binary, foreign, huge or absurd: counted with file and line, no good session
-lost, no crash."""
+"""Logs that are cut, binary, foreign, huge or absurd: each fault is counted with file and line, no
+good session is lost, nothing crashes."""
 
 from __future__ import annotations
 
@@ -219,8 +219,8 @@ def test_other_files_of_a_folder_are_read_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_bytes(b"".join(good_lines()))
     (tmp_path / "c.jsonl").write_text("{}", "utf-8")
     (tmp_path / "d.jsonl").symlink_to(tmp_path / "gone")
-    found = {r.report.file: r.report.status for r in read_all(tmp_path)}
-    assert found == {
+    statuses = {r.report.file: r.report.status for r in read_all(tmp_path)}
+    assert statuses == {
         "a.jsonl": "foreign",
         "b.jsonl": "read",
         "c.jsonl": "foreign",
@@ -280,17 +280,19 @@ def test_a_line_of_200_mb_is_never_held(tmp_path: Path) -> None:
         stream.write(b"\n")
         stream.writelines(rest)
     code = (
-        "import re,sys;from pathlib import Path;from"
-        " composer_replication.data.ingestion.claude_code import ingest\nfrom"
-        " composer_replication.data.ingestion.find_logs import find_logs\npeak=lambda:"
-        " int(re.search(r'VmHWM:\\s*(\\d+)',"
-        " Path('/proc/self/status').read_text())[1])\nbefore=peak()\nr=next(ingest(find_logs([sys.argv[1]])))\nprint(r.report.raw.damage,"
-        " len(r.sessions[0].turns), peak()-before)\n"
+        "import re,sys;from pathlib import Path\n"
+        "from composer_replication.data.ingestion.claude_code import ingest\n"
+        "from composer_replication.data.ingestion.find_logs import find_logs\n"
+        "status=Path('/proc/self/status')\n"
+        "peak=lambda: int(re.search(r'VmHWM:\\s*(\\d+)', status.read_text())[1])\n"
+        "before=peak()\n"
+        "r=next(ingest(find_logs([sys.argv[1]])))\n"
+        "print(r.report.raw.damage, len(r.sessions[0].turns), peak()-before)\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
     )
-    damage, num_turns, kilobytes = done.stdout.rsplit(" ", 2)
+    damage, num_turns, kilobytes = completed.stdout.rsplit(" ", 2)
     assert (damage, num_turns) == ("[(2, 'longer than 64 MiB')]", "4")
     assert int(kilobytes) < 170_000  # at most the limit of 64 MiB and the copy that joining makes
 

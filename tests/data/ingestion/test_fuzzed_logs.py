@@ -1,5 +1,5 @@
-"""Logs damaged on purpose, by field and by byte: no traceback, no endless loop, no good line lost,
-everything counted."""
+"""Logs damaged by field and by byte: no traceback, no endless loop, no good line lost, everything
+counted."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ ROWS = rich_rows()
 
 
 def read_through(folder: Path, data: bytes) -> FileResult:
-    """Ingest a file as the verb does, store what came of it and read it back, find sites, write
-    hints; within the time."""
+    """Ingest a file as the command does, store and reread the result, find sites and write hints,
+    all within the time limit."""
     start = time.perf_counter()
     path = folder / "log.jsonl"
     path.write_bytes(data)
@@ -137,7 +137,7 @@ def marks_of(sessions: tuple[Session, ...]) -> set[str]:
 
 
 def accounted(result: FileResult, num_lines: int) -> None:
-    """Every line is a record or counted as damaged, and what was wrong is named."""
+    """Check that every line is a record or counted as damaged, and that each fault is named."""
     raw = result.report.raw
     if result.report.status in ("foreign", "refused"):  # left before the end, and that is said
         assert result.report.why
@@ -232,7 +232,7 @@ def test_a_wrong_value_in_any_field_costs_no_more_than_its_own_line(
 ) -> None:
     """Every field of every record once with each of some odd values, drawn by turns; ids are tried
     apart below."""
-    whole = marks_of(read_through(tmp_path, lines(ROWS).encode()).sessions)
+    all_marks = marks_of(read_through(tmp_path, lines(ROWS).encode()).sessions)
     rng = random.Random(part)
     for place, (number, path) in enumerate(PLACES):
         if place % 4 != part:
@@ -242,7 +242,7 @@ def test_a_wrong_value_in_any_field_costs_no_more_than_its_own_line(
         result = read_through(tmp_path, lines(rows).encode("utf-8", "surrogatepass"))
         accounted(result, len(rows))
         if result.report.status == "read":
-            lost = whole - marks_of(result.sessions) - marks_in(ROWS[number])
+            lost = all_marks - marks_of(result.sessions) - marks_in(ROWS[number])
             # what was typed in mid-turn stands in one record, and another says what became of it
             assert lost <= ({"mark-13-"} if ROWS[number]["type"] == "queue-operation" else set()), (
                 number,
@@ -289,8 +289,8 @@ def test_cyclic_parents_and_ids_met_twice_end_in_a_session_or_a_named_refusal(
     result = read_through(tmp_path, lines(rows).encode())
     accounted(result, len(rows))
     if result.report.status == "read" and not result.report.raw.duplicates:
-        whole = marks_of(read_through(tmp_path, lines(ROWS).encode()).sessions)
-        assert whole <= marks_of(result.sessions)
+        all_marks = marks_of(read_through(tmp_path, lines(ROWS).encode()).sessions)
+        assert all_marks <= marks_of(result.sessions)
 
 
 ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
@@ -332,7 +332,7 @@ WHOLE = (
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_file_in_another_encoding_or_shape_is_read_or_named(tmp_path: Path, name: str) -> None:
     data = lines(ROWS).encode()
-    whole = marks_of(read_through(tmp_path, data).sessions)
+    all_marks = marks_of(read_through(tmp_path, data).sessions)
     changed = ENCODINGS[name](data)
     result = read_through(tmp_path, changed)
     if name in WHOLE:
@@ -342,7 +342,7 @@ def test_a_file_in_another_encoding_or_shape_is_read_or_named(tmp_path: Path, na
         return
     assert result.report.status == "read"
     accounted(result, sum(bool(line.strip()) for line in changed.split(b"\n")))
-    lost = whole - marks_of(result.sessions)
+    lost = all_marks - marks_of(result.sessions)
     allowed = {"NULs within": 3, "keys twice": 0, "latin-1 letters": 1, "backwards": 2}
     assert len(lost) <= allowed.get(name, 0), lost
     assert len(lost) <= result.report.raw.damaged_lines + (name == "backwards") * 2

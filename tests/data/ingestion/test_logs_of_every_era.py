@@ -1,5 +1,5 @@
-"""The demonstration logs (one or more per era) and, where present, the public sessions: nothing
-lost, nothing twice."""
+"""The demonstration logs (one or more per era) and, if present, the public sessions: nothing is
+lost and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def by_version(results: dict[str, FileResult], version: str) -> list[Session]:
 
 def test_demo_logs_are_what_the_script_writes(repository_root: Path) -> None:
     script = repository_root / "examples" / "make_demo_logs.py"
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,10 +55,10 @@ def test_public_sessions_give_the_expected_counts(traces_dir: Path, repository_r
         e["file"]: e
         for e in json.loads((repository_root / "tests" / "traces_expected.json").read_text("utf-8"))
     }
-    found = {r.report.file: r for r in ingest(find_logs([traces_dir]))}
+    results = {r.report.file: r for r in ingest(find_logs([traces_dir]))}
     differences = []
     for name, counts in expected.items():
-        report = found[name].report.to_json()
+        report = results[name].report.to_json()
         differences += [
             (name, key, value, report.get(key))
             for key, value in counts.items()
@@ -66,7 +66,7 @@ def test_public_sessions_give_the_expected_counts(traces_dir: Path, repository_r
         ]
         if not report["progress_subagents"]:
             # from the sessions alone
-            assert session_counts(found[name].sessions)["tool_use"] == counts["tool_use"]
+            assert session_counts(results[name].sessions)["tool_use"] == counts["tool_use"]
     assert not differences
 
 

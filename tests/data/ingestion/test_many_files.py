@@ -34,8 +34,8 @@ def test_a_copy_made_half_way_is_a_duplicate_whatever_its_name(tmp_path: Path) -
     (tmp_path / "z-whole.jsonl").write_text(log.text(), "utf-8")
     (tmp_path / "a-half.jsonl").write_text(lines(log.records[:5]), "utf-8")
     (tmp_path / "b-same.jsonl").write_text(log.text(), "utf-8")
-    found = {r.report.file: (r.report.status, len(r.sessions)) for r in read_all(tmp_path)}
-    assert found == {
+    statuses = {r.report.file: (r.report.status, len(r.sessions)) for r in read_all(tmp_path)}
+    assert statuses == {
         "b-same.jsonl": ("read", 1),
         "z-whole.jsonl": ("duplicate", 0),
         "a-half.jsonl": ("duplicate", 0),
@@ -55,11 +55,11 @@ def test_a_fork_keeps_the_copied_history_as_context_only(tmp_path: Path) -> None
     fork.human("now something else")
     fork.act("else")
     (tmp_path / "fork.jsonl").write_text(fork.text(), "utf-8")
-    whole, forked = (r.sessions[0] for r in read_all(tmp_path))
-    assert whole.copied == 0
+    original, forked = (r.sessions[0] for r in read_all(tmp_path))
+    assert original.copied == 0
     assert forked.copied == 5
     assert [t.text for _, t in forked.assistant_turns()] == ["else"]
-    assert shape(forked)[:5] == shape(whole)[:5]
+    assert shape(forked)[:5] == shape(original)[:5]
     assert len(forked.context(6)) == 6
 
 
@@ -85,9 +85,9 @@ def test_a_repeated_message_behind_a_new_one_is_reported_and_not_called_copied(
 ) -> None:
     log = talk("one", steps=4)
     (tmp_path / "whole.jsonl").write_text(log.text(), "utf-8")
-    other = talk("two", steps=1)
-    other.records += log.records[-2:]
-    (tmp_path / "other.jsonl").write_text(other.text(), "utf-8")
+    other_log = talk("two", steps=1)
+    other_log.records += log.records[-2:]
+    (tmp_path / "other.jsonl").write_text(other_log.text(), "utf-8")
     result = read_all(tmp_path)[1]
     assert result.sessions[0].copied == 0
     assert result.report.raw.copied_inside == 2
@@ -394,8 +394,8 @@ def test_offered_tools_leave_out_what_is_none() -> None:
     ],
 )
 def test_what_an_attachment_means(payload: object, text: str, author: str, tag: str) -> None:
-    found = read_attachment(payload)
-    assert (found.text, found.author, found.tag) == (text, author, tag)
+    attachment = read_attachment(payload)
+    assert (attachment.text, attachment.author, attachment.tag) == (text, author, tag)
 
 
 def test_repository_from_the_log_the_remote_or_the_folder(tmp_path: Path) -> None:
@@ -426,8 +426,8 @@ def test_a_folder_inside_another_session_s_folder_is_the_same_repository(tmp_pat
         log.human("hi")
         log.act(f"ho {number}")
         log.write(tmp_path)
-    found = {s.cwd: s.repository for r in read_all(tmp_path) for s in r.sessions}
-    assert found == dict(
+    repositories = {s.cwd: s.repository for r in read_all(tmp_path) for s in r.sessions}
+    assert repositories == dict(
         zip(places, ("inkwell", "inkwell", "inkwell-two", "dev", "api"), strict=True)
     )
 
@@ -460,11 +460,11 @@ def test_what_cannot_be_opened_is_reported(tmp_path: Path, monkeypatch: pytest.M
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    found = {r.report.file: (r.report.status, r.report.why) for r in read_all(tmp_path)}
-    assert found["shut/"] == ("unreadable", "cannot be opened: Permission denied")
+    statuses = {r.report.file: (r.report.status, r.report.why) for r in read_all(tmp_path)}
+    assert statuses["shut/"] == ("unreadable", "cannot be opened: Permission denied")
     assert (
-        found["gone.jsonl"] == ("unreadable", "a link that leads nowhere")
-        and found["one.jsonl"][0] == "read"
+        statuses["gone.jsonl"] == ("unreadable", "a link that leads nowhere")
+        and statuses["one.jsonl"][0] == "read"
     )
 
 

@@ -1,5 +1,5 @@
 """Logs of Claude Code 2.1.330: every prompt word for word, in the order in which it was sent,
-checked by its hashes."""
+checked against its hashes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_every_prompt_is_verified_and_nothing_is_unknown(path: Path) -> None:
 def test_turns_stand_in_the_order_in_which_they_were_sent(tmp_path: Path) -> None:
     session = session_of(tmp_path, rows_of(EDIT))
     assert [word[:13] for word in shape(session)[:7]] == [
-        "s:You are a c", "u:The test fa", "u:# Environme", "a:I read both", "t:1\tdef add(a", "t:import unit", "a:Edit",
+        "s:You are a c", "u:The test fa", "u:# Environme", "a:I read both", "t:1\tdef add(a",
+        "t:import unit", "a:Edit",
     ]  # fmt: skip
     assert [(t.author, t.tag) for t in session.turns[1:3]] == [
         ("human", ""),
@@ -83,13 +84,16 @@ def test_turns_stand_in_the_order_in_which_they_were_sent(tmp_path: Path) -> Non
 
 def test_after_a_compaction_the_summary_stands_above_what_was_preserved(tmp_path: Path) -> None:
     session = session_of(tmp_path, rows_of(COMPACTED))
-    words = [
+    beginnings = [
         word[:14]
         for word in seen(session, next(i for i, w in enumerate(shape(session)) if w == "a:three"))
     ]
-    assert words[:4] == ["s:You are a co", "u:This session", "u:Today's date", "a:two"] and words[
-        4
-    ].startswith("t:import")
+    assert beginnings[:4] == [
+        "s:You are a co",
+        "u:This session",
+        "u:Today's date",
+        "a:two",
+    ] and beginnings[4].startswith("t:import")
     assert session.turns[6].tag == "compact_summary" and "compaction" in [
         event.kind for event in session.events
     ]
@@ -100,9 +104,9 @@ def test_a_fork_knows_what_it_copied(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text(
             path.read_text("utf-8") + ("\n" * 40_000 if name == "a" else ""), "utf-8"
         )
-    one, two = (s for result in ingest(find_logs([tmp_path])) for s in result.sessions)
-    assert (checked(one), checked(two)) == ((8, 8), (3, 3))
-    assert two.copied == 19 == len(one.turns)
+    original, forked = (s for result in ingest(find_logs([tmp_path])) for s in result.sessions)
+    assert (checked(original), checked(forked)) == ((8, 8), (3, 3))
+    assert forked.copied == 19 == len(original.turns)
 
 
 def test_a_subagent_is_linked_and_verified() -> None:
@@ -128,7 +132,7 @@ CHANGES = (
 
 
 def changed(kind: str) -> list[dict[str, Any]]:
-    """The edit's log with one thing in it that is not what was sent."""
+    """The edit's log with one change that was not in what was sent."""
     rows = rows_of(EDIT)
     if kind == "a word of the human":
         next(row for row in rows if row["type"] == "user")["message"]["content"] += "!"
@@ -161,10 +165,10 @@ def changed(kind: str) -> list[dict[str, Any]]:
 def test_what_does_not_hash_to_what_the_log_says_is_not_verified_and_loses_no_turn(
     tmp_path: Path, kind: str
 ) -> None:
-    whole, session = session_of(tmp_path, rows_of(EDIT)), session_of(tmp_path, changed(kind))
+    original, session = session_of(tmp_path, rows_of(EDIT)), session_of(tmp_path, changed(kind))
     assert session.requests_verified == 0 < session.requests
     assert [t.calls for t in session.turns if t.role == "assistant"] == [
-        t.calls for t in whole.turns if t.role == "assistant"
+        t.calls for t in original.turns if t.role == "assistant"
     ]
     assert session.context(6)  # in the order of the log
 
@@ -190,7 +194,10 @@ def test_a_hash_is_of_the_letters_as_written(tmp_path: Path, text: str, canonica
     from composer_replication.data.ingestion.requests import _decode
 
     block = _decode(f'{{"type":"tool_use","id":"c","name":"n","input":{{"v":{text}}}}}'.encode())
-    wanted = f'{{"content":[{{"id":"c","input":{{"v":{canonical}}},"name":"n","type":"tool_use"}}],"role":"assistant"}}'
+    wanted = (
+        f'{{"content":[{{"id":"c","input":{{"v":{canonical}}},"name":"n","type":"tool_use"}}],'
+        '"role":"assistant"}'
+    )
     assert (
         message_hash({"role": "assistant", "content": [block]})
         == hashlib.sha256(wanted.encode()).hexdigest()

@@ -1,4 +1,5 @@
-"""The scanner as a gate: its findings keep the sessions from being stored, and are not repeated."""
+"""The scanner is a gate: findings keep the sessions from being stored, and are not repeated in
+messages."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ def test_a_file_without_findings_passes_and_one_with_does_not(tmp_path: Path) ->
     check_file(path, command=SCANNER)
     check_file(path, command=SCANNER[:3])  # the file is added where no part names it
     path.write_text("the customer is Initech")
-    with pytest.raises(SecretsFoundError, match="exit code 200, 1 lines") as told:
+    with pytest.raises(SecretsFoundError, match="exit code 200, 1 lines") as raised:
         check_file(path, command=SCANNER)
-    assert "customer" not in str(told.value)
+    assert "customer" not in str(raised.value)
 
 
 def test_a_scanner_that_cannot_run_stops_too(tmp_path: Path) -> None:
@@ -74,9 +75,9 @@ def test_gitleaks_is_set_up_by_its_name_and_its_report_is_read(
     path.write_text("all is well")
     check_file(path, command=IngestSettings.model_validate({"scanner": "gitleaks"}).scanner)
     path.write_text("Initech and Initech")
-    with pytest.raises(SecretsFoundError, match="customer: 2") as told:
+    with pytest.raises(SecretsFoundError, match="customer: 2") as raised:
         check_file(path, command=("gitleaks",))
-    assert "Initech" not in str(told.value)
+    assert "Initech" not in str(raised.value)
     path.write_text("broken")
     with pytest.raises(ConfigError, match="failed"):
         check_file(path, command=("gitleaks",))

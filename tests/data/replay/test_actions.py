@@ -1,4 +1,4 @@
-"""When two messages do the same: exactly, on the same target, for the same purpose."""
+"""When two messages do the same thing: exactly, on the same target, or for the same purpose."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from composer_replication.data.replay.viewed_files import (
 REPO = ComparisonContext(cwd="/work/app")
 
 
-def turn(*calls: tuple[str, dict[str, Any]], words: str = "") -> Turn:
+def turn(*calls: tuple[str, dict[str, Any]], text: str = "") -> Turn:
     blocks = tuple(
-        ToolCall(f"c{n}-{words}", name, arguments) for n, (name, arguments) in enumerate(calls)
+        ToolCall(f"c{n}-{text}", name, arguments) for n, (name, arguments) in enumerate(calls)
     )
-    return Turn(role="assistant", author="m", blocks=((Text(words),) if words else ()) + blocks)
+    return Turn(role="assistant", author="m", blocks=((Text(text),) if text else ()) + blocks)
 
 
 def bash(command: str, **more: Any) -> Turn:
@@ -52,7 +52,7 @@ def edit(old: str, new: str, *, path: str = "a.py", name: str = "Edit", **more: 
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "same"),
     [
         (bash("ls  -l   src"), bash("ls -l src"), True),
         (bash("ls src"), bash("ls src", description="List the sources", timeout=3000), True),
@@ -83,14 +83,14 @@ def edit(old: str, new: str, *, path: str = "a.py", name: str = "Edit", **more: 
             turn(("Task", {"description": "b", "prompt": "x"})),
             False,
         ),
-        (turn(("A", {}), ("B", {})), turn(("B", {}), ("A", {}), words="both"), True),
+        (turn(("A", {}), ("B", {})), turn(("B", {}), ("A", {}), text="both"), True),
         (turn(("A", {}), ("B", {})), turn(("A", {})), False),
         # a set: the same call twice does it once
         (turn(("A", {}), ("A", {})), turn(("A", {})), True),
     ],
 )
-def test_exactly_the_same(one: Turn, other: Turn, same: bool) -> None:
-    assert (canonical_action(one, REPO) == canonical_action(other, REPO)) is same
+def test_exactly_the_same(first: Turn, second: Turn, same: bool) -> None:
+    assert (canonical_action(first, REPO) == canonical_action(second, REPO)) is same
 
 
 def test_a_name_that_is_not_on_offer_is_not_repaired() -> None:
@@ -100,7 +100,7 @@ def test_a_name_that_is_not_on_offer_is_not_repaired() -> None:
         wrong, scene
     ) != tool_targets(right, scene)
     assert intents(wrong, scene) == {"other"} and intents(right, scene) == {"list"}
-    # where nobody knows what was on offer
+    # if nobody knows what was on offer
     assert canonical_action(wrong) == canonical_action(right)
 
 
@@ -111,17 +111,19 @@ SEEN = ComparisonContext(files={"a.py": FILE})
 def test_edits_count_by_what_the_file_would_read() -> None:
     small = edit("f(x):\n    return 1", "f(x):\n    return 2")
     large = edit("def f(x):\n    return 1\n", "def f(x):\n    return 2\n")
-    whole = turn(
+    one_edit = turn(
         ("Write", {"file_path": "a.py", "content": FILE.replace("return 1", "return 2", 1)})
     )
     steps = turn(("MultiEdit", {"file_path": "a.py", "edits": [
-        {"old_string": "f(x):\n    return 1", "new_string": "f(x):\n    return 3"}, {"old_string": "return 3", "new_string": "return 2"},
+        {"old_string": "f(x):\n    return 1", "new_string": "f(x):\n    return 3"},
+        {"old_string": "return 3", "new_string": "return 2"},
     ]}))  # fmt: skip
     twice = Turn(role="assistant", author="m", blocks=(
-        *edit("f(x):\n    return 1", "f(x):\n    return 3").blocks, *replace(edit("return 3", "return 2")).blocks,
+        *edit("f(x):\n    return 1", "f(x):\n    return 3").blocks,
+        *replace(edit("return 3", "return 2")).blocks,
     ))  # fmt: skip
-    assert len({canonical_action(t, SEEN) for t in (small, large, whole, steps, twice)}) == 1
-    assert canonical_action(small) != canonical_action(large)  # without the file nobody knows
+    assert len({canonical_action(t, SEEN) for t in (small, large, one_edit, steps, twice)}) == 1
+    assert canonical_action(small) != canonical_action(large)  # unknown without the file
     # the same letters change, in another place
     elsewhere = edit("g(x):\n    return 1", "g(x):\n    return 2")
     assert canonical_action(elsewhere, SEEN) != canonical_action(small, SEEN)
@@ -133,8 +135,8 @@ def test_an_edit_that_would_be_refused_equals_only_itself() -> None:
         edit("return 1", "return 2", replace_all=True),
     )
     absent = edit("return 7", "return 2")
-    found = [canonical_action(t, SEEN) for t in (ambiguous, everywhere, absent)]
-    assert len(set(found)) == 3 and found[0] == canonical_action(ambiguous)
+    actions = [canonical_action(t, SEEN) for t in (ambiguous, everywhere, absent)]
+    assert len(set(actions)) == 3 and actions[0] == canonical_action(ambiguous)
     assert canonical_action(everywhere, SEEN) == canonical_action(
         turn(("Write", {"file_path": "a.py", "content": FILE.replace("1", "2")})), SEEN
     )
@@ -154,16 +156,16 @@ def read(path: str, text: str, *, error: bool = False) -> list[Turn]:
 def test_files_are_followed_through_reads_writes_and_edits() -> None:
     numbered = "     1→import os\n     2→x = 1\n\n<system-reminder>be careful</system-reminder>"
     change = edit("x = 1", "x = 2", path="/r/a.py")
-    done = Turn(
+    worked = Turn(
         role="tool", author="environment", blocks=(ToolResult(change.calls[0].id, "ok", None),)
     )
-    refused = replace(done, blocks=(ToolResult(change.calls[0].id, "String not found", True),))
+    refused = replace(worked, blocks=(ToolResult(change.calls[0].id, "String not found", True),))
     turns = (*read("/r/a.py", numbered), *read("b.py", "gone", error=True))
     assert files_in_view(turns) == {"/r/a.py": "import os\nx = 1"}
-    assert files_in_view((*turns, change, done))["/r/a.py"] == "import os\nx = 2"
+    assert files_in_view((*turns, change, worked))["/r/a.py"] == "import os\nx = 2"
     assert files_in_view((*turns, change, refused))["/r/a.py"] == "import os\nx = 1"
     # it worked, so the file is not what it was thought to be
-    assert files_in_view((*turns, edit("y", "z", path="/r/a.py"), done)) == {}
+    assert files_in_view((*turns, edit("y", "z", path="/r/a.py"), worked)) == {}
     recorded = Session(
         id="s",
         source=SourceRef(file=""),
@@ -204,8 +206,8 @@ def test_texts_and_changes() -> None:
         (turn(("Write", {"file_path": "a.py", "content": "z"})), (":edit:", "a.py"), "edit"),
         (turn(("Read", {"file_path": "a.py", "limit": 2})), (":read:", "a.py"), "read"),
         (turn(("mcp__x", {"q": 1})), ("mcp__x", '{"q":1}'), "other"),
-        (turn(words="Which one?"), ("", ""), "ask"),
-        (turn(words="Done."), ("", ""), "finish"),
+        (turn(text="Which one?"), ("", ""), "ask"),
+        (turn(text="Done."), ("", ""), "finish"),
     ],
 )
 def test_targets_and_purposes(message: Turn, aim: tuple[str, str], intent: str) -> None:
@@ -223,12 +225,15 @@ def test_silence_has_neither() -> None:
 @pytest.mark.parametrize(
     ("model", "family"),
     [
-        ("claude-opus-4-5-20251101", "anthropic"), ("us.anthropic.claude-3-5-sonnet-v2:0", "anthropic"), ("sonnet-5", "anthropic"),
-        ("gpt-5.4-codex", "openai"), ("o3-mini", "openai"), ("openrouter/qwen/qwen3-coder:free", "alibaba"),
+        ("claude-opus-4-5-20251101", "anthropic"),
+        ("us.anthropic.claude-3-5-sonnet-v2:0", "anthropic"), ("sonnet-5", "anthropic"),
+        ("gpt-5.4-codex", "openai"), ("o3-mini", "openai"),
+        ("openrouter/qwen/qwen3-coder:free", "alibaba"),
         ("my-qwen3-finetune", "alibaba"),
         ("deepseek-r1-distill-qwen-32b", "deepseek"),
         ("z-ai/glm-5", "zhipu"), ("nvidia/llama-3.3-nemotron", "meta"), ("foo3", "foo3"),
-        ("accounts/fireworks/models/kimi-k2", "moonshot"), ("solo", "solo"), ("stepwise", "stepwise"), ("human", ""), (None, ""),
+        ("accounts/fireworks/models/kimi-k2", "moonshot"), ("solo", "solo"),
+        ("stepwise", "stepwise"), ("human", ""), (None, ""),
     ],
 )  # fmt: skip
 def test_families_are_makers(model: str | None, family: str) -> None:

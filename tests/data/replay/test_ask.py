@@ -1,5 +1,5 @@
-"""Which turns are asked about, what the asker is given, and what comes of its answers; without
-torch and without a real teacher."""
+"""Which turns are asked about, what the asker receives, and what its answers lead to; without torch
+or a real teacher."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_a_pair_keeps_the_sessions_own_message_and_says_who_agreed() -> None:
             min_families=3,
         )
     )
-    assert [one.outcome for one in asked] == ["pair", "agreed"] and [one.turn for one in asked] == [
+    assert [asked_turn.outcome for asked_turn in asked] == ["pair", "agreed"] and [
+        asked_turn.turn for asked_turn in asked
+    ] == [
         1,
         3,
     ]
@@ -74,7 +76,7 @@ def test_a_pair_keeps_the_sessions_own_message_and_says_who_agreed() -> None:
     )
     assert pair.chosen == better and pair.teachers == ("t-a", "t-b", "t-c")
     prices = {"t-a": 0.0, "t-b": 0.0, "t-c": 0.0}
-    told = {
+    expected = {
         "tier": "exact",
         "families": ["a", "b", "c"],
         "of": 3,
@@ -82,7 +84,7 @@ def test_a_pair_keeps_the_sessions_own_message_and_says_who_agreed() -> None:
         "evidence": [],
         "usd": prices,
     }
-    assert pair.evidence == told
+    assert pair.evidence == expected
     assert anchor == Anchor(
         session_id="s1", turn=3, reason="agreed", teachers=("t-a", "t-b", "t-c")
     )
@@ -98,15 +100,19 @@ def test_errors_are_found_by_call_id_and_looked_for_before_the_turn_only() -> No
     )  # fmt: skip
     assert failed_turns(recorded) == {1}
     assert [follows_error(recorded, n) for n in (1, 4, 6)] == [False, True, False]
-    other = told_by(call("x", "search"))
-    asked = list(replay([recorded], lambda s, turn: other, min_families=3))
-    assert [(one.turn, one.outcome) for one in asked] == [
+    searching = told_by(call("x", "search"))
+    asked = list(replay([recorded], lambda s, turn: searching, min_families=3))
+    assert [(asked_turn.turn, asked_turn.outcome) for asked_turn in asked] == [
         (1, "pair"),
         (4, "after_error"),
         (6, "pair"),
     ]
     same = list(replay([recorded], lambda s, turn: told_by(s.turns[turn]), min_families=3))
-    assert [(one.turn, one.outcome) for one in same] == [(1, "erred"), (4, "agreed"), (6, "agreed")]
+    assert [(asked_turn.turn, asked_turn.outcome) for asked_turn in same] == [
+        (1, "erred"),
+        (4, "agreed"),
+        (6, "agreed"),
+    ]
 
 
 def test_nobody_is_asked_about_copied_silent_or_interrupted_messages() -> None:
@@ -128,7 +134,7 @@ def test_nobody_is_asked_about_copied_silent_or_interrupted_messages() -> None:
 
     asked = list(replay([recorded], ask, min_families=3))
     assert were_asked == [2, 6]
-    assert [one.outcome for one in asked] == [
+    assert [result.outcome for result in asked] == [
         "copied",
         "agreed",
         "no_text_or_call",
@@ -155,28 +161,30 @@ def test_an_action_that_raises_an_error_is_preferred_to_nothing() -> None:
             fails=fails,
         )
     )
-    assert [one.outcome for one in asked] == ["chosen_fails", "agreed"]
-    # only what would have become a pair
+    assert [asked_turn.outcome for asked_turn in asked] == ["chosen_fails", "agreed"]
+    # only what would otherwise become a pair
     assert [(turn, message.calls[0].name) for turn, message in tried] == [(1, "other")]
 
 
 def test_the_maker_of_the_traces_model_has_no_say_unless_told_otherwise() -> None:
-    """Without a setting: three models agree, but two of them are the author's own kin."""
+    """By default: three models agree, but two of them are of the author's own family."""
     recorded = replace(
         session(GO, call("c1", "list")),
         turns=(GO, replace(call("c1", "list"), author="claude-opus-4-5")),
     )
     better = call("x", "search")
-    given = tuple(
+    family_answers = tuple(
         Answer(site_id="x", teacher=t, family=f, turn=better)
         for t, f in (("kimi", "moonshot"), ("sonnet", "anthropic"))
     )
-    assert [one.outcome for one in replay([recorded], lambda s, t: given, min_families=2)] == [
-        "too_few_families"
-    ]
     assert [
-        one.outcome
-        for one in replay([recorded], lambda s, t: given, min_families=2, family_of=lambda a: "")
+        result.outcome for result in replay([recorded], lambda s, t: family_answers, min_families=2)
+    ] == ["too_few_families"]
+    assert [
+        result.outcome
+        for result in replay(
+            [recorded], lambda s, t: family_answers, min_families=2, family_of=lambda a: ""
+        )
     ] == ["pair"]
 
 
@@ -191,12 +199,18 @@ def test_with_evidence_asked_for_a_pair_needs_a_failure_or_a_measured_gap() -> N
         return {3: 2.0, 5: 0.0}[turn]
 
     recorded = session(
-        GO, call("c1", "Read"), flagged, call("c2", "list"), result("c2"), call("c3", "list"), result("c3"), words("Done."),
+        GO, call("c1", "Read"), flagged, call("c2", "list"), result("c2"), call("c3", "list"),
+        result("c3"), words("Done."),
     )  # fmt: skip
     asked = list(
         replay([recorded], lambda s, t: told_by(better), min_families=3, need_evidence=True)
     )
-    assert [one.outcome for one in asked] == ["pair", "after_error", "no_evidence", "no_evidence"]
+    assert [asked_turn.outcome for asked_turn in asked] == [
+        "pair",
+        "after_error",
+        "no_evidence",
+        "no_evidence",
+    ]
     asked = list(
         replay(
             [recorded],
@@ -206,7 +220,12 @@ def test_with_evidence_asked_for_a_pair_needs_a_failure_or_a_measured_gap() -> N
             gap=gap,
         )
     )
-    assert [one.outcome for one in asked] == ["pair", "after_error", "no_evidence", "agreed"]
+    assert [asked_turn.outcome for asked_turn in asked] == [
+        "pair",
+        "after_error",
+        "no_evidence",
+        "agreed",
+    ]
     first = asked[0].result
     assert (
         isinstance(first, Preference)
@@ -227,7 +246,7 @@ def test_a_measured_gap_stands_on_the_pair() -> None:
             gap=lambda s, t, c: 1.5,
         )
     )
-    assert [one.outcome for one in asked] == ["pair", "pair"]
+    assert [asked_turn.outcome for asked_turn in asked] == ["pair", "pair"]
     pair = asked[0].result
     assert isinstance(pair, Preference) and pair.evidence["evidence"] == ["gap:1.5"]
     assert asked[0].answered is not None and asked[0].answered.evidence == ("gap:1.5",)
@@ -243,4 +262,4 @@ def test_the_authors_family_is_left_out() -> None:
             family_of=lambda author: "c" if author == MODEL else "",
         )
     )
-    assert [one.outcome for one in asked] == ["outvoted"]
+    assert [result.outcome for result in asked] == ["outvoted"]

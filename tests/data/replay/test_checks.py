@@ -1,5 +1,5 @@
-"""The null test tells teachers that look from teachers that always say the same; one family left
-out shows who carries the pairs."""
+"""The null test tells teachers that look at the turn from teachers that always say the same;
+leaving one family out shows who carries the pairs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def answer(family: str, turn: Turn, *, place: str) -> Answer:
     return Answer(site_id=place, teacher=f"t-{family}", family=family, turn=turn)
 
 
-def place(number: int, said: dict[str, Turn]) -> AnsweredTurn:
+def place(number: int, turns_by_family: dict[str, Turn]) -> AnsweredTurn:
     name = f"s{number // 4}:{number % 4}"
-    answers = tuple(answer(family, turn, place=name) for family, turn in said.items())
+    answers = tuple(answer(family, turn, place=name) for family, turn in turns_by_family.items())
     return AnsweredTurn(
         session_id=f"s{number // 4}",
         turn=number % 4,
@@ -75,14 +75,14 @@ def test_every_teacher_keeps_its_answers_and_none_stays_at_its_place() -> None:
         before = [a.turn for p in LOOKING for a in p.answers if a.family == family]
         after = [a.turn for p in dealt for a in p.answers if a.family == family]
         assert Counter(map(str, before)) == Counter(map(str, after))
-        assert all(one != other for one, other in zip(before, after, strict=True))
+        assert all(first != second for first, second in zip(before, after, strict=True))
     for old, new in zip(LOOKING, dealt, strict=True):
         assert {a.site_id for a in new.answers} == {
             a.site_id for a in old.answers
         } and new.student_turn is old.student_turn
-        given = {a.turn.calls[0].arguments["file_path"] for a in new.answers}
+        read_paths = {a.turn.calls[0].arguments["file_path"] for a in new.answers}
         # of other sessions only
-        assert not given & {f"{n}.py" for n in range(40) if f"s{n // 4}" == old.session_id}
+        assert not read_paths & {f"{n}.py" for n in range(40) if f"s{n // 4}" == old.session_id}
     assert shuffle_answers(LOOKING, seed=3) == dealt != shuffle_answers(LOOKING, seed=4)
 
 
@@ -90,18 +90,22 @@ def test_every_teacher_keeps_its_answers_and_none_stays_at_its_place() -> None:
 def test_few_places_of_one_session_can_be_dealt_too(count: int) -> None:
     places = LOOKING[: min(count, 4)]
     moved = [a.turn for p in shuffle_answers(places, seed=1) for a in p.answers if a.family == "a"]
-    kept = [one == p.answers[0].turn for one, p in zip(moved, places, strict=True)]
-    assert not any(kept) if len(places) > 1 else all(kept)
+    is_same = [
+        moved_place == p.answers[0].turn for moved_place, p in zip(moved, places, strict=True)
+    ]
+    assert not any(is_same) if len(places) > 1 else all(is_same)
 
 
 def test_one_family_left_out_shows_who_carries_the_pairs() -> None:
     places = [
-        place(0, {"a": read("x"), "b": read("x"), "c": read("x")}),  # stands without any of them
+        place(
+            0, {"a": read("x"), "b": read("x"), "c": read("x")}
+        ),  # remains whichever family is left out
         place(1, {"a": read("x"), "b": read("x"), "c": read("y")}),  # needs a and b
         # two against two: each side waits for the other to go
         place(2, {"a": read("x"), "b": read("x"), "c": read("y"), "d": read("y")}),
     ]
-    report = {one.family: one for one in leave_one_out(places, weigh=TWO)}
+    report = {item.family: item for item in leave_one_out(places, weigh=TWO)}
     assert {f: (r.pairs, r.same, r.changed, r.new, r.lost) for f, r in report.items()} == {
         "a": (2, 1, 0, 1, 1),
         "b": (2, 1, 0, 1, 1),

@@ -1,4 +1,4 @@
-"""`replay_trace` and `DEFAULT_TEACHERS` as code written against the earlier guide uses them."""
+"""`replay_trace` and `DEFAULT_TEACHERS`, as code written against the earlier guide uses them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from composer_replication.data.chat import tool_to_chat
 from composer_replication.data.replay.model_families import family_of
 from composer_replication.data.teachers.defaults import DEFAULT_TEACHERS
 from tests.data.teachers.endpoint import Endpoint
-from tests.data.teachers.made import says
+from tests.data.teachers.fake_teacher import says
 
 CALL = {
     "id": "c1",
@@ -55,19 +55,19 @@ def settings(url: str, name: str) -> TeacherSettings:
 def test_states_in_actions_out(tmp_path: Path) -> None:
     with Endpoint() as endpoint:
         teachers = {name: settings(endpoint.url, f"maker/{name}") for name in ("ash", "elm")}
-        how = {"states": STATES, "teachers": teachers, "tools": TOOLS, "ledger": tmp_path}
-        actions = asyncio.run(replay_trace(max_total_usd=0.1, **how))
+        arguments = {"states": STATES, "teachers": teachers, "tools": TOOLS, "ledger": tmp_path}
+        actions = asyncio.run(replay_trace(max_total_usd=0.1, **arguments))
         assert set(actions) == {"s1:1", "s1:3"} and set(actions["s1:3"]) == {"ash", "elm"}
         dictionaries = [
             {
-                "state_id": one.state_id,
-                "messages": one.messages,
-                "student_action": one.student_action,
+                "state_id": state.state_id,
+                "messages": state.messages,
+                "student_action": state.student_action,
             }
-            for one in STATES
+            for state in STATES
         ]
         assert (
-            asyncio.run(replay_trace(max_total_usd=0.0, **{**how, "states": dictionaries}))
+            asyncio.run(replay_trace(max_total_usd=0.0, **{**arguments, "states": dictionaries}))
             == actions
         ), "nothing new is bought"
         assert actions["s1:1"]["elm"]["tool_calls"][0]["function"] == {
@@ -80,14 +80,14 @@ def test_states_in_actions_out(tmp_path: Path) -> None:
             "tool",
         ]
         assert (
-            asyncio.run(replay_trace(max_total_usd=0.0, **how)) == actions
+            asyncio.run(replay_trace(max_total_usd=0.0, **arguments)) == actions
             and len(endpoint.seen) == 4
         )
 
 
 def test_a_state_with_a_secret_is_bought_once_and_goes_out_without_it(tmp_path: Path) -> None:
-    """The name that stands for a secret is the same in the next call, or the request would be
-    another one."""
+    """The placeholder of a secret is the same in the next call; otherwise it would be another
+    request."""
     secret = "AKIA" + "Q7ZP3MX2L2WK5RT4"
     states = [
         TraceState(
@@ -95,15 +95,15 @@ def test_a_state_with_a_secret_is_bought_once_and_goes_out_without_it(tmp_path: 
         )
     ]
     with Endpoint() as endpoint:
-        how = {
+        arguments = {
             "states": states,
             "teachers": {"ash": settings(endpoint.url, "maker/ash")},
             "tools": TOOLS,
             "ledger": tmp_path,
         }
-        actions = asyncio.run(replay_trace(max_total_usd=0.1, **how))
+        actions = asyncio.run(replay_trace(max_total_usd=0.1, **arguments))
         assert (
-            asyncio.run(replay_trace(max_total_usd=0.0, **how)) == actions
+            asyncio.run(replay_trace(max_total_usd=0.0, **arguments)) == actions
             and len(endpoint.seen) == 1
         )
         assert secret not in str(endpoint.seen[0].body) and "[REDACTED:" in str(
@@ -113,22 +113,22 @@ def test_a_state_with_a_secret_is_bought_once_and_goes_out_without_it(tmp_path: 
 
 def test_the_ceiling_is_not_overshot(tmp_path: Path) -> None:
     with Endpoint() as endpoint:
-        how = {
+        arguments = {
             "states": STATES,
             "teachers": {"ash": settings(endpoint.url, "maker/ash")},
             "ledger": tmp_path,
         }
         with pytest.raises(BudgetError, match="max_total_usd"):
-            asyncio.run(replay_trace(max_total_usd=0.00001, **how))
+            asyncio.run(replay_trace(max_total_usd=0.00001, **arguments))
         assert not endpoint.seen
         endpoint.plan = lambda number, body: "401"
         with pytest.raises(TeacherError, match="401"):
-            asyncio.run(replay_trace(max_total_usd=1.0, **how))
+            asyncio.run(replay_trace(max_total_usd=1.0, **arguments))
 
 
 def test_a_real_session_is_asked_with_its_tools_and_makes_pairs(tmp_path: Path) -> None:
-    """A log, its states, actions, pairs - with nothing but the guide's arguments and the ledger's
-    place."""
+    """A log, its states, actions and pairs, with only the guide's arguments and the ledger's
+    folder."""
 
     def record(number: int, kind: str, content: list[dict[str, Any]]) -> str:
         message = {"id": f"m{number}", "role": kind, "model": "claude-x", "content": content}
@@ -174,13 +174,13 @@ def test_a_real_session_is_asked_with_its_tools_and_makes_pairs(tmp_path: Path) 
         assert (
             all(
                 tool["function"]["name"] == "read"
-                for one in endpoint.seen
-                for tool in one.body["tools"]
+                for sent in endpoint.seen
+                for tool in sent.body["tools"]
             )
             and len(endpoint.seen) == 4
         )
         assert actions.problems == {} and all(
-            set(said) == {"ash", "elm"} for said in actions.values()
+            set(by_teacher) == {"ash", "elm"} for by_teacher in actions.values()
         )
         pairs = composer_replication.extract_dpo_pairs(states=sessions, teacher_actions=actions)
         assert pairs == composer_replication.extract_dpo_pairs(
@@ -194,7 +194,9 @@ def test_a_real_session_is_asked_with_its_tools_and_makes_pairs(tmp_path: Path) 
             "moonshot",
             "zhipu",
         ]
-        booked = sum(map(sum, (one.values() for one in actions.usd.values())))
+        booked = sum(
+            map(sum, (cost_by_teacher.values() for cost_by_teacher in actions.usd.values()))
+        )
         # our own count, at full prices
         assert endpoint.billed_usd <= booked < 10 * endpoint.billed_usd and min(paid.values()) > 0
         assert (tmp_path / "kept" / "ledger.sqlite3").exists()
@@ -204,7 +206,7 @@ def test_states_that_carry_no_tools_are_asked_with_those_their_session_called(
     tmp_path: Path,
 ) -> None:
     refused = {"id": "c2", "type": "function", "function": {"name": "reed", "arguments": "{}"}}
-    said = {
+    refusal = {
         "role": "tool",
         "tool_call_id": "c2",
         "content": "No such tool available: reed",
@@ -218,7 +220,7 @@ def test_states_that_carry_no_tools_are_asked_with_those_their_session_called(
     }
     states = [
         *STATES,
-        TraceState("s1:5", STATES[1].messages, action, answers=(said,)),
+        TraceState("s1:5", STATES[1].messages, action, answers=(refusal,)),
         TraceState("s2:1", STATES[0].messages, unread),
     ]
     assert [[tool.name for tool in specs] for specs in tools_at(states)] == [["read"]] * 3 + [[]]
@@ -226,32 +228,32 @@ def test_states_that_carry_no_tools_are_asked_with_those_their_session_called(
         [tool.name for tool in specs] for specs in tools_at(states, (ToolSpec(name="edit"),))
     ] == [["edit"]] * 4
     with Endpoint() as endpoint:
-        how = {
+        arguments = {
             "teachers": {"ash": settings(endpoint.url, "maker/ash")},
             "max_total_usd": 0.1,
             "ledger": tmp_path,
         }
-        actions = asyncio.run(replay_trace(states=STATES, **how))
-        assert [list(said) for said in actions.values()] == [
+        actions = asyncio.run(replay_trace(states=STATES, **arguments))
+        assert [list(by_teacher) for by_teacher in actions.values()] == [
             ["ash"],
             ["ash"],
         ] and "tools" in endpoint.seen[0].body
         with pytest.raises(DataError, match="two states have one id"):
-            asyncio.run(replay_trace(states=[*STATES, *STATES], **how))
+            asyncio.run(replay_trace(states=[*STATES, *STATES], **arguments))
 
 
 def test_what_brings_no_message_is_told_by_name_and_number(tmp_path: Path) -> None:
-    """An answer that cannot be used, a call that fails, a state with nothing before it: counted,
-    and warned of, also before an error."""
+    """An unusable answer, a failed call and a state with nothing before it are counted and warned
+    about, also before an error."""
     states = [TraceState("s1:0", [], STATES[0].student_action), *STATES]
     with Endpoint(plan=lambda number, body: ("unknown_tool", "403")[number % 2]) as endpoint:
-        how = {
+        arguments = {
             "teachers": {"ash": settings(endpoint.url, "maker/ash")},
             "max_total_usd": 0.1,
             "ledger": tmp_path,
         }
-        with pytest.warns(UserWarning, match="3 times no message came of 2 calls") as told:
-            actions = asyncio.run(replay_trace(states=states, **how))
+        with pytest.warns(UserWarning, match="3 times no message came of 2 calls") as warned:
+            actions = asyncio.run(replay_trace(states=states, **arguments))
         assert actions == {"s1:0": {}, "s1:1": {}, "s1:3": {}} and len(endpoint.seen) == 2
         names = sorted(actions.problems)
         assert (
@@ -260,7 +262,7 @@ def test_what_brings_no_message_is_told_by_name_and_number(tmp_path: Path) -> No
             and names[1:] == ["ash: unknown_tool", "no message before the state"]
         )
         assert set(actions.problems.values()) == {1} and all(
-            name in str(told[0].message) for name in names
+            name in str(warned[0].message) for name in names
         )
         with pytest.warns(UserWarning, match="3 of 3 states have no answer"):
             assert (
@@ -271,12 +273,12 @@ def test_what_brings_no_message_is_told_by_name_and_number(tmp_path: Path) -> No
             pytest.warns(UserWarning, match="unknown_tool"),
             pytest.raises(TeacherError, match="401"),
         ):
-            asyncio.run(replay_trace(states=STATES, **how))
+            asyncio.run(replay_trace(states=STATES, **arguments))
 
 
 def test_without_a_ceiling_the_bill_is_told_and_nothing_is_sent(tmp_path: Path) -> None:
     with Endpoint() as endpoint:
-        how = {
+        arguments = {
             "states": STATES,
             "teachers": {"ash": settings(endpoint.url, "maker/ash")},
             "ledger": tmp_path,
@@ -284,13 +286,13 @@ def test_without_a_ceiling_the_bill_is_told_and_nothing_is_sent(tmp_path: Path) 
         with pytest.raises(
             BudgetError, match=r"2 calls could cost .*max_total_usd=\d+\.\d\d"
         ) as refused:
-            asyncio.run(replay_trace(**how))
+            asyncio.run(replay_trace(**arguments))
         assert not endpoint.seen
         ceiling = float(refused.value.fix.partition("max_total_usd=")[2].partition(",")[0])
-        actions = asyncio.run(replay_trace(max_total_usd=ceiling, **how))
+        actions = asyncio.run(replay_trace(max_total_usd=ceiling, **arguments))
         assert len(endpoint.seen) == 2
         # all of it is bought: no ceiling is needed
-        assert asyncio.run(replay_trace(**how)) == actions and len(endpoint.seen) == 2
+        assert asyncio.run(replay_trace(**arguments)) == actions and len(endpoint.seen) == 2
 
 
 def test_a_local_model_is_refused_by_name_and_nothing_is_sent(
@@ -309,11 +311,11 @@ def test_what_was_bought_is_kept_where_no_ledger_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with Endpoint() as endpoint:
-        how = {"states": STATES, "teachers": {"ash": settings(endpoint.url, "maker/ash")}}
+        arguments = {"states": STATES, "teachers": {"ash": settings(endpoint.url, "maker/ash")}}
         room = 0.0003  # less than the worst case of any call
-        actions = asyncio.run(replay_trace(max_total_usd=0.1, **how))
+        actions = asyncio.run(replay_trace(max_total_usd=0.1, **arguments))
         assert (
-            asyncio.run(replay_trace(max_total_usd=room, **how)) == actions
+            asyncio.run(replay_trace(max_total_usd=room, **arguments)) == actions
             and len(endpoint.seen) == 2
         )
         assert (tmp_path / DEFAULT_LEDGER / "ledger.sqlite3").exists()
@@ -326,7 +328,7 @@ def test_what_was_bought_is_kept_where_no_ledger_is_named(
             ),
         ]
         with pytest.raises(BudgetError) as stopped:
-            asyncio.run(replay_trace(max_total_usd=room, **{**how, "states": more}))
+            asyncio.run(replay_trace(max_total_usd=room, **{**arguments, "states": more}))
         assert (
             Path(stopped.value.where).exists()
             and "max_total_usd" in stopped.value.fix
@@ -335,21 +337,21 @@ def test_what_was_bought_is_kept_where_no_ledger_is_named(
 
 
 def test_states_to_normalized_pairs_in_one_call(tmp_path: Path) -> None:
-    """Two makers agree on another file than the student's, whose call raised an error: a pair in
-    both shapes."""
+    """Two makers agree on another file than the student's, whose call raised an error: that makes a
+    pair in both shapes."""
     with Endpoint() as endpoint:
         teachers = {name: settings(endpoint.url, f"maker/{name}") for name in ("ash", "elm")}
         tools = [tool_to_chat(tool) for tool in TOOLS]
-        how = {
+        arguments = {
             "states": STATES[:1],
             "teachers": teachers,
             "max_total_usd": 0.1,
             "tools": tools,
             "ledger": tmp_path,
         }
-        actions, pairs = composer_replication.replay_and_normalize_trace_sync(**how)
+        actions, pairs = composer_replication.replay_and_normalize_trace_sync(**arguments)
         assert composer_replication.replay_and_normalize_trace_sync(
-            **{**how, "max_total_usd": None}
+            **{**arguments, "max_total_usd": None}
         ) == (actions, pairs)
         assert len(endpoint.seen) == 2, "the second time nothing is bought"
     (pair,) = pairs
@@ -373,8 +375,8 @@ def test_the_default_teachers_are_of_three_makers_and_have_a_bound() -> None:
         composer_replication.DEFAULT_TEACHERS is DEFAULT_TEACHERS
         and composer_replication.replay_trace is replay_trace
     )
-    families = {family_of(one.model) for one in DEFAULT_TEACHERS.values()}
+    families = {family_of(default.model) for default in DEFAULT_TEACHERS.values()}
     assert len(families) == len(DEFAULT_TEACHERS) == 3 and "anthropic" not in families
-    for one in DEFAULT_TEACHERS.values():
-        assert one.max_input_usd_per_mtok > 0 and one.max_output_usd_per_mtok > 0
-        assert one.data_collection == "deny" and one.distillable
+    for default in DEFAULT_TEACHERS.values():
+        assert default.max_input_usd_per_mtok > 0 and default.max_output_usd_per_mtok > 0
+        assert default.data_collection == "deny" and default.distillable

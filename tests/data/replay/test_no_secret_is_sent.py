@@ -1,5 +1,5 @@
-"""The bytes of a prompt to a teacher hold none of the planted secrets, even of a session that
-nobody redacted when it was read."""
+"""The bytes of a prompt to a teacher hold none of the planted secrets, even if the session was not
+redacted when it was read."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def session_of(folder: Path, secrets: list[Planted]) -> Session:
     """Secrets in what the human wrote, what the model wrote, in arguments, in results, and in the
     folder's name."""
     log = new_log()
-    for number, one in enumerate(secrets):
+    for number, planted_secret in enumerate(secrets):
         if number % 4 == 0:
-            log.human(one.text)
+            log.human(planted_secret.text)
         elif number % 4 == 1:
-            log.act(one.text)
+            log.act(planted_secret.text)
         elif number % 4 == 2:
-            log.act("", Call("Write", {"file_path": "a", "content": one.text}, "ok"))
+            log.act("", Call("Write", {"file_path": "a", "content": planted_secret.text}, "ok"))
         else:
-            log.act("", Call("Bash", {"command": "cat it"}, one.text))
+            log.act("", Call("Bash", {"command": "cat it"}, planted_secret.text))
     log.act("done")
     return read_log(folder, log)
 
 
 def sent_about(session: Session, redactor: Redactor) -> str:
-    """The JSON of every request about a session, as one text."""
+    """Return the JSON of every request about a session, as one text."""
     teacher = OpenAICompatible(
         "t",
         TeacherSettings(model="acme/m", base_url="http://localhost:1/v1", key_env=""),
@@ -53,16 +53,20 @@ def sent_about(session: Session, redactor: Redactor) -> str:
 
 
 def left_in(sent: str) -> list[str]:
-    """Kinds of the secrets of which a line can be read in a text."""
+    """Return the kinds of the secrets of which a line is readable in a text."""
     lines = {
-        one: [
+        planted_secret: [
             line[2:-2]
-            for line in one.secret.split("\n")
+            for line in planted_secret.secret.split("\n")
             if len(line) >= 10 and not line.startswith("-----")
         ]
-        for one in SECRETS
+        for planted_secret in SECRETS
     }
-    return [one.kind for one, pieces in lines.items() if any(piece in sent for piece in pieces)]
+    return [
+        planted_secret.kind
+        for planted_secret, pieces in lines.items()
+        if any(piece in sent for piece in pieces)
+    ]
 
 
 def test_planted_secrets_are_not_in_the_bytes_that_are_sent(tmp_path: Path) -> None:

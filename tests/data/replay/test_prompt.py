@@ -1,5 +1,5 @@
-"""What a teacher is shown: never too much, never anything from after the step, and mostly the same
-from one step to the next."""
+"""What a teacher is shown: never too much, nothing from after the step, and mostly the same from
+one step to the next."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def exchange(number: int, *, chars: int = 900) -> list[Turn]:
     ]
 
 
-def session(turns: list[Turn], **how: object) -> Session:
-    segments = how.get("segments") or (Segment(start=0, end=len(turns)),)
+def session(turns: list[Turn], **fields: object) -> Session:
+    segments = fields.get("segments") or (Segment(start=0, end=len(turns)),)
     assert isinstance(segments, tuple)
     return Session(id="s1", source=SourceRef(file="f"), turns=tuple(turns), segments=segments)
 
@@ -53,32 +53,31 @@ def test_a_context_that_fits_is_shown_whole_but_for_thinking() -> None:
     opaque = Turn(
         role="assistant", author="m", blocks=(Opaque("server_tool_use", "{}"), Thinking("hm"))
     )
-    one = session([FIX, *exchange(0), opaque, FIX])
-    prompt = Prompts(one, budget=BUDGET).at(4)
+    log = session([FIX, *exchange(0), opaque, FIX])
+    prompt = Prompts(log, budget=BUDGET).at(4)
     assert (prompt.results_cut, prompt.messages_left_out, prompt.fits) == (0, 0, True)
     assert [turn.blocks for turn in prompt.turns] == [
         FIX.blocks,
-        one.turns[1].blocks[1:],
-        one.turns[2].blocks,
+        log.turns[1].blocks[1:],
+        log.turns[2].blocks,
     ]
 
 
-def test_of_a_long_context_the_head_and_the_tail_stay_whole_and_old_results_are_named_by_length() -> (
-    None
-):
-    one = long_session(20)
+def test_a_long_context_keeps_head_and_tail_whole_and_names_old_results_by_length() -> None:
+    log = long_session(20)
     prompt = Prompts(
-        one, budget=PromptBudget(max_tokens=5800, head_tokens=290, tail_tokens=720)
+        log, budget=PromptBudget(max_tokens=5800, head_tokens=290, tail_tokens=720)
     ).at(41)
     assert prompt.fits and prompt.tokens <= 5800 and prompt.turns[0] == FIX
     shown = {result.call_id: result.text for turn in prompt.turns for result in turn.results}
     assert (
         shown["c0"] == "[old result left out: 903 characters]"
-        and shown["c19"] == one.turns[40].results[0].text
+        and shown["c19"] == log.turns[40].results[0].text
     )
-    whole = [name for name, text in shown.items() if text.startswith("<")]
+    shown_whole = [name for name, text in shown.items() if text.startswith("<")]
     assert (
-        whole == [f"c{n}" for n in range(20 - len(whole), 20)] and 720 <= len(whole) * 366 <= 2160
+        shown_whole == [f"c{n}" for n in range(20 - len(shown_whole), 20)]
+        and 720 <= len(shown_whole) * 366 <= 2160
     )
     assert (
         prompt.messages_left_out == 0
@@ -113,8 +112,8 @@ def test_no_result_stays_without_its_call_wherever_the_cut_falls() -> None:
 
 
 def test_one_huge_result_is_cut_in_its_middle() -> None:
-    one = session([FIX, *exchange(0, chars=100_000), FIX])
-    prompt = Prompts(one, budget=BUDGET).at(3)
+    log = session([FIX, *exchange(0, chars=100_000), FIX])
+    prompt = Prompts(log, budget=BUDGET).at(3)
     (result,) = prompt.turns[-1].results
     assert (
         prompt.fits
@@ -125,14 +124,14 @@ def test_one_huge_result_is_cut_in_its_middle() -> None:
     huge = Turn(
         role="assistant", author="m", blocks=(ToolCall("w", "write", {"text": "y" * 50_000}),)
     )
-    # its arguments are its own words: not cut at the end
+    # its arguments are its own words, and are not cut at the end
     assert not Prompts(session([FIX, huge, FIX]), budget=BUDGET).at(2).fits
 
 
 def test_neighbouring_steps_begin_with_the_same_messages() -> None:
-    """The borders move in steps: of 30 neighbouring prompts most continue the one before them."""
-    one = long_session(60)
-    prompts = Prompts(one, budget=PromptBudget(max_tokens=13000, head_tokens=290, tail_tokens=2900))
+    """The borders move in steps: most of 30 neighbouring prompts continue the one before them."""
+    log = long_session(60)
+    prompts = Prompts(log, budget=PromptBudget(max_tokens=13000, head_tokens=290, tail_tokens=2900))
     shown = [prompts.at(number) for number in range(61, 121, 2)]
     shared = [
         sum(estimate_message_tokens(a) for a, b in zip(x.turns, y.turns, strict=False) if a == b)
@@ -204,7 +203,8 @@ def test_the_protocol_gets_each_result_behind_its_call_and_gaps_are_said() -> No
     steer = Turn(role="user", author="human", blocks=(Text("faster"),))
     messages = chat_messages([two, steer, stray])
     assert [(m["role"], m["content"]) for m in messages] == [
-        ("assistant", None), ("tool", NO_RESULT), ("tool", "B"), ("user", "faster"), ("user", f"{LOST_CALL}\nof old"),
+        ("assistant", None), ("tool", NO_RESULT), ("tool", "B"), ("user", "faster"),
+        ("user", f"{LOST_CALL}\nof old"),
     ]  # fmt: skip
     assert [m.get("tool_call_id") for m in messages[1:3]] == ["a", "b"]
     assert messages[0]["tool_calls"][1]["function"] == {"name": "read", "arguments": '{"x":1}'}

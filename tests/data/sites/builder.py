@@ -1,4 +1,4 @@
-"""Small sessions by hand, in as few words as a log has records."""
+"""Small sessions built by hand, in about as many words as a log has records."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def human(text: str) -> Turn:
     return Turn(role="user", author=HUMAN, blocks=(Text(text),))
 
 
-def calls(*made: tuple[str, str, dict[str, Any]] | str, author: str = MODEL) -> Turn:
+def calls(*parts: tuple[str, str, dict[str, Any]] | str, author: str = MODEL) -> Turn:
     """An assistant message: texts and calls (id, tool, arguments)."""
-    blocks: list[Block] = [Text(m) if isinstance(m, str) else ToolCall(*m) for m in made]
+    blocks: list[Block] = [Text(m) if isinstance(m, str) else ToolCall(*m) for m in parts]
     return Turn(role="assistant", author=author, blocks=tuple(blocks))
 
 
@@ -38,12 +38,12 @@ def bash(call_id: str, command: str, **more: Any) -> tuple[str, str, dict[str, A
     return call_id, "Bash", {"command": command, **more}
 
 
-def results(*given: tuple[str, str] | tuple[str, str, bool | None]) -> Turn:
+def results(*contents: tuple[str, str] | tuple[str, str, bool | None]) -> Turn:
     """A tool message: (call id, text) or (call id, text, is_error)."""
     return Turn(
         role="tool",
         author=ENVIRONMENT,
-        blocks=tuple(ToolResult(g[0], g[1], g[2] if len(g) > 2 else None) for g in given),
+        blocks=tuple(ToolResult(g[0], g[1], g[2] if len(g) > 2 else None) for g in contents),
     )
 
 
@@ -52,13 +52,13 @@ def failed(call_id: str, text: str) -> Turn:
 
 
 def session(*turns: Turn, **more: Any) -> Session:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": "s1",
         "source": SourceRef(file="a.jsonl"),
         "segments": (Segment(start=0, end=len(turns)),),
         **more,
     }
-    return Session(turns=turns, **given)
+    return Session(turns=turns, **fields)
 
 
 def one_call(
@@ -79,14 +79,14 @@ def find(log: Session, **settings: Any) -> list[Site]:
 
 
 def only(log: Session, **settings: Any) -> Site:
-    """The single site of a session."""
-    found = find(log, **settings)
-    assert len(found) == 1, found
-    return found[0]
+    """Return the only site of a session."""
+    sites = find(log, **settings)
+    assert len(sites) == 1, sites
+    return sites[0]
 
 
 def random_segments(num_turns: int, random: Any) -> tuple[Segment, ...]:
-    """Segments that cut a session at random turns, each with random earlier ranges in view; call
+    """Cut a session at random turns into segments, each with random earlier ranges in view; call
     ids `c0` ... may be cleared."""
     cuts = sorted(
         {0, num_turns, *(random.randrange(num_turns + 1) for _ in range(random.choice([0, 1, 3])))}

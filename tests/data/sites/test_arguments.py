@@ -1,5 +1,5 @@
-"""Arguments against JSON Schema: what fits, what does not and why, and what is left open because it
-is not read."""
+"""Arguments against JSON Schema: what fits, what does not and why, and which keywords are left
+undecided."""
 
 from __future__ import annotations
 

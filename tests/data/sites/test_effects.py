@@ -21,7 +21,7 @@ EVERYTHING = [
 
 def left(line: str, cwd: str | None = "/w") -> list[str]:
     gone = trace_effects(parse(line), cwd).removed
-    return [path for path in EVERYTHING if not any(one.covers(path) for one in gone)]
+    return [path for path in EVERYTHING if not any(removal.covers(path) for removal in gone)]
 
 
 def without(*paths: str) -> list[str]:
@@ -89,7 +89,7 @@ def test_a_relative_path_from_an_unknown_folder_can_be_any() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "made"),
+    ("line", "created"),
     [
         ("mv a.go z.go", ("/w/z.go",)),
         ("mv a.go sub/", ("/w/sub", "/w/sub/a.go")),
@@ -101,8 +101,8 @@ def test_a_relative_path_from_an_unknown_folder_can_be_any() -> None:
         ("ls 2>&1", ()),
     ],
 )
-def test_what_a_line_makes(line: str, made: tuple[str, ...]) -> None:
-    assert trace_effects(parse(line), "/w").created == made
+def test_what_a_line_makes(line: str, created: tuple[str, ...]) -> None:
+    assert trace_effects(parse(line), "/w").created == created
 
 
 @pytest.mark.parametrize(

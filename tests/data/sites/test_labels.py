@@ -1,5 +1,5 @@
-"""The default detectors on sessions of our own of every era, and against a reader's verdicts on
-public ones: two sets, both tuned on."""
+"""The default detectors on sessions of our own from every era, and against a reader's verdicts on
+public ones (two sets, both used for tuning)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SESSIONS_VARIABLE = "COMPOSER_REPLICATION_LABEL_SESSIONS"
 
 @pytest.fixture(scope="session")
 def label_sessions() -> Path:
-    """The folder of the second set's sessions: named by the variable, or `label_sessions` beside
-    the traces."""
+    """The folder with the second set's sessions: the variable names it, or it is `label_sessions`
+    beside the traces."""
     named, traces = (
         os.environ.get(SESSIONS_VARIABLE, ""),
         os.environ.get("COMPOSER_REPLICATION_TRACES", ""),
@@ -42,28 +42,30 @@ def label_sessions() -> Path:
 
 
 def check(labels_file: Path, folder: Path) -> dict[str, Any]:
-    """Precision and recall on one file of labels, held above the floors, and kept for
+    """Check precision and recall on one file of labels against the floors, and keep them for
     scripts/run_tests.py to print."""
-    found, names = sites_of(folder)
+    sites, names = sites_of(folder)
     labels = [label for label in read_labels([labels_file]) if label["file"] in names]
     assert labels, f"no session of {labels_file.name} lies in {folder}"
-    measured = measure(labels, found)
+    measured = measure(labels, sites)
     overall = measured["mistake"]["all"]
-    assert overall["precision"]["share"] >= MIN_PRECISION, misses(labels, found)
-    assert overall["recall"]["share"] >= MIN_RECALL, misses(labels, found)
+    assert overall["precision"]["share"] >= MIN_PRECISION, misses(labels, sites)
+    assert overall["recall"]["share"] >= MIN_RECALL, misses(labels, sites)
     build = labels_file.parents[2] / "build"
     build.mkdir(exist_ok=True)
-    kept = build / "labels.json"
-    told: dict[str, Any] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    results_file = build / "labels.json"
+    results: dict[str, Any] = (
+        json.loads(results_file.read_text("utf-8")) if results_file.exists() else {}
+    )
     for group, row in measured["mistake"].items():
         precision, recall, of = row["precision"], row["recall"], measured["labels_by"][group]
-        told[f"{labels_file.stem}, {group}"] = {
+        results[f"{labels_file.stem}, {group}"] = {
             "labels": of,
             "found": precision["n"],
             "right": recall["k"],
             "mistakes": recall["n"],
         }
-    kept.write_text(json.dumps(told), "utf-8")
+    results_file.write_text(json.dumps(results), "utf-8")
     return measured
 
 
@@ -99,11 +101,11 @@ def test_precision_and_recall_of_mistakes(traces_dir: Path, repository_root: Pat
     file = repository_root / "tests" / "labels" / "sites.json"
     measured = check(file, traces_dir)
     assert measured["labels"] == 154 and measured["labels_by"]["flagged"] >= 60
-    # a detector that finds nothing is precise, too
+    # a detector that finds nothing is precise too
     assert measured["mistake"]["flagged"]["precision"]["n"] >= 20
-    found, _ = sites_of(traces_dir)
+    sites, _ = sites_of(traces_dir)
     named = {(label["file"], label["call_id"]) for label in read_labels([file])}
-    unread = [key for key, site in found.items() if site.category == "mistake" and key not in named]
+    unread = [key for key, site in sites.items() if site.category == "mistake" and key not in named]
     assert not unread, f"mistakes nobody has read: {unread}"
 
 

@@ -1,4 +1,4 @@
-"""Reading again what is in view and cannot have changed."""
+"""Reading again what is in view and cannot have changed is a mistake."""
 
 from __future__ import annotations
 
@@ -197,14 +197,17 @@ def test_copied_turns_are_not_sites_but_may_be_repeated() -> None:
 
 
 def slow_repeats(log: Session) -> list[str]:
-    """For each answered call, look back through its context turn by turn: plain, and quadratic."""
+    """For each answered call, look back through its context turn by turn: the plain rule, in
+    quadratic time."""
     refs = log.calls()
     order = {call_id: i for i, call_id in enumerate(refs)}
 
-    def same(one: ToolCall, other: ToolCall) -> bool:
-        return one.name == other.name and canonical_arguments(one) == canonical_arguments(other)
+    def same(first: ToolCall, second: ToolCall) -> bool:
+        return first.name == second.name and canonical_arguments(first) == canonical_arguments(
+            second
+        )
 
-    found: list[str] = []
+    site_ids: list[str] = []
     for ref, result, _ in answered_calls(log):
         if ref.call.name != "Read" or not result.text.strip():
             continue
@@ -224,9 +227,9 @@ def slow_repeats(log: Session) -> list[str]:
                 continue
             unchanged = earlier.result.text == result.text or result.text.startswith(UNCHANGED)
             if unchanged and not is_error(earlier.call, earlier.result):
-                found.append(ref.call.id)
+                site_ids.append(ref.call.id)
             break
-    return found
+    return site_ids
 
 
 @given(st.integers(1, 18), st.randoms(use_true_random=False))
@@ -248,19 +251,19 @@ def test_one_pass_finds_what_the_plain_rule_finds(steps: int, random: Any) -> No
                 calls((f"c{random.randrange(number)}", "Read", {"file_path": random.choice("ab")}))
             )
         else:
-            made = [
+            requested = [
                 (f"c{number + i}", "Read", {"file_path": random.choice("ab")})
                 for i in range(random.choice([1, 1, 2]))
             ]
-            number += len(made)
-            turns.append(calls(*made))
+            number += len(requested)
+            turns.append(calls(*requested))
             waiting += [
                 (
                     m[0],
                     random.choice(["1", "1", "1", "2", " ", UNCHANGED[0]]),
                     random.choice([None, None, None, True]),
                 )
-                for m in made
+                for m in requested
             ]
         random.shuffle(waiting)
         given_now = len(waiting) if random.random() < 0.8 else random.randint(0, len(waiting))
@@ -284,6 +287,6 @@ def test_four_thousand_reads_take_less_than_a_second() -> None:
         ]
     log = session(*turns)
     start = time.process_time()
-    found = find(log, detectors=("repeated_call",))
+    sites = find(log, detectors=("repeated_call",))
     assert time.process_time() - start < 1
-    assert len(found) == 100
+    assert len(sites) == 100

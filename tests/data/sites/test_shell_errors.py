@@ -1,4 +1,4 @@
-"""When a failed shell call is itself malformed, and when it only ran something that failed."""
+"""When a failed shell call is malformed itself, and when it only ran something that failed."""
 
 from __future__ import annotations
 
@@ -544,8 +544,8 @@ def test_a_log_that_wants_to_take_forever_does_not() -> None:
 
 
 def test_redirections_are_no_words() -> None:
-    (one,) = parse("grep -n x a.py 2>/dev/null > out.txt").simple
-    assert (one.words, one.redirects) == (("-n", "x", "a.py"), ("/dev/null", "out.txt"))
+    (command,) = parse("grep -n x a.py 2>/dev/null > out.txt").simple
+    assert (command.words, command.redirects) == (("-n", "x", "a.py"), ("/dev/null", "out.txt"))
 
 
 def test_a_line_names_a_path_by_its_tail_its_home_or_its_pattern() -> None:
@@ -710,12 +710,12 @@ def test_a_line_that_asks_whether_something_is_there_is_no_mistake(
 
 def test_words_that_ask_whether_a_program_is_installed_are_a_question() -> None:
     error = "Exit code 127\n(eval):1: command not found: ruby"
-    for said, category in (
+    for text, category in (
         ("Let me check whether Ruby is installed.", "failed_check"),
         ("Now I run the script.", "mistake"),
     ):
         (site,) = find(
-            session(human("x"), calls(said, bash("a", "ruby x.rb")), results(("a", error, True)))
+            session(human("x"), calls(text, bash("a", "ruby x.rb")), results(("a", error, True)))
         )
         assert (site.category, site.kind) == (
             category,

@@ -1,4 +1,4 @@
-"""What the agent program says when a call fails, and whose fault it is."""
+"""What the agent program says when a call fails, and whose fault that is."""
 
 from __future__ import annotations
 

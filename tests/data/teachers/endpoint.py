@@ -20,15 +20,16 @@ from typing import Any
 INPUT_USD, OUTPUT_USD = 1e-6, 4e-6  # a token
 OUTPUT_TOKENS = 20
 BEHAVIOURS = (
-    "ok", "429", "500", "502", "hang", "cut", "closed", "no_usage", "no_cost", "unknown_tool", "bad_arguments", "error_in_200",
+    "ok", "429", "500", "502", "hang", "cut", "closed", "no_usage", "no_cost", "unknown_tool",
+    "bad_arguments", "error_in_200",
     "no_choices",
 )  # fmt: skip
 Plan = Callable[[int, dict[str, Any]], str]
 
 
 @dataclass
-class Seen:
-    """One request: what was asked, by whom, what came of it, and what it was billed."""
+class SeenRequest:
+    """One request: what was asked and by whom, how it was treated, and what it was billed."""
 
     name: str
     model: str
@@ -41,8 +42,8 @@ class Seen:
 
 @dataclass
 class Endpoint:
-    """See the head of this module. `plan` says how request `number` is treated; `act` gives the
-    tool call of an answer."""
+    """See the module docstring. `plan` says how request `number` is treated; `act` gives the tool
+    call of an answer."""
 
     plan: Plan = lambda number, body: "ok"
     act: Callable[[dict[str, Any]], tuple[str, dict[str, Any]] | str] = lambda body: (
@@ -53,7 +54,7 @@ class Endpoint:
     retry_after: str = "0.01"
     echo_key: bool = False
     input_usd: float = INPUT_USD
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[SeenRequest] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
 
@@ -63,8 +64,8 @@ class Endpoint:
 
     @property
     def billed_usd(self) -> float:
-        """What the provider's own bill says."""
-        return sum(one.usd for one in self.seen)
+        """The sum on the provider's own bill."""
+        return sum(logged.usd for logged in self.seen)
 
     def __enter__(self) -> Endpoint:
         ready = threading.Event()
@@ -95,7 +96,7 @@ class Endpoint:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 headers = {
                     n.strip().lower(): v.strip()
-                    for n, _, v in (line.partition(":") for line in head.split("\r\n")[1:])
+                    for n, _, v in (header.partition(":") for header in head.split("\r\n")[1:])
                     if n
                 }
                 body = json.loads(await reader.readexactly(int(headers["content-length"])))
@@ -112,41 +113,45 @@ class Endpoint:
             writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, Any], key: str) -> bool:
-        """Treat one request; False where the connection is closed afterwards."""
-        how = self.plan(len(self.seen), body)
+        """Treat one request; return False if the connection is to be closed afterwards."""
+        behaviour = self.plan(len(self.seen), body)
         tokens = len(json.dumps(body["messages"])) // 4
         cached = tokens // 2
         usd = (tokens - cached * 0.9) * self.input_usd + OUTPUT_TOKENS * OUTPUT_USD
-        free = how in ("429", "500") or how.startswith("4") or how == "error_in_200"
-        seen = Seen(name_of(body), body["model"], body, key, how, 0.0 if free else usd, False)
-        self.seen.append(seen)
+        free = (
+            behaviour in ("429", "500") or behaviour.startswith("4") or behaviour == "error_in_200"
+        )
+        logged = SeenRequest(
+            name_of(body), body["model"], body, key, behaviour, 0.0 if free else usd, False
+        )
+        self.seen.append(logged)
         await asyncio.sleep(self.delay_s)
-        if how == "hang":
+        if behaviour == "hang":
             await asyncio.sleep(3600)
-        if how == "closed":
+        if behaviour == "closed":
             return False
-        if how.isdecimal():
+        if behaviour.isdecimal():
             return await self._send(
                 writer,
-                int(how),
-                {"error": {"code": int(how), "message": self._words(key)}},
-                retry=how == "429",
+                int(behaviour),
+                {"error": {"code": int(behaviour), "message": self._words(key)}},
+                retry=behaviour == "429",
             )
-        if how == "error_in_200":
+        if behaviour == "error_in_200":
             return await self._send(
                 writer, 200, {"error": {"code": 503, "message": self._words(key)}}
             )
-        answer = self._body(body, how, tokens, cached, usd, key)
-        if how == "no_choices":
+        answer = self._body(body, behaviour, tokens, cached, usd, key)
+        if behaviour == "no_choices":
             del answer["choices"]
-        seen.answered = how not in ("no_choices", "cut")
-        return await self._send(writer, 200, answer, cut=how == "cut")
+        logged.answered = behaviour not in ("no_choices", "cut")
+        return await self._send(writer, 200, answer, cut=behaviour == "cut")
 
     def _words(self, key: str) -> str:
         return f"the request with {key} was not liked" if self.echo_key else "not now"
 
     def _body(
-        self, body: dict[str, Any], how: str, tokens: int, cached: int, usd: float, key: str
+        self, body: dict[str, Any], behaviour: str, tokens: int, cached: int, usd: float, key: str
     ) -> dict[str, Any]:
         act = self.act(body)
         message: dict[str, Any] = {
@@ -157,16 +162,18 @@ class Endpoint:
         if isinstance(act, str):
             message["content"] = act
         else:
-            name = "no_such_tool" if how == "unknown_tool" else act[0]
-            arguments = '{"path": ' if how == "bad_arguments" else json.dumps(act[1])
+            name = "no_such_tool" if behaviour == "unknown_tool" else act[0]
+            arguments = '{"path": ' if behaviour == "bad_arguments" else json.dumps(act[1])
             message["tool_calls"] = [
                 {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
             ]
         usage: dict[str, Any] = {
-            "prompt_tokens": tokens, "completion_tokens": OUTPUT_TOKENS, "cost": usd, "is_byok": False,
-            "cost_details": {"upstream_inference_cost": None}, "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+            "prompt_tokens": tokens, "completion_tokens": OUTPUT_TOKENS, "cost": usd,
+            "is_byok": False,
+            "cost_details": {"upstream_inference_cost": None},
+            "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         }  # fmt: skip
-        if how == "no_cost":
+        if behaviour == "no_cost":
             del usage["cost"]
         finish = "stop" if isinstance(act, str) else "tool_calls"
         answer = {
@@ -178,7 +185,7 @@ class Endpoint:
         return {
             **answer,
             "choices": [{"index": 0, "finish_reason": finish, "message": message}],
-        } | ({} if how == "no_usage" else {"usage": usage})
+        } | ({} if behaviour == "no_usage" else {"usage": usage})
 
     async def _send(
         self,
@@ -192,7 +199,7 @@ class Endpoint:
         data = json.dumps(value).encode()
         later = f"retry-after: {self.retry_after}\r\n" if retry else ""
         head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{later}"
-        if cut:  # the length is that of what is sent: only the JSON is cut
+        if cut:  # the length matches what is sent: only the JSON is cut
             data = data[: len(data) // 2]
         writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         await writer.drain()
@@ -200,7 +207,7 @@ class Endpoint:
 
 
 def name_of(body: dict[str, Any]) -> str:
-    """A name for a request, by what it asks whom."""
+    """A name for a request, from the model and the messages."""
     return hashlib.sha256(
         json.dumps([body["model"], body["messages"]], sort_keys=True).encode()
     ).hexdigest()

@@ -1,11 +1,11 @@
-"""Kill a process before each statement that a ledger carries out, one after the other, and see what
+"""Kill a process before each statement that a ledger executes, one after the other, and check what
 the next process finds.
 
-    python -m tests.data.teachers.killed FOLDER        # prints {"kills": 71, "lost": 40, ...}; an assertion ends it
+    python -m tests.data.teachers.killed FOLDER    # prints {"kills": 71, "lost": 40, ...}
 
-A process of its own, because it forks, and because a child ends as by SIGKILL: no handler, no
-close, no rollback. The provider keeps its bill in a file of its own, written before it answers.
-"""
+A failed check ends it with an AssertionError. This runs as a separate process because it forks, and
+because a child ends as if by SIGKILL: no handler, no close, no rollback. The provider keeps its
+bill in a file, written before it answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from composer_replication.core.errors import TeacherError
 from composer_replication.core.teacher import Price, Request, TeacherReply
 from composer_replication.data.teachers.asking import Asker, RateLimits, RetryPolicy
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from tests.data.teachers.made import Made, reply, request
+from tests.data.teachers.fake_teacher import FakeTeacher, reply, request
 
 COST, WORST, CEILING = 0.25, 1.0, 9.0
 NAMES = ("refused once", "cut once", "no usage")
@@ -32,27 +32,27 @@ KILLED = 9
 class Doomed(Ledger):
     """A ledger whose process ends before its statement number `last`."""
 
-    last, seen = 0, 0
+    last, num_statements = 0, 0
 
     def _open(self) -> None:
         self._db.set_trace_callback(self._count)
         super()._open()
 
     def _count(self, statement: str) -> None:
-        self.seen += 1
-        if self.seen == self.last:
+        self.num_statements += 1
+        if self.num_statements == self.last:
             os._exit(KILLED)
 
 
 class Provider:
-    """Its bill is a file with a line for each request that it begins to answer."""
+    """A provider whose bill is a file with one line for each request that it begins to answer."""
 
     def __init__(self, bill: Path) -> None:
         self.bill = bill
 
     @property
     def asked(self) -> list[str]:
-        """What was billed, in order."""
+        """The names of the billed requests, in order."""
         return self.bill.read_text().splitlines() if self.bill.exists() else []
 
     async def act(self, asked: Request) -> TeacherReply:
@@ -70,12 +70,12 @@ class Provider:
 
 
 def live(folder: Path, *, last: int) -> None:
-    """One life: ask everything through the ledger; ends before statement `last`, if there are so
+    """Ask everything through the ledger; the process ends before statement `last`, if there are so
     many."""
     Doomed.last = last
     provider = Provider(folder / "bill")
     with Doomed(folder / LEDGER_NAME, max_usd=CEILING) as ledger:
-        teacher = Made(provider.act, price=Price(input_usd_per_mtok=WORST * 1e6))
+        teacher = FakeTeacher(provider.act, price=Price(input_usd_per_mtok=WORST * 1e6))
 
         async def work() -> list[Any]:
             patience = RetryPolicy(attempts=4, first_wait_s=0.0001)
@@ -86,7 +86,7 @@ def live(folder: Path, *, last: int) -> None:
 
 
 def life(folder: Path, *, last: int) -> bool:
-    """A life in a child process; whether it came to its own end."""
+    """Run one life in a child process; return whether it reached its normal end."""
     sys.stdout.flush()
     pid = os.fork()
     if not pid:
@@ -102,7 +102,7 @@ def life(folder: Path, *, last: int) -> bool:
 
 
 def answered(folder: Path) -> set[str]:
-    """What the ledger holds answers to, by the words of the answers; checks the books."""
+    """Check the ledger's accounts, and return the texts of the answers that it holds."""
     provider = Provider(folder / "bill")
     with Ledger(folder / LEDGER_NAME, max_usd=CEILING) as ledger:
         totals = ledger.totals()
@@ -112,14 +112,14 @@ def answered(folder: Path) -> set[str]:
         keys = [
             row[0] for row in ledger._db.execute("SELECT key FROM calls WHERE state = 'answered'")
         ]
-        found = [bought.reply.turn.text for key in keys if (bought := ledger.find(key)) is not None]
-        assert len(set(found)) == len(found) == len(keys)
-        return set(found)
+        texts = [bought.reply.turn.text for key in keys if (bought := ledger.find(key)) is not None]
+        assert len(set(texts)) == len(texts) == len(keys)
+        return set(texts)
 
 
 def main(root: Path) -> dict[str, int]:
-    """Kill at each statement of a first life, at any of a second, and let a third come to its
-    end."""
+    """Kill at each statement of a first life, at a random one of a second, and let a third reach
+    its end."""
     counts, rng, at, ended = Counter[str](), random.Random(7), 0, False
     while not ended:
         at += 1
@@ -128,9 +128,9 @@ def main(root: Path) -> dict[str, int]:
         provider, had = Provider(folder / "bill"), set[str]()
         for number, last in enumerate((at, rng.randint(1, 60), 0)):
             before = len(provider.asked)
-            whole = life(folder, last=last)
-            ended = ended or (number == 0 and whole)
-            counts["kills"] += not whole
+            completed = life(folder, last=last)
+            ended = ended or (number == 0 and completed)
+            counts["kills"] += not completed
             now = answered(folder)
             assert had <= now, "an answer was lost"
             assert not had & set(provider.asked[before:]), "an answered call was paid for twice"

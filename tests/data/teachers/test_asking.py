@@ -1,5 +1,4 @@
-"""The asker: one attempt at a time is booked, failures are tried again, limits and pauses are
-kept."""
+"""The asker books one attempt at a time, retries failures, and respects limits and pauses."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from composer_replication.data.teachers.asking import (
     RetryPolicy,
 )
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
-from tests.data.teachers.made import Made, reply, request, says
+from tests.data.teachers.fake_teacher import FakeTeacher, reply, request, says
 
 QUICK = RetryPolicy(timeout_s=5.0, attempts=4, first_wait_s=0.001, longest_wait_s=2.0)
 Step = TeacherReply | TeacherError | Callable[[], Coroutine[Any, Any, TeacherReply]]
@@ -31,8 +30,8 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
-def acting(*steps: Step) -> tuple[Made, list[Request]]:
-    """A teacher that does one thing after the other, and what it was asked."""
+def acting(*steps: Step) -> tuple[FakeTeacher, list[Request]]:
+    """A teacher that does one thing after the other, and the list of what it was asked."""
     asked: list[Request] = []
     rest: Iterator[Step] = iter(steps)
 
@@ -43,7 +42,7 @@ def acting(*steps: Step) -> tuple[Made, list[Request]]:
             raise step
         return step if isinstance(step, TeacherReply) else await step()
 
-    return Made(act), asked
+    return FakeTeacher(act), asked
 
 
 def busy(wait_s: float | None = None) -> TeacherError:
@@ -130,8 +129,8 @@ def test_a_cancelled_call_and_a_fault_stay_booked(ledger: Ledger) -> None:
 
 
 def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None:
-    """The first call is told to wait 0.3 s; a second one that comes in the meantime begins after
-    that as well."""
+    """The first call must wait 0.3 s; a second one that arrives in the meantime also begins after
+    that."""
     begun: list[float] = []
 
     async def work() -> None:
@@ -143,12 +142,12 @@ def test_the_endpoints_pause_is_kept_by_every_call_to_it(ledger: Ledger) -> None
                 raise busy(wait_s=0.3)
             return reply()
 
-        asker, teacher = Asker(ledger, retry_policy=QUICK), Made(act)
+        asker, teacher = Asker(ledger, retry_policy=QUICK), FakeTeacher(act)
         first = asyncio.create_task(asker.ask(teacher, request("a")))
         await asyncio.sleep(0.02)
-        other = Made(act, name="other", provider="elsewhere")
+        elsewhere = FakeTeacher(act, name="other", provider="elsewhere")
         await asyncio.gather(
-            first, asker.ask(teacher, request("b")), asker.ask(other, request("c"))
+            first, asker.ask(teacher, request("b")), asker.ask(elsewhere, request("c"))
         )
 
     run(work())
@@ -175,7 +174,7 @@ def test_limits_of_a_provider(ledger: Ledger) -> None:
                 "slow": RateLimits(at_once=9, per_minute=60 / 0.05),
             },
         )
-        await asyncio.gather(*(asker.ask(Made(act), request(str(n))) for n in range(12)))
+        await asyncio.gather(*(asker.ask(FakeTeacher(act), request(str(n))) for n in range(12)))
         start = asyncio.get_running_loop().time()
         await asyncio.gather(
             *(asker.ask(says(provider="slow"), request(f"slow {n}")) for n in range(5))
@@ -208,16 +207,16 @@ def test_the_same_request_twice_at_once_is_bought_once(ledger: Ledger) -> None:
     async def work() -> list[Any]:
         asker = Asker(ledger)
         return await asyncio.gather(
-            *(asker.ask(Made(act), request(about=f"s{n}:1:-")) for n in range(3))
+            *(asker.ask(FakeTeacher(act), request(about=f"s{n}:1:-")) for n in range(3))
         )
 
     bought = run(work())
-    assert len(asked) == 1 and sorted(one.now for one in bought) == [False, False, True]
+    assert len(asked) == 1 and sorted(purchase.now for purchase in bought) == [False, False, True]
 
 
 def test_room_under_the_ceiling_is_waited_for_while_calls_are_in_flight(tmp_path: Path) -> None:
-    """Each call may cost a dollar and costs a tenth: with two dollars, ten of twelve would
-    overshoot if all were let through at once."""
+    """Each call may cost a dollar and costs a tenth: with two dollars, twelve calls at once would
+    overshoot the ceiling."""
     most = 0.0
     with Ledger(tmp_path / LEDGER_NAME, max_usd=2.0) as ledger:
 
@@ -230,11 +229,12 @@ def test_room_under_the_ceiling_is_waited_for_while_calls_are_in_flight(tmp_path
         async def work() -> list[Any]:
             asker = Asker(ledger, limits={"here": RateLimits(at_once=12)})
             return await asyncio.gather(
-                *(asker.ask(Made(act), request(str(n))) for n in range(12)), return_exceptions=True
+                *(asker.ask(FakeTeacher(act), request(str(n))) for n in range(12)),
+                return_exceptions=True,
             )
 
-        done = run(work())
-        stopped = [one for one in done if isinstance(one, BudgetError)]
+        outcomes = run(work())
+        stopped = [outcome for outcome in outcomes if isinstance(outcome, BudgetError)]
         # 1.1 spent, and 0.9 is no room for a dollar
         assert len(stopped) == 1 and ledger.totals().num_answers == 11
         assert most <= 2.0
@@ -246,8 +246,8 @@ def test_answers_of_a_teacher_without_identity_are_not_kept(ledger: Ledger) -> N
 
 
 def test_after_a_bill_above_its_booking_a_teacher_is_not_asked_any_more(ledger: Ledger) -> None:
-    """A dollar was booked and 5 are billed: the answer is kept, it is told by name, and neither
-    this request nor another is sent."""
+    """A dollar was booked and 5 are billed: the answer is kept, the error names the teacher, and
+    neither this request nor another is sent."""
     teacher, asked = acting(reply(usd=5.0), reply())
 
     async def work() -> None:
@@ -258,8 +258,8 @@ def test_after_a_bill_above_its_booking_a_teacher_is_not_asked_any_more(ledger: 
             ) as caught:
                 await asker.ask(teacher, request(text))
             assert caught.value.for_all and not caught.value.again and caught.value.exit_code
-        kept = asker.find(teacher, request("a"))
-        assert kept is not None and kept.usd == 5.0
+        stored = asker.find(teacher, request("a"))
+        assert stored is not None and stored.usd == 5.0
         # others may be asked
         assert (await asker.ask(says(name="other", salt="other"), request("b"))).usd == 0.25
 
@@ -331,26 +331,26 @@ def test_a_ceiling_that_lost_calls_reached_is_not_blamed(tmp_path: Path) -> None
 
 
 def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: Ledger) -> None:
-    """Two calls of a teacher are lost before one is answered: until then there is one in flight,
-    and then there are many; others go on."""
+    """Two calls of a teacher are lost before one is answered: until then one is in flight,
+    afterwards many are; the other teacher goes on."""
     at_once: dict[str, int] = {"a": 0, "b": 0}
     most: list[tuple[str, int, int]] = []
 
-    def teacher(name: str) -> Made:
-        done = 0
+    def teacher(name: str) -> FakeTeacher:
+        num_answered = 0
 
         async def act(asked: Request) -> TeacherReply:
-            nonlocal done
+            nonlocal num_answered
             at_once[name] += 1
-            most.append((name, done, at_once[name]))
+            most.append((name, num_answered, at_once[name]))
             await asyncio.sleep(0.005)
             at_once[name] -= 1
-            done += 1
-            if done <= 2:
+            num_answered += 1
+            if num_answered <= 2:
                 raise cut()
             return reply(usd=0.1)
 
-        return Made(act, name=name, salt=name, provider=name)
+        return FakeTeacher(act, name=name, salt=name, provider=name)
 
     async def work() -> None:
         asker = Asker(
@@ -358,38 +358,38 @@ def test_the_first_call_of_each_teacher_goes_alone_until_it_is_answered(ledger: 
             limits={"a": RateLimits(at_once=8), "b": RateLimits(at_once=8)},
             retry_policy=QUICK,
         )
-        one, other = teacher("a"), teacher("b")
+        first, second = teacher("a"), teacher("b")
         await asyncio.gather(
-            *(asker.ask(who, request(str(n))) for n in range(9) for who in (one, other))
+            *(asker.ask(who, request(str(n))) for n in range(9) for who in (first, second))
         )
 
     run(work())
     for name in "ab":
-        assert {now for who, done, now in most if who == name and done < 3} == {1} and max(
-            now for who, _, now in most if who == name
-        ) > 2
+        assert {now for who, num_before, now in most if who == name and num_before < 3} == {
+            1
+        } and max(now for who, _, now in most if who == name) > 2
     assert [who for who, _, _ in most[:2]] == ["a", "b"]
 
 
 def test_a_wrong_price_costs_one_call_and_no_more(ledger: Ledger) -> None:
     asked: list[Request] = []
 
-    async def act(one: Request) -> TeacherReply:
-        asked.append(one)
+    async def act(asked_request: Request) -> TeacherReply:
+        asked.append(asked_request)
         await asyncio.sleep(0.01)
         return reply(usd=40.0)
 
     async def work() -> list[Any]:
         asker, teacher = (
             Asker(ledger, limits={"here": RateLimits(at_once=16)}, retry_policy=QUICK),
-            Made(act),
+            FakeTeacher(act),
         )
         return await asyncio.gather(
             *(asker.ask(teacher, request(str(n))) for n in range(20)), return_exceptions=True
         )
 
     assert (
-        all(isinstance(one, TeacherError) for one in run(work()))
+        all(isinstance(outcome, TeacherError) for outcome in run(work()))
         and len(asked) == 1
         and ledger.totals().booked_usd == 40.0
     )
@@ -444,4 +444,4 @@ def test_what_would_fail_for_all_is_asked_once(ledger: Ledger) -> None:
             *(asker.ask(teacher, request(str(n))) for n in range(9)), return_exceptions=True
         )
 
-    assert [str(one) for one in run(work())] == [str(refused)] * 9 and len(asked) == 1
+    assert [str(error) for error in run(work())] == [str(refused)] * 9 and len(asked) == 1

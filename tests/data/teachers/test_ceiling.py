@@ -1,5 +1,5 @@
-"""Whatever the concurrency, prices, failures and kills: what the provider bills is booked, and what
-is booked is under the ceiling."""
+"""Whatever the concurrency, prices, failures and kills: what the provider bills is booked, and the
+booked sum stays under the ceiling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from composer_replication.core.errors import BudgetError, TeacherError
 from composer_replication.core.teacher import Price, Request, TeacherReply
 from composer_replication.data.teachers.asking import Asker, RateLimits, RetryPolicy
 from composer_replication.data.teachers.ledger import LEDGER_NAME, NANO, Ledger, to_nano
-from tests.data.teachers.made import Made, reply, request
+from tests.data.teachers.fake_teacher import FakeTeacher, reply, request
 
 OUTCOMES = ("ok", "ok", "ok", "no_usage", "refused", "cut", "fault", "hang", "kill")
 QUICK = RetryPolicy(timeout_s=0.02, attempts=3, first_wait_s=0.0001)
@@ -28,7 +28,7 @@ class KilledError(BaseException):
 
 
 class Mortal(Ledger):
-    """A ledger whose process can be killed: from then on it writes nothing, as after SIGKILL."""
+    """A ledger whose process can be killed: after that it writes nothing, as after SIGKILL."""
 
     dead = False
 
@@ -40,7 +40,7 @@ class Mortal(Ledger):
 
 @dataclass
 class Provider:
-    """Bills what it answers or begins to answer, and knows what it answered to whom."""
+    """Bills each request that it answers or begins to answer, and remembers which."""
 
     script: list[str]
     costs: list[float]
@@ -51,7 +51,7 @@ class Provider:
     excess: float = 0.0
     above: bool = False
 
-    def serve(self, ledger: Mortal, ceiling: float) -> Made:
+    def serve(self, ledger: Mortal, ceiling: float) -> FakeTeacher:
         # in this life: by how much all bills were above what was booked for them is kept for all
         # lives
         self.above = False
@@ -60,33 +60,37 @@ class Provider:
             assert not self.above, "a teacher was asked again after a bill above its booking"
             number = len(self.asked)
             self.asked.append(asked.turns[0].text)
-            how = self.script[number % len(self.script)]
+            behaviour = self.script[number % len(self.script)]
             cost = self.costs[number % len(self.costs)] * self.worst
             self.most_over = max(self.most_over, ledger.totals().booked_usd - ceiling - self.excess)
-            if how == "refused":
+            if behaviour == "refused":
                 await asyncio.sleep(0)
                 raise TeacherError("429", again=True, billed=False)
             # what is above the booking is known where an answer tells it, and nowhere else
-            told = how == "ok"
+            reports_cost = behaviour == "ok"
             # from here on it has its money, whatever becomes of the answer
             self.billed[asked.turns[0].text] += min(cost, self.worst)
             await asyncio.sleep(0.0005 * (number % 3))
-            if how == "kill":
+            if behaviour == "kill":
                 ledger.dead = True
                 raise KilledError
-            if how == "hang":
+            if behaviour == "hang":
                 await asyncio.sleep(60)
-            if how == "cut":
+            if behaviour == "cut":
                 raise TeacherError("not whole JSON", again=True, billed=True)
-            if how == "fault":
+            if behaviour == "fault":
                 raise ZeroDivisionError
-            if told and not ledger.dead and (over := to_nano(cost) - to_nano(self.worst)) > 0:
+            if (
+                reports_cost
+                and not ledger.dead
+                and (over := to_nano(cost) - to_nano(self.worst)) > 0
+            ):
                 self.billed[asked.turns[0].text] += cost - self.worst
-                self.above = self.above or over > 1  # a billionth is rounding
+                self.above = self.above or over > 1  # a billionth of a dollar is rounding
                 self.excess += over / NANO
-            return reply(usd=cost if told else None)
+            return reply(usd=cost if reports_cost else None)
 
-        return Made(act, price=Price(input_usd_per_mtok=self.worst * 1e6))
+        return FakeTeacher(act, price=Price(input_usd_per_mtok=self.worst * 1e6))
 
 
 def one_life(
@@ -117,10 +121,10 @@ def one_life(
 
             return await asyncio.gather(*(ask(number) for number in range(num)))
 
-        done = asyncio.run(work())
+        outcomes = asyncio.run(work())
         named = [
             error
-            for error in done
+            for error in outcomes
             if isinstance(error, TeacherError) and "for a call that was booked at" in error.what
         ]
         assert bool(named) == provider.above, (
@@ -132,7 +136,7 @@ def one_life(
             asked_for = ledger.prompt(key)
             assert asked_for is not None
             booked[asked_for.turns[0].text] = nano / NANO
-        # each by itself: a lost call of another must not make up for one that is forgotten
+        # each request by itself: a lost call of another one must not make up for a forgotten one
         for text, usd in provider.billed.items():
             assert usd <= booked[text] + 1e-6 * provider.worst, (
                 f"{text}: ${usd} was billed, ${booked[text]} is booked"
@@ -148,7 +152,7 @@ def one_life(
         ]
         assert len(rows) == len(keys) == len(set(keys))
         asked = [ledger.prompt(key) for key in keys]
-        return {one.turns[0].text for one in asked if one is not None}, ledger.dead
+        return {prompt.turns[0].text for prompt in asked if prompt is not None}, ledger.dead
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

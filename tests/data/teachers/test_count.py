@@ -1,5 +1,5 @@
-"""Our own count: never more than bytes, never below what real tokenizers made of these texts, and
-every field of an answer counts."""
+"""Our own token count is never above the bytes and never below real tokenizers on these texts, and
+counts every field of an answer."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def answer(*choices: dict[str, object], **more: object) -> dict[str, Any]:
 
 
 def test_an_answer_counts_up_to_its_bound_and_in_full_where_its_words_are_more() -> None:
-    words = "word " * 100
-    assert received_tokens(answer(said(words)), max_tokens=100) == 100
-    assert received_tokens(answer(said(words)), max_tokens=99) > 250
+    text = "word " * 100
+    assert received_tokens(answer(said(text)), max_tokens=100) == 100
+    assert received_tokens(answer(said(text)), max_tokens=99) > 250
     # a choice that nobody asked for
-    assert received_tokens(answer(said(words), said(words)), max_tokens=100) == 200
+    assert received_tokens(answer(said(text), said(text)), max_tokens=100) == 200
 
 
 def test_whatever_was_delivered_counts_and_what_is_shown_twice_counts_once() -> None:
@@ -165,9 +165,9 @@ def test_what_stands_beside_the_message_counts(place: str) -> None:
 
 
 def test_what_an_honest_server_adds_is_free_and_log_probs_are_the_words_again() -> None:
-    words = "Read the file, then the test. " * 10
+    text = "Read the file, then the test. " * 10
     plain = received_tokens(
-        {"choices": [{"message": {"role": "assistant", "content": words}}]}, max_tokens=1024
+        {"choices": [{"message": {"role": "assistant", "content": text}}]}, max_tokens=1024
     )
     usage = {
         "prompt_tokens": 7,
@@ -176,20 +176,20 @@ def test_what_an_honest_server_adds_is_free_and_log_probs_are_the_words_again() 
     }
     assert (
         received_tokens(
-            answer(said(words), usage=usage, provider="Maker", system_fingerprint="fp_1"),
+            answer(said(text), usage=usage, provider="Maker", system_fingerprint="fp_1"),
             max_tokens=1024,
         )
         == plain
     )
     spelled = {
         "content": [
-            {"token": word + " ", "bytes": [1], "top_logprobs": []} for word in words.split()
+            {"token": word + " ", "bytes": [1], "top_logprobs": []} for word in text.split()
         ]
     }
-    assert received_tokens(answer(said(words) | {"logprobs": spelled}), max_tokens=1024) == plain
+    assert received_tokens(answer(said(text) | {"logprobs": spelled}), max_tokens=1024) == plain
     assert (
         received_tokens(
-            answer(said(words) | {"logprobs": {"content": [{"token": "deep "}] * 9_000}}),
+            answer(said(text) | {"logprobs": {"content": [{"token": "deep "}] * 9_000}}),
             max_tokens=1024,
         )
         > 9_000
@@ -215,7 +215,7 @@ def test_a_request_counts_messages_tools_and_what_stands_around_them() -> None:
     assert most_tokens(PROSE) < sent_tokens(body) < most_tokens(PROSE) + 30
     tools = [{"type": "function", "function": {"name": "read", "description": PROSE}}]
     assert sent_tokens({**body, "tools": tools}) > sent_tokens(body) + most_tokens(PROSE) + 100
-    # what they say is sent too
+    # their text is sent too
     longer = [
         {"type": "function", "function": {"name": "read", "description": " ".join([PROSE] * 5)}}
     ]

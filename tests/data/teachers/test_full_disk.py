@@ -1,5 +1,5 @@
-"""A full disk at any write: what was bought is kept, nothing of it is asked for again, and nothing
-more is bought."""
+"""A full disk at any write: what was bought is kept, is never asked for again, and nothing more is
+bought."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from composer_replication.core.teacher import Bought, Request, TeacherReply
 from composer_replication.data.teachers.asking import Asker, RateLimits
 from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 from composer_replication.data.teachers.room import SLOT_BYTES, SpillFile, read_spill_files
-from tests.data.teachers.made import Made, reply, request
+from tests.data.teachers.fake_teacher import FakeTeacher, reply, request
 
 NAMES = [f"step {number}" for number in range(8)]
 
 
 class Full(Ledger):
-    """A ledger on a disk that has no room from its statement number `last` on."""
+    """A ledger on a disk that is full from statement number `last` on."""
 
-    last, seen = 10**9, 0
+    last, num_statements = 10**9, 0
 
     def _transaction(self) -> Any:
-        self.seen += 1
-        return _full() if self.seen >= self.last else super()._transaction()
+        self.num_statements += 1
+        return _full() if self.num_statements >= self.last else super()._transaction()
 
 
 class _full:
@@ -37,21 +37,21 @@ class _full:
         raise sqlite3.OperationalError("database or disk is full")
 
     def __exit__(self, *error: object) -> None:
-        """Nothing was begun."""
+        """Do nothing: no transaction was begun."""
 
 
 def ask_all(ledger: Ledger, asked: list[str]) -> list[Any]:
-    """Ask everything; returns answers and errors."""
+    """Ask everything; return the answers and errors."""
 
-    async def act(one: Request) -> TeacherReply:
-        asked.append(one.turns[0].text)
+    async def act(asked_request: Request) -> TeacherReply:
+        asked.append(asked_request.turns[0].text)
         await asyncio.sleep(0.001)
-        return reply(one.turns[0].text, usd=0.25)
+        return reply(asked_request.turns[0].text, usd=0.25)
 
     async def work() -> list[Any]:
         asker = Asker(ledger, limits={"here": RateLimits(at_once=3)})
         return await asyncio.gather(
-            *(asker.ask(Made(act), request(name)) for name in NAMES), return_exceptions=True
+            *(asker.ask(FakeTeacher(act), request(name)) for name in NAMES), return_exceptions=True
         )
 
     return asyncio.run(work())
@@ -64,23 +64,25 @@ def test_a_ledger_that_cannot_grow_loses_no_answer_and_asks_for_nothing_twice(
     path, asked = tmp_path / LEDGER_NAME, list[str]()
     Full.last = last
     with Full(path, max_usd=100.0) as ledger:
-        done = ask_all(ledger, asked)
-    stopped = [one for one in done if isinstance(one, BaseException)]
-    answered = {one.reply.turn.text for one in done if not isinstance(one, BaseException)}
-    assert all(isinstance(one, NoSpaceError) for one in stopped) and answered == set(asked)
+        outcomes = ask_all(ledger, asked)
+    stopped = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    answered = {
+        outcome.reply.turn.text for outcome in outcomes if not isinstance(outcome, BaseException)
+    }
+    assert all(isinstance(outcome, NoSpaceError) for outcome in stopped) and answered == set(asked)
     assert bool(stopped) == (len(asked) < len(NAMES))
     assert all(
-        "nothing that was bought is lost" in str(one) and getattr(one, "exit_code", 0) == 1
-        for one in stopped
+        "nothing that was bought is lost" in str(outcome) and getattr(outcome, "exit_code", 0) == 1
+        for outcome in stopped
     )
     with Ledger(path, max_usd=100.0) as ledger:
         assert ledger.totals().num_answers == len(asked) and ledger.totals().num_lost == 0, (
             "an answer was lost"
         )
-        done = ask_all(ledger, asked)
-        assert [one.reply.turn.text for one in done] == NAMES and sorted(asked) == sorted(NAMES), (
-            "an answer was paid for twice"
-        )
+        outcomes = ask_all(ledger, asked)
+        assert [outcome.reply.turn.text for outcome in outcomes] == NAMES and sorted(
+            asked
+        ) == sorted(NAMES), "an answer was paid for twice"
         assert ledger.totals().spent_usd == 0.25 * len(NAMES) and not ledger.totals().in_flight_usd
     assert not list(read_spill_files(path))
 
@@ -88,21 +90,22 @@ def test_a_ledger_that_cannot_grow_loses_no_answer_and_asks_for_nothing_twice(
 def test_where_there_is_no_room_for_an_answer_nothing_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*where: int) -> None:
+    def full(*full_calls: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     asked: list[str] = []
     with Ledger(tmp_path / LEDGER_NAME, max_usd=100.0) as ledger:
-        done = ask_all(ledger, asked)
+        outcomes = ask_all(ledger, asked)
         assert not asked and all(
-            isinstance(one, NoSpaceError) and "none was asked for" in str(one) for one in done
+            isinstance(outcome, NoSpaceError) and "none was asked for" in str(outcome)
+            for outcome in outcomes
         )
         assert ledger.totals().booked_usd == 0.0
 
 
 def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
-    """Not injected: no file of a child may grow by more than so many pages (RLIMIT_FSIZE, as a
+    """Not injected: no file of a child process may grow beyond so many pages (RLIMIT_FSIZE, as a
     quota does), for every number of pages."""
     resource = pytest.importorskip("resource")
     saved = 0
@@ -121,12 +124,16 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
                     resource.setrlimit(
                         resource.RLIMIT_FSIZE, (begun + pages * 4096, resource.RLIM_INFINITY)
                     )
-                    done = ask_all(ledger, asked)
+                    outcomes = ask_all(ledger, asked)
                     resource.setrlimit(
                         resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
                     )
                     (folder / "asked").write_text("\n".join(asked))
-                    code = 0 if all(isinstance(one, (Bought, NoSpaceError)) for one in done) else 3
+                    code = (
+                        0
+                        if all(isinstance(outcome, (Bought, NoSpaceError)) for outcome in outcomes)
+                        else 3
+                    )
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, pages
@@ -134,8 +141,8 @@ def test_files_that_may_not_grow_are_survived(tmp_path: Path) -> None:
         saved += any(records for _, _, records in read_spill_files(path))
         with Ledger(path, max_usd=100.0) as ledger:
             assert ledger.totals().num_answers * 2 == len(before), "an answer was lost"
-            done = ask_all(ledger, asked)
-        assert [one.reply.turn.text for one in done] == NAMES and not set(asked) & set(
+            outcomes = ask_all(ledger, asked)
+        assert [outcome.reply.turn.text for outcome in outcomes] == NAMES and not set(asked) & set(
             (folder / "asked").read_text().split("\n")
         )
     assert saved > 3, "the ledger itself had room for everything: nothing was tried"
@@ -167,8 +174,10 @@ def test_a_full_ledger_books_nothing_more(tmp_path: Path) -> None:
         # there is room again, and what could not be written has to be taken over first
         Full.last = 10**9
         with pytest.raises(NoSpaceError, match="cannot be written"):
-            ledger.reserve("key", teacher=Made(act=_nobody), request=request("more"), timeout_s=1.0)
+            ledger.reserve(
+                "key", teacher=FakeTeacher(act=_nobody), request=request("more"), timeout_s=1.0
+            )
 
 
-async def _nobody(one: Request) -> TeacherReply:
+async def _nobody(asked_request: Request) -> TeacherReply:
     raise AssertionError

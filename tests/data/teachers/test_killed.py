@@ -1,5 +1,4 @@
-"""A process that is killed at any point loses no answer, pays for none twice and forgets no
-money."""
+"""A process killed at any point loses no answer, pays for none twice and forgets no money."""
 
 from __future__ import annotations
 
@@ -16,15 +15,15 @@ import pytest
     reason="Windows cannot fork; tests/cli/test_replay_paid.py kills whole processes there, too",
 )
 def test_killed_before_every_single_statement_of_the_ledger(tmp_path: Path) -> None:
-    """Each statement of a first life, a random one of a second; the third asks for what is missing,
-    and only for that."""
+    """Kill at each statement of a first life and at a random one of a second; the third asks only
+    for what is missing."""
     root = Path(__file__).parents[3]
     command = [sys.executable, "-m", "tests.data.teachers.killed", str(tmp_path)]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=root, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    counts = json.loads(completed.stdout)
     # Not empty: there are many statements, each was the last of a process, and many a call was in
     # flight at that moment.
     assert (

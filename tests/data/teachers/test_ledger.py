@@ -1,4 +1,4 @@
-"""The ledger: the ceiling holds, what was bought stays, what was in flight stays booked."""
+"""The ledger: the ceiling holds, what was bought is kept, and what was in flight stays booked."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from composer_replication.data.teachers.ledger import (
     cost_of,
     to_nano,
 )
-from tests.data.teachers.made import Made, calling, reply, request, says
+from tests.data.teachers.fake_teacher import FakeTeacher, calling, reply, request, says
 
 TEACHER = says()
 
 
 def nobody(owner: str) -> bool:
-    """As after a kill: no owner runs any more."""
+    """As after a kill: no owner is alive."""
     return False
 
 
-def book(ledger: Ledger, text: str = "go", *, teacher: Made = TEACHER) -> Call | Busy | Bought:
+def book(
+    ledger: Ledger, text: str = "go", *, teacher: FakeTeacher = TEACHER
+) -> Call | Busy | Bought:
     asked = request(text)
     return ledger.reserve(
         request_key(teacher, asked), teacher=teacher, request=asked, timeout_s=60.0
     )
 
 
-def held(ledger: Ledger, text: str = "go", *, teacher: Made = TEACHER) -> Call:
+def held(ledger: Ledger, text: str = "go", *, teacher: FakeTeacher = TEACHER) -> Call:
     call = book(ledger, text, teacher=teacher)
     assert isinstance(call, Call)
     return call
@@ -101,10 +103,10 @@ def test_the_last_nano_dollar_may_be_booked(file: Path) -> None:
 
 
 def test_the_ceiling_is_that_of_the_file_whoever_opens_it(file: Path) -> None:
-    with Ledger(file, max_usd=2.0) as one, Ledger(file, max_usd=2.0) as two:
-        held(one, "a")
-        held(two, "b")
-        for ledger in (one, two):
+    with Ledger(file, max_usd=2.0) as first, Ledger(file, max_usd=2.0) as second:
+        held(first, "a")
+        held(second, "b")
+        for ledger in (first, second):
             with pytest.raises(BudgetError):
                 book(ledger, "c")
 
@@ -146,10 +148,10 @@ def test_an_answer_with_calls_comes_back_as_it_was(file: Path) -> None:
 
 
 def test_a_call_of_somebody_alive_is_waited_for(file: Path) -> None:
-    with Ledger(file, max_usd=5.0) as one, Ledger(file, max_usd=5.0) as two:
-        held(one)
-        assert isinstance(book(two), Busy) and isinstance(book(one), Busy)
-        assert one.totals().booked_usd == 1.0
+    with Ledger(file, max_usd=5.0) as first, Ledger(file, max_usd=5.0) as second:
+        held(first)
+        assert isinstance(book(second), Busy) and isinstance(book(first), Busy)
+        assert first.totals().booked_usd == 1.0
 
 
 def test_a_call_of_a_killed_process_stays_booked_and_may_be_made_again(file: Path) -> None:
@@ -165,15 +167,15 @@ def test_a_call_of_a_killed_process_stays_booked_and_may_be_made_again(file: Pat
 
 
 def test_a_call_on_another_machine_is_lost_when_its_time_is_up(file: Path) -> None:
-    with Ledger(file, max_usd=5.0) as there:
+    with Ledger(file, max_usd=5.0) as remote:
         asked = request()
-        there.reserve(request_key(TEACHER, asked), teacher=TEACHER, request=asked, timeout_s=0.0)
-        with Ledger(file, max_usd=5.0, is_alive=lambda owner: None) as here:
-            assert here.totals().num_lost == 1
-    with Ledger(file, max_usd=5.0) as there:
-        held(there, "later")
-        with Ledger(file, max_usd=5.0, is_alive=lambda owner: None) as here:
-            assert here.totals().num_in_flight == 1
+        remote.reserve(request_key(TEACHER, asked), teacher=TEACHER, request=asked, timeout_s=0.0)
+        with Ledger(file, max_usd=5.0, is_alive=lambda owner: None) as local:
+            assert local.totals().num_lost == 1
+    with Ledger(file, max_usd=5.0) as remote:
+        held(remote, "later")
+        with Ledger(file, max_usd=5.0, is_alive=lambda owner: None) as local:
+            assert local.totals().num_in_flight == 1
 
 
 def test_a_lost_call_that_is_answered_after_all_is_kept_and_two_answers_are_both_booked(
@@ -181,13 +183,13 @@ def test_a_lost_call_that_is_answered_after_all_is_kept_and_two_answers_are_both
 ) -> None:
     with Ledger(file, max_usd=5.0) as slow:
         first = held(slow)
-        with Ledger(file, max_usd=5.0, is_alive=nobody) as other:
-            second = held(other)
+        with Ledger(file, max_usd=5.0, is_alive=nobody) as another:
+            second = held(another)
             slow.settle(first, reply("first", usd=0.5), price=TEACHER.price)
-            other.settle(second, reply("second", usd=0.25), price=TEACHER.price)
-            bought = book(other)
+            another.settle(second, reply("second", usd=0.25), price=TEACHER.price)
+            bought = book(another)
             assert isinstance(bought, Bought) and bought.reply.turn.text == "first"
-            totals = other.totals()
+            totals = another.totals()
             assert (totals.spent_usd, totals.num_answers, totals.lost_usd) == (0.75, 1, 0.0)
 
 
@@ -204,10 +206,10 @@ def test_what_a_call_cost() -> None:
     price = Price(input_usd_per_mtok=1e6, output_usd_per_mtok=2e6)
 
     def cost(usage: Usage, *, sent: int = 0, received: int = 0) -> tuple[float, str, str]:
-        found = cost_of(
+        cost = cost_of(
             replace(reply(), usage=usage, sent_tokens=sent, received_tokens=received), price, 7.0
         )
-        return found.usd, found.basis, found.whose
+        return cost.usd, cost.basis, cost.whose
 
     assert cost(Usage(usd=30.0, input_tokens=9, output_tokens=9)) == (30.0, "reported", "endpoint")
     assert cost(Usage(input_tokens=2, output_tokens=1), sent=1) == (4.0, "tokens", "endpoint")
@@ -219,8 +221,15 @@ def test_what_a_call_cost() -> None:
         assert cost(little, sent=3, received=1) == (5.0, "tokens", "ours"), little
     # an answer that was not held to max_tokens
     assert cost(Usage(), sent=3, received=4) == (11.0, "worst_case", "ours")
-    for unknown in (Usage(), Usage(usd=float("nan")), Usage(usd=-1.0), Usage(usd=float("inf"), input_tokens=1), Usage(usd=1e11),
-                    Usage(usd=1e300, input_tokens=1, output_tokens=1), Usage(input_tokens=10**25, output_tokens=1)):  # fmt: skip
+    for unknown in (
+        Usage(),
+        Usage(usd=float("nan")),
+        Usage(usd=-1.0),
+        Usage(usd=float("inf"), input_tokens=1),
+        Usage(usd=1e11),
+        Usage(usd=1e300, input_tokens=1, output_tokens=1),
+        Usage(input_tokens=10**25, output_tokens=1),
+    ):
         assert cost(unknown, sent=3) == (7.0, "worst_case", "ours")
 
 
@@ -246,11 +255,11 @@ def test_the_trimmed_prompt_is_kept_once_for_all_teachers(file: Path) -> None:
     with Ledger(file, max_usd=5.0) as ledger:
         for teacher in (says(salt="a"), says(salt="b")):
             held(ledger, teacher=teacher)
-        kept = ledger.prompt(request_key(says(salt="b"), request()))
+        stored_prompt = ledger.prompt(request_key(says(salt="b"), request()))
         assert (
-            kept is not None
-            and prompt_sha(kept) == prompt_sha(request())
-            and kept.tools == request().tools
+            stored_prompt is not None
+            and prompt_sha(stored_prompt) == prompt_sha(request())
+            and stored_prompt.tools == request().tools
         )
         assert ledger.prompt("no such key") is None
     (count,) = sqlite3.connect(file).execute("SELECT COUNT(*) FROM prompts").fetchone()
@@ -274,10 +283,10 @@ def test_the_sum_is_that_of_the_rows_and_no_row_is_deleted(file: Path) -> None:
 
 
 def test_files_that_are_no_ledger_are_refused(tmp_path: Path) -> None:
-    words = tmp_path / "words"
-    words.write_text("this is no database, and long enough to be looked at" * 40)
+    text_file = tmp_path / "words"
+    text_file.write_text("this is no database, and long enough to be looked at" * 40)
     with pytest.raises(DataError, match="not a ledger"):
-        Ledger(words, max_usd=1.0)
+        Ledger(text_file, max_usd=1.0)
     newer = tmp_path / "newer"
     Ledger(newer, max_usd=1.0).close()
     with sqlite3.connect(newer) as db:

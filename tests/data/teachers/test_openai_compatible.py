@@ -1,5 +1,5 @@
-"""The client against a real server on this machine: what is sent, what is read, what each failure
-means for the money."""
+"""The client against a real server on this machine: what is sent, what is read, and what each
+failure means for the cost."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from composer_replication.data.teachers.openai_compatible import (
 from composer_replication.data.teachers.scrub import KeyScrub
 from composer_replication.data.teachers.wire import read_reply, read_usage
 from tests.data.teachers.endpoint import INPUT_USD, OUTPUT_USD, Endpoint
-from tests.data.teachers.made import READ, request, says
+from tests.data.teachers.fake_teacher import READ, request, says
 
 KEY = "sk-planted-" + "7hJ2mQ9x" * 4
 ENVIRON = {"ROUTER_KEY": KEY, "HOME": "/home/dev"}
 ASKED = Request(turns=request().turns, tools=(READ,), max_tokens=50)
 
 
-def settings(url: str, **how: Any) -> TeacherSettings:
+def settings(url: str, **fields: Any) -> TeacherSettings:
     price = {"max_input_usd_per_mtok": INPUT_USD * 1e6, "max_output_usd_per_mtok": OUTPUT_USD * 1e6}
     return TeacherSettings(
         **{
@@ -53,7 +53,7 @@ def settings(url: str, **how: Any) -> TeacherSettings:
             "base_url": url,
             "key_env": "ROUTER_KEY",
             **price,
-            **how,
+            **fields,
         }
     )
 
@@ -65,11 +65,11 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def ask(
-    endpoint: Endpoint, *, asked: Request = ASKED, environ: dict[str, str] = ENVIRON, **how: Any
+    endpoint: Endpoint, *, asked: Request = ASKED, environ: dict[str, str] = ENVIRON, **fields: Any
 ) -> TeacherReply:
     async def work() -> TeacherReply:
         async with OpenAICompatible(
-            "glm", settings(endpoint.url, **how), environ=environ
+            "glm", settings(endpoint.url, **fields), environ=environ
         ) as teacher:
             async with asyncio.timeout(5):
                 return await teacher.ask(asked)
@@ -77,10 +77,10 @@ def ask(
     return asyncio.run(work())
 
 
-def fails(endpoint: Endpoint, behaviour: str, **how: Any) -> TeacherError:
+def fails(endpoint: Endpoint, behaviour: str, **fields: Any) -> TeacherError:
     endpoint.plan = lambda number, body: behaviour
     with pytest.raises(TeacherError) as caught:
-        ask(endpoint, **how)
+        ask(endpoint, **fields)
     return caught.value
 
 
@@ -90,36 +90,41 @@ def test_an_answer_with_a_call_its_cost_and_its_cached_tokens(endpoint: Endpoint
         reply.turn.blocks == (ToolCall("c1", "read", {"path": "a.py"}),)
         and reply.turn.author == "glm-5-0711"
     )
-    (seen,) = endpoint.seen
-    tokens = len(json.dumps(seen.body["messages"])) // 4
+    (logged,) = endpoint.seen
+    tokens = len(json.dumps(logged.body["messages"])) // 4
     assert reply.usage == Usage(
         input_tokens=tokens,
         output_tokens=20,
         cached_tokens=tokens // 2,
-        usd=pytest.approx(seen.usd),
+        usd=pytest.approx(logged.usd),
     )
     assert (reply.problem, reply.provider, reply.confidence) == ("", "Fake", None) and json.loads(
         reply.raw
-    )["id"] == seen.name
+    )["id"] == logged.name
 
 
 def test_what_is_sent(endpoint: Endpoint) -> None:
-    ask(endpoint, asked=replace(ASKED, schema={"type": "object"}), routing="send", only=("a", "b"), zero_retention=True, logprobs=True,
+    ask(endpoint, asked=replace(ASKED, schema={"type": "object"}), routing="send", only=("a", "b"),
+    zero_retention=True, logprobs=True,
         explicit_cache=True, body={"reasoning": {"effort": "low"}})  # fmt: skip
-    (seen,) = endpoint.seen
-    assert seen.key == f"Bearer {KEY}"
+    (logged,) = endpoint.seen
+    assert logged.key == f"Bearer {KEY}"
     cached = [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}]
-    assert seen.body == {
+    assert logged.body == {
         "model": "glm-5",
         "messages": [{"role": "user", "content": cached}],
         "stream": False,
-        "tools": [{"type": "function", "function": {"name": "read", "description": "Reads a file.", "parameters": dict(READ.parameters)}}],
+        "tools": [{"type": "function",
+        "function": {"name": "read", "description": "Reads a file.",
+        "parameters": dict(READ.parameters)}}],
         "max_tokens": 50,
         "temperature": 0.0,
-        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": {"type": "object"}}},
+        "response_format": {"type": "json_schema",
+        "json_schema": {"name": "answer", "strict": True, "schema": {"type": "object"}}},
         "logprobs": True,
         "provider": {
-            "data_collection": "deny", "require_parameters": True, "max_price": {"prompt": 1.0, "completion": 4.0, "request": 0.0},
+            "data_collection": "deny", "require_parameters": True,
+            "max_price": {"prompt": 1.0, "completion": 4.0, "request": 0.0},
             "enforce_distillable_text": True, "zdr": True, "only": ["a", "b"],
         },
         "reasoning": {"effort": "low"},
@@ -128,12 +133,12 @@ def test_what_is_sent(endpoint: Endpoint) -> None:
 
 def test_a_plain_endpoint_gets_no_preferences_and_needs_no_key(endpoint: Endpoint) -> None:
     ask(endpoint, environ={}, output_field="max_completion_tokens")
-    (seen,) = endpoint.seen
+    (logged,) = endpoint.seen
     assert (
-        seen.key == ""
-        and "provider" not in seen.body
-        and seen.body["max_completion_tokens"] == 50
-        and "max_tokens" not in seen.body
+        logged.key == ""
+        and "provider" not in logged.body
+        and logged.body["max_completion_tokens"] == 50
+        and "max_tokens" not in logged.body
     )
 
 
@@ -225,8 +230,10 @@ def test_a_routers_fee_is_not_the_models_bill() -> None:
 @pytest.mark.parametrize(
     "absurd",
     [
-        {"cost": 1e300}, {"cost": 1e11}, {"cost": 10**400}, {"cost": float("nan")}, {"cost": float("inf")}, {"cost": -1},
-        {"prompt_tokens": 10**25}, {"completion_tokens": -7}, {"prompt_tokens_details": {"cached_tokens": 10**25}},
+        {"cost": 1e300}, {"cost": 1e11}, {"cost": 10**400}, {"cost": float("nan")},
+        {"cost": float("inf")}, {"cost": -1},
+        {"prompt_tokens": 10**25}, {"completion_tokens": -7},
+        {"prompt_tokens_details": {"cached_tokens": 10**25}},
         {"cost": 0.5, "is_byok": True, "cost_details": {"upstream_inference_cost": 1e300}},
     ],
 )  # fmt: skip
@@ -303,10 +310,10 @@ def test_a_key_in_an_answers_arguments_and_any_other_secret_go_before_the_answer
         {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": {}}
     ).encode()
     reply = teacher._read(200, {}, body, ASKED, {})
-    kept = json.dumps(reply_to_json(reply))
-    assert key not in kept
+    kept_json = json.dumps(reply_to_json(reply))
+    assert key not in kept_json
     assert key.encode().decode() not in json.dumps(reply.turn.calls[0].arguments)
-    assert token not in kept
+    assert token not in kept_json
     assert "\\u0073k-planted" not in reply.raw
 
 
@@ -314,8 +321,8 @@ def test_a_key_in_an_answers_arguments_and_any_other_secret_go_before_the_answer
 def answering(
     data: bytes, *headers: str, status: int = 200, behind: bytes = b""
 ) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that sends these bytes to whoever asks, on connections that it keeps open, and what
-    it was sent."""
+    """A server that sends these bytes to every client, on connections that it keeps open, and a
+    list of what it received."""
     got: list[bytes] = []
     head = "".join(
         f"{line}\r\n" for line in (f"HTTP/1.1 {status} X", f"content-length: {len(data)}", *headers)
@@ -442,8 +449,12 @@ def test_the_key_behind_escapes_of_escapes_is_not_kept() -> None:
     ).encode()
     with answering(data) as (url, _):
         reply = ask_at(url)
-    told = repr(reply) + json.dumps(dict(reply.turn.calls[0].arguments))
-    assert KEY not in told and not KeyScrub(KEY).holds(told) and reply.turn.text == "[REDACTED:key]"
+    reply_text = repr(reply) + json.dumps(dict(reply.turn.calls[0].arguments))
+    assert (
+        KEY not in reply_text
+        and not KeyScrub(KEY).holds(reply_text)
+        and reply.turn.text == "[REDACTED:key]"
+    )
     with (
         answering(json.dumps({"error": {"message": f"no {hidden}"}}).encode(), status=400) as (
             url,
@@ -466,7 +477,7 @@ def test_what_stands_behind_an_answer_is_not_read_as_the_next_one() -> None:
     with answering(chat("Done."), behind=behind) as (url, got):
         assert (
             asyncio.run(work(url)) == ["Done."] * 3
-            and sum(one.startswith(b"POST") for one in got) == 3
+            and sum(request_bytes.startswith(b"POST") for request_bytes in got) == 3
         )
 
 
@@ -478,8 +489,8 @@ def test_no_cookie_goes_back() -> None:
 
     with answering(chat("Done."), "set-cookie: session=1; Path=/") as (url, got):
         asyncio.run(work(url))
-    assert sum(one.startswith(b"POST") for one in got) == 2 and not any(
-        b"cookie" in one.lower() for one in got
+    assert sum(request_bytes.startswith(b"POST") for request_bytes in got) == 2 and not any(
+        b"cookie" in request_bytes.lower() for request_bytes in got
     )
 
 
@@ -499,7 +510,7 @@ def test_no_redirect_is_followed_with_the_key(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "environ", "words"),
+    ("fields", "environ", "message"),
     [
         ({"base_url": "https://models.example/v1"}, {}, "ROUTER_KEY is not set"),
         ({"base_url": "https://models.example/v1"}, {"ROUTER_KEY": "two words"}, "spaces"),
@@ -521,10 +532,10 @@ def test_no_redirect_is_followed_with_the_key(endpoint: Endpoint) -> None:
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_is_sent(
-    how: dict[str, Any], environ: dict[str, str], words: str
+    fields: dict[str, Any], environ: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
-        OpenAICompatible("glm", settings(how.pop("base_url"), **how), environ=environ)
+    with pytest.raises(ConfigError, match=message) as caught:
+        OpenAICompatible("glm", settings(fields.pop("base_url"), **fields), environ=environ)
     for value in environ.values():
         assert value not in str(caught.value)
 
@@ -544,10 +555,10 @@ def test_fields_that_decide_about_money_cannot_be_overridden() -> None:
 
 
 def test_the_same_request_has_the_same_name_whatever_it_may_cost() -> None:
-    def name(asked: Request = ASKED, **how: Any) -> str:
+    def name(asked: Request = ASKED, **fields: Any) -> str:
         return request_key(
             OpenAICompatible(
-                "x", settings("http://localhost:1/v1", routing="send", **how), environ=ENVIRON
+                "x", settings("http://localhost:1/v1", routing="send", **fields), environ=ENVIRON
             ),
             asked,
         )

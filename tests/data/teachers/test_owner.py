@@ -1,5 +1,5 @@
-"""One process at a time holds a file: the second is told who, and what a dead one left is taken
-over."""
+"""One process at a time holds a file: a second one learns who holds it, and takes over what a dead
+one left."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The key in every dress that an endpoint may give it, in every place of an answer, and what it
-costs to look."""
+"""The key in every form in which an endpoint may return it, in every field of an answer, and the
+time that the search takes."""
 
 from __future__ import annotations
 

@@ -34,43 +34,43 @@ def after(name: str, text: str, *, error: bool | None = True, **arguments: str) 
 
 
 @pytest.mark.parametrize(
-    ("session", "found"),
+    ("session", "expected"),
     [
         (after("Read", "File does not exist.", file_path="a"), "own_errored:"),
         (after("Edit", REFUSED), "human_rejected:"),
-        # a red test is no mistake of its call
+        # a failing test is no mistake of the call that runs it
         (after("Bash", "Exit code 1\n1 failed, 3 passed in 0.1s", command="pytest -q"), ""),
         (after("Bash", "Sibling tool call errored", command="ls"), ""),
         (after("Read", "File does not exist.", error=False, file_path="a"), ""),
     ],
 )
 def test_only_the_models_own_mistakes_and_a_humans_no_speak_against_it(
-    session: Session, found: str
+    session: Session, expected: str
 ) -> None:
     evidence = evidence_against(session, 1)
-    assert len(evidence) == bool(found) and all(one.startswith(found) for one in evidence)
+    assert len(evidence) == bool(expected) and all(item.startswith(expected) for item in evidence)
 
 
 def test_a_last_word_that_ends_a_failure() -> None:
-    done = Turn(role="assistant", author="m", blocks=(Text("Done."),))
+    last_turn = Turn(role="assistant", author="m", blocks=(Text("Done."),))
     good = Session(
         id="s",
         source=SourceRef(file=""),
-        turns=(GO, done),
+        turns=(GO, last_turn),
         segments=(Segment(start=0, end=2),),
         outcome=1.0,
     )
     assert evidence_against(good, 1) == () == evidence_against(replace(good, outcome=None), 1)
     assert evidence_against(replace(good, outcome=0.0), 1) == ("ended_in_failure",)
     longer = replace(
-        good, turns=(GO, done, GO, done), segments=(Segment(start=0, end=4),), outcome=0.0
+        good, turns=(GO, last_turn, GO, last_turn), segments=(Segment(start=0, end=4),), outcome=0.0
     )
     assert evidence_against(longer, 1) == ()
 
 
 def test_a_result_is_found_by_call_id_and_not_by_place() -> None:
     calls = Turn(role="assistant", author="m", blocks=(ToolCall("c1", "Read", {}),))
-    other = Turn(role="assistant", author="m", blocks=(ToolCall("c2", "Read", {}),))
+    other_call = Turn(role="assistant", author="m", blocks=(ToolCall("c2", "Read", {}),))
     results = Turn(
         role="tool",
         author="environment",
@@ -79,7 +79,7 @@ def test_a_result_is_found_by_call_id_and_not_by_place() -> None:
     session = Session(
         id="s",
         source=SourceRef(file=""),
-        turns=(GO, calls, other, results),
+        turns=(GO, calls, other_call, results),
         segments=(Segment(start=0, end=4),),
     )
     assert evidence_against(session, 1) == () and evidence_against(session, 2) != ()

@@ -103,7 +103,7 @@ def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "call", "text", "found"),
+    ("message", "call", "result_text", "category"),
     [
         (
             "Let me check if there's a config for that.",
@@ -150,12 +150,12 @@ def test_an_unset_flag_is_an_error_only_where_the_agent_itself_says_so() -> None
     ],
 )
 def test_a_path_is_explored_where_the_message_asks_whether_it_is_there(
-    words: str, call: Any, text: str, found: str
+    message: str, call: Any, result_text: str, category: str
 ) -> None:
-    site = only(session(human("x"), calls(words, call), failed("c", text)))
+    site = only(session(human("x"), calls(message, call), failed("c", result_text)))
     assert (site.kind, site.category) == (
-        found,
-        "failed_check" if found == "path_explored" else "mistake",
+        category,
+        "failed_check" if category == "path_explored" else "mistake",
     )
 
 
@@ -184,7 +184,7 @@ def test_a_program_that_is_installed_but_not_on_the_path_is_no_mistake() -> None
 
 
 def test_a_result_before_its_call_is_damage_of_the_log_and_costs_no_other_site() -> None:
-    # It was an error once: one odd session then stopped the search in every other.
+    # This was once an error, so one odd session stopped the search in every other session.
     odd = (failed("c1", MISSING), calls(("c1", "Read", {"file_path": "x"})))
     assert find(session(human("x"), *odd)) == []
     log = session(
@@ -289,7 +289,7 @@ def test_one_site_a_call_and_a_mistake_wins_over_what_stands_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "message"),
     [
         ("tool_eror", "neither a built-in name nor an import path.*did you mean 'tool_error'"),
         ("no_such_package_x:f", "cannot import"),
@@ -298,14 +298,14 @@ def test_one_site_a_call_and_a_mistake_wins_over_what_stands_apart() -> None:
         (f"{HERE}:not_sites", "yields str, not Site"),
     ],
 )
-def test_a_detector_that_cannot_be_used_is_named(path: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+def test_a_detector_that_cannot_be_used_is_named(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         find(session(human("x"), calls("y")), detectors=(path,))
     assert "sites.detectors" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "message"),
     [
         ("breaking", "raised KeyError: 'missing' on session s1"),
         ("contradicting", "raised SiteError: evidence at turn 0 is not later"),
@@ -318,9 +318,9 @@ def test_a_detector_that_cannot_be_used_is_named(path: str, words: str) -> None:
     ],
 )
 def test_what_a_detector_of_the_user_does_wrong_is_laid_at_its_door(
-    function: str, words: str
+    function: str, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         find(
             one_call("Read", {"file_path": "x"}, "ok", error=False),
             detectors=(f"{HERE}:{function}",),
@@ -334,7 +334,7 @@ def test_an_error_in_the_users_function_keeps_its_cause_and_names_file_and_line(
         find(one_call("Read", {"file_path": "x"}, MISSING), error_kind=f"{HERE}:breaking_kind")
     assert isinstance(caught.value.__cause__, IndexError)
     line = breaking_kind.__code__.co_firstlineno + 1
-    assert f"test_find.py:{line} [sites.error_kind]" in caught.value.where
+    assert f"test_find_sites.py:{line} [sites.error_kind]" in caught.value.where
 
 
 def test_a_module_of_the_users_that_breaks_on_import_is_named(
@@ -523,20 +523,22 @@ def test_whatever_the_order_of_answers_every_site_holds_its_call_and_comes_befor
     turns: list[Turn] = [human("go")]
     open_results: list[tuple[str, str, bool | None]] = []
     for number, (width, random) in enumerate(steps):
-        made = [
+        requested = [
             bash(f"c{number}.{i}", random.choice(["gti status", "go test ./..."]))
             for i in range(width)
         ]
-        turns.append(calls(*made))
-        open_results += [(m[0], random.choice(PIECES), random.choice([True, None])) for m in made]
+        turns.append(calls(*requested))
+        open_results += [
+            (m[0], random.choice(PIECES), random.choice([True, None])) for m in requested
+        ]
         random.shuffle(open_results)
         given_now = random.randint(1, len(open_results))
         turns.append(results(*open_results[:given_now]))
         del open_results[:given_now]
     log = session(*turns)
-    found = find_sites(log, settings=SitesSettings())
-    assert len({(s.turn, s.call_id) for s in found}) == len(found)
-    for site in found:
+    sites = find_sites(log, settings=SitesSettings())
+    assert len({(s.turn, s.call_id) for s in sites}) == len(sites)
+    for site in sites:
         assert site.call_id in {c.id for c in log.turns[site.turn].calls}
         assert all(
             e > site.turn and site.call_id in {r.call_id for r in log.turns[e].results}

@@ -56,17 +56,21 @@ def session(tmp_path: Path) -> Session:
     return read_log(tmp_path, log)
 
 
-def read(session: Session, says: Says, settings: ReaderSettings = SETTINGS) -> Reading:
+def read(session: Session, respond: Says, settings: ReaderSettings = SETTINGS) -> Reading:
     redactor = Redactor(environ={}, key=b"k")
     return asyncio.run(
         read_session(
-            session, teacher=reader(says), asker=Asker(None), settings=settings, redactor=redactor
+            session,
+            teacher=reader(respond),
+            asker=Asker(None),
+            settings=settings,
+            redactor=redactor,
         )
     )
 
 
-def written(session: Session, says: Says, sites: tuple[Site, ...] = ()) -> Any:
-    return write_reader_hints(session, read(session, says), sites=sites, rules=(), max_words=60)
+def written(session: Session, respond: Says, sites: tuple[Site, ...] = ()) -> Any:
+    return write_reader_hints(session, read(session, respond), sites=sites, rules=(), max_words=60)
 
 
 def rule_site(session: Session, **more: Any) -> Site:
@@ -98,12 +102,12 @@ def test_a_mistake_that_all_readings_name_is_flagged_with_its_call(session: Sess
     assert (reading.num_asked, reading.unsure, reading.void) == (3, 0, {})
 
 
-@pytest.mark.parametrize(("votes_for", "kept"), [(0, False), (1, False), (2, True), (3, True)])
-def test_too_few_votes_drop_it(session: Session, votes_for: int, kept: bool) -> None:
+@pytest.mark.parametrize(("votes_for", "is_kept"), [(0, False), (1, False), (2, True), (3, True)])
+def test_too_few_votes_drop_it(session: Session, votes_for: int, is_kept: bool) -> None:
     reading = read(
         session, lambda text, vote: {"mistakes": [mistake(1, "c1", 2)] if vote < votes_for else []}
     )
-    assert bool(reading.flags) is kept
+    assert bool(reading.flags) is is_kept
     assert reading.unsure == (votes_for == 1)
 
 
@@ -120,12 +124,12 @@ def test_the_earliest_evidence_that_any_sure_reading_names_counts(session: Sessi
 
 @pytest.mark.parametrize("first", [2, 3])
 def test_where_windows_overlap_the_one_with_more_votes_counts(first: int) -> None:
-    one, other = (TextWindow(start=start, end=start + 9, text="", tokens=1) for start in (0, 3))
+    earlier, later = (TextWindow(start=start, end=start + 9, text="", tokens=1) for start in (0, 3))
     named = {
         votes: tuple(NamedMistake(4, "c", 5, True, f"Said by {votes}.") for _ in range(votes))
         for votes in (2, 3)
     }
-    votes = {one: [(n,) for n in named[first]], other: [(n,) for n in named[5 - first]]}
+    votes = {earlier: [(n,) for n in named[first]], later: [(n,) for n in named[5 - first]]}
     (flag,), unsure = _count_votes(votes, settings=SETTINGS)
     assert (flag.votes, flag.hints, unsure) == (3, ("Said by 3.",), 0)
 
@@ -197,10 +201,12 @@ VOID: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", VOID)
 def test_a_reading_that_is_not_as_asked_for_is_void_and_named(session: Session, name: str) -> None:
-    said, why = VOID[name]
+    response, why = VOID[name]
     with pytest.raises(BadReading, match=why):
         parse_reading(
-            said if isinstance(said, str) else json.dumps(said), session=session, window=WINDOW
+            response if isinstance(response, str) else json.dumps(response),
+            session=session,
+            window=WINDOW,
         )
 
 
@@ -236,9 +242,9 @@ def test_copied_messages_are_left_to_the_session_they_come_from(session: Session
 def test_a_hint_with_words_of_the_error_or_of_later_messages_is_refused(
     session: Session, hint: str, reason: str
 ) -> None:
-    done = written(session, lambda text, vote: {"mistakes": [mistake(1, "c1", 2, hint=hint)]})
-    assert done.hints == ()
-    assert [one.reason for one in done.refused] == [reason]
+    hint_set = written(session, lambda text, vote: {"mistakes": [mistake(1, "c1", 2, hint=hint)]})
+    assert hint_set.hints == ()
+    assert [refusal.reason for refusal in hint_set.refused] == [reason]
 
 
 def test_the_next_best_hint_is_taken_where_the_first_leaks(session: Session) -> None:
@@ -246,36 +252,36 @@ def test_the_next_best_hint_is_taken_where_the_first_leaks(session: Session) -> 
         "Read lib/begin.go of the lib folder.",
         "List the folder before you read a file in it.",
     )
-    done = written(
+    hint_set = written(
         session,
         lambda text, vote: {"mistakes": [mistake(1, "c1", 2, hint=good if vote == 2 else leaks)]},
     )
-    assert [hint.text for hint in done.hints] == [good]
-    assert done.refused == ()
-    assert done.hints[0].knows == ("kind", "call", "later:reader")
-    assert done.hints[0].writer == "reader"
+    assert [hint.text for hint in hint_set.hints] == [good]
+    assert hint_set.refused == ()
+    assert hint_set.hints[0].knows == ("kind", "call", "later:reader")
+    assert hint_set.hints[0].writer == "reader"
 
 
 def test_a_site_of_the_rules_keeps_its_kind_and_one_that_no_rule_found_is_added(
     session: Session,
 ) -> None:
     site = rule_site(session)
-    both = {"mistakes": [mistake(1, "c1", 2), mistake(5, "c3", 6)]}
-    done = written(session, lambda text, vote: both, (site,))
-    assert done.sites[0] is site
+    response = {"mistakes": [mistake(1, "c1", 2), mistake(5, "c3", 6)]}
+    hint_set = written(session, lambda text, vote: response, (site,))
+    assert hint_set.sites[0] is site
     assert (
-        done.sites[1].detector,
-        done.sites[1].turn,
-        done.sites[1].evidence,
-        done.sites[1].tool,
+        hint_set.sites[1].detector,
+        hint_set.sites[1].turn,
+        hint_set.sites[1].evidence,
+        hint_set.sites[1].tool,
     ) == ("reader", 5, (6,), "Read")
-    assert [hint.kind for hint in done.hints] == ["file_missing", "other"]
+    assert [hint.kind for hint in hint_set.hints] == ["file_missing", "other"]
 
 
 def test_what_a_rule_calls_no_mistake_is_dropped(session: Session) -> None:
     site = rule_site(session, category="rejected")
-    done = written(session, lambda text, vote: {"mistakes": [mistake(1, "c1", 2)]}, (site,))
-    assert (done.sites, done.hints, done.contradicted) == ((), (), 1)
+    hint_set = written(session, lambda text, vote: {"mistakes": [mistake(1, "c1", 2)]}, (site,))
+    assert (hint_set.sites, hint_set.hints, hint_set.contradicted) == ((), (), 1)
 
 
 # ---- windows and secrets -------------------------------------------------------------------------
@@ -329,14 +335,14 @@ def test_every_error_of_a_session_read_in_windows_is_flagged_once(tmp_path: Path
 
 def test_bytes_sent_to_the_reader_hold_no_planted_secret(tmp_path: Path) -> None:
     """Planted secrets in results, arguments and texts of a session that nobody redacted before."""
-    made = planted()
+    secrets = planted()
     log = new_log()
     log.human("go")
-    for one in made:
-        log.act("next", Call("Bash", {"command": "cat it"}, one.text))
-    log.act("", Call("Write", {"file_path": "a", "content": made[0].text}, made[1].text))
+    for secret in secrets:
+        log.act("next", Call("Bash", {"command": "cat it"}, secret.text))
+    log.act("", Call("Write", {"file_path": "a", "content": secrets[0].text}, secrets[1].text))
     session = read_log(tmp_path, log)
-    assert any(made[0].text in result.text for turn in session.turns for result in turn.results)
+    assert any(secrets[0].text in result.text for turn in session.turns for result in turn.results)
     teacher = OpenAICompatible(
         "t",
         TeacherSettings(model="acme/m", base_url="http://localhost:1/v1", key_env=""),
@@ -349,11 +355,15 @@ def test_bytes_sent_to_the_reader_hold_no_planted_secret(tmp_path: Path) -> None
         redactor=redactor,
     )
     sent = [json.dumps(teacher.body_of(request), ensure_ascii=False) for _, request in asked]
-    whole = "".join(sent)
-    assert len(whole) > 20_000
-    left = [one.kind for one in made if any(piece in whole for piece in _pieces(one.secret))]
-    assert len(left) <= 0.01 * len(made), left
-    assert whole.count("[REDACTED:") >= 0.99 * len(made)
+    sent_text = "".join(sent)
+    assert len(sent_text) > 20_000
+    left = [
+        secret.kind
+        for secret in secrets
+        if any(piece in sent_text for piece in _pieces(secret.secret))
+    ]
+    assert len(left) <= 0.01 * len(secrets), left
+    assert sent_text.count("[REDACTED:") >= 0.99 * len(secrets)
 
 
 def _pieces(secret: str) -> list[str]:
@@ -371,9 +381,9 @@ def test_scores_count_labelled_calls_only() -> None:
         ("f", "c3"): "mistake",
         ("f", "c4"): "failed_check",
     }
-    told = score([("f", "c1"), ("f", "c2"), ("g", "c1"), ("f", None)], labels)
-    assert (told.mistakes, told.found, told.right, told.unlabelled) == (2, 2, 1, 2)
-    assert (told.precision, told.recall) == (0.5, 0.5)
+    scores = score([("f", "c1"), ("f", "c2"), ("g", "c1"), ("f", None)], labels)
+    assert (scores.mistakes, scores.found, scores.right, scores.unlabelled) == (2, 2, 1, 2)
+    assert (scores.precision, scores.recall) == (0.5, 0.5)
     assert (score([], labels).precision, score([], {}).recall) == (None, None)
 
 
@@ -384,7 +394,7 @@ def test_the_stand_in_is_scored_on_real_labels(traces_dir: Path, repository_root
     from benchmarks.hint_reader import labels_of, named_by_reader, sessions_of
 
     labels = labels_of(repository_root / "tests" / "labels" / "sites.json")
-    told = score(
+    scores = score(
         named_by_reader(
             sessions_of([traces_dir]),
             reader(flags_every_error),
@@ -392,12 +402,12 @@ def test_the_stand_in_is_scored_on_real_labels(traces_dir: Path, repository_root
         ),
         labels,
     )
-    assert told.labels == 154
-    assert told.recall is not None
-    assert told.recall > 0.7
-    assert told.precision is not None
+    assert scores.labels == 154
+    assert scores.recall is not None
+    assert scores.recall > 0.7
+    assert scores.precision is not None
     # most errors of a log are no mistakes of the model: what a reader has to tell apart
-    assert told.precision < 0.6
+    assert scores.precision < 0.6
 
 
 def test_requests_of_one_session_differ_only_by_their_vote(session: Session) -> None:
@@ -425,7 +435,9 @@ def test_a_flag_on_the_whole_message_does_not_bypass_what_the_rules_say_of_its_c
     )
     log.act("Done.")
     session = read_log(tmp_path, log)
-    (turn,) = [number for number, one in enumerate(session.turns) if len(one.calls) == 2]
+    (turn,) = [
+        number for number, turn_read in enumerate(session.turns) if len(turn_read.calls) == 2
+    ]
     evidence = max(ref.result_turn or 0 for ref in session.calls().values())
     first, second = (call.id for call in session.turns[turn].calls)
 

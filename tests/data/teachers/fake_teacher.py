@@ -1,4 +1,4 @@
-"""Teachers and requests for tests: a teacher whose answers, prices and failures a test decides."""
+"""Teachers and requests for tests: the test decides a teacher's answers, prices and failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def request(text: str = "go", *, about: str = "s1:1:-", max_tokens: int = 10) ->
 
 
 def reply(text: str = "Done.", *, usd: float | None = 0.0, **usage: Any) -> TeacherReply:
-    """An answer in words that cost so much."""
+    """An answer with this text and this cost."""
     return TeacherReply(
         turn=Turn(role="assistant", author="m", blocks=(Text(text),)), usage=Usage(usd=usd, **usage)
     )
@@ -36,9 +36,8 @@ def calling(name: str, **arguments: Any) -> Turn:
 
 
 @dataclass
-class Made:
-    """A teacher that does what `act` says; one token of the prompt costs a dollar unless told
-    otherwise."""
+class FakeTeacher:
+    """A teacher that does what `act` says; one token of the prompt costs a dollar by default."""
 
     act: Callable[[Request], Awaitable[TeacherReply]]
     name: str = "made"
@@ -59,10 +58,10 @@ class Made:
         return await self.act(request)
 
 
-def says(text: str = "Done.", *, usd: float | None = 0.25, **how: Any) -> Made:
-    """A teacher that always says the same."""
+def says(text: str = "Done.", *, usd: float | None = 0.25, **fields: Any) -> FakeTeacher:
+    """A teacher that always gives the same answer."""
 
     async def act(asked: Request) -> TeacherReply:
         return reply(text, usd=usd)
 
-    return Made(act, **how)
+    return FakeTeacher(act, **fields)

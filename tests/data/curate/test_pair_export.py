@@ -1,4 +1,4 @@
-"""Pairs in both shapes, there and back, with all that is known about them."""
+"""Pairs in both shapes, written and read back, with all that is known about them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from tests.data.curate.pairs import call, pair, say
 from tests.data.curate.real_shaped import made_up
 
 ONE = pair(
-    call("Read", words="I read it — first.", file_path="src/ü.py"), say("Done."), held_out=True
+    call("Read", message_text="I read it — first.", file_path="src/ü.py"),
+    say("Done."),
+    held_out=True,
 )
 
 
-def chat(one: Pair) -> Pair:
-    """Who wrote the messages in view is not part of a chat; everything else of a pair is equal."""
+def chat(item: Pair) -> Pair:
+    """Drop the authors of the messages in view, which a chat does not hold; everything else of a
+    pair is equal."""
     return replace(
-        one,
+        item,
         context=tuple(
-            replace(turn, author=None) if turn.role != "tool" else turn for turn in one.context
+            replace(turn, author=None) if turn.role != "tool" else turn for turn in item.context
         ),
     )
 
@@ -60,20 +63,20 @@ def test_pairs_come_back_as_they_were(tmp_path: Path) -> None:
     pairs = [ONE, *made_up(60, seed=3).pairs]
     path = tmp_path / "rows.jsonl"
     write_lines(path, export_rows(pairs))
-    assert list(read_rows(path)) == [chat(one) for one in pairs]
-    assert [row_of(one) for one in read_rows(path)] == [row_of(one) for one in pairs]
+    assert list(read_rows(path)) == [chat(item) for item in pairs]
+    assert [row_of(item) for item in read_rows(path)] == [row_of(item) for item in pairs]
 
 
 def test_thinking_stays_with_the_messages_that_are_judged() -> None:
     thought = replace(
         ONE.chosen.turn, blocks=(Thinking("hm"), Text("Look."), *ONE.chosen.turn.blocks[1:])
     )
-    one = pair(thought, say("Done."))
-    assert pair_of(json.loads(json.dumps(row_of(one)))).chosen.turn == thought
+    original = pair(thought, say("Done."))
+    assert pair_of(json.loads(json.dumps(row_of(original)))).chosen.turn == thought
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"chosen": "something else"}, "the shapes of the chosen message"),
         ({"rejected_messages": []}, "the shapes of the rejected message"),
@@ -83,10 +86,10 @@ def test_thinking_stays_with_the_messages_that_are_judged() -> None:
     ],
 )
 def test_a_damaged_row_is_refused_with_its_place(
-    tmp_path: Path, change: dict[str, object], words: str
+    tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     path = tmp_path / "rows.jsonl"
     write_lines(path, [row_of(ONE), {**row_of(ONE), **change}])
-    with pytest.raises(DataError, match=words) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         list(read_rows(path))
-    assert words == "not a chat message" or "rows.jsonl:2" in str(caught.value)
+    assert message == "not a chat message" or "rows.jsonl:2" in str(caught.value)

@@ -1,5 +1,5 @@
-"""A session written as a Claude Code log and read by the real `ingest` is the same session; what a
-log cannot hold is refused."""
+"""A session written as a Claude Code log and ingested again is the same session; what a log cannot
+hold is refused."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ TURNS = (
     Turn(
         role="assistant",
         author="m-1",
-        blocks=(Thinking("Hm."), Text("Both."), ToolCall("t1", "zeta", {"p": "b", "a": [1, None, {"x": 1.5}]}), ToolCall("t2", "reed", {})),
+        blocks=(Thinking("Hm."), Text("Both."),
+        ToolCall("t1", "zeta", {"p": "b", "a": [1, None, {"x": 1.5}]}), ToolCall("t2", "reed", {})),
         context_tokens=120,
     ),
     Turn(role="tool", author="environment", blocks=(ToolResult("t2", NO_TOOL, True),)),
     Turn(role="tool", author="environment", blocks=(ToolResult("t1", "line\nline\t€", False),)),
-    Turn(role="user", author="harness", blocks=(Text("<system-reminder>Mind the tests.</system-reminder>"),), tag="reminder"),
+    Turn(role="user", author="harness",
+    blocks=(Text("<system-reminder>Mind the tests.</system-reminder>"),), tag="reminder"),
     Turn(role="user", author="harness", blocks=(Text("one"), Text("two")), tag="meta"),
     Turn(role="assistant", author="m-2", blocks=(ToolCall("t3", "alpha", {}),), context_tokens=300),
     Turn(role="tool", author="environment", blocks=(ToolResult("t3", "", None),)),
@@ -84,8 +86,8 @@ def read(path: Path) -> Session:
         and not result.report.raw.duplicates
         and not result.report.raw.odd_fields
     )
-    (found,) = result.sessions
-    return found
+    (read_session,) = result.sessions
+    return read_session
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -94,22 +96,26 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 def test_what_is_written_is_what_ingest_reads(tmp_path: Path) -> None:
     written = session()
-    found = read(write_claude_code(written, tmp_path))
-    assert found.turns == written.turns
-    assert (found.tools, found.tools_origin, found.id, found.cwd) == (
+    read_back = read(write_claude_code(written, tmp_path))
+    assert read_back.turns == written.turns
+    assert (read_back.tools, read_back.tools_origin, read_back.id, read_back.cwd) == (
         TOOLS,
         "log",
         ID,
         "/home/dev/my.app",
     )
-    assert len(found.segments) == 1 and found.copied == 0 and not found.events
+    assert len(read_back.segments) == 1 and read_back.copied == 0 and not read_back.events
 
 
 def test_without_a_system_message_the_tools_are_kept_and_without_tools_none_are_made_up(
     tmp_path: Path,
 ) -> None:
-    found = read(write_claude_code(session(*TURNS[1:]), tmp_path))
-    assert found.turns == TURNS[1:] and found.tools == TOOLS and found.tools_origin == "log"
+    read_back = read(write_claude_code(session(*TURNS[1:]), tmp_path))
+    assert (
+        read_back.turns == TURNS[1:]
+        and read_back.tools == TOOLS
+        and read_back.tools_origin == "log"
+    )
     bare = read(write_claude_code(session(*TURNS[1:], tools=()), tmp_path / "bare"))
     # the reader's own word for tools seen in calls
     assert bare.turns == TURNS[1:] and bare.tools_origin == "reconstructed"
@@ -152,8 +158,8 @@ def test_the_records_are_laid_out_as_claude_code_does(tmp_path: Path) -> None:
 
 
 def test_the_bytes_depend_on_the_session_alone(tmp_path: Path) -> None:
-    one, two = (write_claude_code(session(), tmp_path / name).read_bytes() for name in "ab")
-    assert one == two
+    first, second = (write_claude_code(session(), tmp_path / name).read_bytes() for name in "ab")
+    assert first == second
     assert (
         write_claude_code(session(id="w1"), tmp_path).name
         == f"{log_id('w1')}.jsonl"
@@ -171,24 +177,29 @@ REFUSED: dict[str, tuple[Turn, ...]] = {
     "system message": (HUMAN, TURNS[0]),
     "without any block": (HUMAN, assistant()),
     "same block twice": (HUMAN, assistant(Text("a"), Text("a"))),
-    "exactly one result": (HUMAN, CALL, Turn(role="tool", author="environment", blocks=(ToolResult("c", "x"), ToolResult("d", "y")))),
-    "a picture": (HUMAN, CALL, Turn(role="tool", author="environment", blocks=(ToolResult("c", "x", images=("image/png",)),))),
-    "that no message before it holds": (HUMAN, Turn(role="tool", author="environment", blocks=(ToolResult("c", "x"),))),
+    "exactly one result": (HUMAN, CALL,
+    Turn(role="tool", author="environment", blocks=(ToolResult("c", "x"), ToolResult("d", "y")))),
+    "a picture": (HUMAN, CALL,
+    Turn(role="tool", author="environment", blocks=(ToolResult("c", "x", images=("image/png",)),))),
+    "that no message before it holds": (HUMAN,
+    Turn(role="tool", author="environment", blocks=(ToolResult("c", "x"),))),
     "two calls or two results": (HUMAN, CALL, CALL),
-    "user message that is not text": (HUMAN, Turn(role="user", author="human", blocks=(Opaque("image", "{}"),))),
-    "which no reader could tell": (HUMAN, Turn(role="user", author="harness", blocks=(Text("<tool_use_error>x"),), tag="malformed_call")),
+    "user message that is not text": (HUMAN,
+    Turn(role="user", author="human", blocks=(Opaque("image", "{}"),))),
+    "which no reader could tell": (HUMAN,
+    Turn(role="user", author="harness", blocks=(Text("<tool_use_error>x"),), tag="malformed_call")),
     "a block Opaque": (HUMAN, assistant(Opaque("server_tool_use", "{}"))),
     "not JSON text: Out of range": (HUMAN, assistant(ToolCall("c", "zeta", {"n": float("nan")}))),
     "surrogates not allowed": (HUMAN, assistant(Text("half \ud83d"))),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("reason", REFUSED)
 def test_what_a_log_has_no_place_for_is_refused_and_nothing_is_written(
-    tmp_path: Path, what: str
+    tmp_path: Path, reason: str
 ) -> None:
-    with pytest.raises(DataError, match=what):
-        write_claude_code(session(*REFUSED[what]), tmp_path)
+    with pytest.raises(DataError, match=reason):
+        write_claude_code(session(*REFUSED[reason]), tmp_path)
     assert not list(tmp_path.rglob("*"))
 
 

@@ -1,5 +1,5 @@
-"""The gate: no answer is paid for that cannot change what comes of a place, and none is saved that
-could, by the tiers of the settings."""
+"""The gate skips exactly the answers that cannot change the result at a turn, under the tiers of
+the settings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from composer_replication.data.replay.price_gate import (
     why_no_pair,
     worth_judging,
 )
-from tests.data.teachers.made import calling
+from tests.data.teachers.fake_teacher import calling
 
 COMMANDS = ("pytest -x tests/a.py", "pytest -q tests/a.py", "tox -e unit", "cat tests/a.py", "ls")
 """The first two share a target, the third their intent."""
 TIERS: tuple[tuple[Tier, ...], ...] = (
-    ("exact",), ("target",), ("intent",), ("exact", "target"), ("target", "intent"), ("exact", "target", "intent"),
+    ("exact",), ("target",), ("intent",), ("exact", "target"), ("target", "intent"),
+    ("exact", "target", "intent"),
 )  # fmt: skip
 
 
@@ -33,18 +34,19 @@ def bash(command: str) -> Turn:
     return calling("Bash", command=command)
 
 
-def place(own: Turn, *turns: Turn, **facts: object) -> AnsweredTurn:
-    """A place with one answer of each family a, b, c, ..."""
+def place(student_turn: Turn, *turns: Turn, **facts: object) -> AnsweredTurn:
+    """A turn with one answer of each family a, b, c, ..."""
     answers = tuple(
         Answer(site_id="s:1:-", teacher=f, family=f, turn=turn)
         for f, turn in zip("abcdefgh", turns, strict=False)
     )
-    return replace(AnsweredTurn(session_id="s", turn=1, student_turn=own, answers=answers), **facts)
+    return replace(
+        AnsweredTurn(session_id="s", turn=1, student_turn=student_turn, answers=answers), **facts
+    )
 
 
 def comes_of(at: AnsweredTurn, tiers: Sequence[Tier], min_families: int) -> object:
-    """What training sees of a verdict: the pair's chosen action at its tier, or that there is
-    none."""
+    """What training uses of a verdict: the pair's chosen action at its tier, or None."""
     verdict = weigh_answers(at, min_families=min_families, tiers=tiers)
     return (
         None
@@ -55,17 +57,22 @@ def comes_of(at: AnsweredTurn, tiers: Sequence[Tier], min_families: int) -> obje
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
-    own=st.sampled_from(COMMANDS),
-    said=st.lists(st.sampled_from(COMMANDS), max_size=3),
+    student_command=st.sampled_from(COMMANDS),
+    commands=st.lists(st.sampled_from(COMMANDS), max_size=3),
     left=st.integers(0, 2),
     min_families=st.integers(2, 4),
     tiers=st.sampled_from(TIERS),
     erred=st.booleans(),
 )
 def test_it_is_closed_exactly_where_no_further_answer_changes_what_comes_of_it(
-    own: str, said: list[str], left: int, min_families: int, tiers: tuple[Tier, ...], erred: bool
+    student_command: str,
+    commands: list[str],
+    left: int,
+    min_families: int,
+    tiers: tuple[Tier, ...],
+    erred: bool,
 ) -> None:
-    at = place(bash(own), *map(bash, said), erred=erred)
+    at = place(bash(student_command), *map(bash, commands), erred=erred)
     is_open = still_open(at, left=left, min_families=min_families, tiers=tiers)
     if at.answers and matches_student(at, at.answers[0], tiers=tiers):
         # the one rule that is a wager: who contradicts the student and the first teacher is rarely
@@ -73,14 +80,18 @@ def test_it_is_closed_exactly_where_no_further_answer_changes_what_comes_of_it(
         assert not is_open
         return
     ends = {
-        comes_of(place(bash(own), *map(bash, (*said, *more)), erred=erred), tiers, min_families)
+        comes_of(
+            place(bash(student_command), *map(bash, (*commands, *more)), erred=erred),
+            tiers,
+            min_families,
+        )
         for more in itertools.product(COMMANDS, repeat=left)
     }
     assert is_open == (len(ends) > 1), ends
 
 
 def test_a_majority_that_the_last_answer_may_tie_is_not_settled() -> None:
-    """Two against one, and one to come: with two against two there is no pair."""
+    """Two against one, and one answer to come: at two against two there is no pair."""
     at = place(bash("ls"), bash("tox"), bash("tox"), bash("pytest"))
     assert still_open(at, left=1, min_families=2) and comes_of(at, ("exact",), 2) is not None
     assert (
@@ -93,8 +104,8 @@ def test_a_majority_that_the_last_answer_may_tie_is_not_settled() -> None:
 
 
 def test_where_agreement_can_only_be_tied_the_looser_tier_settles_it() -> None:
-    """Word for word one did as the student did and two as each other: one more makes a tie. On the
-    same file five contradict it."""
+    """Exactly, one answer equals the student's and two equal each other, so one more makes a tie.
+    By target, five contradict the student."""
     runs = [bash(f"pytest -{option} tests/a.py") for option in "xxqsv"]
     at = place(bash("ls"), *runs[:2], bash("ls"), *runs[2:])
     assert not still_open(at, left=1, min_families=4, tiers=("exact", "target"))
@@ -109,34 +120,40 @@ def test_an_answer_is_used_that_is_as_sure_as_it_has_to_be() -> None:
     )
 
 
-def test_answers_that_are_the_same_at_a_looser_tier_keep_it_open_and_agreement_at_every_tier_closes_it() -> (
+def test_equal_answers_at_a_looser_tier_keep_it_open_and_agreement_at_every_tier_closes_it() -> (
     None
 ):
-    one, two, same = bash(COMMANDS[0]), bash(COMMANDS[1]), bash("pytest tests/a.py")
-    assert not still_open(place(bash("ls"), one, two), left=1, min_families=3)
+    first, second, similar = bash(COMMANDS[0]), bash(COMMANDS[1]), bash("pytest tests/a.py")
+    assert not still_open(place(bash("ls"), first, second), left=1, min_families=3)
     assert still_open(
-        place(bash("ls"), one, two), left=1, min_families=3, tiers=("exact", "target")
+        place(bash("ls"), first, second), left=1, min_families=3, tiers=("exact", "target")
     )
     # another command, on the same file
-    assert still_open(place(same, one), left=2, min_families=3, tiers=("exact", "target"))
-    assert still_open(place(same, one), left=3, min_families=3) and not still_open(
-        place(same, one), left=3, min_families=3, tiers=("target",)
+    assert still_open(place(similar, first), left=2, min_families=3, tiers=("exact", "target"))
+    assert still_open(place(similar, first), left=3, min_families=3) and not still_open(
+        place(similar, first), left=3, min_families=3, tiers=("target",)
     )
 
 
 def test_what_a_judge_may_put_together_counts_as_one_until_it_has_spoken() -> None:
     tiers: tuple[Tier, ...] = ("exact", "judge")
-    own, one, two, three = (calling(name) for name in ("own", "x", "y", "z"))
-    assert still_open(place(own, one, two), left=1, min_families=3, tiers=tiers)
-    assert not still_open(place(own, one, two), left=0, min_families=3, tiers=tiers)
-    assert not still_open(place(own, one, own), left=1, min_families=3, tiers=tiers)
-    how = {"min_families": 3, "need_evidence": False, "gaps": False}
-    assert worth_judging(place(own, one, two, three), **how) and not worth_judging(
-        place(own, one, two, own), **how
+    student_turn, first, second, third = (calling(name) for name in ("own", "x", "y", "z"))
+    assert still_open(place(student_turn, first, second), left=1, min_families=3, tiers=tiers)
+    assert not still_open(place(student_turn, first, second), left=0, min_families=3, tiers=tiers)
+    assert not still_open(
+        place(student_turn, first, student_turn), left=1, min_families=3, tiers=tiers
     )
+    options = {"min_families": 3, "need_evidence": False, "gaps": False}
+    assert worth_judging(
+        place(student_turn, first, second, third), **options
+    ) and not worth_judging(place(student_turn, first, second, student_turn), **options)
     # two that are not the student's own
-    assert not worth_judging(place(own, one, two, three, student_family="a"), **how)
-    assert not worth_judging(place(own, one, two, three), **{**how, "need_evidence": True})
+    assert not worth_judging(
+        place(student_turn, first, second, third, student_family="a"), **options
+    )
+    assert not worth_judging(
+        place(student_turn, first, second, third), **{**options, "need_evidence": True}
+    )
 
 
 def test_nobody_is_paid_where_no_answers_at_all_make_a_pair() -> None:
