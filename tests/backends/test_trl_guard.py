@@ -23,7 +23,7 @@ from composer_replication.training.backends.trl_guard import (
     WatchedTools,
     as_rollout,
     as_step,
-    watched,
+    record_failures,
 )
 from composer_replication.training.backends.trl_rollouts import record_rollout
 from composer_replication.training.live import RolloutSource
@@ -54,7 +54,7 @@ def renderer() -> Renderer:
 
 
 def begun(sandbox: Any = None) -> Any:
-    env: Any = watched(WorkshopTools)(**{"sandbox": sandbox or Reckoner()})
+    env: Any = record_failures(WorkshopTools)(**{"sandbox": sandbox or Reckoner()})
     env.reset(**task_row(SEED))
     return env
 
@@ -142,11 +142,11 @@ def test_a_lost_rollout_and_a_wrong_name_are_counted(renderer: Renderer) -> None
     )
     step = as_step([wrong, failed], group_size=2, scaled=False)
     assert (
-        step.facts["rollouts/lost"] == 0.5
-        and step.facts["rollouts/flat"] == 1.0
+        step.metrics["rollouts/lost"] == 0.5
+        and step.metrics["rollouts/flat"] == 1.0
         and step.num_rollouts == 2
     )
-    assert step.facts["rollouts/advantage_spread"] == 0.0 and "rollouts/entropy" not in step.facts
+    assert step.metrics["rollouts/advantage_spread"] == 0.0 and "rollouts/entropy" not in step.metrics
 
 
 def test_unresolvable_calls_and_the_spread_of_rewards_are_those_of_the_rules(
@@ -165,16 +165,16 @@ def test_unresolvable_calls_and_the_spread_of_rewards_are_those_of_the_rules(
     ]
     second = made(renderer, messages, name="r1")
     step = as_step([first, second], group_size=2, scaled=False)
-    assert step.facts["rollouts/unresolvable"] == 0.5
-    assert step.facts["rollouts/success"] == 0.5 and step.facts["rollouts/advantage_spread"] == 1.0
-    assert as_step([first, second], group_size=2, scaled=True).facts[
+    assert step.metrics["rollouts/unresolvable"] == 0.5
+    assert step.metrics["rollouts/success"] == 0.5 and step.metrics["rollouts/advantage_spread"] == 1.0
+    assert as_step([first, second], group_size=2, scaled=True).metrics[
         "rollouts/advantage_spread"
     ] == pytest.approx(2**0.5, rel=1e-3)
 
 
 def test_what_could_not_be_recorded_still_counts_as_a_rollout() -> None:
     empty = as_rollout(None, begun(), name="x", ids=(1, 2), end_ids=frozenset({2}))
-    assert as_step([empty, empty], group_size=2, scaled=False).facts["rollouts/episodes"] == 2
+    assert as_step([empty, empty], group_size=2, scaled=False).metrics["rollouts/episodes"] == 2
 
 
 def drifting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() ->
         "other",
         "undecided",
     ] and len(made.examples) == 1
-    facts = made.facts
+    facts = made.metrics
     assert {k: facts[f"fork/{k}"] for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")} == {
         "sites": 1, "samples": 4, "ok": 1, "same": 1, "other": 1, "malformed": 0, "undecided": 1, "sites_same": 1,
     }  # fmt: skip

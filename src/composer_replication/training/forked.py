@@ -59,7 +59,7 @@ class ForkStep:
 
     examples: tuple[TrainingExample, ...]
     forks: tuple[Fork, ...]
-    facts: Mapping[str, float]
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Forked:
     sessions: Mapping[str, Session]
     sites: Mapping[str, Site]
     author: str = AUTHOR
-    meter: SamplingStats = field(default_factory=SamplingStats)
+    stats: SamplingStats = field(default_factory=SamplingStats)
 
     def fork_points(self, examples: Sequence[TrainingExample]) -> tuple[TrainForkPoint, ...]:
         """Every hint view of imported examples, each site once.
@@ -127,7 +127,7 @@ class Forked:
             settings=room_for([len(spot.fork.ids) for spot in chosen], settings=sampling),
             author=self.author,
             label=f"step-{step}:fork:",
-            stats=self.meter,
+            stats=self.stats,
         )
         fork_point_of_sample = [spot for spot in chosen for _ in range(settings.fork_samples)]
         failures = [
@@ -140,7 +140,7 @@ class Forked:
             for s, f in failures
         )
         return ForkStep(
-            examples=examples, forks=tuple(forks), facts=fork_facts(forks, num_sites=len(chosen))
+            examples=examples, forks=tuple(forks), metrics=fork_facts(forks, num_sites=len(chosen))
         )
 
     def _fork_point(

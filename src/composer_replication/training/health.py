@@ -195,13 +195,13 @@ class Breach:
     rule: str
     value: float
     limit: float
-    words: str
+    reason: str
 
     def error(self, *, step: int, restored: int) -> StoppedError:
         """The end of the run, after the checkpoint of step `restored` was put back (exit code
         3)."""
         return StoppedError(
-            f"health rule {self.rule!r} after {step} steps: {self.words}, the limit is"
+            f"health rule {self.rule!r} after {step} steps: {self.reason}, the limit is"
             f" {self.limit:g}; the weights after {restored} steps were put back",
             where=self.rule,
             fix=(
@@ -231,7 +231,7 @@ class PolicyHealth:
     first_values: dict[str, float] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
 
-    def calls(self, facts: Mapping[str, float]) -> list[dict[str, Any]]:
+    def observe_rollouts(self, facts: Mapping[str, float]) -> list[dict[str, Any]]:
         """Add the metrics of one step's rollouts; returns a warning for each metric that has just
         left its band around the first step's value."""
         self.unresolvable = facts.get("rollouts/unresolvable", 0.0)
@@ -256,23 +256,23 @@ class PolicyHealth:
             (self.outside.discard if inside else self.outside.add)(name)
         return warnings
 
-    def kl(self, value: float) -> None:
+    def observe_kl(self, value: float) -> None:
         """Add the mean KL(student || start)."""
         self.drift = value
 
-    def monitor(self, success: tuple[float, ...]) -> None:
+    def observe_monitor(self, success: tuple[float, ...]) -> None:
         """Add the success on each monitor task; later ones are compared with the best so far."""
         better = not self.best_success or fmean(success) > fmean(self.best_success)
         self.best_success, self.success = success if better else self.best_success, success
 
-    def breach(self) -> Breach | None:
+    def find_breach(self) -> Breach | None:
         """The first rule that the newest measurements break, or None."""
         limits = self.settings
         if self.drift > limits.max_kl:
             words = (
                 f"the mean KL(student, start) on the rollouts is {self.drift:.3g} nats per token"
             )
-            return Breach(rule="kl", value=self.drift, limit=limits.max_kl, words=words)
+            return Breach(rule="kl", value=self.drift, limit=limits.max_kl, reason=words)
         if self.bad_steps >= UNRESOLVABLE_STEPS:
             words = (
                 f"{self.unresolvable:.0%} of the calls could not be resolved, {self.bad_steps}"
@@ -282,26 +282,26 @@ class PolicyHealth:
                 rule="unresolvable",
                 value=self.unresolvable,
                 limit=limits.max_unresolvable,
-                words=words,
+                reason=words,
             )
         if self.lost_steps >= UNRESOLVABLE_STEPS:
             words = (
                 f"the environment failed or hung in {self.lost:.0%} of the rollouts,"
                 f" {self.lost_steps} steps in a row"
             )
-            return Breach(rule="environment", value=self.lost, limit=limits.max_lost, words=words)
+            return Breach(rule="environment", value=self.lost, limit=limits.max_lost, reason=words)
         if self._lost(limits.max_monitor_loss, errors=MONITOR_ERRORS):
             words = (
                 f"success on {len(self.success)} monitor tasks fell from"
                 f" {fmean(self.best_success):.3f} to {fmean(self.success):.3f}"
             )
             return Breach(
-                rule="monitor", value=self._loss(), limit=limits.max_monitor_loss, words=words
+                rule="monitor", value=self._loss(), limit=limits.max_monitor_loss, reason=words
             )
         return None
 
     @property
-    def good(self) -> bool:
+    def is_good(self) -> bool:
         """Whether no rule is past half of its limit, so that a stopped run may go back to the
         weights."""
         limits = self.settings

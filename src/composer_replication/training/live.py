@@ -75,7 +75,7 @@ class LiveStep:
 
     examples: tuple[TrainingExample, ...]
     rollouts: tuple[Rollout, ...]
-    facts: Mapping[str, float]
+    metrics: Mapping[str, float]
     sites: tuple[Site, ...] = ()
     hints: tuple[Hint, ...] = ()
     num_left_out: int = 0
@@ -112,10 +112,10 @@ class RolloutSource:
 
     config: Config
     renderer: Renderer
-    world: TaskSource
-    kept: frozenset[str] | None = None
+    task_source: TaskSource
+    kept_kinds: frozenset[str] | None = None
     author: str = AUTHOR
-    meter: SamplingStats = field(default_factory=SamplingStats)
+    stats: SamplingStats = field(default_factory=SamplingStats)
 
     def __post_init__(self) -> None:
         check_behaviours(self.config.train.policy.behaviours)
@@ -131,7 +131,7 @@ class RolloutSource:
         where it is part of the reward."""
         settings, train = self.config.rollouts, self.config.train
         sampled = sample_groups(
-            self.world.train(self._seed(f"tasks:{step}")),
+            self.task_source.train(self._seed(f"tasks:{step}")),
             num_groups=settings.groups,
             size=settings.group_size,
             max_extra=settings.extra_groups,
@@ -142,7 +142,7 @@ class RolloutSource:
                 settings=self.sampling(),
                 author=self.author,
                 version=step,
-                stats=self.meter,
+                stats=self.stats,
             ),
             label=f"step-{step}:",
         )
@@ -173,8 +173,8 @@ class RolloutSource:
         return LiveStep(
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
-            facts={
-                **rollout_facts(sampled, advantage, families=self.world.metadata.families),
+            metrics={
+                **rollout_facts(sampled, advantage, families=self.task_source.metadata.families),
                 **_reward_metrics(rewards_of, measured),
                 **told,
                 **hinted.facts,
@@ -188,7 +188,7 @@ class RolloutSource:
     def monitor(self, model: Any) -> tuple[float, ...]:
         """Success on each task of the monitor set: the same tasks and the same random numbers every
         time."""
-        makers = self.world.monitor(self._seed("monitor"), self.config.train.health.monitor_tasks)
+        makers = self.task_source.monitor(self._seed("monitor"), self.config.train.health.monitor_tasks)
         envs = [make() for make in makers]
         played = sample_rollouts(
             model,
@@ -215,7 +215,7 @@ class RolloutSource:
             [r.session for r in rollouts],
             sites=config.sites,
             hints=config.hints if train.hint.weight else None,
-            kept=self.kept,
+            kept_kinds=self.kept_kinds,
         )
         if not train.hint.weight:
             return Hinted(views={}, facts=written.metrics)
@@ -410,6 +410,6 @@ def check_ids(example: TrainingExample, rollout: Rollout) -> None:
         )
 
 
-def few(made: LiveStep, *, group_size: int, count: int) -> list[Session]:
+def pick_sessions(made: LiveStep, *, group_size: int, count: int) -> list[Session]:
     """A handful of episodes to look at: one of each group, in order."""
     return list(made.sessions[::group_size][:count])

@@ -127,12 +127,12 @@ def score_chunks(
         )
 
 
-def live(student: Student) -> Reference:
+def live_reference(student: Student) -> Reference:
     """The current weights."""
     return Reference(student.model, adapters=True)
 
 
-def frozen(student: Student) -> Reference:
+def frozen_reference(student: Student) -> Reference:
     """The weights at the start of the run; call it before the first step and before a checkpoint is
     loaded."""
     if student.lora:
@@ -140,7 +140,7 @@ def frozen(student: Student) -> Reference:
     return Reference(copy.deepcopy(student.model).eval().requires_grad_(False), adapters=True)
 
 
-def average(student: Student, *, ema: float) -> Reference:
+def averaged_reference(student: Student, *, ema: float) -> Reference:
     """A slow average that starts at the current weights; with LoRA it shares the base with the
     student and has adapters of its own."""
     shared = {id(p): p for p in student.model.parameters() if student.lora and not p.requires_grad}
@@ -154,7 +154,7 @@ def average(student: Student, *, ema: float) -> Reference:
     return Reference(model, adapters=True, ema=ema, moving=moving)
 
 
-def references(
+def make_references(
     student: Student,
     *,
     teacher: Literal["frozen", "live", "ema", "trust_region"],
@@ -164,12 +164,12 @@ def references(
 ) -> dict[Channel, Reference]:
     """The reference of each channel that is on; both share one frozen copy. A trust region's is the
     live one; it has a start besides."""
-    start = frozen(student) if dpo or (hint and teacher == "frozen") else None
+    start = frozen_reference(student) if dpo or (hint and teacher == "frozen") else None
     chosen: dict[Channel, Reference] = {}
     if hint and teacher == "ema":
-        chosen["hint"] = average(student, ema=ema)
+        chosen["hint"] = averaged_reference(student, ema=ema)
     elif hint:
-        chosen["hint"] = start if teacher == "frozen" and start is not None else live(student)
+        chosen["hint"] = start if teacher == "frozen" and start is not None else live_reference(student)
     if dpo and start is not None:
         chosen["preference"] = start
     return chosen

@@ -25,10 +25,10 @@ from composer_replication.training.checkpoint import (
 )
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.live import LiveStep, RolloutSource
-from composer_replication.training.reference import Reference, frozen
-from composer_replication.training.reference import live as current
+from composer_replication.training.reference import Reference, frozen_reference
+from composer_replication.training.reference import live_reference as current
 from composer_replication.training.rewards import start_kl
-from composer_replication.training.rollout_metrics import drift
+from composer_replication.training.rollout_metrics import measure_drift
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import Trainer
 from composer_replication.training.training_models import TrainingModels
@@ -60,14 +60,14 @@ class Rollback:
             reference_model=_reference_model(trainer.models),
         )
 
-    def look(self, live_step: LiveStep, *, step: int) -> dict[str, float]:
+    def check_rollouts(self, live_step: LiveStep, *, step: int) -> dict[str, float]:
         """Measure the policy after `step` steps on its newest rollouts; returns the metrics."""
         metrics = self._drift(live_step)
         if self.health.settings.monitor_tasks and step % self.health.settings.monitor_every == 0:
             metrics |= self._monitor()
         # the measured entropy first: TRL records no log-probs, so its rollouts have none
-        for warning in self.health.calls(
-            {"rollouts/entropy": metrics["health/entropy"], **live_step.facts}
+        for warning in self.health.observe_rollouts(
+            {"rollouts/entropy": metrics["health/entropy"], **live_step.metrics}
         ):
             self.run_logger.event("drift", step=step, **warning)
         self._check(step)
@@ -77,7 +77,7 @@ class Rollback:
         """The KL of each rollout to the start, by session id, in nats."""
         return start_kl(self.reference_model, rollouts, **self._batch_options())
 
-    def judge(self, live_step: LiveStep, *, steps: int, last: bool) -> dict[str, float]:
+    def check_weights(self, live_step: LiveStep, *, steps: int, last: bool) -> dict[str, float]:
         """Measure the weights of a checkpoint after `steps` steps; at the end of the run also on
         the monitor tasks."""
         metrics = self._drift(live_step)
@@ -87,14 +87,14 @@ class Rollback:
         return metrics
 
     def _drift(self, live_step: LiveStep) -> dict[str, float]:
-        measured = drift(
+        measured = measure_drift(
             current(self.trainer.models.student),
             self.reference_model,
             live_step.rollouts,
             episodes=self.trainer.settings.health.kl_episodes,
             **self._batch_options(),
         )
-        self.health.kl(measured.kl)
+        self.health.observe_kl(measured.kl)
         return {"health/kl": measured.kl, "health/entropy": measured.entropy}
 
     def _batch_options(self) -> dict[str, Any]:
@@ -106,13 +106,13 @@ class Rollback:
 
     def _monitor(self) -> dict[str, float]:
         success = self.live.monitor(self.trainer.models.student.model)
-        self.health.monitor(success)
+        self.health.observe_monitor(success)
         return {"health/monitor": sum(success) / len(success)}
 
     def _check(self, steps: int) -> None:
         """If a rule is broken: put back the newest good checkpoint, set later ones aside, write an
         event, and raise StoppedError."""
-        breach = self.health.breach()
+        breach = self.health.find_breach()
         if breach is None:
             return
         models = self.trainer.models
@@ -132,7 +132,7 @@ class Rollback:
             limit=breach.limit,
             restored=restored,
             set_aside=aside,
-            reason=breach.words,
+            reason=breach.reason,
         )
         raise breach.error(step=steps, restored=restored)
 
@@ -145,4 +145,4 @@ def _reference_model(models: TrainingModels) -> Reference:
         return models.reference_model
     if "hint" in models.references and models.settings.hint.teacher == "frozen":
         return models.references["hint"]
-    return frozen(models.student)
+    return frozen_reference(models.student)

@@ -46,7 +46,7 @@ def hint_rollouts(
     *,
     sites: SitesSettings,
     hints: HintsSettings | None,
-    kept: frozenset[str] | None,
+    kept_kinds: frozenset[str] | None,
 ) -> HintedRollouts:
     """Find the sites of sessions and write the hints of their mistakes; `hints` None = mistakes are
     only counted. `kept` are the kinds of hints that an audit kept, None = all."""
@@ -61,7 +61,7 @@ def hint_rollouts(
         if not session_sites:
             continue
         report = write_hints(session, session_sites, settings=hints)
-        kept_hints = [hint for hint in report.hints if kept is None or hint.kind in kept]
+        kept_hints = [hint for hint in report.hints if kept_kinds is None or hint.kind in kept_kinds]
         counts["sites/without_hint"] += sum(report.without.values())
         counts["sites/refused"] += len(report.refused)
         counts["sites/weak"] += len(report.hints) - len(kept_hints)

@@ -54,7 +54,7 @@ def rollout_facts(
             max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0)
         ),
     }
-    return facts | behaviour(rollouts, families=families)
+    return facts | behaviour_metrics(rollouts, families=families)
 
 
 def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _lost(rollouts: Sequence[Rollout]) -> Counter[str]:
     return Counter(r.ended for r in rollouts if r.ended in LOST)
 
 
-def behaviour(
+def behaviour_metrics(
     rollouts: Sequence[Rollout], *, families: Sequence[MistakeFamily] = ()
 ) -> dict[str, float]:
     """How the policy writes and calls, over all messages and calls of the rollouts.
@@ -117,7 +117,7 @@ def num_unresolvable(rollout: Rollout) -> int:
     return -int(unresolvable_calls(rollout.session))
 
 
-def drift(
+def measure_drift(
     model: Reference,
     start: Reference,
     rollouts: Sequence[Rollout],

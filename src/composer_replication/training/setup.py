@@ -107,7 +107,7 @@ def open_training(
     if trainer.models.why_rows:
         data.check_rows(config.train)
     sampler = data.sampler(config)
-    env_sha256 = "" if live is None else live.world.sha256()
+    env_sha256 = "" if live is None else live.task_source.sha256()
     identity = {
         "data_sha256": data.sha256(),
         "start_sha256": weights_sha256(student.model),

@@ -19,7 +19,7 @@ from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
 from composer_replication.training.hinting import mixed_teacher, plain_divergence
 from composer_replication.training.live import LiveStep
-from composer_replication.training.reference import Reference, live
+from composer_replication.training.reference import Reference, live_reference
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.training_models import TrainingModels
 
@@ -105,7 +105,7 @@ class TokenProbe:
         student = self.models.student
         table = token_table(
             self.examples,
-            student=live(student),
+            student=live_reference(student),
             teachers=self.models.teachers,
             hint_settings=self.models.settings.hint,
             tokenizer=student.tokenizer,

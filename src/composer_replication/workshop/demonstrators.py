@@ -71,12 +71,12 @@ LEVELS: Mapping[int, Level] = {
 }
 
 
-def say(env: WorkshopEnv, text: str, *, author: str) -> Turn:
+def text_turn(env: WorkshopEnv, text: str, *, author: str) -> Turn:
     """A message without a call: the player's last."""
     return Turn(role="assistant", author=author, blocks=(Text(text),))
 
 
-def call(env: WorkshopEnv, name: str, *, author: str, **arguments: str) -> Turn:
+def call_turn(env: WorkshopEnv, name: str, *, author: str, **arguments: str) -> Turn:
     """A message with one call, its id counted within the episode."""
     return Turn(
         role="assistant",
@@ -91,18 +91,18 @@ def oracle(env: WorkshopEnv, *, author: str = ORACLE) -> Turn:
     tools, target = env.task.tools, _open_target(env)
     if target is None:
         return (
-            say(env, DONE_TEXT, author=author) if env.tested else call(env, TESTER, author=author)
+            text_turn(env, DONE_TEXT, author=author) if env.tested else call_turn(env, TESTER, author=author)
         )
     if target.path not in env.known:
         if env.task.kind == "fix":
-            return call(env, TESTER, author=author)
-        return call(env, tools.searcher, author=author, **{tools.text: target.name})
+            return call_turn(env, TESTER, author=author)
+        return call_turn(env, tools.searcher, author=author, **{tools.text: target.name})
     if target.path not in env.read:
-        return call(env, tools.reader, author=author, path=target.path)
+        return call_turn(env, tools.reader, author=author, path=target.path)
     current = _line_of(env, target)
     if current is None:
-        return say(env, DONE_TEXT, author=author)  # the line is gone: nothing can be saved
-    return call(
+        return text_turn(env, DONE_TEXT, author=author)  # the line is gone: nothing can be saved
+    return call_turn(
         env,
         tools.editor,
         author=author,
@@ -134,19 +134,19 @@ def careless(
         and _open_target(env) is None
         and rng.random() < habits.skip_test
     ):
-        return say(env, DONE_TEXT, author=author)
+        return text_turn(env, DONE_TEXT, author=author)
     if (
         made.name == tools.searcher
         and not env.tally.detours
         and env.tally.messages == 0
         and rng.random() < habits.detour
     ):
-        return call(env, LISTER, author=author)
+        return call_turn(env, LISTER, author=author)
     reader_is_wrong = made.name == tools.reader != LEGACY_READER and "unknown_tool" not in avoid
     if reader_is_wrong and rng.random() < (
         habits.repeat if errors["unknown_tool"] else habits.reader
     ):
-        return call(env, LEGACY_READER, author=author, **made.arguments)
+        return call_turn(env, LEGACY_READER, author=author, **made.arguments)
     style_is_wrong = (
         made.name == tools.editor
         and (tools.old, tools.new) != LEGACY_STYLE
@@ -155,7 +155,7 @@ def careless(
     if style_is_wrong and rng.random() < (
         habits.repeat if errors["bad_arguments"] else habits.style
     ):
-        return call(
+        return call_turn(
             env,
             tools.editor,
             author=author,
@@ -184,8 +184,8 @@ def teacher_turn(env: WorkshopEnv, *, family: str) -> Turn:
     if name == TESTER and env.edited:
         after: Mapping[str, Callable[[], Turn]] = {
             "birch": lambda: turn,
-            "cedar": lambda: say(env, DONE_TEXT, author=author),
-            "maple": lambda: call(env, tools.reader, author=author, path=env.task.targets[-1].path),
+            "cedar": lambda: text_turn(env, DONE_TEXT, author=author),
+            "maple": lambda: call_turn(env, tools.reader, author=author, path=env.task.targets[-1].path),
         }
         return after[family]()
     if (
@@ -193,7 +193,7 @@ def teacher_turn(env: WorkshopEnv, *, family: str) -> Turn:
         and family == DISSENTER
         and bucket("dissent", env.task_id) < P_DISSENT_TENTHS
     ):
-        return call(env, LISTER, author=author)
+        return call_turn(env, LISTER, author=author)
     return turn
 
 

@@ -30,7 +30,7 @@ from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.workshop.recorded_task import recorded
+from composer_replication.workshop.recorded_task import to_log_session
 from composer_replication.workshop.sandbox import Sandbox
 from composer_replication.workshop.tasks import Task, make_task
 from composer_replication.workshop.workshop_env import WorkshopEnv
@@ -109,7 +109,7 @@ def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> 
     """The path of the log, or the reason why there is none."""
     if rollout.num_malformed or rollout.num_cut:
         return "malformed_call" if rollout.num_malformed else "cut_off"
-    session = recorded(rollout.session, seed=name, split=SPLIT)
+    session = to_log_session(rollout.session, seed=name, split=SPLIT)
     if not renders_to(session, rollout, renderer=renderer):
         return "other_tokens"
     redactor = Redactor()

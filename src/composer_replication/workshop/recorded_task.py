@@ -41,7 +41,7 @@ def was_recorded_here(session: Session) -> bool:
     return _FOLDER.fullmatch(session.cwd) is not None
 
 
-def recorded(session: Session, *, seed: str, split: Split) -> Session:
+def to_log_session(session: Session, *, seed: str, split: Split) -> Session:
     """The session of an episode as a log can hold it: its folder, an id like Claude Code's, and
     call ids that no other session has.
 

@@ -57,16 +57,16 @@ from composer_replication.training.backends.trl_channels import (
     Scorer,
     channel_steps,
     new_sums,
-    only,
-    padded,
+    only_forward,
+    shift_to_padding,
     tapped,
 )
-from composer_replication.training.backends.trl_rollouts import HintProducer, Made, TrlRollout
+from composer_replication.training.backends.trl_rollouts import HintProducer, TrlExamples, TrlRollout
 from composer_replication.training.batch_sampler import Sampler, share
 from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.health import Health
 from composer_replication.training.optimiser import GradientClip
-from composer_replication.training.reference import Reference, references
+from composer_replication.training.reference import Reference, make_references
 from composer_replication.training.step import gradient_norm, measure_channels
 
 _Trainer, _Config = bases()
@@ -181,7 +181,7 @@ class ComposerReplicationTrainer(_Trainer):
         pairs: Sequence[PreferencePair] = (),
         sites: SitesSettings | None = None,
         hints: HintsSettings | None = None,
-        kept: frozenset[str] | None = None,
+        kept_kinds: frozenset[str] | None = None,
         family: str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -232,7 +232,7 @@ class ComposerReplicationTrainer(_Trainer):
         uses = {"hint": self._weights["hint"] > 0, "dpo": self._weights["preference"] > 0}
         self._scorer = Scorer(
             model=self.model,
-            references=references(student, teacher=self._settings.hint.teacher, **uses),
+            references=make_references(student, teacher=self._settings.hint.teacher, **uses),
             settings=self._settings,
         )
         seed = stage_seed(self.args.seed, "sampler")
@@ -250,8 +250,8 @@ class ComposerReplicationTrainer(_Trainer):
             tools=_tool_specs(self.tools),
             sites=sites or SitesSettings(),
             hints=hints or HintsSettings(),
-            kept=kept,
-            hinted=self._weights["hint"] > 0,
+            kept_kinds=kept_kinds,
+            writes_hints=self._weights["hint"] > 0,
         )
         self._health = Health(weights=self._weights, max_bad_steps=self._settings.starved_steps)
         self._clip = GradientClip(ratio=self.args.max_grad_norm_ratio)
@@ -285,7 +285,7 @@ class ComposerReplicationTrainer(_Trainer):
     def listen(
         self,
         on_step: Callable[[dict[str, Any], list[dict[str, Any]]], None] | None = None,
-        on_rollouts: Callable[[int, Made], None] | None = None,
+        on_rollouts: Callable[[int, TrlExamples], None] | None = None,
     ) -> None:
         """Who is told each step's numbers with its warnings, and each generation's rollouts (this
         rank's) before they are trained on."""
@@ -306,9 +306,9 @@ class ComposerReplicationTrainer(_Trainer):
             [sum(len(v.target_ids) for v in views), len(views)], device=self.accelerator.device
         )
         facts = torch.tensor(
-            list(made.facts.values()), dtype=torch.float64, device=self.accelerator.device
+            list(made.metrics.values()), dtype=torch.float64, device=self.accelerator.device
         )
-        self._facts = dict(zip(made.facts, map(int, self._over_ranks(facts).tolist()), strict=True))
+        self._facts = dict(zip(made.metrics, map(int, self._over_ranks(facts).tolist()), strict=True))
         self._facts |= {
             ours: self._metrics["train"][name][-1]
             for ours, name in REWARD_FACTS.items()
@@ -323,7 +323,7 @@ class ComposerReplicationTrainer(_Trainer):
         self._began = time.perf_counter()
         return out
 
-    def _made(self, prompts: list[Any], rollout: tuple[Any, Any, Any, Any]) -> Made:
+    def _made(self, prompts: list[Any], rollout: tuple[Any, Any, Any, Any]) -> TrlExamples:
         """This rank's rollouts as examples with hint views."""
         prompt_ids, completion_ids, tool_mask, completions = rollout
         place = f"step-{self.state.global_step}:{self.accelerator.process_index}"
@@ -351,7 +351,7 @@ class ComposerReplicationTrainer(_Trainer):
                 )
                 for p in played
             )
-            return Made(examples=tuple(made), facts={})
+            return TrlExamples(examples=tuple(made), metrics={})
         each = -(-self.args.hint_sites // self.accelerator.num_processes)
         return self._producer.make(
             played, max_sites=each, max_tokens=self._settings.micro_tokens, seed=self.args.seed
@@ -362,7 +362,7 @@ class ComposerReplicationTrainer(_Trainer):
             return super()._compute_loss(model, inputs)
         with tapped(self.model) as caught:
             policy = super()._compute_loss(model, inputs)
-        hidden = [only(caught)]
+        hidden = [only_forward(caught)]
         losses = [self._policy(policy, inputs)]
         examples: list[TrainingExample] = inputs[EXAMPLES]
         global_tokens = int(inputs[f"{COUNTS}_tokens"])
@@ -371,7 +371,7 @@ class ComposerReplicationTrainer(_Trainer):
         if self._weights["hint"] and len(batch.hint_student):
             ids_BT = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             offset_B = (1 - inputs["prompt_mask"]).sum(dim=1)
-            places = padded(batch.hint_student, ids_BT=ids_BT, offset_B=offset_B)
+            places = shift_to_padding(batch.hint_student, ids_BT=ids_BT, offset_B=offset_B)
             counts = Counts(hint_tokens=global_tokens, hint_views=int(inputs[f"{COUNTS}_views"]))
             losses.append(self._scorer.hint(batch, hidden[0], places, counts=counts))
             self._sums[CHANNELS.index("hint"), INPUTS] += batch.counts.hint_views
@@ -430,7 +430,7 @@ class ComposerReplicationTrainer(_Trainer):
             model(input_ids=ids_BT, attention_mask=mask_BT, use_cache=False, logits_to_keep=1)
         if not mine:
             return []
-        hidden.append(only(caught))
+        hidden.append(only_forward(caught))
         self._sums[CHANNELS.index("preference"), INPUTS] += len(mine)
         return [self._scorer.preference(batch, hidden[-1], global_pairs=len(drawn))]
 

@@ -49,7 +49,7 @@ def tapped(model: Any) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def padded(targets: Targets, *, ids_BT: Tensor, offset_B: Tensor) -> Targets:
+def shift_to_padding(targets: Targets, *, ids_BT: Tensor, offset_B: Tensor) -> Targets:
     """Targets of unpadded rows as places in left-padded ones; raises AlignmentError where another
     token stands there."""
     position_N = targets.position_N + offset_B[targets.row_N]
@@ -149,7 +149,7 @@ def channel_steps(sums: Tensor, *, expected: Mapping[Channel, int]) -> dict[Chan
     return found
 
 
-def only(caught: Sequence[Tensor]) -> Tensor:
+def only_forward(caught: Sequence[Tensor]) -> Tensor:
     """The one forward that was made; raises AlignmentError where there were none or several, so
     that no wrong one is taken."""
     if len(caught) != 1:

@@ -29,8 +29,8 @@ from composer_replication.rollouts.envs.env import MistakeFamily
 from composer_replication.rollouts.envs.method_env import OVER, MethodEnv, episode_of
 from composer_replication.rollouts.episode import Ended, Rollout
 from composer_replication.rollouts.groups import Group, Groups
-from composer_replication.training.backends.trl_rollouts import Made, TrlSession
-from composer_replication.training.live import LiveStep, few, group_advantages
+from composer_replication.training.backends.trl_rollouts import TrlExamples, TrlSession
+from composer_replication.training.live import LiveStep, pick_sessions, group_advantages
 from composer_replication.training.loop import NUM_SAMPLES
 from composer_replication.training.rollback import Rollback
 from composer_replication.training.rollout_metrics import rollout_facts
@@ -80,13 +80,13 @@ class WatchedTools(MethodEnv):
         return instead
 
 
-def watched(env_class: type[MethodEnv]) -> type[WatchedTools]:
+def record_failures(env_class: type[MethodEnv]) -> type[WatchedTools]:
     """The tools of a class, with WatchedTools in front of their own methods."""
     return type(f"Watched{env_class.__name__}", (WatchedTools, env_class), {})
 
 
 @dataclass(slots=True, kw_only=True)
-class Watch:
+class TrlRollback:
     """Brings TRL's rollouts to a rollback, one generation after another; `scaled` = advantages are
     divided by the group's deviation."""
 
@@ -94,40 +94,40 @@ class Watch:
     group_size: int
     end_ids: frozenset[int]
     scaled: bool = False
-    made: LiveStep | None = None
+    live_step: LiveStep | None = None
 
-    def rollouts(self, step: int, made: Made, environments: Sequence[WatchedTools]) -> None:
+    def check_rollouts(self, step: int, made: TrlExamples, environments: Sequence[WatchedTools]) -> None:
         """Measure and judge the policy after `step` steps; raises StoppedError after the last good
         weights were put back."""
         own = [
             as_rollout(recorded, env, name=example.id, ids=example.ids, end_ids=self.end_ids)
             for recorded, env, example in zip(
-                made.recorded, environments, made.examples, strict=True
+                made.trl_sessions, environments, made.examples, strict=True
             )
         ]
         every: list[Rollout] = need("accelerate.utils", extra="train").gather_object(own)
-        self.made = as_step(
+        self.live_step = as_step(
             every,
             group_size=self.group_size,
             scaled=self.scaled,
-            families=self.rollback.live.world.metadata.families,
+            families=self.rollback.live.task_source.metadata.families,
         )
         run_logger, settings = self.rollback.run_logger, self.rollback.trainer.settings
         if step % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             run_logger.samples(
                 step,
                 map(
-                    storable_session, few(self.made, group_size=self.group_size, count=NUM_SAMPLES)
+                    storable_session, pick_sessions(self.live_step, group_size=self.group_size, count=NUM_SAMPLES)
                 ),
             )
-        run_logger.note(self.made.facts)
-        run_logger.note(self.rollback.look(self.made, step=step))
+        run_logger.note(self.live_step.metrics)
+        run_logger.note(self.rollback.check_rollouts(self.live_step, step=step))
 
-    def checkpoint(self, steps: int, *, last: bool) -> dict[str, float]:
+    def check_weights(self, steps: int, *, last: bool) -> dict[str, float]:
         """Measure the weights of a checkpoint after `steps` steps; raises StoppedError as
         `rollouts` does."""
         return (
-            self.rollback.judge(self.made, steps=steps, last=last) if self.made is not None else {}
+            self.rollback.check_weights(self.live_step, steps=steps, last=last) if self.live_step is not None else {}
         )
 
 
@@ -207,7 +207,7 @@ def as_step(
         split, group_advantages(split, how=(), seed=0, scaled=scaled), families=families
     )
     del facts[_NO_ENTROPY]  # the rollback measures it
-    return LiveStep(examples=(), rollouts=tuple(rollouts), facts=facts)
+    return LiveStep(examples=(), rollouts=tuple(rollouts), metrics=facts)
 
 
 def storable_session(session: Session) -> Session:

@@ -79,19 +79,19 @@ class TrlSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class TrlExamples:
     """One example per rollout, in order, each with its hint views (perhaps none), and numbers by
     metric name."""
 
     examples: tuple[TrainingExample, ...]
-    facts: Mapping[str, float]
-    recorded: tuple[TrlSession | None, ...] = ()
+    metrics: Mapping[str, float]
+    trl_sessions: tuple[TrlSession | None, ...] = ()
     """None = its messages are not the stretches that were written."""
 
     @property
     def sessions(self) -> tuple[Session, ...]:
         """The rollouts that could be recorded."""
-        return tuple(one.session for one in self.recorded if one is not None)
+        return tuple(one.session for one in self.trl_sessions if one is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +108,9 @@ class HintProducer:
     tools: tuple[ToolSpec, ...] = ()
     sites: SitesSettings = field(default_factory=SitesSettings)
     hints: HintsSettings = field(default_factory=HintsSettings)
-    kept: frozenset[str] | None = None
+    kept_kinds: frozenset[str] | None = None
     author: str = "student"
-    hinted: bool = True
+    writes_hints: bool = True
     """False = mistakes are counted, but no hint is written."""
 
     def make(
@@ -120,7 +120,7 @@ class HintProducer:
         max_sites: int = 0,
         max_tokens: int = 0,
         seed: int = 0,
-    ) -> Made:
+    ) -> TrlExamples:
         """The examples of some rollouts: at most `max_sites` views, drawn by `seed`, no teacher row
         above `max_tokens`; 0 = no bound."""
         recorded = [self._recorded(rollout) for rollout in played]
@@ -128,8 +128,8 @@ class HintProducer:
         written = hint_rollouts(
             [one.session for one in readable.values()],
             sites=self.sites,
-            hints=self.hints if self.hinted else None,
-            kept=self.kept,
+            hints=self.hints if self.writes_hints else None,
+            kept_kinds=self.kept_kinds,
         )
         ids = {rollout.name: (*rollout.prompt_ids, *rollout.completion_ids) for rollout in played}
         built: list[tuple[str, HintView]] = []
@@ -168,10 +168,10 @@ class HintProducer:
             )
             for name in ids
         )
-        return Made(
+        return TrlExamples(
             examples=examples,
-            facts={name: float(n) for name, n in facts.items()},
-            recorded=tuple(recorded),
+            metrics={name: float(n) for name, n in facts.items()},
+            trl_sessions=tuple(recorded),
         )
 
     def _recorded(self, rollout: TrlRollout) -> TrlSession | None:

@@ -40,8 +40,8 @@ from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends.trl import ComposerReplicationTrainer
-from composer_replication.training.backends.trl_guard import Watch, watched
-from composer_replication.training.backends.trl_settings import SAID, refuse, trl_settings
+from composer_replication.training.backends.trl_guard import TrlRollback, record_failures
+from composer_replication.training.backends.trl_settings import SAID, check_hosted, trl_settings
 from composer_replication.training.checkpoint import (
     check_resume,
     read_state,
@@ -70,7 +70,7 @@ def train_with_trl(
     renderer: Renderer,
     run: RunDir,
     pairs: Sequence[PreferencePair] = (),
-    kept: frozenset[str] | None = None,
+    kept_kinds: frozenset[str] | None = None,
     resume: bool = False,
     resume_step: int | None = None,
     accept_changes: bool = False,
@@ -82,7 +82,7 @@ def train_with_trl(
     Raises MissingExtraError without TRL, ConfigError for what it does not host, StoppedError where
     a rule of training/health.py is broken.
     """
-    refuse(config, pairs=pairs)
+    check_hosted(config, pairs=pairs)
     if not resume and run.metrics():
         raise DataError(
             "this run has taken steps already",
@@ -115,13 +115,13 @@ def train_with_trl(
             renderer=renderer,
             run=run,
             pairs=pairs,
-            kept=kept,
+            kept=kept_kinds,
             method_envs=world.method_envs,
         )
         run_logger = RunLogger(
             run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event
         )
-        live = RolloutSource(config=config, renderer=renderer, world=world, kept=kept)
+        live = RolloutSource(config=config, renderer=renderer, task_source=world, kept_kinds=kept_kinds)
         watch = _watch(
             trainer,
             config=config,
@@ -135,7 +135,7 @@ def train_with_trl(
         # a library does not print
         trainer.remove_callback(need("transformers", extra="trl").PrinterCallback)
         trainer.listen(
-            run_logger.step, lambda step, made: watch.rollouts(step, made, trainer.environments)
+            run_logger.step, lambda step, made: watch.check_rollouts(step, made, trainer.environments)
         )
         keep = partial(_keep, watch, identity=identity)
         trainer.add_callback(_on_save(keep, watch, config.train.steps))
@@ -222,7 +222,7 @@ def _trainer(
     """TRL's trainer in these environments, with the optimiser and the learning rates of
     training/loop.py."""
     train = config.train
-    environment = partial(watched(method_envs.env_class), **method_envs.arguments)
+    environment = partial(record_failures(method_envs.env_class), **method_envs.arguments)
     tokenizer = copy.deepcopy(student.tokenizer)
     tokenizer.chat_template = method_envs.adapt_template(tokenizer.chat_template)
     # one row per group of the run
@@ -246,7 +246,7 @@ def _trainer(
         pairs=pairs if train.preference.weight else (),
         sites=config.sites,
         hints=config.hints,
-        kept=kept,
+        kept_kinds=kept,
         family=renderer.family.name if renderer.family is not None else "auto",
     )
     return trainer, optimiser
@@ -260,7 +260,7 @@ def _watch(
     optimiser: torch.optim.Optimizer,
     live: RolloutSource,
     run_logger: RunLogger,
-) -> Watch:
+) -> TrlRollback:
     """The rules on the policy, fed by TRL's rollouts; made before the first step, so that KL is
     measured from the start weights."""
     held = Trainer(
@@ -278,7 +278,7 @@ def _watch(
     )
     ends = frozenset(live.renderer.codec.control.values())
     rollback = Rollback.of(held, live=live, run_logger=run_logger)
-    return Watch(
+    return TrlRollback(
         rollback=rollback,
         group_size=config.rollouts.group_size,
         end_ids=ends,
@@ -286,7 +286,7 @@ def _watch(
     )
 
 
-def _keep(watch: Watch, step: int, *, identity: dict[str, str], facts: Mapping[str, float]) -> None:
+def _keep(watch: TrlRollback, step: int, *, identity: dict[str, str], facts: Mapping[str, float]) -> None:
     """Write a checkpoint where the rest of the program looks for one; `facts` were measured of
     these weights."""
     rollback = watch.rollback
@@ -299,7 +299,7 @@ def _keep(watch: Watch, step: int, *, identity: dict[str, str], facts: Mapping[s
         state = {
             "settings": training_settings(held.config),
             "backend": "trl",
-            "good": rollback.health.good,
+            "good": rollback.health.is_good,
             **identity,
         }
         state["policy_health"] = rollback.health.state()
@@ -309,16 +309,16 @@ def _keep(watch: Watch, step: int, *, identity: dict[str, str], facts: Mapping[s
             "keep": held.settings.keep_checkpoints,
         }
         save_checkpoint(run_logger.run, step, state=state, **what)
-    run_logger.event("checkpoint", step=step, good=rollback.health.good, **facts)
+    run_logger.event("checkpoint", step=step, good=rollback.health.is_good, **facts)
 
 
-def _on_save(keep: Callable[..., None], watch: Watch, steps: int) -> Any:
+def _on_save(keep: Callable[..., None], watch: TrlRollback, steps: int) -> Any:
     """A callback that judges the weights of each of TRL's checkpoints, and then writes its twin."""
     callback = need("transformers", extra="trl").TrainerCallback
 
     class OnSave(callback):
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            facts = watch.checkpoint(state.global_step, last=state.global_step == steps)
+            facts = watch.check_weights(state.global_step, last=state.global_step == steps)
             keep(state.global_step, facts=facts)
 
     return OnSave()

@@ -114,7 +114,7 @@ of flat groups too: other losses."""
 _REFERENCE = "or use train.backend = reference"
 
 
-def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
+def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
     """Raise ConfigError for a setting under which the TRL backend would train something else than
     was asked for."""
     train, rollouts = config.train, config.rollouts
@@ -207,17 +207,17 @@ def _changed(config: Config) -> Iterator[tuple[str, Any, Any]]:
         ("train", config.train, TrainSettings()),
         ("rollouts", config.rollouts, RolloutSettings()),
     ):
-        pairs = zip(leaves(group, given), leaves(group, default), strict=True)
+        pairs = zip(walk_settings(group, given), walk_settings(group, default), strict=True)
         yield from ((name, value, plain) for (name, value), (_, plain) in pairs if value != plain)
 
 
-def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def walk_settings(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Settings by dotted name."""
     if not isinstance(value, Settings):
         yield name, value
         return
     for key in type(value).model_fields:
-        yield from leaves(f"{name}.{key}", getattr(value, key))
+        yield from walk_settings(f"{name}.{key}", getattr(value, key))
 
 
 def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:
