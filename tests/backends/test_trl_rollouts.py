@@ -209,7 +209,9 @@ def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Re
         messages=[{"role": "assistant", "content": text}],
     )
     made = producer(renderer).make([rollout])
-    assert made.metrics["rollouts/malformed"] == 1 and made.sessions[0].turns[-1].results[0].is_error
+    assert (
+        made.metrics["rollouts/malformed"] == 1 and made.sessions[0].turns[-1].results[0].is_error
+    )
     (view,) = made.examples[0].hints
     assert view.kind == "malformed_call" and view.target_ids == ids
 

@@ -19,10 +19,10 @@ from composer_replication.rollouts.task_source import TaskSource, open_world
 from composer_replication.training import live as live_module
 from composer_replication.training.live import (
     LiveStep,
-    check_ids,
-    example_of,
-    pick_sessions,
+    check_rendered_ids,
     group_advantages,
+    pick_sessions,
+    rollout_example,
 )
 from composer_replication.training.rollout_hints import HintedRollouts, draw_messages
 from composer_replication.training.rollout_metrics import behaviour_metrics, num_unresolvable
@@ -206,7 +206,9 @@ def test_a_player_without_mistakes_leaves_nothing_to_train_on(world: TaskSource)
         and made.metrics["rollouts/flat"] == 1.0
         and made.metrics["rollouts/all_failed_groups"] == 0
     )
-    assert made.metrics["rollouts/unresolvable"] == 0 and made.metrics["rollouts/valid_calls"] == 1.0
+    assert (
+        made.metrics["rollouts/unresolvable"] == 0 and made.metrics["rollouts/valid_calls"] == 1.0
+    )
     assert made.metrics["family/C"] == 0 and made.metrics["sites/found"] == 0
 
 
@@ -216,12 +218,12 @@ def test_ids_that_were_not_sampled_are_an_error(made: LiveStep) -> None:
         rollout, ids=(*rollout.ids[:199], rollout.ids[199] + 1, *rollout.ids[200:])
     )
     with pytest.raises(AlignmentError, match="from token 199 on"):
-        check_ids(
+        check_rendered_ids(
             dataclasses.replace(made.examples[0], ids=rollout.ids, hints=(), actions=()), changed
         )
     last = rollout.ids[-1]
-    with pytest.raises(AlignmentError, match="is not what was sampled"):
-        example_of(
+    with pytest.raises(AlignmentError, match="are not those of the sampled message"):
+        rollout_example(
             dataclasses.replace(rollout, ids=(*rollout.ids[:-1], last + 1)), advantage=0.5, views=()
         )
 
@@ -236,7 +238,8 @@ def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSourc
     tight = played(world, train={"micro_tokens": longest - 1}, max_context_tokens=64)
     assert (
         tight.metrics["sites/not_built"] >= 1
-        and tight.metrics["sites/used"] + tight.metrics["sites/not_built"] == whole.metrics["sites/used"]
+        and tight.metrics["sites/used"] + tight.metrics["sites/not_built"]
+        == whole.metrics["sites/used"]
     )
 
 
@@ -406,11 +409,11 @@ def test_true_rewards_are_those_of_the_groups(world: TaskSource) -> None:
     makers = world.train(5)
     groups = sample_groups(makers, num_groups=6, size=4, sample=lambda envs, label: careless_sample(
         None, envs, renderer=renderer(), settings=make_live(world).sampling(), author="s", label=label))  # fmt: skip
-    found = group_advantages(groups, how=(), seed=1)
+    found = group_advantages(groups, placebos=(), seed=1)
     assert found == {
         r.session.id: a
         for g in groups.groups
         for r, a in zip(g.rollouts, g.advantages, strict=True)
     }
-    permuted = group_advantages(groups, how=("permuted_rewards",), seed=1)
-    assert permuted == group_advantages(groups, how=("permuted_rewards",), seed=1) != found
+    permuted = group_advantages(groups, placebos=("permuted_rewards",), seed=1)
+    assert permuted == group_advantages(groups, placebos=("permuted_rewards",), seed=1) != found

@@ -33,7 +33,7 @@ from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from composer_replication.training.reference import frozen_reference
-from composer_replication.training.rewards import sampled_spans, start_kl
+from composer_replication.training.rewards import sampled_example, start_kl
 from composer_replication.training.rollout_metrics import Drift, measure_drift
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import make_trainer
@@ -377,7 +377,9 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
 ) -> None:
     """Checkpoints after 2 steps (good) and 4 (past half of the limit); the rule breaks before the
     fifth step."""
-    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.1, 0.2, 0.5]))
+    monkeypatch.setattr(
+        rollback_module, "measure_drift", planted([0.0, 0.01, 0.02, 0.02, 0.1, 0.2, 0.5])
+    )
     config = live_config(train={"steps": 9, "keep_checkpoints": 1}, groups=2)
     run, student = make_run(tmp_path, config), tiny_student()
     with pytest.raises(
@@ -414,7 +416,7 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
 def test_the_start_is_good_where_nothing_else_is(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.2, 0.2, 0.2, 0.2, 0.4]))
+    monkeypatch.setattr(rollback_module, "measure_drift", planted([0.0, 0.2, 0.2, 0.2, 0.2, 0.4]))
     config = live_config(train={"steps": 9}, groups=2)
     run, student = make_run(tmp_path, config), tiny_student()
     with pytest.raises(StoppedError, match="the weights after 0 steps"):
@@ -428,7 +430,9 @@ def test_weights_that_break_a_rule_never_become_a_checkpoint(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those of the last step, which no further rollouts would look at."""
-    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.03, 0.9]))
+    monkeypatch.setattr(
+        rollback_module, "measure_drift", planted([0.0, 0.01, 0.02, 0.02, 0.03, 0.9])
+    )
     config = live_config(groups=2)
     run = make_run(tmp_path, config)
     with pytest.raises(StoppedError, match="'kl' after 4 steps"):
@@ -542,10 +546,16 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
         for parameter in student.model.parameters():
             parameter.mul_(1.3)
     found = measure_drift(
-        frozen_reference(student), start, made.rollouts, episodes=4, pad_id=0, max_tokens=8192, device="cpu"
+        frozen_reference(student),
+        start,
+        made.rollouts,
+        episodes=4,
+        pad_id=0,
+        max_tokens=8192,
+        device="cpu",
     )
     kl, entropy, tokens = 0.0, 0.0, 0
-    for example in map(sampled_spans, made.rollouts):
+    for example in map(sampled_example, made.rollouts):
         with torch.no_grad():
             models = (student.model.eval(), start.model)
             now_TV, then_TV = (
@@ -574,9 +584,9 @@ def test_drift_is_measured_on_episodes_of_the_whole_step(
 
     def noting(rollout: Any) -> TrainingExample:
         seen.append(rollout.task_id)
-        return sampled_spans(rollout)
+        return sampled_example(rollout)
 
-    monkeypatch.setattr(vitals_module, "sampled_spans", noting)
+    monkeypatch.setattr(vitals_module, "sampled_example", noting)
     student = tiny_student()
     measure_drift(
         frozen_reference(student),

@@ -162,7 +162,7 @@ def test_pairs_come_with_the_example_they_branch_off() -> None:
     pairs = [replace(make_pair(i), session_id=f"s{i % 3}", id=f"p{i}") for i in range(6)]
     pairs.append(replace(make_pair(9), session_id="s0", id="late", prefix_ids=window.ids[:7]))
     sampler = Sampler(examples=[*examples, window], pairs=pairs, batch_examples=3, seed=4)
-    homes = dict(zip([p.id for p in pairs], sampler.homes, strict=True))
+    homes = dict(zip([p.id for p in pairs], sampler.trunk_ids, strict=True))
     assert homes == {
         "p0": "e0",
         "p1": "e1",

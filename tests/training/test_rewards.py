@@ -198,7 +198,9 @@ def test_stale_rollouts_are_not_trained_on_and_counted(world: TaskSource) -> Non
     whole = played(world, step=4)
     assert all(r.version == 4 for r in whole.rollouts) and whole.metrics["rollouts/stale"] == 0
     made = played(world, step=4, sample=aged(4, 3, 2, 3))
-    assert made.metrics["rollouts/stale"] == 3 and made.num_rollouts == 9 and len(made.rollouts) == 12
+    assert (
+        made.metrics["rollouts/stale"] == 3 and made.num_rollouts == 9 and len(made.rollouts) == 12
+    )
     stale = {r.session.id for r in made.rollouts if r.version == 2}
     assert stale and not stale & {e.id for e in made.examples}
     for group in groups_of(made):
@@ -208,7 +210,8 @@ def test_stale_rollouts_are_not_trained_on_and_counted(world: TaskSource) -> Non
                 list(advantages([r.reward for r in left]))
             )
     assert (
-        played(world, step=4, sample=aged(4, 3, 2, 3), max_staleness=2).metrics["rollouts/stale"] == 0
+        played(world, step=4, sample=aged(4, 3, 2, 3), max_staleness=2).metrics["rollouts/stale"]
+        == 0
     )
     unknown = played(world, step=4, sample=aged(-1))
     assert (
@@ -235,14 +238,19 @@ def test_a_group_of_one_has_no_difference(world: TaskSource) -> None:
 def test_a_step_without_any_difference_in_rewards_is_said_once() -> None:
     health = PolicyHealth(settings=HealthSettings())
     spreads = [0.5, 0.0, 0.0, 0.4, 0.0]
-    said = [[w["measure"] for w in health.observe_rollouts({"rollouts/advantage_spread": s})] for s in spreads]
+    said = [
+        [w["measure"] for w in health.observe_rollouts({"rollouts/advantage_spread": s})]
+        for s in spreads
+    ]
     assert (
         said == [[], ["rollouts/advantage_spread"], [], [], ["rollouts/advantage_spread"]]
         and health.find_breach() is None
     )
     again = PolicyHealth(settings=HealthSettings())
     again.restore(health.state())
-    assert again.flat_steps == 1 and again.observe_rollouts({"rollouts/advantage_spread": 0.0}) == []
+    assert (
+        again.flat_steps == 1 and again.observe_rollouts({"rollouts/advantage_spread": 0.0}) == []
+    )
 
 
 def test_a_run_whose_environment_fails_is_stopped_by_name() -> None:

@@ -20,8 +20,8 @@ from composer_replication.rollouts.sampler import Sampling
 from composer_replication.workshop.demonstrators import FAMILIES, teacher_turn
 from composer_replication.workshop.record_episodes import record_logs, renders_to
 from composer_replication.workshop.recorded_task import (
-    to_log_session,
     task_of,
+    to_log_session,
     was_recorded_here,
 )
 from composer_replication.workshop.sandbox import Sandbox

@@ -21,8 +21,8 @@ def channel_weights(settings: TrainSettings) -> dict[Channel, float]:
     }
 
 
-def watched_weights(settings: TrainSettings) -> dict[Channel, float]:
-    """The weights as training/health.py sees them: a hint channel that gives credit is on."""
+def health_weights(settings: TrainSettings) -> dict[Channel, float]:
+    """The weights that training/health.py reads: a hint channel that gives credit is on."""
     weights = channel_weights(settings)
     if settings.hint.is_credit:
         weights["hint"] = settings.hint.weight

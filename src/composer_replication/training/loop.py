@@ -20,7 +20,7 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.forked import Forked, ForkStep
+from composer_replication.training.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
 from composer_replication.training.live import LiveStep, RolloutSource, pick_sessions
 from composer_replication.training.rollout_metrics import lost_rollouts
@@ -52,7 +52,7 @@ def train(
     pairs: Sequence[PreferencePair] = (),
     run: RunDir,
     live: RolloutSource | None = None,
-    forked: Forked | None = None,
+    forked: ForkSource | None = None,
     reference: Path | None = None,
     resume: bool = False,
     resume_step: int | None = None,
@@ -135,7 +135,9 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
         model = setup.generator.writer(student, step=step, note=run_logger.event)
     live_step = rollback.live.step(model, step=step, kl=rollback.start_kl)
     if step % config.train.checkpoint_every == 0 or step + 1 == config.train.steps:
-        run_logger.samples(step, pick_sessions(live_step, group_size=rollouts.group_size, count=NUM_SAMPLES))
+        run_logger.samples(
+            step, pick_sessions(live_step, group_size=rollouts.group_size, count=NUM_SAMPLES)
+        )
     if lost := lost_rollouts(live_step.rollouts):
         run_logger.event("lost", step=step, **lost)
     run_logger.note(live_step.metrics)
@@ -164,7 +166,9 @@ def judge_weights(
     any. Raises StoppedError if they break a rule."""
     if setup.rollback is None or live_step is None:
         return {}
-    return setup.rollback.check_weights(live_step, steps=steps, last=steps == setup.config.train.steps)
+    return setup.rollback.check_weights(
+        live_step, steps=steps, last=steps == setup.config.train.steps
+    )
 
 
 def _is_checkpoint(config: Config, *, steps: int) -> bool:

@@ -1,13 +1,12 @@
-"""The health of a live policy in the loop: measure it, warn, and if a rule is broken put the last
+"""The health of a live policy in the loop: measure it, warn, and if a rule is broken, put the last
 good weights back and stop.
 
     rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
-    metrics = rollback.look(live_step, step=3)                  # before the update
-    metrics = rollback.judge(live_step, steps=4, last=False)    # after it, before a checkpoint
-    rollback.health.good
+    metrics = rollback.check_rollouts(live_step, step=3)               # before the update
+    metrics = rollback.check_weights(live_step, steps=4, last=False)   # before a checkpoint
 
-It is made before the first step: KL is measured from the start weights. The rules are in
-training/health.py; this file only measures and restores.
+A rollback is made before the first step, because KL is measured to the start weights. The rules are
+in training/health.py; this file only measures and restores.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from composer_replication.training.checkpoint import (
 )
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.live import LiveStep, RolloutSource
-from composer_replication.training.reference import Reference, frozen_reference
-from composer_replication.training.reference import live_reference as current
+from composer_replication.training.reference import Reference, frozen_reference, live_reference
 from composer_replication.training.rewards import start_kl
 from composer_replication.training.rollout_metrics import measure_drift
 from composer_replication.training.run_logger import RunLogger
@@ -36,7 +34,7 @@ from composer_replication.training.training_models import TrainingModels
 
 @dataclass(slots=True, kw_only=True)
 class Rollback:
-    """Feeds `PolicyHealth` and acts on what it decides.
+    """Feeds measurements to `PolicyHealth`, and restores good weights if a rule is broken.
 
     Every rank sees the same rollouts, so every rank decides the same. `reference_model` has the
     weights at the start.
@@ -88,7 +86,7 @@ class Rollback:
 
     def _drift(self, live_step: LiveStep) -> dict[str, float]:
         measured = measure_drift(
-            current(self.trainer.models.student),
+            live_reference(self.trainer.models.student),
             self.reference_model,
             live_step.rollouts,
             episodes=self.trainer.settings.health.kl_episodes,
@@ -115,15 +113,17 @@ class Rollback:
         breach = self.health.find_breach()
         if breach is None:
             return
+        # 1. Every rank loads the newest good weights: the caller may go on with the model.
         models = self.trainer.models
         restored, folder = good_checkpoint(self.run_logger.run)
         load_tensors(folder, student=models.student, optimiser=self.trainer.optimiser)
         models.load_extra_tensors(load_extra(folder))
-        # every rank has read the folder before the later ones are renamed
+        # 2. Set later checkpoints aside, once every rank has read the folder.
         self.trainer.accelerator.wait_for_everyone()
         aside: list[str] = []
         if self.run_logger.main:
             aside = set_aside(self.run_logger.run, after=restored)
+        # 3. Report, and stop.
         self.run_logger.event(
             "restored",
             step=steps,

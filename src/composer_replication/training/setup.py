@@ -25,7 +25,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.checkpoint_manager import CheckpointManager
-from composer_replication.training.forked import Forked
+from composer_replication.training.forked import ForkSource
 from composer_replication.training.generator import Generator
 from composer_replication.training.identity import weights_sha256
 from composer_replication.training.inputs import TrainingData
@@ -51,7 +51,7 @@ class TrainSetup:
     sampler: Sampler
     kept_reference: KeptReference | None
     generator: Generator | None
-    forked: Forked | None
+    forked: ForkSource | None
     trainer: Trainer
     rollback: Rollback | None
     token_probe: TokenProbe | None
@@ -82,7 +82,7 @@ def open_training(
     data: TrainingData,
     run: RunDir,
     live: RolloutSource | None,
-    forked: Forked | None,
+    forked: ForkSource | None,
     reference_folder: Path | None,
     resume: bool,
     resume_step: int | None,

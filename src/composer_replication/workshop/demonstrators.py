@@ -91,7 +91,9 @@ def oracle(env: WorkshopEnv, *, author: str = ORACLE) -> Turn:
     tools, target = env.task.tools, _open_target(env)
     if target is None:
         return (
-            text_turn(env, DONE_TEXT, author=author) if env.tested else call_turn(env, TESTER, author=author)
+            text_turn(env, DONE_TEXT, author=author)
+            if env.tested
+            else call_turn(env, TESTER, author=author)
         )
     if target.path not in env.known:
         if env.task.kind == "fix":
@@ -185,7 +187,9 @@ def teacher_turn(env: WorkshopEnv, *, family: str) -> Turn:
         after: Mapping[str, Callable[[], Turn]] = {
             "birch": lambda: turn,
             "cedar": lambda: text_turn(env, DONE_TEXT, author=author),
-            "maple": lambda: call_turn(env, tools.reader, author=author, path=env.task.targets[-1].path),
+            "maple": lambda: call_turn(
+                env, tools.reader, author=author, path=env.task.targets[-1].path
+            ),
         }
         return after[family]()
     if (
