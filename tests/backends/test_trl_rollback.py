@@ -29,7 +29,7 @@ from composer_replication.training.backends.trl_rollouts import record_rollout
 from composer_replication.training.live import RolloutSource
 from composer_replication.training.rollout_metrics import Drift
 from composer_replication.workshop.as_tools import OVER, TOOLS, WorkshopTools, task_row
-from composer_replication.workshop.lessons import Reckoner
+from composer_replication.workshop.lessons import LessonTests
 from composer_replication.workshop.sandbox import SandboxRun
 from tests.backends.test_trl_rollouts import EPISODE, MISSING, answered, played, said
 from tests.backends.test_trl_tools import SEED, solve
@@ -54,7 +54,7 @@ def renderer() -> Renderer:
 
 
 def begun(sandbox: Any = None) -> Any:
-    env: Any = record_failures(WorkshopTools)(**{"sandbox": sandbox or Reckoner()})
+    env: Any = record_failures(WorkshopTools)(**{"sandbox": sandbox or LessonTests()})
     env.reset(**task_row(SEED))
     return env
 

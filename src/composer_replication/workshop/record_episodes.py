@@ -14,6 +14,7 @@ differently, one without any content) is left out and counted.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.workshop.recorded_task import to_log_session
 from composer_replication.workshop.sandbox import Sandbox
-from composer_replication.workshop.tasks import Task, make_task
+from composer_replication.workshop.tasks import Task, distinct_tasks
 from composer_replication.workshop.workshop_env import WorkshopEnv
 
 AUTHOR = "workshop-student"
@@ -68,7 +69,7 @@ def record_logs(
 ) -> Recording:
     """Play `num_sessions` different tasks of the split "train" and write each episode as a log.
 
-    `slack` messages beyond the budget are allowed, so that a log also holds what comes after a
+    `slack` messages beyond the budget are allowed, so that a log also holds the turns after a
     mistake. `seed` chooses the tasks, `settings.seed` the samples.
     """
     tasks = list(_tasks(seed, num_sessions))
@@ -137,12 +138,5 @@ def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> 
 
 def _tasks(seed: int, count: int) -> Iterator[tuple[str, Task]]:
     """(seed as it appears in the folder's name, task) of `count` different tasks."""
-    task_ids: set[str] = set()
-    number = 0
-    while len(task_ids) < count:
-        name = f"{seed}-{number}"
-        task = make_task(name, split=SPLIT)
-        if task.id not in task_ids:
-            task_ids.add(task.id)
-            yield name, task
-        number += 1
+    names = (f"{seed}-{number}" for number in itertools.count())
+    return itertools.islice(distinct_tasks(names, split=SPLIT), count)
