@@ -148,8 +148,10 @@ class ForkSource:
         self, example: TrainingExample, view: HintView, tools: dict[str, ToolFacts]
     ) -> TrainForkPoint:
         session = self.sessions.get(example.session_id)
-        site, *others = [self.sites[name] for name in view.site_ids if name in self.sites] or [None]
-        if session is None or site is None or 1 + len(others) != len(view.site_ids):
+        site, *other_sites = [self.sites[name] for name in view.site_ids if name in self.sites] or [
+            None
+        ]
+        if session is None or site is None or 1 + len(other_sites) != len(view.site_ids):
             problem = (
                 f"the {'session' if session is None else 'site'} of {view.site_id} is not among"
                 " those given"
@@ -175,7 +177,7 @@ class ForkSource:
             ids=example.ids[: message.body[0]],
             others=tuple(
                 SiteCheck.of(session, other, tools=tools[session.id])
-                for other in others
+                for other in other_sites
                 if other is not None
             ),
         )

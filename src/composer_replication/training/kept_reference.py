@@ -34,10 +34,10 @@ from torch import Tensor
 
 from composer_replication.core.files import move_into_place, scratch_folder
 from composer_replication.losses.fused import fused_logprobs
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.channels import reference_head
-from composer_replication.training.identity import weights_sha256
 from composer_replication.training.passes import score_targets
 from composer_replication.training.state import Trainer
 from composer_replication.training.training_models import TrainingModels

@@ -46,8 +46,8 @@ class Reference:
 
     @contextmanager
     def scoring(self) -> Iterator[Any]:
-        """The model without gradient, without dropout, and with its adapters off if it stands
-        for the start."""
+        """The model without gradient, without dropout, and with its adapters off if it
+        represents the start."""
         with scoring(self.model, adapters=self.adapters):
             yield self.model
 

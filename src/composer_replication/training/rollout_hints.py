@@ -78,7 +78,7 @@ def draw_messages(
 ) -> frozenset[str]:
     """At most `limit` of these messages, each named by its first site; None = all of them.
 
-    Each message draws a lot of its own, so leaving one out does not change the others' lots.
+    Each message draws its own lot, so leaving one out does not change the others' lots.
 
     >>> sorted(draw_messages(["a", "b", "c"], limit=2, lot={"a": 3, "b": 1, "c": 2}.__getitem__))
     ['b', 'c']

@@ -22,12 +22,12 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.checkpoint_manager import CheckpointManager
 from composer_replication.training.forked import ForkSource
 from composer_replication.training.generator import Generator
-from composer_replication.training.identity import weights_sha256
 from composer_replication.training.inputs import TrainingData
 from composer_replication.training.kept_reference import KeptReference, keep_reference
 from composer_replication.training.live import RolloutSource

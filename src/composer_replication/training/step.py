@@ -141,7 +141,7 @@ def _measure_first_norms(
 def _parameter_norms(
     trainer: Trainer, micros: list[Micro], counts: Counts, fed: Sequence[Channel], *, step: int
 ) -> dict[str, float]:
-    """The norm of each channel's gradient over the weights, by a backward of its own."""
+    """The norm of each channel's gradient over the weights, by a separate backward."""
     norms: dict[str, float] = {}
     for name in fed:
         trainer.seed(step)

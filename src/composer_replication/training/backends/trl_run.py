@@ -35,6 +35,7 @@ from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.rollouts.envs.method_env import MethodEnv, MethodEnvs
 from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.example import PreferencePair
@@ -53,7 +54,7 @@ from composer_replication.training.checkpoint import (
     set_aside,
     training_settings,
 )
-from composer_replication.training.identity import data_sha256, weights_sha256
+from composer_replication.training.identity import data_sha256
 from composer_replication.training.live import RolloutSource
 from composer_replication.training.loop import TrainResult
 from composer_replication.training.objectives import SCALED

@@ -57,7 +57,7 @@ WITHOUT_EFFECT: Mapping[str, str] = MappingProxyType(
         ),
         "rollouts.batch_episodes": "TRL plays all rollouts of a step together",
         "rollouts.max_staleness": "every rollout is of the weights it trains",
-        "rollouts.tool_timeout_s": "the environment's sandbox has time-outs of its own",
+        "rollouts.tool_timeout_s": "the environment's sandbox has its own time-outs",
         "rollouts.tool_threads": "TRL carries calls out one after another",
     }
 )
