@@ -59,10 +59,10 @@ def test_a_model_without_a_tokenizer_beside_it_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match="the model does not say where it came from; give the student's tokenizer"
     ):
-        _compat.tokenizer_beside(object())
+        _compat.load_tokenizer_of(object())
     with pytest.raises(ConfigError, match="no tokenizer lies at"):
-        _compat.tokenizer_beside(str(tmp_path))
-    found = _compat.tokenizer_beside(
+        _compat.load_tokenizer_of(str(tmp_path))
+    found = _compat.load_tokenizer_of(
         str(Path(__file__).resolve().parents[2] / "examples" / "workshop_student")
     )
     assert found.padding_side == "left" and found.chat_template
@@ -129,9 +129,13 @@ def test_every_setting_is_hosted_said_or_refused() -> None:
     """Names that exist: a setting that was renamed would silently be refused or ignored."""
     from composer_replication.core.config.rollout_settings import RolloutSettings
     from composer_replication.core.config.train_settings import TrainSettings
-    from composer_replication.training.backends.trl_settings import HOSTED, SAID, walk_settings
+    from composer_replication.training.backends.trl_settings import (
+        HOSTED,
+        WITHOUT_EFFECT,
+        walk_settings,
+    )
 
     names = {name for name, _ in walk_settings("train", TrainSettings())} | {
         name for name, _ in walk_settings("rollouts", RolloutSettings())
     }
-    assert names >= HOSTED | SAID.keys() and not HOSTED & SAID.keys()
+    assert names >= HOSTED | WITHOUT_EFFECT.keys() and not HOSTED & WITHOUT_EFFECT.keys()

@@ -451,7 +451,7 @@ def test_a_monitor_that_falls_stops_the_run(
         calls.append(tuple(env.task_id for env in envs))
         return (perfect_sample if len(calls) < 2 else silent)(model, envs, label=label, **how)
 
-    silent = scripted(lambda env, rng: text_turn(env, "Done.", author="x"))
+    silent = scripted(lambda env, rng: text_turn("Done.", author="x"))
     monkeypatch.setattr(live_module, "sample_rollouts", sample)
     health = {"monitor_tasks": 6, "monitor_every": 3, "kl_episodes": 2}
     with pytest.raises(

@@ -332,9 +332,8 @@ def unwrap_result(text: str, *, tool: str) -> tuple[str, bool]:
 
     >>> unwrap_result("{'error': 'Tool read not found.'}", tool="read")
     ('Tool read not found.', True)
-    >>> text = "{'error': 'Env.read() missing 1 required positional argument: \'path\''}"
-    >>> unwrap_result(text, tool="read")[0]
-    "InputValidationError: Env.read() missing 1 required positional argument: 'path'"
+    >>> unwrap_result("{'error': 'Env.read() missing 1 required argument'}", tool="read")[0]
+    'InputValidationError: Env.read() missing 1 required argument'
     """
     error = _exception_message(text)
     if error is None:
