@@ -109,7 +109,7 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
     from composer_replication.tokens.hf import load_tokenizer
     from composer_replication.tokens.renderer import Renderer
     from composer_replication.training.inputs import StepInputs
-    from composer_replication.training.live import example_of, group_advantages
+    from composer_replication.training.live import group_advantages, rollout_example
     from composer_replication.training.state import make_trainer
     from composer_replication.training.step import train_step
     from composer_replication.workshop.as_tools import TOOLS
@@ -146,9 +146,10 @@ def ours(student: str, *, groups: int, size: int, steps: int, room: int) -> dict
             makers, num_groups=groups, size=size, sample=sample, label=f"{step}:"
         )
         scores = {r.session.id: float(i % 2) for i, r in enumerate(played.rollouts)}
-        advantage = group_advantages(played, how=(), seed=0, rewards_of=scores)
+        advantage = group_advantages(played, placebos=(), seed=0, rewards_of=scores)
         examples = [
-            example_of(r, advantage=advantage.get(r.session.id), views=()) for r in played.rollouts
+            rollout_example(r, advantage=advantage.get(r.session.id), views=())
+            for r in played.rollouts
         ]
         clock.lap("play")
         train_step(

@@ -70,7 +70,7 @@ from composer_replication.tokens.example import (
     SampledMessage,
     TrainingExample,
 )
-from composer_replication.training.packing import micros_of, session_trees
+from composer_replication.training.packing import pack_micro_batches, session_trees
 from composer_replication.training.state import Trainer, make_trainer
 from composer_replication.training.step import accumulate
 
@@ -196,7 +196,7 @@ def ours(
     micros = (
         [([example], pairs)]
         if layout == "rows"
-        else micros_of(
+        else pack_micro_batches(
             session_trees([example], pairs, micro_tokens=micro_tokens), micro_tokens=micro_tokens
         )
     )

@@ -223,7 +223,7 @@ def trained(
         ComposerReplicationConfig,
         ComposerReplicationTrainer,
     )
-    from composer_replication.training.backends.trl_rollouts import Made
+    from composer_replication.training.backends.trl_rollouts import TrlExamples
 
     class Frozen(ComposerReplicationTrainer):
         def _numbers(self, prompts: list[Any]) -> list[int]:
@@ -257,7 +257,7 @@ def trained(
 
         def _made(self, prompts: list[Any], rollout: Any) -> Any:
             rows = tuple(example(row, views=self._weights["hint"] > 0) for row in self.rows)
-            return Made(examples=rows, facts={})
+            return TrlExamples(examples=rows, metrics={})
 
     weights = {
         f"{name}_weight": WEIGHTS[case].get(name, 0.0) for name in ("policy", "hint", "preference")

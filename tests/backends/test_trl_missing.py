@@ -13,7 +13,7 @@ import pytest
 from composer_replication.core.config.root import Config
 from composer_replication.core.errors import ConfigError
 from composer_replication.training.backends import _compat
-from composer_replication.training.backends.trl_settings import refuse
+from composer_replication.training.backends.trl_settings import check_hosted
 from tests.training.small_student import make_pair
 
 pytestmark = pytest.mark.train
@@ -59,10 +59,10 @@ def test_a_model_without_a_tokenizer_beside_it_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match="the model does not say where it came from; give the student's tokenizer"
     ):
-        _compat.tokenizer_beside(object())
+        _compat.load_tokenizer_of(object())
     with pytest.raises(ConfigError, match="no tokenizer lies at"):
-        _compat.tokenizer_beside(str(tmp_path))
-    found = _compat.tokenizer_beside(
+        _compat.load_tokenizer_of(str(tmp_path))
+    found = _compat.load_tokenizer_of(
         str(Path(__file__).resolve().parents[2] / "examples" / "workshop_student")
     )
     assert found.padding_side == "left" and found.chat_template
@@ -109,17 +109,17 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
 )
 def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, where: str) -> None:
     pairs = [make_pair(0)]
-    refuse(Config.model_validate(LIVE), pairs=pairs)
-    refuse(
+    check_hosted(Config.model_validate(LIVE), pairs=pairs)
+    check_hosted(
         Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}),
         pairs=pairs,
     )
     config = Config.model_validate({**LIVE, group: {**LIVE[group], **setting}})
     with pytest.raises(ConfigError) as caught:
-        refuse(config, pairs=pairs)
+        check_hosted(config, pairs=pairs)
     assert caught.value.where == where and caught.value.fix
     with pytest.raises(ConfigError, match="no pairs"):
-        refuse(
+        check_hosted(
             Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}),
             pairs=(),
         )
@@ -129,9 +129,13 @@ def test_every_setting_is_hosted_said_or_refused() -> None:
     """Names that exist: a setting that was renamed would silently be refused or ignored."""
     from composer_replication.core.config.rollout_settings import RolloutSettings
     from composer_replication.core.config.train_settings import TrainSettings
-    from composer_replication.training.backends.trl_settings import HOSTED, SAID, leaves
+    from composer_replication.training.backends.trl_settings import (
+        HOSTED,
+        WITHOUT_EFFECT,
+        walk_settings,
+    )
 
-    names = {name for name, _ in leaves("train", TrainSettings())} | {
-        name for name, _ in leaves("rollouts", RolloutSettings())
+    names = {name for name, _ in walk_settings("train", TrainSettings())} | {
+        name for name, _ in walk_settings("rollouts", RolloutSettings())
     }
-    assert names >= HOSTED | SAID.keys() and not HOSTED & SAID.keys()
+    assert names >= HOSTED | WITHOUT_EFFECT.keys() and not HOSTED & WITHOUT_EFFECT.keys()

@@ -159,9 +159,9 @@ def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer
             whole.target_ids,
         )
         assert view.origin == "student"
-    assert made.facts["sites/found"] == made.facts["sites/used"] == 2
+    assert made.metrics["sites/found"] == made.metrics["sites/used"] == 2
     # ranks add these up by their order
-    assert list(producer(renderer).make([]).facts) == list(made.facts)
+    assert list(producer(renderer).make([]).metrics) == list(made.metrics)
 
 
 def _as_seen(turn: Turn) -> Turn:
@@ -209,7 +209,9 @@ def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Re
         messages=[{"role": "assistant", "content": text}],
     )
     made = producer(renderer).make([rollout])
-    assert made.facts["rollouts/malformed"] == 1 and made.sessions[0].turns[-1].results[0].is_error
+    assert (
+        made.metrics["rollouts/malformed"] == 1 and made.sessions[0].turns[-1].results[0].is_error
+    )
     (view,) = made.examples[0].hints
     assert view.kind == "malformed_call" and view.target_ids == ids
 
@@ -217,13 +219,13 @@ def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Re
 def test_what_cannot_be_placed_is_counted(renderer: Renderer) -> None:
     rollout = played(renderer, EPISODE)
     one_less = producer(renderer).make([replace(rollout, messages=EPISODE[:-1])])
-    assert one_less.facts["rollouts/unaligned"] == 1 and not one_less.examples[0].hints
+    assert one_less.metrics["rollouts/unaligned"] == 1 and not one_less.examples[0].hints
     elsewhere = replace(producer(renderer), prompt_ids=(5, 6)).make([rollout])
-    assert elsewhere.facts["sites/not_built"] == 2 and not elsewhere.examples[0].hints
+    assert elsewhere.metrics["sites/not_built"] == 2 and not elsewhere.examples[0].hints
     longest = producer(renderer).make([rollout], max_tokens=len(rollout.prompt_ids) + 40)
-    assert longest.facts["sites/not_built"] >= 1
+    assert longest.metrics["sites/not_built"] >= 1
     few = producer(renderer).make([rollout, replace(rollout, name="r1")], max_sites=3, seed=1)
-    assert few.facts["sites/used"] == 3 and few.facts["sites/not_drawn"] == 1
+    assert few.metrics["sites/used"] == 3 and few.metrics["sites/not_drawn"] == 1
 
 
 def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer: Renderer) -> None:
@@ -245,7 +247,7 @@ def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer:
         and "view_file" in text
         and "old" in text
     )
-    facts = made.facts
+    facts = made.metrics
     assert (
         facts["sites/found"],
         facts["sites/used"],
@@ -270,5 +272,5 @@ def test_parallel_calls_are_answered_in_order(renderer: Renderer) -> None:
         and second is not None
         and (first.is_error, second.is_error) == (False, True)
     )
-    facts = producer(renderer).make([played(renderer, messages)]).facts
+    facts = producer(renderer).make([played(renderer, messages)]).metrics
     assert facts["sites/found"] == 1 and facts["sites/used"] + facts["sites/without_hint"] == 1

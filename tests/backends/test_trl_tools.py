@@ -20,7 +20,7 @@ from composer_replication.workshop.as_tools import (
     plain_tools,
     task_row,
 )
-from composer_replication.workshop.lessons import Reckoner
+from composer_replication.workshop.lessons import LessonTests
 from composer_replication.workshop.tasks import make_task
 from composer_replication.workshop.vocabulary import (
     LEGACY_READER,
@@ -33,7 +33,7 @@ SEED = next(f"t:{i}" for i in range(100) if make_task(f"t:{i}", split="train").k
 
 
 def begun(**more: Any) -> WorkshopTools:
-    env = WorkshopTools(sandbox=Reckoner(), **more)
+    env = WorkshopTools(sandbox=LessonTests(), **more)
     env.reset(**task_row(SEED))
     return env
 
@@ -59,7 +59,7 @@ def test_a_reused_environment_begins_anew() -> None:
     env.reset(**task_row(SEED))
     assert env.get_reward() == 0.0
     with pytest.raises(SessionError, match="not begun"):
-        WorkshopTools(sandbox=Reckoner()).get_reward()
+        WorkshopTools(sandbox=LessonTests()).get_reward()
 
 
 def test_errors_are_worded_as_the_workshop_words_them() -> None:
@@ -90,7 +90,7 @@ def test_the_tools_are_of_the_training_split_and_not_of_habit() -> None:
     } - {"reset", "get_reward"}
     assert methods == set(TOOLS.arguments) == set(WorkshopTools.tool_names)
     for name, arguments in TOOLS.arguments.items():
-        schema = get_json_schema(getattr(WorkshopTools(sandbox=Reckoner()), name))["function"]
+        schema = get_json_schema(getattr(WorkshopTools(sandbox=LessonTests()), name))["function"]
         assert (schema["name"], tuple(schema["parameters"].get("required", ()))) == (
             name,
             arguments,
@@ -102,7 +102,7 @@ def test_in_the_template_they_read_as_the_student_was_taught_them(repository_roo
         str(repository_root / "examples" / "workshop_student")
     )
     renderer = Renderer.for_tokenizer(tokenizer)
-    row, env = task_row(SEED), WorkshopTools(sandbox=Reckoner())
+    row, env = task_row(SEED), WorkshopTools(sandbox=LessonTests())
     turns = [
         Turn(role="system", author=HARNESS, blocks=(Text(SYSTEM_TEXT),)),
         Turn(role="user", author=HUMAN, blocks=(Text(row["prompt"][1]["content"]),)),

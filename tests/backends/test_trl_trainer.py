@@ -36,7 +36,7 @@ from composer_replication.workshop.as_tools import (
     plain_tools,
     task_row,
 )
-from composer_replication.workshop.lessons import Reckoner
+from composer_replication.workshop.lessons import LessonTests
 from tests.backends.frozen import ROOT, start_model, tokenizer, trained
 
 pytestmark = pytest.mark.usefixtures("needs_trl")
@@ -175,7 +175,7 @@ def test_an_unknown_chat_template_is_refused_where_tools_are_called(tmp_path: Pa
             model=start_model(),
             args=args,
             processing_class=strange,
-            environment_factory=partial(WorkshopTools, sandbox=Reckoner()),
+            environment_factory=partial(WorkshopTools, sandbox=LessonTests()),
         )
 
 
@@ -219,7 +219,7 @@ def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
         args=args,
         processing_class=tok,
         train_dataset=Dataset.from_list([task_row(f"loop:{i}") for i in range(2)]),
-        environment_factory=partial(WorkshopTools, sandbox=Reckoner(), slack=1),
+        environment_factory=partial(WorkshopTools, sandbox=LessonTests(), slack=1),
         family=family.name,
     )
     trainer.listen(on_rollouts=lambda step, made: heard.extend(made.sessions))

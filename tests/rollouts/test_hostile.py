@@ -32,7 +32,7 @@ from composer_replication.rollouts.sampler import sample_rollouts
 from composer_replication.rollouts.sampling import EpisodeLimits, Sampling
 from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.tools import Tool, ToolEnv, call_issue
-from composer_replication.training.rollout_metrics import behaviour
+from composer_replication.training.rollout_metrics import behaviour_metrics
 from tests.rollouts.small_world import Parrot, Shelf, message_ids, parroted, tiny
 from tests.tokens.students import renderer
 
@@ -424,7 +424,7 @@ def test_measures_that_cannot_be_added_up_cost_their_rollout(measures: Any) -> N
         {},
         "",
     ) and bad.failure
-    assert behaviour([bad, good])["rollouts/message_tokens"] > 0
+    assert behaviour_metrics([bad, good])["rollouts/message_tokens"] > 0
 
 
 def test_one_opening_that_is_too_long_costs_its_rollout_and_all_of_them_the_run() -> None:

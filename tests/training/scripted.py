@@ -174,5 +174,5 @@ def make_live(
     world: TaskSource, config: Config | None = None, *, kept: frozenset[str] | None = None
 ) -> RolloutSource:
     return RolloutSource(
-        config=config or live_config(), renderer=renderer(), world=world, kept=kept
+        config=config or live_config(), renderer=renderer(), task_source=world, kept_kinds=kept
     )

@@ -188,4 +188,4 @@ def live_config(*, train: dict[str, Any] | None = None, **rollouts: Any) -> Conf
 
 
 def live(config: Config, world: TaskSource | None = None) -> RolloutSource:
-    return RolloutSource(config=config, renderer=renderer(), world=world or desks())
+    return RolloutSource(config=config, renderer=renderer(), task_source=world or desks())

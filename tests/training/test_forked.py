@@ -18,7 +18,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.training import forked as module
-from composer_replication.training.forked import Forked, without_views
+from composer_replication.training.forked import ForkSource, without_views
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
 from tests.rollouts.logged import (
@@ -66,8 +66,8 @@ def examples(*names: str, kind: str = "unknown_tool") -> list[TrainingExample]:
     return [item for item in built if isinstance(item, TrainingExample)]
 
 
-def producer(*names: str, kind: str = "unknown_tool", **fields: Any) -> Forked:
-    return Forked(
+def producer(*names: str, kind: str = "unknown_tool", **fields: Any) -> ForkSource:
+    return ForkSource(
         config=config(**fields),
         renderer=renderer(),
         sessions={name: session(kind, name) for name in names},
@@ -147,7 +147,7 @@ def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() ->
         "other",
         "undecided",
     ] and len(made.examples) == 1
-    facts = made.facts
+    facts = made.metrics
     assert {k: facts[f"fork/{k}"] for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")} == {
         "sites": 1, "samples": 4, "ok": 1, "same": 1, "other": 1, "malformed": 0, "undecided": 1, "sites_same": 1,
     }  # fmt: skip

@@ -28,7 +28,7 @@ from composer_replication.training.hinting import (
     view_weights,
     with_wrong_hints,
 )
-from composer_replication.training.live import informed
+from composer_replication.training.live import annotate_views
 from composer_replication.training.state import Trainer
 from tests.models.tree_models import gap, make
 from tests.training.small_student import VOCAB, WordTokenizer, make_example
@@ -592,16 +592,16 @@ def test_live_views_learn_their_log_probs_and_their_tasks_difficulty() -> None:
         origin="student",
     )
     views = {"a": (view,), "e": (view,)}
-    found, facts = informed(groups, views, how=HintSettings(importance_clip=2.0, difficulty=True))
+    found, facts = annotate_views(groups, views, HintSettings(importance_clip=2.0, difficulty=True))
     (known,) = found["a"]
     assert known.logprobs == (-0.2, -0.3, -0.4) and known.difficulty == pytest.approx(
         (0.25 * 0.75) ** 0.5
     )
     assert found["e"] == () and facts == {"sites/no_difficulty": 1.0}
-    assert informed(groups, views, how=HintSettings()) == (views, {})
-    with pytest.raises(AlignmentError, match="not a part of one sampled message"):
-        informed(
+    assert annotate_views(groups, views, HintSettings()) == (views, {})
+    with pytest.raises(AlignmentError, match="not part of one sampled message"):
+        annotate_views(
             groups,
             {"a": (dataclasses.replace(view, span=(4, 7), at=3),)},
-            how=HintSettings(importance_clip=2.0),
+            HintSettings(importance_clip=2.0),
         )

@@ -24,7 +24,7 @@ from composer_replication.training.backends.trl_channels import Scorer
 from composer_replication.training.health import ChannelStep, Health
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.reference import average
+from composer_replication.training.reference import averaged_reference
 from composer_replication.training.step import train_step
 from tests.models.tree_models import gap, make
 from tests.training.small_student import (
@@ -118,7 +118,7 @@ def test_the_slow_average_starts_at_the_student_not_at_its_base(tmp_path: Path) 
             if parameter.requires_grad:
                 parameter.add_(0.3)  # a warm start
     ids = torch.tensor([EXAMPLES[0].ids])
-    with average(student, ema=0.1).scoring() as model:
+    with averaged_reference(student, ema=0.1).scoring() as model:
         teacher = project(model, final_hidden(model, ids)[0])
     with torch.no_grad():
         own = project(student.model.eval(), final_hidden(student.model, ids)[0])

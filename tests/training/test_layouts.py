@@ -33,9 +33,9 @@ from composer_replication.training import passes as passes_module
 from composer_replication.training.loop import train
 from composer_replication.training.packing import (
     Sharing,
+    assign_to_ranks,
     measure_sharing,
-    micros_of,
-    over_ranks,
+    pack_micro_batches,
     session_trees,
 )
 from composer_replication.training.passes import RequiredForwards, run_passes
@@ -269,10 +269,10 @@ def test_nothing_is_lost_cut_or_too_long_on_any_rank(
     numbers: set[int], limit: int, ranks: int
 ) -> None:
     examples, pairs = sessions(*sorted(numbers))
-    shares = over_ranks(
+    shares = assign_to_ranks(
         session_trees(examples, pairs, micro_tokens=limit), ranks=ranks, pair_weight=1e-3
     )
-    micros = [micro for trees in shares for micro in micros_of(trees, micro_tokens=limit)]
+    micros = [micro for trees in shares for micro in pack_micro_batches(trees, micro_tokens=limit)]
     assert sorted(e.id for part, _ in micros for e in part) == sorted(e.id for e in examples)
     assert sorted(p.id for _, part in micros for p in part) == sorted(p.id for p in pairs)
     for trees in shares:
@@ -288,7 +288,9 @@ def test_nothing_is_lost_cut_or_too_long_on_any_rank(
 
 def test_a_session_stays_in_one_forward_where_it_fits() -> None:
     examples, pairs = sessions(1, 2, 3)
-    for part, own in micros_of(session_trees(examples, pairs, micro_tokens=110), micro_tokens=110):
+    for part, own in pack_micro_batches(
+        session_trees(examples, pairs, micro_tokens=110), micro_tokens=110
+    ):
         assert {p.session_id for p in own} <= {e.session_id for e in part}
 
 

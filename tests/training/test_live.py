@@ -19,13 +19,13 @@ from composer_replication.rollouts.task_source import TaskSource, open_world
 from composer_replication.training import live as live_module
 from composer_replication.training.live import (
     LiveStep,
-    check_ids,
-    example_of,
-    few,
+    check_rendered_ids,
     group_advantages,
+    pick_sessions,
+    rollout_example,
 )
 from composer_replication.training.rollout_hints import HintedRollouts, draw_messages
-from composer_replication.training.rollout_metrics import behaviour, num_unresolvable
+from composer_replication.training.rollout_metrics import behaviour_metrics, num_unresolvable
 from composer_replication.workshop import workshop_tasks as tasks_module
 from composer_replication.workshop.tasks import make_task
 from composer_replication.workshop.workshop_tasks import METADATA, check_trainable, training_tasks
@@ -100,18 +100,18 @@ def test_flat_groups_count_and_still_give_hint_views(world: TaskSource) -> None:
         for i in range(0, 32, 4)
         if len({r.reward for r in made.rollouts[i : i + 4]}) == 1
     ]
-    assert flat and made.num_rollouts == 32 == made.facts["rollouts/episodes"]
-    assert made.facts["rollouts/flat"] == len(flat) / 8
+    assert flat and made.num_rollouts == 32 == made.metrics["rollouts/episodes"]
+    assert made.metrics["rollouts/flat"] == len(flat) / 8
     names = {r.session.id for group in flat for r in group}
     from_flat = [e for e in made.examples if e.id in names]
     assert from_flat and all(e.hints and not e.actions for e in from_flat)
-    assert made.facts["rollouts/success"] == sum(r.reward for r in made.rollouts) / 32
+    assert made.metrics["rollouts/success"] == sum(r.reward for r in made.rollouts) / 32
 
 
 def test_views_are_of_the_mistaken_messages_and_hold_no_error(made: LiveStep) -> None:
     sessions: dict[str, Session] = {s.id: s for s in made.sessions}
     decode, views = renderer().codec.decode, [(e, v) for e in made.examples for v in e.hints]
-    assert len(views) == made.facts["sites/used"] >= 4
+    assert len(views) == made.metrics["sites/used"] >= 4
     for example, view in views:
         turn = int(view.site_id.removeprefix(example.session_id).split(":")[1])
         message = sessions[example.session_id].turns[turn]
@@ -140,7 +140,7 @@ def test_weights_decide_what_is_made(world: TaskSource) -> None:
     assert all(e.hints and not e.actions for e in hint_only.examples)
     policy_only = played(world, train={"hint": {"weight": 0.0}})
     assert all(e.actions and not e.hints for e in policy_only.examples) and policy_only.examples
-    assert "sites/used" not in policy_only.facts and policy_only.facts["sites/found"] > 0
+    assert "sites/used" not in policy_only.metrics and policy_only.metrics["sites/found"] > 0
 
 
 def test_more_sites_than_asked_for_are_drawn_from_and_counted(
@@ -148,8 +148,8 @@ def test_more_sites_than_asked_for_are_drawn_from_and_counted(
 ) -> None:
     few_sites = played(world, hint_sites=3)
     chosen = {v.site_id for e in few_sites.examples for v in e.hints}
-    assert len(chosen) == 3 == few_sites.facts["sites/used"]
-    assert few_sites.facts["sites/not_drawn"] == made.facts["sites/used"] - 3 > 0
+    assert len(chosen) == 3 == few_sites.metrics["sites/used"]
+    assert few_sites.metrics["sites/not_drawn"] == made.metrics["sites/used"] - 3 > 0
     whole = [v.site_id for e in made.examples for v in e.hints]
     assert chosen < set(whole) and chosen != set(whole[:3])
 
@@ -188,26 +188,28 @@ def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(
     world: TaskSource, made: LiveStep
 ) -> None:
     kinds = [v.kind for e in made.examples for v in e.hints]
-    assert len(set(kinds)) == 2 and made.facts["sites/weak"] == 0
+    assert len(set(kinds)) == 2 and made.metrics["sites/weak"] == 0
     for kind in sorted(set(kinds)):
         gated = played(world, kept=frozenset({kind}))
         assert {v.kind for e in gated.examples for v in e.hints} == {kind}
-        assert gated.facts["sites/weak"] == len(kinds) - kinds.count(kind) and gated.facts[
+        assert gated.metrics["sites/weak"] == len(kinds) - kinds.count(kind) and gated.metrics[
             "sites/used"
         ] == kinds.count(kind)
-        assert gated.facts["sites/found"] == made.facts["sites/found"]
+        assert gated.metrics["sites/found"] == made.metrics["sites/found"]
 
 
 def test_a_player_without_mistakes_leaves_nothing_to_train_on(world: TaskSource) -> None:
     made = played(world, sample=perfect_sample)
     assert made.examples == () and made.num_rollouts == 12
     assert (
-        made.facts["rollouts/success"] == 1.0
-        and made.facts["rollouts/flat"] == 1.0
-        and made.facts["rollouts/all_failed_groups"] == 0
+        made.metrics["rollouts/success"] == 1.0
+        and made.metrics["rollouts/flat"] == 1.0
+        and made.metrics["rollouts/all_failed_groups"] == 0
     )
-    assert made.facts["rollouts/unresolvable"] == 0 and made.facts["rollouts/valid_calls"] == 1.0
-    assert made.facts["family/C"] == 0 and made.facts["sites/found"] == 0
+    assert (
+        made.metrics["rollouts/unresolvable"] == 0 and made.metrics["rollouts/valid_calls"] == 1.0
+    )
+    assert made.metrics["family/C"] == 0 and made.metrics["sites/found"] == 0
 
 
 def test_ids_that_were_not_sampled_are_an_error(made: LiveStep) -> None:
@@ -216,12 +218,12 @@ def test_ids_that_were_not_sampled_are_an_error(made: LiveStep) -> None:
         rollout, ids=(*rollout.ids[:199], rollout.ids[199] + 1, *rollout.ids[200:])
     )
     with pytest.raises(AlignmentError, match="from token 199 on"):
-        check_ids(
+        check_rendered_ids(
             dataclasses.replace(made.examples[0], ids=rollout.ids, hints=(), actions=()), changed
         )
     last = rollout.ids[-1]
-    with pytest.raises(AlignmentError, match="is not what was sampled"):
-        example_of(
+    with pytest.raises(AlignmentError, match="are not those of the sampled message"):
+        rollout_example(
             dataclasses.replace(rollout, ids=(*rollout.ids[:-1], last + 1)), advantage=0.5, views=()
         )
 
@@ -235,8 +237,9 @@ def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSourc
     longest = max(v.span[1] + len(v.hint_ids) for e in whole.examples for v in e.hints)
     tight = played(world, train={"micro_tokens": longest - 1}, max_context_tokens=64)
     assert (
-        tight.facts["sites/not_built"] >= 1
-        and tight.facts["sites/used"] + tight.facts["sites/not_built"] == whole.facts["sites/used"]
+        tight.metrics["sites/not_built"] >= 1
+        and tight.metrics["sites/used"] + tight.metrics["sites/not_built"]
+        == whole.metrics["sites/used"]
     )
 
 
@@ -322,7 +325,7 @@ def with_error(rollout: Rollout, text: str, *, tool: str = "") -> Rollout:
 
 def test_rates_are_over_all_calls_of_the_rollouts(made: LiveStep) -> None:
     calls = sum(len(turn.calls) for s in made.sessions for turn in s.turns)
-    facts = behaviour(made.rollouts, families=METADATA.families)
+    facts = behaviour_metrics(made.rollouts, families=METADATA.families)
     assert (
         facts["rollouts/valid_calls"]
         == sum(r.measures["valid_calls"] for r in made.rollouts) / calls
@@ -330,7 +333,7 @@ def test_rates_are_over_all_calls_of_the_rollouts(made: LiveStep) -> None:
     assert 0 < facts["rollouts/changing_calls"] < 0.5
     logprobs = [p for s in made.sessions for t in s.turns if t.sampled for p in t.sampled.logprobs]
     assert facts["rollouts/entropy"] == pytest.approx(-sum(logprobs) / len(logprobs))
-    assert "rollouts/valid_calls" not in behaviour(
+    assert "rollouts/valid_calls" not in behaviour_metrics(
         [dataclasses.replace(r, measures={}) for r in made.rollouts]
     )
     assert facts["family/A"] == sum(r.measures["A_made"] for r in made.rollouts) / sum(
@@ -339,7 +342,7 @@ def test_rates_are_over_all_calls_of_the_rollouts(made: LiveStep) -> None:
 
 
 def test_samples_are_one_episode_of_each_group(made: LiveStep) -> None:
-    assert [s.id for s in few(made, group_size=4, count=2)] == [
+    assert [s.id for s in pick_sessions(made, group_size=4, count=2)] == [
         made.sessions[0].id,
         made.sessions[4].id,
     ]
@@ -357,7 +360,7 @@ def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: TaskSource)
         name: {v.site_id: v for e in step.examples for v in e.hints}
         for name, step in (("true", true), ("false", false))
     }
-    assert len(views["false"]) + false.facts["sites/no_donor"] == len(views["true"])
+    assert len(views["false"]) + false.metrics["sites/no_donor"] == len(views["true"])
     for site_id, view in views["false"].items():
         own = views["true"][site_id]
         assert (view.at, view.span, view.target_ids, view.kind) == (
@@ -389,13 +392,13 @@ def test_the_neutral_hint_is_as_long_and_says_nothing(world: TaskSource) -> None
 def test_the_reward_placebo_decides_advantages_and_flatness(world: TaskSource, how: str) -> None:
     true, false = played(world, groups=8), played(world, groups=8, train={"placebo": (how,)})
     # what is shown is what was earned
-    assert false.facts["rollouts/success"] == true.facts["rollouts/success"]
+    assert false.metrics["rollouts/success"] == true.metrics["rollouts/success"]
 
     def signs(made: LiveStep) -> dict[str, float]:
         return {e.id: e.actions[0].advantage for e in made.examples if e.actions}
 
     assert signs(true) != signs(false)
-    assert false.facts["rollouts/flat"] == 1 - len(signs(false)) / 32
+    assert false.metrics["rollouts/flat"] == 1 - len(signs(false)) / 32
     advantage = signs(false)
     for start in range(0, 32, 4):
         inside = [advantage.get(r.session.id) for r in false.rollouts[start : start + 4]]
@@ -406,11 +409,11 @@ def test_true_rewards_are_those_of_the_groups(world: TaskSource) -> None:
     makers = world.train(5)
     groups = sample_groups(makers, num_groups=6, size=4, sample=lambda envs, label: careless_sample(
         None, envs, renderer=renderer(), settings=make_live(world).sampling(), author="s", label=label))  # fmt: skip
-    found = group_advantages(groups, how=(), seed=1)
+    found = group_advantages(groups, placebos=(), seed=1)
     assert found == {
         r.session.id: a
         for g in groups.groups
         for r, a in zip(g.rollouts, g.advantages, strict=True)
     }
-    permuted = group_advantages(groups, how=("permuted_rewards",), seed=1)
-    assert permuted == group_advantages(groups, how=("permuted_rewards",), seed=1) != found
+    permuted = group_advantages(groups, placebos=("permuted_rewards",), seed=1)
+    assert permuted == group_advantages(groups, placebos=("permuted_rewards",), seed=1) != found

@@ -32,12 +32,12 @@ from composer_replication.training import token_probe
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.reference import frozen
-from composer_replication.training.rewards import sampled_spans, start_kl
-from composer_replication.training.rollout_metrics import Drift, drift
+from composer_replication.training.reference import frozen_reference
+from composer_replication.training.rewards import sampled_example, start_kl
+from composer_replication.training.rollout_metrics import Drift, measure_drift
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import make_trainer
-from composer_replication.workshop.demonstrators import say
+from composer_replication.workshop.demonstrators import text_turn
 from tests.training.scripted import (
     careless_sample,
     live_config,
@@ -377,7 +377,9 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
 ) -> None:
     """Checkpoints after 2 steps (good) and 4 (past half of the limit); the rule breaks before the
     fifth step."""
-    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.1, 0.2, 0.5]))
+    monkeypatch.setattr(
+        rollback_module, "measure_drift", planted([0.0, 0.01, 0.02, 0.02, 0.1, 0.2, 0.5])
+    )
     config = live_config(train={"steps": 9, "keep_checkpoints": 1}, groups=2)
     run, student = make_run(tmp_path, config), tiny_student()
     with pytest.raises(
@@ -414,7 +416,7 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
 def test_the_start_is_good_where_nothing_else_is(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.2, 0.2, 0.2, 0.2, 0.4]))
+    monkeypatch.setattr(rollback_module, "measure_drift", planted([0.0, 0.2, 0.2, 0.2, 0.2, 0.4]))
     config = live_config(train={"steps": 9}, groups=2)
     run, student = make_run(tmp_path, config), tiny_student()
     with pytest.raises(StoppedError, match="the weights after 0 steps"):
@@ -428,7 +430,9 @@ def test_weights_that_break_a_rule_never_become_a_checkpoint(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those of the last step, which no further rollouts would look at."""
-    monkeypatch.setattr(rollback_module, "drift", planted([0.0, 0.01, 0.02, 0.02, 0.03, 0.9]))
+    monkeypatch.setattr(
+        rollback_module, "measure_drift", planted([0.0, 0.01, 0.02, 0.02, 0.03, 0.9])
+    )
     config = live_config(groups=2)
     run = make_run(tmp_path, config)
     with pytest.raises(StoppedError, match="'kl' after 4 steps"):
@@ -447,7 +451,7 @@ def test_a_monitor_that_falls_stops_the_run(
         calls.append(tuple(env.task_id for env in envs))
         return (perfect_sample if len(calls) < 2 else silent)(model, envs, label=label, **how)
 
-    silent = scripted(lambda env, rng: say(env, "Done.", author="x"))
+    silent = scripted(lambda env, rng: text_turn("Done.", author="x"))
     monkeypatch.setattr(live_module, "sample_rollouts", sample)
     health = {"monitor_tasks": 6, "monitor_every": 3, "kl_episodes": 2}
     with pytest.raises(
@@ -518,13 +522,13 @@ def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(
         trainer, live=make_live(world, config), run_logger=run_logger
     )
     made = make_live(world, config).step(None, step=0, kl=rollback.start_kl)
-    start = frozen(student)
+    start = frozen_reference(student)
     with torch.no_grad():
         for parameter in student.model.parameters():
             parameter.mul_(1.5)
     place = {"pad_id": student.pad_id, "max_tokens": config.train.micro_tokens, "device": "cpu"}
     to_start, to_policy = (
-        start_kl(model, made.rollouts, **place) for model in (start, frozen(student))
+        start_kl(model, made.rollouts, **place) for model in (start, frozen_reference(student))
     )
     assert rollback.start_kl(made.rollouts) == pytest.approx(to_start)
     assert any(abs(to_start[name] - to_policy[name]) > 1.0 for name in to_start)
@@ -537,15 +541,21 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
     model."""
     made = make_live(world, live_config(groups=2, group_size=2)).step(None, step=0)
     student = tiny_student()
-    start = frozen(student)
+    start = frozen_reference(student)
     with torch.no_grad():
         for parameter in student.model.parameters():
             parameter.mul_(1.3)
-    found = drift(
-        frozen(student), start, made.rollouts, episodes=4, pad_id=0, max_tokens=8192, device="cpu"
+    found = measure_drift(
+        frozen_reference(student),
+        start,
+        made.rollouts,
+        episodes=4,
+        pad_id=0,
+        max_tokens=8192,
+        device="cpu",
     )
     kl, entropy, tokens = 0.0, 0.0, 0
-    for example in map(sampled_spans, made.rollouts):
+    for example in map(sampled_example, made.rollouts):
         with torch.no_grad():
             models = (student.model.eval(), start.model)
             now_TV, then_TV = (
@@ -574,13 +584,13 @@ def test_drift_is_measured_on_episodes_of_the_whole_step(
 
     def noting(rollout: Any) -> TrainingExample:
         seen.append(rollout.task_id)
-        return sampled_spans(rollout)
+        return sampled_example(rollout)
 
-    monkeypatch.setattr(vitals_module, "sampled_spans", noting)
+    monkeypatch.setattr(vitals_module, "sampled_example", noting)
     student = tiny_student()
-    drift(
-        frozen(student),
-        frozen(student),
+    measure_drift(
+        frozen_reference(student),
+        frozen_reference(student),
         made.rollouts,
         episodes=4,
         pad_id=0,

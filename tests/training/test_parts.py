@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, StoppedError
 from composer_replication.losses.channel import CHANNELS
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.batch import micro_batches
 from composer_replication.tokens.forward_size import forward_sizes
 from composer_replication.training.batch_sampler import Sampler, share
 from composer_replication.training.health import ChannelStep, Health
-from composer_replication.training.identity import data_sha256, weights_sha256
+from composer_replication.training.identity import data_sha256
 from composer_replication.training.optimiser import learning_rate, make_optimiser
 from composer_replication.training.plan import check_train_plan
 from composer_replication.training.token_probe import probe_examples
@@ -162,7 +163,7 @@ def test_pairs_come_with_the_example_they_branch_off() -> None:
     pairs = [replace(make_pair(i), session_id=f"s{i % 3}", id=f"p{i}") for i in range(6)]
     pairs.append(replace(make_pair(9), session_id="s0", id="late", prefix_ids=window.ids[:7]))
     sampler = Sampler(examples=[*examples, window], pairs=pairs, batch_examples=3, seed=4)
-    homes = dict(zip([p.id for p in pairs], sampler.homes, strict=True))
+    homes = dict(zip([p.id for p in pairs], sampler.trunk_ids, strict=True))
     assert homes == {
         "p0": "e0",
         "p1": "e1",

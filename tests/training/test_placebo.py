@@ -81,10 +81,12 @@ def test_without_a_placebo_hints_are_as_they_were_and_two_at_once_are_refused() 
     hints = [hint(0, "a"), hint(1, "b")]
     groups = {"s0": "t", "s1": "u"}
     assert null_hints(
-        hints, how=("swapped_pairs",), groups=groups, count=len, seed=0
+        hints, placebos=("swapped_pairs",), groups=groups, count=len, seed=0
     ).hints == tuple(hints)
     with pytest.raises(ConfigError, match="at once"):
-        null_hints(hints, how=("shuffled_hints", "neutral_hints"), groups=groups, count=len, seed=0)
+        null_hints(
+            hints, placebos=("shuffled_hints", "neutral_hints"), groups=groups, count=len, seed=0
+        )
 
 
 def test_rewards_are_permuted_or_thrown() -> None:
@@ -93,8 +95,8 @@ def test_rewards_are_permuted_or_thrown() -> None:
         tuple(float(k % 3 == 0) for k in range(6)) if g % 2 else (0.0,) * 6 for g in range(60)
     ]
     flat = [rewards for group in groups for rewards in group]
-    assert null_rewards(groups, how=(), seed=1) == groups
-    permuted = null_rewards(groups, how=("permuted_rewards",), seed=1)
+    assert null_rewards(groups, placebos=(), seed=1) == groups
+    permuted = null_rewards(groups, placebos=("permuted_rewards",), seed=1)
     assert sum(len(set(group)) == 1 for group in permuted) == 30 and sum(map(sum, permuted)) == sum(
         flat
     )
@@ -102,11 +104,11 @@ def test_rewards_are_permuted_or_thrown() -> None:
     uneven = [group for group in permuted if len(set(group)) == 2]
     by_place = [sum(group[k] for group in uneven) / 30 for k in range(6)]
     assert by_place == pytest.approx([1 / 3] * 6, abs=0.2)  # the place says nothing any more
-    thrown = null_rewards(groups, how=("random_rewards",), seed=1)
+    thrown = null_rewards(groups, placebos=("random_rewards",), seed=1)
     assert sum(map(sum, thrown)) / 360 == pytest.approx(RANDOM_REWARD_P, abs=0.08)
     # they know nothing of the true ones
-    assert thrown == null_rewards([(0.0,) * 6] * 60, how=("random_rewards",), seed=1)
-    assert null_rewards(groups, how=("permuted_rewards",), seed=2) != permuted
+    assert thrown == null_rewards([(0.0,) * 6] * 60, placebos=("random_rewards",), seed=1)
+    assert null_rewards(groups, placebos=("permuted_rewards",), seed=2) != permuted
 
 
 def test_about_half_of_the_pairs_are_swapped_for_good() -> None:

@@ -25,7 +25,7 @@ def half(successes: int, of: int = 48) -> tuple[float, ...]:
 
 
 def rule(watched: PolicyHealth) -> str:
-    found = watched.breach()
+    found = watched.find_breach()
     return found.rule if found else ""
 
 
@@ -47,14 +47,14 @@ HEALTHY_KL, COLLAPSED_KL = (
 def test_kl_fires_above_its_limit_and_not_at_it() -> None:
     watched = health()
     for value in (*HEALTHY_KL, 0.3):
-        watched.kl(value)
+        watched.observe_kl(value)
         assert rule(watched) == ""
-    watched.kl(0.3001)
-    found = watched.breach()
+    watched.observe_kl(0.3001)
+    found = watched.find_breach()
     assert found is not None and (found.rule, found.value, found.limit) == ("kl", 0.3001, 0.3)
     fired = []
     for value in COLLAPSED_KL:
-        watched.kl(value)
+        watched.observe_kl(value)
         fired.append(rule(watched))
     assert fired == [""] * 5 + ["kl"]
 
@@ -62,16 +62,16 @@ def test_kl_fires_above_its_limit_and_not_at_it() -> None:
 def test_unresolvable_calls_must_last_two_steps() -> None:
     watched = health()
     for share in (0.21, 0.09, 0.11, 0.0, 0.16, 0.06, 0.1):  # what two runs that recovered had
-        watched.calls(calls(share))
+        watched.observe_rollouts(calls(share))
         assert rule(watched) == ""
-    watched.calls(calls(0.10))
-    found = watched.breach()
+    watched.observe_rollouts(calls(0.10))
+    found = watched.find_breach()
     assert (
         found is not None
         and (found.rule, found.value, found.limit) == ("unresolvable", 0.10, 0.10)
-        and "2 steps in a row" in found.words
+        and "2 steps in a row" in found.reason
     )
-    watched.calls(calls(0.0))
+    watched.observe_rollouts(calls(0.0))
     assert rule(watched) == ""
 
 
@@ -79,14 +79,14 @@ def test_a_limit_of_one_switches_the_rule_off() -> None:
     """A control is trained to its end even where every call is lost."""
     watched = health(max_unresolvable=1.0)
     for share in (1.0, 1.0, 1.0):
-        watched.calls(calls(share))
+        watched.observe_rollouts(calls(share))
         assert rule(watched) == ""
 
 
 def test_a_step_without_calls_is_no_step_of_the_streak() -> None:
     watched = health()
     for facts in (calls(0.5), {"rollouts/success": 0.0}, calls(0.5)):
-        watched.calls(facts)
+        watched.observe_rollouts(facts)
         assert rule(watched) == ""
 
 
@@ -107,9 +107,9 @@ def test_success_must_fall_by_half_and_by_more_than_chance(
     start: int, now: int, fires: bool
 ) -> None:
     watched = health()
-    watched.monitor(half(start))
+    watched.observe_monitor(half(start))
     assert rule(watched) == ""
-    watched.monitor(half(now))
+    watched.observe_monitor(half(now))
     assert rule(watched) == ("monitor" if fires else "")
     assert watched.best_success == half(max(start, now))
 
@@ -117,54 +117,54 @@ def test_success_must_fall_by_half_and_by_more_than_chance(
 def test_what_was_learnt_and_lost_again_counts_although_the_start_was_low() -> None:
     watched = health()
     for solved in (5, 24):
-        watched.monitor(half(solved))
+        watched.observe_monitor(half(solved))
         assert rule(watched) == ""
-    watched.monitor(half(3))
+    watched.observe_monitor(half(3))
     assert rule(watched) == "monitor"
 
 
 def test_the_monitor_compares_task_by_task() -> None:
     """The same two means: with other tasks solved than before, the fall could as well be chance."""
     watched = health()
-    watched.monitor(half(9))
-    watched.monitor((*(0.0,) * 44, *(1.0,) * 4))
+    watched.observe_monitor(half(9))
+    watched.observe_monitor((*(0.0,) * 44, *(1.0,) * 4))
     assert rule(watched) == ""
-    watched.monitor(half(4))
+    watched.observe_monitor(half(4))
     assert rule(watched) == "monitor"
 
 
 def test_good_is_half_of_every_limit() -> None:
     watched = health()
-    assert watched.good
-    watched.kl(0.15)
-    assert watched.good
-    watched.kl(0.151)
-    assert not watched.good and rule(watched) == ""
-    watched.kl(0.0)
-    watched.calls(calls(0.049))
-    assert watched.good
-    watched.calls(calls(0.05))
-    assert not watched.good and rule(watched) == ""
-    watched.calls(calls(0.0))
-    watched.monitor(half(40))
-    watched.monitor(half(31))
-    assert watched.good
-    watched.monitor(half(29))
-    assert not watched.good and rule(watched) == ""
+    assert watched.is_good
+    watched.observe_kl(0.15)
+    assert watched.is_good
+    watched.observe_kl(0.151)
+    assert not watched.is_good and rule(watched) == ""
+    watched.observe_kl(0.0)
+    watched.observe_rollouts(calls(0.049))
+    assert watched.is_good
+    watched.observe_rollouts(calls(0.05))
+    assert not watched.is_good and rule(watched) == ""
+    watched.observe_rollouts(calls(0.0))
+    watched.observe_monitor(half(40))
+    watched.observe_monitor(half(31))
+    assert watched.is_good
+    watched.observe_monitor(half(29))
+    assert not watched.is_good and rule(watched) == ""
 
 
 def test_measures_warn_on_both_sides_once_and_stop_nothing() -> None:
     watched = health()
     first = {"valid_calls": 0.8, "changing_calls": 0.2, "entropy": 0.02, "message_tokens": 20.0}
-    assert watched.calls(calls(0.0, **first)) == []
-    up = watched.calls(calls(0.0, **{**first, "entropy": 0.05}))
+    assert watched.observe_rollouts(calls(0.0, **first)) == []
+    up = watched.observe_rollouts(calls(0.0, **{**first, "entropy": 0.05}))
     assert [(w["measure"], w["value"], w["start"]) for w in up] == [
         ("rollouts/entropy", 0.05, 0.02)
     ]
     # still outside: said already
-    assert watched.calls(calls(0.0, **{**first, "entropy": 0.06})) == []
-    assert watched.calls(calls(0.0, **first)) == []
-    down = watched.calls(
+    assert watched.observe_rollouts(calls(0.0, **{**first, "entropy": 0.06})) == []
+    assert watched.observe_rollouts(calls(0.0, **first)) == []
+    down = watched.observe_rollouts(
         calls(
             0.0,
             **{
@@ -187,21 +187,21 @@ def test_measures_warn_on_both_sides_once_and_stop_nothing() -> None:
 
 def test_everything_it_remembers_survives_a_resume() -> None:
     watched, other = health(), health()
-    watched.kl(0.2)
-    watched.calls(calls(0.3, entropy=0.02))
-    watched.calls(calls(0.3, entropy=0.2))
-    watched.monitor(half(40))
-    watched.monitor(half(10))
+    watched.observe_kl(0.2)
+    watched.observe_rollouts(calls(0.3, entropy=0.02))
+    watched.observe_rollouts(calls(0.3, entropy=0.2))
+    watched.observe_monitor(half(40))
+    watched.observe_monitor(half(10))
     other.restore(watched.state())
     assert other == watched and rule(other) == "unresolvable"
-    other.calls(calls(0.0, entropy=0.2))
+    other.observe_rollouts(calls(0.0, entropy=0.2))
     assert rule(other) == "monitor"
 
 
 def test_the_error_names_rule_value_limit_and_what_was_put_back() -> None:
     watched = health(max_kl=0.25)
-    watched.kl(0.5)
-    found = watched.breach()
+    watched.observe_kl(0.5)
+    found = watched.find_breach()
     assert found is not None
     error = found.error(step=14, restored=10)
     assert isinstance(error, StoppedError) and error.exit_code == 3 and error.where == "kl"

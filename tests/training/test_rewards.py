@@ -26,7 +26,7 @@ from composer_replication.rollouts.task_source import TaskSource
 from composer_replication.training import live as live_module
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.live import LiveStep
-from composer_replication.training.reference import frozen
+from composer_replication.training.reference import frozen_reference
 from composer_replication.training.rewards import shaped_rewards, start_kl
 from tests.training.scripted import (
     careless_sample,
@@ -96,11 +96,11 @@ def test_invalid_calls_cost_and_length_costs_and_success_stays_what_it_was(
         "length": {"weight": 0.01},
     }
     shaped = played(world, train={"policy": policy})
-    assert shaped.facts["rollouts/success"] == plain.facts["rollouts/success"]
+    assert shaped.metrics["rollouts/success"] == plain.metrics["rollouts/success"]
     assert (
-        shaped.facts["rollouts/score"]
-        < plain.facts["rollouts/score"]
-        == plain.facts["rollouts/success"]
+        shaped.metrics["rollouts/score"]
+        < plain.metrics["rollouts/score"]
+        == plain.metrics["rollouts/success"]
     )
     rewards_of = shaped_rewards(
         shaped.rollouts, PolicySettings.model_validate(policy), count=renderer().codec.count
@@ -141,7 +141,7 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSo
     rollouts = sample_rollouts(
         student.model, envs, renderer=renderer(), settings=options, author="tiny"
     )
-    start = frozen(tiny_student(seed=1))
+    start = frozen_reference(tiny_student(seed=1))
     found = start_kl(start, rollouts, pad_id=0, max_tokens=4096, device="cpu")
     other = tiny_student(seed=1).model.eval()
     for rollout in rollouts:
@@ -156,7 +156,7 @@ def test_k1_is_the_sum_of_log_ratios_to_the_start_and_is_taken_off(world: TaskSo
         assert (
             found[rollout.session.id] == pytest.approx(expected, abs=1e-3) and abs(expected) > 0.01
         )
-    same = start_kl(frozen(student), rollouts, pad_id=0, max_tokens=4096, device="cpu")
+    same = start_kl(frozen_reference(student), rollouts, pad_id=0, max_tokens=4096, device="cpu")
     assert all(abs(value) < 1e-3 for value in same.values())
     rewards_of = shaped_rewards(rollouts, PolicySettings(kl=0.1), count=len, kl=found)
     assert rewards_of == pytest.approx(
@@ -173,10 +173,10 @@ def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: TaskSou
         asked.append(len(rollouts))
         return {r.session.id: float(i % 3) for i, r in enumerate(rollouts)}
 
-    assert "rollouts/kl_start" not in played(world, kl=kl).facts and not asked
+    assert "rollouts/kl_start" not in played(world, kl=kl).metrics and not asked
     made = played(world, kl=kl, train={"policy": {"weight": 1.0, "kl": 0.5}})
-    assert asked == [12] and made.facts["rollouts/kl_start"] == 1.0
-    assert made.facts["rollouts/score"] == pytest.approx(made.facts["rollouts/success"] - 0.5)
+    assert asked == [12] and made.metrics["rollouts/kl_start"] == 1.0
+    assert made.metrics["rollouts/score"] == pytest.approx(made.metrics["rollouts/success"] - 0.5)
 
 
 # ---- staleness ----
@@ -196,9 +196,11 @@ def aged(*versions: int) -> Any:
 
 def test_stale_rollouts_are_not_trained_on_and_counted(world: TaskSource) -> None:
     whole = played(world, step=4)
-    assert all(r.version == 4 for r in whole.rollouts) and whole.facts["rollouts/stale"] == 0
+    assert all(r.version == 4 for r in whole.rollouts) and whole.metrics["rollouts/stale"] == 0
     made = played(world, step=4, sample=aged(4, 3, 2, 3))
-    assert made.facts["rollouts/stale"] == 3 and made.num_rollouts == 9 and len(made.rollouts) == 12
+    assert (
+        made.metrics["rollouts/stale"] == 3 and made.num_rollouts == 9 and len(made.rollouts) == 12
+    )
     stale = {r.session.id for r in made.rollouts if r.version == 2}
     assert stale and not stale & {e.id for e in made.examples}
     for group in groups_of(made):
@@ -208,11 +210,12 @@ def test_stale_rollouts_are_not_trained_on_and_counted(world: TaskSource) -> Non
                 list(advantages([r.reward for r in left]))
             )
     assert (
-        played(world, step=4, sample=aged(4, 3, 2, 3), max_staleness=2).facts["rollouts/stale"] == 0
+        played(world, step=4, sample=aged(4, 3, 2, 3), max_staleness=2).metrics["rollouts/stale"]
+        == 0
     )
     unknown = played(world, step=4, sample=aged(-1))
     assert (
-        unknown.facts["rollouts/stale"] == 12
+        unknown.metrics["rollouts/stale"] == 12
         and unknown.examples == ()
         and unknown.num_rollouts == 0
     )
@@ -235,23 +238,28 @@ def test_a_group_of_one_has_no_difference(world: TaskSource) -> None:
 def test_a_step_without_any_difference_in_rewards_is_said_once() -> None:
     health = PolicyHealth(settings=HealthSettings())
     spreads = [0.5, 0.0, 0.0, 0.4, 0.0]
-    said = [[w["measure"] for w in health.calls({"rollouts/advantage_spread": s})] for s in spreads]
+    said = [
+        [w["measure"] for w in health.observe_rollouts({"rollouts/advantage_spread": s})]
+        for s in spreads
+    ]
     assert (
         said == [[], ["rollouts/advantage_spread"], [], [], ["rollouts/advantage_spread"]]
-        and health.breach() is None
+        and health.find_breach() is None
     )
     again = PolicyHealth(settings=HealthSettings())
     again.restore(health.state())
-    assert again.flat_steps == 1 and again.calls({"rollouts/advantage_spread": 0.0}) == []
+    assert (
+        again.flat_steps == 1 and again.observe_rollouts({"rollouts/advantage_spread": 0.0}) == []
+    )
 
 
 def test_a_run_whose_environment_fails_is_stopped_by_name() -> None:
     health = PolicyHealth(settings=HealthSettings(max_lost=0.3))
     for lost, rule in ((0.4, None), (0.3, None), (0.5, None), (0.6, "environment")):
-        health.calls({"rollouts/lost": lost})
-        breach = health.breach()
+        health.observe_rollouts({"rollouts/lost": lost})
+        breach = health.find_breach()
         assert (breach.rule if breach else None) == rule
-    assert "failed or hung in 60% of the rollouts, 2 steps in a row" in breach.words  # pyright: ignore[reportOptionalMemberAccess]
+    assert "failed or hung in 60% of the rollouts, 2 steps in a row" in breach.reason  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_a_behaviour_of_no_name_is_refused_before_the_first_step(world: TaskSource) -> None:

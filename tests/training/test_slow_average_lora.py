@@ -17,7 +17,7 @@ from composer_replication.tokens.batch import count, micro_batches
 from composer_replication.training.checkpoint import load_extra
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.loop import train
-from composer_replication.training.reference import average
+from composer_replication.training.reference import averaged_reference
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, train_step
 from tests.training.small_student import (
@@ -132,7 +132,7 @@ def test_the_average_of_adapters_in_bfloat16_is_kept_in_float32(base: Path) -> N
     stays what it is."""
     student = lora_student(base)
     student.model.bfloat16()
-    teacher = average(student, ema=EMA)
+    teacher = averaged_reference(student, ema=EMA)
     assert {p.dtype for p in teacher.moving.values()} == {torch.float32} and len(
         teacher.moving
     ) == len(adapters(student.model))

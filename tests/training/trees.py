@@ -21,7 +21,7 @@ from composer_replication.tokens.example import (
 )
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.inputs import StepInputs
-from composer_replication.training.packing import Micro, micros_of, session_trees
+from composer_replication.training.packing import Micro, pack_micro_batches, session_trees
 from composer_replication.training.state import Trainer
 from composer_replication.training.step import accumulate, step_counts
 from tests.training.small_student import VOCAB, make_config, start_trainer
@@ -138,7 +138,7 @@ def outcome(
     """What is found of each channel, and every parameter's gradient of the scaled sum."""
     examples, pairs = data
     limit = trainer.settings.micro_tokens
-    micros: list[Micro] = micros_of(
+    micros: list[Micro] = pack_micro_batches(
         session_trees(examples, pairs, micro_tokens=limit), micro_tokens=limit
     )
     trainer.optimiser.zero_grad()

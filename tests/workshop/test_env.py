@@ -114,7 +114,7 @@ def test_who_does_not_say_done_gets_nothing(sandbox: Sandbox) -> None:
         reply = env.reply(oracle(env))
         # the last results are given, so that sites have their evidence
         assert reply.turns and reply.done == (turn == 2)
-    assert env.verdict().all_pass and env.tested
+    assert env.test_report().all_pass and env.tested
     assert env.reward() == 0.0
     with pytest.raises(SessionError, match="over"):
         env.reply(says("Done."))
@@ -303,7 +303,7 @@ def test_expected_values_never_enter_the_sandbox(
         sandbox, "run", lambda files, asked: sent.append((files, asked)) or real(files, asked)
     )
     env = started(make_task(4, kind="fix"), sandbox)
-    env.verdict()
+    env.test_report()
     [(files, asked)] = sent
     assert files == dict(env.task.files)
     assert asked[:1] == [(check.path, check.expression) for check in env.task.visible]

@@ -17,7 +17,7 @@ from composer_replication.workshop.episodes import play
 from composer_replication.workshop.lessons import (
     HINTED,
     Lesson,
-    Reckoner,
+    LessonTests,
     hint_text,
     make_lesson,
 )
@@ -30,7 +30,7 @@ from composer_replication.workshop.vocabulary import (
 )
 from composer_replication.workshop.workshop_env import WorkshopEnv
 
-LESSONS = [make_lesson(f"test:{i}", habits=Habits(), tests=Reckoner()) for i in range(400)]
+LESSONS = [make_lesson(f"test:{i}", habits=Habits(), tests=LessonTests()) for i in range(400)]
 
 
 def own_hints(lesson: Lesson) -> set[str]:
@@ -132,7 +132,7 @@ def test_the_hints_are_those_that_the_hint_channel_writes(sandbox: Sandbox) -> N
 
 
 def test_lessons_are_training_tasks_and_the_same_for_a_seed() -> None:
-    again = make_lesson("test:3", habits=Habits(), tests=Reckoner())
+    again = make_lesson("test:3", habits=Habits(), tests=LessonTests())
     assert again == LESSONS[3] != LESSONS[4]
     assert all(
         make_task(f"lesson:test:{i}").split == "train"
@@ -146,20 +146,22 @@ def test_the_reckoner_says_what_the_sandbox_says(sandbox: Sandbox) -> None:
         for number in range(6):
             sessions = [
                 play(WorkshopEnv(make_task(number, kind=kind), sandbox=tests), oracle)
-                for tests in (sandbox, Reckoner())
+                for tests in (sandbox, LessonTests())
             ]
             assert sessions[0] == sessions[1] and sessions[0].outcome == 1.0
 
 
 def test_the_reckoner_refuses_lines_that_no_task_holds() -> None:
     with pytest.raises(ValueError, match="not a line"):
-        Reckoner().run({"a.py": "x = open('/etc/passwd')\n"}, [("a.py", "x")])
+        LessonTests().run({"a.py": "x = open('/etc/passwd')\n"}, [("a.py", "x")])
 
 
 def test_led_lessons_go_past_the_habits_and_do_not_train_what_they_replaced() -> None:
     """Where a certain habit would have been wrong the right message stands, and is read, not
     learnt; all others are learnt."""
-    led = [make_lesson(f"led:{i}", habits=Habits(), tests=Reckoner(), led=1.0) for i in range(80)]
+    led = [
+        make_lesson(f"led:{i}", habits=Habits(), tests=LessonTests(), led=1.0) for i in range(80)
+    ]
     assert sum(bool(lesson.untrained) for lesson in led) > 60
     for lesson in led:
         tools = {tool.description: tool for tool in lesson.tools}

@@ -20,8 +20,8 @@ from composer_replication.rollouts.sampler import Sampling
 from composer_replication.workshop.demonstrators import FAMILIES, teacher_turn
 from composer_replication.workshop.record_episodes import record_logs, renders_to
 from composer_replication.workshop.recorded_task import (
-    recorded,
     task_of,
+    to_log_session,
     was_recorded_here,
 )
 from composer_replication.workshop.sandbox import Sandbox
@@ -237,7 +237,7 @@ def test_a_random_student_is_recorded_or_counted(tmp_path: Path, sandbox: Sandbo
 def test_another_tokenisation_is_noticed(sandbox: Sandbox) -> None:
     render, (task,) = renderer("qwen3", "qwen3"), tasks_of(SEED, 1)
     rollout = parroted(render, ["Done."], env=WorkshopEnv(task, sandbox=sandbox))
-    session = recorded(rollout.session, seed="31-0", split="train")
+    session = to_log_session(rollout.session, seed="31-0", split="train")
     assert renders_to(session, rollout, renderer=render)
     last = Turn(role="assistant", author=STUDENT, blocks=(Text("Done!"),))
     assert not renders_to(

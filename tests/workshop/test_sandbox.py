@@ -17,7 +17,7 @@ from composer_replication.workshop import sandbox as sandbox_module
 from composer_replication.workshop.isolation import ALLOWED
 from composer_replication.workshop.sandbox import (
     ESCAPES,
-    Answered,
+    ExpressionResult,
     Sandbox,
     SandboxLimits,
     refused_by_the_sandbox,
@@ -28,7 +28,7 @@ LIBC = "__import__('ctypes').CDLL(None)"
 LAYERS = ["namespaces", "empty_root", "landlock", "seccomp"]
 
 
-def answer(sandbox: Sandbox, code: str, *, expression: str = "result") -> Answered:
+def answer(sandbox: Sandbox, code: str, *, expression: str = "result") -> ExpressionResult:
     """What one expression comes to after a file with this code was imported."""
     return sandbox.run({"main.py": code}, [("main.py", expression)]).answers[0]
 
@@ -49,7 +49,7 @@ def test_values_come_back_with_their_types(sandbox: Sandbox) -> None:
     assert [a.value for a in run.answers] == [15, 10, [True, None, "x", 1.5], None]
     assert run.answers[3].error.startswith("NameError")
     assert run.answers[0].equals(15) and not run.answers[0].equals(16)
-    assert not Answered(value=True).equals(1) and not Answered(value=1.0).equals(1)
+    assert not ExpressionResult(value=True).equals(1) and not ExpressionResult(value=1.0).equals(1)
 
 
 def test_a_file_stands_before_a_module_of_the_same_name(sandbox: Sandbox) -> None:
@@ -136,7 +136,7 @@ def test_each_layer_holds_by_itself(layers: str, ways: list[str]) -> None:
         {"files": {"a.py": ""}, "asked": [["a.py", ESCAPES[way]] for way in ways]}
     ).encode()
     out, _ = worker.communicate(len(request).to_bytes(4, "big") + request, timeout=30)
-    answers = [sandbox_module._answered(text) for text in json.loads(out[4:])["answers"]]
+    answers = [sandbox_module._read_result(text) for text in json.loads(out[4:])["answers"]]
     assert {
         way: a
         for way, a in zip(ways, answers, strict=True)

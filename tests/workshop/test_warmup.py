@@ -10,7 +10,7 @@ import torch
 
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.workshop.demonstrators import Habits
-from composer_replication.workshop.lessons import Reckoner, make_lesson
+from composer_replication.workshop.lessons import LessonTests, make_lesson
 from composer_replication.workshop.warmup.tokenizer import FAMILY, workshop_tokenizer
 from composer_replication.workshop.warmup.warm_up import (
     COPY_LENGTH,
@@ -20,7 +20,7 @@ from composer_replication.workshop.warmup.warm_up import (
     warm_up,
 )
 
-LESSONS = [make_lesson(f"unseen:{i}", habits=Habits(), tests=Reckoner()) for i in range(60)]
+LESSONS = [make_lesson(f"unseen:{i}", habits=Habits(), tests=LessonTests()) for i in range(60)]
 
 
 @pytest.fixture(scope="module")

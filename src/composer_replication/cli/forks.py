@@ -15,13 +15,13 @@ from composer_replication.core.trace import Session
 from composer_replication.tokens.artefact import Dataset
 
 if TYPE_CHECKING:
-    from composer_replication.training.forked import Forked
+    from composer_replication.training.forked import ForkSource
 
 
-def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
+def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> ForkSource:
     """The producer of `train.fork`; raises DataError if sessions or sites changed since `build`."""
     from composer_replication.tokens.renderer import Renderer
-    from composer_replication.training.forked import Forked
+    from composer_replication.training.forked import ForkSource
 
     job.need_file(job.sessions, verb="ingest")
     job.need_fresh(job.sites, verb="sites")
@@ -30,7 +30,7 @@ def fork_producer(job: Job, data: Dataset, *, tokenizer: Any) -> Forked:
         site_id for example in data.examples for view in example.hints for site_id in view.site_ids
     }
     sites = {site.id: site for site in read_sites(job.sites) if site.id in views}
-    return Forked(
+    return ForkSource(
         config=job.config,
         renderer=Renderer.for_tokenizer(tokenizer, family=job.config.student.template),
         sessions=load_sessions_by_id(job, {site.session_id for site in sites.values()}),

@@ -102,7 +102,9 @@ def train_command(
         if live:
             renderer = Renderer.for_tokenizer(tokenizer, family=config.student.template)
             world = stack.enter_context(open_world(config.rollouts.env))
-            producer = RolloutSource(config=config, renderer=renderer, world=world, kept=kinds)
+            producer = RolloutSource(
+                config=config, renderer=renderer, task_source=world, kept_kinds=kinds
+            )
         shown = stack.enter_context(shown_steps(job))
         result = run_training(
             config,

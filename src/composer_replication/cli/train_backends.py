@@ -28,10 +28,10 @@ def check_backend(config: Config, data: Dataset) -> tuple[Path, ...]:
     """
     if config.train.backend == "trl":
         from composer_replication.training.backends._compat import require_trl
-        from composer_replication.training.backends.trl_settings import refuse
+        from composer_replication.training.backends.trl_settings import check_hosted
 
         require_trl()
-        refuse(config, pairs=data.pairs)
+        check_hosted(config, pairs=data.pairs)
     if ":" not in config.rollouts.env:
         return ()
     from composer_replication.rollouts.task_source import try_world
@@ -70,7 +70,7 @@ def with_trl(
             renderer=renderer,
             run=run,
             pairs=data.pairs,
-            kept=kinds,
+            kept_kinds=kinds,
             **launch,
             on_step=on_step,
             on_event=lambda event: show_event(job, event),

@@ -49,13 +49,13 @@ class Sampler:
     batch_pairs: int = 0
     batch_anchors: int = 0
     imported: bool = True
-    homes: Sequence[str | None] = field(init=False, repr=False)
+    trunk_ids: Sequence[str | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(
             self,
-            "homes",
-            [] if self.batch_pairs or not self.imported else homes_of(self.examples, self.pairs),
+            "trunk_ids",
+            [] if self.batch_pairs or not self.imported else find_trunks(self.examples, self.pairs),
         )
         if self.imported and self.batch_examples < 2 and all(parts := strata(self.examples)):
             raise ConfigError(
@@ -85,23 +85,27 @@ class Sampler:
         self, step: int, chosen: Sequence[TrainingExample], *, size: int, num_examples: int
     ) -> list[PreferencePair]:
         """`batch_pairs` of all; or the pairs of the chosen examples, and a share of those without a
-        home."""
+        trunk."""
         if self.batch_pairs or not chosen:
             return self._draw(self.pairs, "pairs", step, self.batch_pairs or self.batch_examples)
         chosen_ids = {e.id for e in chosen}
         pairs_of_chosen = [
-            pair for pair, home in zip(self.pairs, self.homes, strict=True) if home in chosen_ids
+            pair
+            for pair, trunk_id in zip(self.pairs, self.trunk_ids, strict=True)
+            if trunk_id in chosen_ids
         ]
-        pairs_without_home = [
-            pair for pair, home in zip(self.pairs, self.homes, strict=True) if home is None
+        pairs_without_trunk = [
+            pair
+            for pair, trunk_id in zip(self.pairs, self.trunk_ids, strict=True)
+            if trunk_id is None
         ]
-        if not pairs_of_chosen and not pairs_without_home:
+        if not pairs_of_chosen and not pairs_without_trunk:
             return self._draw(self.pairs, "pairs", step, 1)
         return pairs_of_chosen + self._draw(
-            pairs_without_home,
+            pairs_without_trunk,
             "pairs",
             step,
-            max(1, round(size * len(pairs_without_home) / num_examples)),
+            max(1, round(size * len(pairs_without_trunk) / num_examples)),
         )
 
     def _anchors(self, step: int) -> list[TrainingExample]:
@@ -140,40 +144,34 @@ def draw_items(
     return items_drawn
 
 
-def homes_of(
+def find_trunks(
     examples: Sequence[TrainingExample], pairs: Sequence[PreferencePair]
 ) -> list[str | None]:
     """The id of the example that each pair comes with; None if its session has no example.
 
-    It is the first of the session's examples that begins with the pair's prefix, else the first.
-    Example: a session cut in two windows, the pair's prefix is the beginning of the second -> the
-    second
+    It is the session's first example that begins with the pair's prefix (its trunk), else the
+    session's first example: with a session cut into two windows, the window that the pair is in.
     """
     of_session: dict[str, list[TrainingExample]] = {}
     for part in strata(examples):
         for example in part:
             of_session.setdefault(example.session_id, []).append(example)
-    homes: list[str | None] = []
+    trunk_ids: list[str | None] = []
     for pair in pairs:
         windows = of_session.get(pair.session_id, [])
         trunks = [e for e in windows if e.ids[: len(pair.prefix_ids)] == pair.prefix_ids]
-        homes.append(next((e.id for e in trunks + windows), None))
-    return homes
+        trunk_ids.append(next((e.id for e in trunks + windows), None))
+    return trunk_ids
 
 
 def strata(
     examples: Sequence[TrainingExample],
 ) -> tuple[list[TrainingExample], list[TrainingExample]]:
-    """The examples that hold the rarer of the two channels, and those that hold only the other; one
-    of each feeds both channels.
-
-    Example: strata([<hint view, trained spans>, <trained spans>, <neither>]) -> the first; the
-    second
+    """The examples that hold the rarer of the two channels (hint views, lm spans), and those that
+    hold only the other; one of each feeds both channels. An example with neither is in no stratum.
     """
-    with_hints, with_lm_spans = (
-        [e for e in examples if e.hints],
-        [e for e in examples if e.lm_spans],
-    )
+    with_hints = [e for e in examples if e.hints]
+    with_lm_spans = [e for e in examples if e.lm_spans]
     if len(with_hints) <= len(with_lm_spans):
         return with_hints, [e for e in with_lm_spans if not e.hints]
     return with_lm_spans, [e for e in with_hints if not e.lm_spans]

@@ -10,7 +10,7 @@ from composer_replication.losses.credit import channel_shares
 def channel_weights(settings: TrainSettings) -> dict[Channel, float]:
     """The weight of each channel's loss under the combination of policy and hint; 0 = off.
 
-    Credit on advantages is no loss of its own: its weight here is 0.
+    Credit on advantages is not a loss, so its weight here is 0.
     """
     shares = channel_shares(settings.hint.combination, hint_weight=settings.hint.weight)
     return {
@@ -21,8 +21,8 @@ def channel_weights(settings: TrainSettings) -> dict[Channel, float]:
     }
 
 
-def watched_weights(settings: TrainSettings) -> dict[Channel, float]:
-    """The weights as training/health.py sees them: a hint channel that gives credit is on."""
+def health_weights(settings: TrainSettings) -> dict[Channel, float]:
+    """The weights that training/health.py reads: a hint channel that gives credit is on."""
     weights = channel_weights(settings)
     if settings.hint.is_credit:
         weights["hint"] = settings.hint.weight

@@ -28,9 +28,9 @@ from composer_replication.models.forward import Head, head_of
 from composer_replication.tokens.batch import Batch, Counts, scored_actions
 from composer_replication.tokens.example import HintView, TrainingExample
 from composer_replication.training.channel_weights import channel_weights
-from composer_replication.training.hinting import Rated, hint_credit, hint_loss
+from composer_replication.training.hinting import ScoredHidden, hint_credit, hint_loss
 from composer_replication.training.objectives import policy_loss
-from composer_replication.training.pairs import Sides, by_sequence, pair_values
+from composer_replication.training.pairs import Sides, pair_values, score_responses
 from composer_replication.training.passes import ForwardResults, RequiredForwards, run_passes
 from composer_replication.training.reference import Reference
 from composer_replication.training.training_models import TrainingModels
@@ -61,14 +61,12 @@ def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, ChannelBud
     """Inputs and tokens of each channel in a step with these counts, whether the channel is on or
     not.
 
-    Example: budgets(config.train, count(examples, pairs))["hint"] -> ChannelBudget(inputs=2,
-    tokens=48)
+    >>> budgets(TrainSettings(), Counts(hint_views=2, hint_tokens=48))["hint"]
+    ChannelBudget(inputs=2, tokens=48)
     """
     preference = settings.preference
-    anchored, sides = (
-        preference.anchor > 0,
-        counts.pair_tokens if preference.both_sides else counts.chosen_tokens,
-    )
+    anchored = preference.anchor > 0
+    sides = counts.pair_tokens if preference.both_sides else counts.chosen_tokens
     hint = ChannelBudget(inputs=counts.hint_views, tokens=counts.hint_tokens)
     if settings.hint.is_credit:
         hint = ChannelBudget(inputs=counts.credited_views, tokens=counts.credited_tokens)
@@ -86,13 +84,12 @@ def budgets(settings: TrainSettings, counts: Counts) -> dict[Channel, ChannelBud
 def loss_rows(
     examples: Iterable[TrainingExample], settings: TrainSettings
 ) -> list[TrainingExample]:
-    """The examples with only the spans of channels that are on, cut behind the last of them;
-    examples without any are left out.
+    """The examples with only the spans of the channels that are on, cut behind the last span;
+    examples without a span are left out.
 
-    A causal model's loss depends on nothing behind its last token, so this changes no value: it
-    saves the forward of those tokens.
-    Example: 200 tokens with one hint view at 80-95, and actions of a group in which every reward
-    was alike -> 95 tokens, one view
+    A causal model's loss depends on nothing behind its last token, so the cut changes no value: it
+    saves the forward of those tokens. For example, an example of 200 tokens with one hint view at
+    80-95, and actions of a flat group, becomes 95 tokens and one view.
     """
     is_on = {name: weight > 0 for name, weight in channel_weights(settings).items()}
     credit = settings.hint.weight > 0 and settings.hint.is_credit and is_on["policy"]
@@ -175,7 +172,7 @@ def _policy(
     counts: Counts,
 ) -> list[ChannelLoss]:
     """The objective on the current log-probs of the sampled tokens; with credit, on the advantages
-    that the hint has moved, and the hint channel's line of it."""
+    that the hint has moved, and the hint channel's report of it."""
     head, hint_settings = head_of(models.student.model), models.settings.hint
     logp_N = fused_logprobs(
         forwards.predictors("student", batch.action),
@@ -194,7 +191,7 @@ def _policy(
     return [policy_loss(logp_N, credited_batch, counts, models.settings.policy), credit.loss]
 
 
-def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[Rated]:
+def _teachers(models: TrainingModels, forwards: ForwardResults) -> list[ScoredHidden]:
     """The teachers' hidden states, each with its head, in the order of
     `ForwardResults.teachers`."""
     heads = [reference_head(reference) for reference in models.teachers]
@@ -248,22 +245,22 @@ def _preference(
 def _pair_logprobs(
     models: TrainingModels, batch: Batch, forwards: ForwardResults, required: RequiredForwards
 ) -> tuple[Sides, Sides | None]:
-    """(chosen_P, rejected_P) of the student, and of the reference if the objective has one: as the
-    pairs carry it, else as scored now."""
-    sum_by_sequence = partial(
-        by_sequence,
+    """(chosen_P, rejected_P) of the student, and of the reference if the objective has one: from
+    the log-probs that the pairs carry, else from this step's forward."""
+    score_sides = partial(
+        score_responses,
         models.settings.preference,
         item_N=batch.response.item_N,
         num_pairs=batch.num_pairs,
     )
 
     def sides(hidden_ND: Tensor, head: Head) -> Sides:
-        return sum_by_sequence(
+        return score_sides(
             fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
         )
 
-    known = len(batch.reference_logp_N) and models.settings.preference.has_reference
-    reference = sum_by_sequence(batch.reference_logp_N) if known else None
+    is_known = len(batch.reference_logp_N) and models.settings.preference.has_reference
+    reference = score_sides(batch.reference_logp_N) if is_known else None
     if required.reference:
         if forwards.reference_ND is None:
             raise AlignmentError(

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON; a folder appears whole or not at all.
+"""Checkpoints: tensors in safetensors, the rest in JSON; a folder appears complete or not at all.
 
     step_000040/
         model.safetensors        or adapter_model.safetensors; with config.json and the tokenizer
@@ -71,7 +71,7 @@ def save_checkpoint(
     folder = run.checkpoint(step)
     scratch = folder.with_name(f".{folder.name}.part")
     remove_partial_checkpoints(run, keep=keep)
-    with _Whole(run, scratch, step=step):
+    with _CompleteOrRemoved(run, scratch, step=step):
         make_folder(scratch)
         save_student(student, scratch)
         names = {parameter: name for name, parameter in student.model.named_parameters()}
@@ -100,9 +100,9 @@ def save_checkpoint(
     return folder
 
 
-class _Whole:
-    """The block writes a checkpoint; if the system refuses that, the part that was written is
-    removed, and an UnwrittenError says so."""
+class _CompleteOrRemoved:
+    """A block that writes a checkpoint; if the system refuses a write, the part that was written is
+    removed and UnwrittenError is raised."""
 
     def __init__(self, run: RunDir, scratch: Path, *, step: int) -> None:
         self.run, self.scratch, self.step = run, scratch, step
@@ -115,7 +115,7 @@ class _Whole:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # tokenizers raises a bare Exception with the system's words in it
+        # tokenizers raises a bare Exception with the system's message in it
         if isinstance(error, (OSError, SafetensorError)) or (
             isinstance(error, Exception) and "(os error " in str(error)
         ):
@@ -126,14 +126,14 @@ class _Whole:
                 newest = f"{checkpoints[-1][1].name} stands as it was"
             steps = checkpoints[-1][0] if checkpoints else 0
             raise UnwrittenError(
-                f"the checkpoint after step {self.step} could not be written: {_words(error)};"
+                f"the checkpoint after step {self.step} could not be written: {_error_text(error)};"
                 f" {newest}",
                 where=str(self.run.checkpoints_dir),
                 fix=f"make room there, then resume: it goes on after step {steps}",
             ) from error
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """The system's message, e.g. "No space left on device"."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
@@ -148,7 +148,7 @@ def remove_partial_checkpoints(run: RunDir, *, keep: int) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint; at no moment is half of one there under its name."""
+    """Remove a checkpoint; its name never points to half of one."""
     aside = folder.with_name(f".{folder.name}.old.part")
     os.replace(folder, aside)
     shutil.rmtree(aside)
@@ -260,7 +260,7 @@ def check_resume(
     """The settings that changed since the checkpoint; raises if the changes are not accepted, or if
     data, start weights or environment differ."""
     changed = diff_settings(state["settings"], settings)
-    # first: other data may only be what other settings made of it
+    # settings first: other data may only be the result of other settings
     if changed and not accept_changes:
         fix = (
             "resume with the flags and settings that the run was started with (its command.txt), or"

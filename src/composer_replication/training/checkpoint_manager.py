@@ -44,7 +44,7 @@ class CheckpointManager:
         """Write weights, optimiser, channel means and health after `steps` steps; the main rank
         writes. `health_metrics` were measured of these weights."""
         trainer = self.trainer
-        is_good = {} if self.rollback is None else {"good": self.rollback.health.good}
+        is_good = {} if self.rollback is None else {"good": self.rollback.health.is_good}
         if self.run_logger.main:
             clip_mean = trainer.clip.mean
             state = {

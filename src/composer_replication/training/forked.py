@@ -1,16 +1,16 @@
 """A step's hint views from the student's own turns at the sites of imported logs (`train.fork`):
 only what it got wrong is distilled.
 
-    forked = Forked(config=config, renderer=renderer, sessions={...}, sites={...})
+    forked = ForkSource(config=config, renderer=renderer, sessions={...}, sites={...})
     fork_points = forked.fork_points(examples)   # the imported hint views, with their contexts
     fork_step = forked.step(student.model, fork_points, step=3)
-    fork_step.examples, fork_step.facts["fork/same"]
+    fork_step.examples, fork_step.metrics["fork/same"]
 
-The target of an imported view was written by another model. Here the student writes a message of
-its own in the same context, token by token. If the static check finds the site's mistake in it, it
+The target of an imported view was written by another model. Here the student writes its own message
+in the same context, token by token. If the static check finds the site's mistake in the message, it
 becomes the target of an example with origin "student"; otherwise there is no example. Other
-mistakes have no hint that is about them, and messages that only a sandbox could judge are counted
-and left out. Everything is a function of (config.seed, step) and the weights. Every rank samples
+mistakes have no hint that fits them, and messages that only a sandbox could check are counted and
+left out. Everything is a function of (config.seed, step) and the weights. Every rank samples
 the same forks and takes its share of the examples in `train_step`.
 """
 
@@ -59,20 +59,20 @@ class ForkStep:
 
     examples: tuple[TrainingExample, ...]
     forks: tuple[Fork, ...]
-    facts: Mapping[str, float]
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forked:
-    """The producer of a run's forks; `sessions` and `sites` by id are those that the examples were
-    built from."""
+class ForkSource:
+    """Gives each training step its forks; `sessions` and `sites`, by id, are those that the
+    examples were built from."""
 
     config: Config
     renderer: Renderer
     sessions: Mapping[str, Session]
     sites: Mapping[str, Site]
     author: str = AUTHOR
-    meter: SamplingStats = field(default_factory=SamplingStats)
+    stats: SamplingStats = field(default_factory=SamplingStats)
 
     def fork_points(self, examples: Sequence[TrainingExample]) -> tuple[TrainForkPoint, ...]:
         """Every hint view of imported examples, each site once.
@@ -90,7 +90,8 @@ class Forked:
             fix = "run recompose hints and build, or set train.fork = false"
             raise DataError("no imported hint view to fork at", where="train.fork", fix=fix)
         longest, name = max(
-            (len(s.fork.ids) + len(s.view.hint_ids), name) for name, s in fork_points.items()
+            (len(point.fork.ids) + len(point.view.hint_ids), name)
+            for name, point in fork_points.items()
         )
         new_tokens = self.config.rollouts.max_new_tokens
         check_forward_size(
@@ -121,34 +122,36 @@ class Forked:
         )
         forks = sample_forks(
             model,
-            [spot.fork for spot in chosen],
+            [point.fork for point in chosen],
             samples=settings.fork_samples,
             renderer=self.renderer,
-            settings=room_for([len(spot.fork.ids) for spot in chosen], settings=sampling),
+            settings=room_for([len(point.fork.ids) for point in chosen], settings=sampling),
             author=self.author,
             label=f"step-{step}:fork:",
-            stats=self.meter,
+            stats=self.stats,
         )
-        fork_point_of_sample = [spot for spot in chosen for _ in range(settings.fork_samples)]
-        failures = [
-            (s, f)
-            for s, f in zip(fork_point_of_sample, forks, strict=True)
-            if f.checked.outcome == "same"
-        ]
+        fork_point_of_sample = [point for point in chosen for _ in range(settings.fork_samples)]
         examples = tuple(
-            forked_example(s, f, name=f"step-{step}:{f.site.id}:{f.number}", author=self.author)
-            for s, f in failures
+            forked_example(
+                point, fork, name=f"step-{step}:{fork.site.id}:{fork.number}", author=self.author
+            )
+            for point, fork in zip(fork_point_of_sample, forks, strict=True)
+            if fork.checked.outcome == "same"
         )
         return ForkStep(
-            examples=examples, forks=tuple(forks), facts=fork_facts(forks, num_sites=len(chosen))
+            examples=examples,
+            forks=tuple(forks),
+            metrics=fork_metrics(forks, num_sites=len(chosen)),
         )
 
     def _fork_point(
         self, example: TrainingExample, view: HintView, tools: dict[str, ToolFacts]
     ) -> TrainForkPoint:
         session = self.sessions.get(example.session_id)
-        site, *others = [self.sites[name] for name in view.site_ids if name in self.sites] or [None]
-        if session is None or site is None or 1 + len(others) != len(view.site_ids):
+        site, *other_sites = [self.sites[name] for name in view.site_ids if name in self.sites] or [
+            None
+        ]
+        if session is None or site is None or 1 + len(other_sites) != len(view.site_ids):
             problem = (
                 f"the {'session' if session is None else 'site'} of {view.site_id} is not among"
                 " those given"
@@ -165,16 +168,16 @@ class Forked:
             raise SiteError(problem, where=site.id, fix="run again: recompose build")
         if session.id not in tools:
             tools[session.id] = ToolFacts.of(session)
-        above = example.turns[: example.turns.index(message)]
+        context_spans = example.turns[: example.turns.index(message)]
         fork = ForkPoint(
             site=site,
-            turns=tuple(session.turn_in_view(span.turn, at=site.turn) for span in above),
+            turns=tuple(session.turn_in_view(span.turn, at=site.turn) for span in context_spans),
             tools=session.tools,
             check=SiteCheck.of(session, site, tools=tools[session.id]),
             ids=example.ids[: message.body[0]],
             others=tuple(
                 SiteCheck.of(session, other, tools=tools[session.id])
-                for other in others
+                for other in other_sites
                 if other is not None
             ),
         )
@@ -196,19 +199,19 @@ def forked_example(
         origin="student",
         logprobs=fork.logprobs,
     )
-    above = fork_point.example.turns[: fork_point.example.turns.index(fork_point.message)]
-    written = replace(fork_point.message, end=len(ids), body=(begin, len(ids)), author=author)
+    context_spans = fork_point.example.turns[: fork_point.example.turns.index(fork_point.message)]
+    written_span = replace(fork_point.message, end=len(ids), body=(begin, len(ids)), author=author)
     return TrainingExample(
         id=name,
         session_id=fork_point.example.session_id,
         ids=ids,
         hints=(view,),
-        turns=(*above, written),
+        turns=(*context_spans, written_span),
         origin="student",
     )
 
 
-def fork_facts(forks: Sequence[Fork], *, num_sites: int) -> dict[str, float]:
+def fork_metrics(forks: Sequence[Fork], *, num_sites: int) -> dict[str, float]:
     """The metrics of a step's forks; `fork/tokens` are those of the failures, which the hint
     channel trains."""
     metrics: dict[str, float] = {"fork/sites": num_sites, "fork/samples": len(forks)}
@@ -224,5 +227,11 @@ def fork_facts(forks: Sequence[Fork], *, num_sites: int) -> dict[str, float]:
 def without_views(examples: Sequence[TrainingExample]) -> list[TrainingExample]:
     """Imported examples without their hint views: in a run that forks, the student's own messages
     take their place."""
-    bare = [replace(example, hints=()) if example.hints else example for example in examples]
-    return [example for example in bare if example.lm_spans or example.anchored or example.actions]
+    without_hints = [
+        replace(example, hints=()) if example.hints else example for example in examples
+    ]
+    return [
+        example
+        for example in without_hints
+        if example.lm_spans or example.anchored or example.actions
+    ]

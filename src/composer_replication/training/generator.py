@@ -1,5 +1,5 @@
 """A server that samples the student's messages: how it gets the weights, which version it holds,
-and whether it really holds them.
+and a check that it holds them.
 
     generator = Generator.of(config.rollouts, lora=False, ranks=1)  # None: sampling in this process
     model = generator.writer(student, step=12, note=run_logger.event)
@@ -45,7 +45,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.models.pretrained_folder import save_student
 from composer_replication.rollouts.served import Completion, GenerationRequest, ServedModel, post
 
-# any ids will do: the server and the trainer must agree on their log-probs
+# any ids will do, as long as the server and the trainer agree on their log-probs
 _PROBE = tuple(range(1, 9))
 _PROBE_TOKENS = 16
 _PART = ".part"
@@ -152,7 +152,7 @@ class Generator:
 
     def _checked_gap(self, student: Student) -> float:
         """The mean distance, in nats, between the server's and the trainer's log-probs of a few
-        tokens that the server samples."""
+        tokens that the server samples. Raises DataError if it is above max_gap."""
         server = self.settings.server
         prompt = GenerationRequest(ids=_PROBE, max_tokens=_PROBE_TOKENS, seed=0)
         (completion,) = self._model().complete(
@@ -179,20 +179,16 @@ class Generator:
 
 
 def publish(student: Student, folder: Path) -> None:
-    """Write the student into a folder that a server loads; each file is replaced as a whole, so
-    that the server never sees half of one.
-
-    Example: publish(student, Path("served")) -> served/config.json, served/model.safetensors,
-    served/tokenizer.json ...
-    """
+    """Write the student (config.json, model.safetensors, tokenizer.json, ...) into a folder that a
+    server loads; each file is replaced as a whole, so the server never sees half of one."""
     scratch = folder / _PART
     if scratch.exists():
         shutil.rmtree(scratch)
     save_student(student, scratch)
     for file in sorted(p for p in scratch.rglob("*") if p.is_file()):
-        place = folder / file.relative_to(scratch)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(file, place)
+        target = folder / file.relative_to(scratch)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, target)
     shutil.rmtree(scratch)
 
 

@@ -1,10 +1,10 @@
-"""The rules that stop a run; they are nowhere else.
+"""The rules that stop a run; no other file has any.
 
-Health is about channels: never silently zero, a warning at once, a stop after too many bad steps in
-a row. A hint loss with nearly every token clipped (train.hint.token_clip), or hint credit that is
-nearly always at its bound, is bad in the same way. PolicyHealth is about a policy that acts. The
-metrics of a channel can look perfect while the policy collapses (measured: mistakes, divergence and
-success all went to 0), so the rules are about the policy:
+Health watches the channels: none is silently zero. A bad step gives a warning at once, too many in
+a row stop the run. A hint loss with nearly every token clipped (train.hint.token_clip), or hint
+credit that is nearly always at its bound, counts as bad too. PolicyHealth watches a policy that
+acts. The metrics of a channel can look perfect while the policy collapses (measured: mistakes,
+divergence and success all went to 0), so these rules are about its rollouts:
 
     kl              mean KL(student || start) per sampled token is above max_kl
     unresolvable    in two steps in a row at least max_unresolvable of the calls were malformed, or
@@ -53,7 +53,7 @@ _FIXES: dict[Channel, str] = {
 
 _CLIPPED = {
     "reason": (
-        "nearly every token stands at the clip or bound, which is then the signal and not the hint"
+        "nearly every token is at the clip or bound, which is then the signal instead of the hint"
     ),
     "fix": (
         "raise train.hint.token_clip or train.hint.bound, under credit lower train.hint.weight, or"
@@ -126,14 +126,9 @@ class Health:
             }
             for name in bad
         ]
-        return [
-            *warnings,
-            *(
-                [{"channel": "hint", "status": "clipped", **_CLIPPED}]
-                if self.clipped_steps == 1
-                else []
-            ),
-        ]
+        if self.clipped_steps == 1:
+            warnings.append({"channel": "hint", "status": "clipped", **_CLIPPED})
+        return warnings
 
     def check(self, statuses: Mapping[Channel, Status], *, step: int) -> None:
         """Raise StoppedError (exit code 3) for a channel that was starved, dead or all clipped for
@@ -166,15 +161,15 @@ class Health:
         """From the checkpoint."""
         self.was_active.update(state["was_active"])
         self.bad_steps.update(state["bad_steps"])
-        # a checkpoint from before there was a clip
+        # older checkpoints were written before clipped steps were counted
         self.clipped_steps = state.get("clipped_steps", 0)
 
 
 UNRESOLVABLE_STEPS = 2
-"""The steps in a row that break a rule: healthy runs reached 0.21 in one step and recovered in the
-next."""
+"""The number of steps in a row that break a rule: healthy runs reached 0.21 in one step and
+recovered in the next."""
 MONITOR_ERRORS = 2.0
-"""The standard errors by which success must have fallen: less is chance."""
+"""The number of standard errors by which success must fall: a smaller loss may be chance."""
 _HALF = 0.5
 _SPREAD = "rollouts/advantage_spread"
 _BANDS: dict[str, tuple[float, float]] = {
@@ -189,19 +184,19 @@ rises before a collapse and falls during it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A rule that was broken, e.g. Breach(rule="kl", value=0.41, limit=0.3, words="KL to the start
-    is 0.41 nats per token")."""
+    """A rule that was broken, e.g. rule "kl", value 0.41, limit 0.3, reason "KL to the start is
+    0.41 nats per token"."""
 
     rule: str
     value: float
     limit: float
-    words: str
+    reason: str
 
     def error(self, *, step: int, restored: int) -> StoppedError:
         """The end of the run, after the checkpoint of step `restored` was put back (exit code
         3)."""
         return StoppedError(
-            f"health rule {self.rule!r} after {step} steps: {self.words}, the limit is"
+            f"health rule {self.rule!r} after {step} steps: {self.reason}, the limit is"
             f" {self.limit:g}; the weights after {restored} steps were put back",
             where=self.rule,
             fix=(
@@ -213,10 +208,12 @@ class Breach:
 
 @dataclass(slots=True, kw_only=True)
 class PolicyHealth:
-    """The rules on a live policy; `state` and `restore` carry its memory over a resume.
+    """The rules on a live policy; `state` and `restore` carry its measurements over a resume.
 
-    Example: health.calls({"rollouts/unresolvable": 0.2, ...}); health.kl(0.02);
-    health.monitor((1.0, 0.0, ...)); health.breach()
+    >>> health = PolicyHealth(settings=HealthSettings(max_kl=0.3))
+    >>> health.observe_kl(0.41)
+    >>> health.find_breach().rule, health.is_good
+    ('kl', False)
     """
 
     settings: HealthSettings
@@ -231,50 +228,50 @@ class PolicyHealth:
     first_values: dict[str, float] = field(default_factory=dict)
     outside: set[str] = field(default_factory=set)
 
-    def calls(self, facts: Mapping[str, float]) -> list[dict[str, Any]]:
+    def observe_rollouts(self, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
         """Add the metrics of one step's rollouts; returns a warning for each metric that has just
         left its band around the first step's value."""
-        self.unresolvable = facts.get("rollouts/unresolvable", 0.0)
+        self.unresolvable = metrics.get("rollouts/unresolvable", 0.0)
         limit = self.settings.max_unresolvable
         self.bad_steps = self.bad_steps + 1 if self.unresolvable >= limit < 1.0 else 0
-        self.lost = facts.get("rollouts/lost", 0.0)
+        self.lost = metrics.get("rollouts/lost", 0.0)
         self.lost_steps = self.lost_steps + 1 if self.lost > self.settings.max_lost else 0
-        self.flat_steps = self.flat_steps + 1 if facts.get(_SPREAD) == 0 else 0
+        self.flat_steps = self.flat_steps + 1 if metrics.get(_SPREAD) == 0 else 0
         warnings: list[dict[str, Any]] = []
         if self.flat_steps == 1:
             warnings.append(
                 {"measure": _SPREAD, "value": 0.0, "start": self.first_values.get(_SPREAD, 0.0)}
             )
-        self.first_values.setdefault(_SPREAD, facts.get(_SPREAD, 0.0))
+        self.first_values.setdefault(_SPREAD, metrics.get(_SPREAD, 0.0))
         for name, (low, high) in _BANDS.items():
-            if name not in facts:
+            if name not in metrics:
                 continue
-            first = self.first_values.setdefault(name, facts[name])
-            inside = low * first <= facts[name] <= high * first
+            first = self.first_values.setdefault(name, metrics[name])
+            inside = low * first <= metrics[name] <= high * first
             if not inside and name not in self.outside:
-                warnings.append({"measure": name, "value": facts[name], "start": first})
+                warnings.append({"measure": name, "value": metrics[name], "start": first})
             (self.outside.discard if inside else self.outside.add)(name)
         return warnings
 
-    def kl(self, value: float) -> None:
+    def observe_kl(self, value: float) -> None:
         """Add the mean KL(student || start)."""
         self.drift = value
 
-    def monitor(self, success: tuple[float, ...]) -> None:
+    def observe_monitor(self, success: tuple[float, ...]) -> None:
         """Add the success on each monitor task; later ones are compared with the best so far."""
         better = not self.best_success or fmean(success) > fmean(self.best_success)
         self.best_success, self.success = success if better else self.best_success, success
 
-    def breach(self) -> Breach | None:
+    def find_breach(self) -> Breach | None:
         """The first rule that the newest measurements break, or None."""
         limits = self.settings
         if self.drift > limits.max_kl:
-            words = (
+            reason = (
                 f"the mean KL(student, start) on the rollouts is {self.drift:.3g} nats per token"
             )
-            return Breach(rule="kl", value=self.drift, limit=limits.max_kl, words=words)
+            return Breach(rule="kl", value=self.drift, limit=limits.max_kl, reason=reason)
         if self.bad_steps >= UNRESOLVABLE_STEPS:
-            words = (
+            reason = (
                 f"{self.unresolvable:.0%} of the calls could not be resolved, {self.bad_steps}"
                 " steps in a row"
             )
@@ -282,50 +279,53 @@ class PolicyHealth:
                 rule="unresolvable",
                 value=self.unresolvable,
                 limit=limits.max_unresolvable,
-                words=words,
+                reason=reason,
             )
         if self.lost_steps >= UNRESOLVABLE_STEPS:
-            words = (
+            reason = (
                 f"the environment failed or hung in {self.lost:.0%} of the rollouts,"
                 f" {self.lost_steps} steps in a row"
             )
-            return Breach(rule="environment", value=self.lost, limit=limits.max_lost, words=words)
-        if self._lost(limits.max_monitor_loss, errors=MONITOR_ERRORS):
-            words = (
+            return Breach(rule="environment", value=self.lost, limit=limits.max_lost, reason=reason)
+        if self._success_fell(limits.max_monitor_loss, errors=MONITOR_ERRORS):
+            reason = (
                 f"success on {len(self.success)} monitor tasks fell from"
                 f" {fmean(self.best_success):.3f} to {fmean(self.success):.3f}"
             )
             return Breach(
-                rule="monitor", value=self._loss(), limit=limits.max_monitor_loss, words=words
+                rule="monitor",
+                value=self._lost_share(),
+                limit=limits.max_monitor_loss,
+                reason=reason,
             )
         return None
 
     @property
-    def good(self) -> bool:
-        """Whether no rule is past half of its limit, so that a stopped run may go back to the
+    def is_good(self) -> bool:
+        """Whether no rule is past half of its limit, so that a stopped run may go back to these
         weights."""
         limits = self.settings
-        calm = (
+        drift_and_calls_are_good = (
             self.drift <= _HALF * limits.max_kl
             and self.unresolvable < _HALF * limits.max_unresolvable
         )
-        return calm and not self._lost(
+        return drift_and_calls_are_good and not self._success_fell(
             _HALF * limits.max_monitor_loss, errors=_HALF * MONITOR_ERRORS
         )
 
-    def _loss(self) -> float:
+    def _lost_share(self) -> float:
         """The share of the best success so far that was lost on the monitor tasks."""
         best = fmean(self.best_success) if self.best_success else 0.0
         return (best - fmean(self.success)) / best if best > 0 else 0.0
 
-    def _lost(self, share: float, *, errors: float) -> bool:
-        """Whether success fell by more than this share and by more than so many standard errors of
-        the paired differences."""
-        if self._loss() <= share:
+    def _success_fell(self, share: float, *, errors: float) -> bool:
+        """Whether success fell by more than this share and by more than `errors` standard errors
+        of the paired differences."""
+        if self._lost_share() <= share:
             return False
-        fell = [a - b for a, b in zip(self.best_success, self.success, strict=True)]
-        error = stdev(fell) / len(fell) ** 0.5 if len(fell) > 1 else 0.0
-        return fmean(fell) > errors * error
+        losses = [a - b for a, b in zip(self.best_success, self.success, strict=True)]
+        standard_error = stdev(losses) / len(losses) ** 0.5 if len(losses) > 1 else 0.0
+        return fmean(losses) > errors * standard_error
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""

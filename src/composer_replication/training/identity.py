@@ -1,4 +1,4 @@
-"""Hashes of what a run trains on, and of its start weights: a resume with others is refused."""
+"""The hash of the data that a run trains on: a resume with other data is refused."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import hashlib
 from collections.abc import Iterable
 
 from composer_replication.core.jsonl import dumps
-from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.example import (
     PreferencePair,
     TrainingExample,
     example_to_json,
     pair_to_json,
 )
-
-__all__ = ["data_sha256", "weights_sha256"]
 
 
 def data_sha256(examples: Iterable[TrainingExample], pairs: Iterable[PreferencePair]) -> str:

@@ -20,7 +20,7 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.core.errors import ConfigError, DataError
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import Sampler
-from composer_replication.training.forked import Forked, ForkStep, TrainForkPoint, without_views
+from composer_replication.training.forked import ForkSource, ForkStep, TrainForkPoint, without_views
 from composer_replication.training.hinting import check_views
 from composer_replication.training.identity import data_sha256
 from composer_replication.training.live import LiveStep, RolloutSource
@@ -129,7 +129,7 @@ def prepare_data(
     examples: Sequence[TrainingExample],
     pairs: Sequence[PreferencePair],
     live: RolloutSource | None,
-    forked: Forked | None,
+    forked: ForkSource | None,
 ) -> TrainingData:
     """Check what was imported against the settings, and apply the placebo to it.
 
@@ -159,7 +159,7 @@ def _check_sources(
     examples: Sequence[TrainingExample],
     pairs: Sequence[PreferencePair],
     live: RolloutSource | None,
-    forked: Forked | None,
+    forked: ForkSource | None,
 ) -> None:
     """Raise if there is nothing to train on, or if a channel is on that only rollouts could
     feed."""
@@ -186,5 +186,5 @@ def _check_sources(
         raise ConfigError(
             f"channel policy has weight {config.train.policy.weight}, but nothing is played",
             where="rollouts.env",
-            fix='set rollouts.env = "workshop", or train.policy.weight = 0',
+            fix="set rollouts.env to an environment, or train.policy.weight = 0",
         )

@@ -1,5 +1,5 @@
 """The reference's log-probs of the pairs (dpo, dpo_norm, ipo): scored once, before the first step,
-and kept on disk by the model's hash.
+and kept on disk under the model's hash.
 
     kept_reference = keep_reference(trainer, pairs, folder=folder)  # None = not on disk
     pairs = kept_reference.with_reference(pairs_of_a_step)          # no forward of the start
@@ -34,10 +34,10 @@ from torch import Tensor
 
 from composer_replication.core.files import move_into_place, scratch_folder
 from composer_replication.losses.fused import fused_logprobs
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.channels import reference_head
-from composer_replication.training.identity import weights_sha256
 from composer_replication.training.passes import score_targets
 from composer_replication.training.state import Trainer
 from composer_replication.training.training_models import TrainingModels
@@ -89,13 +89,13 @@ def keep_reference(
     )
     missing = [name for name in pairs_by_hash if name not in loaded]
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    scored_here: list[tuple[str, Tensor]] = []
+    rank_scored: list[tuple[str, Tensor]] = []
     for number, name in enumerate(share := missing[rank::world], 1):
         trainer.on_progress(
             partial("the start scores the pairs: {} of {}".format, number, len(share))
         )
-        scored_here.append((name, _score(trainer.models, pairs_by_hash[name])))
-    scored: dict[str, Tensor] = dict(gather_object(scored_here))
+        rank_scored.append((name, _score(trainer.models, pairs_by_hash[name])))
+    scored: dict[str, Tensor] = dict(gather_object(rank_scored))
     if scored and path is not None and trainer.accelerator.is_main_process:
         _write(path, {**_read(path, None), **scored})
     return KeptReference(

@@ -1,18 +1,18 @@
-"""A step's examples from the policy's own rollouts: play, find the mistakes, write hints, build
-views, weigh the messages.
+"""A step's examples from the policy's own rollouts: sample, find the mistakes, write hints, build
+views, compute advantages.
 
-    with open_world("workshop") as world:
-        live = RolloutSource(config=config, renderer=Renderer.for_tokenizer(tokenizer), world=world)
-        made = live.step(student.model, step=3)
-        made.examples, made.num_rollouts, made.facts["rollouts/success"]
+    with open_world("my_env.py:tasks") as task_source:
+        live = RolloutSource(config=config, renderer=renderer, task_source=task_source)
+        live_step = live.step(student.model, step=3)
+        live_step.examples, live_step.num_rollouts, live_step.metrics["rollouts/success"]
 
-A rollout is a session like an imported one: the same detectors and writers, the same builder. Its
-ids are those that were sampled; where the builder renders them again, they are compared one by one.
-lm_ce gets nothing of it: what the student wrote is no model answer. Everything is a function of
-(config.seed, step) and the weights, so a resumed run repeats itself bit by bit on the same CPU. On
-several ranks every rank samples the same rollouts from the same seed and then takes its share of
-the examples in `train_step`. An episode that ended for want of room, or in malformed calls, is
-scored like any other; none is dropped.
+A rollout is a session like an imported one, and goes through the same detectors, writers and
+builder. Its ids are the sampled ones; where the builder renders them again, they are compared one
+by one. lm_ce gets nothing from rollouts: the student's own text is no demonstration. Everything is
+a function of (config.seed, step) and the weights, so a resumed run repeats itself bit by bit on the
+same CPU. Every rank samples the same rollouts from the same seed, and takes its share of the
+examples in `train_step`. An episode that ran out of room, or ended in malformed calls, is scored
+like any other; none is dropped.
 """
 
 from __future__ import annotations
@@ -54,36 +54,36 @@ from composer_replication.training.objectives import SCALED
 from composer_replication.training.placebo import null_hints, null_rewards
 from composer_replication.training.rewards import shaped_rewards
 from composer_replication.training.rollout_hints import draw_messages, hint_rollouts, view_metrics
-from composer_replication.training.rollout_metrics import rollout_facts
+from composer_replication.training.rollout_metrics import rollout_metrics
 
 AUTHOR = "student"
 MeasureKL = Callable[[Sequence[Rollout]], Mapping[str, float]]
-"""The KL of each rollout to the start by session id: training/rollback.py has the start's
-weights."""
-# an episode is one window: what does not fit into a forward is counted here
+"""Measures the KL of each rollout to the start weights, by session id; training/rollback.py holds
+those weights."""
+# an episode is one window: views that do not fit into a forward are counted here, not cut
 _WHOLE = BuildSettings(max_tokens=1_000_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveStep:
-    """What one step's rollouts gave; `num_rollouts` counts all of them, flat groups included.
-    `facts` are numbers by metric name.
+    """The rollouts of one step, and the examples made of them.
 
     `examples` hold every rollout with something to train on: a message with an advantage, or a hint
-    view. `sites` and `hints` are those of the views.
+    view. `sites` and `hints` are those of the views. `num_left_out` counts the rollouts that are
+    too old to be trained on, or that a served generator did not answer.
     """
 
     examples: tuple[TrainingExample, ...]
     rollouts: tuple[Rollout, ...]
-    facts: Mapping[str, float]
+    metrics: Mapping[str, float]
     sites: tuple[Site, ...] = ()
     hints: tuple[Hint, ...] = ()
     num_left_out: int = 0
 
     @property
     def num_rollouts(self) -> int:
-        """By this Dr.GRPO divides: a flat group's rollouts add zero to the sum and one each to the
-        count, those left out neither."""
+        """The number that Dr.GRPO divides by: a rollout of a flat group adds zero to the sum and
+        one to the count, one that was left out adds to neither."""
         return len(self.rollouts) - self.num_left_out
 
     @property
@@ -93,29 +93,29 @@ class LiveStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hinted:
-    """The hint views of a step by session, and what became of its mistakes on the way."""
+class StepHints:
+    """The hint views of a step by session id, and how many mistakes got none, by reason."""
 
     views: Mapping[str, tuple[HintView, ...]]
-    facts: Mapping[str, float]
+    metrics: Mapping[str, float]
     sites: tuple[Site, ...] = ()
     hints: tuple[Hint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSource:
-    """The producer of a run; `kept` are the kinds of hints that the audit kept, None = all kinds
-    (no audit was made).
+    """Gives each training step its rollouts. `kept_kinds` are the kinds of hints that the audit
+    kept, None = all kinds (no audit was made).
 
-    Raises ConfigError where an episode may be longer than one forward.
+    Raises ConfigError if an episode may be longer than one forward.
     """
 
     config: Config
     renderer: Renderer
-    world: TaskSource
-    kept: frozenset[str] | None = None
+    task_source: TaskSource
+    kept_kinds: frozenset[str] | None = None
     author: str = AUTHOR
-    meter: SamplingStats = field(default_factory=SamplingStats)
+    stats: SamplingStats = field(default_factory=SamplingStats)
 
     def __post_init__(self) -> None:
         check_behaviours(self.config.train.policy.behaviours)
@@ -127,11 +127,12 @@ class RolloutSource:
         )
 
     def step(self, model: Any, *, step: int, kl: MeasureKL | None = None) -> LiveStep:
-        """Play the step's tasks with these weights and make its examples; `kl` measures rollouts
-        where it is part of the reward."""
+        """Sample the step's rollouts with these weights and make its examples; `kl` measures the
+        rollouts if the KL is part of the reward."""
         settings, train = self.config.rollouts, self.config.train
+        # 1. Sample. Flat groups are replaced, by up to `extra_groups` other groups in all.
         sampled = sample_groups(
-            self.world.train(self._seed(f"tasks:{step}")),
+            self.task_source.train(self._seed(f"tasks:{step}")),
             num_groups=settings.groups,
             size=settings.group_size,
             max_extra=settings.extra_groups,
@@ -142,55 +143,67 @@ class RolloutSource:
                 settings=self.sampling(),
                 author=self.author,
                 version=step,
-                stats=self.meter,
+                stats=self.stats,
             ),
             label=f"step-{step}:",
         )
+        # 2. Leave out what a served generator did not answer, or wrote with too old weights.
         complete = drop_unanswered(sampled)
         groups = drop_stale(complete, now=step, max_staleness=settings.max_staleness)
-        told = {
+        left_out = {
             "rollouts/unwritten": len(sampled.rollouts) - len(complete.rollouts),
             "rollouts/stale": len(complete.rollouts) - len(groups.rollouts),
         }
-        measured = kl(groups.rollouts) if kl is not None and train.policy.kl else None
+        # 3. Shape the rewards, and compare them within each group.
+        kl_of = kl(groups.rollouts) if kl is not None and train.policy.kl else None
         rewards_of = shaped_rewards(
-            groups.rollouts, train.policy, count=self.renderer.codec.count, kl=measured
+            groups.rollouts, train.policy, count=self.renderer.codec.count, kl=kl_of
         )
-        advantage = group_advantages(
+        advantage_of = group_advantages(
             groups,
-            how=train.placebo,
+            placebos=train.placebo,
             seed=self._seed(f"rewards:{step}"),
             rewards_of=rewards_of,
             scaled=train.policy.objective in SCALED,
         )
-        hinted = self._hinted(groups.rollouts, step=step)
-        weighted = advantage if train.policy.weight else {}
-        views, no_difficulty = informed(groups, hinted.views, how=train.hint)
+        # 4. Find the mistakes and build their hint views.
+        step_hints = self._hint(groups.rollouts, step=step)
+        views, difficulty_metrics = annotate_views(groups, step_hints.views, train.hint)
+        # 5. One example per rollout, on the ids that were sampled.
+        policy_advantage_of = advantage_of if train.policy.weight else {}
         examples = [
-            example_of(r, advantage=weighted.get(r.session.id), views=views.get(r.session.id, ()))
-            for r in groups.rollouts
+            rollout_example(
+                rollout,
+                advantage=policy_advantage_of.get(rollout.session.id),
+                views=views.get(rollout.session.id, ()),
+            )
+            for rollout in groups.rollouts
         ]
         return LiveStep(
             examples=tuple(e for e in examples if e.actions or e.hints),
             rollouts=sampled.rollouts,
-            facts={
-                **rollout_facts(sampled, advantage, families=self.world.metadata.families),
-                **_reward_metrics(rewards_of, measured),
-                **told,
-                **hinted.facts,
-                **no_difficulty,
+            metrics={
+                **rollout_metrics(
+                    sampled, advantage_of, families=self.task_source.metadata.families
+                ),
+                **_reward_metrics(rewards_of, kl_of),
+                **left_out,
+                **step_hints.metrics,
+                **difficulty_metrics,
             },
-            sites=hinted.sites,
-            hints=hinted.hints,
-            num_left_out=sum(told.values()),
+            sites=step_hints.sites,
+            hints=step_hints.hints,
+            num_left_out=sum(left_out.values()),
         )
 
     def monitor(self, model: Any) -> tuple[float, ...]:
-        """Success on each task of the monitor set: the same tasks and the same random numbers every
+        """The reward of each monitor task: the same tasks and the same random numbers every
         time."""
-        makers = self.world.monitor(self._seed("monitor"), self.config.train.health.monitor_tasks)
+        makers = self.task_source.monitor(
+            self._seed("monitor"), self.config.train.health.monitor_tasks
+        )
         envs = [make() for make in makers]
-        played = sample_rollouts(
+        rollouts = sample_rollouts(
             model,
             envs,
             renderer=self.renderer,
@@ -198,35 +211,39 @@ class RolloutSource:
             author=self.author,
             label="monitor:",
         )
-        return tuple(rollout.reward for rollout in played)
+        return tuple(rollout.reward for rollout in rollouts)
 
     def sampling(self) -> Sampling:
-        """How messages are sampled in this run."""
+        """The sampling settings of the run's messages."""
         return Sampling.of(self.config.rollouts, seed=self._seed("rollouts"))
 
     def _seed(self, stage: str) -> int:
         return stage_seed(self.config.seed, f"live:{stage}")
 
-    def _hinted(self, rollouts: Sequence[Rollout], *, step: int) -> Hinted:
+    def _hint(self, rollouts: Sequence[Rollout], *, step: int) -> StepHints:
         """Find the mistakes of the step, hint at most `hint_sites` of them, and build their
         views."""
         config, train = self.config, self.config.train
+        # 1. Find the sites and write their hints.
         written = hint_rollouts(
-            [r.session for r in rollouts],
+            [rollout.session for rollout in rollouts],
             sites=config.sites,
             hints=config.hints if train.hint.weight else None,
-            kept=self.kept,
+            kept_kinds=self.kept_kinds,
         )
         if not train.hint.weight:
-            return Hinted(views={}, facts=written.metrics)
-        tasks = {r.session.id: r.task_id for r in rollouts}
+            return StepHints(views={}, metrics=written.metrics)
+        # 2. Null the hints under a placebo: before they are drawn and rendered, so that the control
+        #    differs from the run in nothing else.
+        task_of_session = {rollout.session.id: rollout.task_id for rollout in rollouts}
         nulled = null_hints(
             written.hints,
-            how=train.placebo,
-            groups={site.id: tasks[site.session_id] for site in written.sites.values()},
+            placebos=train.placebo,
+            groups={site.id: task_of_session[site.session_id] for site in written.sites.values()},
             count=self.renderer.codec.count,
             seed=self._seed(f"placebo:{step}"),
         )
+        # 3. Draw the messages to train on. All hints of a message are drawn together.
         messages = {hints[0].site_id: hints for hints in written.messages(nulled.hints)}
         chosen = draw_messages(
             tuple(messages),
@@ -234,15 +251,18 @@ class RolloutSource:
             lot=lambda site_id: self._seed(f"site:{step}:{site_id}"),
         )
         drawn = [hint for first, hints in messages.items() if first in chosen for hint in hints]
-        views = self._views(rollouts, sites=written.sites, hints=drawn)
-        fitting = {name: tuple(v for v in found if self._fits(v)) for name, found in views.items()}
-        trained = [view for found in fitting.values() for view in found]
+        # 4. Build the views, and leave out those that do not fit into a forward.
+        built = self._build_views(rollouts, sites=written.sites, hints=drawn)
+        fitting = {
+            name: tuple(view for view in views if self._fits(view)) for name, views in built.items()
+        }
+        trained = [view for views in fitting.values() for view in views]
         used = {site_id for view in trained for site_id in view.site_ids}
-        return Hinted(
+        return StepHints(
             views=fitting,
             sites=tuple(site for site in written.sites.values() if site.id in used),
             hints=tuple(hint for hint in drawn if hint.site_id in used),
-            facts={
+            metrics={
                 **written.metrics,
                 "sites/no_donor": nulled.dropped,
                 "sites/not_drawn": len(nulled.hints) - len(drawn),
@@ -251,7 +271,7 @@ class RolloutSource:
             },
         )
 
-    def _views(
+    def _build_views(
         self,
         rollouts: Sequence[Rollout],
         *,
@@ -268,10 +288,12 @@ class RolloutSource:
             renderer=self.renderer,
             settings=_WHOLE,
         )
-        found = [item for item in built if isinstance(item, TrainingExample) and item.hints]
-        for example in found:
-            check_ids(example, chosen[example.session_id])
-        return {example.session_id: example.hints for example in found}
+        hinted_examples = [
+            item for item in built if isinstance(item, TrainingExample) and item.hints
+        ]
+        for example in hinted_examples:
+            check_rendered_ids(example, chosen[example.session_id])
+        return {example.session_id: example.hints for example in hinted_examples}
 
     def _fits(self, view: HintView) -> bool:
         return view.span[1] + len(view.hint_ids) <= self.config.train.micro_tokens
@@ -280,7 +302,7 @@ class RolloutSource:
 def group_advantages(
     groups: Groups,
     *,
-    how: Sequence[str],
+    placebos: Sequence[str],
     seed: int,
     rewards_of: Mapping[str, float] | None = None,
     scaled: bool = False,
@@ -288,12 +310,12 @@ def group_advantages(
     """The advantage of each rollout by session id; rollouts of flat groups have none.
 
     `rewards_of` are the shaped rewards of training/rewards.py; None = the environment's. `scaled`
-    divides by the group's standard deviation. With a placebo the rewards of the step are nulled
-    first, and which groups are flat is decided by what they are then.
+    divides by the group's standard deviation. Placebos null the rewards first, and the nulled
+    rewards decide which groups are flat.
     """
-    found: dict[str, float] = {}
+    advantage_of: dict[str, float] = {}
     members: Sequence[Group] = (*groups.groups, *groups.flat)
-    given = [
+    group_rewards = [
         (
             group.rewards
             if rewards_of is None
@@ -301,44 +323,49 @@ def group_advantages(
         )
         for group in members
     ]
-    nulled = null_rewards(given, how=how, seed=seed)
-    for group, own in zip(members, nulled, strict=True):
-        if min(own) != max(own):
-            among = scaled_advantages(own) if scaled else advantages(own)
-            found |= {r.session.id: a for r, a in zip(group.rollouts, among, strict=True)}
-    return found
+    nulled_rewards = null_rewards(group_rewards, placebos=placebos, seed=seed)
+    for group, rewards in zip(members, nulled_rewards, strict=True):
+        if min(rewards) != max(rewards):
+            values = scaled_advantages(rewards) if scaled else advantages(rewards)
+            advantage_of |= {r.session.id: a for r, a in zip(group.rollouts, values, strict=True)}
+    return advantage_of
 
 
-def informed(
-    groups: Groups, views: Mapping[str, tuple[HintView, ...]], *, how: HintSettings
+def annotate_views(
+    groups: Groups, views: Mapping[str, tuple[HintView, ...]], settings: HintSettings
 ) -> tuple[Mapping[str, tuple[HintView, ...]], dict[str, float]]:
-    """The views by session with what train.hint asks for: the sampler's log-probs of their targets,
-    the difficulty of their tasks.
+    """The views by session id, with the data that train.hint needs: the sampler's log-probs of
+    their targets, the difficulty of their tasks; and metrics.
 
-    Difficulty is sqrt(p (1 - p)), p the share of the group's rollouts with a reward above 0, flat
-    groups included; a view of a task that was always or never solved has weight 0 and is left out,
-    counted in what comes second.
+    Difficulty is sqrt(p (1 - p)), where p is the share of the group's rollouts with a reward above
+    0, flat groups included. A view of a task that was always or never solved has weight 0: it is
+    left out, and counted in the metrics.
     """
-    if not (how.importance_clip or how.difficulty):
+    if not (settings.importance_clip or settings.difficulty):
         return views, {}
-    found: dict[str, tuple[HintView, ...]] = {}
+    annotated: dict[str, tuple[HintView, ...]] = {}
     for group in (*groups.groups, *groups.flat):
         solved = sum(reward > 0 for reward in group.rewards) / len(group.rewards)
         weight = float(difficulty_weight(torch.tensor([solved], dtype=torch.float64)))
         for rollout in group.rollouts:
-            own = views.get(rollout.session.id, ())
-            if how.importance_clip:
-                own = tuple(replace(view, logprobs=sampled_logprobs(rollout, view)) for view in own)
-            if how.difficulty:
-                own = tuple(replace(view, difficulty=weight) for view in own if weight > 0)
-            found[rollout.session.id] = own
-    dropped = sum(map(len, views.values())) - sum(map(len, found.values()))
-    return found, {"sites/no_difficulty": float(dropped)} if how.difficulty else {}
+            rollout_views = views.get(rollout.session.id, ())
+            if settings.importance_clip:
+                rollout_views = tuple(
+                    replace(view, logprobs=sampled_logprobs(rollout, view))
+                    for view in rollout_views
+                )
+            if settings.difficulty:
+                rollout_views = tuple(
+                    replace(view, difficulty=weight) for view in rollout_views if weight > 0
+                )
+            annotated[rollout.session.id] = rollout_views
+    dropped = sum(map(len, views.values())) - sum(map(len, annotated.values()))
+    return annotated, {"sites/no_difficulty": float(dropped)} if settings.difficulty else {}
 
 
 def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
-    """The sampler's log-probs of a view's target; raises AlignmentError where it is not a part of
-    one sampled message."""
+    """The sampler's log-probs of a view's target; raises AlignmentError if the target is not part
+    of one sampled message."""
     a, b = view.span
     for turn in rollout.session.turns:
         if (
@@ -348,7 +375,7 @@ def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
         ):
             return turn.sampled.logprobs[a - turn.context_tokens : b - turn.context_tokens]
     raise AlignmentError(
-        f"the target {a}-{b} of {view.site_id} is not a part of one sampled message",
+        f"the target {a}-{b} of {view.site_id} is not part of one sampled message",
         where=rollout.session.id,
     )
 
@@ -356,19 +383,19 @@ def sampled_logprobs(rollout: Rollout, view: HintView) -> tuple[float, ...]:
 def _reward_metrics(
     rewards_of: Mapping[str, float], kl: Mapping[str, float] | None
 ) -> dict[str, float]:
-    facts = {"rollouts/score": sum(rewards_of.values()) / max(1, len(rewards_of))}
-    return (
-        facts if kl is None else facts | {"rollouts/kl_start": sum(kl.values()) / max(1, len(kl))}
-    )
+    metrics = {"rollouts/score": sum(rewards_of.values()) / max(1, len(rewards_of))}
+    if kl is not None:
+        metrics["rollouts/kl_start"] = sum(kl.values()) / max(1, len(kl))
+    return metrics
 
 
-def example_of(
+def rollout_example(
     rollout: Rollout, *, advantage: float | None, views: Sequence[HintView]
 ) -> TrainingExample:
-    """One rollout as an example on the very ids that were sampled; `advantage` None = no message of
-    it reaches the policy channel.
+    """One rollout as an example on the ids that were sampled; with `advantage` None, none of its
+    messages reaches the policy channel.
 
-    Raises AlignmentError where a sampled message does not stand at its place.
+    Raises AlignmentError if the ids of a sampled message are not where its turn says.
     """
     session = rollout.session
     actions: list[SampledMessage] = []
@@ -378,7 +405,7 @@ def example_of(
             b = a + len(turn.sampled.ids)
             if rollout.ids[a:b] != turn.sampled.ids:
                 raise AlignmentError(
-                    f"the message at {a}-{b} is not what was sampled", where=session.id
+                    f"the ids at {a}-{b} are not those of the sampled message", where=session.id
                 )
             actions.append(
                 SampledMessage(span=(a, b), logprobs=turn.sampled.logprobs, advantage=advantage)
@@ -393,16 +420,16 @@ def example_of(
     )
 
 
-def check_ids(example: TrainingExample, rollout: Rollout) -> None:
-    """Raise AlignmentError where a rendered rollout differs from what its student read and wrote;
-    both begin at the same place."""
-    both = min(len(example.ids), len(rollout.ids))
-    if example.ids[:both] != rollout.ids[:both] or any(
+def check_rendered_ids(example: TrainingExample, rollout: Rollout) -> None:
+    """Raise AlignmentError if a rollout, rendered again, differs from the ids that its student read
+    and wrote; both begin at the same place."""
+    common = min(len(example.ids), len(rollout.ids))
+    if example.ids[:common] != rollout.ids[:common] or any(
         view.span[1] > len(rollout.ids) for view in example.hints
     ):
         at = next(
             (i for i, (a, b) in enumerate(zip(example.ids, rollout.ids, strict=False)) if a != b),
-            both,
+            common,
         )
         raise AlignmentError(
             f"the rollout was rendered to other ids than were sampled, from token {at} on",
@@ -410,6 +437,6 @@ def check_ids(example: TrainingExample, rollout: Rollout) -> None:
         )
 
 
-def few(made: LiveStep, *, group_size: int, count: int) -> list[Session]:
-    """A handful of episodes to look at: one of each group, in order."""
-    return list(made.sessions[::group_size][:count])
+def pick_sessions(live_step: LiveStep, *, group_size: int, count: int) -> list[Session]:
+    """A few episodes to look at: one of each group, in order."""
+    return list(live_step.sessions[::group_size][:count])

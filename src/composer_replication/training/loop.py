@@ -20,9 +20,9 @@ from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS, Status
 from composer_replication.models.load_student import Student
 from composer_replication.tokens.example import PreferencePair, TrainingExample
-from composer_replication.training.forked import Forked, ForkStep
+from composer_replication.training.forked import ForkSource, ForkStep
 from composer_replication.training.inputs import StepInputs, prepare_data
-from composer_replication.training.live import LiveStep, RolloutSource, few
+from composer_replication.training.live import LiveStep, RolloutSource, pick_sessions
 from composer_replication.training.rollout_metrics import lost_rollouts
 from composer_replication.training.run_logger import Listener, Phase
 from composer_replication.training.setup import TrainSetup, open_training
@@ -52,7 +52,7 @@ def train(
     pairs: Sequence[PreferencePair] = (),
     run: RunDir,
     live: RolloutSource | None = None,
-    forked: Forked | None = None,
+    forked: ForkSource | None = None,
     reference: Path | None = None,
     resume: bool = False,
     resume_step: int | None = None,
@@ -123,7 +123,7 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
     if rollback is None:
         return None
     student, rollouts = setup.trainer.models.student, config.rollouts
-    stats, sampled_before = rollback.live.meter, rollback.live.meter.num_sampled
+    stats, sampled_before = rollback.live.stats, rollback.live.stats.num_sampled
     run_logger.progress(
         lambda: (
             f"playing {rollouts.groups * rollouts.group_size} rollouts:"
@@ -135,12 +135,14 @@ def roll_out(setup: TrainSetup, *, step: int) -> LiveStep | None:
         model = setup.generator.writer(student, step=step, note=run_logger.event)
     live_step = rollback.live.step(model, step=step, kl=rollback.start_kl)
     if step % config.train.checkpoint_every == 0 or step + 1 == config.train.steps:
-        run_logger.samples(step, few(live_step, group_size=rollouts.group_size, count=NUM_SAMPLES))
+        run_logger.samples(
+            step, pick_sessions(live_step, group_size=rollouts.group_size, count=NUM_SAMPLES)
+        )
     if lost := lost_rollouts(live_step.rollouts):
         run_logger.event("lost", step=step, **lost)
-    run_logger.note(live_step.facts)
+    run_logger.note(live_step.metrics)
     run_logger.progress(lambda: "looking at the rollouts: KL, entropy, monitor tasks")
-    run_logger.note(rollback.look(live_step, step=step))
+    run_logger.note(rollback.check_rollouts(live_step, step=step))
     return live_step
 
 
@@ -152,7 +154,7 @@ def write_forks(setup: TrainSetup, *, step: int) -> ForkStep | None:
     setup.run_logger.progress(lambda: "the student writes at imported sites")
     model = setup.trainer.models.student.model
     fork_step = setup.forked.step(model, setup.data.fork_points, step=step)
-    setup.run_logger.note(fork_step.facts)
+    setup.run_logger.note(fork_step.metrics)
     setup.run_logger.forks(step, fork_step.forks)
     return fork_step
 
@@ -164,7 +166,9 @@ def judge_weights(
     any. Raises StoppedError if they break a rule."""
     if setup.rollback is None or live_step is None:
         return {}
-    return setup.rollback.judge(live_step, steps=steps, last=steps == setup.config.train.steps)
+    return setup.rollback.check_weights(
+        live_step, steps=steps, last=steps == setup.config.train.steps
+    )
 
 
 def _is_checkpoint(config: Config, *, steps: int) -> bool:

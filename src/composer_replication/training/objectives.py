@@ -1,17 +1,19 @@
-"""The policy's objective, by its published name: surrogate, reduction, clips, and what an advantage
-is.
+"""The policy's objective, by its published name: surrogate, reduction, clips and advantage.
 
-    name      surrogate of each token                    summed over the step and divided by             advantage of a rollout
-    dr_grpo   ppo_clip 0.2                               rollouts, flat groups' too                      reward - mean
-    grpo      ppo_clip 0.2                               own tokens, then rollouts, flat groups' too     (reward - mean) / deviation
-    dapo      ppo_clip 0.2, 0.28                         tokens of groups that are not flat              (reward - mean) / deviation
-    gspo      ppo_clip 3e-4, 4e-4 of the rollout's mean  own tokens, then rollouts, flat groups' too     (reward - mean) / deviation
-    cispo     REINFORCE, weight at most 5                tokens of groups that are not flat              (reward - mean) / deviation
+    name      surrogate of each token       sum over the step divided by          advantage
+    dr_grpo   ppo_clip 0.2                  all rollouts                          centred
+    grpo      ppo_clip 0.2                  the rollout's tokens, all rollouts    scaled
+    dapo      ppo_clip 0.2, 0.28            tokens of groups that are not flat    scaled
+    gspo      ppo_clip 3e-4, 4e-4 of the    the rollout's tokens, all rollouts    scaled
+              rollout's mean ratio
+    cispo     REINFORCE, weight at most 5   tokens of groups that are not flat    scaled
 
+"All rollouts" counts those of flat groups too. Centred is the reward minus the group's mean; scaled
+is that divided by the group's deviation.
 A sequence is a whole rollout: all messages that the student sampled in it. The deviation is that of
 the group's sample, plus 1e-4, as in TRL and verl. Formulae: losses/surrogates.py; reductions:
-losses/reduction.py. DAPO's dynamic sampling is rollouts.extra_groups, but the same task is never
-sampled again. Shapes: N tokens.
+losses/reduction.py. DAPO's dynamic sampling is rollouts.extra_groups, except that the same task is
+never sampled again. Shapes: N tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ SCALED = frozenset({"grpo", "dapo", "gspo", "cispo"})
 
 
 def clips(settings: PolicySettings) -> tuple[float, float]:
-    """(low, high) of these settings; 0 in the settings is the objective's own.
+    """(low, high) of these settings; 0 in the settings means the published value.
 
     >>> clips(PolicySettings(objective="dapo")), clips(PolicySettings(clip=0.1))
     ((0.2, 0.28), (0.1, 0.1))
@@ -60,8 +62,8 @@ def policy_loss(
 ) -> ChannelLoss:
     """The policy channel of one micro-batch under the objective of the settings.
 
-    With `importance_cap` the surrogate's ratio is taken to the policy as it is (so it is 1, and so
-    is its gradient's factor) and the values are weighted by min(p / p_sampler, cap) without
+    With `importance_cap` the surrogate's ratio is taken to the current policy (so the ratio and its
+    factor in the gradient are 1), and the values are weighted by min(p / p_sampler, cap) without a
     gradient: truncated importance sampling.
     """
     sampled_N = batch.sampled_logp_N
@@ -73,7 +75,7 @@ def policy_loss(
     if settings.importance_cap:
         values_N = values_N * importance_weights(logp_N, sampled_N, cap=settings.importance_cap)
         outside_N = ratio(logp_N.detach(), sampled_N) > settings.importance_cap
-    named = {
+    fields = {
         "name": "policy",
         "values": values_N,
         "tokens": len(batch.action),
@@ -81,10 +83,10 @@ def policy_loss(
     }
     reduction = PUBLISHED[settings.objective]
     if reduction == "constant":
-        return ChannelLoss(**named, global_units=counts.sampled_rollouts)
+        return ChannelLoss(**fields, global_units=counts.sampled_rollouts)
     units = Units(tokens=counts.policy_tokens, sequences=counts.sampled_rollouts)
     return ChannelLoss(
-        **named,
+        **fields,
         global_units=1,
         weights=weights(sequence_N, reduction=reduction, counts=units, dtype=values_N.dtype),
     )
@@ -98,23 +100,27 @@ def _surrogate(
     num_sequences: int,
     settings: PolicySettings,
 ) -> tuple[Tensor, Tensor]:
-    """The values, and which tokens get no gradient (cispo: whose weight is cut) because their ratio
-    is too far from 1."""
-    given, (low, high) = (logp_N, then_N, advantage_N), clips(settings)
+    """The values, and which tokens get no gradient because their ratio is too far from 1 (cispo:
+    whose weight is cut)."""
+    ratio_inputs, (low, high) = (logp_N, then_N, advantage_N), clips(settings)
     if settings.objective == "cispo":
         r_N = ratio(logp_N.detach(), then_N)
-        return cispo(*given, cap=1.0 + high, floor=1.0 - low), (r_N > 1.0 + high) | (
+        return cispo(*ratio_inputs, cap=1.0 + high, floor=1.0 - low), (r_N > 1.0 + high) | (
             r_N < 1.0 - low
         )
     if settings.objective == "gspo":
-        one = {"sequence_N": sequence_N, "num_sequences": num_sequences}
-        r_N = sequence_ratio(logp_N.detach(), then_N, **one)
-        return gspo(*given, **one, clip_low=low, clip_high=high), _past(r_N, advantage_N, low, high)
+        sequences = {"sequence_N": sequence_N, "num_sequences": num_sequences}
+        r_N = sequence_ratio(logp_N.detach(), then_N, **sequences)
+        return gspo(*ratio_inputs, **sequences, clip_low=low, clip_high=high), _is_outside(
+            r_N, advantage_N, low, high
+        )
     if low == high:
-        return dr_grpo(*given, clip=low), is_clipped(*given, clip=low)
+        return dr_grpo(*ratio_inputs, clip=low), is_clipped(*ratio_inputs, clip=low)
     r_N = ratio(logp_N.detach(), then_N)
-    return ppo_clip(*given, clip_low=low, clip_high=high), _past(r_N, advantage_N, low, high)
+    return ppo_clip(*ratio_inputs, clip_low=low, clip_high=high), _is_outside(
+        r_N, advantage_N, low, high
+    )
 
 
-def _past(r_N: Tensor, advantage_N: Tensor, low: float, high: float) -> Tensor:
+def _is_outside(r_N: Tensor, advantage_N: Tensor, low: float, high: float) -> Tensor:
     return ((advantage_N > 0) & (r_N > 1.0 + high)) | ((advantage_N < 0) & (r_N < 1.0 - low))

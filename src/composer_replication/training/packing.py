@@ -31,27 +31,27 @@ class Tree:
     """Items of one session that are computed together, and the forest of their rows so far."""
 
     items: list[Item] = field(default_factory=list)
-    grower: ForestBuilder = field(default_factory=ForestBuilder)
+    builder: ForestBuilder = field(default_factory=ForestBuilder)
 
     @property
     def tokens(self) -> int:
         """Tokens of the forward with gradient."""
-        return self.grower.tokens
+        return self.builder.tokens
 
-    def needs(self, item: Item) -> int:
+    def count_new_tokens(self, item: Item) -> int:
         """The number of tokens that an item would add; for a pair an upper bound, because only its
         prefix is known to be shared by its two sides."""
         first, *rest = gradient_rows(item)
         shared = len(item.prefix_ids) if isinstance(item, PreferencePair) else 0
-        return self.grower.missing(first) + sum(
-            min(self.grower.missing(row), len(row) - shared) for row in rest
+        return self.builder.missing(first) + sum(
+            min(self.builder.missing(row), len(row) - shared) for row in rest
         )
 
     def add(self, item: Item) -> None:
         """Add an item, and its rows to the forest."""
         self.items.append(item)
         for row in gradient_rows(item):
-            self.grower.add(row)
+            self.builder.add(row)
 
     def work(self, *, pair_weight: float) -> float:
         """The cost of its passes, in tokens through the layers: three forwards with a gradient, and
@@ -67,10 +67,8 @@ class Tree:
             for view in e.hints
         ]
         forest = Forest.grow([*rows, *hints])
-        gradient_cost, total_cost = (
-            forest.over(range(len(rows))).cost,
-            forest.over(range(len(rows) + len(hints))).cost,
-        )
+        gradient_cost = forest.over(range(len(rows))).cost
+        total_cost = forest.over(range(len(rows) + len(hints))).cost
         branches = TreeCost(
             total_cost.tokens - gradient_cost.tokens, total_cost.pairs - gradient_cost.pairs
         )
@@ -88,8 +86,8 @@ def gradient_rows(item: Item) -> list[tuple[int, ...]]:
 
 
 def tree_size(item: Item) -> int:
-    """Tokens that an item needs in a forward by itself."""
-    return Tree().needs(item)
+    """The number of tokens in a forward that holds only this item."""
+    return Tree().count_new_tokens(item)
 
 
 def session_trees(
@@ -113,7 +111,7 @@ def session_trees(
             fitting = [
                 (need, tree)
                 for tree in trees_of_session
-                if (need := tree.needs(item)) + tree.tokens <= micro_tokens
+                if (need := tree.count_new_tokens(item)) + tree.tokens <= micro_tokens
             ]
             if fitting:
                 tree = min(fitting, key=lambda need_and_tree: need_and_tree[0])[1]
@@ -124,7 +122,7 @@ def session_trees(
     return trees
 
 
-def over_ranks(trees: Sequence[Tree], *, ranks: int, pair_weight: float) -> list[list[Tree]]:
+def assign_to_ranks(trees: Sequence[Tree], *, ranks: int, pair_weight: float) -> list[list[Tree]]:
     """Each rank's trees: the most expensive first, each to the rank with the least work so far."""
     if ranks == 1:
         return [list(trees)]
@@ -139,22 +137,22 @@ def over_ranks(trees: Sequence[Tree], *, ranks: int, pair_weight: float) -> list
     return shares
 
 
-def micros_of(trees: Sequence[Tree], *, micro_tokens: int) -> list[Micro]:
-    """A rank's trees in forwards of at most so many tokens: the largest first, each into the first
-    forward with room."""
+def pack_micro_batches(trees: Sequence[Tree], *, micro_tokens: int) -> list[Micro]:
+    """A rank's trees in forwards of at most `micro_tokens` tokens: the largest first, each into the
+    first forward with room (first-fit decreasing)."""
     parts: list[list[Tree]] = []
     for tree in sorted(trees, key=lambda t: -t.tokens):
         room = (part for part in parts if sum(t.tokens for t in part) + tree.tokens <= micro_tokens)
         if (part := next(room, None)) is None:
             parts.append(part := [])
         part.append(tree)
-    together = [[item for tree in part for item in tree.items] for part in parts]
+    items_of_parts = [[item for tree in part for item in tree.items] for part in parts]
     return [
         (
             [i for i in p if isinstance(i, TrainingExample)],
             [i for i in p if isinstance(i, PreferencePair)],
         )
-        for p in together
+        for p in items_of_parts
     ]
 
 

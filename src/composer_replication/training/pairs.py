@@ -5,9 +5,10 @@ responses.
     dpo         sum of log-probs      the start   -log sigmoid(beta margin), smoothed
     dpo_norm    mean                  the start   the same
     ipo         mean                  the start   (margin - 1 / (2 beta))^2
-    simpo       mean                  none        -log sigmoid(beta (chosen - rejected) - gamma), smoothed
+    simpo       mean                  none        -log sigmoid(beta margin - gamma), smoothed
 
-Log-probs are taken at temperature 1 whatever the policy is sampled at. Formulae:
+The margin is the difference of the log-ratios chosen - rejected, for simpo of the means themselves.
+Log-probs are taken at temperature 1, whatever the sampling temperature of the policy. Formulae:
 losses/preference.py. Shapes: P pairs, N tokens.
 """
 
@@ -35,26 +36,26 @@ Sides = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairValues:
-    """The unreduced loss of each pair, and its metrics: whether the chosen side leads, and how far
-    it came from the reference."""
+    """The unreduced loss of each pair, and its metrics: whether the chosen side scores higher, and
+    how far it moved from the reference."""
 
     values_P: Tensor
     metrics: Mapping[str, Tensor]
 
 
-def by_sequence(
+def score_responses(
     settings: PreferenceSettings, logp_N: Tensor, item_N: Tensor, *, num_pairs: int
 ) -> Sides:
-    """What the objective takes of each response, its chosen ones standing first: the sum of its
-    log-probs, or their mean."""
+    """The score of each response, first the chosen ones: the sum of its log-probs for dpo, their
+    mean for the other objectives."""
     reduce = sequence_logprobs if settings.objective == "dpo" else sequence_mean_logprobs
-    both = reduce(logp_N, item_N, num_sequences=2 * num_pairs)
-    return both[:num_pairs], both[num_pairs:]
+    scores = reduce(logp_N, item_N, num_sequences=2 * num_pairs)
+    return scores[:num_pairs], scores[num_pairs:]
 
 
 def pair_values(settings: PreferenceSettings, policy: Sides, reference: Sides | None) -> PairValues:
-    """The objective of each pair; raises AlignmentError where it needs a reference and there is
-    none."""
+    """The loss of each pair under the objective; raises AlignmentError if it needs a reference and
+    there is none."""
     beta, smoothing = settings.beta, settings.label_smoothing
     if not settings.has_reference:
         values_P = simpo(*policy, beta=beta, gamma=settings.gamma, label_smoothing=smoothing)

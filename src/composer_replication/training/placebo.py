@@ -1,4 +1,4 @@
-"""The controls of `train.placebo`: each removes the information from one signal, and leaves steps,
+"""The controls of `train.placebo`: each removes the information from one signal and leaves steps,
 rollouts and most sites as they are.
 
     shuffled_hints     each site gets the hint of another site
@@ -8,7 +8,7 @@ rollouts and most sites as they are.
     swapped_pairs      chosen and rejected are swapped with p = 1/2, fixed for the run; anchors stay
 
 Hints are changed before they are rendered, so a placebo's view goes through the same alignment as a
-true one. Views of imported examples are rendered already: their inserted ids are exchanged, and
+true one. Views of imported examples are rendered already, so their inserted ids are exchanged:
 each view is still an insertion and nothing else. All are pure functions of their arguments and a
 seed.
 """
@@ -28,8 +28,8 @@ from composer_replication.tokens.example import HintView, PreferencePair, Traini
 from composer_replication.tokens.hint_donors import DonorSlot, shuffled_donors, shuffled_views
 
 RANDOM_REWARD_P = 0.3
-"""The share of random rewards that are 1: about the success of the demo's student, so that groups
-are flat as often as with true rewards."""
+"""The share of random rewards that are 1: about the success rate of the measured students, so that
+groups are flat as often as with true rewards."""
 SWAP_P = 0.5
 _NOTHING = (
     "Please go on with your work and take all the time you need as it is a good day and there is no"
@@ -41,7 +41,8 @@ _FILLERS = (".", " so", " a", "!", " it", ",")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nulled:
-    """The hints of a placebo, and how many sites were left out for want of another text."""
+    """The hints of a placebo, and how many sites were left out because no text was found for
+    them."""
 
     hints: tuple[Hint, ...]
     dropped: int
@@ -50,25 +51,25 @@ class Nulled:
 def null_hints(
     hints: Sequence[Hint],
     *,
-    how: Sequence[str],
+    placebos: Sequence[str],
     groups: Mapping[str, str],
     count: Callable[[str], int],
     seed: int,
 ) -> Nulled:
-    """The hints under the placebos `how`; the same hints if none of these is about hints.
+    """The hints under `placebos`; unchanged if none of these is about hints.
 
     `groups` maps a site to its task, `count` counts the tokens of a text. Raises ConfigError if
     both placebos for hints are on.
     """
-    if {"shuffled_hints", "neutral_hints"} <= set(how):
+    if {"shuffled_hints", "neutral_hints"} <= set(placebos):
         raise ConfigError(
             "a hint cannot be another site's and neutral at once",
             where="train.placebo",
             fix="choose one of the two",
         )
-    if "shuffled_hints" in how:
+    if "shuffled_hints" in placebos:
         return shuffle_hints(hints, groups=groups, seed=seed)
-    if "neutral_hints" in how:
+    if "neutral_hints" in placebos:
         return neutralise_hints(hints, count=count)
     return Nulled(hints=tuple(hints), dropped=0)
 
@@ -128,9 +129,9 @@ def neutral_text(num_tokens: int, *, count: Callable[[str], int]) -> str | None:
 
 
 def null_rewards(
-    groups: Sequence[Sequence[float]], *, how: Sequence[str], seed: int
+    groups: Sequence[Sequence[float]], *, placebos: Sequence[str], seed: int
 ) -> list[tuple[float, ...]]:
-    """The rewards of a step's groups, in their order, under the placebos `how`.
+    """The rewards of a step's groups, in their order, under `placebos`.
 
     Permuted rewards change places as whole groups and then within their new group, so as many
     groups are flat as before and about as many tokens are trained. A permutation over all rollouts
@@ -138,12 +139,12 @@ def null_rewards(
     """
     rng = random.Random(seed)
     rewards_by_group = [list(rewards) for rewards in groups]
-    if "random_rewards" in how:
+    if "random_rewards" in placebos:
         return [
             tuple(float(rng.random() < RANDOM_REWARD_P) for _ in rewards)
             for rewards in rewards_by_group
         ]
-    if "permuted_rewards" in how:
+    if "permuted_rewards" in placebos:
         rng.shuffle(rewards_by_group)
         for rewards in rewards_by_group:
             rng.shuffle(rewards)
@@ -156,13 +157,13 @@ def swap_pairs(pairs: Sequence[PreferencePair], *, seed: int) -> tuple[Preferenc
     The pair's name and the seed decide: the same in every step and after a resume.
     """
 
-    def swapped(pair: PreferencePair) -> bool:
+    def is_swapped(pair: PreferencePair) -> bool:
         return random.Random(stage_seed(seed, f"swap:{pair.id}")).random() < SWAP_P
 
     return tuple(
         (
             dataclasses.replace(p, chosen_ids=p.rejected_ids, rejected_ids=p.chosen_ids)
-            if swapped(p)
+            if is_swapped(p)
             else p
         )
         for p in pairs
@@ -176,7 +177,7 @@ def shuffle_views(examples: Sequence[TrainingExample], *, seed: int) -> list[Tra
     donors = shuffled_views([v for _, v in views], [e.session_id for e, _ in views], seed=seed)
     donor_ids = iter([None if d is None else views[d][1].hint_ids for d in donors])
 
-    def changed(example: TrainingExample) -> tuple[HintView, ...]:
+    def exchange_ids(example: TrainingExample) -> tuple[HintView, ...]:
         views_with_donors = [(view, next(donor_ids)) for view in example.hints]
         return tuple(
             dataclasses.replace(view, hint_ids=ids)
@@ -184,7 +185,7 @@ def shuffle_views(examples: Sequence[TrainingExample], *, seed: int) -> list[Tra
             if ids is not None
         )
 
-    return [dataclasses.replace(e, hints=changed(e)) if e.hints else e for e in examples]
+    return [dataclasses.replace(e, hints=exchange_ids(e)) if e.hints else e for e in examples]
 
 
 def null_data(
@@ -199,8 +200,8 @@ def null_data(
     items.
 
     `imported` is False if imported examples are not trained on: beside live rollouts they may only
-    provide anchors. Raises ConfigError for neutral hints in views that are built already, because
-    their text is not there to be measured and replaced.
+    provide anchors. Raises ConfigError for neutral hints if views are built already: they hold ids,
+    and no text that could be measured and replaced.
     """
     examples, pairs = list(examples), list(pairs)
     if (

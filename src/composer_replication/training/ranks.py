@@ -1,6 +1,6 @@
 """Several processes, one run directory: the main rank makes it, the others open the same one.
 
-run = shared_run(lambda: create_run(...))   # under `accelerate launch --num_processes 2`, torchrun
+run = shared_run(lambda: create_run(...))   # under `accelerate launch` or torchrun
 """
 
 from __future__ import annotations

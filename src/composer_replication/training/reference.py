@@ -1,13 +1,12 @@
 """The models that score without gradient: the hint teacher and the reference of DPO.
 
 "frozen" is the student as it was at the start of the run: LoRA with its adapters off, else a copy
-made before the first step. "live" is the student as it is now. "ema" is a slow average of what the
-optimiser moves: a copy of the start that moves a little towards the student after each optimiser
-step, kept in float32, as bfloat16 would round the small moves away. With LoRA that is an average of
-the adapters' A and B, on the student's own base weights: only the adapters take memory twice. The
-average of A and that of B make the teacher's B A, which is not the average of the products.
-"trust_region" is two of them, the live and the frozen one, whose logits are mixed
-(training/hinting.py). None ever has dropout or a gradient.
+made before the first step. "live" is the student as it is now. "ema" is a slow average of the
+trained weights: a copy of the start that moves a little towards the student after each optimiser
+step, kept in float32, because bfloat16 would round the small moves away. With LoRA, the adapters' A
+and B are averaged on the student's base weights, so only the adapters take memory twice; the
+product of the averages is not the average of the products. "trust_region" is the live and the
+frozen model, whose logits are mixed (training/hinting.py). None ever has dropout or a gradient.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class Reference:
     """A model and how to score with it, e.g. `with reference.scoring() as model:
     final_hidden(model, ...)`.
 
-    `ema` is by which share it moves to the student in each step; 0 for one that does not follow (or
-    is the student itself). `moving` are the weights that follow, by name; all others of such a
-    model are the student's own.
+    `ema` is the share of the distance to the student by which it moves in each step; 0 if it does
+    not follow, or is the student itself. `moving` are the weights that follow, by name; the others
+    of such a model are the student's.
     """
 
     model: Any
@@ -47,92 +46,92 @@ class Reference:
 
     @contextmanager
     def scoring(self) -> Iterator[Any]:
-        """The model without gradient, without dropout, and with its adapters off where it stands
-        for the start."""
+        """The model without gradient, without dropout, and with its adapters off if it
+        represents the start."""
         with scoring(self.model, adapters=self.adapters):
             yield self.model
 
     def predictors(self, rows: Rows, targets: Targets, *, max_tokens: int) -> Tensor:
         """The hidden states (N, D) that predict the targets, at most `max_tokens` padded tokens in
         one forward."""
-        places = {
+        target_places = {
             "row_N": targets.row_N,
             "position_N": targets.position_N,
             "max_tokens": max_tokens,
         }
         with self.scoring() as model:
-            return sliced_predictors(model, rows.ids_BT, rows.lengths_B, **places)
+            return sliced_predictors(model, rows.ids_BT, rows.lengths_B, **target_places)
 
     def project(self, hidden_ND: Tensor) -> Tensor:
-        """The logits (N, V) of hidden states of its own."""
+        """The logits (N, V) of its own hidden states."""
         with self.scoring() as model:
             return project(model, hidden_ND)
 
     def is_live(self, model: Any) -> bool:
-        """Whether it is this very model with its weights of now, so that what a forward of it left
-        behind may be read on."""
+        """Whether it is this model with its current weights, so that the keys and values of the
+        model's own forward can be reused."""
         return self.model is model and self.adapters
 
     @torch.no_grad()
     def update(self, model: Any) -> None:
-        """Move every moving weight by `ema` of its distance to that of `model`; call it after each
-        optimiser step.
+        """Move every moving weight by the share `ema` of its distance to that of `model`; call it
+        after each optimiser step.
 
-        Example: a weight of 1.0 whose student holds 2.0 is 1.05 after one update with ema = 0.05
+        A weight of 1.0 becomes 1.05 with ema = 0.05 if the student's is 2.0.
         """
         if self.ema:
             student = dict(model.named_parameters())
-            for name, own in self.moving.items():
-                own.lerp_(student[name].to(own.dtype), self.ema)
+            for name, weight in self.moving.items():
+                weight.lerp_(student[name].to(weight.dtype), self.ema)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of it, by weight: nothing where it can be made again from the
-        start or the student."""
+        """The weights that a checkpoint must hold, by name: none if the reference can be made again
+        from the start or the student."""
         return {name: p.detach() for name, p in self.moving.items()}
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave; raises DataError for tensors of another reference."""
-        own = self.tensors()
-        if own.keys() != tensors.keys():
-            what = (
+        own_tensors = self.tensors()
+        if own_tensors.keys() != tensors.keys():
+            problem = (
                 f"the checkpoint holds {len(tensors)} weights of a slow average, this run has"
-                f" {len(own)}"
+                f" {len(own_tensors)}"
             )
-            raise DataError(what, fix="resume with the run's own student and hint.teacher")
+            raise DataError(problem, fix="resume with the run's own student and hint.teacher")
         for name, tensor in tensors.items():
-            own[name].copy_(tensor)
+            own_tensors[name].copy_(tensor)
 
 
 def score_chunks(
     references: Sequence[Reference], rows: Rows, targets: Targets, *, max_tokens: int
 ) -> Iterator[tuple[slice, list[Tensor]]]:
-    """The logits of every reference at the targets, some targets at a time: which they are, and one
-    (n, V) matrix a reference.
+    """The logits of every reference at the targets, chunk by chunk: which targets they are, and one
+    (n, V) matrix per reference.
 
-    Example: for where, (logits_NV,) in score_chunks([start], rows, targets, max_tokens=4096):
-    token_logprobs(logits_NV, ids_N[where])
+        for chunk, (logits_NV,) in score_chunks([start], rows, targets, max_tokens=4096):
+            logp_n = token_logprobs(logits_NV, targets.ids_N[chunk])
     """
     hidden = [
         reference.predictors(rows, targets, max_tokens=max_tokens) for reference in references
     ]
     for first in range(0, len(targets), _CHUNK):
-        where = slice(first, first + _CHUNK)
+        chunk = slice(first, first + _CHUNK)
         yield (
-            where,
+            chunk,
             [
-                reference.project(hidden_ND[where])
+                reference.project(hidden_ND[chunk])
                 for reference, hidden_ND in zip(references, hidden, strict=True)
             ],
         )
 
 
-def live(student: Student) -> Reference:
+def live_reference(student: Student) -> Reference:
     """The current weights."""
     return Reference(student.model, adapters=True)
 
 
-def frozen(student: Student) -> Reference:
+def frozen_reference(student: Student) -> Reference:
     """The weights at the start of the run; call it before the first step and before a checkpoint is
     loaded."""
     if student.lora:
@@ -140,11 +139,13 @@ def frozen(student: Student) -> Reference:
     return Reference(copy.deepcopy(student.model).eval().requires_grad_(False), adapters=True)
 
 
-def average(student: Student, *, ema: float) -> Reference:
-    """A slow average that starts at the current weights; with LoRA it shares the base with the
-    student and has adapters of its own."""
+def averaged_reference(student: Student, *, ema: float) -> Reference:
+    """A slow average that starts at the current weights; with LoRA it shares the student's base and
+    has its own adapters."""
     shared = {id(p): p for p in student.model.parameters() if student.lora and not p.requires_grad}
-    model = copy.deepcopy(student.model, dict(shared)).eval()  # what the memo names is not copied
+    model = copy.deepcopy(
+        student.model, dict(shared)
+    ).eval()  # weights in the memo are shared, not copied
     moving = {name: p for name, p in model.named_parameters() if id(p) not in shared}
     for parameter in moving.values():
         parameter.requires_grad_(False)
@@ -154,7 +155,7 @@ def average(student: Student, *, ema: float) -> Reference:
     return Reference(model, adapters=True, ema=ema, moving=moving)
 
 
-def references(
+def make_references(
     student: Student,
     *,
     teacher: Literal["frozen", "live", "ema", "trust_region"],
@@ -162,14 +163,16 @@ def references(
     hint: bool,
     ema: float = 0.05,
 ) -> dict[Channel, Reference]:
-    """The reference of each channel that is on; both share one frozen copy. A trust region's is the
-    live one; it has a start besides."""
-    start = frozen(student) if dpo or (hint and teacher == "frozen") else None
+    """The reference of each channel that is on; both share one frozen copy. For a trust region this
+    is its live model only: training_models.py adds the start."""
+    start = frozen_reference(student) if dpo or (hint and teacher == "frozen") else None
     chosen: dict[Channel, Reference] = {}
     if hint and teacher == "ema":
-        chosen["hint"] = average(student, ema=ema)
+        chosen["hint"] = averaged_reference(student, ema=ema)
     elif hint:
-        chosen["hint"] = start if teacher == "frozen" and start is not None else live(student)
+        chosen["hint"] = (
+            start if teacher == "frozen" and start is not None else live_reference(student)
+        )
     if dpo and start is not None:
         chosen["preference"] = start
     return chosen

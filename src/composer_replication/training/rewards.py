@@ -1,11 +1,12 @@
-"""The shaped reward of a rollout, from which its advantage is computed: the environment's reward,
-less its length and its drift, with behaviour rewards.
+"""The shaped reward of a rollout, from which its advantage is computed: the environment's reward
+minus the length penalty and the KL, plus the behaviour rewards.
 
-    shaped reward = reward - length.weight * C(x) + sum of weight * behaviour - kl * sum(log p - log p_start)
+    shaped reward = reward - length.weight * C(x) + sum of weight * behaviour
+                    - kl * sum(log p - log p_start)
 
-The environment's reward alone stays the measure of success. Every rollout has a shaped reward: one
-that was lost to its environment, was cut off or holds nothing but invalid calls counts like any
-other, and none is dropped.
+Success is still measured by the environment's reward alone. Every rollout has a shaped reward: one
+that was lost to its environment, was cut off or holds only invalid calls counts like any other, and
+none is dropped.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def shaped_rewards(
     count: Callable[[str], int],
     kl: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """The shaped reward of each rollout by session id; `kl` is that of `start_kl`. Raises AlignmentError
-    where it is needed and a rollout has none.
+    """The shaped reward of each rollout by session id; `kl` comes from `start_kl`.
 
-    Example: reward 1, two invalid calls at weight 0.1 and no penalty -> 0.8
+    For example, reward 1 with two invalid calls at weight 0.1 and no penalty is 0.8. Raises
+    AlignmentError if the KL is part of the reward and a rollout has none.
     """
-    found: dict[str, float] = {}
+    shaped: dict[str, float] = {}
     for rollout in rollouts:
         name, reward = rollout.session.id, rollout.reward
         if settings.length.weight:
@@ -50,45 +51,45 @@ def shaped_rewards(
                     "the KL to the start is part of the reward, but was not measured", where=name
                 )
             reward -= settings.kl * kl[name]
-        found[name] = reward
-    return found
+        shaped[name] = reward
+    return shaped
 
 
 def start_kl(
     start: Reference, rollouts: Sequence[Rollout], *, pad_id: int, max_tokens: int, device: Any
 ) -> dict[str, float]:
-    """k1 of each rollout by session id: the sum over its sampled tokens of log p - log p_start, in
-    nats; p is what the sampler recorded.
+    """The k1 estimate of the KL of each rollout, by session id: the sum over its sampled tokens of
+    log p - log p_start, in nats, where p is what the sampler recorded.
 
-    Its mean over samples of the policy is the KL of whole rollouts; of one rollout it may be
+    Its mean over the policy's samples is the KL of whole rollouts; that of one rollout may be
     negative.
     """
-    found = dict.fromkeys((r.session.id for r in rollouts), 0.0)
+    kl_of = dict.fromkeys((r.session.id for r in rollouts), 0.0)
     for part, _ in micro_batches(
-        [e for r in rollouts if (e := sampled_spans(r)).lm_spans], micro_tokens=max_tokens
+        [e for r in rollouts if (e := sampled_example(r)).lm_spans], micro_tokens=max_tokens
     ):
         batch = collate(part, pad_id=pad_id).to(device)
         logprobs = {
             r.session.id: [p for t in r.session.turns if t.sampled for p in t.sampled.logprobs]
             for r in rollouts
         }
-        then_N = torch.tensor(
+        sampler_N = torch.tensor(
             [p for e in part for p in logprobs[e.id]], dtype=torch.float64, device=device
         )
         chunks = score_chunks([start], batch.student, batch.lm, max_tokens=max_tokens)
         start_N = torch.cat(
-            [token_logprobs(logits_NV, batch.lm.ids_N[where]) for where, (logits_NV,) in chunks]
+            [token_logprobs(logits_NV, batch.lm.ids_N[chunk]) for chunk, (logits_NV,) in chunks]
         ).double()
         sums_B = torch.zeros(len(part), dtype=torch.float64, device=device).index_add(
-            0, batch.lm.row_N, then_N - start_N
+            0, batch.lm.row_N, sampler_N - start_N
         )
-        found |= {e.id: value for e, value in zip(part, sums_B.tolist(), strict=True)}
-    return found
+        kl_of |= {e.id: value for e, value in zip(part, sums_B.tolist(), strict=True)}
+    return kl_of
 
 
-def sampled_spans(rollout: Rollout) -> TrainingExample:
-    """A rollout as an example whose trained spans are what its student sampled; without any where
-    it was lost at its opening."""
+def sampled_example(rollout: Rollout) -> TrainingExample:
+    """A rollout as an example whose lm_spans are the sampled messages; it has none if the rollout
+    was lost at its opening."""
     sampled = [
         (turn.context_tokens, len(turn.sampled.ids))
         for turn in rollout.session.turns

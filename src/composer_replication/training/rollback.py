@@ -1,13 +1,12 @@
-"""The health of a live policy in the loop: measure it, warn, and if a rule is broken put the last
+"""The health of a live policy in the loop: measure it, warn, and if a rule is broken, put the last
 good weights back and stop.
 
     rollback = Rollback.of(trainer, live=live, run_logger=run_logger)
-    metrics = rollback.look(live_step, step=3)                  # before the update
-    metrics = rollback.judge(live_step, steps=4, last=False)    # after it, before a checkpoint
-    rollback.health.good
+    metrics = rollback.check_rollouts(live_step, step=3)               # before the update
+    metrics = rollback.check_weights(live_step, steps=4, last=False)   # before a checkpoint
 
-It is made before the first step: KL is measured from the start weights. The rules are in
-training/health.py; this file only measures and restores.
+A rollback is made before the first step, because KL is measured to the start weights. The rules are
+in training/health.py; this file only measures and restores.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from composer_replication.training.checkpoint import (
 )
 from composer_replication.training.health import PolicyHealth
 from composer_replication.training.live import LiveStep, RolloutSource
-from composer_replication.training.reference import Reference, frozen
-from composer_replication.training.reference import live as current
+from composer_replication.training.reference import Reference, frozen_reference, live_reference
 from composer_replication.training.rewards import start_kl
-from composer_replication.training.rollout_metrics import drift
+from composer_replication.training.rollout_metrics import measure_drift
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import Trainer
 from composer_replication.training.training_models import TrainingModels
@@ -36,7 +34,7 @@ from composer_replication.training.training_models import TrainingModels
 
 @dataclass(slots=True, kw_only=True)
 class Rollback:
-    """Feeds `PolicyHealth` and acts on what it decides.
+    """Feeds measurements to `PolicyHealth`, and restores good weights if a rule is broken.
 
     Every rank sees the same rollouts, so every rank decides the same. `reference_model` has the
     weights at the start.
@@ -60,14 +58,14 @@ class Rollback:
             reference_model=_reference_model(trainer.models),
         )
 
-    def look(self, live_step: LiveStep, *, step: int) -> dict[str, float]:
+    def check_rollouts(self, live_step: LiveStep, *, step: int) -> dict[str, float]:
         """Measure the policy after `step` steps on its newest rollouts; returns the metrics."""
         metrics = self._drift(live_step)
         if self.health.settings.monitor_tasks and step % self.health.settings.monitor_every == 0:
             metrics |= self._monitor()
         # the measured entropy first: TRL records no log-probs, so its rollouts have none
-        for warning in self.health.calls(
-            {"rollouts/entropy": metrics["health/entropy"], **live_step.facts}
+        for warning in self.health.observe_rollouts(
+            {"rollouts/entropy": metrics["health/entropy"], **live_step.metrics}
         ):
             self.run_logger.event("drift", step=step, **warning)
         self._check(step)
@@ -77,7 +75,7 @@ class Rollback:
         """The KL of each rollout to the start, by session id, in nats."""
         return start_kl(self.reference_model, rollouts, **self._batch_options())
 
-    def judge(self, live_step: LiveStep, *, steps: int, last: bool) -> dict[str, float]:
+    def check_weights(self, live_step: LiveStep, *, steps: int, last: bool) -> dict[str, float]:
         """Measure the weights of a checkpoint after `steps` steps; at the end of the run also on
         the monitor tasks."""
         metrics = self._drift(live_step)
@@ -87,14 +85,14 @@ class Rollback:
         return metrics
 
     def _drift(self, live_step: LiveStep) -> dict[str, float]:
-        measured = drift(
-            current(self.trainer.models.student),
+        measured = measure_drift(
+            live_reference(self.trainer.models.student),
             self.reference_model,
             live_step.rollouts,
             episodes=self.trainer.settings.health.kl_episodes,
             **self._batch_options(),
         )
-        self.health.kl(measured.kl)
+        self.health.observe_kl(measured.kl)
         return {"health/kl": measured.kl, "health/entropy": measured.entropy}
 
     def _batch_options(self) -> dict[str, Any]:
@@ -106,24 +104,26 @@ class Rollback:
 
     def _monitor(self) -> dict[str, float]:
         success = self.live.monitor(self.trainer.models.student.model)
-        self.health.monitor(success)
+        self.health.observe_monitor(success)
         return {"health/monitor": sum(success) / len(success)}
 
     def _check(self, steps: int) -> None:
         """If a rule is broken: put back the newest good checkpoint, set later ones aside, write an
         event, and raise StoppedError."""
-        breach = self.health.breach()
+        breach = self.health.find_breach()
         if breach is None:
             return
+        # 1. Every rank loads the newest good weights: the caller may go on with the model.
         models = self.trainer.models
         restored, folder = good_checkpoint(self.run_logger.run)
         load_tensors(folder, student=models.student, optimiser=self.trainer.optimiser)
         models.load_extra_tensors(load_extra(folder))
-        # every rank has read the folder before the later ones are renamed
+        # 2. Set later checkpoints aside, once every rank has read the folder.
         self.trainer.accelerator.wait_for_everyone()
         aside: list[str] = []
         if self.run_logger.main:
             aside = set_aside(self.run_logger.run, after=restored)
+        # 3. Report, and stop.
         self.run_logger.event(
             "restored",
             step=steps,
@@ -132,7 +132,7 @@ class Rollback:
             limit=breach.limit,
             restored=restored,
             set_aside=aside,
-            reason=breach.words,
+            reason=breach.reason,
         )
         raise breach.error(step=steps, restored=restored)
 
@@ -145,4 +145,4 @@ def _reference_model(models: TrainingModels) -> Reference:
         return models.reference_model
     if "hint" in models.references and models.settings.hint.teacher == "frozen":
         return models.references["hint"]
-    return frozen(models.student)
+    return frozen_reference(models.student)

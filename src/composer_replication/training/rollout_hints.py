@@ -1,8 +1,8 @@
-"""The mistakes of rollouts and the hints for them: found, written, drawn and counted in one way,
-whoever sampled the rollouts.
+"""The mistakes of rollouts and the hints for them: found, written, drawn and counted in the same
+way, whichever sampler wrote the rollouts.
 
-    hinted = hint_rollouts(sessions, sites=config.sites, hints=config.hints, kept=None)
-    messages = hinted.messages(hinted.hints)               # one message is one view, however many of its calls failed
+    hinted = hint_rollouts(sessions, sites=config.sites, hints=config.hints, kept_kinds=None)
+    messages = hinted.messages(hinted.hints)  # one view per message, however many calls failed
     chosen = draw_messages([hints[0].site_id for hints in messages], limit=16, lot=seed_of)
 
 training/live.py and training/backends/trl_rollouts.py build the views, each on its own token ids.
@@ -25,14 +25,14 @@ from composer_replication.tokens.example import HintView
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintedRollouts:
     """All sites of some sessions by id, in order, the hints of the kinds that the audit kept, and
-    `sites/...` metrics of what had no hint."""
+    `sites/...` metrics of the mistakes without a hint."""
 
     sites: Mapping[str, Site]
     hints: tuple[Hint, ...]
     metrics: Mapping[str, int]
 
     def messages(self, hints: Iterable[Hint]) -> list[list[Hint]]:
-        """Hints of these sites by the message above which they stand: one message is one view
+        """The hints grouped by the message that they stand above: one message is one view
         (tokens/dataset.py), so its hints are drawn and placed together."""
         by_message: dict[tuple[str, int], list[Hint]] = {}
         for hint in hints:
@@ -46,22 +46,24 @@ def hint_rollouts(
     *,
     sites: SitesSettings,
     hints: HintsSettings | None,
-    kept: frozenset[str] | None,
+    kept_kinds: frozenset[str] | None,
 ) -> HintedRollouts:
-    """Find the sites of sessions and write the hints of their mistakes; `hints` None = mistakes are
-    only counted. `kept` are the kinds of hints that an audit kept, None = all."""
-    found = [(session, find_sites(session, settings=sites)) for session in sessions]
-    by_id = {site.id: site for _, session_sites in found for site in session_sites}
-    num_targets = sum(site.is_target for _, session_sites in found for site in session_sites)
+    """Find the sites of sessions and write the hints of their mistakes; with `hints` None, mistakes
+    are only counted. `kept_kinds` are the kinds of hints that an audit kept, None = all."""
+    sites_of = [(session, find_sites(session, settings=sites)) for session in sessions]
+    by_id = {site.id: site for _, session_sites in sites_of for site in session_sites}
+    num_targets = sum(site.is_target for _, session_sites in sites_of for site in session_sites)
     if hints is None:
         return HintedRollouts(sites=by_id, hints=(), metrics={"sites/found": num_targets})
     counts = Counter({"sites/without_hint": 0, "sites/refused": 0, "sites/weak": 0})
     strong: list[Hint] = []
-    for session, session_sites in found:
+    for session, session_sites in sites_of:
         if not session_sites:
             continue
         report = write_hints(session, session_sites, settings=hints)
-        kept_hints = [hint for hint in report.hints if kept is None or hint.kind in kept]
+        kept_hints = [
+            hint for hint in report.hints if kept_kinds is None or hint.kind in kept_kinds
+        ]
         counts["sites/without_hint"] += sum(report.without.values())
         counts["sites/refused"] += len(report.refused)
         counts["sites/weak"] += len(report.hints) - len(kept_hints)
@@ -76,7 +78,7 @@ def draw_messages(
 ) -> frozenset[str]:
     """At most `limit` of these messages, each named by its first site; None = all of them.
 
-    Each message has a lot of its own, so that leaving one out does not change the others' luck.
+    Each message draws its own lot, so leaving one out does not change the others' lots.
 
     >>> sorted(draw_messages(["a", "b", "c"], limit=2, lot={"a": 3, "b": 1, "c": 2}.__getitem__))
     ['b', 'c']
@@ -85,7 +87,7 @@ def draw_messages(
 
 
 def view_metrics(views: Sequence[HintView]) -> dict[str, int]:
-    """How many sites are trained on, and how many messages they are: hints of several calls of one
+    """The number of sites and of messages that are trained on: the hints of several calls of one
     message are one view."""
     return {
         "sites/used": sum(len(view.site_ids) for view in views),

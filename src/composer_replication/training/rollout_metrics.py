@@ -1,5 +1,5 @@
-"""What is measured of a live policy: success, calls, length and drift, as numbers by metric name.
-training/health.py judges them."""
+"""The metrics of a live policy: success, calls, length and drift. training/health.py has the rules
+on them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from composer_replication.rollouts.episode import LOST, Rollout
 from composer_replication.rollouts.groups import Groups
 from composer_replication.tokens.batch import collate, micro_batches
 from composer_replication.training.reference import Reference, score_chunks
-from composer_replication.training.rewards import sampled_spans
+from composer_replication.training.rewards import sampled_example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How far the policy has come from its start, and how sure it is of itself: means per sampled
-    token, in nats, full vocabulary."""
+    """The policy's KL to its start weights and its entropy: means per sampled token, in nats, over
+    the full vocabulary."""
 
     kl: float
     entropy: float
     tokens: int
 
 
-def rollout_facts(
+def rollout_metrics(
     groups: Groups, advantage: Mapping[str, float], *, families: Sequence[MistakeFamily] = ()
 ) -> dict[str, float]:
-    """The numbers of a step's rollouts; `advantage` holds the rollouts of groups that were not
-    flat. What did not occur has no number. `families` are the environment's own."""
+    """The metrics of a step's rollouts; `advantage` holds the rollouts of groups that were not
+    flat. `families` are the environment's mistakes; one that was never possible has no metric."""
     rollouts = groups.rollouts
     members = [
         [r.session.id in advantage for r in group.rollouts]
         for group in (*groups.groups, *groups.flat)
     ]
-    lost = _lost(rollouts)
-    facts = {
+    lost = _count_lost(rollouts)
+    metrics = {
         "rollouts/episodes": float(len(rollouts)),
         "rollouts/success": _mean([r.reward for r in rollouts]),
         "rollouts/flat": _mean([not any(group) for group in members]),
@@ -54,34 +54,32 @@ def rollout_facts(
             max(advantage.values(), default=0.0) - min(advantage.values(), default=0.0)
         ),
     }
-    return facts | behaviour(rollouts, families=families)
+    return metrics | behaviour_metrics(rollouts, families=families)
 
 
 def lost_rollouts(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """How many rollouts of a step were lost, by end, and up to three different reasons; empty where
-    none was.
+    """The event "lost": how many rollouts of a step were lost, by end, and up to three different
+    reasons; {} if none was.
 
-    Example: {"env_error": 2, "env_timeout": 1, "of": 48, "words": ["KeyError: 'path'", "no answer
-    within 5 s"]}
+    For example {"env_error": 2, "of": 48, "words": ["KeyError: 'path'"]}.
     """
-    if not (lost := _lost(rollouts)):
+    if not (lost := _count_lost(rollouts)):
         return {}
-    words = dict.fromkeys(r.failure for r in rollouts if r.ended in LOST)
-    return {**lost, "of": len(rollouts), "words": list(words)[:3]}
+    reasons = dict.fromkeys(r.failure for r in rollouts if r.ended in LOST)
+    return {**lost, "of": len(rollouts), "words": list(reasons)[:3]}
 
 
-def _lost(rollouts: Sequence[Rollout]) -> Counter[str]:
+def _count_lost(rollouts: Sequence[Rollout]) -> Counter[str]:
     return Counter(r.ended for r in rollouts if r.ended in LOST)
 
 
-def behaviour(
+def behaviour_metrics(
     rollouts: Sequence[Rollout], *, families: Sequence[MistakeFamily] = ()
 ) -> dict[str, float]:
-    """How the policy writes and calls, over all messages and calls of the rollouts.
+    """Message length, entropy, and rates of calls and mistakes, over all messages of the rollouts.
 
-    Example: {"rollouts/message_tokens": 18.2, "rollouts/entropy": 0.02, "rollouts/unresolvable":
-    0.01, "rollouts/valid_calls": 0.8, "rollouts/changing_calls": 0.21, "family/A": 0.4, ...}.
-    entropy is estimated by the mean of -log p of the sampled tokens.
+    The entropy is estimated by the mean of -log p of the sampled tokens. Rates are by call; a
+    mistake's is by the episodes in which it was possible ("family/A").
     """
     logprobs = [
         p
@@ -92,7 +90,7 @@ def behaviour(
     ]
     messages = sum(turn.sampled is not None for r in rollouts for turn in r.session.turns)
     calls = sum(len(turn.calls) for r in rollouts for turn in r.session.turns)
-    facts = {
+    metrics = {
         "rollouts/message_tokens": len(logprobs) / max(1, messages),
         "rollouts/entropy": -_mean(logprobs),
     }
@@ -101,23 +99,23 @@ def behaviour(
         return sum(r.measures.get(name, 0.0) for r in rollouts)
 
     if calls:
-        facts["rollouts/unresolvable"] = sum(map(num_unresolvable, rollouts)) / calls
+        metrics["rollouts/unresolvable"] = sum(map(num_unresolvable, rollouts)) / calls
         for name in ("valid_calls", "changing_calls"):
             if any(name in r.measures for r in rollouts):
-                facts[f"rollouts/{name}"] = total(name) / calls
+                metrics[f"rollouts/{name}"] = total(name) / calls
     for family in families:
         if possible := total(family.open):
-            facts[f"family/{family.name}"] = total(family.made) / possible
-    return facts
+            metrics[f"family/{family.name}"] = total(family.made) / possible
+    return metrics
 
 
 def num_unresolvable(rollout: Rollout) -> int:
-    """Calls that could not be read or name a file or text that is not there; the detectors of the
-    run's settings do not matter here."""
+    """The number of calls that could not be parsed, or that name a file or text that does not
+    exist, whichever detectors the run's settings turn on."""
     return -int(unresolvable_calls(rollout.session))
 
 
-def drift(
+def measure_drift(
     model: Reference,
     start: Reference,
     rollouts: Sequence[Rollout],
@@ -127,10 +125,10 @@ def drift(
     max_tokens: int,
     device: Any,
 ) -> Drift:
-    """KL(student || start) and entropy of the student at every sampled token of `episodes`
-    rollouts, taken evenly from all."""
+    """KL(student || start) and the student's entropy at every sampled token of `episodes` rollouts,
+    spread evenly over all of them."""
     chosen = rollouts[:: max(1, len(rollouts) // episodes)][:episodes]
-    examples = [e for r in chosen if (e := sampled_spans(r)).lm_spans]
+    examples = [e for r in chosen if (e := sampled_example(r)).lm_spans]
     kl = entropy = 0.0
     tokens = 0
     for part, _ in micro_batches(examples, micro_tokens=max_tokens):

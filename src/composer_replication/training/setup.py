@@ -22,12 +22,12 @@ from composer_replication.core.config.root import Config
 from composer_replication.core.errors import DataError
 from composer_replication.core.rundir import RunDir
 from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.training.batch_sampler import Sampler
 from composer_replication.training.checkpoint_manager import CheckpointManager
-from composer_replication.training.forked import Forked
+from composer_replication.training.forked import ForkSource
 from composer_replication.training.generator import Generator
-from composer_replication.training.identity import weights_sha256
 from composer_replication.training.inputs import TrainingData
 from composer_replication.training.kept_reference import KeptReference, keep_reference
 from composer_replication.training.live import RolloutSource
@@ -51,7 +51,7 @@ class TrainSetup:
     sampler: Sampler
     kept_reference: KeptReference | None
     generator: Generator | None
-    forked: Forked | None
+    forked: ForkSource | None
     trainer: Trainer
     rollback: Rollback | None
     token_probe: TokenProbe | None
@@ -82,7 +82,7 @@ def open_training(
     data: TrainingData,
     run: RunDir,
     live: RolloutSource | None,
-    forked: Forked | None,
+    forked: ForkSource | None,
     reference_folder: Path | None,
     resume: bool,
     resume_step: int | None,
@@ -107,7 +107,7 @@ def open_training(
     if trainer.models.why_rows:
         data.check_rows(config.train)
     sampler = data.sampler(config)
-    env_sha256 = "" if live is None else live.world.sha256()
+    env_sha256 = "" if live is None else live.task_source.sha256()
     identity = {
         "data_sha256": data.sha256(),
         "start_sha256": weights_sha256(student.model),

@@ -15,7 +15,7 @@ from composer_replication.core.config.train_settings import TrainSettings
 from composer_replication.losses.channel import CHANNELS, Channel
 from composer_replication.losses.total import RunningMean
 from composer_replication.models.load_student import Student
-from composer_replication.training.channel_weights import channel_weights, watched_weights
+from composer_replication.training.channel_weights import channel_weights, health_weights
 from composer_replication.training.health import Health
 from composer_replication.training.optimiser import GradientClip, make_optimiser
 from composer_replication.training.training_models import TrainingModels, make_models
@@ -75,7 +75,7 @@ def make_trainer(config: Config, *, student: Student, accelerator: Accelerator) 
         clip=GradientClip(ratio=settings.max_grad_norm_ratio, max_norm=settings.max_grad_norm),
         accelerator=accelerator,
         health=Health(
-            weights=watched_weights(settings),
+            weights=health_weights(settings),
             max_bad_steps=settings.starved_steps,
             max_clipped=settings.health.max_clipped,
         ),

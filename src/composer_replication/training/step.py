@@ -43,7 +43,12 @@ from composer_replication.training.health import ChannelStep
 from composer_replication.training.hinting import check_views, with_wrong_hints
 from composer_replication.training.inputs import StepInputs
 from composer_replication.training.optimiser import learning_rate, set_learning_rate
-from composer_replication.training.packing import Micro, micros_of, over_ranks, session_trees
+from composer_replication.training.packing import (
+    Micro,
+    assign_to_ranks,
+    pack_micro_batches,
+    session_trees,
+)
 from composer_replication.training.passes import RequiredForwards, run_passes
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.state import Trainer
@@ -136,7 +141,7 @@ def _measure_first_norms(
 def _parameter_norms(
     trainer: Trainer, micros: list[Micro], counts: Counts, fed: Sequence[Channel], *, step: int
 ) -> dict[str, float]:
-    """The norm of each channel's gradient over the weights, by a backward of its own."""
+    """The norm of each channel's gradient over the weights, by a separate backward."""
     norms: dict[str, float] = {}
     for name in fed:
         trainer.seed(step)
@@ -257,8 +262,8 @@ def rank_micro_batches(trainer: Trainer, inputs: StepInputs) -> list[Micro]:
         )
     pairs = inputs.pairs if trainer.weights["preference"] else []
     trees = session_trees(rows, pairs, micro_tokens=limit)
-    rank_trees = over_ranks(trees, ranks=world, pair_weight=trainer.models.pair_weight)[rank]
-    return micros_of(rank_trees, micro_tokens=limit)
+    rank_trees = assign_to_ranks(trees, ranks=world, pair_weight=trainer.models.pair_weight)[rank]
+    return pack_micro_batches(rank_trees, micro_tokens=limit)
 
 
 def accumulate(

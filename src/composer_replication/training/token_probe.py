@@ -1,5 +1,5 @@
-"""A few sites watched token by token: the log-probs of the mistaken message under student and
-teacher, at the start and at the end."""
+"""The token probe: a few sites whose mistaken messages are scored token by token under student and
+teacher, at the start and at the end of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from composer_replication.tokens.batch import collate
 from composer_replication.tokens.example import TrainingExample, example_from_json, example_to_json
 from composer_replication.training.hinting import mixed_teacher, plain_divergence
 from composer_replication.training.live import LiveStep
-from composer_replication.training.reference import Reference, live
+from composer_replication.training.reference import Reference, live_reference
 from composer_replication.training.run_logger import RunLogger
 from composer_replication.training.training_models import TrainingModels
 
@@ -45,9 +45,9 @@ def probe_examples(
 
 
 def save_probe(run: RunDir, examples: Sequence[TrainingExample], *, live_step: LiveStep) -> None:
-    """Write down which examples of rollouts are watched, after their sessions, sites and hints.
+    """Write the probed examples of rollouts, after their sessions, sites and hints.
 
-    A resumed run watches the same; the page shows them.
+    A resumed run probes the same examples; the page shows them.
     """
     session_ids = {example.session_id for example in examples}
     site_ids = {name for e in examples for view in e.hints for name in view.site_ids}
@@ -63,7 +63,7 @@ def save_probe(run: RunDir, examples: Sequence[TrainingExample], *, live_step: L
         run.watched_dir / "hints.jsonl",
         [record_to_json(hint) for hint in live_step.hints if hint.site_id in site_ids],
     )
-    # last: this file says that the others are whole
+    # last: `load_probe` takes this file as the sign that the others are complete
     write_lines(run.watched_jsonl, map(example_to_json, examples))
 
 
@@ -87,8 +87,8 @@ class TokenProbe:
     examples: list[TrainingExample]
 
     def choose(self, live_step: LiveStep, *, step: int) -> None:
-        """Choose what is watched for the rest of the run, resumed or not, and write its first
-        table; nothing if it is chosen already."""
+        """Choose the examples to probe for the rest of the run, resumed or not, and write their
+        first table; does nothing if they are chosen already."""
         if self.examples:
             return
         self.examples = probe_examples([replace(e, actions=()) for e in live_step.examples])
@@ -105,7 +105,7 @@ class TokenProbe:
         student = self.models.student
         table = token_table(
             self.examples,
-            student=live(student),
+            student=live_reference(student),
             teachers=self.models.teachers,
             hint_settings=self.models.settings.hint,
             tokenizer=student.tokenizer,
@@ -127,15 +127,15 @@ def token_table(
     max_tokens: int,
     device: Any,
 ) -> list[dict[str, Any]]:
-    """Each watched site's tokens: text, log-prob under the student (without the hint) and under the
-    teacher (with it), and their divergence.
+    """One row per probed site: for each token its text, its log-prob under the student (without the
+    hint) and under the teacher (with it), and their divergence.
 
     The logits of `CHUNK` targets are computed at a time, so at most about a dozen matrices of
     (CHUNK, V) are in memory, however long a message is. The divergence is that of the settings over
     the whole vocabulary, kl(student, teacher) if it is none of the three plain ones (TAID, the
-    gates); `measure` names it. Example row: {"site_id": "s1:7:c1", "kind": "bad_args", "ids": [5,
-    9], "texts": ["re", "ad"], "student": [-2.1, -0.3], "teacher": [-4.0, -0.2], "divergence": [0.4,
-    0.01], "measure": "jsd"}
+    gates); `measure` names it. A row: {"site_id": "s1:7:c1", "kind": "bad_args", "example_id":
+    "s1", "measure": "jsd", "ids": [5, 9], "texts": ["re", "ad"], "student": [-2.1, -0.3],
+    "teacher": [-4.0, -0.2], "divergence": [0.4, 0.01]}
     """
     table: list[dict[str, Any]] = []
     measure = plain_divergence(hint_settings)

@@ -20,7 +20,7 @@ from composer_replication.models.load_student import Student
 from composer_replication.models.tree_forward import why_not_tree
 from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.hinting import taid_schedule
-from composer_replication.training.reference import Reference, frozen, references
+from composer_replication.training.reference import Reference, frozen_reference, make_references
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def make_models(
     student.model.to(device).train()
     hint, weights = settings.hint, channel_weights(settings)
     needs_dpo_reference = weights["preference"] > 0 and settings.preference.has_reference
-    scoring = references(
+    scoring = make_references(
         student,
         teacher=hint.teacher,
         hint=hint.weight > 0,
@@ -100,7 +100,7 @@ def make_models(
     reference_model = None
     if hint.weight and hint.teacher == "trust_region":
         # one frozen copy of the start is enough for both
-        reference_model = scoring.get("preference") or frozen(student)
+        reference_model = scoring.get("preference") or frozen_reference(student)
     why_rows = why_not_tree(student.model) if settings.layout == "tree" else ""
     return TrainingModels(
         settings=settings,

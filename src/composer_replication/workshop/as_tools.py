@@ -6,16 +6,17 @@ trainers want it.
         env = make(); env.reset(task="7:0"); env.view_file(path="config.py"); env.get_reward()
 
 The names are one fixed set of the training split (`TOOLS`), because such trainers read them off the
-class. The reader is not the one of the tiny student's habit, so wrong names occur. Errors are texts
-in the workshop's own words; only an unknown tool is the trainer's to answer. `slack` messages
-beyond a task's budget leave room to recover: without, one wrong name loses the reward of the whole
-episode. Limit: the trainer never shows the closing message, so the reward cannot ask whether the
-player said it was done; everything else is asked.
+class. The reader is not the one that the tiny student's habit names, so wrong names occur. Errors
+have the workshop's texts, except that the trainer answers calls of unknown tools. `slack` messages
+beyond a task's budget leave room to recover: without them, one wrong name loses the reward of the
+whole episode. Limit: the trainer never hands over the closing message, so the reward cannot depend
+on whether the player said it was done; everything else is checked.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from composer_replication.core.errors import ConfigError, DataError, SessionErro
 from composer_replication.core.trace import Text, ToolCall, Turn
 from composer_replication.rollouts.envs.method_env import OVER, MethodEnv
 from composer_replication.workshop.task_tests import RunsTests
-from composer_replication.workshop.tasks import make_task
+from composer_replication.workshop.tasks import distinct_tasks, make_task
 from composer_replication.workshop.vocabulary import ToolSet, toolset_is_held_out
 from composer_replication.workshop.workshop_env import SYSTEM_TEXT, WorkshopEnv
 
@@ -54,10 +55,11 @@ no episode would earn anything."""
 
 
 def task_row(seed: str) -> dict[str, Any]:
-    """A row of a trainer's data set: the opening messages, and the seed that `reset` makes the same
-    task of again.
+    """A row of a trainer's data set: the opening messages, and the seed from which `reset` makes
+    the same task again.
 
-    Example: task_row("7:0")["prompt"][1] -> {"role": "user", "content": "Fix the failing test."}
+    >>> [message["role"] for message in task_row("7:0")["prompt"]], task_row("7:0")["task"]
+    (['system', 'user'], '7:0')
     """
     task = make_task(seed, split="train")
     messages = [
@@ -69,27 +71,22 @@ def task_row(seed: str) -> dict[str, Any]:
 
 def task_rows(seed: int, count: int) -> list[dict[str, Any]]:
     """Rows of different tasks, always the same for a seed."""
-    seen, rows, number = set[str](), list[dict[str, Any]](), 0
-    while len(rows) < count:
-        name = f"{seed}:{number}"
-        task, number = make_task(name, split="train"), number + 1
-        if task.id not in seen:
-            seen.add(task.id)
-            rows.append(task_row(name))
-    return rows
+    names = (f"{seed}:{number}" for number in itertools.count())
+    tasks = distinct_tasks(names, split="train")
+    return [task_row(name) for name, _ in itertools.islice(tasks, count)]
 
 
 def with_taught_tools(template: str) -> str:
-    """`plain_tools` of a template whose student was taught them; any other template as it is."""
+    """`plain_tools` of a template whose student was taught them; any other template unchanged."""
     return plain_tools(template) if writes_tools_as_taught(template) else template
 
 
 def plain_tools(template: str) -> str:
-    """A chat template that writes every tool in the workshop's own short schema, whatever schema it
-    is given.
+    """A chat template that writes every tool in the workshop's short schema, whatever schema it is
+    given.
 
-    Such trainers derive a longer one from docstrings, and the tiny student was taught the short one
-    only: it writes nonsense below any other. A real instruct model needs none of this. Raises
+    Such trainers derive a longer schema from docstrings, and the tiny student was taught only the
+    short one: it writes nonsense below any other. A real instruct model does not need this. Raises
     ConfigError for a template that does not write tools as tokens/ does.
     """
     if not writes_tools_as_taught(template):
@@ -107,12 +104,12 @@ def writes_tools_as_taught(template: str) -> bool:
 
 
 def _answered(method: Callable[..., str]) -> Callable[..., str]:
-    """The method as the workshop answers a call, whatever arguments it is given: wrong ones are
-    answered, never raised."""
+    """The method as a call that the workshop answers: wrong arguments give an error text, and raise
+    nothing."""
 
     @functools.wraps(method)
-    def call(self: WorkshopTools, *given: Any, **arguments: Any) -> str:
-        if given:
+    def call(self: WorkshopTools, *positional: Any, **arguments: Any) -> str:
+        if positional:
             raise TypeError(f"{method.__name__} takes named arguments only")
         return self._call(method.__name__, arguments)
 

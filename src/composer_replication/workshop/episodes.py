@@ -1,8 +1,8 @@
-"""Episodes as Sessions: play one, read one back, and take up one in the middle.
+"""Episodes as Sessions: play one, and go back to the middle of one.
 
 session = play(WorkshopEnv(task, sandbox=sandbox), oracle, session_id="w1")
 session.outcome                         # 1.0
-env = env_at(task, session.turns[:5], sandbox=sandbox)      # the episode as it stood before turn 5
+env = env_at(task, session.turns[:5], sandbox=sandbox)      # the episode as it was before turn 5
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Player = Callable[[WorkshopEnv], Turn]
 
 
 def play(env: WorkshopEnv, player: Player, *, session_id: str = "") -> Session:
-    """Let a player act until the episode ends, and return all of it; the environment is spent."""
+    """Let a player act until the episode ends, close the environment, and return the session."""
     turns = list(env.open().turns)
     while not env.done:
         turns.append(player(env))
@@ -39,8 +39,8 @@ def session_of(
 ) -> Session:
     """The turns of one episode, the opening included, as a Session with its tools and its reward.
 
-    `origin="student"` for turns that our own student sampled. The repository is the split, so that
-    what is held out by repository stays held out.
+    `origin="student"` is for turns that our student sampled. The repository is the split, so a
+    split by repository keeps held-out tasks held out.
     """
     return Session(
         id=session_id or env.task_id,
@@ -56,19 +56,19 @@ def session_of(
 
 
 def env_at(task: Task, turns: Sequence[Turn], *, sandbox: Sandbox, slack: int = 0) -> WorkshopEnv:
-    """A fresh episode of the task in which the assistant's messages among `turns` were said again.
+    """A new episode of the task, in which the assistant's messages among `turns` are replayed.
 
-    Raises SessionError where the results differ from the recorded ones: the turns are of another
-    task then.
+    Raises SessionError if the results differ from the recorded ones: the turns are of another task
+    then.
     """
     env = WorkshopEnv(task, sandbox=sandbox, slack=slack)
-    said: list[Turn] = list(env.open().turns)
+    replayed: list[Turn] = list(env.open().turns)
     for turn in turns:
         if turn.role == "assistant":
-            said.append(turn)
-            said.extend(env.reply(turn).turns)
+            replayed.append(turn)
+            replayed.extend(env.reply(turn).turns)
     for number, turn in enumerate(turns):
-        if number >= len(said) or said[number].blocks != turn.blocks:
+        if number >= len(replayed) or replayed[number].blocks != turn.blocks:
             raise SessionError(
                 f"turn {number} is not what this task answers",
                 where=task.id,

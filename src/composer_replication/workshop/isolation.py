@@ -1,9 +1,8 @@
-"""What the Linux kernel offers to shut a process in: namespaces, an empty root, Landlock, limits,
-and a system call filter.
+"""The Linux kernel's means to isolate a process: namespaces, an empty root, Landlock, limits, and a
+system call filter.
 
 Standard library only: this runs in the sandbox's worker, which starts without site-packages. Each
-function either puts its layer in force or raises OSError; which layers are needed is decided by the
-caller.
+function either puts its layer in force or raises OSError; the caller decides which layers it needs.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 1, 
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
 SECCOMP_KILL_PROCESS, SECCOMP_ERRNO_EPERM, SECCOMP_ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
 
-# What a pure computation needs: memory, signals of its own, clocks, and the file descriptors that
-# it already holds.
-# There is no open, no socket, no clone, no kill, no ioctl, no prctl: the kernel answers each with
-# EPERM.
+# A pure computation needs memory, its own signals, clocks, and the file descriptors that it already
+# holds. There is no open, no socket, no clone, no kill, no ioctl, no prctl: each gets EPERM.
 ALLOWED: dict[str, tuple[int, int]] = {
     "read": (0, 63),
     "write": (1, 64),
@@ -73,10 +70,10 @@ ALLOWED: dict[str, tuple[int, int]] = {
 
 
 class Machine(NamedTuple):
-    """System call numbers of one processor family; `allowed` are those the filter lets through.
+    """System call numbers of one processor family; `allowed` are those that pass the filter.
 
-    No dataclass: what the worker imports, every fork copies the page tables of, and dataclasses
-    bring half the library.
+    Not a dataclass: every fork copies the page tables of everything that the worker has imported,
+    and dataclasses import half the standard library.
     """
 
     audit_arch: int
@@ -103,7 +100,7 @@ MACHINES: dict[str, Machine] = {
 
 
 def this_machine() -> Machine:
-    """The numbers of this processor; OSError where they are not known."""
+    """The numbers of this processor; raises OSError if they are not known."""
     machine = MACHINES.get(os.uname().machine)
     if machine is None:
         raise OSError(
@@ -117,35 +114,35 @@ def kernel() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, what: str) -> int:
+def _check(result: int, call: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
     return result
 
 
 def no_new_privileges(libc: ctypes.CDLL) -> None:
-    """No program started from here can gain rights; a system call filter without root needs it."""
+    """Make sure that no program started from here gains rights, as a filter without root
+    requires."""
     _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
 
 
 def die_with_parent(libc: ctypes.CDLL) -> None:
-    """SIGKILL when the parent ends. Not for a parent with threads: the signal comes when the thread
-    that forked ends."""
+    """Get SIGKILL when the parent ends. Not for a parent with threads: the signal comes when the
+    thread that forked ends."""
     _check(libc.prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0), "prctl(PDEATHSIG)")
 
 
 def enter_namespaces(libc: ctypes.CDLL) -> tuple[str, ...]:
-    """Namespaces of its own for the network, mounts, processes, IPC and host name; the next fork is
-    process 1 in there.
+    """Enter new namespaces for the network, mounts, processes, IPC and host name; the next fork is
+    process 1 in them.
 
-    A user namespace makes this possible without root; where it is forbidden, root can do without
-    one.
+    A user namespace makes this possible without root; if it is forbidden, root can do without one.
     """
     uid, gid = os.getuid(), os.getgid()
-    rest = CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
+    flags = CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
     names = ("network", "mount", "pid", "ipc", "uts")
-    if libc.unshare(CLONE_NEWUSER | rest) == 0:
+    if libc.unshare(CLONE_NEWUSER | flags) == 0:
         for path, text in (
             ("setgroups", "deny"),
             ("uid_map", f"0 {uid} 1"),
@@ -154,13 +151,13 @@ def enter_namespaces(libc: ctypes.CDLL) -> tuple[str, ...]:
             with open(f"/proc/self/{path}", "w", encoding="ascii") as file:
                 file.write(text)
         return ("user", *names)
-    _check(libc.unshare(rest), "unshare")
+    _check(libc.unshare(flags), "unshare")
     return names
 
 
 def enter_empty_root(libc: ctypes.CDLL, machine: Machine) -> None:
-    """Replace the root of the file system by an empty one that cannot be written to; nothing of the
-    old one is left in reach."""
+    """Replace the root of the file system by an empty, read-only one; nothing of the old root stays
+    reachable."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "mount private")
     _check(libc.mount(b"none", b"/tmp", b"tmpfs", flags, b"size=4k,nr_inodes=1"), "mount tmpfs")
@@ -174,7 +171,7 @@ def enter_empty_root(libc: ctypes.CDLL, machine: Machine) -> None:
 
 
 def landlock_abi(libc: ctypes.CDLL) -> int:
-    """The version of Landlock that this kernel speaks; 0 where it has none."""
+    """The version of this kernel's Landlock; 0 if it has none."""
     return max(0, int(libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1)))
 
 
@@ -206,16 +203,16 @@ def drop_capabilities(libc: ctypes.CDLL, machine: Machine) -> None:
 
 
 def limit(*, cpu_s: int, memory_bytes: int) -> None:
-    """Limits of the kernel on processor time and address space; no file can grow, no process be
-    added, no core be written."""
-    for what, value in (
+    """Limit processor time and address space, and forbid files to grow, new processes and core
+    dumps."""
+    for resource_id, value in (
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(what, (value, value))
+        resource.setrlimit(resource_id, (value, value))
 
 
 class SyscallFilter:

@@ -1,13 +1,13 @@
-"""What the tiny student is warmed up on: careless episodes, some of whose messages stand below a
-hint.
+"""The lessons that the tiny student is warmed up on: careless episodes, some of whose messages have
+a hint above them.
 
-    lesson = make_lesson("7:0", habits=Habits(), tests=Reckoner())
-    lesson.turns, lesson.tools        # hints stand where the hint channel's teacher would see them
+    lesson = make_lesson("7:0", habits=Habits(), tests=LessonTests())
+    lesson.turns, lesson.tools        # hints are where the hint channel's teacher would see them
 
-Below a hint that speaks of the next message, exactly the mistake that it warns of is not made.
-Below a hint that was written for another task behaviour does not change. Without the second sort
-any hint would cure any mistake, and a placebo with shuffled hints would mean nothing. So following
-a hint is *taught here*; a real instruct model brings it along.
+Below a hint about the next message, the player does not make the mistake that the hint warns of.
+Below a hint that was written for another task, its behaviour does not change. Without the second
+sort any hint would cure any mistake, and a placebo with shuffled hints would mean nothing. So
+following a hint is *taught here*; a real instruct model can do it already.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from composer_replication.core.trace import (
 from composer_replication.data.hints.context import SiteContext
 from composer_replication.data.hints.writers import WRITERS
 from composer_replication.workshop.demonstrators import Habits, careless, oracle
-from composer_replication.workshop.sandbox import Answered, SandboxRun
+from composer_replication.workshop.sandbox import ExpressionResult, SandboxRun
 from composer_replication.workshop.tasks import Kind, Task, make_task
 from composer_replication.workshop.vocabulary import (
     FILES,
@@ -46,32 +46,34 @@ from composer_replication.workshop.vocabulary import (
 from composer_replication.workshop.workshop_env import WorkshopEnv
 
 P_FITTING, P_IDLE, P_FOREIGN = 0.30, 0.05, 0.15
-"""How often a message stands below a hint that fits it, one that has nothing to say about it, and
-one of another task."""
+"""How often a message has a hint above it that fits, that is about another mistake, and that is of
+another task."""
 SLACKS = (0, 0, 2, 3)
 P_INVENTED = 0.35
-"""How many lessons have a tool set of invented names. With the workshop's own alone the student
-learns by heart which names go together, and uses the wrong ones in a set that it never met."""
+"""The share of lessons with a tool set of invented names. With the workshop's names alone the
+student memorises which names go together, and uses the wrong ones in a set that it never saw."""
 SHARES: Mapping[Kind, float] = {"change": 0.25, "set": 0.25, "fix": 0.35, "both": 0.15}
-"""Kinds of tasks in lessons: more of those that take longest to learn than an evaluation holds."""
+"""Shares of the task kinds in lessons: more of those that take longest to learn than in an
+evaluation."""
 HINTED = ("unknown_tool", "bad_arguments")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
     """One episode as the student reads it, hints included; `untrained` are the turns that it reads
-    and does not learn to write."""
+    but does not learn to write."""
 
     turns: tuple[Turn, ...]
     tools: tuple[ToolSpec, ...]
     untrained: frozenset[int] = frozenset()
 
 
-class Reckoner:
-    """Runs what our own task generator wrote, in this process: for scripted players only, whose
-    edits are known in advance.
+class LessonTests:
+    """Evaluates tests in this process without running code: only for the scripted players of
+    lessons, whose edits are known in advance.
 
-    A model's edits go to `Sandbox`. Raises ValueError for a line of any other form.
+    A model's edits go to `Sandbox`. Raises ValueError for a line that the task generator cannot
+    have written.
     """
 
     def run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
@@ -80,13 +82,14 @@ class Reckoner:
         return SandboxRun(
             end="answered",
             answers=tuple(
-                Answered(value=_value(spaces[path], expression)) for path, expression in asked
+                ExpressionResult(value=_value(spaces[path], expression))
+                for path, expression in asked
             ),
         )
 
 
 def _values(text: str) -> dict[str, str]:
-    """Names and what they stand for: a number, or "a - b" with its parameters."""
+    """The text of each name's value: a number, or a function as "a, b|a - b"."""
     values: dict[str, str] = {}
     for line in text.splitlines():
         if line.startswith("def "):
@@ -113,12 +116,12 @@ def _value(space: Mapping[str, str], expression: str) -> int:
     return {"+": x + y, "-": x - y, "*": x * y, "//": x // y, "%": x % y}[sign]
 
 
-def make_lesson(seed: int | str, *, habits: Habits, tests: Reckoner, led: float = 0.0) -> Lesson:
+def make_lesson(seed: int | str, *, habits: Habits, tests: LessonTests, led: float = 0.0) -> Lesson:
     """One episode of the careless player on a training task, always the same for a seed.
 
-    A share `led` of them is led past its habits: where a habit would be wrong the right message
-    stands, and is not trained. So the student knows how to go on from there, which it would else
-    meet for the first time when it has been trained.
+    A share `led` of the episodes is led past its habits: where a habit would be wrong, the player
+    writes the right message, which is not trained on. So the student learns how to go on from
+    there; otherwise it would see such a context for the first time after training.
     """
     rng, task = random.Random(f"lesson:{seed}"), make_task(f"lesson:{seed}", shares=SHARES)
     if rng.random() < P_INVENTED:
@@ -128,9 +131,9 @@ def make_lesson(seed: int | str, *, habits: Habits, tests: Reckoner, led: float 
     return lesson_on(task, rng, habits=habits, tests=tests)
 
 
-def _led_lesson(task: Task, rng: random.Random, *, habits: Habits, tests: Reckoner) -> Lesson:
-    """An episode in which only the last test is ever left out, by habit; the messages that habit
-    would have spoilt are not trained."""
+def _led_lesson(task: Task, rng: random.Random, *, habits: Habits, tests: LessonTests) -> Lesson:
+    """An episode in which the only habit is to leave out the last test; the messages that a habit
+    would have spoilt are not trained on."""
     env = WorkshopEnv(task, sandbox=tests)
     turns: list[Turn] = list(env.open().turns)
     untrained: set[int] = set()
@@ -147,8 +150,8 @@ def _led_lesson(task: Task, rng: random.Random, *, habits: Habits, tests: Reckon
 
 
 def invented_tools(rng: random.Random) -> ToolSet:
-    """A tool set whose names are words of the tasks' files, so that nothing but the list of tools
-    tells what they do."""
+    """A tool set whose names are words of the tasks' files, so that only the list of tools tells
+    what they do."""
     reader, editor, searcher, text, old, new = rng.sample([*NAMES, *FILES], 6)
     order = [LISTER, searcher, reader, editor, TESTER]
     rng.shuffle(order)
@@ -163,8 +166,8 @@ def invented_tools(rng: random.Random) -> ToolSet:
     )
 
 
-def lesson_on(task: Task, rng: random.Random, *, habits: Habits, tests: Reckoner) -> Lesson:
-    """The same on a given task."""
+def lesson_on(task: Task, rng: random.Random, *, habits: Habits, tests: LessonTests) -> Lesson:
+    """One episode of the careless player on a given task, with hints above some messages."""
     env = WorkshopEnv(task, sandbox=tests, slack=rng.choice(SLACKS))
     turns: list[Turn] = list(env.open().turns)
     while not env.done:
@@ -177,28 +180,32 @@ def lesson_on(task: Task, rng: random.Random, *, habits: Habits, tests: Reckoner
 
 
 def _draw_hint(rng: random.Random, env: WorkshopEnv) -> tuple[str, tuple[str, ...]]:
-    """The hint above the next message ("" = none), and the kinds of mistakes that it keeps the
-    player from."""
-    draw, about = rng.random(), _about(env)
-    if draw < P_FITTING and about:
-        return hint_text(about, env.task.tools), (about,)
+    """The hint above the next message ("" = none), and the kinds of mistakes that it prevents."""
+    draw, preventable = rng.random(), _preventable_mistake(env)
+    if draw < P_FITTING and preventable:
+        return hint_text(preventable, env.task.tools), (preventable,)
     if draw < P_FITTING:
         return "", ()
     if draw < P_FITTING + P_IDLE:
-        return hint_text(rng.choice([kind for kind in HINTED if kind != about]), env.task.tools), ()
+        return hint_text(
+            rng.choice([kind for kind in HINTED if kind != preventable]), env.task.tools
+        ), ()
     if draw < P_FITTING + P_IDLE + P_FOREIGN:
         while True:
-            kind, other = rng.choice(HINTED), pick_toolset(rng, split="train")
-            if other.reader != env.task.tools.reader and (other.old, other.new) != (
+            kind, foreign_tools = rng.choice(HINTED), pick_toolset(rng, split="train")
+            if foreign_tools.reader != env.task.tools.reader and (
+                foreign_tools.old,
+                foreign_tools.new,
+            ) != (
                 env.task.tools.old,
                 env.task.tools.new,
             ):
-                return hint_text(kind, other), ()
+                return hint_text(kind, foreign_tools), ()
     return "", ()
 
 
-def _about(env: WorkshopEnv) -> str:
-    """Which kind of mistake a hint could keep the next message from, "" where it could not."""
+def _preventable_mistake(env: WorkshopEnv) -> str:
+    """The kind of mistake that a hint could prevent in the next message; "" if there is none."""
     calls = oracle(env).calls
     name = calls[0].name if calls else ""
     return {env.task.tools.reader: "unknown_tool", env.task.tools.editor: "bad_arguments"}.get(
@@ -216,12 +223,11 @@ def hint_text(kind: str, tools: ToolSet) -> str:
     wrong = LEGACY_READER if tools.reader != LEGACY_READER else ""
     call = ToolCall("c0", wrong if kind == "unknown_tool" else tools.editor, {})
     turns = (Turn(role="assistant", author=None, blocks=(call,)),)
-    source, whole = SourceRef(file="lesson"), (Segment(start=0, end=1),)
     session = Session(
         id="lesson",
-        source=source,
+        source=SourceRef(file="lesson"),
         turns=turns,
-        segments=whole,
+        segments=(Segment(start=0, end=1),),
         tools=tools.specs(),
         tools_origin="log",
     )

@@ -1,15 +1,14 @@
-"""Whether a line that a player wrote can do nothing but compute: one statement that binds one name,
-in a small part of Python.
+"""Whether a line that a player wrote can only compute: one statement that binds one name, in a
+small part of Python.
 
     not_plain("depth = 3 + 4", name="depth")                  # ""
     not_plain("def add(a, b): return a + b", name="add")      # ""
     not_plain("depth = ().__class__", name="depth")           # "NotPlain: Attribute is not judged"
 
-Plain code has no attributes, no imports, no names that lead to the interpreter, and no place to
-keep anything between two calls. So it cannot see who asks, what was asked before or what comes
-next, and what it evaluates to here it evaluates to everywhere. The line is parsed and never run
-here. Everything is forbidden that is not listed: what a later Python adds is not judged until
-somebody has thought about it.
+Plain code has no attributes, no imports, no names that lead to the interpreter, and no state
+between two calls. So it cannot see who asks, what was asked before or what comes next, and it
+evaluates to the same value everywhere. The line is parsed and never run here. Everything that is
+not listed is forbidden, so the syntax of later Pythons is not judged until somebody allows it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import ast
 import builtins
 
 MAX_CHARS = 500
-"""Longer lines are not judged: nobody needs one, and a parser's stack is finite."""
+"""Longer lines are not judged: no task needs one, and the parser's stack is finite."""
 _NAMES = """
 ArithmeticError AssertionError Exception False IndexError KeyError None NotImplementedError
 OverflowError RuntimeError True TypeError ValueError ZeroDivisionError abs all any bool dict
@@ -26,8 +25,8 @@ divmod enumerate filter float frozenset int isinstance len list map max min pow 
 reversed round set sorted str sum tuple zip
 """
 BUILTINS = frozenset(_NAMES.split())
-"""Built-in names that only compute. Not `id` and `hash`, which differ from process to process, nor
-any that takes a name as a text."""
+"""Built-in names that only compute: not `id` and `hash`, which differ from process to process, nor
+any that takes a name as a string."""
 # a console adds `_`, an honest name
 _OTHER_BUILTINS = frozenset(name for name in dir(builtins) if not name.startswith("_")) - BUILTINS
 _STATEMENTS = (
@@ -80,13 +79,13 @@ _ALLOWED = (*_STATEMENTS, *_EXPRESSIONS, *_SIGNS)
 
 
 def not_plain(line: str, *, name: str) -> str:
-    """Why a line is not a plain statement that binds `name`, as the text of an error; "" where it
-    is one."""
-    why = _why(line, name)
-    return f"NotPlain: {why}" if why else ""
+    """Why a line is not a plain statement that binds `name`, as the text of an error; "" if it is
+    one."""
+    problem = _line_problem(line, name)
+    return f"NotPlain: {problem}" if problem else ""
 
 
-def _why(line: str, name: str) -> str:
+def _line_problem(line: str, name: str) -> str:
     if len(line) > MAX_CHARS:
         return f"a line of more than {MAX_CHARS} characters is not judged"
     try:
@@ -97,8 +96,8 @@ def _why(line: str, name: str) -> str:
         case [ast.Assign(targets=[ast.Name(id=bound)], value=value)] | [
             ast.AnnAssign(target=ast.Name(id=bound), value=ast.expr() as value)
         ]:
-            # A function made by a call could keep something between its own calls: only one that is
-            # written down as such is judged.
+            # A function that is made by a call could keep state between its calls, so a lambda is
+            # only judged if it is the whole value.
             inner = ast.walk(value) if not isinstance(value, ast.Lambda) else ()
             if any(isinstance(node, ast.Lambda) for node in inner):
                 return "a lambda within a value is not judged"
@@ -108,11 +107,13 @@ def _why(line: str, name: str) -> str:
             return f"write one assignment to {name} or one function {name}, nothing else"
     if bound != name:
         return f"the line binds {bound}, not {name}"
-    return next((why for node in ast.walk(tree.body[0]) if (why := _why_not(node))), "")
+    return next(
+        (problem for node in ast.walk(tree.body[0]) if (problem := _node_problem(node))), ""
+    )
 
 
-def _why_not(node: ast.AST) -> str:
-    """Why one node is not plain; "" where it is."""
+def _node_problem(node: ast.AST) -> str:
+    """Why one node is not plain; "" if it is."""
     if not isinstance(node, _ALLOWED):
         return f"{type(node).__name__} is not judged"
     if isinstance(node, ast.Name | ast.arg):

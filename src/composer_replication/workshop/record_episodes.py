@@ -14,6 +14,7 @@ differently, one without any content) is left out and counted.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,9 +31,9 @@ from composer_replication.data.ingestion.redaction import redact_session
 from composer_replication.rollouts.episode import Rollout
 from composer_replication.rollouts.sampler import Sampling, sample_rollouts
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.workshop.recorded_task import recorded
+from composer_replication.workshop.recorded_task import to_log_session
 from composer_replication.workshop.sandbox import Sandbox
-from composer_replication.workshop.tasks import Task, make_task
+from composer_replication.workshop.tasks import Task, distinct_tasks
 from composer_replication.workshop.workshop_env import WorkshopEnv
 
 AUTHOR = "workshop-student"
@@ -68,7 +69,7 @@ def record_logs(
 ) -> Recording:
     """Play `num_sessions` different tasks of the split "train" and write each episode as a log.
 
-    `slack` messages beyond the budget are allowed, so that a log also holds what comes after a
+    `slack` messages beyond the budget are allowed, so that a log also holds the turns after a
     mistake. `seed` chooses the tasks, `settings.seed` the samples.
     """
     tasks = list(_tasks(seed, num_sessions))
@@ -109,7 +110,7 @@ def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> 
     """The path of the log, or the reason why there is none."""
     if rollout.num_malformed or rollout.num_cut:
         return "malformed_call" if rollout.num_malformed else "cut_off"
-    session = recorded(rollout.session, seed=name, split=SPLIT)
+    session = to_log_session(rollout.session, seed=name, split=SPLIT)
     if not renders_to(session, rollout, renderer=renderer):
         return "other_tokens"
     redactor = Redactor()
@@ -137,12 +138,5 @@ def _write(rollout: Rollout, name: str, *, folder: Path, renderer: Renderer) -> 
 
 def _tasks(seed: int, count: int) -> Iterator[tuple[str, Task]]:
     """(seed as it appears in the folder's name, task) of `count` different tasks."""
-    task_ids: set[str] = set()
-    number = 0
-    while len(task_ids) < count:
-        name = f"{seed}-{number}"
-        task = make_task(name, split=SPLIT)
-        if task.id not in task_ids:
-            task_ids.add(task.id)
-            yield name, task
-        number += 1
+    names = (f"{seed}-{number}" for number in itertools.count())
+    return itertools.islice(distinct_tasks(names, split=SPLIT), count)

@@ -1,11 +1,11 @@
-"""A recorded session leads back to its task: by the folder in which it ran, as any log tells it.
+"""From a recorded session back to its task, by the folder in which it ran, which any log holds.
 
-    session = recorded(rollout.session, seed="7-0", split="train")
+    session = to_log_session(rollout.session, seed="7-0", split="train")
     session.cwd                             # "/workshop/train/7-0"; call ids as the API gives them
-    task_of(session, sandbox=sandbox)       # the Task, after its calls were made again
+    task_of(session, sandbox=sandbox)       # the Task, after its calls were replayed
 
-The folder stands in no message, so the student never sees it. That the task is the right one is not
-believed but tried: every call is made again, and every result must be what the session holds.
+No message names the folder, so the student never sees it. That the task is the right one is
+checked: every call is replayed, and every result must equal the recorded one.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def was_recorded_here(session: Session) -> bool:
     return _FOLDER.fullmatch(session.cwd) is not None
 
 
-def recorded(session: Session, *, seed: str, split: Split) -> Session:
+def to_log_session(session: Session, *, seed: str, split: Split) -> Session:
     """The session of an episode as a log can hold it: its folder, an id like Claude Code's, and
     call ids that no other session has.
 
-    The ids its student sampled, the outcome and the events go: a log holds none of them.
+    The sampled ids, the outcome and the events are dropped: a log holds none of them.
     """
     name = log_id(session.id)
     turns = tuple(
@@ -66,8 +66,8 @@ def recorded(session: Session, *, seed: str, split: Split) -> Session:
 def task_of(session: Session, *, sandbox: Sandbox) -> Task:
     """The task on which a session was played.
 
-    Raises SessionError where its folder names no task, or where the task offers other tools or
-    answers its calls otherwise.
+    Raises SessionError if its folder names no task, or if the task offers other tools or answers
+    its calls differently.
     """
     task = _task_named(session)
     last = max(
@@ -81,11 +81,11 @@ def task_of(session: Session, *, sandbox: Sandbox) -> Task:
 def env_before(
     session: Session, turn: int, *, task: Task | None = None, sandbox: Sandbox
 ) -> WorkshopEnv:
-    """The episode of a recorded session as it stood before one of its turns; raises SessionError
-    like `task_of`.
+    """The episode of a recorded session as it was before one of its turns; raises SessionError like
+    `task_of`.
 
-    How many messages beyond the budget the recording allowed is not in the log and changes nothing
-    before its last message, so the episode is given as many as it needs.
+    The log does not say how many messages beyond the budget the recording allowed. That changes
+    nothing before its last message, so the episode gets as many as it needs.
     """
     task = task or _task_named(session)
     return env_at(
@@ -97,14 +97,14 @@ def env_before(
 
 
 def _task_named(session: Session) -> Task:
-    named = _FOLDER.fullmatch(session.cwd)
-    if named is None:
+    folder = _FOLDER.fullmatch(session.cwd)
+    if folder is None:
         raise SessionError(
             f"{session.cwd!r} is no folder of the workshop",
             where=session.id,
             fix="give a session recorded there",
         )
-    task = make_task(named[2], split=SPLITS[named[1]])
+    task = make_task(folder[2], split=SPLITS[folder[1]])
     if session.tools != task.tools.specs():
         raise SessionError(
             "the tools are not those of the task that its folder names", where=session.id

@@ -1,20 +1,20 @@
-"""Where the code of a task runs: a worker process without torch, and behind walls of the kernel a
-fresh child for every run.
+"""The sandbox in which the code of a task runs: a worker process without torch, and a fresh child
+for every run, behind walls of the kernel.
 
-with Sandbox() as sandbox:
-    run = sandbox.run({"main.py": "def add(a, b):\\n    return a - b"}, (("main.py", "add(2, 3)"),))
-    run.answers                     # (Answered(value=-1, error=""),)
-    sandbox.mechanisms      # {"seccomp": "27 system calls pass, ...", "namespaces": "...", ...}
+    with Sandbox() as sandbox:
+        run = sandbox.run({"main.py": "depth = 7"}, [("main.py", "depth")])
+        run.answers             # (ExpressionResult(value=7, error=""),)
+        sandbox.mechanisms      # {"seccomp": "27 system calls pass, ...", "namespaces": "...", ...}
 
-Required is the system call filter (seccomp): behind it there is no open, no socket, no fork and no
-signal, with or without root. Namespaces with an empty root and Landlock stand behind it where the
-kernel allows them. Before the first run a probe tries to get out on each of these ways; where one
-succeeds, or there is no filter, `Sandbox` refuses. Code is never run without walls. Linux on x86_64
-and aarch64 only; on aarch64 the table of numbers stands but has not been run.
+The system call filter (seccomp) is required: behind it there is no open, no socket, no fork and no
+signal, with or without root. Namespaces with an empty root and Landlock are added if the kernel
+allows them. Before the first run, a probe tries to get out in each of these ways; if one succeeds,
+or there is no filter, `Sandbox` refuses. Code is never run without walls. Linux on x86_64 and
+aarch64 only; the system call numbers for aarch64 are there, but were never run.
 
-The expected answers of tests stay outside: the code is asked for values, one after the other, and
-the comparison is made here. Whether an answer can be believed is another matter: the code may say
-what it likes of itself (`judge.py`).
+The expected values of tests stay outside: the code is asked for values, one after the other, and
+they are compared here. Whether an answer can be trusted is another matter, because the code may
+answer anything (`task_tests.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _START = (
     f"import sys; sys.path.insert(0, {_SOURCES!r}); from {_WORKER} import serve_requests;"
     " serve_requests()"
 )
-_WHY: dict[End, str] = {
+_END_REASONS: dict[End, str] = {
     "answered": "no answer that can be read",
     "timeout": "time limit",
     "too_much_output": "too much output",
@@ -68,18 +68,18 @@ ESCAPES: dict[str, str] = {
     "signal its parent": f"{_LIBC}.kill(__import__('posix').getppid(), 0)",
     "be traced": f"{_LIBC}.ptrace(0, 0, 0, 0)",
 }
-"""What the probe tries before the first run: each has to end in an error of the system, or in -1
-from the C library."""
+"""The attempts of the probe before the first run: each has to end in an error of the system, or in
+-1 from the C library."""
 _REFUSALS = ("PermissionError", "OSError", "FileNotFoundError")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """What one run may use: CPU seconds, wall seconds, and megabytes of address space on top of the
-    bare interpreter's.
+    """The limits of one run: CPU seconds, wall seconds, and megabytes of address space on top of
+    the bare interpreter's.
 
-    CPU time ends what computes for ever, at the same place on a busy machine as on an idle one;
-    wall time is for what sleeps.
+    CPU time ends endless computation, at the same place on a busy machine as on an idle one; wall
+    time ends code that sleeps.
     """
 
     time_s: float = 2.0
@@ -88,9 +88,9 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """What one expression came to: a plain value, or the error it raised, e.g. Answered(value=None,
-    error="NameError: ...")."""
+class ExpressionResult:
+    """The result of one expression: a plain value, or the error that it raised, e.g.
+    error="NameError: ..."."""
 
     value: Any = None
     error: str = ""
@@ -102,18 +102,19 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRun:
-    """How a run ended and one answer per expression; each that it did not answer says so."""
+    """How a run ended, and one result per expression; an unanswered one has an error that says
+    so."""
 
     end: End
-    answers: tuple[Answered, ...]
+    answers: tuple[ExpressionResult, ...]
 
 
 class Sandbox:
-    """A worker that runs code behind walls; starts at the first run, one run at a time, safe to
-    share between episodes.
+    """A worker that runs code behind walls. It starts at the first run, makes one run at a time,
+    and is safe to share between episodes.
 
-    Raises SandboxError where the walls cannot be put up, with the reason and the remedy. `layers`
-    is for tests of the walls themselves; a sandbox without "seccomp" refuses.
+    Raises SandboxError if the walls cannot be put up, with the reason and the remedy. `layers` is
+    for tests of the walls themselves; a sandbox without "seccomp" refuses.
     """
 
     def __init__(
@@ -139,8 +140,8 @@ class Sandbox:
         self.close()
 
     def start(self) -> None:
-        """Start the worker, read what is in force, and probe it; does nothing where it already
-        runs."""
+        """Start the worker, read which layers are in force, and probe them; does nothing if it runs
+        already."""
         with self._lock:
             self._start()
 
@@ -174,7 +175,7 @@ class Sandbox:
             )
         limits = self.limits
         memory = (limits.memory_mb + _INTERPRETER_MB) << 20
-        # A process that was forked from the trainer gets a worker of its own: two readers of one
+        # A process that was forked from the trainer gets its own worker: two readers of one
         # pipe would mix answers.
         self._worker = subprocess.Popen(
             [
@@ -209,27 +210,27 @@ class Sandbox:
         self._probe()
 
     def _probe(self) -> None:
-        tried = self._run({"probe.py": ""}, [("probe.py", code) for code in ESCAPES.values()])
+        probe = self._run({"probe.py": ""}, [("probe.py", code) for code in ESCAPES.values()])
         open_ways = [
             way
-            for way, answer in zip(ESCAPES, tried.answers, strict=True)
+            for way, answer in zip(ESCAPES, probe.answers, strict=True)
             if not refused_by_the_sandbox(answer)
         ]
         if open_ways:
             self._refuse(
-                f"code in the sandbox was able to {', '.join(open_ways)} (the run {tried.end})"
+                f"code in the sandbox was able to {', '.join(open_ways)} (the run {probe.end})"
             )
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, reason: str) -> None:
         self.close()
-        raise SandboxError(why, where="the sandbox", fix=_FIX)
+        raise SandboxError(reason, where="the sandbox", fix=_FIX)
 
     def _run(self, files: Mapping[str, str], asked: Sequence[tuple[str, str]]) -> SandboxRun:
         body = json.dumps({"files": dict(files), "asked": asked}).encode()
         reply = self._exchange(body, self.limits.wall_s + _WAIT_S)
         end: End = reply["end"]
-        stopped = Answered(error=f"Stopped: {_WHY[end]}")
-        answers = [_answered(text) or stopped for text in reply["answers"]]
+        stopped = ExpressionResult(error=f"Stopped: {_END_REASONS[end]}")
+        answers = [_read_result(text) or stopped for text in reply["answers"]]
         return SandboxRun(end=end, answers=(*answers, *[stopped] * (len(asked) - len(answers))))
 
     def _exchange(self, body: bytes, wait_s: float) -> dict[str, Any]:
@@ -264,24 +265,21 @@ class Sandbox:
         return data
 
 
-def refused_by_the_sandbox(answer: Answered) -> bool:
-    """Whether an attempt to get out was stopped by the kernel."""
+def refused_by_the_sandbox(answer: ExpressionResult) -> bool:
+    """Whether the kernel stopped an attempt to get out."""
     return answer.error.startswith(_REFUSALS) or answer.equals(-1)
 
 
 def sandbox_mechanisms() -> dict[str, str]:
-    """What is in force around code here, by name, proven by a probe; raises SandboxError where code
-    would not be run.
-
-    sandbox_mechanisms()["namespaces"] -> "user, network, mount, pid, ipc, uts"
-    """
+    """The layers in force on this machine, by name, proven by a probe; raises SandboxError if code
+    would not be run. For example {"namespaces": "user, network, mount, pid, ipc, uts", ...}."""
     with Sandbox() as sandbox:
         sandbox.start()
         return sandbox.mechanisms
 
 
-def _answered(text: str) -> Answered | None:
-    """What a child wrote, read as what it is: text of a stranger. None where it has not the agreed
+def _read_result(text: str) -> ExpressionResult | None:
+    """The result that a child wrote, read as untrusted text; None if it does not have the agreed
     form."""
     try:
         data = json.loads(text)
@@ -289,8 +287,8 @@ def _answered(text: str) -> Answered | None:
         return None
     match data:
         case ["value", value]:
-            return Answered(value=value)
+            return ExpressionResult(value=value)
         case ["error", str() as error]:
-            return Answered(error=error[:200] or "Error")
+            return ExpressionResult(error=error[:200] or "Error")
         case _:
             return None

@@ -1,18 +1,18 @@
-"""The worker's side of the sandbox: shut itself in once, then keep a fresh child ready for every
-run.
+"""The worker's side of the sandbox: it shuts itself in once, then keeps a fresh child ready for
+every run.
 
 Standard library only, started as `python -I -S -B`: no site-packages, so no torch. Messages on
-stdin and stdout are JSON behind a four-byte length. The first message out says what is in force, or
-why nothing is; then one answer per request.
+stdin and stdout are JSON after a four-byte length. The first message out lists the layers in force,
+or says why there are none; then comes one answer per request.
 
     {"files": {"main.py": "depth = 7"}, "asked": [["main.py", "depth"]]}
  -> {"end": "answered", "answers": ["[\"value\", 7]"]}
 
-A child runs the files, says that it is ready, and is then asked one expression at a time: no
-question is sent before the last one is answered, so code knows nothing of what it will be asked.
-Each answer carries the random number of its question; one that was written ahead has none. What the
-values ought to be is never sent in here: code that takes over its process can send any value it
-likes, but not one it has no way to know. Answers that came before a run ended badly stay.
+A child runs the files, reports that it is ready, and is then asked one expression at a time: no
+question is sent before the last one is answered, so code cannot know what it will be asked. Each
+answer carries the random number of its question; one that was written ahead has none. The expected
+values are never sent in here: code that takes over its process can send any value it likes, but not
+one that it cannot know. Answers from before a run ended badly are kept.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ ALL_LAYERS = ("namespaces", "empty_root", "landlock", "seccomp")
 MAX_RECORD_BYTES = 1 << 16
 MAX_TEXT = 4000
 MAX_DEPTH = 8
-_CPU_CLOCK = 2  # CPUCLOCK_SCHED of a whole process: time its threads really ran
+_CPU_CLOCK = 2  # CPUCLOCK_SCHED of a whole process: the time that its threads really ran
 
 
 class Walls:
-    """The layers in force around every run of this worker. `in_force` names them with what each
-    does."""
+    """The layers around every run of this worker; `in_force` describes each by its name."""
 
     def __init__(self, layers: Sequence[str]) -> None:
         self.libc = isolation.kernel()
@@ -65,7 +64,7 @@ class Walls:
             self.missing[name] = str(error)
 
     def around_worker(self, layers: Sequence[str]) -> None:
-        """What is done once, in the process that forks the runs."""
+        """Put up the layers that are set once, in the process that forks the runs."""
         if "empty_root" in layers and "namespaces" in self.in_force:
             with self._optional("empty_root"):
                 isolation.enter_empty_root(self.libc, self.machine)
@@ -85,8 +84,8 @@ class Walls:
         self.in_force["rlimits"] = "CPU time, address space; file size, processes and core dumps 0"
 
     def around_run(self, *, cpu_s: int, memory_bytes: int) -> None:
-        """What is done in each child, just before the code runs. The filter comes last: nothing
-        else could follow it."""
+        """Put up the layers of each child, just before the code runs. The filter comes last: behind
+        it, no other layer could be set."""
         isolation.die_with_parent(self.libc)
         isolation.limit(cpu_s=cpu_s, memory_bytes=memory_bytes)
         isolation.drop_capabilities(self.libc, self.machine)
@@ -97,8 +96,8 @@ class Walls:
 
 
 class MemoryFiles:
-    """The task's files as modules: `main.py` is imported as `main`, from memory, before any module
-    of the same name."""
+    """The task's files as modules: `main.py` is imported as `main`, from memory, in preference to
+    any module of the same name."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.sources = {
@@ -118,8 +117,8 @@ class MemoryFiles:
         """The usual empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the file's text in the module, as any importer would: what this file imports from
-        __future__ does not hold for it."""
+        """Run the file's text in the module, as any importer would: this file's `__future__`
+        imports do not apply to it."""
         code = compile(
             self.sources[module.__name__], f"{module.__name__}.py", "exec", dont_inherit=True
         )
@@ -127,16 +126,16 @@ class MemoryFiles:
 
 
 class Sink(io.TextIOBase):
-    """Where the code's prints go: nowhere."""
+    """Discards what the code prints."""
 
     def write(self, text: str) -> int:
-        """Forget the text."""
+        """Discard the text."""
         return len(text)
 
 
 def plain_json(value: Any, depth: int = 0) -> Any:
-    """A value of exactly a built-in plain type as JSON, and TypeError otherwise: an object of a
-    class could equal anything."""
+    """A value that is exactly of a plain built-in type, as JSON; TypeError for any other, because
+    an object of a class could equal anything."""
     kind = type(value)
     if (
         value is None
@@ -154,30 +153,30 @@ def load(path: str) -> ModuleType | str:
     """The module of a file, or the text of the error that its import raised."""
     try:
         return importlib.import_module(path.removesuffix(".py").replace("/", "."))
-    except BaseException as error:  # noqa: BLE001 - whatever the code raises is what it answers
-        return _words_of(error)
+    except BaseException as error:  # noqa: BLE001 - whatever the code raises is its answer
+        return _error_text(error)
 
 
 def evaluate_expression(module: ModuleType | str, expression: str) -> tuple[str, Any]:
-    """What an expression comes to in a module; errors are answers too, those of its import among
-    them."""
+    """("value", the value of an expression in a module) or ("error", its text), also for an error
+    of the module's import."""
     if isinstance(module, str):
         return "error", module
     try:
         code = compile(expression, "<test>", "eval")
         return "value", plain_json(eval(code, module.__dict__))  # noqa: S307 - this is the sandbox
     except BaseException as error:  # noqa: BLE001 - as above
-        return "error", _words_of(error)
+        return "error", _error_text(error)
 
 
-def _words_of(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 
 def answer_all(request: int, out: int) -> None:
-    """Run the files, say so, and answer question after question until nobody asks; one line for
-    each, its number first."""
-    # by their own names: the code may put others in their place
+    """Run the files, report "ready", and answer questions until no more come; one line for each,
+    its number first."""
+    # local names: the code may replace these functions in their modules
     loads, dumps, write = json.loads, json.dumps, write_all
     number, files, paths = loads(read_message(request))
     finder = MemoryFiles(files)
@@ -200,12 +199,12 @@ def answer_all(request: int, out: int) -> None:
 
 
 class Ended(Exception):
-    """A run is over before every question was answered; its text is the `end`."""
+    """A run ended before every question was answered; its text is the `end`."""
 
 
 class Child:
-    """A process that stands ready behind the walls for one run; it is made ahead of time, while
-    nobody waits.
+    """A process that waits behind the walls for one run; it is forked ahead of time, while nobody
+    waits for it.
 
     It holds two descriptors: one to read questions from, and one for its answers.
     """
@@ -213,7 +212,7 @@ class Child:
     def __init__(self, walls: Walls, *, time_s: float, memory_bytes: int) -> None:
         request, self.feed = os.pipe()
         self.source, out = os.pipe()
-        self.heard, self.num_heard = b"", 0
+        self.received, self.num_received = b"", 0
         self.pid = os.fork()
         if self.pid == 0:
             self._live(walls, request, out, cpu_s=math.ceil(time_s) + 1, memory_bytes=memory_bytes)
@@ -222,12 +221,12 @@ class Child:
 
     def _live(self, walls: Walls, request: int, out: int, *, cpu_s: int, memory_bytes: int) -> None:
         """Close every other descriptor, put up the walls, wait, answer, end. Never returns."""
-        code, leave = 1, os._exit  # by its own name: the code may put another function in its place
+        code, leave = 1, os._exit  # a local name: the code may replace os._exit
         try:
             previous = 0
-            for kept in sorted((request, out)):
-                os.closerange(previous, kept)
-                previous = kept + 1
+            for descriptor in sorted((request, out)):
+                os.closerange(previous, descriptor)
+                previous = descriptor + 1
             os.closerange(previous, 256)
             walls.around_run(cpu_s=cpu_s, memory_bytes=memory_bytes)
             answer_all(request, out)
@@ -246,8 +245,8 @@ class Child:
         """Hand over the files, then one question after the other, in at most `time_s` seconds of
         its CPU time and `wall_s` in all.
 
-        `end`: "answered", "timeout", "too_much_output", "unreadable" where something else came than
-        an answer to the question, or "died" where nothing came. `answers` are those that came
+        `end`: "answered", "timeout", "too_much_output", "unreadable" if it sent something other
+        than an answer to the question, or "died" if it sent nothing. `answers` are those that came
         before.
         """
         limits = time.monotonic() + wall_s, self.cpu_s() + time_s
@@ -261,22 +260,21 @@ class Child:
         return {"end": "answered", "answers": answers}
 
     def _ask(self, question: Sequence[Any], limits: tuple[float, float]) -> str:
-        """Send one message with a number that nobody could know, and return the line that answers
-        to it."""
+        """Send one message with an unpredictable number, and return the line that answers it."""
         number = os.urandom(8).hex()
         body = json.dumps([number, *question]).encode()
-        with suppress(BrokenPipeError):  # it has ended, which shows when its answer is read
+        with suppress(BrokenPipeError):  # it has ended, which is noticed when its answer is read
             write_all(self.feed, len(body).to_bytes(4, "big") + body)
-        while b"\n" not in self.heard:
-            self._hear(limits)
-        line, _, self.heard = self.heard.partition(b"\n")
-        given, _, answer = line.partition(b" ")
-        if given != number.encode():
+        while b"\n" not in self.received:
+            self._receive(limits)
+        line, _, self.received = self.received.partition(b"\n")
+        answered_number, _, answer = line.partition(b" ")
+        if answered_number != number.encode():
             raise Ended("unreadable")
         return answer.decode("utf-8", errors="replace")
 
-    def _hear(self, limits: tuple[float, float]) -> None:
-        """Wait for some output; raises Ended where the time is over, the output too long, or no
+    def _receive(self, limits: tuple[float, float]) -> None:
+        """Wait for some output; raises Ended if the time is over, the output is too long, or no
         more will come."""
         deadline, cpu_deadline = limits
         while True:
@@ -288,12 +286,12 @@ class Child:
             if left_s <= 0:
                 raise Ended("timeout")
         part = os.read(self.source, MAX_RECORD_BYTES)
-        self.num_heard += len(part)
-        self.heard += part
-        if self.num_heard > MAX_RECORD_BYTES:
+        self.num_received += len(part)
+        self.received += part
+        if self.num_received > MAX_RECORD_BYTES:
             raise Ended("too_much_output")
         if not part:
-            raise Ended("unreadable" if self.heard else "died")
+            raise Ended("unreadable" if self.received else "died")
 
     def cpu_s(self) -> float:
         """The CPU time it has used, by the clock that Linux keeps for every process
@@ -301,8 +299,8 @@ class Child:
         return time.clock_gettime((~self.pid << 3) | _CPU_CLOCK)
 
     def bury(self) -> None:
-        """Kill it, also where it closed its pipe and runs on, and collect it; one that has ended
-        does not mind."""
+        """Kill it, even if it closed its pipe and runs on, and reap it; a child that has ended may
+        be killed too."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self.feed)
@@ -310,20 +308,20 @@ class Child:
 
 
 def read_message(descriptor: int) -> bytes:
-    """One message without its length; b"" where the other side has gone."""
-    data, wanted = b"", 4
-    while len(data) < wanted:
-        part = os.read(descriptor, wanted - len(data))
+    """One message without its length; b"" if the other side has gone."""
+    data, num_bytes = b"", 4
+    while len(data) < num_bytes:
+        part = os.read(descriptor, num_bytes - len(data))
         if not part:
             return b""
         data += part
-        if wanted == 4 and len(data) == 4:
-            wanted += int.from_bytes(data, "big")
+        if num_bytes == 4 and len(data) == 4:
+            num_bytes += int.from_bytes(data, "big")
     return data[4:]
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write to the end: a pipe takes what fits."""
+    """Write all of the data: a pipe takes only what fits."""
     while data:
         data = data[os.write(descriptor, data) :]
 
@@ -335,8 +333,8 @@ def send(message: Mapping[str, Any]) -> None:
 
 
 def serve(walls: Walls, *, time_s: float, wall_s: float, memory_bytes: int) -> None:
-    """Answer requests until stdin ends; the child of the next run is forked once the answer of this
-    one is out."""
+    """Answer requests until stdin ends; the child of the next run is forked as soon as this run is
+    answered."""
     gc.collect()
     gc.freeze()  # what exists now is shared with every child; a collection would copy its pages
     while True:
@@ -350,20 +348,19 @@ def serve(walls: Walls, *, time_s: float, wall_s: float, memory_bytes: int) -> N
 
 
 def preload() -> None:
-    """Import what task code may reasonably want: behind the walls no file can be opened."""
+    """Import the modules that task code may reasonably use: behind the walls no file can be
+    opened."""
     for name in ("collections", "functools", "itertools", "math", "operator", "re", "string"):
         importlib.import_module(name)
     builtins.open("/dev/null", "rb").close()  # loads the codec and io machinery once
 
 
 def serve_requests() -> None:
-    """Set the walls, say which stand, and serve; the arguments are the layers, seconds of CPU time
-    and in all, bytes of memory."""
-    layers, (time_s, wall_s), memory_bytes = (
-        sys.argv[1].split(","),
-        map(float, sys.argv[2:4]),
-        int(sys.argv[4]),
-    )
+    """Put up the walls, report them, and serve; the arguments are the layers, seconds of CPU time,
+    seconds of wall time and bytes of memory."""
+    layers = sys.argv[1].split(",")
+    time_s, wall_s = map(float, sys.argv[2:4])
+    memory_bytes = int(sys.argv[4])
     try:
         preload()
         walls = Walls(layers)
@@ -373,7 +370,7 @@ def serve_requests() -> None:
             os.closerange(0, 3)
             os.waitpid(inner, 0)
             return
-        # else the parent is the trainer, whose end shows as the end of stdin
+        # otherwise the parent is the trainer, whose end shows as the end of stdin
         if "namespaces" in walls.in_force:
             isolation.die_with_parent(walls.libc)
         walls.around_worker(layers)

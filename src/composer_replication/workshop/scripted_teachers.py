@@ -1,6 +1,6 @@
-"""The scripted teachers as an asker: what they would have done at a turn of a recorded session.
+"""The scripted players as teachers: what they would have done at a turn of a recorded session.
 
-answers = ask_scripted(session, 4, sandbox)       # an Answer of each of the three families, free
+answers = ask_scripted(session, 4, sandbox)       # an Answer of each of the three families
 teachers = scripted_teachers(sessions, sandbox)   # the same three, to be asked one by one
 """
 
@@ -21,11 +21,11 @@ from composer_replication.workshop.sandbox import Sandbox
 
 
 def ask_scripted(session: Session, turn: int, sandbox: Sandbox) -> tuple[Answer, ...]:
-    """The answers of the three scripted families at a turn; `site_id` is "session:turn:-", as of a
-    site that means the whole message.
+    """The answers of the three scripted families at a turn; `site_id` is "session:turn:-", the form
+    for a site that is a whole message.
 
-    The session's calls are made again up to there. Raises SessionError where its results are not
-    what its task answers.
+    The session's calls are replayed up to the turn. Raises SessionError if its results are not
+    those of its task.
     """
     env = env_before(session, turn, sandbox=sandbox)
     answers = teacher_answers(env, site_id=f"{session.id}:{turn}:-")
@@ -34,11 +34,11 @@ def ask_scripted(session: Session, turn: int, sandbox: Sandbox) -> tuple[Answer,
 
 
 def scripted_teachers(sessions: Iterable[Session], sandbox: Sandbox) -> tuple[Scripted, ...]:
-    """The three players as teachers. They look into the state of the workshop at the place that a
-    request is about, not at its prompt."""
+    """The three players as teachers. They read the state of the workshop at the turn that a request
+    is about, not its prompt."""
     by_id = {session.id: session for session in sessions}
 
-    @lru_cache(maxsize=256)  # the three are asked about a place one after the other
+    @lru_cache(maxsize=256)  # the three are asked about a turn one after the other
     def answers(about: str) -> dict[str, Turn]:
         session_id, turn, _ = about.rsplit(":", 2)
         return {
@@ -46,15 +46,14 @@ def scripted_teachers(sessions: Iterable[Session], sandbox: Sandbox) -> tuple[Sc
             for answer in ask_scripted(by_id[session_id], int(turn), sandbox)
         }
 
-    def acting(family: str) -> Callable[[Request], Turn]:
+    def acts(family: str) -> Callable[[Request], Turn]:
         return lambda request: answers(request.about)[family]
 
-    return tuple(Scripted(f"scripted-{family}", family, acting(family)) for family in FAMILIES)
+    return tuple(Scripted(f"scripted-{family}", family, acts(family)) for family in FAMILIES)
 
 
 def fails_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> bool:
-    """Whether a message, said in place of a turn of a recorded session, would be answered with an
-    error.
+    """Whether a message, written in place of a turn of a recorded session, would get an error.
 
     The three teachers share a habit about names, so they can agree on a call that no tool takes.
     """
@@ -65,21 +64,21 @@ def fails_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> 
 
 
 def gap_here(session: Session, turn: int, message: Turn, sandbox: Sandbox) -> float | None:
-    """How many messages further a message leads than the session's own: 1 where its own brought
-    nothing, None where that cannot be said.
+    """How many messages a message saves against the session's own: 1 if the session's message made
+    no progress, None if that cannot be decided.
 
-    Carried out in the workshop: where at least two of the three players would do `message` right
-    after the session's own as well, the own one took a message and changed nothing about what has
-    to be done. A last word ends the episode, and nothing follows it.
+    Both are carried out in the workshop: if at least two of the three players would still write
+    `message` right after the session's own, that one made no progress. A message without a call
+    ends the episode, and nothing follows it.
     """
-    own = session.turns[turn]
-    if not own.calls:
+    recorded_turn = session.turns[turn]
+    if not recorded_turn.calls:
         return None
     env = env_before(session, turn, sandbox=sandbox)
-    env.reply(own)
-    still = sum(
+    env.reply(recorded_turn)
+    num_agreeing = sum(
         canonical_action(answer.turn) == canonical_action(message)
         for answer in teacher_answers(env, site_id="")
     )
     env.close()
-    return 1.0 if still >= MIN_AGREED else None
+    return 1.0 if num_agreeing >= MIN_AGREED else None

@@ -4,22 +4,24 @@ and tests.
 task = make_task(7, split="train")
 task.prompt                     # "Set depth to 7."
 task.files                      # {"main.py": "depth = 3\\nport = 8\\n", ...}
-task.budget                     # 5: search, read, edit, test, and the word that it is done
+task.budget                     # 5: search, read, edit, test, and the message that it is done
 
-Kinds: "change" (file and old value are told), "set" (the file has to be found), "fix" (a function
-computes the wrong thing; a test shows it) and "both" (two things to set in two files: the longest).
+Kinds: "change" (the prompt names the file and the old value), "set" (the file has to be found),
+"fix" (a function computes the wrong thing; a test shows it) and "both" (two values to set in two
+files: the longest).
 
-Splits are disjoint by what is to be changed *and* by tool set: "train", "monitor" (other tasks,
-training's tool sets: for watching a run), "heldout" (other tasks, other tool sets), and "words"
-(files and names that stand in no other split).
+Splits are disjoint by the lines to change *and* by tool set: "train", "monitor" (other tasks,
+training's tool sets: for monitoring a run), "heldout" (other tasks, other tool sets), and "words"
+(files and names that occur in no other split).
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -77,8 +79,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is asked, in which files, with which tools, and how it is judged. `hidden` checks are
-    never shown to a player."""
+    """A request, the files and tools it is about, and its tests. `hidden` checks are never shown to
+    a player."""
 
     id: str
     kind: Kind
@@ -93,8 +95,8 @@ class Task:
 
     @property
     def keys(self) -> tuple[tuple[str, ...], ...]:
-        """What the task is about, once per target: the split is decided by this. Equal for
-        "change", "set" and "both"."""
+        """The key of each target, which decides the split; a value to change has the same key in
+        tasks of kind "change", "set" and "both"."""
         return tuple(_key(target) for target in self.targets)
 
     def changed_elsewhere(self, files: Mapping[str, str]) -> bool:
@@ -104,19 +106,19 @@ class Task:
             return True
         for path, text in files.items():
             before, after = self.files[path].split("\n"), text.split("\n")
-            free = {t.before for t in self.targets if t.path == path}
+            changeable = {t.before for t in self.targets if t.path == path}
             if len(before) != len(after):
                 return True
             if any(
-                old != new and (old not in free or len(new.splitlines()) > 1)
+                old != new and (old not in changeable or len(new.splitlines()) > 1)
                 for old, new in zip(before, after, strict=True)
             ):
-                # a line break of another kind (\r, form feed, U+2028) makes two lines of one
+                # another kind of line break (\r, form feed, U+2028) would make one line two
                 return True
         return False
 
     def line_now(self, target: TargetLine, files: Mapping[str, str]) -> str:
-        """What stands in the place of a target's line, in files where nothing else was changed."""
+        """The line at a target's place, in files in which nothing else was changed."""
         number = self.files[target.path].split("\n").index(target.before)
         return files[target.path].split("\n")[number]
 
@@ -150,7 +152,7 @@ def make_task(
             break
     tools = pick_toolset(rng, split=split)
     visible, hidden = _checks(rng, chosen, files, targets)
-    facts = [
+    identity = [
         chosen,
         split,
         prompt,
@@ -160,7 +162,7 @@ def make_task(
         tools.key,
         tools.order,
     ]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
     return Task(
         id=f"workshop-{split}-{chosen}-{digest}",
         kind=chosen,
@@ -183,38 +185,43 @@ def make_tasks(
     >>> len({task.id for task in make_tasks(20, seed=1)})
     20
     """
-    tasks: dict[str, Task] = {}
-    number = 0
-    while len(tasks) < count:
-        task = make_task(f"{seed}:{number}", split=split, shares=shares)
-        tasks.setdefault(task.id, task)
-        number += 1
-    return list(tasks.values())
+    names = (f"{seed}:{number}" for number in itertools.count())
+    tasks = distinct_tasks(names, split=split, shares=shares)
+    return [task for _, task in itertools.islice(tasks, count)]
+
+
+def distinct_tasks(
+    names: Iterable[str], *, split: Split = "train", shares: Mapping[Kind, float] = KIND_SHARES
+) -> Iterator[tuple[str, Task]]:
+    """(name, task) for each name, used as a seed, whose task differs from those before it."""
+    task_ids: set[str] = set()
+    for name in names:
+        task = make_task(name, split=split, shares=shares)
+        if task.id not in task_ids:
+            task_ids.add(task.id)
+            yield name, task
 
 
 def fresh_checks(task: Task, rng: random.Random) -> tuple[Check, ...]:
-    """Points of a function that stand in no task: small and large ones, the first argument the
-    larger one and the smaller one.
-
-    Empty where there is no function to ask.
-    """
-    found: list[Check] = []
+    """New points of a task's function: small and large ones, each with the larger argument first
+    and with the smaller first; () if the task has no function."""
+    checks: list[Check] = []
     for target in task.targets if task.kind == "fix" else ():
         for below in FRESH_BELOW:
             for larger_first in (True, False):
                 point = (0, 0)
-                while not _tells_apart(point):
+                while not _operators_differ(point):
                     small, large = sorted(rng.sample(range(2, below), 2))
                     point = (large, small) if larger_first else (small, large)
                 value = _compute(target.name, *point)
-                found.append(
+                checks.append(
                     Check(
                         path=target.path,
                         expression=f"{target.name}({point[0]}, {point[1]})",
                         expected=value,
                     )
                 )
-    return tuple(found)
+    return tuple(checks)
 
 
 def _key(target: TargetLine) -> tuple[str, ...]:
@@ -253,17 +260,19 @@ def _write_values(
     for path in rng.sample(list(files), 2 if kind == "both" else 1):
         before = rng.choice(files[path])
         name, _, value = before.partition(" = ")
-        other = rng.choice([n for n in range(NUM_VALUES) if n != int(value)])
-        targets.append(TargetLine(path=path, name=name, before=before, after=f"{name} = {other}"))
-    wanted = [(t.name, t.after.rpartition(" ")[2]) for t in targets]
+        new_value = rng.choice([n for n in range(NUM_VALUES) if n != int(value)])
+        targets.append(
+            TargetLine(path=path, name=name, before=before, after=f"{name} = {new_value}")
+        )
+    new_values = [(t.name, t.after.rpartition(" ")[2]) for t in targets]
     if kind == "change":
         target = targets[0]
         prompt = (
-            f"Change {target.name} from {target.before.rpartition(' ')[2]} to {wanted[0][1]} in"
+            f"Change {target.name} from {target.before.rpartition(' ')[2]} to {new_values[0][1]} in"
             f" {target.path}."
         )
     else:
-        prompt = f"Set {' and '.join(f'{name} to {value}' for name, value in wanted)}."
+        prompt = f"Set {' and '.join(f'{name} to {value}' for name, value in new_values)}."
     return _texts(files), tuple(targets), prompt
 
 
@@ -290,8 +299,8 @@ def _compute(name: str, x: int, y: int) -> int:
     return {"add": x + y, "sub": x - y, "mul": x * y, "div": x // y, "mod": x % y}[name]
 
 
-def _tells_apart(point: tuple[int, int]) -> bool:
-    """Whether every operator gives another value here: none passes by accident."""
+def _operators_differ(point: tuple[int, int]) -> bool:
+    """Whether every operator gives another value at this point, so that none passes by accident."""
     return 0 not in point and len({_compute(name, *point) for name in OPERATORS}) == len(OPERATORS)
 
 
@@ -305,7 +314,7 @@ def _checks(
         points: list[tuple[int, int]] = []
         while len(points) < 1 + NUM_HIDDEN_POINTS:
             point = (rng.randrange(2, 10), rng.randrange(2, 10))
-            if _tells_apart(point) and point not in points:
+            if _operators_differ(point) and point not in points:
                 points.append(point)
         checks = [
             Check(

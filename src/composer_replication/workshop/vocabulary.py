@@ -1,12 +1,11 @@
-"""The names that tools and their arguments go by: every task has its own, so the right call is
-read, not remembered.
+"""The names of tools and their arguments: every task has its own, so the right call has to be read
+from the list of tools.
 
-tools = ToolSet(reader="view_file", editor="patch", searcher="grep", text="query", old="find",
-new="replace", order=(...))
-tools.arguments["patch"]            # ("path", "find", "replace")
-tools.specs()                       # ToolSpecs with JSON Schemas, in this task's order
+    tools = pick_toolset(rng, split="train")
+    tools.arguments[tools.editor]       # ("path", "find", "replace")
+    tools.specs()                       # ToolSpecs with JSON Schemas, in this task's order
 
-A session that has `read_file` and `old, new` is one where an old habit happens to be right.
+In a session with `read_file` and `old, new`, the careless player's habit happens to be right.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SEARCHERS = ("search", "grep", "find_text")
 SEARCH_TEXTS = ("text", "query")
 STYLES = (("old", "new"), ("find", "replace"), ("before", "after"))
 LEGACY_READER, LEGACY_STYLE = READERS[0], STYLES[0]
-"""The habits that a careless player brings along from other sessions."""
+"""The names that a careless player is used to from other sessions."""
 
 P_OTHER_READER, P_OTHER_STYLE = 0.35, 0.25
 
@@ -47,14 +46,14 @@ PARAMETERS = (("a", "b"), ("x", "y"), ("m", "n"), ("p", "q"))
 NEW_FILES = _words("engine planner driver monitor")
 NEW_NAMES = _words("angle ratio gain phase scale count")
 NEW_PARAMETERS = (("u", "v"), ("s", "t"))
-"""Words that stand in no task of the splits "train", "monitor" and "heldout": the split "words" is
-made of them."""
+"""Words that occur in no task of the splits "train", "monitor" and "heldout": the split "words"
+uses only these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSet:
-    """The tools of one task: what reader, editor and search are called, their arguments, and in
-    which order they are shown."""
+    """The tools of one task: the names of reader, editor and searcher, their arguments, and the
+    order in which they are shown."""
 
     reader: str
     editor: str
@@ -66,12 +65,12 @@ class ToolSet:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes this set another one than its neighbour; the order is not part of it."""
+        """The names that identify this set; the order is not part of it."""
         return (self.reader, self.editor, self.searcher, self.text, self.old, self.new)
 
     @property
     def arguments(self) -> dict[str, tuple[str, ...]]:
-        """Argument names by tool, all of them texts and all required."""
+        """Argument names by tool; all are strings, and all are required."""
         return {
             LISTER: (),
             self.searcher: (self.text,),
@@ -82,12 +81,12 @@ class ToolSet:
 
     @property
     def trap(self) -> bool:
-        """Whether an old habit about names is wrong here."""
+        """Whether a name that the careless player is used to is wrong here."""
         return self.reader != LEGACY_READER or (self.old, self.new) != LEGACY_STYLE
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools as a model is offered them."""
-        words = {
+        descriptions = {
             LISTER: "List the files.",
             self.searcher: "Find lines that hold a text.",
             self.reader: "Read a file.",
@@ -95,7 +94,9 @@ class ToolSet:
             TESTER: "Run the tests.",
         }
         return tuple(
-            ToolSpec(name=name, description=words[name], parameters=_schema(self.arguments[name]))
+            ToolSpec(
+                name=name, description=descriptions[name], parameters=_schema(self.arguments[name])
+            )
             for name in self.order
         )
 
@@ -110,14 +111,14 @@ def _schema(names: tuple[str, ...]) -> dict[str, object]:
 
 
 def bucket(*parts: object) -> int:
-    """A number from 0 to 9 that depends on the parts alone, the same on every machine and in every
+    """A number from 0 to 9 that depends only on the parts: the same on every machine, in every
     run."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10
 
 
 def toolset_is_held_out(tools: ToolSet) -> bool:
-    """Whether no training task may have these names: one set in five."""
+    """Whether these names are kept out of training: one set in five."""
     return bucket("tools", *tools.key) < 2
 
 
@@ -125,8 +126,8 @@ def pick_toolset(rng: random.Random, *, split: Split) -> ToolSet:
     """A tool set of the split; "train" and "monitor" share theirs, "heldout" and "words" have the
     others.
 
-    How often an old habit is wrong is drawn first, and the set within that: so the traps are
-    equally frequent in every split.
+    Whether a habit is wrong is drawn first, then the set: so traps are equally frequent in every
+    split.
     """
     reader_is_other, style_is_other = rng.random() < P_OTHER_READER, rng.random() < P_OTHER_STYLE
     held_out = split in ("heldout", "words")

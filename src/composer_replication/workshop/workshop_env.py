@@ -1,15 +1,15 @@
 """One episode in the workshop: list, search, read, edit, run tests, and say that it is done.
 
-env = WorkshopEnv(make_task(7), sandbox=sandbox)
-opening = env.open()
-reply = env.reply(turn)      # results of its calls; `done` after a message without one
-env.reward()                 # 1.0 or 0.0
+    env = WorkshopEnv(make_task(7), sandbox=sandbox)
+    opening = env.open()
+    reply = env.reply(turn)      # results of its calls; `done` after a message without one
+    env.reward()                 # 1.0 or 0.0
 
 The reward is 1 if and only if the player said it was done, every visible and hidden test passes,
-nothing but the target lines differs from the start, and the tests were run after the last edit. Who
-judges that, and why it can be believed, stands in `task_tests.py`. Errors are worded as Claude Code
-words them, so that `data/sites` finds their mistakes as in any log. A failing test is an answer,
-not an error: the call was right.
+nothing but the target lines differs from the start, and the tests were run after the last edit.
+`task_tests.py` checks that, and says why its result can be trusted. Errors have Claude Code's
+texts, so `data/sites` finds the mistakes as in any log. A failing test is a result, not an error:
+the call was right.
 """
 
 from __future__ import annotations
@@ -48,21 +48,20 @@ BY_CONSTRUCTION = (
     " of B. What is tested here is that the channels add up without harming one another, not that"
     " real mistakes divide this way."
 )
-"""Shown wherever a result of the first level is shown."""
+"""The note that is shown with every result of the first level."""
 EXPLORATION_FINDS_IT = (
     "On this level the player's habits are mixed: it sometimes does the right thing by itself, so"
     " reward alone can find the answers."
 )
-"""What the second level is, for the pages that show it."""
+"""The note that is shown with every result of the second level."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What a player did in one episode, counted as it happens; `errors` by the kind that
-    `data/sites` gives them.
+    """Counts of a player's actions in one episode; `errors` are by their kind in `data/sites`.
 
-    `named_errors` = wrong tool or argument names (family A), `detours` = listings, never needed
-    (B), `untested` = it said done with an edit that no test run followed (C).
+    `named_errors` are wrong tool or argument names (family A), `detours` are listings, which are
+    never needed (B), `untested` is whether it said done without a test run after an edit (C).
     """
 
     messages: int = 0
@@ -80,14 +79,14 @@ class Tally:
 
 
 class WorkshopEnv:
-    """One episode of one task. `slack` grants messages beyond the task's budget, for recording what
-    comes after a mistake.
+    """One episode of one task. `slack` allows messages beyond the task's budget, to record the
+    turns after a mistake.
 
     The budget counts messages and calls alike: a message with two calls costs two.
     """
 
-    # The sandbox has time-outs of its own and runs one thing at a time: threads would only wait for
-    # one another.
+    # The sandbox has its own time-outs and runs one thing at a time: threads would only wait for
+    # each other.
     runs_in: RunsIn = "caller"
 
     def __init__(self, task: Task, *, sandbox: RunsTests, slack: int = 0) -> None:
@@ -99,7 +98,7 @@ class WorkshopEnv:
         self.tally = Tally()
         self.spent = 0
         self.edited = self.tested = self.finished = self.done = self._opened = False
-        self._verdicts: dict[tuple[tuple[str, str], ...], TestReport] = {}
+        self._test_reports: dict[tuple[tuple[str, str], ...], TestReport] = {}
 
     def open(self) -> Opening:
         """The system message, the request, and this task's tools."""
@@ -109,8 +108,8 @@ class WorkshopEnv:
         return Opening(turns=(system, request), tools=self.task.tools.specs())
 
     def reply(self, turn: Turn) -> Reply:
-        """Carry out the calls of a message. Raises SessionError where the episode was not opened or
-        is over."""
+        """Carry out the calls of a message. Raises SessionError if the episode was not opened or is
+        over."""
         if not self._opened or self.done:
             raise SessionError(
                 "the episode is over" if self.done else "the episode was not opened",
@@ -129,19 +128,24 @@ class WorkshopEnv:
         return Reply(turns=turns, done=self.done)
 
     def reward(self) -> float:
-        """1.0 or 0.0, see above; 0.0 as long as the episode runs."""
+        """1.0 or 0.0, as above; 0.0 while the episode runs."""
         return (
-            1.0 if self.done and self.finished and self.tested and self.verdict().all_pass else 0.0
+            1.0
+            if self.done and self.finished and self.tested and self.test_report().all_pass
+            else 0.0
         )
 
     def measures(self) -> Mapping[str, float]:
         """Counts of the episode, and by family which mistake was possible and made (1.0 or 0.0).
 
-        "A_open": a tool or argument name differs from the habit, "A_made": such a name was called.
-        "B_open": the file has to be found, "B_made": it was looked for by a listing. "C_open": it
-        ended with the right files, "C_made": without a test run behind the edit.
+        "A_open": a tool or argument name differs from the habit, "A_made": a wrong name was called.
+        "B_open": the file has to be found, "B_made": the files were listed. "C_open": the episode
+        ended with the right files, "C_made": without a test run after the edit.
         """
-        tally, right = self.tally, self.done and self.edited and self.verdict().all_pass
+        tally, files_are_right = (
+            self.tally,
+            self.done and self.edited and self.test_report().all_pass,
+        )
         return {
             "messages": float(tally.messages),
             "calls": float(tally.calls),
@@ -152,21 +156,21 @@ class WorkshopEnv:
             "A_made": float(tally.named_errors > 0),
             "B_open": float(self.task.kind in ("set", "both")),
             "B_made": float(self.task.kind in ("set", "both") and tally.detours > 0),
-            "C_open": float(right),
-            "C_made": float(right and not self.tested),
+            "C_open": float(files_are_right),
+            "C_made": float(files_are_right and not self.tested),
         }
 
     def close(self) -> None:
         """End the episode; the sandbox is the caller's."""
         self.done = True
 
-    def verdict(self) -> TestReport:
-        """What every test, visible and hidden, says of the files as they are; a state that was run
-        in this episode is not run again."""
+    def test_report(self) -> TestReport:
+        """The result of every test, visible and hidden, on the current files; a state that was
+        tested in this episode is not run again."""
         state = tuple(sorted(self.files.items()))
-        if state not in self._verdicts:
-            self._verdicts[state] = run_tests(self.task, self.files, sandbox=self.sandbox)
-        return self._verdicts[state]
+        if state not in self._test_reports:
+            self._test_reports[state] = run_tests(self.task, self.files, sandbox=self.sandbox)
+        return self._test_reports[state]
 
     def _without_call(self, turn: Turn) -> Reply:
         malformed = (
@@ -176,9 +180,9 @@ class WorkshopEnv:
         if malformed:
             self.tally.errors["malformed"] += 1
             self.done = self.spent >= self.max_turns
-            words = _error("InputValidationError: the tool call is not valid JSON")
+            error = _error("InputValidationError: the tool call is not valid JSON")
             return Reply(
-                turns=(Turn(role="user", author=HARNESS, blocks=(Text(words),), tag=MALFORMED),),
+                turns=(Turn(role="user", author=HARNESS, blocks=(Text(error),), tag=MALFORMED),),
                 done=self.done,
             )
         self.finished = self.done = True
@@ -186,7 +190,7 @@ class WorkshopEnv:
         return Reply(turns=(), done=True)
 
     def _result(self, call: ToolCall) -> ToolResult:
-        # only where one message holds more calls than the budget has left
+        # only if one message holds more calls than the budget has left
         if self.spent >= self.max_turns:
             return ToolResult(
                 call.id,
@@ -202,7 +206,7 @@ class WorkshopEnv:
         return ToolResult(call.id, text, is_error=False)
 
     def _answer(self, call: ToolCall) -> tuple[str, str]:
-        """(kind of error, its words) or ("", the result)."""
+        """(kind of error, its text) or ("", the result)."""
         tools = self.task.tools
         if call.name not in tools.arguments:
             return "unknown_tool", f"Error: No such tool available: {call.name}"
@@ -272,25 +276,25 @@ class WorkshopEnv:
 
     def _test(self, arguments: Mapping[str, str]) -> tuple[str, str]:
         self.tested = True
-        verdict = self.verdict()
-        self.known.update(verdict.failed_paths)
-        return "", "\n".join(verdict.failures) or "All tests passed."
+        test_report = self.test_report()
+        self.known.update(test_report.failed_paths)
+        return "", "\n".join(test_report.failures) or "All tests passed."
 
 
-def argument_issue(names: tuple[str, ...], given: Mapping[str, object]) -> str:
-    """What is wrong with the arguments of a call, in Claude Code's words; "" where nothing is.
+def argument_issue(names: tuple[str, ...], arguments: Mapping[str, object]) -> str:
+    """The issue with the arguments of a call, in Claude Code's words; "" if there is none.
 
     >>> argument_issue(("path",), {"file": "a.py"})
     'The required parameter `path` is missing'
     """
     for name in names:
-        if name not in given:
+        if name not in arguments:
             return f"The required parameter `{name}` is missing"
-        if not isinstance(given[name], str):
+        if not isinstance(arguments[name], str):
             return f"The parameter `{name}` type is expected as `string`"
-    extra = next((name for name in given if name not in names), None)
+    extra = next((name for name in arguments if name not in names), None)
     return "" if extra is None else f"An unexpected parameter `{extra}` was provided"
 
 
-def _error(words: str) -> str:
-    return f"<tool_use_error>{words}</tool_use_error>"
+def _error(message: str) -> str:
+    return f"<tool_use_error>{message}</tool_use_error>"

@@ -1,12 +1,13 @@
-"""The workshop as `rollouts.env = "workshop"` opens it: by the door of a user's own environment.
+"""The tasks of the workshop, opened like a user's own environment.
 
-    with open_world("workshop") as source: ...         core/config names `workshop_tasks` for it
+    with open_world("workshop") as task_source: ...    # core/config maps the name to this file
 
-A held-out task never reaches training: every task is checked as it is drawn.
+A held-out task never reaches training: every task is checked when it is drawn.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 
@@ -29,7 +30,7 @@ from composer_replication.workshop.demonstrators import LEVELS
 from composer_replication.workshop.recorded_task import SPLITS, was_recorded_here
 from composer_replication.workshop.sandbox import Sandbox
 from composer_replication.workshop.scripted_teachers import fails_here, gap_here, scripted_teachers
-from composer_replication.workshop.tasks import Task, make_task, make_tasks
+from composer_replication.workshop.tasks import Task, distinct_tasks, make_tasks
 from composer_replication.workshop.vocabulary import toolset_is_held_out
 from composer_replication.workshop.workshop_env import WorkshopEnv
 
@@ -91,22 +92,16 @@ def workshop_tasks() -> Iterator[TaskSource]:
 
 def training_tasks(seed: int) -> Iterator[Task]:
     """An endless stream of different tasks of the split "train", always the same for a seed."""
-    seen: set[str] = set()
-    number = 0
-    while True:
-        task = make_task(f"{seed}:{number}", split="train")
-        number += 1
-        if task.id not in seen:
-            seen.add(task.id)
-            check_trainable(task)
-            yield task
+    for _, task in distinct_tasks(f"{seed}:{number}" for number in itertools.count()):
+        check_trainable(task)
+        yield task
 
 
 def check_trainable(task: Task) -> None:
-    """Raise DataError for a task or a tool set on which success is measured: its result would be
-    that of training."""
+    """Raise DataError for a task or tool set on which success is measured: it would no longer be
+    held out."""
     if task.split != "train" or toolset_is_held_out(task.tools):
-        what = (
+        reason = (
             f"its split is {task.split!r}" if task.split != "train" else "its tool set is held out"
         )
-        raise DataError(f"a held-out task reached training: {what}", where=task.id)
+        raise DataError(f"a held-out task reached training: {reason}", where=task.id)

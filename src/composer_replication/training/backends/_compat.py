@@ -1,9 +1,10 @@
-"""What of TRL's inside this package leans on, checked in one place: a version that it was not
-written for is refused in one sentence.
+"""The internals of TRL that this package relies on, checked in one place: a version that it was not
+written for is refused with one clear error.
 
-TRL rewrites its loss about every second minor version (1.14 and 1.15 did). Leant on, and stable
-since 1.0: `_generate`, `_generate_and_score_completions`, `_compute_loss`, and the first four items
-that `_generate` returns. Raise the bounds once tests/backends pass with the newer version.
+TRL rewrites its loss about every second minor version (1.14 and 1.15 did). The backend relies on
+`_generate`, `_generate_and_score_completions`, `_compute_loss`, and the first four items that
+`_generate` returns, all stable since 1.0. Raise the bounds once tests/backends pass with a newer
+version.
 """
 
 from __future__ import annotations
@@ -24,80 +25,75 @@ HOOKS = {
     "_compute_loss": ["model", "inputs"],
 }
 _FIX = f"{install_fix('trl')}; it asks for trl>=1.16,<1.17"
-_READERS = {
+_PARSERS = {
     **dict.fromkeys(("qwen2.5", "qwen3", "qwen3-thinking", "qwen3-2507"), "qwen3_template"),
     "llama3": "llama3_template",
 }
-"""TRL's reader of calls, by family: those that write calls as these official templates do."""
+"""TRL's call parser by family: that of the official template that writes calls in the same way."""
 
 
 def trl_problem() -> str:
-    """Why TRL cannot be used here, in one sentence; "" where it can.
-
-    Example: "TRL 1.14.2 is installed, this adapter is written for 1.16"
-    """
+    """Why TRL cannot be used here, e.g. "TRL 1.14.2 is installed, this adapter is written for
+    1.16"; "" if it can."""
     if importlib.util.find_spec("trl") is None:
         return "TRL is not installed"
-    found = importlib.metadata.version("trl")
-    number = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
-    return (
-        ""
-        if LOWEST <= number < BELOW
-        else f"TRL {found} is installed, this adapter is written for {LOWEST[0]}.{LOWEST[1]}"
-    )
+    installed = importlib.metadata.version("trl")
+    number = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
+    if LOWEST <= number < BELOW:
+        return ""
+    return f"TRL {installed} is installed, this adapter is written for {LOWEST[0]}.{LOWEST[1]}"
 
 
 def require_trl() -> None:
-    """Raise MissingExtraError where TRL is not installed, ConfigError where it is another version
-    or its hooks have changed."""
-    _quiet()
+    """Raise MissingExtraError if TRL is not installed, ConfigError if it is another version or its
+    hooks have changed."""
+    _silence_trl()
     if importlib.util.find_spec("trl") is None:
         need("trl", extra="trl")
     if problem := trl_problem():
         raise ConfigError(problem, where="train.backend", fix=_FIX)
     trainer = need("trl", extra="trl").GRPOTrainer
-    for name, wanted in HOOKS.items():
+    for name, parameters in HOOKS.items():
         hook = getattr(trainer, name, None)
-        if hook is None or list(inspect.signature(hook).parameters)[1:] != wanted:
+        if hook is None or list(inspect.signature(hook).parameters)[1:] != parameters:
             raise ConfigError(
-                f"GRPOTrainer.{name} of this TRL does not take ({', '.join(wanted)})",
+                f"GRPOTrainer.{name} of this TRL does not take ({', '.join(parameters)})",
                 where="train.backend",
                 fix=_FIX,
             )
 
 
 def bases() -> tuple[Any, Any]:
-    """(GRPOTrainer, GRPOConfig); (object, object) where TRL cannot be used: what derives from them
-    calls `require_trl` first."""
+    """(GRPOTrainer, GRPOConfig); (object, object) if TRL cannot be used: the derived classes call
+    `require_trl` first."""
     if trl_problem():
         return object, object
-    _quiet()
+    _silence_trl()
     trl = need("trl", extra="trl")
     return trl.GRPOTrainer, trl.GRPOConfig
 
 
-def _quiet() -> None:
-    """TRL's trainers ping the hub when they are made, and warn of every environment; both have a
-    switch of their own."""
+def _silence_trl() -> None:
+    """Turn off the ping to the hub that TRL's trainers send, and their warnings about every
+    environment."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 
 def name_of(model: Any) -> str:
-    """Where a model came from: its folder or its name on a hub; "" for one that was made here.
+    """The folder or hub name that a model was loaded from; "" for one that was made here.
 
-    Example: name_of("models/mine") -> "models/mine"
+    >>> name_of("models/mine")
+    'models/mine'
     """
-    return (
-        model
-        if isinstance(model, str)
-        else str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
-    )
+    if isinstance(model, str):
+        return model
+    return str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
 
 
-def tokenizer_beside(model: Any) -> Any:
-    """The tokenizer that lies beside a model, padding at the left as TRL has it; raises ConfigError
-    where there is none."""
+def load_tokenizer_of(model: Any) -> Any:
+    """The tokenizer in a model's folder, with padding on the left as TRL wants it; raises
+    ConfigError if there is none."""
     name = name_of(model)
     fix = "give the student's tokenizer as processing_class"
     if not name:
@@ -114,24 +110,24 @@ def tokenizer_beside(model: Any) -> Any:
         ) from error
 
 
-def teach_to_read_calls(tokenizer: Any, renderer: Renderer) -> None:
-    """Make TRL able to read the tool calls of this tokenizer's template.
+def set_call_parser(tokenizer: Any, renderer: Renderer) -> None:
+    """Make TRL able to parse the tool calls of this tokenizer's template.
 
-    TRL knows a template only if it equals its own copy, letter by letter. One of
-    tokens/template_families.py that it does not know writes calls as the family's official template
-    does, so TRL's reader of that one is set. Raises ConfigError for any other template.
+    TRL knows a template only if it equals its own copy, letter by letter. A template of
+    tokens/template_families.py writes calls as its family's official template does, so TRL's parser
+    of that one is set. Raises ConfigError for any other template.
     """
-    known = need("trl.chat_template_utils", extra="trl")
+    templates = need("trl.chat_template_utils", extra="trl")
     if (
         getattr(tokenizer, "response_template", None) is not None
         or getattr(tokenizer, "response_schema", None) is not None
     ):
         return
     try:
-        known.add_response_schema(tokenizer)
+        templates.add_response_schema(tokenizer)
     except ValueError as error:
-        reader = _READERS.get(renderer.family.name) if renderer.family is not None else None
-        if reader is None:
+        parser = _PARSERS.get(renderer.family.name) if renderer.family is not None else None
+        if parser is None:
             fix = (
                 "use a model of a family known here, or set tokenizer.response_template"
                 f" ({first_line(error)})"
@@ -141,6 +137,6 @@ def teach_to_read_calls(tokenizer: Any, renderer: Renderer) -> None:
                 where="student.template",
                 fix=fix,
             ) from error
-        if not known.is_chat_template_prefix_preserving(tokenizer):
+        if not templates.is_chat_template_prefix_preserving(tokenizer):
             tokenizer.chat_template = renderer.template
-        tokenizer.response_template = getattr(known, reader)
+        tokenizer.response_template = getattr(templates, parser)

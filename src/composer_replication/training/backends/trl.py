@@ -2,22 +2,31 @@
 second forward for the hint.
 
     trainer = ComposerReplicationTrainer(
-        model=model, args=ComposerReplicationConfig(output_dir="out", hint_weight=1.0), processing_class=tokenizer,
-        train_dataset=rows, environment_factory=MyTools, pairs=pairs)
+        model=model,
+        args=ComposerReplicationConfig(output_dir="out", hint_weight=1.0),
+        processing_class=tokenizer,
+        train_dataset=rows,
+        environment_factory=MyTools,
+        pairs=pairs,
+    )
     trainer.train()
 
-Everything goes through `super()`: `_generate` is listened to, `_generate_and_score_completions`
-gains each row's hint views and the step's global counts, and while `_compute_loss` runs, a hook
-keeps the hidden states of its own forward. Losses are those of losses/.
+Every override calls `super()`: `_generate` keeps what TRL sampled,
+`_generate_and_score_completions` adds each row's hint views and the step's global counts, and while
+`_compute_loss` runs, a hook captures the hidden states of its forward. The losses are those of
+losses/.
 
-    policy       TRL's loss, times max_completion_length for dr_grpo: summed over tokens, divided by rollouts, as in training/
-    hint         summed over the step's target tokens / their number over all ranks and accumulation steps
-    preference   DPO over the pairs of the step / their number; pairs come from `pairs`, as a function of seed and step
+    policy       TRL's loss, for dr_grpo times max_completion_length: summed over tokens and divided
+                 by rollouts, as in training/
+    hint         summed over the step's target tokens, divided by their number over all ranks and
+                 accumulation steps
+    preference   DPO over the pairs of the step, divided by their number; pairs are drawn from
+                 `pairs`, as a function of seed and step
 
 Differences from training/loop.py: a channel is divided by its running mean gradient norm from its
-second step on (in its first it counts by its weight), flat groups are not replaced, TRL has no
-bound on one message but only on the whole completion, and what TRL gives no place for is refused by
-name: lm_ce, anchors, placebos, teacher "ema", FSDP and DeepSpeed (not tried).
+second step on (in its first it counts by its weight), flat groups are not replaced, and TRL bounds
+the whole completion instead of one message. lm_ce, anchors, placebos, teacher "ema", FSDP and
+DeepSpeed (not tried) are refused by name.
 """
 
 from __future__ import annotations
@@ -47,43 +56,44 @@ from composer_replication.tokens.example import PreferencePair, TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends._compat import (
     bases,
+    load_tokenizer_of,
     name_of,
     require_trl,
-    teach_to_read_calls,
-    tokenizer_beside,
+    set_call_parser,
 )
 from composer_replication.training.backends.trl_channels import (
     INPUTS,
     Scorer,
+    capture_hidden,
     channel_steps,
     new_sums,
-    only,
-    padded,
-    tapped,
+    only_forward,
+    shift_to_padding,
 )
-from composer_replication.training.backends.trl_rollouts import HintProducer, Made, TrlRollout
+from composer_replication.training.backends.trl_rollouts import (
+    HintProducer,
+    TrlExamples,
+    TrlRollout,
+)
 from composer_replication.training.batch_sampler import Sampler, share
 from composer_replication.training.channel_weights import channel_weights
 from composer_replication.training.health import Health
 from composer_replication.training.optimiser import GradientClip
-from composer_replication.training.reference import Reference, references
+from composer_replication.training.reference import Reference, make_references
 from composer_replication.training.step import gradient_norm, measure_channels
 
 _Trainer, _Config = bases()
 EXAMPLES, COUNTS = "composer_examples", "composer_counts"
 STATE = "composer.json"
 REWARD_FACTS = {"rollouts/success": "reward", "rollouts/flat": "frac_reward_zero_std"}
-"""Our names of what TRL has just measured over all ranks."""
+"""Our metrics that TRL has just measured over all ranks, by TRL's name."""
 
 
 @dataclass
 class ComposerReplicationConfig(_Config):
-    """TRL's GRPOConfig and the settings of the channels; the policy is Dr.GRPO unless told
-    otherwise.
+    """TRL's GRPOConfig and the settings of the channels; the policy's default is Dr.GRPO.
 
-    Example: ComposerReplicationConfig(output_dir="out", hint_weight=1.0, preference_weight=0.5,
-    preference_pairs=8)
-    Raises MissingExtraError without TRL, ConfigError where steps_per_generation is not
+    Raises MissingExtraError without TRL, ConfigError if steps_per_generation is not
     gradient_accumulation_steps.
     """
 
@@ -96,11 +106,10 @@ class ComposerReplicationConfig(_Config):
     hint_temperature: float = 1.0
     hint_teacher: str = "frozen"
     hint_mean: str = "site"
-    """What the hint's sum is divided into: "site" = a mean over mistaken messages, "token" = over
-    their tokens."""
+    """The hint's mean: "site" = over mistaken messages, "token" = over their tokens."""
     hint_sites: int = 0
-    """Most hint views of a step, over all ranks; 0 = all. With fewer the channel weighs less in
-    proportion."""
+    """The most hint views of a step, over all ranks; 0 = all. With fewer views, the channel weighs
+    less in proportion."""
     preference_weight: float = 0.0
     preference_beta: float = 0.1
     preference_label_smoothing: float = 0.0
@@ -112,12 +121,12 @@ class ComposerReplicationConfig(_Config):
     max_grad_norm: float = 0.0
     starved_steps: int = 10
     score_tokens: int = 8192
-    """Most padded tokens in one forward without gradient."""
+    """The most padded tokens in one forward without a gradient."""
 
     def __post_init__(self) -> None:
         require_trl()
         if self.bf16 is None and not self.fp16 and not torch.cuda.is_available():
-            # TRL's default is bfloat16, which on a CPU loses what small divergences are made of
+            # TRL's default is bfloat16, which rounds small divergences away on a CPU
             self.bf16 = False
         super().__post_init__()
         if self.steps_per_generation != self.gradient_accumulation_steps:
@@ -129,8 +138,8 @@ class ComposerReplicationConfig(_Config):
             )
 
     def channels(self) -> TrainSettings:
-        """The same settings as training/ reads them; raises pydantic's ValidationError for values
-        that do not exist."""
+        """The same settings as training/ reads them; raises pydantic's ValidationError for unknown
+        values."""
         preference = {
             "beta": self.preference_beta,
             "label_smoothing": self.preference_label_smoothing,
@@ -159,14 +168,14 @@ class ComposerReplicationConfig(_Config):
 
 
 class ComposerReplicationTrainer(_Trainer):
-    """GRPOTrainer whose step carries policy, hint and preference; see the head of this file.
+    """GRPOTrainer whose step trains policy, hint and preference; see the head of this file.
 
-    `args` and `processing_class` may be left out, as with GRPOTrainer: they are
-    ComposerReplicationConfig(output_dir="<model>-composer") and the tokenizer that lies beside the
-    model. `pairs` feed the preference channel. `sites` and `hints` are the settings of the
-    detectors and writers, `kept` the kinds of hints that an audit kept, `family` that of the chat
-    template (tokens/template_families.py).
-    Raises StoppedError from `train` where a channel stays starved or dead (training/health.py).
+    `args` and `processing_class` may be left out, as with GRPOTrainer: their defaults are
+    ComposerReplicationConfig(output_dir="<model>-composer") and the tokenizer in the model's
+    folder. `pairs` feed the preference channel. `sites` and `hints` are the settings of the
+    detectors and writers, `kept_kinds` the kinds of hints that an audit kept, `family` that of the
+    chat template (tokens/template_families.py). `train` raises StoppedError if a channel stays
+    starved or dead (training/health.py).
     """
 
     def __init__(
@@ -181,26 +190,26 @@ class ComposerReplicationTrainer(_Trainer):
         pairs: Sequence[PreferencePair] = (),
         sites: SitesSettings | None = None,
         hints: HintsSettings | None = None,
-        kept: frozenset[str] | None = None,
+        kept_kinds: frozenset[str] | None = None,
         family: str = "auto",
         **kwargs: Any,
     ) -> None:
         require_trl()
-        tokenizer = processing_class if processing_class is not None else tokenizer_beside(model)
+        tokenizer = processing_class if processing_class is not None else load_tokenizer_of(model)
         if args is None:
             args = ComposerReplicationConfig(
                 output_dir=f"{Path(name_of(model)).name or 'model'}-composer"
             )
         if not isinstance(args, ComposerReplicationConfig):
-            what = f"args is a {type(args).__name__}, which has no settings of the channels"
+            problem = f"args is a {type(args).__name__}, which has no settings of the channels"
             raise ConfigError(
-                what,
+                problem,
                 where="args",
                 fix="give a ComposerReplicationConfig: it takes GRPOConfig's settings too",
             )
         renderer = Renderer.for_tokenizer(tokenizer, family=family)
         if kwargs.get("environment_factory") or kwargs.get("tools"):
-            teach_to_read_calls(tokenizer, renderer)
+            set_call_parser(tokenizer, renderer)
         data = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
         super().__init__(
             model=model,
@@ -214,12 +223,12 @@ class ComposerReplicationTrainer(_Trainer):
         self._weights = channel_weights(self._settings)
         _check(self, pairs)
         if self._weights["hint"] and (renderer.family is None or renderer.family.hint != "message"):
-            what = (
-                "a hint is no message of its own in this chat template, so it cannot be set above"
-                " TRL's ids as they are"
+            problem = (
+                "this chat template has no message for a hint, so none can be inserted into TRL's"
+                " ids"
             )
             raise ConfigError(
-                what,
+                problem,
                 where="student.template",
                 fix="use a family whose hints are messages (tokens/template_families.py)",
             )
@@ -229,10 +238,10 @@ class ComposerReplicationTrainer(_Trainer):
             tokenizer=tokenizer,
             lora=hasattr(self.model, "disable_adapter"),
         )
-        uses = {"hint": self._weights["hint"] > 0, "dpo": self._weights["preference"] > 0}
+        channels_on = {"hint": self._weights["hint"] > 0, "dpo": self._weights["preference"] > 0}
         self._scorer = Scorer(
             model=self.model,
-            references=references(student, teacher=self._settings.hint.teacher, **uses),
+            references=make_references(student, teacher=self._settings.hint.teacher, **channels_on),
             settings=self._settings,
         )
         seed = stage_seed(self.args.seed, "sampler")
@@ -250,8 +259,8 @@ class ComposerReplicationTrainer(_Trainer):
             tools=_tool_specs(self.tools),
             sites=sites or SitesSettings(),
             hints=hints or HintsSettings(),
-            kept=kept,
-            hinted=self._weights["hint"] > 0,
+            kept_kinds=kept_kinds,
+            writes_hints=self._weights["hint"] > 0,
         )
         self._health = Health(weights=self._weights, max_bad_steps=self._settings.starved_steps)
         self._clip = GradientClip(ratio=self.args.max_grad_norm_ratio)
@@ -261,7 +270,7 @@ class ComposerReplicationTrainer(_Trainer):
         self._statuses: dict[str, str] = {}
         self._sums = new_sums(self.accelerator.device)
         self._expected_hint_tokens = 0
-        self._facts: dict[str, float] = {}
+        self._metrics_of_rollouts: dict[str, float] = {}
         self._rollouts: tuple[Any, Any] | None = None
         self._began = time.perf_counter()
         self.listen()
@@ -285,10 +294,10 @@ class ComposerReplicationTrainer(_Trainer):
     def listen(
         self,
         on_step: Callable[[dict[str, Any], list[dict[str, Any]]], None] | None = None,
-        on_rollouts: Callable[[int, Made], None] | None = None,
+        on_rollouts: Callable[[int, TrlExamples], None] | None = None,
     ) -> None:
-        """Who is told each step's numbers with its warnings, and each generation's rollouts (this
-        rank's) before they are trained on."""
+        """Set the callbacks: `on_step` gets each step's metrics and warnings, `on_rollouts` this
+        rank's rollouts of each generation, before they are trained on."""
         self._on_step, self._on_rollouts = on_step, on_rollouts
 
     def _generate(self, prompts: list[Any]) -> Any:
@@ -300,37 +309,41 @@ class ComposerReplicationTrainer(_Trainer):
         out = super()._generate_and_score_completions(inputs)
         if not self.model.training or self._rollouts is None:
             return out
-        made = self._made(*self._rollouts)
-        views = [view for example in made.examples for view in example.hints]
+        trl_examples = self._make_examples(*self._rollouts)
+        views = [view for example in trl_examples.examples for view in example.hints]
         counts = torch.tensor(
             [sum(len(v.target_ids) for v in views), len(views)], device=self.accelerator.device
         )
-        facts = torch.tensor(
-            list(made.facts.values()), dtype=torch.float64, device=self.accelerator.device
+        metric_sums = torch.tensor(
+            list(trl_examples.metrics.values()), dtype=torch.float64, device=self.accelerator.device
         )
-        self._facts = dict(zip(made.facts, map(int, self._over_ranks(facts).tolist()), strict=True))
-        self._facts |= {
+        self._metrics_of_rollouts = dict(
+            zip(trl_examples.metrics, map(int, self._over_ranks(metric_sums).tolist()), strict=True)
+        )
+        self._metrics_of_rollouts |= {
             ours: self._metrics["train"][name][-1]
             for ours, name in REWARD_FACTS.items()
             if self._metrics["train"].get(name)
         }
         tokens, views_of_step = self._over_ranks(counts)
-        out[EXAMPLES] = list(made.examples)  # a list: TRL permutes and splits it with the tensors
+        out[EXAMPLES] = list(
+            trl_examples.examples
+        )  # a list: TRL permutes and splits it with the tensors
         # 0-dim: TRL passes them through
         out[f"{COUNTS}_tokens"], out[f"{COUNTS}_views"] = tokens, views_of_step
         if self._on_rollouts is not None:
-            self._on_rollouts(self.state.global_step, made)
+            self._on_rollouts(self.state.global_step, trl_examples)
         self._began = time.perf_counter()
         return out
 
-    def _made(self, prompts: list[Any], rollout: tuple[Any, Any, Any, Any]) -> Made:
+    def _make_examples(self, prompts: list[Any], rollout: tuple[Any, Any, Any, Any]) -> TrlExamples:
         """This rank's rollouts as examples with hint views."""
         prompt_ids, completion_ids, tool_mask, completions = rollout
-        place = f"step-{self.state.global_step}:{self.accelerator.process_index}"
+        prefix = f"step-{self.state.global_step}:{self.accelerator.process_index}"
         masks = [[1] * len(ids) for ids in completion_ids] if tool_mask is None else tool_mask
-        played = [
+        rollouts = [
             TrlRollout(
-                name=f"{place}:{i}",
+                name=f"{prefix}:{i}",
                 prompt=prompt,
                 prompt_ids=p,
                 completion_ids=c,
@@ -342,27 +355,30 @@ class ComposerReplicationTrainer(_Trainer):
             )
         ]
         if not self._weights["hint"] and self._on_rollouts is None:  # nobody reads the sessions
-            made = (
+            bare_examples = (
                 TrainingExample(
                     id=p.name,
                     session_id=p.name,
                     ids=(*p.prompt_ids, *p.completion_ids),
                     origin="student",
                 )
-                for p in played
+                for p in rollouts
             )
-            return Made(examples=tuple(made), facts={})
-        each = -(-self.args.hint_sites // self.accelerator.num_processes)
+            return TrlExamples(examples=tuple(bare_examples), metrics={})
+        sites_per_rank = -(-self.args.hint_sites // self.accelerator.num_processes)
         return self._producer.make(
-            played, max_sites=each, max_tokens=self._settings.micro_tokens, seed=self.args.seed
+            rollouts,
+            max_sites=sites_per_rank,
+            max_tokens=self._settings.micro_tokens,
+            seed=self.args.seed,
         )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        with tapped(self.model) as caught:
+        with capture_hidden(self.model) as captured:
             policy = super()._compute_loss(model, inputs)
-        hidden = [only(caught)]
+        hidden = [only_forward(captured)]
         losses = [self._policy(policy, inputs)]
         examples: list[TrainingExample] = inputs[EXAMPLES]
         global_tokens = int(inputs[f"{COUNTS}_tokens"])
@@ -371,7 +387,7 @@ class ComposerReplicationTrainer(_Trainer):
         if self._weights["hint"] and len(batch.hint_student):
             ids_BT = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             offset_B = (1 - inputs["prompt_mask"]).sum(dim=1)
-            places = padded(batch.hint_student, ids_BT=ids_BT, offset_B=offset_B)
+            places = shift_to_padding(batch.hint_student, ids_BT=ids_BT, offset_B=offset_B)
             counts = Counts(hint_tokens=global_tokens, hint_views=int(inputs[f"{COUNTS}_views"]))
             losses.append(self._scorer.hint(batch, hidden[0], places, counts=counts))
             self._sums[CHANNELS.index("hint"), INPUTS] += batch.counts.hint_views
@@ -381,18 +397,16 @@ class ComposerReplicationTrainer(_Trainer):
         if self.args.hint_sites:
             scales["hint"] *= min(1.0, int(inputs[f"{COUNTS}_views"]) / self.args.hint_sites)
         self._scales = scales
-        # every part is a share of the step's mean over all ranks; DDP divides gradients by the
-        # ranks, TRL by nothing more
+        # every loss is a share of the step's mean over all ranks; DDP divides the gradients by the
+        # number of ranks, and TRL divides by nothing else
         return self.accelerator.num_processes * total_loss(losses, scales)
 
     def _policy(self, loss: Tensor, inputs: dict[str, Any]) -> ChannelLoss:
-        """TRL's loss of this micro-batch, which is scaled for accumulation already, as its share of
-        the step's mean over all ranks."""
-        advantages = (
-            inputs["advantages"]
-            if inputs["advantages"].dim() == 2
-            else inputs["advantages"][:, None]
-        )
+        """TRL's loss of this micro-batch, already scaled for accumulation, as its share of the
+        step's mean over all ranks."""
+        advantages = inputs["advantages"]
+        if advantages.dim() == 1:
+            advantages = advantages[:, None]
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
         used = (mask * (advantages != 0)).double()
         self._sums[CHANNELS.index("policy"), INPUTS] += (used.sum(dim=1) > 0).sum()
@@ -403,39 +417,40 @@ class ComposerReplicationTrainer(_Trainer):
         )
 
     def _preference(self, model: Any, hidden: list[Tensor]) -> list[ChannelLoss]:
-        """The pairs of this micro-batch through one more forward of the wrapped model; adds its
-        hidden states.
+        """The loss of this micro-batch's pairs, by one more forward of the wrapped model, whose
+        hidden states are added to `hidden`.
 
-        Ranks must make the same number of wrapped forwards, or their broadcasts of buffers would
-        not match: one without a pair where another has some makes one on a single token, which
-        nothing reads.
+        All ranks must make the same number of wrapped forwards, or their broadcasts of buffers
+        would not match. So a rank without a pair, while another has some, makes a forward of a
+        single token that nothing reads.
         """
         if not self._weights["preference"]:
             return []
         _, drawn = self._pairs.step(self.state.global_step)
-        mine, first = (
+        # rank 0 has the most pairs
+        pairs, pairs_of_rank_0 = (
             self._part(share(drawn, rank=r, world=self.accelerator.num_processes))
             for r in (self.accelerator.process_index, 0)
         )
-        if not first:
+        if not pairs_of_rank_0:
             return []
-        batch = collate((), mine, pad_id=0).to(self.accelerator.device)
+        batch = collate((), pairs, pad_id=0).to(self.accelerator.device)
         ids_BT = (
             batch.pair.ids_BT
-            if mine
+            if pairs
             else torch.ones(1, 1, dtype=torch.long, device=self.accelerator.device)
         )
-        mask_BT = batch.pair.attention_BT if mine else torch.ones_like(ids_BT)
-        with tapped(self.model) as caught:
+        mask_BT = batch.pair.attention_BT if pairs else torch.ones_like(ids_BT)
+        with capture_hidden(self.model) as captured:
             model(input_ids=ids_BT, attention_mask=mask_BT, use_cache=False, logits_to_keep=1)
-        if not mine:
+        if not pairs:
             return []
-        hidden.append(only(caught))
-        self._sums[CHANNELS.index("preference"), INPUTS] += len(mine)
+        hidden.append(only_forward(captured))
+        self._sums[CHANNELS.index("preference"), INPUTS] += len(pairs)
         return [self._scorer.preference(batch, hidden[-1], global_pairs=len(drawn))]
 
     def _part(self, items: list[PreferencePair]) -> list[PreferencePair]:
-        """Those of this accumulation step."""
+        """The pairs of this accumulation step."""
         steps = self.args.gradient_accumulation_steps
         return items[self._step % steps :: steps]
 
@@ -447,61 +462,63 @@ class ComposerReplicationTrainer(_Trainer):
         )
 
     def _check_gradient(self) -> None:
-        """Before the optimiser's step: stop where the gradient is not finite; where there is none,
-        leave its moments as they are too.
+        """Clip the gradient before the optimiser's step; a step without one leaves the optimiser's
+        moments as they are too.
 
-        Raises StoppedError (exit code 3).
+        Raises StoppedError (exit code 3) if the gradient is not finite.
         """
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        norm = gradient_norm(trained)
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        norm = gradient_norm(trainable)
         if not math.isfinite(norm):
-            what = f"step {self.state.global_step + 1} is not finite: gradient norm {norm}"
+            problem = f"step {self.state.global_step + 1} is not finite: gradient norm {norm}"
             raise StoppedError(
-                what, where="not_finite", fix="lower the learning rate, or train in float32"
+                problem, where="not_finite", fix="lower the learning rate, or train in float32"
             )
-        self._clipped = norm > 0 and self._clip.apply(trained, norm=norm)
+        self._clipped = norm > 0 and self._clip.apply(trainable, norm=norm)
         if norm == 0:
-            for parameter in trained:
+            for parameter in trainable:
                 parameter.grad = None
 
     def _finish_step(self) -> None:
-        """Judge the channels of the optimiser step that has just been taken; raises StoppedError
-        for one that stays starved or dead."""
+        """Report the channels of the optimiser step that was just taken; raises StoppedError if one
+        stays starved or dead."""
         sums, self._sums = self._over_ranks(self._sums), new_sums(self.accelerator.device)
         observed = channel_steps(
             sums, expected={"hint": self._expected_hint_tokens} if self._weights["hint"] else {}
         )
         statuses = self._health.observe(observed)
-        line: dict[str, Any] = {
+        step_metrics: dict[str, Any] = {
             "step": self.state.global_step,
             "clipped": self._clipped,
-            **self._facts,
+            **self._metrics_of_rollouts,
         }
-        for name, seen in observed.items():
-            self._means[name].add(seen.grad_norm)
-            numbers = {
-                f"{name}/tokens": seen.tokens,
-                f"{name}/loss": seen.loss if seen.tokens else None,
-                f"{name}/grad_norm": seen.grad_norm,
+        for name, channel_step in observed.items():
+            self._means[name].add(channel_step.grad_norm)
+            channel_metrics = {
+                f"{name}/tokens": channel_step.tokens,
+                f"{name}/loss": channel_step.loss if channel_step.tokens else None,
+                f"{name}/grad_norm": channel_step.grad_norm,
             }
-            line |= {
+            step_metrics |= {
                 f"{name}/status": statuses[name],
                 f"{name}/scale": self._scales[name],
-                **numbers,
+                **channel_metrics,
             }
-            for key, value in numbers.items():
+            for key, value in channel_metrics.items():
                 if statuses[name] != "off" and value is not None:
                     self._metrics["train"][key].append(float(value))
-        line["loss"] = sum(self._scales[name] * seen.loss for name, seen in observed.items())
+        step_metrics["loss"] = sum(
+            self._scales[name] * channel_step.loss for name, channel_step in observed.items()
+        )
         # as in training/step.py: without the rollouts
-        line["step_s"] = round(time.perf_counter() - self._began, 4)
+        step_metrics["step_s"] = round(time.perf_counter() - self._began, 4)
         self._statuses = {
             f"{name}/status": status for name, status in statuses.items() if status != "off"
         }
-        for key, value in self._facts.items():
+        for key, value in self._metrics_of_rollouts.items():
             self._metrics["train"][key].append(value)
         if self._on_step is not None:
-            self._on_step(line, self._health.warnings(statuses))
+            self._on_step(step_metrics, self._health.warnings(statuses))
         self._health.check(statuses, step=self.state.global_step)
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
@@ -532,7 +549,7 @@ class ComposerReplicationTrainer(_Trainer):
 
 
 def _check(trainer: Any, pairs: Sequence[PreferencePair]) -> None:
-    """Refuse by name what would train nothing, or something else than was asked for."""
+    """Raise ConfigError for a setting under which nothing, or something else, would be trained."""
     if not any(p.requires_grad for p in trainer.model.parameters()):
         raise ConfigError(
             "no weight of the model can be trained",
@@ -557,7 +574,7 @@ def _check(trainer: Any, pairs: Sequence[PreferencePair]) -> None:
 
 
 def _generation_prompt(trainer: Any) -> tuple[int, ...]:
-    """The ids that TRL's template writes above every message of the model."""
+    """The ids that TRL's template writes before every message of the model."""
 
     def ids(prompt: bool) -> list[int]:
         return trainer.processing_class.apply_chat_template(
@@ -572,14 +589,14 @@ def _generation_prompt(trainer: Any) -> tuple[int, ...]:
     with_prompt, without = ids(True), ids(False)
     if with_prompt[: len(without)] != without or len(with_prompt) == len(without):
         raise ConfigError(
-            "the chat template writes no generation prompt behind the messages",
+            "the chat template writes no generation prompt after the messages",
             where="student.template",
         )
     return tuple(with_prompt[len(without) :])
 
 
 def _tool_specs(tools: Iterable[Callable[..., Any]]) -> tuple[ToolSpec, ...]:
-    """The tools as TRL offers them, from type hints and docstrings."""
+    """The tools as TRL offers them, by their type hints and docstrings."""
     schema = need("transformers.utils", extra="trl").get_json_schema
     functions = [schema(tool)["function"] for tool in tools or ()]
     return tuple(
@@ -589,8 +606,7 @@ def _tool_specs(tools: Iterable[Callable[..., Any]]) -> tuple[ToolSpec, ...]:
 
 
 def _around_step(trainer: Any) -> Any:
-    """A callback that looks at the gradient before each optimiser step and at the channels after
-    it."""
+    """A callback that checks the gradient before each optimiser step and the channels after it."""
     callback = need("transformers", extra="trl").TrainerCallback
 
     class AroundStep(callback):

@@ -1,8 +1,7 @@
-"""The hint and preference channels beside TRL's own policy loss: values on tapped hidden states,
-and what a step adds up.
+"""The hint and preference channels beside TRL's policy loss: their values on captured hidden
+states, and the sums of a step.
 
-Left padding: TRL pads prompts on the left, so position j of a row's own ids stands in column
-`offset + j`.
+TRL pads prompts on the left, so position j of a row's unpadded ids is column `offset + j`.
 Shapes: B rows, T padded length, N loss tokens, P pairs, D hidden size, C channels.
 """
 
@@ -26,65 +25,68 @@ from composer_replication.tokens.batch import Batch, Counts, Rows, Targets
 from composer_replication.training.channels import reference_head
 from composer_replication.training.health import ChannelStep
 from composer_replication.training.hinting import hint_loss
-from composer_replication.training.pairs import Sides, by_sequence, pair_values
+from composer_replication.training.pairs import Sides, pair_values, score_responses
 from composer_replication.training.reference import Reference
 
 TOKENS, LOSS, SQUARES, INPUTS = range(4)
 
 
 @contextmanager
-def tapped(model: Any) -> Iterator[list[Tensor]]:
-    """The final hidden states of every forward made in this block, whoever makes it; they stay
-    connected to the model.
+def capture_hidden(model: Any) -> Iterator[list[Tensor]]:
+    """The final hidden states of every forward in this block; they stay connected to the model.
 
-    Example: with tapped(model) as caught: loss = trainer.compute_loss(...); caught[0] is (B, T, D)
+    with capture_hidden(model) as captured:
+        loss = trainer.compute_loss(...)
+    captured[0]                             # (B, T, D)
     """
-    caught: list[Tensor] = []
+    captured: list[Tensor] = []
     handle = decoder_of(model).register_forward_hook(
-        lambda module, given, out: caught.append(out.last_hidden_state)
+        lambda module, inputs, out: captured.append(out.last_hidden_state)
     )
     try:
-        yield caught
+        yield captured
     finally:
         handle.remove()
 
 
-def padded(targets: Targets, *, ids_BT: Tensor, offset_B: Tensor) -> Targets:
-    """Targets of unpadded rows as places in left-padded ones; raises AlignmentError where another
-    token stands there."""
+def shift_to_padding(targets: Targets, *, ids_BT: Tensor, offset_B: Tensor) -> Targets:
+    """Targets of unpadded rows, moved to their positions in left-padded ones; raises AlignmentError
+    if another token is there."""
     position_N = targets.position_N + offset_B[targets.row_N]
     if not torch.equal(ids_BT[targets.row_N, position_N], targets.ids_N):
         raise AlignmentError(
-            "the padded batch does not hold the ids of the hint's target where they should stand"
+            "the padded batch does not hold the ids of the hint's target where they should be"
         )
     return replace(targets, position_N=position_N)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
-    """The student, the models that score without gradient, and how; `max_tokens` bounds one forward
-    of the latter."""
+    """The student, the models that score without a gradient, and the settings of the channels.
+
+    Raises ConfigError for a hint setting that this backend does not have.
+    """
 
     model: Any
     references: Mapping[Channel, Reference]
     settings: TrainSettings
 
     def __post_init__(self) -> None:
-        how = self.settings.hint
+        hint = self.settings.hint
         rules = (
-            (how.teacher in ("ema", "trust_region"), "teacher", "use frozen or live"),
-            (how.combination != "additive", "combination", "use additive"),
-            (how.contrast, "contrast", "set it to false"),
-            (how.difficulty, "difficulty", "set it to false"),
-            (how.importance_clip > 0, "importance_clip", "set it to 0"),
+            (hint.teacher in ("ema", "trust_region"), "teacher", "use frozen or live"),
+            (hint.combination != "additive", "combination", "use additive"),
+            (hint.contrast, "contrast", "set it to false"),
+            (hint.difficulty, "difficulty", "set it to false"),
+            (hint.importance_clip > 0, "importance_clip", "set it to 0"),
             (
-                how.divergence == "taid" and how.taid.schedule != "fixed",
+                hint.divergence == "taid" and hint.taid.schedule != "fixed",
                 "taid.schedule",
                 "use fixed",
             ),
         )
-        for broken, name, fix in rules if how.weight else ():
-            if broken:
+        for is_broken, name, fix in rules if hint.weight else ():
+            if is_broken:
                 raise ConfigError(
                     f"the TRL backend has no hint.{name} of this kind",
                     where=f"train.hint.{name}",
@@ -94,33 +96,36 @@ class Scorer:
     def hint(
         self, batch: Batch, hidden_BTD: Tensor, places: Targets, *, counts: Counts
     ) -> ChannelLoss:
-        """The divergence at every token of the views, on hidden states of the policy's own forward;
-        `places` are the tokens in it."""
-        how = self.settings.hint
-        teacher = self._scored("hint", batch.teacher, batch.hint_teacher)
+        """The hint loss at every token of the views, on the hidden states of the policy's forward;
+        `places` are the target tokens in it."""
+        hint = self.settings.hint
+        teacher = self._score("hint", batch.teacher, batch.hint_teacher)
         student = (places.predictors(hidden_BTD), head_of(self.model))
-        return hint_loss(how, student, [teacher], batch, counts=counts, t=how.taid.t_start)
+        return hint_loss(hint, student, [teacher], batch, counts=counts, t=hint.taid.t_start)
 
     def preference(self, batch: Batch, hidden_BTD: Tensor, *, global_pairs: int) -> ChannelLoss:
-        """The loss of every pair, log-probs at temperature 1 whatever the policy is sampled at."""
+        """The loss of every pair, with log-probs at temperature 1, whatever the sampling
+        temperature."""
         settings = self.settings.preference
 
         def sides(hidden_ND: Tensor, head: Head) -> Sides:
             logp_N = fused_logprobs(hidden_ND, head, batch.response.ids_N, head_gradient="backward")
-            return by_sequence(settings, logp_N, batch.response.item_N, num_pairs=batch.num_pairs)
+            return score_responses(
+                settings, logp_N, batch.response.item_N, num_pairs=batch.num_pairs
+            )
 
-        reference = sides(*self._scored("preference", batch.pair, batch.response))
+        reference = sides(*self._score("preference", batch.pair, batch.response))
         policy = sides(batch.response.predictors(hidden_BTD), head_of(self.model))
-        found = pair_values(settings, policy, reference)
+        pair_losses = pair_values(settings, policy, reference)
         return ChannelLoss(
             name="preference",
-            values=found.values_P,
+            values=pair_losses.values_P,
             tokens=len(batch.response),
             global_units=global_pairs,
-            metrics=found.metrics,
+            metrics=pair_losses.metrics,
         )
 
-    def _scored(self, name: Channel, rows: Rows, targets: Targets) -> tuple[Tensor, Head]:
+    def _score(self, name: Channel, rows: Rows, targets: Targets) -> tuple[Tensor, Head]:
         """Hidden states that predict the targets, and the head, of a model that gets no
         gradient."""
         reference = self.references[name]
@@ -134,27 +139,27 @@ def new_sums(device: torch.device) -> Tensor:
 
 
 def channel_steps(sums: Tensor, *, expected: Mapping[Channel, int]) -> dict[Channel, ChannelStep]:
-    """What a step measured, from sums over its micro-batches and ranks; raises AlignmentError where
-    tokens were lost on the way."""
-    found: dict[Channel, ChannelStep] = {}
+    """The measurements of a step, from the sums over its micro-batches and ranks; raises
+    AlignmentError if another number of tokens reached a loss than was counted."""
+    steps: dict[Channel, ChannelStep] = {}
     for name, (tokens, loss, squares, inputs) in zip(CHANNELS, sums.tolist(), strict=True):
         if name in expected and int(tokens) != expected[name]:
             raise AlignmentError(
                 f"channel {name}: {int(tokens)} tokens reached the loss, {expected[name]} were"
                 " counted beforehand"
             )
-        found[name] = ChannelStep(
+        steps[name] = ChannelStep(
             inputs=int(inputs), tokens=int(tokens), loss=loss, grad_norm=math.sqrt(squares)
         )
-    return found
+    return steps
 
 
-def only(caught: Sequence[Tensor]) -> Tensor:
-    """The one forward that was made; raises AlignmentError where there were none or several, so
-    that no wrong one is taken."""
-    if len(caught) != 1:
+def only_forward(captured: Sequence[Tensor]) -> Tensor:
+    """The hidden states of the one forward that was made; raises AlignmentError if there were none
+    or several, so that no wrong one is taken."""
+    if len(captured) != 1:
         raise AlignmentError(
-            f"TRL's loss made {len(caught)} forward passes, not one: its hidden states cannot be"
+            f"TRL's loss made {len(captured)} forward passes, not one: its hidden states cannot be"
             " told apart"
         )
-    return caught[0]
+    return captured[0]

@@ -1,17 +1,19 @@
 """TRL's rollouts as Sessions, and hint views on TRL's own token ids.
 
-    views = HintProducer(renderer=renderer, sites=config.sites, hints=config.hints, prompt_ids=<generation prompt>)
-    made = views.make([TrlRollout(name="0", prompt=[...], prompt_ids=[...], completion_ids=[...], tool_mask=[...], messages=[...])])
-    made.examples[0].hints, made.facts["sites/used"]
+    producer = HintProducer(renderer=renderer, prompt_ids=<generation prompt>, sites=config.sites)
+    rollout = TrlRollout(name="0", prompt=[...], prompt_ids=[...], completion_ids=[...],
+                         tool_mask=[...], messages=[...])
+    trl_examples = producer.make([rollout])
+    trl_examples.examples[0].hints, trl_examples.metrics["sites/used"]
 
-Detectors and writers are those of imported logs. No id is ever encoded again: a message is a run of
-ones in TRL's tool mask, and a hint is inserted in front of the generation prompt that stands above
-it. What cannot be placed so is counted and left out, never guessed.
+Detectors and writers are those of imported logs. No text is encoded again: a message is a run of
+ones in TRL's tool mask, and a hint is inserted before the generation prompt above the message. A
+hint that cannot be placed like this is counted and left out.
 
-TRL decodes a call that it cannot read as text and ends the rollout without a word. Here such a
-message is a malformed call: a site whose evidence is an error that the model never saw, because
-nothing followed. Two wrappings of TRL are taken off a result in the Session (not in the ids):
-{'error': '...'}, and Python's words for wrong arguments.
+TRL decodes a call that it cannot parse as text, and ends the rollout. Here such a message is a
+malformed call: a site whose evidence is an error that the model never saw, because nothing
+followed. Two forms in which TRL wraps a result are unwrapped in the Session (not in the ids):
+{'error': '...'}, and Python's message for wrong arguments.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ _STUBS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrlRollout:
-    """One rollout as TRL's `_generate` returns it, `tool_mask` = 1 where the model wrote; without
-    tools it wrote everything."""
+    """One rollout as TRL's `_generate` returns it; `tool_mask` is 1 at the ids that the model
+    wrote."""
 
     name: str
     prompt: Sequence[Message]
@@ -70,8 +72,8 @@ class TrlRollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrlSession:
-    """A rollout as a session; `spans` say where each message of the model stands in prompt +
-    completion, by turn."""
+    """A rollout as a session; `spans` are the spans of the model's messages in prompt + completion,
+    by turn."""
 
     session: Session
     spans: Mapping[int, Span]
@@ -79,28 +81,27 @@ class TrlSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """One example per rollout, in order, each with its hint views (perhaps none), and numbers by
-    metric name."""
+class TrlExamples:
+    """One example per rollout, in order, each with its hint views (perhaps none), and metrics."""
 
     examples: tuple[TrainingExample, ...]
-    facts: Mapping[str, float]
-    recorded: tuple[TrlSession | None, ...] = ()
-    """None = its messages are not the stretches that were written."""
+    metrics: Mapping[str, float]
+    trl_sessions: tuple[TrlSession | None, ...] = ()
+    """None = the rollout's messages do not match the spans that the model wrote."""
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """The rollouts that could be recorded."""
-        return tuple(one.session for one in self.recorded if one is not None)
+        """The rollouts that could be read as sessions."""
+        return tuple(item.session for item in self.trl_sessions if item is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintProducer:
-    """Finds mistakes in TRL's rollouts and writes hints above them.
+    """Finds mistakes in TRL's rollouts and inserts hints above them.
 
-    `prompt_ids` are the ids of the template's generation prompt; `kept` are the kinds of hints that
-    an audit kept, None = all.
-    Raises ConfigError for a template whose calls cannot be read here.
+    `prompt_ids` are the ids of the template's generation prompt; `kept_kinds` are the kinds of
+    hints that an audit kept, None = all. Raises ConfigError for a template whose calls cannot be
+    parsed here.
     """
 
     renderer: Renderer
@@ -108,30 +109,32 @@ class HintProducer:
     tools: tuple[ToolSpec, ...] = ()
     sites: SitesSettings = field(default_factory=SitesSettings)
     hints: HintsSettings = field(default_factory=HintsSettings)
-    kept: frozenset[str] | None = None
+    kept_kinds: frozenset[str] | None = None
     author: str = "student"
-    hinted: bool = True
-    """False = mistakes are counted, but no hint is written."""
+    writes_hints: bool = True
+    """If False, mistakes are counted but no hint is written."""
 
     def make(
         self,
-        played: Sequence[TrlRollout],
+        rollouts: Sequence[TrlRollout],
         *,
         max_sites: int = 0,
         max_tokens: int = 0,
         seed: int = 0,
-    ) -> Made:
-        """The examples of some rollouts: at most `max_sites` views, drawn by `seed`, no teacher row
-        above `max_tokens`; 0 = no bound."""
-        recorded = [self._recorded(rollout) for rollout in played]
-        readable = {one.session.id: one for one in recorded if one is not None}
+    ) -> TrlExamples:
+        """The examples of some rollouts: at most `max_sites` views, drawn by `seed`, and no teacher
+        row above `max_tokens`; 0 = no bound."""
+        # 1. Read the rollouts as sessions, find their mistakes and write hints.
+        trl_sessions = [self._as_session(rollout) for rollout in rollouts]
+        readable = {item.session.id: item for item in trl_sessions if item is not None}
         written = hint_rollouts(
-            [one.session for one in readable.values()],
+            [item.session for item in readable.values()],
             sites=self.sites,
-            hints=self.hints if self.hinted else None,
-            kept=self.kept,
+            hints=self.hints if self.writes_hints else None,
+            kept_kinds=self.kept_kinds,
         )
-        ids = {rollout.name: (*rollout.prompt_ids, *rollout.completion_ids) for rollout in played}
+        # 2. Build a view for each mistaken message; only views that can be built are drawn from.
+        ids = {rollout.name: (*rollout.prompt_ids, *rollout.completion_ids) for rollout in rollouts}
         built: list[tuple[str, HintView]] = []
         num_not_built = 0
         for hints in written.messages(written.hints):
@@ -142,6 +145,7 @@ class HintProducer:
                 num_not_built += len(message)
             else:
                 built.append((name, view))
+        # 3. Draw the messages to train on.
         chosen = draw_messages(
             [view.site_id for _, view in built],
             limit=max_sites or None,
@@ -151,14 +155,14 @@ class HintProducer:
         for name, view in built:
             if view.site_id in chosen:
                 views[name].append(view)
-        trained = view_metrics([view for found in views.values() for view in found])
+        trained = view_metrics([view for chosen_views in views.values() for view in chosen_views])
         num_built = sum(len(view.site_ids) for _, view in built)
-        facts = {
+        metrics = {
             **_NO_HINTS,
             **written.metrics,
             **trained,
-            "rollouts/unaligned": len(recorded) - len(readable),
-            "rollouts/malformed": sum(one.num_malformed for one in readable.values()),
+            "rollouts/unaligned": len(trl_sessions) - len(readable),
+            "rollouts/malformed": sum(item.num_malformed for item in readable.values()),
             "sites/not_built": num_not_built,
             "sites/not_drawn": num_built - trained["sites/used"],
         }
@@ -168,15 +172,15 @@ class HintProducer:
             )
             for name in ids
         )
-        return Made(
+        return TrlExamples(
             examples=examples,
-            facts={name: float(n) for name, n in facts.items()},
-            recorded=tuple(recorded),
+            metrics={name: float(n) for name, n in metrics.items()},
+            trl_sessions=tuple(trl_sessions),
         )
 
-    def _recorded(self, rollout: TrlRollout) -> TrlSession | None:
-        """The rollout as a session; None where its messages are not the stretches that were
-        written."""
+    def _as_session(self, rollout: TrlRollout) -> TrlSession | None:
+        """The rollout as a session; None if its messages do not match the spans that the model
+        wrote."""
         try:
             return record_rollout(
                 rollout, renderer=self.renderer, tools=self.tools, author=self.author
@@ -185,12 +189,12 @@ class HintProducer:
             return None
 
     def _view(
-        self, ids: tuple[int, ...], recorded: TrlSession, message: Sequence[tuple[Site, Hint]]
+        self, ids: tuple[int, ...], trl_session: TrlSession, message: Sequence[tuple[Site, Hint]]
     ) -> HintView | None:
-        """The hints inserted above the message, or None where its place cannot be told; HintView
-        checks the rest."""
+        """The view with the hints inserted above the message, or None if there is no generation
+        prompt to insert them before; HintView checks the rest."""
         (site, _), *others = message
-        span = recorded.spans.get(site.turn)
+        span = trl_session.spans.get(site.turn)
         if span is None:
             return None
         at = span[0] - len(self.prompt_ids)
@@ -218,7 +222,7 @@ class HintProducer:
 
 
 def written_spans(tool_mask: Sequence[int]) -> list[Span]:
-    """Where the model wrote: the runs of ones, half-open.
+    """The spans that the model wrote: the runs of ones, half-open.
 
     >>> written_spans([1, 1, 0, 0, 1])
     [(0, 2), (4, 5)]
@@ -234,33 +238,33 @@ def written_spans(tool_mask: Sequence[int]) -> list[Span]:
 def record_rollout(
     rollout: TrlRollout, *, renderer: Renderer, tools: Sequence[ToolSpec], author: str
 ) -> TrlSession:
-    """A rollout as a session; raises AlignmentError where its messages are not as many as the
-    stretches that the model wrote."""
+    """A rollout as a session; raises AlignmentError if the number of its messages is not the number
+    of spans that the model wrote."""
     shift = len(rollout.prompt_ids)
     spans = [(a + shift, b + shift) for a, b in written_spans(rollout.tool_mask)]
     ids = (*rollout.prompt_ids, *rollout.completion_ids)
     if sum(m["role"] == "assistant" for m in rollout.messages) != len(spans):
         raise AlignmentError(
-            f"{len(spans)} stretches were written, which are not the messages TRL decoded",
+            f"{len(spans)} spans were written, which are not the messages that TRL decoded",
             where=rollout.name,
         )
-    turns: list[Turn] = [_context(message) for message in rollout.prompt]
-    places: dict[int, Span] = {}
+    turns: list[Turn] = [_prompt_turn(message) for message in rollout.prompt]
+    span_of_turn: dict[int, Span] = {}
     open_calls: list[ToolCall] = []
     num_calls = num_malformed = 0
     for message in rollout.messages:
         if message["role"] != "assistant":
             if not open_calls:
                 raise AlignmentError("a tool answered a call that was not made", where=rollout.name)
-            turns.append(_answer(open_calls.pop(0), str(message["content"])))
+            turns.append(_result_turn(open_calls.pop(0), str(message["content"])))
             continue
-        span = spans[len(places)]
-        places[len(turns)] = span
+        span = spans[len(span_of_turn)]
+        span_of_turn[len(turns)] = span
         calls = [
-            ToolCall(f"c{num_calls + i}", *_named(call))
+            ToolCall(f"c{num_calls + i}", *_name_and_arguments(call))
             for i, call in enumerate(message.get("tool_calls") or ())
         ]
-        problem = "" if calls else _unread(ids[span[0] : span[1]], renderer, tools)
+        problem = "" if calls else _call_problem(ids[span[0] : span[1]], renderer, tools)
         blocks: list[Block] = (
             [Text(str(message["content"]))] if message.get("content") and not problem else []
         )
@@ -275,12 +279,12 @@ def record_rollout(
         )
         open_calls = [] if problem else list(calls)
         if problem:
-            words = f"InputValidationError: malformed tool call: {problem}"
+            error = f"InputValidationError: malformed tool call: {problem}"
             turns.append(
                 Turn(
                     role="tool",
                     author=ENVIRONMENT,
-                    blocks=(ToolResult(calls[0].id, words, is_error=True),),
+                    blocks=(ToolResult(calls[0].id, error, is_error=True),),
                 )
             )
     session = Session(
@@ -292,72 +296,65 @@ def record_rollout(
         tools_origin="log" if tools else "none",
         origin="student",
     )
-    return TrlSession(session=session, spans=places, num_malformed=num_malformed)
+    return TrlSession(session=session, spans=span_of_turn, num_malformed=num_malformed)
 
 
-def _context(message: Message) -> Turn:
+def _prompt_turn(message: Message) -> Turn:
     author = {"user": HUMAN, "system": HARNESS}.get(message["role"])
     return Turn(role=message["role"], author=author, blocks=(Text(str(message["content"])),))
 
 
-def _named(call: Message) -> tuple[str, Mapping[str, Any]]:
+def _name_and_arguments(call: Message) -> tuple[str, Mapping[str, Any]]:
     function = call["function"]
     return str(function["name"]), function.get("arguments") or {}
 
 
-def _unread(ids: Sequence[int], renderer: Renderer, tools: Sequence[ToolSpec]) -> str:
-    """What is wrong with a call that TRL did not make anything of; "" where the message holds
-    none."""
+def _call_problem(ids: Sequence[int], renderer: Renderer, tools: Sequence[ToolSpec]) -> str:
+    """The problem of a call that TRL could not parse; "" if the message holds no call."""
     ends = renderer.codec.control.values()
     body = ids[:-1] if ids and ids[-1] in ends else ids
     parts = parse_message(body, codec=renderer.codec, parser=parser_of(renderer), tools=tools)
     broken = [part for part in parts if isinstance(part, (MalformedCall, WrittenCall))]
-    return (
-        ""
-        if not broken
-        else broken[0].problem
-        if isinstance(broken[0], MalformedCall)
-        else "it could not be read"
-    )
+    if not broken:
+        return ""
+    return broken[0].problem if isinstance(broken[0], MalformedCall) else "it could not be read"
 
 
-def _answer(call: ToolCall, text: str) -> Turn:
-    words, wrong = plain_words(text, tool=call.name)
+def _result_turn(call: ToolCall, text: str) -> Turn:
+    result, is_error = unwrap_result(text, tool=call.name)
     return Turn(
-        role="tool", author=ENVIRONMENT, blocks=(ToolResult(call.id, words, is_error=wrong),)
+        role="tool", author=ENVIRONMENT, blocks=(ToolResult(call.id, result, is_error=is_error),)
     )
 
 
-def plain_words(text: str, *, tool: str) -> tuple[str, bool]:
-    """A tool's answer without TRL's wrapping, and whether it is an error.
+def unwrap_result(text: str, *, tool: str) -> tuple[str, bool]:
+    """A tool's result without TRL's wrapping, and whether it is an error.
 
-    >>> plain_words("{'error': 'Tool read not found.'}", tool="read")
+    >>> unwrap_result("{'error': 'Tool read not found.'}", tool="read")
     ('Tool read not found.', True)
-    >>> plain_words('{"error": "Env.read() got an unexpected keyword argument \\'file\\'"}', tool="read")[0]
-    "InputValidationError: Env.read() got an unexpected keyword argument 'file'"
+    >>> unwrap_result("{'error': 'Env.read() missing 1 required argument'}", tool="read")[0]
+    'InputValidationError: Env.read() missing 1 required argument'
     """
-    words = _exception(text)
-    if words is None:
+    error = _exception_message(text)
+    if error is None:
         return text, is_error_text(text, is_shell=False)
     if re.match(
         rf"(?:\w+\.)*{re.escape(tool)}\(\) (?:got an unexpected keyword argument|missing \d+"
         r" required)",
-        words,
+        error,
     ):
-        words = f"InputValidationError: {words}"
-    return words, True
+        error = f"InputValidationError: {error}"
+    return error, True
 
 
-def _exception(text: str) -> str | None:
-    """The words of an exception that TRL caught and wrote as a dict; None for any other answer."""
+def _exception_message(text: str) -> str | None:
+    """The message of an exception that TRL caught and wrote as a dict; None for any other
+    result."""
     if not text.startswith(("{'error': ", '{"error": ')):
         return None
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return None
-    return (
-        value["error"]
-        if isinstance(value, dict) and list(value) == ["error"] and isinstance(value["error"], str)
-        else None
-    )
+    is_wrapped = isinstance(value, dict) and list(value) == ["error"]
+    return value["error"] if is_wrapped and isinstance(value["error"], str) else None

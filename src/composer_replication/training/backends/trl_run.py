@@ -1,12 +1,12 @@
-"""`recompose train --backend trl`: the settings of a run as TRL's, the environment as TRL wants it,
-the run directory as ever.
+"""`recompose train --backend trl`: the run's settings and environment in TRL's form, and the usual
+run directory.
 
-    result = train_with_trl(config, student=student, pairs=data.pairs, run=run, renderer=renderer, resume=False)
+    result = train_with_trl(config, student=student, renderer=renderer, run=run, pairs=data.pairs)
 
 Optimiser, learning rates, health rules, metrics.jsonl, checkpoints and events are those of
-training/loop.py. TRL's own checkpoints lie in <run>/trl; each gets a twin in <run>/checkpoints,
-once it is whole: `recompose evaluate` reads that, and a resume starts from the newest TRL
-checkpoint that has one. What TRL gives no place for is refused, or said in the event "backend"
+training/loop.py. TRL's checkpoints are in <run>/trl. Each gets a twin in <run>/checkpoints once it
+is complete: `recompose evaluate` reads the twin, and a resume starts from the newest TRL checkpoint
+that has one. Settings that TRL cannot carry out are refused, or listed in the event "backend"
 (training/backends/trl_settings.py).
 """
 
@@ -35,13 +35,18 @@ from composer_replication.core.files import sync_all
 from composer_replication.core.rundir import RunDir
 from composer_replication.losses.channel import CHANNELS
 from composer_replication.models.load_student import Student
+from composer_replication.models.pretrained_folder import weights_sha256
 from composer_replication.rollouts.envs.method_env import MethodEnv, MethodEnvs
 from composer_replication.rollouts.task_source import open_world
 from composer_replication.tokens.example import PreferencePair
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.training.backends.trl import ComposerReplicationTrainer
-from composer_replication.training.backends.trl_guard import Watch, watched
-from composer_replication.training.backends.trl_settings import SAID, refuse, trl_settings
+from composer_replication.training.backends.trl_rollback import TrlRollback, record_failures
+from composer_replication.training.backends.trl_settings import (
+    WITHOUT_EFFECT,
+    check_hosted,
+    trl_settings,
+)
 from composer_replication.training.checkpoint import (
     check_resume,
     read_state,
@@ -49,7 +54,7 @@ from composer_replication.training.checkpoint import (
     set_aside,
     training_settings,
 )
-from composer_replication.training.identity import data_sha256, weights_sha256
+from composer_replication.training.identity import data_sha256
 from composer_replication.training.live import RolloutSource
 from composer_replication.training.loop import TrainResult
 from composer_replication.training.objectives import SCALED
@@ -70,19 +75,19 @@ def train_with_trl(
     renderer: Renderer,
     run: RunDir,
     pairs: Sequence[PreferencePair] = (),
-    kept: frozenset[str] | None = None,
+    kept_kinds: frozenset[str] | None = None,
     resume: bool = False,
     resume_step: int | None = None,
     accept_changes: bool = False,
     on_step: Listener | None = None,
     on_event: Listener | None = None,
 ) -> TrainResult:
-    """Train `student` in place in its environment with TRL's GRPOTrainer and write the run directory.
+    """Train `student` in place with TRL's GRPOTrainer, and write the run directory.
 
-    Raises MissingExtraError without TRL, ConfigError for what it does not host, StoppedError where
-    a rule of training/health.py is broken.
+    Raises MissingExtraError without TRL, ConfigError for a setting that it does not host,
+    StoppedError if a rule of training/health.py is broken.
     """
-    refuse(config, pairs=pairs)
+    check_hosted(config, pairs=pairs)
     if not resume and run.metrics():
         raise DataError(
             "this run has taken steps already",
@@ -93,8 +98,8 @@ def train_with_trl(
         "data_sha256": data_sha256((), pairs),
         "start_sha256": weights_sha256(student.model),
     }
-    last = newest(run, resume_step) if resume else None
-    state = None if last is None else read_state(last.twin)
+    resume_point = newest_trl_checkpoint(run, resume_step) if resume else None
+    state = None if resume_point is None else read_state(resume_point.twin)
     if state is not None:
         check_resume(
             state,
@@ -102,10 +107,10 @@ def train_with_trl(
             identity=identity,
             accept_changes=accept_changes,
         )
-    with open_world(config.rollouts.env) as world:
-        if world.method_envs is None:
+    with open_world(config.rollouts.env) as task_source:
+        if task_source.method_envs is None:
             raise ConfigError(
-                f"the environment {world.name!r} has no tools as methods, which TRL needs",
+                f"the environment {task_source.name!r} has no tools as methods, which TRL needs",
                 where="rollouts.env",
                 fix="use train.backend = reference",
             )
@@ -115,14 +120,16 @@ def train_with_trl(
             renderer=renderer,
             run=run,
             pairs=pairs,
-            kept=kept,
-            method_envs=world.method_envs,
+            kept=kept_kinds,
+            method_envs=task_source.method_envs,
         )
         run_logger = RunLogger(
             run=run, main=trainer.accelerator.is_main_process, on_step=on_step, on_event=on_event
         )
-        live = RolloutSource(config=config, renderer=renderer, world=world, kept=kept)
-        watch = _watch(
+        live = RolloutSource(
+            config=config, renderer=renderer, task_source=task_source, kept_kinds=kept_kinds
+        )
+        trl_rollback = _trl_rollback(
             trainer,
             config=config,
             student=student,
@@ -131,16 +138,22 @@ def train_with_trl(
             run_logger=run_logger,
         )
         if state is not None:
-            watch.rollback.health.restore(state["policy_health"])
+            trl_rollback.rollback.health.restore(state["policy_health"])
         # a library does not print
         trainer.remove_callback(need("transformers", extra="trl").PrinterCallback)
         trainer.listen(
-            run_logger.step, lambda step, made: watch.rollouts(step, made, trainer.environments)
+            run_logger.step,
+            lambda step, trl_examples: trl_rollback.check_rollouts(
+                step, trl_examples, trainer.environments
+            ),
         )
-        keep = partial(_keep, watch, identity=identity)
-        trainer.add_callback(_on_save(keep, watch, config.train.steps))
+        write_twin = partial(_write_twin, trl_rollback, identity=identity)
+        trainer.add_callback(_on_save(write_twin, trl_rollback, config.train.steps))
         with run_logger.attempt():
-            ranks, first = trainer.accelerator.num_processes, 0 if last is None else last.step
+            ranks, first = (
+                trainer.accelerator.num_processes,
+                0 if resume_point is None else resume_point.step,
+            )
             if (
                 resume_step is not None
                 and run_logger.main
@@ -149,24 +162,28 @@ def train_with_trl(
                 run_logger.event("resume", step=first, set_aside=aside)
             run_logger.event("start", step=first, ranks=ranks, examples=0, pairs=len(pairs))
             run_logger.event(
-                "backend", name="trl", not_hosted=[f"{name}: {why}" for name, why in SAID.items()]
+                "backend",
+                name="trl",
+                not_hosted=[f"{name}: {why}" for name, why in WITHOUT_EFFECT.items()],
             )
-            if last is None:
-                keep(0, facts={})
-            trainer.train(resume_from_checkpoint=None if last is None else str(last.folder))
-    lines = run.metrics()
-    kept_folders = run.checkpoints()
+            if resume_point is None:
+                write_twin(0, health_metrics={})
+            trainer.train(
+                resume_from_checkpoint=None if resume_point is None else str(resume_point.folder)
+            )
+    metrics = run.metrics()
+    checkpoints = run.checkpoints()
     return TrainResult(
         run=run,
         steps=trainer.state.global_step,
-        statuses={name: lines[-1][f"{name}/status"] for name in CHANNELS} if lines else {},
-        metrics=lines[-1] if lines else {},
-        checkpoint=kept_folders[-1][1] if kept_folders else None,
+        statuses={name: metrics[-1][f"{name}/status"] for name in CHANNELS} if metrics else {},
+        metrics=metrics[-1] if metrics else {},
+        checkpoint=checkpoints[-1][1] if checkpoints else None,
     )
 
 
-def _longest(rows: Sequence[dict[str, Any]], tokenizer: Any, tools: MethodEnv) -> int:
-    """Tokens of the longest opening."""
+def _longest_opening(rows: Sequence[dict[str, Any]], tokenizer: Any, tools: MethodEnv) -> int:
+    """The number of tokens of the longest opening."""
     render = partial(
         tokenizer.apply_chat_template,
         tools=[getattr(tools, name) for name in tools.tool_names],
@@ -178,28 +195,28 @@ def _longest(rows: Sequence[dict[str, Any]], tokenizer: Any, tools: MethodEnv) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Last:
-    """Where a resume starts: TRL's checkpoint, and its twin."""
+class _ResumePoint:
+    """The checkpoint of TRL's that a resume starts from, and its twin."""
 
     step: int
     folder: Path
     twin: Path
 
 
-def newest(run: RunDir, step: int | None = None) -> _Last | None:
-    """The newest of TRL's checkpoints that has a twin, or the one after `step` steps; both with
-    every file checked.
+def newest_trl_checkpoint(run: RunDir, step: int | None = None) -> _ResumePoint | None:
+    """The newest of TRL's checkpoints that has a twin, or the one after `step` steps; the files of
+    both are checked.
 
-    A later one without a twin was cut off while it was written, or belongs to refused weights.
-    Raises DamagedError as `whole_checkpoint`.
+    A later checkpoint without a twin was cut off while it was written, or holds refused weights.
+    Raises DamagedError like `whole_checkpoint`.
     """
     for at, twin in reversed(run.checkpoints()):
         folder = run.path / TRL / f"checkpoint-{at}"
         if folder.is_dir() and step in (None, at):
             whole_checkpoint(run, at)
-            if read_state(twin)["schema"] != UNSEALED and (found := find_damage(folder, needs=())):
-                raise damaged_error(run, at, f"of {TRL}/{folder.name}, {found}")
-            return _Last(step=at, folder=folder, twin=twin)
+            if read_state(twin)["schema"] != UNSEALED and (damage := find_damage(folder, needs=())):
+                raise damaged_error(run, at, f"of {TRL}/{folder.name}, {damage}")
+            return _ResumePoint(step=at, folder=folder, twin=twin)
     if step is not None:
         raise DataError(
             f"no checkpoint of TRL's after step {step}",
@@ -219,10 +236,10 @@ def _trainer(
     kept: frozenset[str] | None,
     method_envs: MethodEnvs,
 ) -> tuple[Any, torch.optim.Optimizer]:
-    """TRL's trainer in these environments, with the optimiser and the learning rates of
+    """TRL's trainer in these environments, with the optimiser and learning rates of
     training/loop.py."""
     train = config.train
-    environment = partial(watched(method_envs.env_class), **method_envs.arguments)
+    environment = partial(record_failures(method_envs.env_class), **method_envs.arguments)
     tokenizer = copy.deepcopy(student.tokenizer)
     tokenizer.chat_template = method_envs.adapt_template(tokenizer.chat_template)
     # one row per group of the run
@@ -230,7 +247,9 @@ def _trainer(
         stage_seed(config.seed, "trl:tasks"), train.steps * config.rollouts.groups
     )
     args = trl_settings(
-        config, output=run.path / TRL, longest_prompt=_longest(rows, tokenizer, environment())
+        config,
+        output=run.path / TRL,
+        longest_prompt=_longest_opening(rows, tokenizer, environment()),
     )
     optimiser = make_optimiser(student.model, train)
     rates = torch.optim.lr_scheduler.LambdaLR(
@@ -246,13 +265,13 @@ def _trainer(
         pairs=pairs if train.preference.weight else (),
         sites=config.sites,
         hints=config.hints,
-        kept=kept,
+        kept_kinds=kept,
         family=renderer.family.name if renderer.family is not None else "auto",
     )
     return trainer, optimiser
 
 
-def _watch(
+def _trl_rollback(
     trainer: Any,
     *,
     config: Config,
@@ -260,10 +279,10 @@ def _watch(
     optimiser: torch.optim.Optimizer,
     live: RolloutSource,
     run_logger: RunLogger,
-) -> Watch:
-    """The rules on the policy, fed by TRL's rollouts; made before the first step, so that KL is
-    measured from the start weights."""
-    held = Trainer(
+) -> TrlRollback:
+    """The rules on the policy, fed with TRL's rollouts; made before the first step, because KL is
+    measured to the start weights."""
+    reference_trainer = Trainer(
         config=config,
         models=TrainingModels(
             settings=config.train,
@@ -277,8 +296,8 @@ def _watch(
         clip=trainer.clip,
     )
     ends = frozenset(live.renderer.codec.control.values())
-    rollback = Rollback.of(held, live=live, run_logger=run_logger)
-    return Watch(
+    rollback = Rollback.of(reference_trainer, live=live, run_logger=run_logger)
+    return TrlRollback(
         rollback=rollback,
         group_size=config.rollouts.group_size,
         end_ids=ends,
@@ -286,39 +305,49 @@ def _watch(
     )
 
 
-def _keep(watch: Watch, step: int, *, identity: dict[str, str], facts: Mapping[str, float]) -> None:
-    """Write a checkpoint where the rest of the program looks for one; `facts` were measured of
-    these weights."""
-    rollback = watch.rollback
-    theirs = rollback.run_logger.run.path / TRL / f"checkpoint-{step}"
-    if rollback.run_logger.main and theirs.is_dir():
-        seal(theirs)
-        sync_all(theirs)
-    held, run_logger = rollback.trainer, rollback.run_logger
+def _write_twin(
+    trl_rollback: TrlRollback,
+    step: int,
+    *,
+    identity: dict[str, str],
+    health_metrics: Mapping[str, float],
+) -> None:
+    """Write the twin of TRL's checkpoint where the rest of the program looks for one;
+    `health_metrics` were measured of these weights."""
+    rollback = trl_rollback.rollback
+    reference_trainer, run_logger = rollback.trainer, rollback.run_logger
+    trl_folder = run_logger.run.path / TRL / f"checkpoint-{step}"
+    if run_logger.main and trl_folder.is_dir():
+        seal(trl_folder)
+        sync_all(trl_folder)
     if run_logger.main:
         state = {
-            "settings": training_settings(held.config),
+            "settings": training_settings(reference_trainer.config),
             "backend": "trl",
-            "good": rollback.health.good,
+            "good": rollback.health.is_good,
             **identity,
+            "policy_health": rollback.health.state(),
         }
-        state["policy_health"] = rollback.health.state()
-        what = {
-            "student": held.models.student,
-            "optimiser": held.optimiser,
-            "keep": held.settings.keep_checkpoints,
-        }
-        save_checkpoint(run_logger.run, step, state=state, **what)
-    run_logger.event("checkpoint", step=step, good=rollback.health.good, **facts)
+        save_checkpoint(
+            run_logger.run,
+            step,
+            student=reference_trainer.models.student,
+            optimiser=reference_trainer.optimiser,
+            state=state,
+            keep=reference_trainer.settings.keep_checkpoints,
+        )
+    run_logger.event("checkpoint", step=step, good=rollback.health.is_good, **health_metrics)
 
 
-def _on_save(keep: Callable[..., None], watch: Watch, steps: int) -> Any:
-    """A callback that judges the weights of each of TRL's checkpoints, and then writes its twin."""
+def _on_save(write_twin: Callable[..., None], trl_rollback: TrlRollback, steps: int) -> Any:
+    """A callback that checks the weights of each of TRL's checkpoints, then writes its twin."""
     callback = need("transformers", extra="trl").TrainerCallback
 
     class OnSave(callback):
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            facts = watch.checkpoint(state.global_step, last=state.global_step == steps)
-            keep(state.global_step, facts=facts)
+            health_metrics = trl_rollback.check_weights(
+                state.global_step, last=state.global_step == steps
+            )
+            write_twin(state.global_step, health_metrics=health_metrics)
 
     return OnSave()

@@ -1,11 +1,11 @@
-"""Which settings of a run the TRL backend hosts, and how they read in TRL's words.
+"""The settings of a run that the TRL backend hosts, and their translation into TRL's.
 
-    refuse(config, pairs=data.pairs)                            # before anything is made: names what would train something else
+    check_hosted(config, pairs=data.pairs)      # refuses what would train something else
     args = trl_settings(config, output=run.path / "trl", longest_prompt=212)
 
-A setting is hosted (`HOSTED`), or changes nothing that is trained (`SAID`: the event "backend" of
-the run lists why), or must stay at its default. What is added to core/config later is of the last
-sort until it is named here, so nothing is ever ignored in silence.
+A setting is hosted (`HOSTED`), or changes nothing that is trained (`WITHOUT_EFFECT`: the run's
+event "backend" lists why), or must stay at its default. A setting that is added to core/config
+later must stay at its default until it is named here, so none is ever ignored silently.
 """
 
 from __future__ import annotations
@@ -27,59 +27,22 @@ from composer_replication.tokens.example import PreferencePair
 from composer_replication.training.backends.trl import ComposerReplicationConfig
 from composer_replication.training.objectives import clips
 
-HOSTED = frozenset(
-    {
-        *(
-            f"train.{name}"
-            for name in (
-                "backend",
-                "steps",
-                "learning_rate",
-                "warmup_steps",
-                "weight_decay",
-                "balance",
-            )
-        ),
-        *(f"train.{name}" for name in ("max_grad_norm_ratio", "max_grad_norm")),
-        *(
-            f"train.{name}"
-            for name in ("starved_steps", "micro_tokens", "checkpoint_every", "keep_checkpoints")
-        ),
-        *(f"train.policy.{name}" for name in ("weight", "objective", "clip", "clip_high")),
-        *(
-            f"train.hint.{name}"
-            for name in ("weight", "divergence", "beta", "teacher", "temperature")
-        ),
-        *(
-            f"train.preference.{name}"
-            for name in ("weight", "objective", "beta", "label_smoothing", "batch_pairs", "anchor")
-        ),
-        *(
-            f"train.health.{name}"
-            for name in (
-                "max_kl",
-                "max_unresolvable",
-                "kl_episodes",
-                "max_lost",
-                "max_monitor_loss",
-            )
-        ),
-        *(f"train.health.{name}" for name in ("monitor_tasks", "monitor_every")),
-        *(
-            f"rollouts.{name}"
-            for name in (
-                "env",
-                "groups",
-                "group_size",
-                "hint_sites",
-                "temperature",
-                "max_context_tokens",
-            )
-        ),
-        "train.lm_ce.weight",
-    }
-)
-SAID: Mapping[str, str] = MappingProxyType(
+_HOSTED: Mapping[str, str] = {
+    "train": (
+        "backend steps learning_rate warmup_steps weight_decay balance max_grad_norm_ratio"
+        " max_grad_norm starved_steps micro_tokens checkpoint_every keep_checkpoints"
+    ),
+    "train.policy": "weight objective clip clip_high",
+    "train.lm_ce": "weight",
+    "train.hint": "weight divergence beta teacher temperature",
+    "train.preference": "weight objective beta label_smoothing batch_pairs anchor",
+    "train.health": (
+        "max_kl max_unresolvable kl_episodes max_lost max_monitor_loss monitor_tasks monitor_every"
+    ),
+    "rollouts": "env groups group_size hint_sites temperature max_context_tokens",
+}
+HOSTED = frozenset(f"{group}.{name}" for group, names in _HOSTED.items() for name in names.split())
+WITHOUT_EFFECT: Mapping[str, str] = MappingProxyType(
     {
         "train.layout": "rows: TRL pads its rollouts and a tree cannot be laid over them",
         "train.health.max_clipped": "no clip of the hint's loss is hosted",
@@ -94,7 +57,7 @@ SAID: Mapping[str, str] = MappingProxyType(
         ),
         "rollouts.batch_episodes": "TRL plays all rollouts of a step together",
         "rollouts.max_staleness": "every rollout is of the weights it trains",
-        "rollouts.tool_timeout_s": "the environment's sandbox has time-outs of its own",
+        "rollouts.tool_timeout_s": "the environment's sandbox has its own time-outs",
         "rollouts.tool_threads": "TRL carries calls out one after another",
     }
 )
@@ -109,12 +72,12 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""TRL's words for the objectives of training/objectives.py. Its dapo and cispo divide by the tokens
-of flat groups too: other losses."""
+"""TRL's settings for the objectives of training/objectives.py. Its dapo and cispo also divide by
+the tokens of flat groups, so they are other losses."""
 _REFERENCE = "or use train.backend = reference"
 
 
-def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
+def check_hosted(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
     """Raise ConfigError for a setting under which the TRL backend would train something else than
     was asked for."""
     train, rollouts = config.train, config.rollouts
@@ -163,9 +126,8 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
         ),
     ]
     if train.preference.weight:
-        none, batch = not pairs, train.preference.batch_pairs
         rules += [
-            (none, "train.preference", "there are no pairs", "give pairs with build.pairs"),
+            (not pairs, "train.preference", "there are no pairs", "give pairs with build.pairs"),
             (
                 train.preference.objective != "dpo",
                 "train.preference.objective",
@@ -179,14 +141,14 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
                 "set train.preference.anchor = 0",
             ),
             (
-                batch == 0,
+                train.preference.batch_pairs == 0,
                 "train.preference.batch_pairs",
                 "there are no examples to be in proportion to",
                 "say how many pairs a step has",
             ),
         ]
-    for name, value, default in _changed(config):
-        if name not in HOSTED and name not in SAID:
+    for name, value, default in _changed_settings(config):
+        if name not in HOSTED and name not in WITHOUT_EFFECT:
             rules.append(
                 (
                     True,
@@ -195,34 +157,34 @@ def refuse(config: Config, *, pairs: Sequence[PreferencePair]) -> None:
                     f"leave it at {default!r}, {_REFERENCE}",
                 )
             )
-    for broken, where, what, fix in rules:
-        if broken:
-            raise ConfigError(f"the TRL backend cannot do this: {what}", where=where, fix=fix)
+    for is_broken, where, problem, fix in rules:
+        if is_broken:
+            raise ConfigError(f"the TRL backend cannot do this: {problem}", where=where, fix=fix)
 
 
-def _changed(config: Config) -> Iterator[tuple[str, Any, Any]]:
+def _changed_settings(config: Config) -> Iterator[tuple[str, Any, Any]]:
     """(name, value, default) of the settings of train and rollouts that are not at their
     default."""
-    for group, given, default in (
+    for group, settings, default in (
         ("train", config.train, TrainSettings()),
         ("rollouts", config.rollouts, RolloutSettings()),
     ):
-        pairs = zip(leaves(group, given), leaves(group, default), strict=True)
+        pairs = zip(walk_settings(group, settings), walk_settings(group, default), strict=True)
         yield from ((name, value, plain) for (name, value), (_, plain) in pairs if value != plain)
 
 
-def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Settings by dotted name."""
+def walk_settings(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Settings and their values, by dotted name."""
     if not isinstance(value, Settings):
         yield name, value
         return
     for key in type(value).model_fields:
-        yield from leaves(f"{name}.{key}", getattr(value, key))
+        yield from walk_settings(f"{name}.{key}", getattr(value, key))
 
 
 def trl_settings(config: Config, *, output: Path, longest_prompt: int) -> ComposerReplicationConfig:
-    """The run's settings in TRL's words: one generation batch is one optimiser step, cut so that a
-    forward holds train.micro_tokens."""
+    """The run's settings as TRL's: one generation batch is one optimiser step, cut so that a
+    forward holds at most train.micro_tokens."""
     train, rollouts = config.train, config.rollouts
     room = rollouts.max_context_tokens - longest_prompt
     if room < 1:

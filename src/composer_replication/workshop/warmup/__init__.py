@@ -1,2 +1,1 @@
-"""How the tiny student of the workshop is made from nothing: its tokenizer, its lessons, its
-warm-up."""
+"""The tiny student of the workshop, made from random weights: its tokenizer and its warm-up."""

@@ -1,13 +1,13 @@
 """The student that ships: made by one command, rounded to bfloat16, measured as it is shipped.
 
-    made = make_student(Path("examples/workshop_student"), level=1, seed=7)
-    made["measured"]["success"]         # on held-out tasks, without hints, with its interval
+    about = make_student(Path("examples/workshop_student"), level=1, seed=7)
+    about["measured"]["success"]        # on held-out tasks, without hints, with its interval
 
-All students begin with the same lessons, whose player never leaves its habits: that is what teaches
-them to play. They end with lessons of their level's player, who does now and then, so that what is
-never done is improbable and not impossible: a student whose other choices lie thirty nats away
-cannot be moved without looking like a collapse. warmup.json beside the weights holds seed, plans,
-versions, and what was measured.
+All students begin with the same lessons, whose player always follows its habits: these teach them
+to play. They end with lessons of their level's player, which sometimes does not, so that other
+choices are improbable but not impossible: a student whose other choices are thirty nats away cannot
+be moved without looking like a collapse. warmup.json beside the weights holds the seed, plans,
+versions and measurements.
 """
 
 from __future__ import annotations
@@ -50,12 +50,10 @@ def make_student(
     plans: tuple[WarmUpSettings, WarmUpSettings] = (PLAN, POLISH),
     on_step: OnStep | None = None,
 ) -> dict[str, Any]:
-    """Warm a student up from random weights, save it, and measure what was saved; the same seed
-    gives the same on one machine."""
-    first, polish = (
-        dataclasses.replace(plans[0], seed=seed),
-        dataclasses.replace(plans[1], seed=seed + 1, habits=LEVELS[level].habits),
-    )
+    """Warm a student up from random weights, save it, and measure what was saved; on one machine,
+    the same seed gives the same student."""
+    first = dataclasses.replace(plans[0], seed=seed)
+    polish = dataclasses.replace(plans[1], seed=seed + 1, habits=LEVELS[level].habits)
     tokenizer, began = workshop_tokenizer(), time.process_time()
     with one_thread():
         model = warm_up(tokenizer, plan=first, on_step=on_step)
@@ -64,7 +62,7 @@ def make_student(
     save_student(
         Student(name="workshop", model=model.to(torch.bfloat16), tokenizer=tokenizer), folder
     )
-    model = model.to(torch.float32)  # what a reader of the folder gets
+    model = model.to(torch.float32)  # as the folder is loaded
     about = {
         "command": f"python scripts/warm_up.py --level {level} --seed {seed}",
         "level": level,
@@ -89,23 +87,23 @@ def measure_student(model: Any, tokenizer: Any, *, tasks: int = TASKS) -> Mappin
     """The row of a student on held-out tasks of one fixed seed, without hints."""
     settings = EvaluateSettings(tasks=tasks)
     seed = stage_seed(EVALUATION_SEED, "warmup")
-    with workshop_tasks() as source:
-        played = play_tasks(
+    with workshop_tasks() as task_source:
+        results = play_tasks(
             model,
             renderer=Renderer.for_tokenizer(tokenizer),
             settings=settings,
             limits=RolloutSettings(),
             seed=seed,
-            source=source,
+            source=task_source,
         )
     draws = Resamples.of(tasks, seed=seed, samples=settings.samples)
     return {
         **row(
             "before",
-            played,
+            results,
             targeted=settings.targeted_kinds,
             draws=draws,
-            families=source.metadata.families,
+            families=task_source.metadata.families,
         ),
         "evaluation_seed": EVALUATION_SEED,
     }

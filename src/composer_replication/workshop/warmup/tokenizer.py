@@ -1,9 +1,9 @@
-"""The tokenizer of the workshop's student: an episode has about 250 tokens, and its text is what
-any model of the family reads.
+"""The tokenizer of the workshop's student: an episode has about 250 tokens, and its text is the
+same as for any model of the family.
 
-What never changes - the template's own words, the JSON around a call, the tools' descriptions, the
-environment's answers - is one token for each stretch ("phrases"); names and numbers are byte-level
-BPE.
+Every stretch of text that never changes - the template, the JSON around a call, the tools'
+descriptions, the environment's answers - is one token (a "phrase"); names and numbers are
+byte-level BPE.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from composer_replication.tokens.tiny_tokenizer import train_tiny_tokenizer
 from composer_replication.workshop.demonstrators import Habits
 from composer_replication.workshop.lessons import (
     Lesson,
-    Reckoner,
+    LessonTests,
     lesson_on,
     make_lesson,
 )
@@ -41,7 +41,7 @@ FAMILY = "qwen3-2507"
 VOCAB, NUM_TEXTS, NUM_PROBES, MIN_PHRASE = 760, 500, 120, 3
 WORDS_OR_NUMBERS = r"[A-Za-z_]+|\d+|[^A-Za-z_\d]+"
 _CONTROL = r"<\|[a-z_]+\|>|</?tool_(?:call|response)>|</?think>"
-# Names of a made-up tool set: private characters, which stand nowhere else, so what is left around
+# The names of a made-up tool set: private characters that occur nowhere else, so the text around
 # them never changes.
 _GAPS = dict(
     zip(
@@ -69,13 +69,14 @@ _CHANGES = re.compile(
 
 
 def workshop_tokenizer() -> Any:
-    """The tokenizer; it is made of training tasks alone and always the same."""
+    """The tokenizer; it is trained on training tasks only, and is always the same."""
     bare = Renderer.for_tokenizer(
         train_tiny_tokenizer([], vocab_size=300, family=FAMILY), family=FAMILY
     )
     phrases = constant_phrases(bare)
     lessons = [
-        make_lesson(f"tokenizer:{i}", habits=Habits(), tests=Reckoner()) for i in range(NUM_TEXTS)
+        make_lesson(f"tokenizer:{i}", habits=Habits(), tests=LessonTests())
+        for i in range(NUM_TEXTS)
     ]
     cut = re.compile("|".join([*map(re.escape, phrases), _CONTROL]))
     texts = [part for text in _rendered(bare, lessons) for part in cut.split(text) if part]
@@ -93,7 +94,8 @@ def constant_phrases(renderer: Renderer) -> tuple[str, ...]:
     )
     tasks = [dataclasses.replace(make_task(f"phrases:{i}"), tools=tools) for i in range(NUM_PROBES)]
     lessons = [
-        lesson_on(task, random.Random(task.id), habits=Habits(), tests=Reckoner()) for task in tasks
+        lesson_on(task, random.Random(task.id), habits=Habits(), tests=LessonTests())
+        for task in tasks
     ]
     parts = {
         line
@@ -101,12 +103,12 @@ def constant_phrases(renderer: Renderer) -> tuple[str, ...]:
         for part in _CHANGES.split(text)
         for line in re.split(r"(?<=[^\n]\n)", part)
     }
-    # What the template's own source holds would count as a control token of it.
-    found = {part for part in parts if len(part) >= MIN_PHRASE and part not in renderer.template}
-    # In a function the sign alone may be wrong, so what stands before it is one token: the sign can
-    # be copied from behind the same one.
-    found |= {"def ", *(f"({a}, {b}): return {a}" for a, b in PARAMETERS)}
-    return tuple(sorted(found, key=lambda part: (-len(part), part)))
+    # A phrase that occurs in the template's source would count as one of its control tokens.
+    phrases = {part for part in parts if len(part) >= MIN_PHRASE and part not in renderer.template}
+    # In a function only the sign may be wrong, so the text before it is one token: the student can
+    # copy the sign that follows the same token.
+    phrases |= {"def ", *(f"({a}, {b}): return {a}" for a, b in PARAMETERS)}
+    return tuple(sorted(phrases, key=lambda part: (-len(part), part)))
 
 
 def _rendered(renderer: Renderer, lessons: Iterable[Lesson]) -> list[str]:

@@ -1,9 +1,9 @@
-"""The warm-up of the tiny student: cross-entropy on lessons, with what makes copying form early.
+"""The warm-up of the tiny student: cross-entropy on lessons, with a curriculum for copying.
 
     model = warm_up(tokenizer, plan=WarmUpSettings(steps=900, seed=7), on_step=print)
 
-Matrices are moved by Muon, the rest by AdamW, and the first steps also train on random names said
-twice: with AdamW alone a student of this size is still at a loss of 0.39 after 550 steps, with both
+Muon trains the matrices, AdamW the rest, and the first steps also train on repeated random names:
+with AdamW alone a student of this size is still at a loss of 0.39 after 550 steps, with both
 it is at 0.14 after 150 (measured on an earlier workshop). The rate is constant and falls linearly
 over the last half.
 """
@@ -27,7 +27,7 @@ from composer_replication.tokens.batch import Targets, collate
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.renderer import Renderer
 from composer_replication.workshop.demonstrators import Habits
-from composer_replication.workshop.lessons import Reckoner, make_lesson
+from composer_replication.workshop.lessons import LessonTests, make_lesson
 from composer_replication.workshop.vocabulary import (
     EDITORS,
     FILES,
@@ -40,13 +40,13 @@ from composer_replication.workshop.vocabulary import (
 HEAD_DIM, FEED_FORWARD = 32, 320
 CERTAIN = Habits()
 COPY_ROWS, COPY_LENGTH, COPY_WEIGHT = 6, 24, 0.5
-# so many batches of lessons are made at once and sorted by length, so that little is padding
 BUCKETS = 8
+"""The number of batches that are made at once and sorted by length, so that little is padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUpSettings:
-    """One warm-up: how long, how fast, on whose habits; `copy_steps` steps hold the copy
+    """The settings of one warm-up; the first `copy_steps` steps also train on the copy
     curriculum."""
 
     steps: int = 1100
@@ -67,18 +67,18 @@ def warm_up(
     model: Any = None,
     on_step: Callable[[int, float, Any], None] | None = None,
 ) -> Any:
-    """A student that plays the workshop as carelessly as its teacher and follows hints; from random
-    weights, or `model` goes on."""
+    """A student that plays the workshop as carelessly as its teacher and follows hints; trained
+    from random weights, or from those of `model`."""
     if model is None:
         model = make_tiny(tokenizer, seed=plan.seed, head_dim=HEAD_DIM, feed_forward=FEED_FORWARD)
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimisers = [
         torch.optim.Muon(matrices, lr=plan.muon_rate, momentum=0.95, weight_decay=0.01),
-        torch.optim.AdamW(rest, lr=plan.adam_rate, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.AdamW(others, lr=plan.adam_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     batches = _batches(Renderer.for_tokenizer(tokenizer), plan)
-    names = _names(tokenizer)
+    names = _tokens_to_copy(tokenizer)
     rng = random.Random(stage_seed(plan.seed, "copies"))
     model.train()
     for step in range(plan.steps):
@@ -112,7 +112,7 @@ def schedule(step: int, plan: WarmUpSettings) -> float:
 
 
 def mean_loss(model: Any, rows: list[TrainingExample], *, pad_id: int) -> Tensor:
-    """Mean cross-entropy over the trained tokens of some rows."""
+    """Mean cross-entropy over the lm_spans of some rows."""
     batch = collate(rows, pad_id=pad_id)
     targets: Targets = batch.lm
     return lm_ce(
@@ -122,26 +122,26 @@ def mean_loss(model: Any, rows: list[TrainingExample], *, pad_id: int) -> Tensor
 
 def _batches(renderer: Renderer, plan: WarmUpSettings) -> Iterator[list[TrainingExample]]:
     """Endless batches of lessons, none twice."""
-    rng, tests, made = (
-        random.Random(stage_seed(plan.seed, "batches")),
-        Reckoner(),
-        plan.lessons * BUCKETS,
-    )
-    for first in itertools.count(0, made):
+    rng, tests = random.Random(stage_seed(plan.seed, "batches")), LessonTests()
+    num_lessons = plan.lessons * BUCKETS
+    for first in itertools.count(0, num_lessons):
         rows: list[TrainingExample] = []
-        for number in range(first, first + made):
+        for number in range(first, first + num_lessons):
             lesson = make_lesson(
                 f"{plan.seed}:{number}", habits=plan.habits, tests=tests, led=plan.led
             )
             rendered = renderer.render(lesson.turns, tools=lesson.tools)
-            spoken = tuple(
+            trained_spans = tuple(
                 s.body
                 for i, s in enumerate(rendered.spans)
                 if s.role == "assistant" and i not in lesson.untrained
             )
             rows.append(
                 TrainingExample(
-                    id=f"lesson:{number}", session_id="lesson", ids=rendered.ids, lm_spans=spoken
+                    id=f"lesson:{number}",
+                    session_id="lesson",
+                    ids=rendered.ids,
+                    lm_spans=trained_spans,
                 )
             )
         rows.sort(key=lambda row: len(row.ids))
@@ -152,7 +152,7 @@ def _batches(renderer: Renderer, plan: WarmUpSettings) -> Iterator[list[Training
         yield from batches
 
 
-def _names(tokenizer: Any) -> list[int]:
+def _tokens_to_copy(tokenizer: Any) -> list[int]:
     """The tokens that have to be copied in the workshop: names, file names, numbers."""
     words = [*FILES, *NAMES, *READERS, *EDITORS, *SEARCHERS, *sum(STYLES, ()), *map(str, range(50))]
     return sorted(
@@ -165,15 +165,15 @@ def _names(tokenizer: Any) -> list[int]:
 
 
 def copies(rng: random.Random, names: list[int]) -> list[TrainingExample]:
-    """Rows of random names said twice; only the second saying is trained, from its second name
+    """Rows of random names, repeated once; only the repetition is trained on, from its second name
     on."""
     rows: list[TrainingExample] = []
     for number in range(COPY_ROWS):
-        said = tuple(rng.choice(names) for _ in range(COPY_LENGTH))
+        row_names = tuple(rng.choice(names) for _ in range(COPY_LENGTH))
         span = (COPY_LENGTH + 1, 2 * COPY_LENGTH)
         rows.append(
             TrainingExample(
-                id=f"copy:{number}", session_id="copy", ids=said + said, lm_spans=(span,)
+                id=f"copy:{number}", session_id="copy", ids=row_names + row_names, lm_spans=(span,)
             )
         )
     return rows

@@ -15,21 +15,21 @@ from composer_replication.core.errors import DataError, StoppedError
 from composer_replication.core.trace import ToolCall
 from composer_replication.tokens.hf import load_tokenizer
 from composer_replication.tokens.renderer import Renderer
-from composer_replication.training import rollback as guard_module
+from composer_replication.training import rollback as rollback_module
 from composer_replication.training import rollout_metrics as vitals
-from composer_replication.training.backends import trl_guard
-from composer_replication.training.backends.trl_guard import (
+from composer_replication.training.backends import trl_rollback
+from composer_replication.training.backends.trl_rollback import (
     LOST,
-    WatchedTools,
+    FailureRecordingTools,
     as_rollout,
     as_step,
-    watched,
+    record_failures,
 )
 from composer_replication.training.backends.trl_rollouts import record_rollout
 from composer_replication.training.live import RolloutSource
 from composer_replication.training.rollout_metrics import Drift
 from composer_replication.workshop.as_tools import OVER, TOOLS, WorkshopTools, task_row
-from composer_replication.workshop.lessons import Reckoner
+from composer_replication.workshop.lessons import LessonTests
 from composer_replication.workshop.sandbox import SandboxRun
 from tests.backends.test_trl_rollouts import EPISODE, MISSING, answered, played, said
 from tests.backends.test_trl_tools import SEED, solve
@@ -54,7 +54,7 @@ def renderer() -> Renderer:
 
 
 def begun(sandbox: Any = None) -> Any:
-    env: Any = watched(WorkshopTools)(**{"sandbox": sandbox or Reckoner()})
+    env: Any = record_failures(WorkshopTools)(**{"sandbox": sandbox or LessonTests()})
     env.reset(**task_row(SEED))
     return env
 
@@ -62,7 +62,7 @@ def begun(sandbox: Any = None) -> Any:
 def made(
     renderer: Renderer,
     messages: Sequence[dict[str, Any]],
-    env: WatchedTools | None = None,
+    env: FailureRecordingTools | None = None,
     **more: Any,
 ) -> Any:
     rollout = replace(played(renderer, messages), **more)
@@ -95,7 +95,7 @@ def test_an_error_of_this_package_is_not_swallowed() -> None:
 def test_only_the_tools_of_the_environment_are_offered() -> None:
     public = {
         name
-        for name, value in vars(WatchedTools).items()
+        for name, value in vars(FailureRecordingTools).items()
         if callable(value) and not name.startswith("_")
     }
     assert public == {"reset", "get_reward"}
@@ -142,11 +142,13 @@ def test_a_lost_rollout_and_a_wrong_name_are_counted(renderer: Renderer) -> None
     )
     step = as_step([wrong, failed], group_size=2, scaled=False)
     assert (
-        step.facts["rollouts/lost"] == 0.5
-        and step.facts["rollouts/flat"] == 1.0
+        step.metrics["rollouts/lost"] == 0.5
+        and step.metrics["rollouts/flat"] == 1.0
         and step.num_rollouts == 2
     )
-    assert step.facts["rollouts/advantage_spread"] == 0.0 and "rollouts/entropy" not in step.facts
+    assert (
+        step.metrics["rollouts/advantage_spread"] == 0.0 and "rollouts/entropy" not in step.metrics
+    )
 
 
 def test_unresolvable_calls_and_the_spread_of_rewards_are_those_of_the_rules(
@@ -165,22 +167,26 @@ def test_unresolvable_calls_and_the_spread_of_rewards_are_those_of_the_rules(
     ]
     second = made(renderer, messages, name="r1")
     step = as_step([first, second], group_size=2, scaled=False)
-    assert step.facts["rollouts/unresolvable"] == 0.5
-    assert step.facts["rollouts/success"] == 0.5 and step.facts["rollouts/advantage_spread"] == 1.0
-    assert as_step([first, second], group_size=2, scaled=True).facts[
+    assert step.metrics["rollouts/unresolvable"] == 0.5
+    assert (
+        step.metrics["rollouts/success"] == 0.5 and step.metrics["rollouts/advantage_spread"] == 1.0
+    )
+    assert as_step([first, second], group_size=2, scaled=True).metrics[
         "rollouts/advantage_spread"
     ] == pytest.approx(2**0.5, rel=1e-3)
 
 
 def test_what_could_not_be_recorded_still_counts_as_a_rollout() -> None:
     empty = as_rollout(None, begun(), name="x", ids=(1, 2), end_ids=frozenset({2}))
-    assert as_step([empty, empty], group_size=2, scaled=False).facts["rollouts/episodes"] == 2
+    assert as_step([empty, empty], group_size=2, scaled=False).metrics["rollouts/episodes"] == 2
 
 
 def drifting(monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter((0.0, 9.0))
     monkeypatch.setattr(
-        guard_module, "drift", lambda *a, **k: Drift(kl=next(values), entropy=1.0, tokens=1)
+        rollback_module,
+        "measure_drift",
+        lambda *a, **k: Drift(kl=next(values), entropy=1.0, tokens=1),
     )
 
 
@@ -190,9 +196,13 @@ def unresolvable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        WatchedTools, "_call", lambda env, name, arguments: env._kept(lambda: 1 / 0, LOST)
+        FailureRecordingTools,
+        "_call",
+        lambda env, name, arguments: env._record_failure(lambda: 1 / 0, LOST),
     )
-    monkeypatch.setattr(WatchedTools, "get_reward", lambda env: env._kept(lambda: 1 / 0, 0.0))
+    monkeypatch.setattr(
+        FailureRecordingTools, "get_reward", lambda env: env._record_failure(lambda: 1 / 0, 0.0)
+    )
 
 
 def forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +267,7 @@ def test_a_step_without_a_gradient_moves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_session_of_a_sample_has_no_log_probs(renderer: Renderer) -> None:
-    turns = trl_guard.storable_session(made(renderer, EPISODE).session).turns
+    turns = trl_rollback.storable_session(made(renderer, EPISODE).session).turns
     assert all(turn.sampled is None for turn in turns) and any(
         isinstance(b, ToolCall) for t in turns for b in t.blocks
     )
