@@ -242,7 +242,7 @@ def _level(
             flush=True,
         )
         for shown in play(everyone, settings=settings, seed=seed, workers=options.workers):
-            episodes[shown.name][work.seed] = shown.played
+            episodes[shown.name][work.seed] = shown.episodes
             weights[shown.name][str(work.seed)] = shown.weights_sha256
     numbers = level_numbers(episodes, settings=settings, seed=options.evaluation_seed)
     arms = {

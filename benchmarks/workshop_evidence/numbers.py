@@ -25,9 +25,9 @@ from composer_replication.cli.demo_settings import AFTER
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.players import Player, Shown, play_one
-from composer_replication.evaluation.rows import SUCCESS, paired, row
-from composer_replication.evaluation.stats import Resamples, over_groups
+from composer_replication.evaluation.players import Player, PlayerEpisodes, play_one
+from composer_replication.evaluation.rows import SUCCESS, evaluation_row, paired_differences
+from composer_replication.evaluation.stats import Resamples, mean_over_groups
 from composer_replication.evaluation.success import EpisodeResult, is_success
 from composer_replication.workshop.workshop_tasks import METADATA
 
@@ -46,7 +46,7 @@ def evaluation_seed_of(evaluation_seed: int, *, level: int, seed: int) -> int:
 
 def play(
     players: Sequence[Player], *, settings: EvaluateSettings, seed: int, workers: int
-) -> list[Shown]:
+) -> list[PlayerEpisodes]:
     """Every player on the same tasks. Two rows may be of the same weights here: a health rule may
     have put the start back."""
     one = partial(play_one, settings=settings, limits=players[0].config.rollouts, seed=seed)
@@ -104,7 +104,7 @@ def pooled_row(
         seed=stage_seed(seed, "pooled"),
         samples=settings.samples,
     )
-    found = row(
+    found = evaluation_row(
         name, whole, targeted=settings.targeted_kinds, draws=draws, families=METADATA.families
     )
     hits = sum(map(is_success, whole))
@@ -113,7 +113,7 @@ def pooled_row(
     if 0 < hits < len(whole) and interval.low is not None and interval.high is not None:
         found |= {"success_low": max(0.0, interval.low), "success_high": min(1.0, interval.high)}
     shares = {str(s): sum(map(is_success, by_seed[s])) / len(by_seed[s]) for s in sorted(by_seed)}
-    over = over_groups(list(shares.values()))
+    over = mean_over_groups(list(shares.values()))
     if over.low is not None and over.high is not None:
         found["success_low"] = min(found["success_low"], max(0.0, over.low))
         found["success_high"] = max(found["success_high"], min(1.0, over.high))
@@ -176,7 +176,7 @@ def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) 
     def both(a: str, b: str) -> list[dict[str, Any]]:
         common = sorted(episodes[a].keys() & episodes[b].keys())
         ours, theirs = (pooled({s: episodes[name][s] for s in common}) for name in (a, b))
-        return paired(a, ours, b, theirs, **how)
+        return paired_differences(a, ours, b, theirs, **how)
 
     found = [entry for a, b in questions(list(episodes)) for entry in both(a, b)]
     return {

@@ -86,7 +86,7 @@ def audit_of(tmp_path: Path, *, text: str = "Fix it.", sessions: int = 1) -> Pag
         ],
         hint=text,
     )
-    return Page(audit_page(work_view(tmp_path), where=" -o work"))
+    return Page(audit_page(work_view(tmp_path), folder_flags=" -o work"))
 
 
 # ---- hostile content ----

@@ -124,28 +124,31 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     job, runs = stages.job, folder / "runs"
     for name in (AFTER, *CONTROLS):  # what an earlier demo left; other runs stay
         remove_run(runs / name)
-    first: list[tuple[str, Callable[[Common], int]]] = [
+    data_stages: list[tuple[str, Callable[[Common], int]]] = [
         ("ingest", lambda common: ingest_command(common=common)),
         ("sites", lambda common: sites_command(common=common)),
         ("hints --audit", lambda common: hints_command(audit=True, common=common)),
         ("replay", lambda common: replay_command(common=common)),
         ("build", lambda common: build_command(common=common)),
     ]
-    for shown, verb in first:
-        if code := stages(shown, verb):
-            return _stopped(stages, shown, code)
+    for command_line, verb in data_stages:
+        if code := stages(command_line, verb):
+            return _stopped(stages, command_line, code)
     with Controls(stages.config, CONTROLS, log=folder / "controls.log") as controls:
-        for line in controls.command_lines:
-            job.screen.line(f"\n$ {line}      (beside the next, in a second process)", style="bold")
+        for control_command in controls.command_lines:
+            job.screen.line(
+                f"\n$ {control_command}      (beside the next, in a second process)", style="bold"
+            )
         if code := stages(
             f"train --name {AFTER}", lambda common: train_command(name=AFTER, common=common)
         ):
             return _stopped(stages, "train", code)
         controls.wait()
     against = tuple(f"{name}={runs / name}" for name in CONTROLS)
-    shown = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)
+    command_line = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)
     if code := stages(
-        shown, lambda common: evaluate_command(str(runs / AFTER), against=against, common=common)
+        command_line,
+        lambda common: evaluate_command(str(runs / AFTER), against=against, common=common),
     ):
         return _stopped(stages, "evaluate", code)
     code = stages(
@@ -154,9 +157,9 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     return _stopped(stages, "report", code) if code else _end(stages, runs / AFTER, start=start)
 
 
-def _stopped(stages: Stages, shown: str, code: int) -> int:
+def _stopped(stages: Stages, command_line: str, code: int) -> int:
     stages.job.screen.result(
-        {"stages": stages.told, "problem": f"{shown} ended with exit code {code}"}
+        {"stages": stages.outputs, "problem": f"{command_line} ended with exit code {code}"}
     )
     return code
 
@@ -166,7 +169,7 @@ def _end(stages: Stages, run: Path, *, start: float) -> int:
     job = stages.job
     table = json.loads((run / "evaluation.json").read_text("utf-8"))
     job.screen.line(f"\n The demo is done in {time.monotonic() - start:.0f} s.", style="bold")
-    for line in summary(table):
-        job.screen.line(f" {line}")
-    told, page = {**table, "seconds": stages.seconds}, run / "report.html"
-    return job.finish(told, wrote=[page], next_command=f"{command()} ingest ~/.claude/projects")
+    for sentence in summary(table):
+        job.screen.line(f" {sentence}")
+    outcome, page = {**table, "seconds": stages.seconds}, run / "report.html"
+    return job.finish(outcome, wrote=[page], next_command=f"{command()} ingest ~/.claude/projects")

@@ -33,7 +33,7 @@ class Controls:
     def __init__(self, config: Path, arms: Mapping[str, Sequence[str]], *, log: Path) -> None:
         self._log = log
         settings = [
-            word for key, value in dotted_settings().items() for word in (f"--{key}", value)
+            argument for key, value in dotted_settings().items() for argument in (f"--{key}", value)
         ]
         self._commands = [
             ["train", "--name", name, *flags, *settings, "-c", str(config)]
@@ -50,7 +50,7 @@ class Controls:
     @property
     def command_lines(self) -> list[str]:
         """What is run, as it could be typed."""
-        return [shlex.join(["recompose", *words]) for words in self._commands]
+        return [shlex.join(["recompose", *arguments]) for arguments in self._commands]
 
     def __enter__(self) -> Controls:
         write_text(self._log, "")
@@ -83,22 +83,23 @@ class Controls:
     def _train(self) -> None:
         # as many as in the process beside it: the same seed gives the same table
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        for words in self._commands:
+        for arguments in self._commands:
             with (
                 self._lock,
                 os.fdopen(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab") as log,
             ):
                 if self._stopped:
                     return
-                log.write(f"$ {shlex.join(['recompose', *words])}\n".encode())
+                log.write(f"$ {shlex.join(['recompose', *arguments])}\n".encode())
                 log.flush()
                 child = subprocess.Popen(
-                    [*PROGRAM, *words], stdout=log, stderr=subprocess.STDOUT, env=env
+                    [*PROGRAM, *arguments], stdout=log, stderr=subprocess.STDOUT, env=env
                 )
                 self._children.append(child)
             if code := child.wait():
-                said = self._log.read_text("utf-8", "replace")[-TAIL:]
-                name = words[words.index("--name") + 1]
+                log_tail = self._log.read_text("utf-8", "replace")[-TAIL:]
+                name = arguments[arguments.index("--name") + 1]
                 raise DataError(
-                    f"the control {name} ended with exit code {code}:\n{said}", where=str(self._log)
+                    f"the control {name} ended with exit code {code}:\n{log_tail}",
+                    where=str(self._log),
                 )

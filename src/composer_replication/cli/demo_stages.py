@@ -24,20 +24,21 @@ class Stages:
     config: Path
     common: Common
     seconds: dict[str, float] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(self, shown: str, verb: Callable[[Common], int]) -> int:
+    def __call__(self, command_line: str, verb: Callable[[Common], int]) -> int:
         """Run one verb as if its command line had been typed; `shown` is that line without the
         settings."""
-        began, name = time.monotonic(), shown.split()[0]
+        began, name = time.monotonic(), command_line.split()[0]
         settings = [
-            word for key, value in dotted_settings().items() for word in (f"--{key}", value)
+            argument for key, value in dotted_settings().items() for argument in (f"--{key}", value)
         ]
         self.job.screen.line(
-            f"\n$ recompose {shown} {shlex.join([*settings, '-c', str(self.config)])}", style="bold"
+            f"\n$ recompose {command_line} {shlex.join([*settings, '-c', str(self.config)])}",
+            style="bold",
         )
         # with --json every verb prints an object, and the demo prints one of its own
-        said = io.StringIO()
+        output = io.StringIO()
         inner = Common(
             config=(self.config,),
             json=self.common.json,
@@ -46,9 +47,9 @@ class Stages:
         )
         with (
             driven(),
-            contextlib.redirect_stdout(said) if self.common.json else contextlib.nullcontext(),
+            contextlib.redirect_stdout(output) if self.common.json else contextlib.nullcontext(),
         ):
             code = verb(inner)
-        self.told[name] = json.loads(said.getvalue() or "{}")
+        self.outputs[name] = json.loads(output.getvalue() or "{}")
         self.seconds[name] = round(time.monotonic() - began, 1)
         return code

@@ -59,7 +59,7 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
     seed = stage_seed(job.config.seed, "record")
     sampling = Sampling(max_new_tokens=64, max_context_tokens=1024, batch_episodes=64, seed=seed)
     with Sandbox() as sandbox:
-        done = record_logs(
+        recorded = record_logs(
             loaded.model,
             renderer=Renderer.for_tokenizer(tokenizer),
             settings=sampling,
@@ -69,12 +69,12 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
             sandbox=sandbox,
             slack=SLACK,
         )
-    left_out = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
+    left_out = ", ".join(f"{count} {reason}" for reason, count in recorded.left_out.items())
     job.screen.line(
-        f" wrote    {len(done.paths)} logs in Claude Code's format below {folder}"
+        f" wrote    {len(recorded.paths)} logs in Claude Code's format below {folder}"
         + (f"; left out: {left_out}" if left_out else "")
     )
-    return {"logs": len(done.paths), "left_out": dict(done.left_out)}
+    return {"logs": len(recorded.paths), "left_out": dict(recorded.left_out)}
 
 
 def warm_up_student(job: Job, folder: Path) -> Path:
@@ -92,17 +92,17 @@ def warm_up_student(job: Job, folder: Path) -> Path:
         if step % 50 == 0:
             job.screen.line(f" step={step} loss={loss:.4f}")
 
-    made = make_student(folder, level=ships["level"], seed=ships["seed"], on_step=on_step)[
+    measured = make_student(folder, level=ships["level"], seed=ships["seed"], on_step=on_step)[
         "measured"
     ]
     low, high = ships["measured"]["success_low"], ships["measured"]["success_high"]
-    inside = low <= made["success"] <= high
-    told = (
-        f"success {made['success']:.3f}; the one that ships: {ships['measured']['success']:.3f}"
+    inside = low <= measured["success"] <= high
+    comparison = (
+        f"success {measured['success']:.3f}; the one that ships: {ships['measured']['success']:.3f}"
         f" [{low:.3f}, {high:.3f}]"
     )
     job.screen.line(
-        f" student  {told}: {'inside' if inside else 'OUTSIDE'} its interval",
+        f" student  {comparison}: {'inside' if inside else 'OUTSIDE'} its interval",
         style="" if inside else "bold yellow",
     )
     return folder
@@ -127,14 +127,14 @@ def check_folder(folder: Path, config: Path) -> None:
 OWN = ("work_dir", "student.model", "ingest.logs", "rollouts.env")
 
 
-def check_flags(given: Iterable[str]) -> None:
+def check_flags(names: Iterable[str]) -> None:
     """Refuse settings that the demo chooses itself: with another student or other logs it would be
     no demo, and would mix two folders.
 
     Example: check_flags(["train.steps"]) is fine; check_flags(["student.model"]) raises UsageError
     """
     for name in OWN:
-        if name in given:
+        if name in names:
             fix = (
                 "leave it out: -o names another folder, and `recompose init` begins a project with"
                 " a student of your own"

@@ -44,8 +44,8 @@ def _hinted(paired: Sequence[Mapping[str, Any]]) -> str:
         if p["a"] == AFTER and p.get("metric") == TARGETED and p.get("ratio") is not None
     }
     side = {
-        other: _side(pair.get("ratio_low"), pair.get("ratio_high"), middle=1.0)
-        for other, pair in pairs.items()
+        control: _side(pair.get("ratio_low"), pair.get("ratio_high"), middle=1.0)
+        for control, pair in pairs.items()
     }
     number = f"x{pairs[BEFORE]['ratio']:.2f}" if BEFORE in pairs else ""
     return f"hinted mistakes {_decided(number, side)}"
@@ -53,9 +53,11 @@ def _hinted(paired: Sequence[Mapping[str, Any]]) -> str:
 
 def _others(paired: Sequence[Mapping[str, Any]]) -> str:
     """Other mistakes after - before, where the interval excludes zero."""
-    found = {other: difference(paired, AFTER, other, metric=OTHER) for other in NEEDED}
-    pairs = {other: pair for other, pair in found.items() if pair is not None}
-    side = {other: _side(pair["low"], pair["high"], middle=0.0) for other, pair in pairs.items()}
+    differences = {control: difference(paired, AFTER, control, metric=OTHER) for control in NEEDED}
+    pairs = {control: pair for control, pair in differences.items() if pair is not None}
+    side = {
+        control: _side(pair["low"], pair["high"], middle=0.0) for control, pair in pairs.items()
+    }
     number = f"{signed(pairs[BEFORE]['difference'])} per episode" if BEFORE in pairs else ""
     return f"other mistakes {_decided(number, side)}"
 
@@ -84,5 +86,5 @@ def command() -> str:
     script = Path(sys.argv[0]).absolute()
     if shutil.which("recompose") or script.name != "recompose" or not script.is_file():
         return "recompose"
-    here = Path.cwd()
-    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
+    folder = Path.cwd()
+    return shlex.quote(str(script.relative_to(folder) if script.is_relative_to(folder) else script))

@@ -68,46 +68,50 @@ def check_before_asking(job: Job, plan: ReplayPlan, *, resume: bool, stack: Exit
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReplayAnswers:
     """What came of asking: the teachers' answers, and what the judge said of them, where there is
     one."""
 
     gathered: Gathered
-    judged: JudgeResult | None = None
+    judge_result: JudgeResult | None = None
 
     @property
     def stopped(self) -> ComposerError | None:
         """What ended it early, if anything did."""
-        return self.gathered.stopped or (None if self.judged is None else self.judged.stopped)
+        return self.gathered.stopped or (
+            None if self.judge_result is None else self.judge_result.stopped
+        )
 
 
-def gather_answers(job: Job, plan: ReplayPlan) -> Told:
+def gather_answers(job: Job, plan: ReplayPlan) -> ReplayAnswers:
     """Ask the teachers, and then the judge, through the ledger of the work folder; raises what
     stopped it where nobody answers at all."""
     try:
-        told = asyncio.run(_gather(job, plan))
+        collected = asyncio.run(_gather(job, plan))
     except KeyboardInterrupt:
-        again = job.command("replay") + " --resume"
+        resume_command = job.command("replay") + " --resume"
         job.screen.line(
             " every answer that came is kept, and what was in flight stays booked; go on with:"
-            f" {again}",
+            f" {resume_command}",
             style="yellow",
         )
         raise
-    counts, stopped = told.gathered.counts, told.stopped
-    if told.gathered.answers or (stopped is None and not counts.get("failed")):
-        return told
+    counts, stopped = collected.gathered.counts, collected.stopped
+    if collected.gathered.answers or (stopped is None and not counts.get("failed")):
+        return collected
     if stopped is not None:
         raise stopped
     reason = max(
         (name for name in counts if name.startswith("failed: ")), key=lambda name: counts[name]
     )
-    what = f"none of {counts['failed']} calls brought an answer: {reason.removeprefix('failed: ')}"
+    problem = (
+        f"none of {counts['failed']} calls brought an answer: {reason.removeprefix('failed: ')}"
+    )
     fix = "nothing was written; look whether the endpoint answers, and run it again"
-    raise TeacherError(what, where="replay.teachers", fix=fix, again=False, billed=False)
+    raise TeacherError(problem, where="replay.teachers", fix=fix, again=False, billed=False)
 
 
-async def _gather(job: Job, plan: ReplayPlan) -> Told:
+async def _gather(job: Job, plan: ReplayPlan) -> ReplayAnswers:
     settings = plan.settings
     named = {
         **(named_teachers(settings, maker_of=family_of) if plan.models else {}),
@@ -122,12 +126,12 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
             ledger = stack.enter_context(Ledger(job.work / LEDGER_NAME, max_usd=settings.max_usd))
             lost = ledger.totals()
             if lost.num_lost:
-                told = (
+                warning = (
                     f" {lost.num_lost} earlier calls brought no answer and may have been billed:"
                     f" they stay booked at ${lost.lost_usd:.4f}"
                 )
-                told += "; settle them by the provider's bill: --settle-lost"
-                job.screen.line(told, style="yellow")
+                warning += "; settle them by the provider's bill: --settle-lost"
+                job.screen.line(warning, style="yellow")
         seed = stage_seed(job.config.seed, "replay")
         asker = Asker(
             ledger,
@@ -135,7 +139,7 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
             retry_policy=retry_policy_of(settings),
             seed=seed,
         )
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "asker": asker,
             "settings": settings,
             "redactor": job.redactor(),
@@ -148,12 +152,13 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
             steps=plan.steps,
             refuse=plan.refuse,
             judge_family=family,
-            **how,
+            **options,
         )
         if plan.judge is None or gathered.stopped is not None:
-            return Told(gathered)
-        return Told(
-            gathered, await judge_turns(plan.sessions, _places(plan, gathered), plan.judge, **how)
+            return ReplayAnswers(gathered)
+        return ReplayAnswers(
+            gathered,
+            await judge_turns(plan.sessions, _places(plan, gathered), plan.judge, **options),
         )
 
 

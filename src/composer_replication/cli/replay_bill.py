@@ -14,7 +14,7 @@ from composer_replication.data.replay.gather import Gathered
 
 
 @contextmanager
-def bought_is_kept(job: Job, stopped: ComposerError | None) -> Iterator[None]:
+def explain_write_errors(job: Job, stopped: ComposerError | None) -> Iterator[None]:
     """Around writing the files: an error there says that the answers are in the ledger, or what had
     `stopped` the asking before."""
     try:
@@ -22,7 +22,7 @@ def bought_is_kept(job: Job, stopped: ComposerError | None) -> Iterator[None]:
     except OSError as error:
         if stopped is not None:
             raise stopped from error
-        what = (
+        problem = (
             "the answers are in the ledger, and their files could not be written:"
             f" {error.strerror or error}"
         )
@@ -30,29 +30,36 @@ def bought_is_kept(job: Job, stopped: ComposerError | None) -> Iterator[None]:
             "make room on the disk and run the same command again: nothing is asked or paid for"
             " twice"
         )
-        raise NoSpaceError(what, where=str(error.filename or job.work), fix=fix) from error
+        raise NoSpaceError(problem, where=str(error.filename or job.work), fix=fix) from error
 
 
-def say_asking(job: Job, answers: Sequence[Answer], gathered: Gathered) -> None:
+def print_answers(job: Job, answers: Sequence[Answer], gathered: Gathered) -> None:
     """Each teacher's answers, what is booked for them and by whose number, and what its endpoint
     says itself."""
     rows: list[tuple[object, ...]] = []
     for teacher in dict.fromkeys(answer.teacher for answer in answers):
-        own = [answer for answer in answers if answer.teacher == teacher]
-        tokens = sum(answer.input_tokens or 0 for answer in own)
-        cached = sum(answer.cached_tokens for answer in own)
+        teacher_answers = [answer for answer in answers if answer.teacher == teacher]
+        tokens = sum(answer.input_tokens or 0 for answer in teacher_answers)
+        cached = sum(answer.cached_tokens for answer in teacher_answers)
         share = f"{100 * cached / tokens:.0f} %" if tokens else ""
-        unusable = sum(bool(answer.problem) for answer in own)
-        told = [answer.told_usd for answer in own if answer.told_usd is not None]
-        says = (
-            f"{sum(told):.4f}"
-            if len(told) == len(own)
-            else f"{sum(told):.4f} ({len(own) - len(told)} without)"
-            if told
-            else "nothing"
+        unusable = sum(bool(answer.problem) for answer in teacher_answers)
+        reported = [answer.told_usd for answer in teacher_answers if answer.told_usd is not None]
+        num_unreported = len(teacher_answers) - len(reported)
+        endpoint_cost = f"{sum(reported):.4f}" if reported else "nothing"
+        if reported and num_unreported:
+            endpoint_cost += f" ({num_unreported} without)"
+        booked = f"{sum(answer.usd for answer in teacher_answers):.4f}"
+        rows.append(
+            (
+                teacher,
+                len(teacher_answers),
+                unusable,
+                f"{tokens / 1e6:.3f}",
+                share,
+                booked,
+                endpoint_cost,
+            )
         )
-        booked = f"{sum(answer.usd for answer in own):.4f}"
-        rows.append((teacher, len(own), unusable, f"{tokens / 1e6:.3f}", share, booked, says))
     job.screen.table(
         rows, head=("teacher", "answers", "unusable", "M tokens", "cached", "$ booked", "$ it says")
     )
@@ -64,14 +71,14 @@ def say_asking(job: Job, answers: Sequence[Answer], gathered: Gathered) -> None:
             f" ${bill['endpoint_usd']:.4f} for {bill['endpoint']}. Tokens and cached are the"
             " endpoint's"
         )
-    told = ", ".join(f"{name} {count}" for name, count in gathered.counts.items())
-    job.screen.line(f" asking: {told or 'nothing'}")
+    counts = ", ".join(f"{name} {count}" for name, count in gathered.counts.items())
+    job.screen.line(f" asking: {counts or 'nothing'}")
 
 
 def bill_of(answers: Sequence[Answer]) -> dict[str, Any]:
     """Whose numbers were booked, and what the endpoints say themselves."""
     bill: dict[str, Any] = {}
-    for whose in ("ours", "endpoint"):
-        own = [answer.usd for answer in answers if answer.usd_by == whose]
-        bill |= {whose: len(own), f"{whose}_usd": sum(own)}
+    for booked_by in ("ours", "endpoint"):
+        booked_answers = [answer.usd for answer in answers if answer.usd_by == booked_by]
+        bill |= {booked_by: len(booked_answers), f"{booked_by}_usd": sum(booked_answers)}
     return bill | {"endpoint_says_usd": sum(answer.told_usd or 0.0 for answer in answers)}

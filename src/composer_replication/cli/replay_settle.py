@@ -13,11 +13,13 @@ def settle_bookings(job: Job, usd: float) -> int:
     with Ledger(job.need_file(job.work / LEDGER_NAME, verb="replay"), max_usd=0.0) as ledger:
         before = ledger.totals()
         num, after = ledger.settle_lost(usd), ledger.totals()
-    told = (
+    message = (
         f" {num} calls that brought no answer were booked at ${before.lost_usd:.4f}, and are at"
         f" ${after.lost_usd:.4f} now"
     )
-    job.screen.line(told if num else " no call that brought no answer is booked at its worst case")
+    job.screen.line(
+        message if num else " no call that brought no answer is booked at its worst case"
+    )
     return job.finish(
         {"settled": num, "booked_usd": after.booked_usd},
         wrote=[],

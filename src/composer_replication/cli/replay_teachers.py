@@ -25,8 +25,8 @@ def open_teachers(settings: ReplaySettings, *, asking: bool) -> Sequence[Teacher
     if settings.recorded:
         return recorded_teachers(Path(settings.recorded))
     return [
-        open_teacher(name, one, asking=asking)
-        for name, one in named_teachers(settings, maker_of=family_of).items()
+        open_teacher(name, teacher_settings, asking=asking)
+        for name, teacher_settings in named_teachers(settings, maker_of=family_of).items()
     ]
 
 
@@ -81,14 +81,14 @@ def open_judge(
     settings: ReplaySettings, teachers: Sequence[Teacher], *, asking: bool
 ) -> Teacher | None:
     """The judge that is named, or None; raises ConfigError for one of a family that answers."""
-    for name, one in judge_settings(settings).items():
-        kin = [teacher.name for teacher in teachers if teacher.family == one.family]
+    for name, judge in judge_settings(settings).items():
+        kin = [teacher.name for teacher in teachers if teacher.family == judge.family]
         if kin:
             fix = "name a judge of another maker: one that sits at the table favours its own"
             raise ConfigError(
-                f"judge {name!r} is of the family of teacher {kin[0]!r} ({one.family})",
+                f"judge {name!r} is of the family of teacher {kin[0]!r} ({judge.family})",
                 where="replay.judge",
                 fix=fix,
             )
-        return open_teacher(name, one, asking=asking)
+        return open_teacher(name, judge, asking=asking)
     return None

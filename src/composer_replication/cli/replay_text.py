@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.replay_ask import Told
-from composer_replication.cli.replay_bill import bill_of, say_asking
+from composer_replication.cli.replay_ask import ReplayAnswers
+from composer_replication.cli.replay_bill import bill_of, print_answers
 from composer_replication.cli.replay_plan import ReplayPlan
 from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.data.replay.ask import ReplayedTurn
@@ -32,7 +32,7 @@ MEANINGS = {
 }
 
 
-def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
+def print_estimate(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
     """The estimate as a table and as numbers; nothing was sent."""
     screen = job.screen
     screen.line(
@@ -41,28 +41,30 @@ def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
     rows = [
         (
             name,
-            one.calls,
-            one.kept,
-            f"{one.input_tokens / 1e6:.3f}",
-            f"{one.usd:.4f}",
-            f"{one.most_usd:.4f}",
+            teacher_bill.calls,
+            teacher_bill.kept,
+            f"{teacher_bill.input_tokens / 1e6:.3f}",
+            f"{teacher_bill.usd:.4f}",
+            f"{teacher_bill.most_usd:.4f}",
         )
-        for name, one in bill.teachers.items()
+        for name, teacher_bill in bill.teachers.items()
     ]
     screen.table(rows, head=("teacher", "calls", "kept", "M tokens", "$ about", "$ at most"))
     screen.line(
         f" about ${bill.usd:.2f} at full price with {USUAL_ANSWER_TOKENS} tokens an answer, before"
         f" caches; ceiling ${settings.max_usd:g}"
     )
-    if settings.gate == "value" and any(one.usd for one in bill.teachers.values()):
+    if settings.gate == "value" and any(
+        teacher_bill.usd for teacher_bill in bill.teachers.values()
+    ):
         screen.line(
             " later teachers are asked only where the first did something else than the student"
             " (replay.gate)"
         )
     if bill.no_pair:
-        told = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
+        reasons = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
         screen.line(
-            f" steps of which no pair can come, about which no paid teacher is asked: {told}; see"
+            f" steps of which no pair can come, about which no paid teacher is asked: {reasons}; see"
             " replay.gate",
             style="yellow",
         )
@@ -105,12 +107,16 @@ def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
     }
 
 
-def say_outcomes(
-    job: Job, plan: ReplayPlan, asked: Sequence[ReplayedTurn], told: Told
+def print_outcomes(
+    job: Job, plan: ReplayPlan, replayed_turns: Sequence[ReplayedTurn], collected: ReplayAnswers
 ) -> dict[str, Any]:
     """What came of the answers as a table and as numbers."""
-    gathered, judged, stopped = told.gathered, told.judged, told.stopped
-    counts, screen, answers = Counter(one.outcome for one in asked), job.screen, gathered.answers
+    gathered, judge_result, stopped = collected.gathered, collected.judge_result, collected.stopped
+    counts, screen, answers = (
+        Counter(replayed.outcome for replayed in replayed_turns),
+        job.screen,
+        gathered.answers,
+    )
     teachers = sorted({answer.teacher for answer in answers})
     screen.line(
         f" {len(gathered.asked)} turns asked about, {len(answers)} answers of {len(teachers)}"
@@ -128,10 +134,15 @@ def say_outcomes(
             " a demonstration, never a measurement"
         )
     else:
-        say_asking(job, answers, gathered)
-    if judged is not None:
-        said = ", ".join(f"{name} {count}" for name, count in judged.counts.items()) or "not needed"
-        screen.line(f" judge {judged.name}: {said}, ${sum(judged.usd.values()):.4f}")
+        print_answers(job, answers, gathered)
+    if judge_result is not None:
+        judge_counts = (
+            ", ".join(f"{name} {count}" for name, count in judge_result.counts.items())
+            or "not needed"
+        )
+        screen.line(
+            f" judge {judge_result.name}: {judge_counts}, ${sum(judge_result.usd.values()):.4f}"
+        )
     if not counts["pair"]:
         screen.line(
             f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)",
@@ -149,7 +160,7 @@ def say_outcomes(
         k: n for k, n in sorted(counts.items()) if k not in ("pair", "agreed", "no_consensus")
     }
     usd = sum(answer.usd for answer in answers) + (
-        0.0 if judged is None else sum(judged.usd.values())
+        0.0 if judge_result is None else sum(judge_result.usd.values())
     )
     numbers = {
         "asked": len(gathered.asked),
@@ -158,8 +169,12 @@ def say_outcomes(
         "teachers": teachers,
         "asking": gathered.counts,
     }
-    if judged is not None:
-        numbers["judge"] = {"name": judged.name, "usd": sum(judged.usd.values()), **judged.counts}
+    if judge_result is not None:
+        numbers["judge"] = {
+            "name": judge_result.name,
+            "usd": sum(judge_result.usd.values()),
+            **judge_result.counts,
+        }
     if plan.models:
         numbers["bill"] = bill_of(answers)
     ended = None if stopped is None else {"what": stopped.what, "exit_code": stopped.exit_code}

@@ -1,7 +1,7 @@
 """Held-out sites of one's own logs: which they are, and what a student writes there.
 
     held = held_out_sites(lambda: read_sessions(path), sites=read_sites(other), settings=config.held_out)
-    spots, lost = restore_spots(held, renderer=renderer, max_tokens=4096, room=256)
+    spots, lost = restore_fork_points(held, renderer=renderer, max_tokens=4096, room=256)
     shown = play_logs(player, spots=spots, settings=config.evaluate, seed=seed)
     shown.forks[0].checked.outcome
 
@@ -90,7 +90,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogsShown:
+class PlayerForks:
     """What one student wrote at the sites, and the hash of the weights that did it."""
 
     name: str
@@ -114,7 +114,7 @@ def held_out_sites(
             by_session.setdefault(site.session_id, []).append(site)
         elif site.kind == PATH_EXPLORED:
             explored[site.session_id] += 1
-    found: list[HeldSite] = []
+    held_sites: list[HeldSite] = []
     left_out: Counter[str] = Counter()
     for session in read():
         repository, family = split_unit(session, by="repository"), split_unit(session, by="session")
@@ -134,7 +134,7 @@ def held_out_sites(
                 left_out[reason] += 1
             else:
                 shared = repository in repositories
-                found.append(
+                held_sites.append(
                     HeldSite(
                         session=session,
                         site=site,
@@ -144,7 +144,7 @@ def held_out_sites(
                     )
                 )
     return HeldOut(
-        sites=tuple(found),
+        sites=tuple(held_sites),
         left_out=dict(sorted(left_out.items())),
         num_training_sessions=len(families),
     )
@@ -152,14 +152,14 @@ def held_out_sites(
 
 def check_untrained(held: HeldOut, trained: Collection[str], *, where: str) -> None:
     """Raise DataError where a run was trained on a session on which it is about to be judged."""
-    both = sorted({h.session.id for h in held.sites} & set(trained))
-    if both:
-        what = (
-            f"session {both[0]} is held out now, but the run was trained on it ({len(both)} such"
+    trained_on = sorted({h.session.id for h in held.sites} & set(trained))
+    if trained_on:
+        problem = (
+            f"session {trained_on[0]} is held out now, but the run was trained on it ({len(trained_on)} such"
             " sessions)"
         )
         raise DataError(
-            what,
+            problem,
             where=where,
             fix=(
                 "evaluate with the held_out settings that the examples were built with, or build"
@@ -168,24 +168,24 @@ def check_untrained(held: HeldOut, trained: Collection[str], *, where: str) -> N
         )
 
 
-def restore_spots(
+def restore_fork_points(
     held: HeldOut, *, renderer: Renderer, max_tokens: int, room: int
 ) -> tuple[list[ForkPoint], dict[str, int]]:
     """The context of every site as `build` would window it, with `room` tokens for the message; and
     how many have none, by reason."""
-    spots: list[ForkPoint] = []
+    fork_points: list[ForkPoint] = []
     lost: Counter[str] = Counter()
     tools: dict[str, ToolFacts] = {}
-    for one in held.sites:
+    for held_site in held.sites:
         try:
-            seen = refers_to(site_context(one.session, one.site))
+            quoted_turns = refers_to(site_context(held_site.session, held_site.site))
             prefix = restore(
-                one.session,
-                turn=one.site.turn,
+                held_site.session,
+                turn=held_site.site.turn,
                 renderer=renderer,
                 max_tokens=max_tokens,
                 room=room,
-                refers_to=seen,
+                refers_to=quoted_turns,
             )
         except RenderError:
             lost["template"] += 1
@@ -193,23 +193,28 @@ def restore_spots(
         if prefix is None:
             lost["too_long"] += 1
             continue
-        facts = tools.setdefault(one.session.id, ToolFacts.of(one.session))
-        check = SiteCheck.of(one.session, one.site, tools=facts)
-        spots.append(
+        facts = tools.setdefault(held_site.session.id, ToolFacts.of(held_site.session))
+        check = SiteCheck.of(held_site.session, held_site.site, tools=facts)
+        fork_points.append(
             ForkPoint(
-                site=one.site,
+                site=held_site.site,
                 turns=prefix.turns,
-                tools=one.session.tools,
+                tools=held_site.session.tools,
                 check=check,
                 num_tokens=prefix.num_tokens,
             )
         )
-    return spots, dict(lost)
+    return fork_points, dict(lost)
 
 
 def play_logs(
-    player: Player, *, spots: Sequence[ForkPoint], settings: EvaluateSettings, batch: int, seed: int
-) -> LogsShown:
+    player: Player,
+    *,
+    fork_points: Sequence[ForkPoint],
+    settings: EvaluateSettings,
+    batch: int,
+    seed: int,
+) -> PlayerForks:
     """Load one student from its files and let it write at every spot, `settings.log_samples` times,
     on one thread and without hints."""
     student, renderer = load_player(player)
@@ -222,14 +227,14 @@ def play_logs(
     with one_thread():
         forks = sample_forks(
             student.model,
-            spots,
+            fork_points,
             samples=settings.log_samples,
             renderer=renderer,
-            settings=room_for([spot.num_tokens for spot in spots], settings=sampling),
+            settings=room_for([point.num_tokens for point in fork_points], settings=sampling),
             author=player.name,
             label=LABEL,
         )
-    return LogsShown(
+    return PlayerForks(
         name=player.name, weights_sha256=weights_sha256(student.model), forks=tuple(forks)
     )
 

@@ -124,32 +124,34 @@ def audit_hints(
 ) -> Audit:
     """Measure every hint view of the examples on `model` (the teacher); raises DataError where
     there is none."""
-    places = list(
+    contexts = list(
         {
             v.site_id: _SiteInContext(e, v) for e in reversed(examples) for v in reversed(e.hints)
         }.values()
     )[::-1]
-    if not places:
+    if not contexts:
         raise DataError(
             "no hint view among the examples",
             fix="run `recompose hints` and `recompose build` first",
         )
     donors = shuffled_views(
-        [p.view for p in places],
-        [p.example.session_id for p in places],
+        [p.view for p in contexts],
+        [p.example.session_id for p in contexts],
         seed=stage_seed(seed, "hint_lift"),
     )
     usable = [
-        (place, places[donor])
-        for place, donor in zip(places, donors, strict=True)
+        (context, contexts[donor])
+        for context, donor in zip(contexts, donors, strict=True)
         if donor is not None
     ]
-    met = Counter(name for place, donor in usable for name in _relations(place, donor))
+    relation_counts = Counter(
+        name for context, donor in usable for name in _relations(context, donor)
+    )
     sites = _score(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
     # a view may hold the hints of several failing calls
-    of_site = {place.view.site_id: place.view.kinds for place, _ in usable}
-    kinds = sorted({kind for found in of_site.values() for kind in found})
-    groups = [(kind, [s for s in sites if kind in of_site[s.site_id]]) for kind in kinds] + (
+    kinds_of_site = {context.view.site_id: context.view.kinds for context, _ in usable}
+    kinds = sorted({kind for view_kinds in kinds_of_site.values() for kind in view_kinds})
+    groups = [(kind, [s for s in sites if kind in kinds_of_site[s.site_id]]) for kind in kinds] + (
         [("all", sites)] if sites else []
     )
     return Audit(
@@ -157,18 +159,20 @@ def audit_hints(
         kinds=tuple(_kind(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups),
         donors={
             "sites": len(usable),
-            "same_kind": met["same_kind"],
-            "same_session": met["same_session"],
+            "same_kind": relation_counts["same_kind"],
+            "same_session": relation_counts["same_session"],
         },
-        skipped={"no_donor": len(places) - len(usable)},
+        skipped={"no_donor": len(contexts) - len(usable)},
         min_lift=min_lift,
     )
 
 
-def _relations(place: _SiteInContext, donor: _SiteInContext) -> list[str]:
-    names = ["same_kind"] if place.view.kind == donor.view.kind else []
+def _relations(context: _SiteInContext, donor: _SiteInContext) -> list[str]:
+    names = ["same_kind"] if context.view.kind == donor.view.kind else []
     return (
-        [*names, "same_session"] if place.example.session_id == donor.example.session_id else names
+        [*names, "same_session"]
+        if context.example.session_id == donor.example.session_id
+        else names
     )
 
 
@@ -182,35 +186,35 @@ def _score(
 ) -> list[SiteLift]:
     """Three rows per site: without a hint, below its own, below the donor's."""
     trials = {}
-    for place, donor in usable:
-        view = place.view
+    for context, donor in usable:
+        view = context.view
         views = (view, dataclasses.replace(view, hint_ids=donor.view.hint_ids))
         trials[view.site_id] = TrainingExample(
             id=view.site_id,
-            session_id=place.example.session_id,
-            ids=place.example.student_ids(view),
+            session_id=context.example.session_id,
+            ids=context.example.student_ids(view),
             hints=views,
         )
     longest = max((len(e.teacher_ids(v)) for e in trials.values() for v in e.hints), default=0)
-    limit, found = max(max_tokens, longest), {}
+    limit, means_of_site = max(max_tokens, longest), {}
     with scoring(model):
         for trial_part, _ in micro_batches(list(trials.values()), micro_tokens=limit):
             batch = collate(trial_part, pad_id=pad_id).to(device)
             without = _means(model, batch.student, batch.hint_student, limit)
             below = _means(model, batch.teacher, batch.hint_teacher, limit)
             for k, trial in enumerate(trial_part):
-                found[trial.id] = (below[2 * k], below[2 * k + 1], without[2 * k])
+                means_of_site[trial.id] = (below[2 * k], below[2 * k + 1], without[2 * k])
     return [
         SiteLift(
-            site_id=place.view.site_id,
-            kind=place.view.kind,
-            session_id=place.example.session_id,
-            num_tokens=len(place.view.target_ids),
-            hint=found[place.view.site_id][0],
-            shuffled=found[place.view.site_id][1],
-            none=found[place.view.site_id][2],
+            site_id=context.view.site_id,
+            kind=context.view.kind,
+            session_id=context.example.session_id,
+            num_tokens=len(context.view.target_ids),
+            hint=means_of_site[context.view.site_id][0],
+            shuffled=means_of_site[context.view.site_id][1],
+            none=means_of_site[context.view.site_id][2],
         )
-        for place, _ in usable
+        for context, _ in usable
     ]
 
 

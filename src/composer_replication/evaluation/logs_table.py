@@ -49,7 +49,7 @@ def plan_of(held: HeldOut) -> dict[str, Any]:
     """What can be said before anything is trained: how many sites there are, and the smallest
     change that they can show."""
     n, clusters = len(held.sites), held.clusters
-    kinds = Counter(one.site.kind for one in held.sites)
+    kinds = Counter(held_site.site.kind for held_site in held.sites)
     return {
         "sites": n,
         "sessions": clusters,
@@ -84,7 +84,7 @@ def logs_table(
             f"no messages of {missing[0]!r}",
             fix="let the student write before and after the training",
         )
-    cluster = {one.site.id: one.cluster for one in held.sites}
+    cluster = {held_site.site.id: held_site.cluster for held_site in held.sites}
     for name, forks in rows.items():
         _check_sites(name, forks, rows[AFTER], cluster)
     names = [
@@ -118,30 +118,30 @@ def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) ->
     mistake either. More: both differences lie above zero. Nothing is claimed where `num_shared`
     sites stand in repositories that were trained on.
     """
-    found = {(p["a"], p["b"], p["metric"]): p for p in paired}
+    pair_of = {(p["a"], p["b"], p["metric"]): p for p in paired}
     sides: list[int] = []
     reasons: list[str] = []
     for b, metric in ((BEFORE, RECURRENCE), (PLACEBO, RECURRENCE), (BEFORE, "ok")):
-        pair = found.get((AFTER, b, metric))
-        shown = f"{metric}: {AFTER} - {b}"
+        pair = pair_of.get((AFTER, b, metric))
+        label = f"{metric}: {AFTER} - {b}"
         if pair is None or pair["low"] is None:
             sides.append(0)
             reasons.append(
-                f"{shown}:"
+                f"{label}:"
                 f" {'there is no such row' if pair is None else 'no interval, the sites stand in fewer than two sessions'}"
             )
             continue
         side = 1 if pair["low"] > 0 else -1 if pair["high"] < 0 else 0
         sides.append(side)
         interval = f"{pair['difference']:+.3f} [{pair['low']:+.3f}, {pair['high']:+.3f}]"
-        reasons.append(f"{shown} = {interval} {'excludes' if side else 'includes'} zero")
+        reasons.append(f"{label} = {interval} {'excludes' if side else 'includes'} zero")
     claim = "fewer" if sides == [-1, -1, 1] else "more" if sides[:2] == [1, 1] else "nothing"
     if num_shared:
         claim = "nothing"
         reasons.append(
             f"{num_shared} sites are held out by session alone: their repositories are trained on"
         )
-    told = {
+    sentences = {
         "fewer": (
             "The mistakes of the held-out logs recur less often, by more than with the signals"
             " nulled; calls that pass the check took their place."
@@ -156,7 +156,7 @@ def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) ->
             " and sites held out by session and repository."
         ),
     }
-    return {"claim": claim, "sentence": told[claim], "reasons": reasons}
+    return {"claim": claim, "sentence": sentences[claim], "reasons": reasons}
 
 
 def _check_sites(
@@ -178,9 +178,9 @@ def _check_sites(
 
 def _shares(forks: Sequence[Fork], outcome: Outcome) -> dict[str, float]:
     """Site -> share of its samples with an outcome."""
-    all_of: Counter[str] = Counter(fork.site.id for fork in forks)
-    with_it = Counter(fork.site.id for fork in forks if fork.checked.outcome == outcome)
-    return {site: with_it[site] / count for site, count in all_of.items()}
+    num_samples: Counter[str] = Counter(fork.site.id for fork in forks)
+    num_with_outcome = Counter(fork.site.id for fork in forks if fork.checked.outcome == outcome)
+    return {site: num_with_outcome[site] / count for site, count in num_samples.items()}
 
 
 def _row(
@@ -231,13 +231,15 @@ def _paired(
     samples: int,
 ) -> dict[str, Any]:
     ours, theirs = _shares(left, METRICS[metric]), _shares(right, METRICS[metric])
-    apart = [ours[site] - theirs[site] for site in ours]
-    interval = bootstrap_mean(apart, [cluster[site] for site in ours], seed=seed, resamples=samples)
-    low, high = _widened(interval, apart, least=-1.0)
-    told = (
+    differences = [ours[site] - theirs[site] for site in ours]
+    interval = bootstrap_mean(
+        differences, [cluster[site] for site in ours], seed=seed, resamples=samples
+    )
+    low, high = _widened(interval, differences, least=-1.0)
+    smallest = (
         None if low is None or high is None else detectable(low, high, clusters=interval.clusters)
     )
-    named = {
+    entry = {
         "a": a,
         "b": b,
         "metric": metric,
@@ -245,7 +247,7 @@ def _paired(
         "low": low,
         "high": high,
     }
-    return {**named, "n": interval.n, "sessions": interval.clusters, "detectable": told}
+    return {**entry, "n": interval.n, "sessions": interval.clusters, "detectable": smallest}
 
 
 def _widened(

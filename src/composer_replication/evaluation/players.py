@@ -53,12 +53,12 @@ class Player:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class PlayerEpisodes:
     """What one student did, and the hash of the weights that did it."""
 
     name: str
     weights_sha256: str
-    played: tuple[EpisodeResult, ...]
+    episodes: tuple[EpisodeResult, ...]
 
 
 class _Shown(Protocol):
@@ -124,8 +124,8 @@ def check_players(after: Player, others: Sequence[Player]) -> list[str]:
                     "a placebo that nulls no signal", where=where, fix="train it with train.placebo"
                 )
             if player.steps != after.steps:
-                what = f"a placebo of {player.steps} steps, the run has {after.steps}"
-                raise DataError(what, where=where, fix="train both for the same number of steps")
+                problem = f"a placebo of {player.steps} steps, the run has {after.steps}"
+                raise DataError(problem, where=where, fix="train both for the same number of steps")
         elif player.steps != after.steps:
             notes.append(
                 f"{player.name} was trained for {player.steps} steps, {AFTER} for {after.steps}."
@@ -146,20 +146,20 @@ def play_all(
     limits: RolloutSettings,
     seed: int,
     env: str = EVALUATED_ENV,
-    on_played: Callable[[Shown], None] = lambda shown: None,
-) -> list[Shown]:
+    on_played: Callable[[PlayerEpisodes], None] = lambda shown: None,
+) -> list[PlayerEpisodes]:
     """Let every player play the same tasks of `env`, `settings.workers` players at a time; the
     episodes do not depend on how many.
 
     Raises DataError where a start is not the one its run began with, or where two rows are of the
     same weights.
     """
-    one = partial(play_one, settings=settings, limits=limits, seed=seed, env=env)
-    return different(one, players, workers=settings.workers, on_played=on_played)
+    play = partial(play_one, settings=settings, limits=limits, seed=seed, env=env)
+    return play_distinct(play, players, workers=settings.workers, on_played=on_played)
 
 
-def different(
-    one: Callable[[Player], Row],
+def play_distinct(
+    play: Callable[[Player], Row],
     players: Sequence[Player],
     *,
     workers: int,
@@ -167,33 +167,37 @@ def different(
 ) -> list[Row]:
     """What `one` makes of every player, in their order; raises DataError where two rows are of the
     same weights."""
-    shown: list[Row] = []
-    for found in _in_order(one, players, workers=min(workers, len(players))):
+    results: list[Row] = []
+    for result in _in_order(play, players, workers=min(workers, len(players))):
         twin = next(
-            (earlier for earlier in shown if earlier.weights_sha256 == found.weights_sha256), None
+            (earlier for earlier in results if earlier.weights_sha256 == result.weights_sha256),
+            None,
         )
         if twin is not None:
-            what = f"{found.name!r} and {twin.name!r} are the same student, weight by weight"
+            problem = f"{result.name!r} and {twin.name!r} are the same student, weight by weight"
             raise DataError(
-                what, fix="give another run: a student says nothing when it is compared with itself"
+                problem,
+                fix="give another run: a student says nothing when it is compared with itself",
             )
-        shown.append(found)
-        on_played(found)
-    return shown
+        results.append(result)
+        on_played(result)
+    return results
 
 
 def load_player(player: Player) -> tuple[Student, Renderer]:
     """One student from its files; raises DataError where its start is not the one that the run
     began with."""
-    how = player.config.student
+    settings = player.config.student
     tokenizer = load_tokenizer(str(player.checkpoint))
-    student = load_student(how, tokenizer=tokenizer, seed=player.config.seed)
+    student = load_student(settings, tokenizer=tokenizer, seed=player.config.seed)
     if weights_sha256(student.model) != player.start_sha256:
-        what = "the student the run started from is not the one that is loaded now"
-        raise DataError(what, where=how.model, fix="put the start weights back, or train again")
+        problem = "the student the run started from is not the one that is loaded now"
+        raise DataError(
+            problem, where=settings.model, fix="put the start weights back, or train again"
+        )
     if player.steps:
         load_weights(student, player.checkpoint)
-    return student, Renderer.for_tokenizer(tokenizer, family=how.template)
+    return student, Renderer.for_tokenizer(tokenizer, family=settings.template)
 
 
 def play_one(
@@ -203,11 +207,11 @@ def play_one(
     limits: RolloutSettings,
     seed: int,
     env: str = EVALUATED_ENV,
-) -> Shown:
+) -> PlayerEpisodes:
     """Load one student from its files and play it; what is returned was played in this call."""
     student, renderer = load_player(player)
     with open_world(env) as source:
-        played = play_tasks(
+        episodes = play_tasks(
             student.model,
             renderer=renderer,
             settings=settings,
@@ -216,16 +220,16 @@ def play_one(
             source=source,
             author=player.name,
         )
-    return Shown(
-        name=player.name, weights_sha256=weights_sha256(student.model), played=tuple(played)
+    return PlayerEpisodes(
+        name=player.name, weights_sha256=weights_sha256(student.model), episodes=tuple(episodes)
     )
 
 
 def _in_order(
-    one: Callable[[Player], Row], players: Sequence[Player], *, workers: int
+    play: Callable[[Player], Row], players: Sequence[Player], *, workers: int
 ) -> Iterator[Row]:
     if workers == 1:
-        yield from map(one, players)
+        yield from map(play, players)
         return
     # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
     # Ctrl-C ends them at once: each would print a traceback of its own.
@@ -233,4 +237,4 @@ def _in_order(
     with ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), **at_ctrl_c
     ) as pool:
-        yield from pool.map(one, players)
+        yield from pool.map(play, players)

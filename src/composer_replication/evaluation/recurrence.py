@@ -35,7 +35,9 @@ def mistakes_of(session: Session, *, targeted: Collection[str]) -> Mistakes:
         site for site in find_sites(session, settings=SitesSettings()) if site.category == "mistake"
     )
     kinds = Counter(site.kind for site in sites)
-    hit = sum(count for kind, count in kinds.items() if kind in targeted)
+    num_targeted = sum(count for kind, count in kinds.items() if kind in targeted)
     return Mistakes(
-        targeted=hit, other=sum(kinds.values()) - hit, kinds=dict(sorted(kinds.items()))
+        targeted=num_targeted,
+        other=sum(kinds.values()) - num_targeted,
+        kinds=dict(sorted(kinds.items())),
     )

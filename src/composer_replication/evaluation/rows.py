@@ -27,7 +27,7 @@ from composer_replication.evaluation.stats import (
     RESAMPLES,
     Interval,
     Resamples,
-    over_groups,
+    mean_over_groups,
     wilson,
 )
 from composer_replication.evaluation.success import EpisodeResult, is_success
@@ -38,9 +38,9 @@ SUCCESS, TARGETED, OTHER = "success", "targeted_mistakes_per_episode", "other_mi
 _RULE_OF_THREE = 3.0
 
 
-def row(
+def evaluation_row(
     name: str,
-    played: Sequence[EpisodeResult],
+    episodes: Sequence[EpisodeResult],
     *,
     targeted: Collection[str],
     draws: Resamples,
@@ -48,35 +48,41 @@ def row(
 ) -> dict[str, Any]:
     """Every number of one student; `draws` holds bootstrap samples of as many tasks. Raises
     DataError for a task that was played twice."""
-    _check_tasks(name, played)
-    n = len(played)
-    counted = [mistakes_of(p.session, targeted=targeted) for p in played]
-    calls = [float(sum(len(turn.calls) for turn in p.session.turns)) for p in played]
-    messages = [float(sum(turn.role == "assistant" for turn in p.session.turns)) for p in played]
-    entropies = [p.entropy * p.tokens if p.entropy is not None else 0.0 for p in played]
-    kinds = sum((Counter(c.kinds) for c in counted), Counter[str]())
+    _check_tasks(name, episodes)
+    n = len(episodes)
+    mistakes = [mistakes_of(episode.session, targeted=targeted) for episode in episodes]
+    calls = [float(sum(len(turn.calls) for turn in episode.session.turns)) for episode in episodes]
+    messages = [
+        float(sum(turn.role == "assistant" for turn in episode.session.turns))
+        for episode in episodes
+    ]
+    entropies = [
+        episode.entropy * episode.tokens if episode.entropy is not None else 0.0
+        for episode in episodes
+    ]
+    kinds = sum((Counter(c.kinds) for c in mistakes), Counter[str]())
     return {
         "name": name,
         "n": n,
-        **_share(SUCCESS, [is_success(p) for p in played]),
-        **_per_episode(TARGETED, [float(c.targeted) for c in counted], draws),
-        **_per_episode(OTHER, [float(c.other) for c in counted], draws),
-        **_call_rate("valid_call_rate", "valid_calls", played, calls, draws),
-        **_call_rate("changing_call_rate", "changing_calls", played, calls, draws),
-        **_ratio("entropy", entropies, [float(p.tokens) for p in played], draws),
-        **_interval("length", draws.mean([float(p.tokens) for p in played])),
+        **_share(SUCCESS, [is_success(episode) for episode in episodes]),
+        **_per_episode(TARGETED, [float(c.targeted) for c in mistakes], draws),
+        **_per_episode(OTHER, [float(c.other) for c in mistakes], draws),
+        **_call_rate("valid_call_rate", "valid_calls", episodes, calls, draws),
+        **_call_rate("changing_call_rate", "changing_calls", episodes, calls, draws),
+        **_ratio("entropy", entropies, [float(episode.tokens) for episode in episodes], draws),
+        **_interval("length", draws.mean([float(episode.tokens) for episode in episodes])),
         **_interval("turns", draws.mean(messages)),
-        "finished": sum(p.ended == "done" for p in played) / n,
+        "finished": sum(episode.ended == "done" for episode in episodes) / n,
         "families": {
-            key: value for family in families for key, value in _family(family, played).items()
+            key: value for family in families for key, value in _family(family, episodes).items()
         },
-        "cells": _groups(played, partial(cell, families=families)),
-        "kinds": _groups(played, lambda p: p.kind),
+        "cells": _groups(episodes, partial(cell, families=families)),
+        "kinds": _groups(episodes, lambda episode: episode.kind),
         "mistakes": {kind: kinds[kind] / n for kind in sorted(kinds)},
     }
 
 
-def paired(
+def paired_differences(
     a_name: str,
     a: Sequence[EpisodeResult],
     b_name: str,
@@ -104,12 +110,12 @@ def paired(
     _check_tasks(b_name, b)
     ours, theirs = {p.task_id: p for p in a}, {p.task_id: p for p in b}
     if ours.keys() != theirs.keys():
-        apart = len(ours.keys() ^ theirs.keys())
-        what = (
-            f"{a_name} and {b_name} did not play the same tasks: {apart} were played by one of them"
+        num_unshared = len(ours.keys() ^ theirs.keys())
+        problem = (
+            f"{a_name} and {b_name} did not play the same tasks: {num_unshared} were played by one of them"
             " only"
         )
-        raise DataError(what, fix="play both with the same seed, split and number of tasks")
+        raise DataError(problem, fix="play both with the same seed, split and number of tasks")
     pairs = [
         (ours[task_id], theirs[task_id])
         for task_id in sorted(ours, key=lambda task_id: (block(ours[task_id]), task_id))
@@ -119,13 +125,15 @@ def paired(
         TARGETED: lambda p: float(mistakes_of(p.session, targeted=targeted).targeted),
         OTHER: lambda p: float(mistakes_of(p.session, targeted=targeted).other),
     }
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     all_draws = _draws(pairs, block, seed=stage_seed(seed, "paired"), samples=samples)
     for metric, value in values.items():
         left, right = [value(x) for x, _ in pairs], [value(y) for _, y in pairs]
         blocks = [block(x) for x, _ in pairs]
         entry = _difference(a_name, b_name, metric, left, right, all_draws, blocks)
-        found.append(entry | (_times(left, right, all_draws, blocks) if metric != SUCCESS else {}))
+        entries.append(
+            entry | (_times(left, right, all_draws, blocks) if metric != SUCCESS else {})
+        )
     for family in families:
         open_pairs = [
             (x, y) for x, y in pairs if x.measures[family.open] and y.measures[family.open]
@@ -136,21 +144,21 @@ def paired(
             )
             blocks = [block(x) for x, _ in open_pairs]
             columns = _columns(open_pairs, family.made)
-            found.append(_difference(a_name, b_name, family.made, *columns, draws, blocks))
-    return [entry for entry in found if entry["low"] is not None]
+            entries.append(_difference(a_name, b_name, family.made, *columns, draws, blocks))
+    return [entry for entry in entries if entry["low"] is not None]
 
 
-def cell(played: EpisodeResult, *, families: Sequence[MistakeFamily]) -> str:
+def cell(episode: EpisodeResult, *, families: Sequence[MistakeFamily]) -> str:
     """Which mistakes a task makes possible, e.g. "A", "A+B" or "none"; families that depend on the
     episode are left out."""
-    possible = [f.name for f in families if f.set_by_task and played.measures[f.open]]
+    possible = [f.name for f in families if f.set_by_task and episode.measures[f.open]]
     return "+".join(possible) or "none"
 
 
-def _check_tasks(name: str, played: Sequence[EpisodeResult]) -> None:
-    if not played:
+def _check_tasks(name: str, episodes: Sequence[EpisodeResult]) -> None:
+    if not episodes:
         raise DataError(f"{name} played no task", fix="set evaluate.tasks")
-    counts = Counter(p.task_id for p in played)
+    counts = Counter(episode.task_id for episode in episodes)
     twice = [task_id for task_id, count in counts.items() if count > 1]
     if twice:
         raise DataError(
@@ -186,26 +194,31 @@ def _difference(
     draws: Resamples,
     blocks: Sequence[str],
 ) -> dict[str, Any]:
-    apart = [x - y for x, y in zip(left, right, strict=True)]
-    interval, named = draws.mean(apart), {} if metric == SUCCESS else {"metric": metric}
+    differences = [x - y for x, y in zip(left, right, strict=True)]
+    interval, metric_entry = (
+        draws.mean(differences),
+        {} if metric == SUCCESS else {"metric": metric},
+    )
     low, high = interval.low, interval.high
-    more: dict[str, Any] = {}
+    by_block: dict[str, Any] = {}
     if low is not None and high is not None:
-        most = math.inf if metric in (TARGETED, OTHER) else 1.0
+        largest = math.inf if metric in (TARGETED, OTHER) else 1.0
         # no other difference was seen: it may still exist
-        unseen = _RULE_OF_THREE / len(apart) if len(set(apart)) == 1 else 0.0
-        low, high = max(-most, low - unseen), min(most, high + unseen)
-        means = {name: sum(part) / len(part) for name, part in _by_block(apart, blocks).items()}
-        more = _both(low, high, means, bounds=(-most, most))
+        unseen = _RULE_OF_THREE / len(differences) if len(set(differences)) == 1 else 0.0
+        low, high = max(-largest, low - unseen), min(largest, high + unseen)
+        means = {
+            name: sum(part) / len(part) for name, part in _by_block(differences, blocks).items()
+        }
+        by_block = _both(low, high, means, bounds=(-largest, largest))
     return {
         "a": a,
         "b": b,
-        **named,
+        **metric_entry,
         "difference": interval.mean,
         "low": low,
         "high": high,
         "n": interval.n,
-        **more,
+        **by_block,
     }
 
 
@@ -224,16 +237,16 @@ def _both(
 
     The second is Student's t around the mean of the blocks, kept within `bounds`.
     """
-    over = over_groups(list(means.values()))
-    if over.low is None or over.high is None:
+    t_interval = mean_over_groups(list(means.values()))
+    if t_interval.low is None or t_interval.high is None:
         return {}
-    least, most = max(bounds[0], over.low), min(bounds[1], over.high)
+    least, greatest = max(bounds[0], t_interval.low), min(bounds[1], t_interval.high)
     return {
         "low": min(low, least),
-        "high": max(high, most),
+        "high": max(high, greatest),
         "by_block": dict(means),
         "tasks": [low, high],
-        "blocks": [least, most],
+        "blocks": [least, greatest],
     }
 
 
@@ -252,15 +265,15 @@ def _times(
     if high is not None and not sum(left):  # none was seen, which does not say that there are none
         high = _RULE_OF_THREE / sum(right)
     low = None if ratio.low is None else max(0.0, ratio.low)
-    ours, theirs = _by_block(left, blocks), _by_block(right, blocks)
-    if low is not None and high is not None and all(map(sum, theirs.values())):
-        both = _both(
+    left_blocks, right_blocks = _by_block(left, blocks), _by_block(right, blocks)
+    if low is not None and high is not None and all(map(sum, right_blocks.values())):
+        wider = _both(
             low,
             high,
-            {name: sum(ours[name]) / sum(theirs[name]) for name in theirs},
+            {name: sum(left_blocks[name]) / sum(right_blocks[name]) for name in right_blocks},
             bounds=(0.0, math.inf),
         )
-        low, high = both.get("low", low), both.get("high", high)
+        low, high = wider.get("low", low), wider.get("high", high)
     return {"ratio": ratio.mean, "ratio_low": low, "ratio_high": high}
 
 
@@ -276,14 +289,14 @@ def _interval(name: str, interval: Interval) -> dict[str, float | None]:
 def _per_episode(name: str, counts: Sequence[float], draws: Resamples) -> dict[str, float | None]:
     """A mean count; it is not below zero, and a count of which none was seen is bounded by the rule
     of three."""
-    found = _interval(name, draws.mean(counts))
-    low, high = found[f"{name}_low"], found[f"{name}_high"]
+    bounds = _interval(name, draws.mean(counts))
+    low, high = bounds[f"{name}_low"], bounds[f"{name}_high"]
     if low is not None and high is not None:
-        found |= {
+        bounds |= {
             f"{name}_low": max(0.0, low),
             f"{name}_high": high if sum(counts) else _RULE_OF_THREE / len(counts),
         }
-    return found
+    return bounds
 
 
 def _ratio(
@@ -293,39 +306,43 @@ def _ratio(
     return _interval(name, draws.ratio(above, below)) if sum(below) else {name: None}
 
 
-def _within_one(found: Mapping[str, float | None]) -> dict[str, float | None]:
+def _within_one(share: Mapping[str, float | None]) -> dict[str, float | None]:
     """A share of calls and its bounds, which cannot leave 0 ... 1."""
     return {
-        key: None if value is None else min(1.0, max(0.0, value)) for key, value in found.items()
+        key: None if value is None else min(1.0, max(0.0, value)) for key, value in share.items()
     }
 
 
 def _call_rate(
     name: str,
     measure: str,
-    played: Sequence[EpisodeResult],
+    episodes: Sequence[EpisodeResult],
     calls: Sequence[float],
     draws: Resamples,
 ) -> dict[str, float | None]:
     """A share of all calls, None if the environment does not count the measure."""
-    if not all(measure in p.measures for p in played):
+    if not all(measure in episode.measures for episode in episodes):
         return {name: None}
-    return _within_one(_ratio(name, [p.measures[measure] for p in played], calls, draws))
+    return _within_one(
+        _ratio(name, [episode.measures[measure] for episode in episodes], calls, draws)
+    )
 
 
-def _family(family: MistakeFamily, played: Sequence[EpisodeResult]) -> dict[str, float]:
-    made = [p.measures[family.made] > 0 for p in played if p.measures[family.open]]
-    return {f"{family.name}_n": len(made), **(_share(family.made, made) if made else {})}
+def _family(family: MistakeFamily, episodes: Sequence[EpisodeResult]) -> dict[str, float]:
+    is_made = [
+        episode.measures[family.made] > 0 for episode in episodes if episode.measures[family.open]
+    ]
+    return {f"{family.name}_n": len(is_made), **(_share(family.made, is_made) if is_made else {})}
 
 
 def _groups(
-    played: Sequence[EpisodeResult], key: Callable[[EpisodeResult], Hashable]
+    episodes: Sequence[EpisodeResult], key: Callable[[EpisodeResult], Hashable]
 ) -> dict[str, float]:
     """Success and number of episodes by group: {"set": 0.4, "set_n": 70, ...}."""
     groups: dict[str, list[bool]] = {}
-    for p in played:
-        groups.setdefault(str(key(p)), []).append(is_success(p))
-    found: dict[str, float] = {}
+    for episode in episodes:
+        groups.setdefault(str(key(episode)), []).append(is_success(episode))
+    shares: dict[str, float] = {}
     for name in sorted(groups):
-        found |= {**_share(name, groups[name]), f"{name}_n": len(groups[name])}
-    return found
+        shares |= {**_share(name, groups[name]), f"{name}_n": len(groups[name])}
+    return shares

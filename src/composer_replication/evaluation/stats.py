@@ -107,13 +107,13 @@ def bootstrap_mean(
     return Interval(n=len(values), clusters=k, mean=mean, low=low, high=high)
 
 
-def over_groups(means: Sequence[float]) -> Interval:
+def mean_over_groups(means: Sequence[float]) -> Interval:
     """Mean of one value per group (a seed of the training) with its 95 % Student's t interval: what
     other groups would give.
 
-    >>> found = over_groups([0.2, 0.3, 0.4]); round(found.low, 3), round(found.high, 3)
+    >>> found = mean_over_groups([0.2, 0.3, 0.4]); round(found.low, 3), round(found.high, 3)
     (0.052, 0.548)
-    >>> over_groups([0.2]).low is None
+    >>> mean_over_groups([0.2]).low is None
     True
 
     It holds both uncertainties, as each group's value also varies with its tasks; with few groups

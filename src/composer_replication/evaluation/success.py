@@ -58,10 +58,10 @@ class EpisodeResult:
     session: Session
 
 
-def is_success(played: EpisodeResult) -> bool:
+def is_success(episode: EpisodeResult) -> bool:
     """Whether the student said it was done, and everything was right: an episode that did not
     finish never counts."""
-    return played.ended == "done" and played.reward >= 1.0
+    return episode.ended == "done" and episode.reward >= 1.0
 
 
 def play_tasks(
@@ -73,7 +73,7 @@ def play_tasks(
     seed: int,
     source: TaskSource,
     author: str = "student",
-    meter: SamplingStats | None = None,
+    stats: SamplingStats | None = None,
 ) -> list[EpisodeResult]:
     """One episode on each unseen task of the source; the same seed, settings and weights give the
     same episodes bit for bit on a CPU.
@@ -95,13 +95,13 @@ def play_tasks(
             settings=sampling,
             author=author,
             label=LABEL,
-            stats=meter,
+            stats=stats,
         )
-    voice = ChatFormat.of(renderer, author=author)
+    chat_format = ChatFormat.of(renderer, author=author)
     for task, rollout in zip(tasks, rollouts, strict=True):
-        check_replay(rollout, task, voice=voice)
+        check_replay(rollout, task, chat_format=chat_format)
     return [
-        played_of(task, r.session, measures=r.measures, ended=r.ended)
+        episode_result(task, r.session, measures=r.measures, ended=r.ended)
         for task, r in zip(tasks, rollouts, strict=True)
     ]
 
@@ -124,16 +124,16 @@ def evaluation_tasks(
 
 def check_split(tasks: Sequence[UnseenTask]) -> None:
     """Raise ConfigError where a task is one to train on."""
-    seen = next((task for task in tasks if task.split == "train"), None)
-    if seen is not None:
+    training_task = next((task for task in tasks if task.split == "train"), None)
+    if training_task is not None:
         raise ConfigError(
-            f"{seen.id} is a training task",
+            f"{training_task.id} is a training task",
             where="evaluate.split",
             fix='use "heldout", "words" or "monitor"',
         )
 
 
-def played_of(
+def episode_result(
     task: UnseenTask, session: Session, *, measures: Mapping[str, float], ended: str
 ) -> EpisodeResult:
     """A finished episode as the judge counts it; raises ConfigError for a training task, DataError
@@ -142,15 +142,17 @@ def played_of(
     check_unaided(session, task)
     if session.outcome is None:
         raise DataError("the episode has no reward", where=session.id, fix="play it to its end")
-    written = [turn.sampled for turn in session.turns if turn.sampled is not None]
-    tokens = sum(len(sampled.ids) for sampled in written)
+    sampled_turns = [turn.sampled for turn in session.turns if turn.sampled is not None]
+    tokens = sum(len(sampled.ids) for sampled in sampled_turns)
     return EpisodeResult(
         task_id=task.id,
         kind=task.kind,
         reward=session.outcome,
         ended=ended,
         measures=dict(measures),
-        entropy=-sum(sum(sampled.logprobs) for sampled in written) / tokens if tokens else None,
+        entropy=-sum(sum(sampled.logprobs) for sampled in sampled_turns) / tokens
+        if tokens
+        else None,
         tokens=tokens,
         session=session,
     )

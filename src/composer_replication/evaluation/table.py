@@ -18,7 +18,7 @@ from typing import Any
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.rows import paired, row
+from composer_replication.evaluation.rows import evaluation_row, paired_differences
 from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import EpisodeResult
 from composer_replication.rollouts.envs.env import EnvMetadata
@@ -38,13 +38,13 @@ NOT_YOURS = (
 WATCHED = "These tasks are watched while a run is trained and can stop it: they are not unseen."
 
 
-def strange_tasks(
+def foreign_tasks_note(
     trained_in: str, *, played: str, metadata: EnvMetadata, on_logs: str
 ) -> list[str]:
     """That the tasks are not those of the user, if a run was trained in another environment than
     the one that is `played`; `on_logs` is the command that judges there.
 
-    >>> strange_tasks("maze", played="maze", metadata=EnvMetadata(), on_logs="")
+    >>> foreign_tasks_note("maze", played="maze", metadata=EnvMetadata(), on_logs="")
     []
     """
     if trained_in == played:
@@ -82,13 +82,13 @@ def evaluation_table(
     pairs = [
         entry
         for a, b in compared_rows(names)
-        for entry in paired(a, rows[a], b, rows[b], **compared)
+        for entry in paired_differences(a, rows[a], b, rows[b], **compared)
     ]
     of_level = [metadata.levels[settings.level]] if settings.level in metadata.levels else []
     watched = [WATCHED] if settings.split == "monitor" else []
     return {
         "rows": [
-            row(
+            evaluation_row(
                 name,
                 rows[name],
                 targeted=settings.targeted_kinds,

@@ -36,13 +36,13 @@ def check_unaided(session: Session, task: UnseenTask) -> None:
     env = task.make()
     opening = checked_opening(env.open(), limits=EpisodeLimits())
     env.close()
-    begin = len(opening.turns)
-    if session.turns[:begin] != opening.turns or session.tools != opening.tools:
+    num_opening_turns = len(opening.turns)
+    if session.turns[:num_opening_turns] != opening.turns or session.tools != opening.tools:
         raise DataError(
             "the episode does not begin with the task as it is", where=session.id, fix=_FIX
         )
     authors = {turn.author for turn in session.turns if turn.role == "assistant"}
-    for number, turn in enumerate(session.turns[begin:], begin):
+    for number, turn in enumerate(session.turns[num_opening_turns:], num_opening_turns):
         if turn.role == "assistant":
             fine = turn.tag in ("", CUT) and len(authors) == 1
         elif turn.role == "tool":
@@ -54,53 +54,55 @@ def check_unaided(session: Session, task: UnseenTask) -> None:
         else:  # that a call could not be read is the only other message to a student
             fine = turn.role == "user" and turn.author == HARNESS and turn.tag == MALFORMED
         if not fine:
-            told = ", ".join(filter(None, (turn.role, turn.author or "no author", turn.tag)))
+            description = ", ".join(filter(None, (turn.role, turn.author or "no author", turn.tag)))
             raise DataError(
-                f"turn {number} ({told}) is none of the episode's own", where=session.id, fix=_FIX
+                f"turn {number} ({description}) is none of the episode's own",
+                where=session.id,
+                fix=_FIX,
             )
     answered = {result.call_id for turn in session.turns for result in turn.results}
     if stray := answered - {call.id for turn in session.turns for call in turn.calls}:
         raise DataError(f"a result without a call: {sorted(stray)[0]}", where=session.id, fix=_FIX)
 
 
-def check_replay(rollout: Rollout, task: UnseenTask, *, voice: ChatFormat) -> None:
+def check_replay(rollout: Rollout, task: UnseenTask, *, chat_format: ChatFormat) -> None:
     """Say the sampled tokens again to a fresh environment; raise DataError where it answers or
     rewards otherwise than was recorded."""
-    again = Episode(
+    replayed = Episode(
         task.make(),
-        chat_format=voice,
+        chat_format=chat_format,
         name=rollout.session.id,
         seed=0,
         stats=SamplingStats(),
     )
     for turn in rollout.session.turns:
         if turn.sampled is not None:
-            if again.ended is not None:
+            if replayed.ended is not None:
                 raise DataError(
                     "the student wrote on after its episode was over",
                     where=rollout.session.id,
                     fix=_FIX,
                 )
             # Room is what ended an episode, or not, when it was played; here it is not asked again.
-            again.take(
+            replayed.take(
                 turn.sampled.ids,
                 turn.sampled.logprobs,
                 ended=turn.tag != CUT,
                 max_context_tokens=len(rollout.ids) + 1,
             )
-    if again.ended is None:
+    if replayed.ended is None:
         raise DataError("the episode was broken off", where=rollout.session.id, fix="play it again")
-    found = again.finish()
+    replayed_rollout = replayed.finish()
     for name in ("ids", "reward", "measures"):
-        if getattr(found, name) != getattr(rollout, name):
+        if getattr(replayed_rollout, name) != getattr(rollout, name):
             raise DataError(
                 f"played again, the episode has other {name}", where=rollout.session.id, fix=_FIX
             )
-    if found.session.turns != rollout.session.turns:
+    if replayed_rollout.session.turns != rollout.session.turns:
         number = next(
             i
             for i, (a, b) in enumerate(
-                zip(found.session.turns, rollout.session.turns, strict=False)
+                zip(replayed_rollout.session.turns, rollout.session.turns, strict=False)
             )
             if a != b
         )

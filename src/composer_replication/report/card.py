@@ -134,10 +134,10 @@ def model_card(card: Card) -> str:
         ),
         "\n## Did it work?\n",
         *[
-            f"**{title}.** {markdown_text(told)}\n"
+            f"**{title}.** {markdown_text(sentence)}\n"
             + "".join(f"\n- {markdown_text(r)}" for r in reasons)
             + "\n"
-            for title, told, reasons in card.evaluations
+            for title, sentence, reasons in card.evaluations
         ],
         "" if card.evaluations else NO_EVALUATION,
         "\n## How to serve it\n",
@@ -145,7 +145,10 @@ def model_card(card: Card) -> str:
             f"Serve it with the chat template in this folder ({code(card.family)}), the one it was"
             " trained with; the base model's own can rewrite earlier messages.\n"
         ),
-        *[f"{what}:\n\n```\n{markdown_text(line)}\n```\n" for what, line in card.commands],
+        *[
+            f"{purpose}:\n\n```\n{markdown_text(command)}\n```\n"
+            for purpose, command in card.commands
+        ],
         "\n## Provenance\n",
         *[f"- {markdown_text(note)}" for note in card.notes],
         f"- seed {card.seed}; hash of the weights {code(card.weights_sha256)}",
@@ -184,18 +187,20 @@ def code(text: str) -> str:
 
 
 def _origin(card: Card) -> str:
-    own = "Live rollouts of the student itself. " if card.live else ""
+    rollouts = "Live rollouts of the student itself. " if card.live else ""
     if not card.inputs:
-        return f"\n{own}\n" if own else ""
+        return f"\n{rollouts}\n" if rollouts else ""
     if not card.authors:
-        return f"\n{own}Imported logs. {NO_AUTHORS} {TERMS}\n"
-    told = ", ".join(f"{code(name)} ({count:,} messages)" for name, count in card.authors.items())
+        return f"\n{rollouts}Imported logs. {NO_AUTHORS} {TERMS}\n"
+    authors = ", ".join(
+        f"{code(name)} ({count:,} messages)" for name, count in card.authors.items()
+    )
     return (
-        f"\n{own}Imported logs, so training on them is context distillation. Written by {told}."
+        f"\n{rollouts}Imported logs, so training on them is context distillation. Written by {authors}."
         f" {TERMS}\n"
     )
 
 
 def _table(rows: Sequence[Sequence[Any]], *, head: Sequence[str]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(str(cell) for cell in cells) + " |" for cells in lines)

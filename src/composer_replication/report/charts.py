@@ -65,36 +65,38 @@ def line_chart(
     On a logarithmic axis, values that are not above zero have no place: they are left out and
     counted in the note.
     """
-    kept = [
+    thinned = [
         Line(line.name, line.colour, thin([p for p in line.points if not log or p[1] > 0]))
         for line in lines
     ]
-    lost = sum(not math.isfinite(y) or (log and y <= 0) for line in lines for _, y in line.points)
+    num_off_axis = sum(
+        not math.isfinite(y) or (log and y <= 0) for line in lines for _, y in line.points
+    )
     ticks = [(step, status) for step, status in marks if status in MARKED]
-    if lost:
-        note = f"{note}{'; ' if note else ''}{lost} values have no place on this axis"
+    if num_off_axis:
+        note = f"{note}{'; ' if note else ''}{num_off_axis} values have no place on this axis"
     head = el("figcaption", el("b", title), " ", el("small", note))
-    everything = [p for line in kept for p in line.points]
-    if not everything and not ticks:
+    points = [p for line in thinned for p in line.points]
+    if not points and not ticks:
         return el("figure", head, el("p", "no values", cls="quiet"), cls="card")
-    steps = [x for x, _ in everything] + [step for step, _ in marks]
-    plot = _Plot.around(steps, [y for _, y in everything], log=log)
+    steps = [x for x, _ in points] + [step for step, _ in marks]
+    plot = _Plot.around(steps, [y for _, y in points], log=log)
     body = [
         plot.axes(),
         [plot.tick(step, status) for step, status in ticks],
-        [plot.line(line) for line in kept if line.points],
+        [plot.line(line) for line in thinned if line.points],
     ]
     keys = (
-        [el("span", line.name, cls=f"key {line.colour}") for line in kept]
-        if len(kept) > 1
+        [el("span", line.name, cls=f"key {line.colour}") for line in thinned]
+        if len(thinned) > 1
         else None
     )
-    told = "; ".join(
+    ranges = "; ".join(
         f"{line.name} from {axis_label(line.points[0][1])} to {axis_label(line.points[-1][1])}"
-        for line in kept
+        for line in thinned
         if line.points
     )
-    label = f"{title}: {told or 'no values'}" + (f"; {len(ticks)} marked steps" if ticks else "")
+    label = f"{title}: {ranges or 'no values'}" + (f"; {len(ticks)} marked steps" if ticks else "")
     svg = el("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
     return el("figure", head, svg, el("div", keys, cls="keys") if keys else None, cls="card")
 
@@ -199,11 +201,11 @@ def interval_chart(
         body.append(el("line", x1=x(0), x2=x(0), y1=2, y2=floor, cls="zero"))
     for i, (name, value, a, b) in enumerate(rows):
         y = 22 * i + 14
-        told = el("title", f"{name}: {value:.3f}, interval {a:.3f} to {b:.3f}")
+        text_title = el("title", f"{name}: {value:.3f}, interval {a:.3f} to {b:.3f}")
         body.append(
             el(
                 "g",
-                told,
+                text_title,
                 el(
                     "text",
                     name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…",

@@ -42,13 +42,14 @@ def claims(evaluation: Mapping[str, Any]) -> list[Claim]:
     them."""
     paired = evaluation["paired"]
     hinted = [AFTER, *(row["name"] for row in evaluation["rows"] if row["name"] == "hint")]
-    found = [_hinted(paired, name, other) for name in hinted for other in NEEDED]
-    found += [_others(paired, AFTER, other) for other in NEEDED]
-    found += [
-        _family(paired, made, title) for made, title in evaluation.get("family_titles", {}).items()
+    candidates = [_hinted(paired, name, control) for name in hinted for control in NEEDED]
+    candidates += [_others(paired, AFTER, control) for control in NEEDED]
+    candidates += [
+        _family(paired, measure, title)
+        for measure, title in evaluation.get("family_titles", {}).items()
     ]
     return [
-        *(claim for claim in found if claim is not None),
+        *(claim for claim in candidates if claim is not None),
         *_adding_up(evaluation["rows"], paired),
     ]
 
@@ -73,15 +74,15 @@ def _hinted(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None
             ),
             holds=False,
         )
-    shown = f"{ratio:.2f} x [{low:.2f}, {high:.2f}]"
+    interval = f"{ratio:.2f} x [{low:.2f}, {high:.2f}]"
     if high < 1:
-        return Claim(text=f"The hinted mistakes fell to {shown} ({a} / {b}).", holds=True)
+        return Claim(text=f"The hinted mistakes fell to {interval} ({a} / {b}).", holds=True)
     if low > 1:
         return Claim(
-            text=f"The hinted mistakes rose to {shown} ({a} / {b}).", holds=False, against=True
+            text=f"The hinted mistakes rose to {interval} ({a} / {b}).", holds=False, against=True
         )
     return Claim(
-        text=f"Whether the hinted mistakes fell is not decided: {a} / {b} = {shown} includes 1.",
+        text=f"Whether the hinted mistakes fell is not decided: {a} / {b} = {interval} includes 1.",
         holds=False,
     )
 
@@ -90,29 +91,33 @@ def _others(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None
     pair = difference(paired, a, b, metric=OTHER)
     if pair is None:
         return None
-    shown = f"{a} - {b} = {_told(pair)} per episode"
+    comparison = f"{a} - {b} = {_told(pair)} per episode"
     if pair["high"] < 0:
-        return Claim(text=f"Other mistakes fell: {shown}.", holds=True)
+        return Claim(text=f"Other mistakes fell: {comparison}.", holds=True)
     if pair["low"] > 0:
-        return Claim(text=f"Other mistakes rose: {shown}.", holds=False, against=True)
+        return Claim(text=f"Other mistakes rose: {comparison}.", holds=False, against=True)
     if pair["high"] <= MARGIN:
         return Claim(
-            text=f"Other mistakes did not rise by more than {MARGIN}: {shown}.", holds=True
+            text=f"Other mistakes did not rise by more than {MARGIN}: {comparison}.", holds=True
         )
-    return Claim(text=f"Whether other mistakes rose is not decided: {shown}.", holds=False)
+    return Claim(text=f"Whether other mistakes rose is not decided: {comparison}.", holds=False)
 
 
-def _family(paired: Sequence[Mapping[str, Any]], made: str, title: str) -> Claim | None:
-    pairs = {other: difference(paired, AFTER, other, metric=made) for other in NEEDED}
-    there = {other: pair for other, pair in pairs.items() if pair is not None}
-    if not there:
+def _family(paired: Sequence[Mapping[str, Any]], measure: str, title: str) -> Claim | None:
+    pairs = {control: difference(paired, AFTER, control, metric=measure) for control in NEEDED}
+    known_pairs = {control: pair for control, pair in pairs.items() if pair is not None}
+    if not known_pairs:
         return None
-    shown = "; ".join(f"{AFTER} - {other} = {_told(pair)}" for other, pair in there.items())
-    if len(there) == len(NEEDED) and all(pair["high"] < 0 for pair in there.values()):
-        return Claim(text=f"{title} became rarer: {shown}.", holds=True)
-    if all(pair["low"] > 0 for pair in there.values()):
-        return Claim(text=f"{title} became more frequent: {shown}.", holds=False, against=True)
-    return Claim(text=f"{title}: no change is claimed: {shown}.", holds=False)
+    comparisons = "; ".join(
+        f"{AFTER} - {control} = {_told(pair)}" for control, pair in known_pairs.items()
+    )
+    if len(known_pairs) == len(NEEDED) and all(pair["high"] < 0 for pair in known_pairs.values()):
+        return Claim(text=f"{title} became rarer: {comparisons}.", holds=True)
+    if all(pair["low"] > 0 for pair in known_pairs.values()):
+        return Claim(
+            text=f"{title} became more frequent: {comparisons}.", holds=False, against=True
+        )
+    return Claim(text=f"{title}: no change is claimed: {comparisons}.", holds=False)
 
 
 def _adding_up(
@@ -122,35 +127,39 @@ def _adding_up(
     others are named as missing."""
     names = {row["name"]: row for row in rows}
     single = [name for name in SINGLE if name in names]
-    apart = {
+    differences = {
         name: pair
         for name in single
         if (pair := difference(paired, AFTER, name, metric=METRIC)) is not None
     }
-    if not apart:
+    if not differences:
         return
-    shown = "; ".join(f"{AFTER} - {name} = {_told(pair)}" for name, pair in apart.items())
-    missing = [name for name in SINGLE if name not in apart]
-    behind = [name for name, pair in apart.items() if pair["low"] <= 0]
+    comparisons = "; ".join(
+        f"{AFTER} - {name} = {_told(pair)}" for name, pair in differences.items()
+    )
+    missing = [name for name in SINGLE if name not in differences]
+    behind = [name for name, pair in differences.items() if pair["low"] <= 0]
     if behind:
-        told = (
+        sentence = (
             "The channels do not add up: all together are not shown to do better than"
-            f" {' or '.join(behind)} alone ({shown})."
+            f" {' or '.join(behind)} alone ({comparisons})."
         )
         yield Claim(
-            text=told, holds=False, against=any(pair["high"] < 0 for pair in apart.values())
+            text=sentence,
+            holds=False,
+            against=any(pair["high"] < 0 for pair in differences.values()),
         )
     elif missing:
         yield Claim(
             text=(
                 "Whether the channels add up is not decided: not trained alone:"
-                f" {', '.join(missing)} ({shown})."
+                f" {', '.join(missing)} ({comparisons})."
             ),
             holds=False,
         )
     else:
         yield Claim(
-            text=f"The channels add up: all together do better than each alone ({shown}).",
+            text=f"The channels add up: all together do better than each alone ({comparisons}).",
             holds=True,
         )
 

@@ -45,10 +45,10 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
         value.get(name, ()) if isinstance(value, dict) else ()
         for name in ("rows", "paired", "paired_measures")
     )
-    listed = isinstance(success, list) and isinstance(measures, (list, tuple))
-    paired = [*success, *measures] if listed else []
+    is_listed = isinstance(success, list) and isinstance(measures, (list, tuple))
+    paired = [*success, *measures] if is_listed else []
     if (
-        not listed
+        not is_listed
         or not _is_rows(rows, ("name",))
         or not _is_rows(paired, ("a", "b", "difference", "low", "high"))
     ):
@@ -60,9 +60,9 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
     for pair in paired:
         numbers = [pair[key] for key in ("low", "difference", "high")]
         if not all(map(_is_number, numbers)) or numbers != sorted(numbers):
-            what = f"{pair['a']} - {pair['b']} is no interval around a difference: {numbers}"
-            raise DataError(what, where=str(path), fix="run the evaluation again")
-    rest = {
+            problem = f"{pair['a']} - {pair['b']} is no interval around a difference: {numbers}"
+            raise DataError(problem, where=str(path), fix="run the evaluation again")
+    other_values = {
         key: inner for key, inner in value.items() if key not in (*SHOWN_APART, "weights_sha256")
     }
     notes = [str(note) for note in value.get("notes", ())]
@@ -71,7 +71,7 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
         "paired": paired,
         "notes": notes,
         "family_titles": _family_titles(value.get("family_titles"), rows, paired),
-        "about": dict(flat(rest)),
+        "about": dict(flat(other_values)),
         "verdict": verdict(paired),
     }
 
@@ -80,7 +80,7 @@ def _family_titles(titles: Any, rows: Any, paired: Sequence[Mapping[str, Any]]) 
     """Family measure -> title. A file of an older version names none: there the measures that end
     with "_made" stand for themselves."""
     if isinstance(titles, Mapping):
-        return {str(made): str(title) for made, title in titles.items()}
+        return {str(measure): str(title) for measure, title in titles.items()}
     counted = [row["families"] for row in rows if isinstance(row.get("families"), Mapping)]
     names = {
         str(name)
@@ -99,21 +99,21 @@ def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     sides: list[int] = []
     reasons: list[str] = []
-    for other in NEEDED:
-        pair = difference(paired, AFTER, other)
+    for control in NEEDED:
+        pair = difference(paired, AFTER, control)
         if pair is None:
             sides.append(0)
-            reasons.append(f"there is no paired difference {AFTER} - {other}")
+            reasons.append(f"there is no paired difference {AFTER} - {control}")
             continue
-        shown = (
-            f"{AFTER} - {other} = {signed(pair['difference'])}, interval {signed(pair['low'])} to"
+        comparison = (
+            f"{AFTER} - {control} = {signed(pair['difference'])}, interval {signed(pair['low'])} to"
             f" {signed(pair['high'])}"
         )
         side = 1 if pair["low"] > 0 else -1 if pair["high"] < 0 else 0
         sides.append(side)
-        reasons.append(f"{shown}: {'excludes' if side else 'includes'} zero")
+        reasons.append(f"{comparison}: {'excludes' if side else 'includes'} zero")
     claim = {(1, 1): "better", (-1, -1): "worse"}.get((sides[0], sides[1]), "nothing")
-    told = {
+    sentences = {
         "better": (
             "Success on held-out tasks rose, by more than with the signals nulled (placebo): both"
             " paired intervals exclude zero."
@@ -127,7 +127,7 @@ def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             " placebo to exclude zero, on one side."
         ),
     }
-    return {"claim": claim, "sentence": told[claim], "reasons": reasons}
+    return {"claim": claim, "sentence": sentences[claim], "reasons": reasons}
 
 
 def difference(
@@ -161,13 +161,13 @@ def flat(value: Mapping[str, Any], *, prefix: str = "") -> list[tuple[str, Any]]
     >>> flat({"a": {"b": 1}, "c": "x", "d": [1]})
     [('a.b', 1), ('c', 'x')]
     """
-    found: list[tuple[str, Any]] = []
+    values: list[tuple[str, Any]] = []
     for key, inner in value.items():
         if isinstance(inner, Mapping):
-            found += flat(inner, prefix=f"{prefix}{key}.")
+            values += flat(inner, prefix=f"{prefix}{key}.")
         elif not isinstance(inner, list):
-            found.append((f"{prefix}{key}", inner))
-    return found
+            values.append((f"{prefix}{key}", inner))
+    return values
 
 
 def _is_number(value: Any) -> bool:

@@ -45,17 +45,17 @@ def read_object(path: Path, *, verb: str) -> dict[str, Any] | None:
     return value
 
 
-def station(
+def funnel_stage(
     what: str, count: int, drops: Iterable[tuple[str, int, str]] = (), *, before: int | None = None
 ) -> dict[str, Any]:
     """One station: what is counted, how many, and (reason, count, why) of what did not get here
     from the `before` of the last one."""
     rows = [{"reason": reason, "count": n, "why": why} for reason, n, why in drops if n]
-    if before is not None and (rest := before - count - sum(row["count"] for row in rows)):
+    if before is not None and (unexplained := before - count - sum(row["count"] for row in rows)):
         rows.append(
             {
                 "reason": UNEXPLAINED,
-                "count": rest,
+                "count": unexplained,
                 "why": "the files were written at different times, or something is lost",
             }
         )
@@ -65,16 +65,16 @@ def station(
 def file_chain(ingest: Mapping[str, Any] | None, *, sessions: int) -> list[dict[str, Any]]:
     """Log files -> files read -> sessions."""
     if ingest is None:
-        return [station("sessions", sessions)]
+        return [funnel_stage("sessions", sessions)]
     statuses = Counter(str(file.get("status")) for file in ingest.get("files", ()))
     total = sum(statuses.values())
     lost = [
         (name, n, FILES.get(name, "")) for name, n in sorted(statuses.items()) if name != "read"
     ]
     return [
-        station("log files", total),
-        station("files read", statuses["read"], lost, before=total),
-        station("sessions", sessions),
+        funnel_stage("log files", total),
+        funnel_stage("files read", statuses["read"], lost, before=total),
+        funnel_stage("sessions", sessions),
     ]
 
 
@@ -87,22 +87,22 @@ def site_chain(
     views: int | None,
 ) -> list[dict[str, Any]]:
     """Sites -> mistakes -> mistakes with a hint -> hint targets in the examples."""
-    apart = Counter(site.category for site in sites if not site.is_target)
-    wrong = [site for site in sites if site.is_target]
-    hinted = [site for site in wrong if site.id in hints]
+    other_categories = Counter(site.category for site in sites if not site.is_target)
+    targets = [site for site in sites if site.is_target]
+    hinted = [site for site in targets if site.id in hints]
     chain = [
-        station("sites", len(sites)),
-        station(
+        funnel_stage("sites", len(sites)),
+        funnel_stage(
             "mistaken messages",
-            len(wrong),
-            [(n, c, CATEGORIES[n]) for n, c in apart.most_common()],
+            len(targets),
+            [(n, c, CATEGORIES[n]) for n, c in other_categories.most_common()],
             before=len(sites),
         ),
-        station(
+        funnel_stage(
             "with a hint",
             len(hinted),
-            [("no_hint", len(wrong) - len(hinted), REASONS["hint/no_hint"])],
-            before=len(wrong),
+            [("no_hint", len(targets) - len(hinted), REASONS["hint/no_hint"])],
+            before=len(targets),
         ),
     ]
     if views is not None:
@@ -111,7 +111,7 @@ def site_chain(
             ("held_out", out, REASONS["session/held_out"]),
             *_lost(skipped, "hint", without=("no_hint", "category")),
         ]
-        chain.append(station("hint targets in the examples", views, lost, before=len(hinted)))
+        chain.append(funnel_stage("hint targets in the examples", views, lost, before=len(hinted)))
     return chain
 
 
@@ -121,8 +121,8 @@ def message_chain(
     """Messages of a model -> messages in lm_ce."""
     lost = [("held_out", held_out, REASONS["session/held_out"]), *_lost(skipped, "lm_ce")]
     return [
-        station("messages of a model", messages),
-        station("messages in lm_ce", trained, lost, before=messages),
+        funnel_stage("messages of a model", messages),
+        funnel_stage("messages in lm_ce", trained, lost, before=messages),
     ]
 
 
@@ -152,7 +152,7 @@ def preference_chain(
     )
     counted = (read_object(work / "replay.json", verb="replay") or {}).get("outcomes", {})
     others = {name: n for name, n in counted.items() if name in NO_RESULT}
-    rest = asked - len(sessions) - reasons.total()
+    num_without_result = asked - len(sessions) - reasons.total()
     lost = [
         (name, n, ANSWERED.get(name, "")) for name, n in [*reasons.most_common(), *others.items()]
     ]
@@ -160,18 +160,18 @@ def preference_chain(
         lost.append(
             (
                 "no result",
-                rest,
+                num_without_result,
                 "neither a pair nor an anchor; this folder's replay did not count why",
             )
         )
     chain = [
-        station("turns asked about", asked),
-        station("pairs", len(sessions), lost, before=asked),
+        funnel_stage("turns asked about", asked),
+        funnel_stage("pairs", len(sessions), lost, before=asked),
     ]
     if pairs is not None:
         out = sum(session in held_out for session in sessions)
         left = [("held_out", out, REASONS["session/held_out"]), *_lost(skipped, "preference")]
-        chain.append(station("pairs in the examples", pairs, left, before=len(sessions)))
+        chain.append(funnel_stage("pairs in the examples", pairs, left, before=len(sessions)))
     return chain
 
 
@@ -189,30 +189,35 @@ def run_chains(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str,
 
     Groups are all of one size, so the share of flat groups is the share of their rollouts.
     """
-    played = [line for line in metrics if "rollouts/episodes" in line]
-    if not played:
+    live_steps = [step_metrics for step_metrics in metrics if "rollouts/episodes" in step_metrics]
+    if not live_steps:
         return {}
-    total = round(sum(line["rollouts/episodes"] for line in played))
-    flat = round(sum(line["rollouts/episodes"] * line.get("rollouts/flat", 0) for line in played))
-    tokens = sum(line.get("policy/tokens", 0) for line in played)
+    total = round(sum(step_metrics["rollouts/episodes"] for step_metrics in live_steps))
+    flat = round(
+        sum(
+            step_metrics["rollouts/episodes"] * step_metrics.get("rollouts/flat", 0)
+            for step_metrics in live_steps
+        )
+    )
+    tokens = sum(step_metrics.get("policy/tokens", 0) for step_metrics in live_steps)
     chains = {
         "policy": [
-            station("rollouts", total),
-            station(
+            funnel_stage("rollouts", total),
+            funnel_stage(
                 "in groups whose rewards differ", total - flat, [("flat", flat, FLAT)], before=total
             ),
-            station("tokens of their messages trained on", tokens),
+            funnel_stage("tokens of their messages trained on", tokens),
         ]
     }
     sums = {
-        name: round(sum(line.get(f"sites/{name}", 0) for line in played))
+        name: round(sum(step_metrics.get(f"sites/{name}", 0) for step_metrics in live_steps))
         for name in ("found", "used", *UNUSED)
     }
-    if any("sites/used" in line for line in played):
+    if any("sites/used" in step_metrics for step_metrics in live_steps):
         lost = [(name, sums[name], why) for name, why in UNUSED.items()]
         chains["rollout_hints"] = [
-            station("mistakes in rollouts", sums["found"]),
-            station("trained on", sums["used"], lost, before=sums["found"]),
+            funnel_stage("mistakes in rollouts", sums["found"]),
+            funnel_stage("trained on", sums["used"], lost, before=sums["found"]),
         ]
     return chains
 
@@ -223,7 +228,7 @@ def not_trained(chain: Sequence[Mapping[str, Any]], why: str) -> list[Mapping[st
     return (
         [
             *chain,
-            station(
+            funnel_stage(
                 "trained on in this run",
                 0,
                 [("not drawn", chain[-1]["count"], why)],
@@ -238,12 +243,12 @@ def not_trained(chain: Sequence[Mapping[str, Any]], why: str) -> list[Mapping[st
 def _lost(
     skipped: Mapping[str, int], channel: str, *, without: Iterable[str] = ()
 ) -> list[tuple[str, int, str]]:
-    found = [
+    losses = [
         (key.split("/", 1)[1], n, REASONS.get(key, ""))
         for key, n in skipped.items()
         if key.startswith(f"{channel}/")
     ]
-    return [row for row in found if row[0] not in without]
+    return [row for row in losses if row[0] not in without]
 
 
 def read_skipped(path: Path) -> tuple[dict[str, int], frozenset[str]]:

@@ -74,7 +74,7 @@ def el(name: str, *children: Child, **attributes: str | int | float | bool | Non
     """
     if name not in ELEMENTS:
         raise ValueError(f"no element {name!r} on this page")
-    told: list[str] = []
+    attribute_texts: list[str] = []
     for key, value in attributes.items():
         key = "class" if key == "cls" else key.replace("_", "-")
         if value is None or value is False:
@@ -83,8 +83,8 @@ def el(name: str, *children: Child, **attributes: str | int | float | bool | Non
             raise ValueError(f"no attribute {key!r} on this page")
         if key == "href" and not str(value).startswith("#"):
             raise ValueError(f"a link to {value!r} leads out of this page")
-        told.append(f" {key}" if value is True else f' {key}="{escape(str(value))}"')
-    opening = f"<{name}{''.join(told)}>"
+        attribute_texts.append(f" {key}" if value is True else f' {key}="{escape(str(value))}"')
+    opening = f"<{name}{''.join(attribute_texts)}>"
     return Html(opening if name in VOID else f"{opening}{join(*children)}</{name}>")
 
 
@@ -130,8 +130,8 @@ def listed_counts(rows: Sequence[tuple[str, int]], *, most: int) -> str:
     >>> listed_counts([("Edit", 9), ("Read", 2), ("Bash", 1)], most=2)
     'Edit 9, Read 2, and 1 more'
     """
-    shown = ", ".join(f"{name} {n}" for name, n in rows[:most])
-    return shown + (f", and {len(rows) - most} more" if len(rows) > most else "")
+    counts = ", ".join(f"{name} {n}" for name, n in rows[:most])
+    return counts + (f", and {len(rows) - most} more" if len(rows) > most else "")
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from composer_replication.report.charts import interval_chart
 from composer_replication.report.evaluation_section import signed
 from composer_replication.report.html import Html, el, join, plural, table
 from composer_replication.report.logs_view import OK, RECURRENCE, SIDES, outcome_tally
-from composer_replication.report.page import facts
+from composer_replication.report.page import fact_list
 from composer_replication.report.sites_section import PageLimits, cut_end, turn_block
 
 CLAIMS = {"fewer": "better", "more": "worse", "nothing": "nothing"}
@@ -46,7 +46,7 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
     ]
     return join(
         box,
-        facts([(name, str(value)) for name, value in about if value is not None]),
+        fact_list([(name, str(value)) for name, value in about if value is not None]),
         [el("p", note, cls="quiet") for note in view["notes"]],
         el("div", charts, cls="grid") if charts else None,
         _rows(view["rows"]),
@@ -76,8 +76,8 @@ def _rows_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Html | None:
 
 
 def _pairs_chart(paired: Sequence[Mapping[str, Any]]) -> Html | None:
-    kept = [p for p in paired if p["metric"] == RECURRENCE and p["low"] is not None]
-    drawn = [(f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"]) for p in kept]
+    with_interval = [p for p in paired if p["metric"] == RECURRENCE and p["low"] is not None]
+    drawn = [(f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"]) for p in with_interval]
     if not drawn:
         return None
     reach = max(max(abs(low), abs(high)) for _, _, low, high in drawn) or 1.0
@@ -122,10 +122,10 @@ def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def _sites(view: Mapping[str, Any], limits: PageLimits) -> Html:
-    kept = view["sites"][: limits.sites]
-    if not kept:
+    shown_sites = view["sites"][: limits.sites]
+    if not shown_sites:
         return el("p", NO_SITES, cls="note")
-    left = len(view["sites"]) - len(kept)
+    left = len(view["sites"]) - len(shown_sites)
     return join(
         el("h3", "What was written there"),
         el("p", ORDER + (f" {plural(left, 'more site')} not shown." if left else ""), cls="quiet"),
@@ -134,7 +134,7 @@ def _sites(view: Mapping[str, Any], limits: PageLimits) -> Html:
             if view["unknown"]
             else None
         ),
-        [_site(site, limits) for site in kept],
+        [_site(site, limits) for site in shown_sites],
     )
 
 
@@ -175,23 +175,29 @@ def _student(name: str, samples: Sequence[Mapping[str, Any]], limits: PageLimits
             el("p", el("b", name), cls="side"),
             el("p", "nothing was sampled here", cls="quiet"),
         )
-    first, *rest = [_sample(one, limits) for one in samples]
+    first, *others = [_sample(sample, limits) for sample in samples]
     return el(
         "div",
         el("p", el("b", name), el("small", f" · {outcome_tally(samples)}"), cls="side"),
         first,
-        el("details", el("summary", plural(len(rest), "more sample")), rest) if rest else None,
+        el("details", el("summary", plural(len(others), "more sample")), others)
+        if others
+        else None,
     )
 
 
-def _sample(one: Mapping[str, Any], limits: PageLimits) -> Html:
-    told = one["reason"] + (f": {cut_end(one['detail'], 200)}" if one["detail"] else "")
+def _sample(sample: Mapping[str, Any], limits: PageLimits) -> Html:
+    reason = sample["reason"] + (f": {cut_end(sample['detail'], 200)}" if sample["detail"] else "")
     return el(
         "div",
-        el("p", el("span", one["outcome"], cls=f"outcome {_class(one['outcome'])}"), f" {told}"),
+        el(
+            "p",
+            el("span", sample["outcome"], cls=f"outcome {_class(sample['outcome'])}"),
+            f" {reason}",
+        ),
         (
-            turn_block(one["turn"], limits.chars)
-            if one["turn"] is not None
+            turn_block(sample["turn"], limits.chars)
+            if sample["turn"] is not None
             else el("p", NOT_KEPT, cls="quiet")
         ),
     )

@@ -57,21 +57,23 @@ def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
     if table is None:
         return None
     written = {row["name"]: _written(run, row["name"]) for row in table["rows"]}
-    ids = list(dict.fromkeys(one["site_id"] for name in SIDES for one in written.get(name, ())))
+    ids = list(
+        dict.fromkeys(sample["site_id"] for name in SIDES for sample in written.get(name, ()))
+    )
     logged, unknown = _logged(table.get("inputs", {}), ids, work=work)
     sites = [
         {
             "name": f"h{number:03d}",
             "id": site_id,
             "kind": next(
-                one["kind"]
+                sample["kind"]
                 for name in SIDES
-                for one in written.get(name, ())
-                if one["site_id"] == site_id
+                for sample in written.get(name, ())
+                if sample["site_id"] == site_id
             ),
             **logged.get(site_id, {"log": None, "detail": "", "repository": ""}),
             "written": {
-                name: [one for one in written[name] if one["site_id"] == site_id]
+                name: [sample for sample in written[name] if sample["site_id"] == site_id]
                 for name in SIDES
                 if name in written
             },
@@ -90,7 +92,7 @@ def outcome_tally(samples: Sequence[Mapping[str, Any]]) -> str:
     """How often each outcome came, e.g. "same 1, undecided 3"."""
     return ", ".join(
         f"{outcome} {count}"
-        for outcome, count in Counter(one["outcome"] for one in samples).most_common()
+        for outcome, count in Counter(sample["outcome"] for sample in samples).most_common()
     )
 
 
@@ -100,29 +102,29 @@ def _written(run: RunDir, name: str) -> list[dict[str, Any]]:
     path = run.written_at_sites(name)
     if Path(name).name != name or not path.exists():
         return []
-    found: list[dict[str, Any]] = []
-    for _, line in read_lines(path):
+    samples: list[dict[str, Any]] = []
+    for _, record in read_lines(path):
         try:
-            one = {
-                key: line[key]
+            sample = {
+                key: record[key]
                 for key in ("site_id", "kind", "number", "outcome", "reason", "detail")
             }
         except (KeyError, TypeError) as error:
             raise DataError(
                 f"not a message at a site: {error!r}", where=str(path), fix=_AGAIN
             ) from error
-        message = line.get("message")
-        found.append(
+        message = record.get("message")
+        samples.append(
             {
-                **one,
+                **sample,
                 "turn": (
-                    turn_view(turn_from_json(message), one["number"], place=CONTEXT)
+                    turn_view(turn_from_json(message), sample["number"], place=CONTEXT)
                     if message
                     else None
                 ),
             }
         )
-    return found
+    return samples
 
 
 def _logged(
@@ -141,9 +143,13 @@ def _logged(
     for site in read_sites(work / "sites.jsonl"):
         if site.id in wanted:
             by_session.setdefault(site.session_id, []).append(site)
-    found: dict[str, dict[str, Any]] = {}
+    messages: dict[str, dict[str, Any]] = {}
     for session in read_sessions(work / "sessions.jsonl"):
         for site in by_session.get(session.id, ()):
             log = turn_view(session.turns[site.turn], site.turn, place=MISTAKE)
-            found[site.id] = {"log": log, "detail": site.detail, "repository": session.repository}
-    return found, ""
+            messages[site.id] = {
+                "log": log,
+                "detail": site.detail,
+                "repository": session.repository,
+            }
+    return messages, ""

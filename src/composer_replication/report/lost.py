@@ -29,20 +29,25 @@ def lost_rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     >>> row["name"], row["what"], row["count"], row["of"], row["cost"]
     ('lost/env_error', 'the environment failed or gave no answer', 2, 8, 'reward 0, scored')
     """
-    played = [line for line in metrics if line.get(EPISODES)]
-    episodes = round(sum(line[EPISODES] for line in played))
-    counts = {name: sum(line.get(name) or 0 for line in played) for name in COUNTS}
-    shares = {
-        name: sum((line.get(name) or 0) * line[EPISODES] for line in played) for name in SHARES
+    live_steps = [step_metrics for step_metrics in metrics if step_metrics.get(EPISODES)]
+    episodes = round(sum(step_metrics[EPISODES] for step_metrics in live_steps))
+    counts = {
+        name: sum(step_metrics.get(name) or 0 for step_metrics in live_steps) for name in COUNTS
     }
-    words = {**COUNTS, **SHARES}
+    shares = {
+        name: sum(
+            (step_metrics.get(name) or 0) * step_metrics[EPISODES] for step_metrics in live_steps
+        )
+        for name in SHARES
+    }
+    texts = {**COUNTS, **SHARES}
     return [
         {
             "name": name,
-            "what": words[name][0],
+            "what": texts[name][0],
             "count": round(count),
             "of": episodes,
-            "cost": words[name][1],
+            "cost": texts[name][1],
         }
         for name, count in {**counts, **shares}.items()
         if round(count)

@@ -18,7 +18,7 @@ CUT_NOTE = (
 )
 
 
-def fitted(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
+def fit_page(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
     """The page with the widest limits under which it fits; `draw` gets the limits, and a note to
     print where something had to go.
 
@@ -43,7 +43,7 @@ def section(anchor: str, title: str, *children: Child) -> Html:
     return el("section", el("h2", title), *children, id=anchor)
 
 
-def facts(rows: Sequence[tuple[str, Child]]) -> Html:
+def fact_list(rows: Sequence[tuple[str, Child]]) -> Html:
     """A line of small facts; empty ones are left out."""
     return el(
         "ul",
@@ -52,7 +52,7 @@ def facts(rows: Sequence[tuple[str, Child]]) -> Html:
     )
 
 
-def contents(rows: Sequence[tuple[str, str]]) -> Html:
+def section_links(rows: Sequence[tuple[str, str]]) -> Html:
     """Links to the sections."""
     return el(
         "nav",
@@ -62,7 +62,7 @@ def contents(rows: Sequence[tuple[str, str]]) -> Html:
     )
 
 
-def counted(
+def bar_table(
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[tuple[str, str]],
     *,
@@ -72,23 +72,23 @@ def counted(
 ) -> Html:
     """A table of rows with a bar beside one of its numbers; (key, heading) name the columns, rows
     past the limit are counted."""
-    kept, most = rows[: limits.rows], max((row[count] for row in rows), default=0)
-    at = [key for key, _ in columns].index(count) + 1
-    lines = [
-        _with_bar([_cell(row[key]) for key, _ in columns], bar(row[count], most), at)
-        for row in kept
+    shown_rows, longest = rows[: limits.rows], max((row[count] for row in rows), default=0)
+    bar_column = [key for key, _ in columns].index(count) + 1
+    cells = [
+        _with_bar([_cell(row[key]) for key, _ in columns], bar(row[count], longest), bar_column)
+        for row in shown_rows
     ]
     numbers = (
-        [i for i, cell in enumerate(lines[0]) if isinstance(cell, (int, float))] if lines else []
+        [i for i, cell in enumerate(cells[0]) if isinstance(cell, (int, float))] if cells else []
     )
-    left = len(rows) - len(kept)
-    whole = table(
-        lines,
-        head=_with_bar([title for _, title in columns], "", at),
+    left = len(rows) - len(shown_rows)
+    drawn_table = table(
+        cells,
+        head=_with_bar([title for _, title in columns], "", bar_column),
         numbers=numbers,
         caption=caption,
     )
-    return join(whole, el("p", f"and {left} more rows", cls="quiet") if left else None)
+    return join(drawn_table, el("p", f"and {left} more rows", cls="quiet") if left else None)
 
 
 def _with_bar(cells: Sequence[Child], drawn: Child, at: int) -> list[Child]:
@@ -126,44 +126,44 @@ def grouped_number(value: int) -> str:
     return f"{value:,}".replace(",", "\u202f")
 
 
-def own_chains(chains: Mapping[str, Any]) -> list[Html]:
+def rollout_funnels(chains: Mapping[str, Any]) -> list[Html]:
     """Where a live run's own rollouts went."""
     titles = {"policy": "the policy channel", "rollout_hints": "the hint channel, in rollouts"}
     return [chain(chains[name], title=title) for name, title in titles.items() if chains.get(name)]
 
 
-def funnel(work: Mapping[str, Any], *, own: Mapping[str, Any] | None = None) -> Html:
+def funnel(work: Mapping[str, Any], *, rollouts: Mapping[str, Any] | None = None) -> Html:
     """Where the data went: files to sessions, sites to hint targets, messages to lm_ce, turns to
     pairs; `own` = a run's rollouts."""
     chains = work["chains"]
-    other = work["other_skips"]
+    other_skips = work["other_skips"]
     return join(
         el(
             "div",
             chain(chains["files"], title="files"),
-            chain(chains["sites"], title="the hint channel" + (", imported" if own else "")),
+            chain(chains["sites"], title="the hint channel" + (", imported" if rollouts else "")),
             chain(chains["messages"], title="lm_ce") if chains["messages"] else None,
             (
                 chain(chains["preference"], title="the preference channel")
                 if chains["preference"]
                 else None
             ),
-            own_chains(own or {}),
+            rollout_funnels(rollouts or {}),
             cls="grid",
         ),
         (
             table(
-                [(s["reason"], s["count"], s["why"]) for s in other],
+                [(s["reason"], s["count"], s["why"]) for s in other_skips],
                 head=("also left out", "count", "why"),
                 numbers=(1,),
             )
-            if other
+            if other_skips
             else None
         ),
     )
 
 
-def reading(ingest: Mapping[str, Any] | None) -> Html:
+def ingest_facts(ingest: Mapping[str, Any] | None) -> Html:
     """How the logs were read: what was removed, what was damaged or not understood."""
     if ingest is None:
         return el(
@@ -175,4 +175,4 @@ def reading(ingest: Mapping[str, Any] | None) -> Html:
         ("records of unknown types", listed_counts(list(ingest["unknown"].items()), most=6)),
         ("damaged lines", ingest["damaged_lines"]),
     ]
-    return facts([(name, value if value not in ("", 0) else "none") for name, value in rows])
+    return fact_list([(name, value if value not in ("", 0) else "none") for name, value in rows])

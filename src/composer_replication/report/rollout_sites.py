@@ -36,8 +36,10 @@ def rollout_sites(run: RunDir, ids: Iterable[str]) -> list[dict[str, Any]]:
     hints = {hint.site_id: hint for hint in _kept(read_hints, run.watched_dir / "hints.jsonl")}
     files = [run.watched_dir / "sessions.jsonl", *(path for _, path in run.samples())]
     needed = {site.session_id for site in watched.values()}
-    found = chain.from_iterable(read_sessions(path) for path in files if path.exists())
-    sessions = {session.id: session for session in found if session.id in needed} if needed else {}
+    kept_sessions = chain.from_iterable(read_sessions(path) for path in files if path.exists())
+    sessions = (
+        {session.id: session for session in kept_sessions if session.id in needed} if needed else {}
+    )
     views: list[dict[str, Any]] = []
     for number, name in enumerate((name for name in ids if name in watched), start=1):
         site = sites.get(name, watched[name])
@@ -56,13 +58,13 @@ def _kept(reader: Any, path: Path) -> list[Any]:
 
 def _watched(path: Path) -> dict[str, Site]:
     """The sites of watched.jsonl by id, as far as an id tells: session, turn and call."""
-    found: dict[str, Site] = {}
+    sites: dict[str, Site] = {}
     for number, row in read_lines(path) if path.exists() else ():
         try:
             for view in row["hints"]:
                 name, session_id = str(view["site_id"]), str(row["session_id"])
                 turn, _, call = name.removeprefix(f"{session_id}:").partition(":")
-                found[name] = Site(
+                sites[name] = Site(
                     session_id=session_id,
                     turn=int(turn),
                     call_id=None if call == "-" else call,
@@ -74,7 +76,7 @@ def _watched(path: Path) -> dict[str, Site]:
             raise DataError(
                 f"not a watched example: {error!r}", where=f"{path}:{number}", fix="train again"
             ) from error
-    return found
+    return sites
 
 
 def _unknown(site: Site) -> Hint:

@@ -13,14 +13,14 @@ from composer_replication.report.html import Child, Html, document, el, join, pl
 from composer_replication.report.logs_section import logs_section
 from composer_replication.report.page import (
     MAX_BYTES,
-    contents,
-    facts,
-    fitted,
+    fact_list,
+    fit_page,
     funnel,
     grouped_number,
-    own_chains,
-    reading,
+    ingest_facts,
+    rollout_funnels,
     section,
+    section_links,
 )
 from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
 
@@ -69,19 +69,21 @@ LOUD = (
 )
 
 
-def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:
+def run_page(view: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int = MAX_BYTES) -> str:
     """The page of `run_report`; `where` are the flags that lead `recompose show` to the same
     folder."""
-    return fitted(lambda limits, note: _draw(view, where, limits, note), max_bytes=max_bytes)
+    return fit_page(
+        lambda limits, note: _draw(view, folder_flags, limits, note), max_bytes=max_bytes
+    )
 
 
-def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) -> str:
+def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: str) -> str:
     parts: list[tuple[str, str, Html | None]] = [
         ("result", "Did it work?", _result(view["evaluation"], view["logs"])),
         ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
         ("channels", "Channels", _channels(view)),
         ("data", "Where the data went", _data(view)),
-        ("sites", "Sites", _sites(view, where, limits)),
+        ("sites", "Sites", _sites(view, folder_flags, limits)),
         (
             "samples",
             "Rollouts",
@@ -89,9 +91,9 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
         ),
         ("settings", "Settings, and how to run it again", _settings(view, limits)),
     ]
-    kept = [(anchor, title, body) for anchor, title, body in parts if body is not None]
+    shown_parts = [(anchor, title, body) for anchor, title, body in parts if body is not None]
     planned = view["steps_planned"]
-    head = facts(
+    head = fact_list(
         [
             ("state", view["state"]),
             ("steps", f"{view['steps']} of {planned}" if planned else view["steps"]),
@@ -113,8 +115,8 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
             el("h1", f"Run {view['id']}"),
             head,
             [el("p", text, cls="note") for text in (note, running) if text],
-            contents([(anchor, title) for anchor, title, _ in kept]),
-            [section(anchor, title, body) for anchor, title, body in kept],
+            section_links([(anchor, title) for anchor, title, _ in shown_parts]),
+            [section(anchor, title, body) for anchor, title, body in shown_parts],
         ),
         el(
             "footer",
@@ -155,7 +157,7 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
         el("ul", [el("li", reason) for reason in verdict["reasons"]]),
         cls=f"verdict {verdict['claim']}",
     )
-    told = [
+    claims = [
         el("li", claim.text, cls="bad" if claim.against else None if claim.holds else "quiet")
         for claim in evaluation["claims"]
     ]
@@ -171,10 +173,10 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
         if chart is not None
     ]
     notes = [el("p", text, cls="note") for text in evaluation["notes"]]
-    about = facts([(name, str(value)) for name, value in evaluation["about"].items()])
+    about = fact_list([(name, str(value)) for name, value in evaluation["about"].items()])
     return join(
         box,
-        el("ul", told, cls="claims") if told else None,
+        el("ul", claims, cls="claims") if claims else None,
         notes,
         about,
         el("div", charts, cls="grid") if charts else None,
@@ -206,10 +208,10 @@ def _families(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> l
         for row in rows
         if isinstance(row.get("families"), Mapping)
     ]
-    found = [(made, title, _drawn(groups, made)) for made, title in titles.items()]
+    charts = [(measure, title, _drawn(groups, measure)) for measure, title in titles.items()]
     return [
         interval_chart(f"{title}, where possible", drawn, low=0.0, high=1.0)
-        for _, title, drawn in found
+        for _, title, drawn in charts
         if drawn
     ]
 
@@ -419,19 +421,19 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
     rows = [e for e in events if e["kind"] in LOUD]
     if not rows:
         return None
-    kept = rows[-20:]
+    shown_events = rows[-20:]
     lines = [
         (
             e["kind"],
             ", ".join(f"{k} {v}" for k, v in e.items() if k not in ("t", "kind", "attempt")),
         )
-        for e in kept
+        for e in shown_events
     ]
     caption = "warnings and other events" + (
-        f", the last {len(kept)} of {len(rows)}" if len(kept) < len(rows) else ""
+        f", the last {len(shown_events)} of {len(rows)}" if len(shown_events) < len(rows) else ""
     )
     return table(
-        [(kind, cut_end(told, 300)) for kind, told in lines],
+        [(kind, cut_end(facts, 300)) for kind, facts in lines],
         head=("event", "facts"),
         caption=caption,
     )
@@ -450,7 +452,7 @@ def _data(view: Mapping[str, Any]) -> Html:
         lost = f"{why}: the way from logs to examples cannot be shown."
         return join(
             el("p", lost),
-            el("div", own_chains(view["chains"]), cls="grid") if view["chains"] else None,
+            el("div", rollout_funnels(view["chains"]), cls="grid") if view["chains"] else None,
         )
     stale = view["stale"]
     authors = ", ".join(
@@ -468,7 +470,7 @@ def _data(view: Mapping[str, Any]) -> Html:
             if stale
             else None
         ),
-        funnel(work, own=view["chains"]),
+        funnel(work, rollouts=view["chains"]),
         (
             el(
                 "p",
@@ -482,23 +484,23 @@ def _data(view: Mapping[str, Any]) -> Html:
             if authors
             else None
         ),
-        reading(work["ingest"]),
+        ingest_facts(work["ingest"]),
     )
 
 
-def _sites(view: Mapping[str, Any], where: str, limits: PageLimits) -> Html | None:
-    work, own = view["work"], view["rollout_sites"]
-    shown = work["shown"] if work else []
-    if not shown and not own:
+def _sites(view: Mapping[str, Any], folder_flags: str, limits: PageLimits) -> Html | None:
+    work, rollout_sites = view["work"], view["rollout_sites"]
+    imported_sites = work["shown"] if work else []
+    if not imported_sites and not rollout_sites:
         return None
     total = work["sites"] if work else 0
     return sites_section(
-        [*own, *shown],
+        [*rollout_sites, *imported_sites],
         total=total,
-        rollouts=len(own),
-        watched=view["watched"],
+        rollouts=len(rollout_sites),
+        probe=view["watched"],
         limits=limits,
-        where=where,
+        folder_flags=folder_flags,
     )
 
 
@@ -522,9 +524,9 @@ def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
 
 def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
     versions = ", ".join(f"{name} {version}" for name, version in view["versions"].items())
-    changed = [line.partition(": ") for line in view["changed_settings"]]
+    changed = [change.partition(": ") for change in view["changed_settings"]]
     inputs = [(i["path"], i["rows"], str(i["sha256"])[:16]) for i in view["inputs"]]
-    values = [(key, *told.partition(" -> ")[::2]) for key, _, told in changed]
+    values = [(key, *values_text.partition(" -> ")[::2]) for key, _, values_text in changed]
     return join(
         (
             el("p", "Settings that differ from the defaults:")
@@ -568,7 +570,7 @@ def _again(commands: Sequence[Mapping[str, str]]) -> Html | None:
     return join(
         lead,
         [
-            join(el("p", f"{one['name']}:"), el("pre", cut_end(one["command"], 2000)))
-            for one in commands
+            join(el("p", f"{command['name']}:"), el("pre", cut_end(command["command"], 2000)))
+            for command in commands
         ],
     )

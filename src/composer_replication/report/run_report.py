@@ -46,15 +46,15 @@ def run_report(
     tokens = probe_tables(run)
     settings, metrics = run.resolved(), run.metrics()
     evaluation = _evaluation(run)
-    there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
-    outdated = check_stale(folder / "sites.jsonl", work=folder) if there else None
-    there = there and outdated is None  # such sites name turns that stand elsewhere now
+    has_work = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
+    outdated = check_stale(folder / "sites.jsonl", work=folder) if has_work else None
+    has_work = has_work and outdated is None  # such sites name turns that stand elsewhere now
     return {
         **run_view(path),
         "platform": run.info().get("platform", ""),
         "evaluation": evaluation,
         "logs": logs_view(run, work=folder),
-        "again": again(run, evaluation),
+        "again": rerun_commands(run, evaluation),
         "watched": tokens,
         "rollout_sites": rollout_sites(run, tokens["sites"]),
         "work": (
@@ -63,12 +63,12 @@ def run_report(
                 settings,
                 metrics,
             )
-            if there
+            if has_work
             else None
         ),
         "chains": run_chains(metrics),
         "lost": lost_rows(metrics),
-        "stale": changed_since(run, work=folder) if there else [],
+        "stale": changed_since(run, work=folder) if has_work else [],
         "out_of_date": outdated.message if outdated is not None else "",
         "samples": samples(run),
     }
@@ -81,7 +81,7 @@ def _used(
     built."""
     if settings.get("train", {}).get("lm_ce", {}).get("weight", 0):
         return work
-    live = any("rollouts/episodes" in line for line in metrics)
+    live = any("rollouts/episodes" in step_metrics for step_metrics in metrics)
     chains = {**work["chains"], "messages": not_trained(work["chains"]["messages"], LM_CE_OFF)}
     if live and work["built"]:
         chains["sites"] = not_trained(chains["sites"], FED_BY_ROLLOUTS)
@@ -90,20 +90,20 @@ def _used(
 
 def _evaluation(run: RunDir) -> dict[str, Any] | None:
     """The evaluation with what it supports; one that is of an earlier checkpoint says so."""
-    found = read_evaluation(run.evaluation_json)
-    if found is None:
+    evaluation = read_evaluation(run.evaluation_json)
+    if evaluation is None:
         return None
-    kept, judged = run.checkpoints(), found["about"].get("steps.after")
-    if kept and judged is not None and judged != kept[-1][0]:
-        told = (
-            f"This evaluation is of the student after {judged} steps; the run's newest checkpoint"
-            f" is of {kept[-1][0]}: evaluate again."
+    checkpoints, evaluated_steps = run.checkpoints(), evaluation["about"].get("steps.after")
+    if checkpoints and evaluated_steps is not None and evaluated_steps != checkpoints[-1][0]:
+        note = (
+            f"This evaluation is of the student after {evaluated_steps} steps; the run's newest checkpoint"
+            f" is of {checkpoints[-1][0]}: evaluate again."
         )
-        found["notes"] = [told, *found["notes"]]
-    return {**found, "claims": claims(found)}
+        evaluation["notes"] = [note, *evaluation["notes"]]
+    return {**evaluation, "claims": claims(evaluation)}
 
 
-def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, str]]:
+def rerun_commands(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, str]]:
     """The commands of the other runs that the evaluation played and that stand beside this one, and
     of the evaluation itself.
 
@@ -114,28 +114,32 @@ def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, s
     if evaluation is None:
         return []
     about = {str(key): value for key, value in evaluation["about"].items()}
-    found: list[dict[str, str]] = []
+    commands: list[dict[str, str]] = []
     for name in (str(row["name"]) for row in evaluation["rows"]):
         folder = run.path.resolve().parent / name
         if name in (BEFORE, AFTER) or Path(name).name != name or not (folder / "run.json").exists():
             continue
-        other = open_run(folder)
-        if about.get(f"steps.{name}") in [step for step, _ in other.checkpoints()]:
-            found.append({"name": name, "command": other.command_txt.read_text("utf-8").strip()})
+        other_run = open_run(folder)
+        if about.get(f"steps.{name}") in [step for step, _ in other_run.checkpoints()]:
+            commands.append(
+                {"name": name, "command": other_run.command_txt.read_text("utf-8").strip()}
+            )
     command = run.command_txt.read_text("utf-8").strip()
     if command.startswith(TRAIN):
         against = [
-            word for other in found for word in ("--against", f"{other['name']}={other['name']}")
+            word
+            for other_run in commands
+            for word in ("--against", f"{other_run['name']}={other_run['name']}")
         ]
-        told = [
+        evaluate_command = [
             "recompose",
             "evaluate",
             run.info()["id"],
             *shlex.split(command.removeprefix(TRAIN)),
             *against,
         ]
-        found.append({"name": "evaluation", "command": shlex.join(told)})
-    return found
+        commands.append({"name": "evaluation", "command": shlex.join(evaluate_command)})
+    return commands
 
 
 def probe_tables(run: RunDir) -> dict[str, Any]:
@@ -190,8 +194,8 @@ def _table(path: Path) -> dict[str, dict[str, Any]]:
 
 def _triples(row: Mapping[str, Any]) -> list[tuple[float, float, float]]:
     ours, theirs = row["student"], row["teacher"]
-    apart = row.get("divergence") or [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
-    return list(zip(apart, ours, theirs, strict=True))
+    divergences = row.get("divergence") or [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    return list(zip(divergences, ours, theirs, strict=True))
 
 
 def samples(run: RunDir) -> dict[str, Any]:
@@ -201,13 +205,13 @@ def samples(run: RunDir) -> dict[str, Any]:
     if not files:
         return {"step": None, "sessions": [], "left_out": 0}
     step, path = files[-1]
-    shown: list[dict[str, Any]] = []
+    sessions: list[dict[str, Any]] = []
     total = 0
     for session in read_sessions(path):
         total += 1
-        if len(shown) < SHOWN_SAMPLES:
+        if len(sessions) < SHOWN_SAMPLES:
             turns = [turn_view(turn, i) for i, turn in enumerate(session.turns[:SHOWN_TURNS])]
-            shown.append(
+            sessions.append(
                 {
                     "id": session.id,
                     "outcome": session.outcome,
@@ -215,4 +219,4 @@ def samples(run: RunDir) -> dict[str, Any]:
                     "left_out": len(session.turns) - len(turns),
                 }
             )
-    return {"step": step, "sessions": shown, "left_out": total - len(shown)}
+    return {"step": step, "sessions": sessions, "left_out": total - len(sessions)}

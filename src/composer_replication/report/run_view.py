@@ -65,21 +65,23 @@ def channels(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     >>> channels([{"step": 1, "hint/status": "active", "hint/tokens": 4, "hint/loss": 0.5, "hint/grad_norm": 1.0}])["hint"]["tokens"]
     4
     """
-    found: dict[str, dict[str, Any]] = {}
+    views: dict[str, dict[str, Any]] = {}
     for name in CHANNELS:
-        rows = [line for line in metrics if f"{name}/status" in line]
+        rows = [step_metrics for step_metrics in metrics if f"{name}/status" in step_metrics]
         if not rows:
             continue
-        found[name] = {
-            "statuses": dict(Counter(line[f"{name}/status"] for line in rows)),
+        views[name] = {
+            "statuses": dict(Counter(step_metrics[f"{name}/status"] for step_metrics in rows)),
             "last_status": rows[-1][f"{name}/status"],
-            "tokens": sum(line.get(f"{name}/tokens", 0) for line in rows),
-            "steps": [(line["step"], line[f"{name}/status"]) for line in rows],
+            "tokens": sum(step_metrics.get(f"{name}/tokens", 0) for step_metrics in rows),
+            "steps": [
+                (step_metrics["step"], step_metrics[f"{name}/status"]) for step_metrics in rows
+            ],
             "tokens_per_step": series(rows, f"{name}/tokens"),
             "loss": series(rows, f"{name}/loss"),
             "grad_norm": series(rows, f"{name}/grad_norm"),
         }
-    return found
+    return views
 
 
 def clipped_steps(metrics: Sequence[Mapping[str, Any]]) -> str:
@@ -90,15 +92,21 @@ def clipped_steps(metrics: Sequence[Mapping[str, Any]]) -> str:
     >>> clipped_steps([{"clipped": False}]), clipped_steps([{"loss": 1.0}])
     ('The gradient was clipped in 0 of 1 steps.', '')
     """
-    told = [bool(line["clipped"]) for line in metrics if "clipped" in line]
-    often = sum(told) > len(told) * MOST_CLIPPED
-    why = (
+    clipped = [
+        bool(step_metrics["clipped"]) for step_metrics in metrics if "clipped" in step_metrics
+    ]
+    often = sum(clipped) > len(clipped) * MOST_CLIPPED
+    advice = (
         " A clip is for outliers: where it is usual, weights of channels and fading hints do"
         " nothing."
         if often
         else ""
     )
-    return f"The gradient was clipped in {sum(told)} of {len(told)} steps.{why}" if told else ""
+    return (
+        f"The gradient was clipped in {sum(clipped)} of {len(clipped)} steps.{advice}"
+        if clipped
+        else ""
+    )
 
 
 def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -111,12 +119,14 @@ def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     known = {f"{name}/{key}" for name in CHANNELS for key in CHANNEL_KEYS} | set(BOOKKEEPING)
     names = {
         key: None
-        for line in metrics
-        for key, value in line.items()
+        for step_metrics in metrics
+        for key, value in step_metrics.items()
         if key not in known and _is_number(value)
     }
     return {
-        name: series([line for line in metrics if _is_number(line.get(name))], name)
+        name: series(
+            [step_metrics for step_metrics in metrics if _is_number(step_metrics.get(name))], name
+        )
         for name in names
     }
 
@@ -127,7 +137,11 @@ def _is_number(value: Any) -> bool:
 
 def series(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
     """The first and last value of a metric, and every value by step, for steps that have one."""
-    points = [(line["step"], line[key]) for line in rows if line.get(key) is not None]
+    points = [
+        (step_metrics["step"], step_metrics[key])
+        for step_metrics in rows
+        if step_metrics.get(key) is not None
+    ]
     return {
         "first": points[0][1] if points else None,
         "last": points[-1][1] if points else None,

@@ -48,12 +48,12 @@ def cut_end(text: str, limit: int) -> str:
 
 
 def sites_section(
-    shown: Sequence[Mapping[str, Any]],
+    views: Sequence[Mapping[str, Any]],
     *,
     total: int,
-    watched: Mapping[str, Any] | None,
+    probe: Mapping[str, Any] | None,
     limits: PageLimits,
-    where: str,
+    folder_flags: str,
     rollouts: int = 0,
 ) -> Html:
     """List and articles; `watched` are token tables as `run.watched` gives them, `where` completes
@@ -62,22 +62,27 @@ def sites_section(
     The first `rollouts` of `shown` are of the student's own rollouts; `total` counts the imported
     sites.
     """
-    kept = shown[: limits.sites]
-    tables: Mapping[str, Any] = watched["sites"] if watched else {}
-    own = min(rollouts, len(kept))
-    told = f"{len(kept) - own} of {total} sites are shown"
+    shown_views = views[: limits.sites]
+    tables: Mapping[str, Any] = probe["sites"] if probe else {}
+    num_rollout_sites = min(rollouts, len(shown_views))
+    shown_of_total = f"{len(shown_views) - num_rollout_sites} of {total} sites are shown"
     lead = [
         (
             el(
                 "p",
-                f"First the {own} watched sites of the student's own rollouts (w), then imported"
+                f"First the {num_rollout_sites} watched sites of the student's own rollouts (w), then imported"
                 " ones (s).",
             )
-            if own
+            if num_rollout_sites
             else None
         ),
         (
-            el("p", f"{told}; the rest: ", el("code", f"recompose show site{where}"), ".")
+            el(
+                "p",
+                f"{shown_of_total}; the rest: ",
+                el("code", f"recompose show site{folder_flags}"),
+                ".",
+            )
             if total
             else None
         ),
@@ -89,7 +94,9 @@ def sites_section(
         ),
     ]
     legend = (
-        _legend(watched) if watched and any(view["site"]["id"] in tables for view in kept) else None
+        _legend(probe)
+        if probe and any(view["site"]["id"] in tables for view in shown_views)
+        else None
     )
     links = [
         el(
@@ -102,10 +109,11 @@ def sites_section(
                 href=f"#{_name(view)}",
             ),
         )
-        for view in kept
+        for view in shown_views
     ]
     articles = [
-        _article(view, tables.get(view["site"]["id"]), watched, limits, where) for view in kept
+        _article(view, tables.get(view["site"]["id"]), probe, limits, folder_flags)
+        for view in shown_views
     ]
     body = el(
         "div", el("nav", el("ol", links), aria_label="sites"), el("div", articles), cls="sites"
@@ -118,28 +126,28 @@ def _name(view: Mapping[str, Any]) -> str:
 
 
 def _mark(view: Mapping[str, Any], tables: Mapping[str, Any]) -> Html:
-    told = [view["site"]["category"]] if view["message"]["place"] == APART else []
-    told += ["token by token"] if view["site"]["id"] in tables else []
-    return el("small", f" {', '.join(told)}" if told else "")
+    labels = [view["site"]["category"]] if view["message"]["place"] == APART else []
+    labels += ["token by token"] if view["site"]["id"] in tables else []
+    return el("small", f" {', '.join(labels)}" if labels else "")
 
 
-def _legend(watched: Mapping[str, Any]) -> Html:
+def _legend(probe: Mapping[str, Any]) -> Html:
     """What the colours mean, and the two buttons."""
     shades = [el("span", cls=f"g{i}") for i in range(1, SHADES + 1)]
-    told = [
-        f"Colour of a token: {watched['measure']} between the model with and without the hint, 0 ",
+    caption = [
+        f"Colour of a token: {probe['measure']} between the model with and without the hint, 0 ",
         el("span", shades, cls="scale", aria_hidden="true"),
         (
-            f" {watched['most']:.3g} nats, the same scale at both steps; it grows with the square"
+            f" {probe['most']:.3g} nats, the same scale at both steps; it grows with the square"
             " root."
         ),
     ]
-    if watched["first"] == watched["last"]:
-        return el("p", told, f" Step {watched['last']} is the only one written.")
+    if probe["first"] == probe["last"]:
+        return el("p", caption, f" Step {probe['last']} is the only one written.")
     buttons = [
         el(
             "button",
-            f"{name} step ({watched[name]})",
+            f"{name} step ({probe[name]})",
             type="button",
             data_show=name,
             aria_pressed="true" if name == "last" else "false",
@@ -147,7 +155,7 @@ def _legend(watched: Mapping[str, Any]) -> Html:
         for name in ("first", "last")
     ]
     return join(
-        el("p", told),
+        el("p", caption),
         el(
             "div",
             buttons,
@@ -162,9 +170,9 @@ def _legend(watched: Mapping[str, Any]) -> Html:
 def _article(
     view: Mapping[str, Any],
     tokens: Sequence[Mapping[str, Any]] | None,
-    watched: Mapping[str, Any] | None,
+    probe: Mapping[str, Any] | None,
     limits: PageLimits,
-    where: str,
+    folder_flags: str,
 ) -> Html:
     site, name = view["site"], _name(view)
     about = f"{site['kind']} · {site['category']}" + (
@@ -184,14 +192,14 @@ def _article(
         [turn_block(turn, limits.chars) for turn in view["before"]],
         _hint(view["hint"], limits),
         turn_block(view["message"], limits.message_chars),
-        _heat(tokens, watched, limits) if tokens and watched else None,
+        _heat(tokens, probe, limits) if tokens and probe else None,
         [turn_block(turn, limits.chars) for turn in view["after"]],
         (
             el(
                 "p",
                 f"not shown: {plural(after, 'later turn')}, {NEITHER}",
                 (
-                    [": ", el("code", f"recompose show site {name} --full{where}")]
+                    [": ", el("code", f"recompose show site {name} --full{folder_flags}")]
                     if "name" not in view
                     else None
                 ),
@@ -270,13 +278,13 @@ def _block(block: Mapping[str, Any], limit: int) -> Html:
 
 
 def _heat(
-    tokens: Sequence[Mapping[str, Any]], watched: Mapping[str, Any], limits: PageLimits
+    tokens: Sequence[Mapping[str, Any]], probe: Mapping[str, Any], limits: PageLimits
 ) -> Html:
     """Every token of the target with its colour at both steps; the numbers are in its title, and
     below on click or arrow keys."""
-    shown = tokens[: limits.tokens]
-    left = len(tokens) - len(shown)
-    spans = [_token(token, watched) for token in shown]
+    shown_tokens = tokens[: limits.tokens]
+    left = len(tokens) - len(shown_tokens)
+    spans = [_token(token, probe) for token in shown_tokens]
     return el(
         "figure",
         el("figcaption", el("small", f"the same message, token by token ({len(tokens)} tokens)")),
@@ -294,21 +302,19 @@ def _heat(
     )
 
 
-def _token(token: Mapping[str, Any], watched: Mapping[str, Any]) -> Html:
+def _token(token: Mapping[str, Any], probe: Mapping[str, Any]) -> Html:
     first, last = token["first"], token["last"]
-    told = (
-        [f"step {watched['first']}: {_numbers(first)}"]
-        if watched["first"] != watched["last"]
-        else []
+    numbers = (
+        [f"step {probe['first']}: {_numbers(first)}"] if probe["first"] != probe["last"] else []
     )
-    told.append(f"step {watched['last']}: {_numbers(last)}")
+    numbers.append(f"step {probe['last']}: {_numbers(last)}")
     text = str(token["text"]).replace("\n", "↵\n") or "(empty)"
-    most = watched["most"]
+    most = probe["most"]
     return el(
         "span",
         text,
         cls=f"t f{shade(first[0], most)} l{shade(last[0], most)}",
-        title="; ".join(told),
+        title="; ".join(numbers),
     )
 
 

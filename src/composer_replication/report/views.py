@@ -109,15 +109,15 @@ def site_view(
     never silent.
     """
     context = session.context_indices(site.turn)
-    shown = context[-before:] if before else ()
+    context_shown = context[-before:] if before else ()
     last = max((*site.evidence, site.turn + after))
     later = range(site.turn + 1, min(last + 1, len(session.turns)))
     return {
         "ordinal": number,
         "site": _site(site, hint),
         "session": session.id,
-        "left_out_before": len(context) - len(shown),
-        "before": [turn_view(session.turn_in_view(i, at=site.turn), i) for i in shown],
+        "left_out_before": len(context) - len(context_shown),
+        "before": [turn_view(session.turn_in_view(i, at=site.turn), i) for i in context_shown],
         "hint": hint.text if hint else None,
         "message": turn_view(
             session.turns[site.turn],

@@ -50,9 +50,9 @@ class _Logs:
     origins: Counter[str] = field(default_factory=Counter)
 
     def add(self, session: Session, *, held_out: bool) -> None:
-        own = list(session.assistant_turns())
+        assistant_turns = list(session.assistant_turns())
         repository = session.repository or UNKNOWN
-        calls = Counter(call.name or UNKNOWN for _, turn in own for call in turn.calls)
+        calls = Counter(call.name or UNKNOWN for _, turn in assistant_turns for call in turn.calls)
         messages = sum(turn.role == "assistant" for turn in session.turns)
         self.sessions += 1
         self.turns += len(session.turns)
@@ -61,7 +61,7 @@ class _Logs:
         self.calls.update(calls)
         self.by_repository[repository] += 1
         self.calls_by_repository[repository] += calls.total()
-        self.by_author.update(turn.author or UNKNOWN for _, turn in own)
+        self.by_author.update(turn.author or UNKNOWN for _, turn in assistant_turns)
         self.origins[session.origin] += 1
 
 
@@ -76,16 +76,16 @@ def work_view(
     """
     sites, hints_file = _read(read_sites, work / "sites.jsonl", verb="sites"), work / "hints.jsonl"
     # what is of an older store is left out: its counts would not be those of these sessions
-    old = stale_artefacts(work)
+    stale = stale_artefacts(work)
     hints = {
         hint.site_id: hint
         for hint in (
             []
-            if "hints.jsonl" in old
+            if "hints.jsonl" in stale
             else _read(read_hints, hints_file, verb="hints", needed=False)
         )
     }
-    built = "examples" not in old
+    built = "examples" not in stale
     skipped, held_out = (
         read_skipped(work / "examples" / "skipped.jsonl") if built else ({}, frozenset())
     )
@@ -95,14 +95,14 @@ def work_view(
     by_session: dict[str, list[int]] = defaultdict(list)
     for number in chosen:
         by_session[sites[number].session_id].append(number)
-    logs, shown = _Logs(), dict[int, dict[str, Any]]()
+    logs, site_views = _Logs(), dict[int, dict[str, Any]]()
     if not (work / "sessions.jsonl").exists():
         raise DataError("no sessions.jsonl", where=str(work), fix="run first: recompose ingest")
     for session in read_sessions(work / "sessions.jsonl"):
         logs.add(session, held_out=session.id in held_out)
         for number in by_session.get(session.id, ()):
             site = sites[number]
-            shown[number] = site_view(
+            site_views[number] = site_view(
                 session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER
             )
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
@@ -115,11 +115,11 @@ def work_view(
         skipped=skipped,
     )
     pairs = counts.get("pairs") if meta else None
-    replayed = old.keys().isdisjoint(("answers.jsonl", "preferences.jsonl", "anchors.jsonl"))
+    replayed = stale.keys().isdisjoint(("answers.jsonl", "preferences.jsonl", "anchors.jsonl"))
     preference = (
         preference_chain(work, skipped=skipped, held_out=held_out, pairs=pairs) if replayed else []
     )
-    told = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
+    explained_channels = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
     return {
         "path": str(work),
         "counts": {
@@ -132,8 +132,8 @@ def work_view(
         "mistakes": sum(site.is_target for site in sites),
         "mistaken_sessions": len({site.session_id for site in sites if site.is_target}),
         "hints": len(hints),
-        "hints_written": hints_file.exists() and "hints.jsonl" not in old,
-        "stale": [one.message for one in old.values()],
+        "hints_written": hints_file.exists() and "hints.jsonl" not in stale,
+        "stale": [artefact.message for artefact in stale.values()],
         "built": meta is not None,
         "origins": dict(logs.origins),
         **_tables(sites, hints, logs),
@@ -146,10 +146,12 @@ def work_view(
             "preference": preference,
         },
         "other_skips": [
-            _skip(key, n) for key, n in skipped.items() if key.split("/")[0] not in told
+            _skip(key, n)
+            for key, n in skipped.items()
+            if key.split("/")[0] not in explained_channels
         ],
         "ingest": _reading(ingest),
-        "shown": [shown[number] for number in chosen if number in shown],
+        "shown": [site_views[number] for number in chosen if number in site_views],
     }
 
 
@@ -170,59 +172,62 @@ def choose_sites(
     then one per other category."""
     leading = [i for name in first for i, site in enumerate(sites) if site.id == name]
     by_kind: dict[str, list[int]] = defaultdict(list)
-    apart: dict[str, int] = {}
+    other_categories: dict[str, int] = {}
     for i, site in sorted(enumerate(sites), key=lambda item: item[1].id not in hints):
         if site.is_target:
             by_kind[site.kind].append(i)
         else:
-            apart.setdefault(site.category, i)
+            other_categories.setdefault(site.category, i)
     in_turn: list[int] = []
     queues = list(by_kind.values())
     while queues:
         in_turn += [queue.pop(0) for queue in queues]
         queues = [queue for queue in queues if queue]
-    kept = list(apart.values())[: min(SHOWN_APART, max(num_sites // 4, 0))]
+    shown_apart = list(other_categories.values())[: min(SHOWN_APART, max(num_sites // 4, 0))]
     return list(
         dict.fromkeys(
-            [*list(dict.fromkeys([*leading, *in_turn]))[: max(num_sites - len(kept), 0)], *kept]
+            [
+                *list(dict.fromkeys([*leading, *in_turn]))[: max(num_sites - len(shown_apart), 0)],
+                *shown_apart,
+            ]
         )
     )
 
 
 def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> dict[str, Any]:
     """Kinds, tools, repositories and authors of the mistakes, and what stands apart from them."""
-    wrong = [site for site in sites if site.is_target]
-    apart = Counter((site.category, site.kind) for site in sites if not site.is_target)
-    hinted = Counter(site.kind for site in wrong if site.id in hints)
-    kinds = Counter(site.kind for site in wrong)
+    targets = [site for site in sites if site.is_target]
+    other_categories = Counter((site.category, site.kind) for site in sites if not site.is_target)
+    hinted = Counter(site.kind for site in targets if site.id in hints)
+    kinds = Counter(site.kind for site in targets)
     return {
         "kinds": [
             {
                 "name": kind,
                 "count": n,
                 "hinted": hinted[kind],
-                "tools": _told(Counter(s.tool or UNKNOWN for s in wrong if s.kind == kind)),
+                "tools": _told(Counter(s.tool or UNKNOWN for s in targets if s.kind == kind)),
             }
             for kind, n in _sorted(kinds)
         ],
-        "tools": _rates(wrong, "tool", logs.calls),
+        "tools": _rates(targets, "tool", logs.calls),
         "repositories": [
             {**row, "sessions": logs.by_repository[row["name"]]}
-            for row in _rates(wrong, "repository", logs.calls_by_repository)
+            for row in _rates(targets, "repository", logs.calls_by_repository)
         ],
-        "authors": _rates(wrong, "author", logs.by_author),
+        "authors": _rates(targets, "author", logs.by_author),
         "apart": [
             {"category": c, "kind": k, "count": n, "why": KINDS_APART.get(k, CATEGORIES[c])}
-            for (c, k), n in _sorted(apart)
+            for (c, k), n in _sorted(other_categories)
         ],
     }
 
 
-def _rates(wrong: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
+def _rates(targets: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
     """Mistakes by one property, out of how many, and of which kinds; what has no mistake is listed
     as well."""
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
-    for site in wrong:
+    for site in targets:
         kinds[getattr(site, name) or UNKNOWN][site.kind] += 1
     rows = [
         {"name": key, "mistakes": kinds[key].total(), "of": base[key], "kinds": _told(kinds[key])}
