@@ -28,7 +28,7 @@ def summary(table: Mapping[str, Any]) -> list[str]:
     rows = ", ".join(f"{row['name']} {row['success']:.2f}" for row in table["rows"])
     return [
         f"Success on {table['n']} unseen tasks: {rows}.",
-        f"{SUCCESS[judged(paired)['claim']]}; {_hinted(paired)}; {_others(paired)}.",
+        f"{SUCCESS[judged(paired)['claim']]}; {_targeted_text(paired)}; {_others_text(paired)}.",
         (
             "The mistakes and the following of hints were planted in the student; real logs say"
             " what yours are."
@@ -36,7 +36,7 @@ def summary(table: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _hinted(paired: Sequence[Mapping[str, Any]]) -> str:
+def _targeted_text(paired: Sequence[Mapping[str, Any]]) -> str:
     """Hinted mistakes after / before, where the interval excludes 1."""
     pairs = {
         p["b"]: p
@@ -48,10 +48,10 @@ def _hinted(paired: Sequence[Mapping[str, Any]]) -> str:
         for control, pair in pairs.items()
     }
     number = f"x{pairs[BEFORE]['ratio']:.2f}" if BEFORE in pairs else ""
-    return f"hinted mistakes {_decided(number, side)}"
+    return f"hinted mistakes {_direction_text(number, side)}"
 
 
-def _others(paired: Sequence[Mapping[str, Any]]) -> str:
+def _others_text(paired: Sequence[Mapping[str, Any]]) -> str:
     """Other mistakes after - before, where the interval excludes zero."""
     differences = {control: difference(paired, AFTER, control, metric=OTHER) for control in NEEDED}
     pairs = {control: pair for control, pair in differences.items() if pair is not None}
@@ -59,10 +59,10 @@ def _others(paired: Sequence[Mapping[str, Any]]) -> str:
         control: _side(pair["low"], pair["high"], middle=0.0) for control, pair in pairs.items()
     }
     number = f"{signed(pairs[BEFORE]['difference'])} per episode" if BEFORE in pairs else ""
-    return f"other mistakes {_decided(number, side)}"
+    return f"other mistakes {_direction_text(number, side)}"
 
 
-def _decided(number: str, side: Mapping[str, int]) -> str:
+def _direction_text(number: str, side: Mapping[str, int]) -> str:
     """The number and its direction; a fall that the placebo may share is called that, a rise is one
     whoever shares it."""
     if not side.get(BEFORE):

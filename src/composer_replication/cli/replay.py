@@ -99,8 +99,8 @@ def _write(job: Job, plan: ReplayPlan, collected: ReplayAnswers) -> int:
     ended it."""
     settings, gathered = plan.settings, collected.gathered
     ask = lookup(gathered.answers, min_confidence=settings.min_confidence)
-    fails = _never if plan.recorded is None else plan.recorded.fails
-    gap = _unmeasured if plan.recorded is None else plan.recorded.gap
+    fails = _never_fails if plan.recorded is None else plan.recorded.fails
+    gap = _no_gap if plan.recorded is None else plan.recorded.gap
     options = {
         "min_families": settings.min_families,
         "tiers": settings.tiers,
@@ -133,10 +133,10 @@ def _write(job: Job, plan: ReplayPlan, collected: ReplayAnswers) -> int:
     return DONE if stopped is None else stopped.exit_code
 
 
-def _never(session: Session, turn: int, message: Turn) -> bool:
+def _never_fails(session: Session, turn: int, message: Turn) -> bool:
     """Logs from elsewhere: nothing can be tried."""
     return False
 
 
-def _unmeasured(session: Session, turn: int, message: Turn) -> None:
+def _no_gap(session: Session, turn: int, message: Turn) -> None:
     """Logs from elsewhere: no gap can be measured."""

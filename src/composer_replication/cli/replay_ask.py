@@ -158,11 +158,11 @@ async def _gather(job: Job, plan: ReplayPlan) -> ReplayAnswers:
             return ReplayAnswers(gathered)
         return ReplayAnswers(
             gathered,
-            await judge_turns(plan.sessions, _places(plan, gathered), plan.judge, **options),
+            await judge_turns(plan.sessions, _answered_turns(plan, gathered), plan.judge, **options),
         )
 
 
-def _places(plan: ReplayPlan, gathered: Gathered) -> Iterator[AnsweredTurn]:
+def _answered_turns(plan: ReplayPlan, gathered: Gathered) -> Iterator[AnsweredTurn]:
     ask = lookup(gathered.answers, min_confidence=plan.settings.min_confidence)
     for session in plan.sessions:
         errors = failed_turns(session)

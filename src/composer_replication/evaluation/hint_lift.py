@@ -145,9 +145,9 @@ def audit_hints(
         if donor is not None
     ]
     relation_counts = Counter(
-        name for context, donor in usable for name in _relations(context, donor)
+        name for context, donor in usable for name in _donor_relations(context, donor)
     )
-    sites = _score(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
+    sites = _score_sites(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
     # a view may hold the hints of several failing calls
     kinds_of_site = {context.view.site_id: context.view.kinds for context, _ in usable}
     kinds = sorted({kind for view_kinds in kinds_of_site.values() for kind in view_kinds})
@@ -156,7 +156,7 @@ def audit_hints(
     )
     return Audit(
         sites=tuple(sites),
-        kinds=tuple(_kind(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups),
+        kinds=tuple(_kind_lift(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups),
         donors={
             "sites": len(usable),
             "same_kind": relation_counts["same_kind"],
@@ -167,7 +167,7 @@ def audit_hints(
     )
 
 
-def _relations(context: _SiteInContext, donor: _SiteInContext) -> list[str]:
+def _donor_relations(context: _SiteInContext, donor: _SiteInContext) -> list[str]:
     names = ["same_kind"] if context.view.kind == donor.view.kind else []
     return (
         [*names, "same_session"]
@@ -176,7 +176,7 @@ def _relations(context: _SiteInContext, donor: _SiteInContext) -> list[str]:
     )
 
 
-def _score(
+def _score_sites(
     model: Any,
     usable: Sequence[tuple[_SiteInContext, _SiteInContext]],
     *,
@@ -200,8 +200,8 @@ def _score(
     with scoring(model):
         for trial_part, _ in micro_batches(list(trials.values()), micro_tokens=limit):
             batch = collate(trial_part, pad_id=pad_id).to(device)
-            without = _means(model, batch.student, batch.hint_student, limit)
-            below = _means(model, batch.teacher, batch.hint_teacher, limit)
+            without = _mean_logprobs(model, batch.student, batch.hint_student, limit)
+            below = _mean_logprobs(model, batch.teacher, batch.hint_teacher, limit)
             for k, trial in enumerate(trial_part):
                 means_of_site[trial.id] = (below[2 * k], below[2 * k + 1], without[2 * k])
     return [
@@ -218,7 +218,7 @@ def _score(
     ]
 
 
-def _means(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
+def _mean_logprobs(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
     """Mean log-prob of each item's tokens."""
     hidden_ND = sliced_predictors(
         model,
@@ -235,7 +235,7 @@ def _means(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[fl
     return (total / torch.bincount(targets.item_N, minlength=targets.num_items)).tolist()
 
 
-def _kind(kind: str, sites: Sequence[SiteLift], *, min_lift: float, seed: int) -> KindLift:
+def _kind_lift(kind: str, sites: Sequence[SiteLift], *, min_lift: float, seed: int) -> KindLift:
     lift = bootstrap_mean(
         [s.lift for s in sites],
         [s.session_id for s in sites],

@@ -206,12 +206,12 @@ def _row(
     )
     kinds = sorted({fork.site.kind for fork in forks})
     row["kinds"] = {
-        kind: _kind([fork for fork in forks if fork.site.kind == kind]) for kind in kinds
+        kind: _kind_shares([fork for fork in forks if fork.site.kind == kind]) for kind in kinds
     }
     return row
 
 
-def _kind(forks: Sequence[Fork]) -> dict[str, float]:
+def _kind_shares(forks: Sequence[Fork]) -> dict[str, float]:
     shares = {metric: _shares(forks, outcome) for metric, outcome in METRICS.items()}
     return {
         "n": len(shares[RECURRENCE]),

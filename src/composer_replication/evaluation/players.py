@@ -168,7 +168,7 @@ def play_distinct(
     """What `one` makes of every player, in their order; raises DataError where two rows are of the
     same weights."""
     results: list[Row] = []
-    for result in _in_order(play, players, workers=min(workers, len(players))):
+    for result in _map_players(play, players, workers=min(workers, len(players))):
         twin = next(
             (earlier for earlier in results if earlier.weights_sha256 == result.weights_sha256),
             None,
@@ -225,7 +225,7 @@ def play_one(
     )
 
 
-def _in_order(
+def _map_players(
     play: Callable[[Player], Row], players: Sequence[Player], *, workers: int
 ) -> Iterator[Row]:
     if workers == 1:

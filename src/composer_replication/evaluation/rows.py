@@ -126,20 +126,20 @@ def paired_differences(
         OTHER: lambda p: float(mistakes_of(p.session, targeted=targeted).other),
     }
     entries: list[dict[str, Any]] = []
-    all_draws = _draws(pairs, block, seed=stage_seed(seed, "paired"), samples=samples)
+    all_draws = _resample_pairs(pairs, block, seed=stage_seed(seed, "paired"), samples=samples)
     for metric, value in values.items():
         left, right = [value(x) for x, _ in pairs], [value(y) for _, y in pairs]
         blocks = [block(x) for x, _ in pairs]
         entry = _difference(a_name, b_name, metric, left, right, all_draws, blocks)
         entries.append(
-            entry | (_times(left, right, all_draws, blocks) if metric != SUCCESS else {})
+            entry | (_ratio_entry(left, right, all_draws, blocks) if metric != SUCCESS else {})
         )
     for family in families:
         open_pairs = [
             (x, y) for x, y in pairs if x.measures[family.open] and y.measures[family.open]
         ]
         if len(open_pairs) > 1:
-            draws = _draws(
+            draws = _resample_pairs(
                 open_pairs, block, seed=stage_seed(seed, f"paired:{family.name}"), samples=samples
             )
             blocks = [block(x) for x, _ in open_pairs]
@@ -166,7 +166,7 @@ def _check_tasks(name: str, episodes: Sequence[EpisodeResult]) -> None:
         )
 
 
-def _draws(
+def _resample_pairs(
     pairs: Sequence[tuple[EpisodeResult, EpisodeResult]],
     block: Callable[[EpisodeResult], str],
     *,
@@ -209,7 +209,7 @@ def _difference(
         means = {
             name: sum(part) / len(part) for name, part in _by_block(differences, blocks).items()
         }
-        by_block = _both(low, high, means, bounds=(-largest, largest))
+        by_block = _wider_bounds(low, high, means, bounds=(-largest, largest))
     return {
         "a": a,
         "b": b,
@@ -229,7 +229,7 @@ def _by_block(values: Sequence[float], blocks: Sequence[str]) -> dict[str, list[
     return found
 
 
-def _both(
+def _wider_bounds(
     low: float, high: float, means: Mapping[str, float], *, bounds: tuple[float, float]
 ) -> dict[str, Any]:
     """The interval over tasks, that over blocks, and the wider bounds of the two; nothing where
@@ -250,7 +250,7 @@ def _both(
     }
 
 
-def _times(
+def _ratio_entry(
     left: Sequence[float], right: Sequence[float], draws: Resamples, blocks: Sequence[str]
 ) -> dict[str, float | None]:
     """left / right with its interval; nothing where right holds none, or so few that a sample of
@@ -267,7 +267,7 @@ def _times(
     low = None if ratio.low is None else max(0.0, ratio.low)
     left_blocks, right_blocks = _by_block(left, blocks), _by_block(right, blocks)
     if low is not None and high is not None and all(map(sum, right_blocks.values())):
-        wider = _both(
+        wider = _wider_bounds(
             low,
             high,
             {name: sum(left_blocks[name]) / sum(right_blocks[name]) for name in right_blocks},

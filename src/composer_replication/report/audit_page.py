@@ -50,7 +50,7 @@ def _draw(work: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
                 folder_flags=folder_flags,
             ),
         ),
-        ("next", "What to do next", _next(work, folder_flags)),
+        ("next", "What to do next", _next_steps(work, folder_flags)),
     ]
     return document(
         "audit of agent logs · recompose",
@@ -194,7 +194,7 @@ def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
     )
 
 
-def _next(work: Mapping[str, Any], folder_flags: str) -> Html:
+def _next_steps(work: Mapping[str, Any], folder_flags: str) -> Html:
     rows = [] if work["hints_written"] else [("recompose hints", "a short text per mistake")]
     rows += [
         (
@@ -203,9 +203,9 @@ def _next(work: Mapping[str, Any], folder_flags: str) -> Html:
         )
     ]
     rows += [("recompose build && recompose train", "tokens, then a run; needs PyTorch")]
-    lines = [f"{_with(command, folder_flags):<60}  # {why}" for command, why in rows]
+    lines = [f"{_with_flags(command, folder_flags):<60}  # {why}" for command, why in rows]
     return el("pre", "\n".join(lines))
 
 
-def _with(command: str, folder_flags: str) -> str:
+def _with_flags(command: str, folder_flags: str) -> str:
     return " && ".join(part + folder_flags for part in command.split(" && "))

@@ -42,19 +42,19 @@ def claims(evaluation: Mapping[str, Any]) -> list[Claim]:
     them."""
     paired = evaluation["paired"]
     hinted = [AFTER, *(row["name"] for row in evaluation["rows"] if row["name"] == "hint")]
-    candidates = [_hinted(paired, name, control) for name in hinted for control in NEEDED]
-    candidates += [_others(paired, AFTER, control) for control in NEEDED]
+    candidates = [_targeted_claim(paired, name, control) for name in hinted for control in NEEDED]
+    candidates += [_others_claim(paired, AFTER, control) for control in NEEDED]
     candidates += [
-        _family(paired, measure, title)
+        _family_claim(paired, measure, title)
         for measure, title in evaluation.get("family_titles", {}).items()
     ]
     return [
         *(claim for claim in candidates if claim is not None),
-        *_adding_up(evaluation["rows"], paired),
+        *_additivity_claims(evaluation["rows"], paired),
     ]
 
 
-def _hinted(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None:
+def _targeted_claim(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None:
     pair = next(
         (
             p
@@ -87,11 +87,11 @@ def _hinted(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None
     )
 
 
-def _others(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None:
+def _others_claim(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None:
     pair = difference(paired, a, b, metric=OTHER)
     if pair is None:
         return None
-    comparison = f"{a} - {b} = {_told(pair)} per episode"
+    comparison = f"{a} - {b} = {_interval_text(pair)} per episode"
     if pair["high"] < 0:
         return Claim(text=f"Other mistakes fell: {comparison}.", holds=True)
     if pair["low"] > 0:
@@ -103,13 +103,13 @@ def _others(paired: Sequence[Mapping[str, Any]], a: str, b: str) -> Claim | None
     return Claim(text=f"Whether other mistakes rose is not decided: {comparison}.", holds=False)
 
 
-def _family(paired: Sequence[Mapping[str, Any]], measure: str, title: str) -> Claim | None:
+def _family_claim(paired: Sequence[Mapping[str, Any]], measure: str, title: str) -> Claim | None:
     pairs = {control: difference(paired, AFTER, control, metric=measure) for control in NEEDED}
     known_pairs = {control: pair for control, pair in pairs.items() if pair is not None}
     if not known_pairs:
         return None
     comparisons = "; ".join(
-        f"{AFTER} - {control} = {_told(pair)}" for control, pair in known_pairs.items()
+        f"{AFTER} - {control} = {_interval_text(pair)}" for control, pair in known_pairs.items()
     )
     if len(known_pairs) == len(NEEDED) and all(pair["high"] < 0 for pair in known_pairs.values()):
         return Claim(text=f"{title} became rarer: {comparisons}.", holds=True)
@@ -120,7 +120,7 @@ def _family(paired: Sequence[Mapping[str, Any]], measure: str, title: str) -> Cl
     return Claim(text=f"{title}: no change is claimed: {comparisons}.", holds=False)
 
 
-def _adding_up(
+def _additivity_claims(
     rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]]
 ) -> Iterator[Claim]:
     """Whether all channels together beat every single one; where only some were trained alone, the
@@ -135,7 +135,7 @@ def _adding_up(
     if not differences:
         return
     comparisons = "; ".join(
-        f"{AFTER} - {name} = {_told(pair)}" for name, pair in differences.items()
+        f"{AFTER} - {name} = {_interval_text(pair)}" for name, pair in differences.items()
     )
     missing = [name for name in SINGLE if name not in differences]
     behind = [name for name, pair in differences.items() if pair["low"] <= 0]
@@ -164,5 +164,5 @@ def _adding_up(
         )
 
 
-def _told(pair: Mapping[str, float]) -> str:
+def _interval_text(pair: Mapping[str, float]) -> str:
     return f"{signed(pair['difference'])} [{signed(pair['low'])}, {signed(pair['high'])}]"

@@ -109,7 +109,7 @@ def site_chain(
         out = sum(site.session_id in held_out for site in hinted)
         lost = [
             ("held_out", out, REASONS["session/held_out"]),
-            *_lost(skipped, "hint", without=("no_hint", "category")),
+            *_skip_losses(skipped, "hint", without=("no_hint", "category")),
         ]
         chain.append(funnel_stage("hint targets in the examples", views, lost, before=len(hinted)))
     return chain
@@ -119,7 +119,7 @@ def message_chain(
     *, messages: int, held_out: int, trained: int, skipped: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """Messages of a model -> messages in lm_ce."""
-    lost = [("held_out", held_out, REASONS["session/held_out"]), *_lost(skipped, "lm_ce")]
+    lost = [("held_out", held_out, REASONS["session/held_out"]), *_skip_losses(skipped, "lm_ce")]
     return [
         funnel_stage("messages of a model", messages),
         funnel_stage("messages in lm_ce", trained, lost, before=messages),
@@ -170,7 +170,7 @@ def preference_chain(
     ]
     if pairs is not None:
         out = sum(session in held_out for session in sessions)
-        left = [("held_out", out, REASONS["session/held_out"]), *_lost(skipped, "preference")]
+        left = [("held_out", out, REASONS["session/held_out"]), *_skip_losses(skipped, "preference")]
         chain.append(funnel_stage("pairs in the examples", pairs, left, before=len(sessions)))
     return chain
 
@@ -240,7 +240,7 @@ def not_trained(chain: Sequence[Mapping[str, Any]], why: str) -> list[Mapping[st
     )
 
 
-def _lost(
+def _skip_losses(
     skipped: Mapping[str, int], channel: str, *, without: Iterable[str] = ()
 ) -> list[tuple[str, int, str]]:
     losses = [

@@ -56,11 +56,11 @@ def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
     table = read_logs(run)
     if table is None:
         return None
-    written = {row["name"]: _written(run, row["name"]) for row in table["rows"]}
+    written = {row["name"]: _read_samples(run, row["name"]) for row in table["rows"]}
     ids = list(
         dict.fromkeys(sample["site_id"] for name in SIDES for sample in written.get(name, ()))
     )
-    logged, unknown = _logged(table.get("inputs", {}), ids, work=work)
+    logged, unknown = _logged_messages(table.get("inputs", {}), ids, work=work)
     sites = [
         {
             "name": f"h{number:03d}",
@@ -96,7 +96,7 @@ def outcome_tally(samples: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _written(run: RunDir, name: str) -> list[dict[str, Any]]:
+def _read_samples(run: RunDir, name: str) -> list[dict[str, Any]]:
     """The samples of one row; a file of an earlier version, which holds no messages, gives the
     verdicts alone."""
     path = run.written_at_sites(name)
@@ -127,7 +127,7 @@ def _written(run: RunDir, name: str) -> list[dict[str, Any]]:
     return samples
 
 
-def _logged(
+def _logged_messages(
     inputs: Mapping[str, str], ids: Sequence[str], *, work: Path
 ) -> tuple[dict[str, dict[str, Any]], str]:
     """The mistaken message of every site, from the files that the evaluation read; or why there is

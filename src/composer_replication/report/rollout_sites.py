@@ -32,8 +32,8 @@ def rollout_sites(run: RunDir, ids: Iterable[str]) -> list[dict[str, Any]]:
     stands in the tokens of the table.
     """
     watched = _watched(run.watched_jsonl)
-    sites = {site.id: site for site in _kept(read_sites, run.watched_dir / "sites.jsonl")}
-    hints = {hint.site_id: hint for hint in _kept(read_hints, run.watched_dir / "hints.jsonl")}
+    sites = {site.id: site for site in _read_if_there(read_sites, run.watched_dir / "sites.jsonl")}
+    hints = {hint.site_id: hint for hint in _read_if_there(read_hints, run.watched_dir / "hints.jsonl")}
     files = [run.watched_dir / "sessions.jsonl", *(path for _, path in run.samples())]
     needed = {site.session_id for site in watched.values()}
     kept_sessions = chain.from_iterable(read_sessions(path) for path in files if path.exists())
@@ -43,16 +43,16 @@ def rollout_sites(run: RunDir, ids: Iterable[str]) -> list[dict[str, Any]]:
     views: list[dict[str, Any]] = []
     for number, name in enumerate((name for name in ids if name in watched), start=1):
         site = sites.get(name, watched[name])
-        session, hint = sessions.get(site.session_id), hints.get(name) or _unknown(site)
+        session, hint = sessions.get(site.session_id), hints.get(name) or _unknown_hint(site)
         if session is None or site.turn >= len(session.turns):
-            view = _bare(site, hint, number=number)
+            view = _tokens_only_view(site, hint, number=number)
         else:
             view = site_view(session, site, hint, number=number, before=BEFORE, after=AFTER)
         views.append({**view, "name": f"w{number:03d}"})
     return views
 
 
-def _kept(reader: Any, path: Path) -> list[Any]:
+def _read_if_there(reader: Any, path: Path) -> list[Any]:
     return list(reader(path)) if path.exists() else []
 
 
@@ -79,11 +79,11 @@ def _watched(path: Path) -> dict[str, Site]:
     return sites
 
 
-def _unknown(site: Site) -> Hint:
+def _unknown_hint(site: Site) -> Hint:
     return Hint(site_id=site.id, text=NOT_KEPT, writer="", kind=site.kind)
 
 
-def _bare(site: Site, hint: Hint, *, number: int) -> dict[str, Any]:
+def _tokens_only_view(site: Site, hint: Hint, *, number: int) -> dict[str, Any]:
     """A site of which only the tokens are known."""
     about = {"id": site.id, "kind": site.kind, "category": site.category, "detector": ""}
     message = {

@@ -505,7 +505,7 @@ def _sites(view: Mapping[str, Any], folder_flags: str, limits: PageLimits) -> Ht
 
 
 def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
-    def one(session: Mapping[str, Any]) -> Html:
+    def session_block(session: Mapping[str, Any]) -> Html:
         outcome = "" if session["outcome"] is None else f", reward {session['outcome']:g}"
         left = (
             el("p", plural(session["left_out"], "more turn"), cls="quiet")
@@ -518,7 +518,7 @@ def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
     left = f"; {samples['left_out']} more in the file" if samples["left_out"] else ""
     return join(
         el("p", f"Some of the student's rollouts at step {samples['step']}{left}."),
-        [one(session) for session in samples["sessions"]],
+        [session_block(session) for session in samples["sessions"]],
     )
 
 
@@ -547,7 +547,7 @@ def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
         el("p", f"and {len(values) - limits.rows} more") if len(values) > limits.rows else None,
         el("h3", "Run it again"),
         el("pre", cut_end(view["command"], 2000)),
-        _again(view["again"]),
+        _rerun(view["again"]),
         el("p", f"With {versions}; {view['platform']}; seed {view['seed']}.", cls="quiet"),
         table(inputs, head=("input", "rows", "sha256, first 16"), numbers=(1,)) if inputs else None,
         (
@@ -558,7 +558,7 @@ def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
     )
 
 
-def _again(commands: Sequence[Mapping[str, str]]) -> Html | None:
+def _rerun(commands: Sequence[Mapping[str, str]]) -> Html | None:
     """The other runs of the evaluation, and the evaluation."""
     if not commands:
         return None

@@ -58,7 +58,7 @@ def run_report(
         "watched": tokens,
         "rollout_sites": rollout_sites(run, tokens["sites"]),
         "work": (
-            _used(
+            _with_unused_targets(
                 work_view(folder, first=list(tokens["sites"]), num_sites=num_sites),
                 settings,
                 metrics,
@@ -74,7 +74,7 @@ def run_report(
     }
 
 
-def _used(
+def _with_unused_targets(
     work: dict[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The work folder's chains, with a last station where this run did not train on what was
@@ -156,7 +156,7 @@ def probe_tables(run: RunDir) -> dict[str, Any]:
     if not tables:
         return empty
     ends = {"first": tables[0], "last": tables[-1]}
-    read = {name: _table(path) for name, (_, path) in ends.items()}
+    read = {name: _read_token_table(path) for name, (_, path) in ends.items()}
     sites: dict[str, list[dict[str, Any]]] = {}
     for site_id, last in read["last"].items():
         first = read["first"].get(site_id)
@@ -183,7 +183,7 @@ def probe_tables(run: RunDir) -> dict[str, Any]:
     }
 
 
-def _table(path: Path) -> dict[str, dict[str, Any]]:
+def _read_token_table(path: Path) -> dict[str, dict[str, Any]]:
     try:
         return {row["site_id"]: row for row in json.loads(path.read_bytes())["sites"]}
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:

@@ -150,7 +150,7 @@ def work_view(
             for key, n in skipped.items()
             if key.split("/")[0] not in explained_channels
         ],
-        "ingest": _reading(ingest),
+        "ingest": _ingest_summary(ingest),
         "shown": [site_views[number] for number in chosen if number in site_views],
     }
 
@@ -206,50 +206,50 @@ def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> di
                 "name": kind,
                 "count": n,
                 "hinted": hinted[kind],
-                "tools": _told(Counter(s.tool or UNKNOWN for s in targets if s.kind == kind)),
+                "tools": _counts_text(Counter(s.tool or UNKNOWN for s in targets if s.kind == kind)),
             }
-            for kind, n in _sorted(kinds)
+            for kind, n in _most_common(kinds)
         ],
-        "tools": _rates(targets, "tool", logs.calls),
+        "tools": _mistake_rates(targets, "tool", logs.calls),
         "repositories": [
             {**row, "sessions": logs.by_repository[row["name"]]}
-            for row in _rates(targets, "repository", logs.calls_by_repository)
+            for row in _mistake_rates(targets, "repository", logs.calls_by_repository)
         ],
-        "authors": _rates(targets, "author", logs.by_author),
+        "authors": _mistake_rates(targets, "author", logs.by_author),
         "apart": [
             {"category": c, "kind": k, "count": n, "why": KINDS_APART.get(k, CATEGORIES[c])}
-            for (c, k), n in _sorted(other_categories)
+            for (c, k), n in _most_common(other_categories)
         ],
     }
 
 
-def _rates(targets: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
+def _mistake_rates(targets: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
     """Mistakes by one property, out of how many, and of which kinds; what has no mistake is listed
     as well."""
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for site in targets:
         kinds[getattr(site, name) or UNKNOWN][site.kind] += 1
     rows = [
-        {"name": key, "mistakes": kinds[key].total(), "of": base[key], "kinds": _told(kinds[key])}
+        {"name": key, "mistakes": kinds[key].total(), "of": base[key], "kinds": _counts_text(kinds[key])}
         for key in {*base, *kinds}
     ]
     return sorted(rows, key=lambda row: (-row["mistakes"], -row["of"], row["name"]))
 
 
-def _sorted(counts: Counter[Any]) -> list[tuple[Any, int]]:
+def _most_common(counts: Counter[Any]) -> list[tuple[Any, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _told(counts: Counter[str], *, most: int = 4) -> str:
+def _counts_text(counts: Counter[str], *, most: int = 4) -> str:
     """Counts in words, e.g. "Edit 9, Read 2"."""
-    return listed_counts(_sorted(counts), most=most)
+    return listed_counts(_most_common(counts), most=most)
 
 
 def _skip(key: str, count: int) -> dict[str, Any]:
     return {"reason": key, "count": count, "why": REASONS.get(key, "")}
 
 
-def _reading(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _ingest_summary(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What ingest removed, skipped and did not understand."""
     if ingest is None:
         return None
