@@ -203,7 +203,7 @@ def test_an_episode_with_a_hint_or_another_reward_is_refused(kind: Any, sandbox:
         return made[-1]
 
     with pytest.raises(
-        DataError, match=r"played again, the episode has other|not what the environment says"
+        DataError, match=r"the replayed episode has other|differs from the environment's answer"
     ):
         play_it(sandbox, model=reading_parrot(), tasks=1, make=hinted_once)
 
@@ -233,7 +233,8 @@ def test_help_in_a_finished_session_is_seen_by_role_and_author(sandbox: Sandbox)
     episode_result(task, fine.session, measures=fine.measures, ended="done")
     for session in helped:
         with pytest.raises(
-            DataError, match=r"none of the episode's own|does not begin with the task"
+            DataError,
+            match=r"does not belong to the episode|does not begin with the unchanged task",
         ):
             episode_result(task, session, measures=fine.measures, ended="done")
 

@@ -12,9 +12,8 @@ from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, UsageError
 from composer_replication.cli.replay_ask import ReplayAnswers, check_before_asking, gather_answers
-from composer_replication.cli.replay_bill import explain_write_errors
+from composer_replication.cli.replay_bill import explain_write_errors, settle_bookings
 from composer_replication.cli.replay_plan import ReplayPlan, open_plan
-from composer_replication.cli.replay_settle import settle_bookings
 from composer_replication.cli.replay_text import print_estimate, print_outcomes
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines

@@ -158,7 +158,9 @@ async def _gather(job: Job, plan: ReplayPlan) -> ReplayAnswers:
             return ReplayAnswers(gathered)
         return ReplayAnswers(
             gathered,
-            await judge_turns(plan.sessions, _answered_turns(plan, gathered), plan.judge, **options),
+            await judge_turns(
+                plan.sessions, _answered_turns(plan, gathered), plan.judge, **options
+            ),
         )
 
 

@@ -11,6 +11,7 @@ from composer_replication.cli.job import Job
 from composer_replication.core.errors import ComposerError, NoSpaceError
 from composer_replication.core.site import Answer
 from composer_replication.data.replay.gather import Gathered
+from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 
 
 @contextmanager
@@ -82,3 +83,23 @@ def bill_of(answers: Sequence[Answer]) -> dict[str, Any]:
         booked_answers = [answer.usd for answer in answers if answer.usd_by == booked_by]
         bill |= {booked_by: len(booked_answers), f"{booked_by}_usd": sum(booked_answers)}
     return bill | {"endpoint_says_usd": sum(answer.told_usd or 0.0 for answer in answers)}
+
+
+def settle_bookings(job: Job, usd: float) -> int:
+    """Book the calls that brought no answer at what the provider's bill says of them, all together;
+    nothing is asked."""
+    with Ledger(job.need_file(job.work / LEDGER_NAME, verb="replay"), max_usd=0.0) as ledger:
+        before = ledger.totals()
+        num, after = ledger.settle_lost(usd), ledger.totals()
+    message = (
+        f" {num} calls that brought no answer were booked at ${before.lost_usd:.4f}, and are at"
+        f" ${after.lost_usd:.4f} now"
+    )
+    job.screen.line(
+        message if num else " no call that brought no answer is booked at its worst case"
+    )
+    return job.finish(
+        {"settled": num, "booked_usd": after.booked_usd},
+        wrote=[],
+        next_command=job.command("replay"),
+    )

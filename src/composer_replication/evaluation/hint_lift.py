@@ -1,18 +1,18 @@
-"""Does a hint change the teacher? Measured before anything is trained: kinds that are not kept are
-trained on by nobody (cli/hint_gate.py).
+"""Does a hint change the teacher? Measured before training: hints of a kind that fails the audit
+are not trained on (cli/hint_gate.py).
 
     audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, min_lift=0.0, seed=7)
-    audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ..., low=0.08, ...), keeps=True, ...)
+    audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ...), keeps=True, ...)
 
-At every site the mistaken message T is scored three times: below its own hint, below another site's
-hint put at the same place, and without a hint. lift = mean log p(T | shuffled hint) - mean log p(T
-| hint), in nats per token: how much less likely the right hint makes the mistake than any hint
-does. Means are over the tokens of a site, then over sites; intervals are over sessions.
+The mistaken message T of every site is scored three times: below its own hint, below another site's
+hint in the same place, and without a hint. lift = mean log p(T | shuffled hint) - mean log p(T
+| hint), in nats per token: how much less likely the right hint makes the mistake than an unrelated
+hint does. Means are over the tokens of a site, then over sites; intervals are over sessions.
 
 The shuffle is a permutation of the hints among the sites in which no site keeps its own text.
 Within that, donors of another kind and of another session are preferred (a hint of the same kind
-often says the same thing); `donors` counts how far that was possible. Sites for which only the same
-text, or a hint written for another rendering, is left are not measured, and are counted.
+often says the same thing); `donors` counts the sites for which that was not possible. A site is
+skipped and counted if only the same text, or a hint written for another rendering, is left for it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,10 @@ class SiteLift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindLift:
-    """All sites of one kind (or all sites, kind "all"); `keeps` = the interval's lower bound is
-    above the threshold."""
+    """All sites of one kind (kind "all": every site).
+
+    `keeps` is true if the lower bound of the interval is above the threshold.
+    """
 
     kind: str
     lift: Interval
@@ -68,7 +70,7 @@ class KindLift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What was measured, and what could not be: `skipped` counts sites without a usable donor."""
+    """The measured sites and kinds; `skipped` counts sites without a usable donor."""
 
     sites: tuple[SiteLift, ...]
     kinds: tuple[KindLift, ...]
@@ -77,8 +79,7 @@ class Audit:
     min_lift: float
 
     def to_json(self) -> dict[str, Any]:
-        """A plain JSON object; per kind n, sessions, lift, low, high, keeps and the three mean
-        log-probs."""
+        """A plain JSON object: the kinds with their lifts and mean log-probs, and every site."""
         kinds = [
             {
                 "kind": k.kind,
@@ -106,7 +107,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class _SiteInContext:
-    """A site in its context."""
+    """A hint view together with the example that holds it."""
 
     example: TrainingExample
     view: HintView
@@ -122,8 +123,10 @@ def audit_hints(
     seed: int,
     device: Any = "cpu",
 ) -> Audit:
-    """Measure every hint view of the examples on `model` (the teacher); raises DataError where
-    there is none."""
+    """Measure every hint view of the examples on `model`, the teacher.
+
+    Raises DataError if the examples hold no hint view.
+    """
     contexts = list(
         {
             v.site_id: _SiteInContext(e, v) for e in reversed(examples) for v in reversed(e.hints)
@@ -148,7 +151,7 @@ def audit_hints(
         name for context, donor in usable for name in _donor_relations(context, donor)
     )
     sites = _score_sites(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
-    # a view may hold the hints of several failing calls
+    # a view may hold the hints of several failing calls, and then counts for each of their kinds
     kinds_of_site = {context.view.site_id: context.view.kinds for context, _ in usable}
     kinds = sorted({kind for view_kinds in kinds_of_site.values() for kind in view_kinds})
     groups = [(kind, [s for s in sites if kind in kinds_of_site[s.site_id]]) for kind in kinds] + (
@@ -156,7 +159,9 @@ def audit_hints(
     )
     return Audit(
         sites=tuple(sites),
-        kinds=tuple(_kind_lift(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups),
+        kinds=tuple(
+            _kind_lift(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups
+        ),
         donors={
             "sites": len(usable),
             "same_kind": relation_counts["same_kind"],
@@ -184,7 +189,7 @@ def _score_sites(
     max_tokens: int,
     device: Any,
 ) -> list[SiteLift]:
-    """Three rows per site: without a hint, below its own, below the donor's."""
+    """Score three rows per site: without a hint, below its own hint, below the donor's hint."""
     trials = {}
     for context, donor in usable:
         view = context.view
@@ -219,7 +224,7 @@ def _score_sites(
 
 
 def _mean_logprobs(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
-    """Mean log-prob of each item's tokens."""
+    """The mean log-prob of each item's tokens."""
     hidden_ND = sliced_predictors(
         model,
         rows.ids_BT,

@@ -1,15 +1,14 @@
-"""From episodes to numbers: one row per student, and differences between two students over the same
-tasks.
+"""From episodes to numbers: one row per student, and paired differences over the same tasks.
 
-    row("after", played, targeted=kinds, draws=draws, families=source.metadata.families)
+    evaluation_row("after", episodes, targeted=kinds, draws=draws, families=metadata.families)
     -> {"name": "after", "n": 192, "success": 0.61, "success_low": 0.54, "success_high": 0.68, ...}
-    paired("after", after, "before", before, targeted=kinds, seed=7, families=families)
+    paired_differences("after", a, "before", b, targeted=kinds, seed=7, families=families)
     -> [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35, "n": 192},
         {..., "metric": "A_made"}, ...]
 
 Intervals are 95 %: Wilson for shares of episodes, bootstrap over tasks for everything else.
-Families of mistakes are the environment's own (EnvMetadata); each is a share of the episodes in
-which that mistake was possible.
+The environment names the families of mistakes (EnvMetadata); each is reported as a share of the
+episodes in which that mistake was possible.
 """
 
 from __future__ import annotations
@@ -46,8 +45,10 @@ def evaluation_row(
     draws: Resamples,
     families: Sequence[MistakeFamily],
 ) -> dict[str, Any]:
-    """Every number of one student; `draws` holds bootstrap samples of as many tasks. Raises
-    DataError for a task that was played twice."""
+    """Every number of one student; raises DataError for a task that was played twice.
+
+    `draws` holds bootstrap samples over as many tasks as there are episodes.
+    """
     _check_tasks(name, episodes)
     n = len(episodes)
     mistakes = [mistakes_of(episode.session, targeted=targeted) for episode in episodes]
@@ -94,17 +95,15 @@ def paired_differences(
     samples: int = RESAMPLES,
     block: Callable[[EpisodeResult], str] = lambda played: "",
 ) -> list[dict[str, Any]]:
-    """a - b over the tasks that both played: success first and without "metric", then each measure
-    under its name.
+    """The differences a - b over shared tasks: success first, without "metric", then each measure.
 
-    Tasks are resampled within their `block`, e.g. the seed of the training: all are one block
-    unless it is given. With several blocks each has its difference in "by_block", "tasks" and
-    "blocks" are the two intervals (resampled tasks, Student's t over blocks), and "low" and "high"
-    are the wider bounds of both: what they exclude, both exclude.
+    Tasks are resampled within their `block`, e.g. the training seed; by default all tasks form one
+    block. With several blocks, "by_block" holds the difference of each block, "tasks" and "blocks"
+    are the two intervals (resampled tasks; Student's t over blocks), and "low" and "high" are the
+    wider bounds of the two, so that a value outside them is excluded by both.
 
-    A family is compared on the tasks where its mistake was possible for both. For mistakes the
-    ratio a / b stands beside the difference. Raises DataError where the two did not play the same
-    tasks, each once.
+    A family is compared on the tasks in which its mistake was possible for both students. Measures
+    of mistakes also have the ratio a / b. Raises DataError unless both played the same tasks once.
     """
     _check_tasks(a_name, a)
     _check_tasks(b_name, b)
@@ -112,8 +111,8 @@ def paired_differences(
     if ours.keys() != theirs.keys():
         num_unshared = len(ours.keys() ^ theirs.keys())
         problem = (
-            f"{a_name} and {b_name} did not play the same tasks: {num_unshared} were played by one of them"
-            " only"
+            f"{a_name} and {b_name} did not play the same tasks: {num_unshared} were played by one of"
+            " them only"
         )
         raise DataError(problem, fix="play both with the same seed, split and number of tasks")
     pairs = [
@@ -149,8 +148,10 @@ def paired_differences(
 
 
 def cell(episode: EpisodeResult, *, families: Sequence[MistakeFamily]) -> str:
-    """Which mistakes a task makes possible, e.g. "A", "A+B" or "none"; families that depend on the
-    episode are left out."""
+    """The families of mistakes that a task makes possible, e.g. "A", "A+B" or "none".
+
+    Families that depend on the course of the episode are left out.
+    """
     possible = [f.name for f in families if f.set_by_task and episode.measures[f.open]]
     return "+".join(possible) or "none"
 
@@ -173,7 +174,7 @@ def _resample_pairs(
     seed: int,
     samples: int,
 ) -> Resamples:
-    """Samples of pairs that stand in the order of their blocks."""
+    """Bootstrap samples of pairs; `pairs` must be sorted by block."""
     return Resamples.within(
         list(Counter(block(x) for x, _ in pairs).values()), seed=seed, samples=samples
     )
@@ -203,7 +204,7 @@ def _difference(
     by_block: dict[str, Any] = {}
     if low is not None and high is not None:
         largest = math.inf if metric in (TARGETED, OTHER) else 1.0
-        # no other difference was seen: it may still exist
+        # all differences are equal, so the bootstrap interval is a point: apply the rule of three
         unseen = _RULE_OF_THREE / len(differences) if len(set(differences)) == 1 else 0.0
         low, high = max(-largest, low - unseen), min(largest, high + unseen)
         means = {
@@ -232,10 +233,9 @@ def _by_block(values: Sequence[float], blocks: Sequence[str]) -> dict[str, list[
 def _wider_bounds(
     low: float, high: float, means: Mapping[str, float], *, bounds: tuple[float, float]
 ) -> dict[str, Any]:
-    """The interval over tasks, that over blocks, and the wider bounds of the two; nothing where
-    there is one block.
+    """The interval over tasks, the one over blocks, and the wider bounds; empty for one block.
 
-    The second is Student's t around the mean of the blocks, kept within `bounds`.
+    The interval over blocks is Student's t around their mean, clipped to `bounds`.
     """
     t_interval = mean_over_groups(list(means.values()))
     if t_interval.low is None or t_interval.high is None:
@@ -253,16 +253,16 @@ def _wider_bounds(
 def _ratio_entry(
     left: Sequence[float], right: Sequence[float], draws: Resamples, blocks: Sequence[str]
 ) -> dict[str, float | None]:
-    """left / right with its interval; nothing where right holds none, or so few that a sample of
-    tasks may hold none.
+    """left / right with its interval; empty if the sum of `right` is zero.
 
-    With several blocks its bounds are the wider of both, as those of a difference.
+    The bounds are None if a resampled sum of `right` is zero. With several blocks they are the
+    wider bounds of both intervals, as in a difference.
     """
     if not sum(right):
         return {}
     ratio = draws.ratio(left, right)
     high = ratio.high
-    if high is not None and not sum(left):  # none was seen, which does not say that there are none
+    if high is not None and not sum(left):  # a count of zero does not mean a rate of zero
         high = _RULE_OF_THREE / sum(right)
     low = None if ratio.low is None else max(0.0, ratio.low)
     left_blocks, right_blocks = _by_block(left, blocks), _by_block(right, blocks)
@@ -287,8 +287,7 @@ def _interval(name: str, interval: Interval) -> dict[str, float | None]:
 
 
 def _per_episode(name: str, counts: Sequence[float], draws: Resamples) -> dict[str, float | None]:
-    """A mean count; it is not below zero, and a count of which none was seen is bounded by the rule
-    of three."""
+    """A mean count with its bounds, clipped at zero; the rule of three bounds a count of zero."""
     bounds = _interval(name, draws.mean(counts))
     low, high = bounds[f"{name}_low"], bounds[f"{name}_high"]
     if low is not None and high is not None:
@@ -302,12 +301,12 @@ def _per_episode(name: str, counts: Sequence[float], draws: Resamples) -> dict[s
 def _ratio(
     name: str, above: Sequence[float], below: Sequence[float], draws: Resamples
 ) -> dict[str, float | None]:
-    """A ratio of sums over all episodes, None where there is nothing to divide by."""
+    """A ratio of sums over all episodes; None if the denominator is zero."""
     return _interval(name, draws.ratio(above, below)) if sum(below) else {name: None}
 
 
 def _within_one(share: Mapping[str, float | None]) -> dict[str, float | None]:
-    """A share of calls and its bounds, which cannot leave 0 ... 1."""
+    """A share of calls and its bounds, clipped to 0 ... 1."""
     return {
         key: None if value is None else min(1.0, max(0.0, value)) for key, value in share.items()
     }
@@ -320,7 +319,7 @@ def _call_rate(
     calls: Sequence[float],
     draws: Resamples,
 ) -> dict[str, float | None]:
-    """A share of all calls, None if the environment does not count the measure."""
+    """A share of all calls; None if the environment does not count the measure."""
     if not all(measure in episode.measures for episode in episodes):
         return {name: None}
     return _within_one(

@@ -1,5 +1,4 @@
-"""The student of a run, written for serving: whole weights, weights with the adapter merged, or the
-adapter alone."""
+"""Writes the student of a run for serving: all weights, merged weights, or the adapter alone."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from composer_replication.tokens.renderer import Renderer
 
 
 def write_student(player: Player, *, form: str, folder: Path) -> dict[str, Any]:
-    """The model, the tokenizer and the template; what a card says of them."""
+    """Write the model, the tokenizer and the template; returns the facts for the model card."""
     settings, notes = player.config.student, []
     if settings.lora.rank:
         student, renderer = load_player(player)
-    else:  # whole weights need no base model any more
+    else:  # the checkpoint holds all weights, so the base model is not needed
         tokenizer = load_tokenizer(str(player.checkpoint))
         checkpoint_settings = StudentSettings(model=str(player.checkpoint), dtype=settings.dtype)
         student = load_student(checkpoint_settings, tokenizer=tokenizer, seed=player.config.seed)

@@ -1,12 +1,11 @@
-"""Was the student alone? Every evaluated episode is checked, and played once more from its own
-tokens.
+"""Checks that the student had no hint: every evaluated episode is inspected and replayed.
 
-    check_unaided(session, task)      # only the opening, the student's own messages, tool results
-    check_replay(rollout, task, voice=voice)     # a fresh environment says and rewards the same
+    check_unaided(session, task)         # only the task, the student's messages and tool results
+    check_replay(rollout, task, chat_format=chat_format)    # a fresh environment answers the same
 
-A hint could come as a message of its own or be appended to one that is there. The first is seen by
-its role and author, the second because the fresh environment, which knows nothing of hints, answers
-the same messages with other words.
+A hint could be a separate message or be appended to another one. A separate message has the wrong
+role or author. An appended hint shows in the replay: a fresh environment, which knows no hints,
+answers the same tokens with another text.
 """
 
 from __future__ import annotations
@@ -25,21 +24,20 @@ from composer_replication.rollouts.sampling_stats import SamplingStats
 from composer_replication.rollouts.task_source import UnseenTask
 
 _FIX = (
-    "an evaluated student sees the task and its own results, never a hint: remove what was added to"
-    " its context"
+    "an evaluated student sees only the task and its own results: remove whatever was added to its"
+    " context"
 )
 
 
 def check_unaided(session: Session, task: UnseenTask) -> None:
-    """Raise DataError where the context of any message holds more than the task, the student's own
-    words and tool results."""
+    """Raise DataError if the session holds more than the task, the student's turns and results."""
     env = task.make()
     opening = checked_opening(env.open(), limits=EpisodeLimits())
     env.close()
     num_opening_turns = len(opening.turns)
     if session.turns[:num_opening_turns] != opening.turns or session.tools != opening.tools:
         raise DataError(
-            "the episode does not begin with the task as it is", where=session.id, fix=_FIX
+            "the episode does not begin with the unchanged task", where=session.id, fix=_FIX
         )
     authors = {turn.author for turn in session.turns if turn.role == "assistant"}
     for number, turn in enumerate(session.turns[num_opening_turns:], num_opening_turns):
@@ -51,12 +49,12 @@ def check_unaided(session: Session, task: UnseenTask) -> None:
                 and not turn.tag
                 and all(isinstance(block, ToolResult) for block in turn.blocks)
             )
-        else:  # that a call could not be read is the only other message to a student
+        else:  # the only other message to a student says that its call could not be parsed
             fine = turn.role == "user" and turn.author == HARNESS and turn.tag == MALFORMED
         if not fine:
             description = ", ".join(filter(None, (turn.role, turn.author or "no author", turn.tag)))
             raise DataError(
-                f"turn {number} ({description}) is none of the episode's own",
+                f"turn {number} ({description}) does not belong to the episode",
                 where=session.id,
                 fix=_FIX,
             )
@@ -66,8 +64,7 @@ def check_unaided(session: Session, task: UnseenTask) -> None:
 
 
 def check_replay(rollout: Rollout, task: UnseenTask, *, chat_format: ChatFormat) -> None:
-    """Say the sampled tokens again to a fresh environment; raise DataError where it answers or
-    rewards otherwise than was recorded."""
+    """Replay the sampled tokens in a fresh environment; raise DataError if its answers differ."""
     replayed = Episode(
         task.make(),
         chat_format=chat_format,
@@ -79,11 +76,11 @@ def check_replay(rollout: Rollout, task: UnseenTask, *, chat_format: ChatFormat)
         if turn.sampled is not None:
             if replayed.ended is not None:
                 raise DataError(
-                    "the student wrote on after its episode was over",
+                    "the student kept writing after its episode had ended",
                     where=rollout.session.id,
                     fix=_FIX,
                 )
-            # Room is what ended an episode, or not, when it was played; here it is not asked again.
+            # The context limit took effect when the episode was played; it must not end the replay.
             replayed.take(
                 turn.sampled.ids,
                 turn.sampled.logprobs,
@@ -91,12 +88,12 @@ def check_replay(rollout: Rollout, task: UnseenTask, *, chat_format: ChatFormat)
                 max_context_tokens=len(rollout.ids) + 1,
             )
     if replayed.ended is None:
-        raise DataError("the episode was broken off", where=rollout.session.id, fix="play it again")
+        raise DataError("the episode did not end", where=rollout.session.id, fix="play it again")
     replayed_rollout = replayed.finish()
     for name in ("ids", "reward", "measures"):
         if getattr(replayed_rollout, name) != getattr(rollout, name):
             raise DataError(
-                f"played again, the episode has other {name}", where=rollout.session.id, fix=_FIX
+                f"the replayed episode has other {name}", where=rollout.session.id, fix=_FIX
             )
     if replayed_rollout.session.turns != rollout.session.turns:
         number = next(
@@ -107,5 +104,7 @@ def check_replay(rollout: Rollout, task: UnseenTask, *, chat_format: ChatFormat)
             if a != b
         )
         raise DataError(
-            f"turn {number} is not what the environment says", where=rollout.session.id, fix=_FIX
+            f"turn {number} differs from the environment's answer",
+            where=rollout.session.id,
+            fix=_FIX,
         )

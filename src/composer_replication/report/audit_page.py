@@ -1,4 +1,4 @@
-"""The page without any training: what an agent does wrong in one's own logs."""
+"""The audit page, which needs no training: the mistakes of an agent in the user's own logs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from composer_replication.report.sites_section import PageLimits, cut_end, sites
 def audit_page(
     work: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int = MAX_BYTES
 ) -> str:
-    """The page of `work_view`; `where` are the flags that lead `recompose show` to the same
-    folder."""
+    """The page of `work_view`.
+
+    `folder_flags` are the flags with which `recompose show` reads the same folder.
+    """
     return fit_page(
         lambda limits, note: _draw(work, folder_flags, limits, note), max_bytes=max_bytes
     )
@@ -33,7 +35,7 @@ def _draw(work: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
     sections = [
         ("kinds", "What goes wrong", _kinds(work, limits)),
         ("where", "Where it goes wrong", _where(work, limits)),
-        ("apart", "Not the model's mistakes", _apart(work, limits)),
+        ("apart", "Not mistakes of the model", _apart(work, limits)),
         (
             "funnel",
             "From logs to what could be trained on",
@@ -99,12 +101,12 @@ def _kinds(work: Mapping[str, Any], limits: PageLimits) -> Html:
         ("hinted", "with a hint"),
         ("tools", "tools"),
     )
-    without = "" if work["hints_written"] else " No hints were written yet."
+    without = "" if work["hints_written"] else " No hints have been written yet."
     return join(
         el(
             "p",
-            "A site is the message that was wrong, found by the id of the call that failed; the"
-            " error that followed is its evidence.",
+            "A site is the mistaken message, found by the id of the call that failed; the error that"
+            " followed is its evidence.",
             without,
         ),
         bar_table(work["kinds"], columns, limits=limits, caption="kinds of mistakes"),
@@ -138,8 +140,8 @@ def _where(work: Mapping[str, Any], limits: PageLimits) -> Html:
         _rates(work["authors"], authors, "per author", "messages", limits),
         el(
             "p",
-            "Copied history of resumed sessions is counted once. Rates are counts, not a"
-            " comparison: models had different tasks.",
+            "The copied history of resumed sessions is counted once. Do not compare models by their"
+            " rates: they had different tasks.",
             cls="quiet",
         ),
     )
@@ -152,7 +154,7 @@ def _rates(
     unit: str,
     limits: PageLimits,
 ) -> Html:
-    """A table of what has mistakes, and one sentence for what has none."""
+    """A table of the rows with mistakes, and one sentence that names the rows without any."""
     with_mistakes = [
         {**row, "rate": f"{100 * row['mistakes'] / row['of']:.1f}" if row["of"] else "–"}
         for row in rows
@@ -199,7 +201,7 @@ def _next_steps(work: Mapping[str, Any], folder_flags: str) -> Html:
     rows += [
         (
             "recompose hints --audit",
-            "measures with a model whether a hint changes it; needs PyTorch",
+            "measures whether a hint changes the model; needs PyTorch",
         )
     ]
     rows += [("recompose build && recompose train", "tokens, then a run; needs PyTorch")]

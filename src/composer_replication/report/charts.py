@@ -1,5 +1,4 @@
-"""Charts as inline SVG: they print, mail and scale, and need no script. Colours come from the style
-sheet, by class."""
+"""Charts as inline SVG, which need no script; colours come from the classes of the style sheet."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Line:
 
 
 def thin(points: Sequence[Point], *, most: int = MAX_POINTS) -> list[Point]:
-    """At most `most` finite points, evenly taken, the last one always among them.
+    """At most `most` finite points, evenly spaced, always with the last one.
 
     >>> thin([(1, 5.0), (2, math.nan), (3, 4.0), (4, 3.0)], most=2)
     [(1, 5.0), (4, 3.0)]
@@ -40,7 +39,7 @@ def thin(points: Sequence[Point], *, most: int = MAX_POINTS) -> list[Point]:
 
 
 def axis_label(value: float) -> str:
-    """A number for an axis, at most seven characters.
+    """A number for an axis, in at most seven characters.
 
     >>> [axis_label(v) for v in (1234.5, 0.0253, 0.0000479)]
     ['1234', '0.0253', '4.8e-5']
@@ -59,11 +58,10 @@ def line_chart(
     log: bool = False,
     marks: Sequence[tuple[int, str]] = (),
 ) -> Html:
-    """Lines over steps; `marks` are (step, status) ticks on the axis for steps that were starved,
-    dead or exhausted.
+    """Lines over steps, with a tick on the axis for each step in `marks` that trained on nothing.
 
-    On a logarithmic axis, values that are not above zero have no place: they are left out and
-    counted in the note.
+    `marks` are (step, status). Values that are not finite, or not positive on a logarithmic axis,
+    are left out and counted in the note.
     """
     thinned = [
         Line(line.name, line.colour, thin([p for p in line.points if not log or p[1] > 0]))
@@ -74,7 +72,7 @@ def line_chart(
     )
     ticks = [(step, status) for step, status in marks if status in MARKED]
     if num_off_axis:
-        note = f"{note}{'; ' if note else ''}{num_off_axis} values have no place on this axis"
+        note = f"{note}{'; ' if note else ''}{num_off_axis} values cannot be drawn on this axis"
     head = el("figcaption", el("b", title), " ", el("small", note))
     points = [p for line in thinned for p in line.points]
     if not points and not ticks:
@@ -114,7 +112,7 @@ class _Plot:
     @classmethod
     def around(cls, steps: Sequence[float], values: Sequence[float], *, log: bool) -> _Plot:
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
-        if low == high:  # a flat line stands in the middle
+        if low == high:  # a flat line is drawn in the middle
             low, high = (
                 (low / 2, high * 2)
                 if log
@@ -185,8 +183,10 @@ def interval_chart(
     high: float,
     zero: bool = False,
 ) -> Html:
-    """One dot with its interval per row, (name, value, low, high), on an axis from `low` to `high`;
-    `zero` draws the line at zero."""
+    """One dot with its interval per row (name, value, low, high) on an axis from `low` to `high`.
+
+    `zero` draws a line at zero.
+    """
     longest = max((min(len(name), NAME_CHARS) for name, *_ in rows), default=0)
     width, height, left = 340, 22 * len(rows) + 26, max(104, round(CHAR_WIDTH * longest) + 12)
 
@@ -230,7 +230,7 @@ def interval_chart(
 
 
 def bar(count: float, most: float) -> Html:
-    """A bar of a table: its length is the share of the largest; the number stands beside it."""
+    """The bar of a table cell: its length is the count relative to the largest count."""
     width = round(100 * count / most, 1) if most else 0.0
     inside = el("rect", width=max(width, 0.6) if count else 0, height=10, rx=1)
     return el(

@@ -1,11 +1,10 @@
-"""What an evaluation supports beside success: mistakes, families, and whether the channels add up;
-each only as far as its interval goes.
+"""The claims that an evaluation supports beside success: mistakes, families, additivity of channels.
 
-    claims(read_evaluation(path))
-    -> [Claim(text="The hinted mistakes fell to 0.41 x [0.28, 0.58] of what they were (after / before).", holds=True), ...]
+    claims(read_evaluation(path))[0]
+    -> Claim(text="The hinted mistakes fell to 0.41 x [0.28, 0.58] (after / before).", holds=True)
 
-A sentence with `holds=False` says that a thing is not decided, or went the wrong way (`against`),
-and that is shown as loudly as a claim.
+Every claim rests on an interval. A sentence with `holds=False` says that a question is undecided, or
+that a measure became worse (`against`); the page shows it as prominently as a claim.
 """
 
 from __future__ import annotations
@@ -18,19 +17,16 @@ from composer_replication.report.evaluation_section import AFTER, METRIC, NEEDED
 
 TARGETED, OTHER = "targeted_mistakes_per_episode", "other_mistakes_per_episode"
 SINGLE = ("policy", "hint", "preference")
-"""Rows of runs that trained one channel alone."""
+"""Rows of runs that trained a single channel."""
 MARGIN = 0.1
-"""Other mistakes "did not rise" where a rise by more than this per episode is excluded; an interval
-can exclude no smaller one."""
+"""Other mistakes "did not rise" if a rise by more than this per episode is excluded: no interval
+can exclude every rise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One sentence; `holds` = its interval supports a claim; `against` = its interval shows a
-    change for the worse.
-
-    Neither: nothing is decided.
-    """
+    """One sentence: its interval supports it (`holds`), shows a change for the worse (`against`), or
+    leaves it undecided (neither)."""
 
     text: str
     holds: bool
@@ -38,8 +34,7 @@ class Claim:
 
 
 def claims(evaluation: Mapping[str, Any]) -> list[Claim]:
-    """Every sentence for which the file holds the numbers, in the order in which the page shows
-    them."""
+    """Every sentence for which the file holds the numbers, in the order of the page."""
     paired = evaluation["paired"]
     hinted = [AFTER, *(row["name"] for row in evaluation["rows"] if row["name"] == "hint")]
     candidates = [_targeted_claim(paired, name, control) for name in hinted for control in NEEDED]
@@ -123,8 +118,7 @@ def _family_claim(paired: Sequence[Mapping[str, Any]], measure: str, title: str)
 def _additivity_claims(
     rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]]
 ) -> Iterator[Claim]:
-    """Whether all channels together beat every single one; where only some were trained alone, the
-    others are named as missing."""
+    """Whether all channels together beat each single channel; names those not trained alone."""
     names = {row["name"]: row for row in rows}
     single = [name for name in SINGLE if name in names]
     differences = {

@@ -1,5 +1,5 @@
-"""One's own logs on the page: recurrence with intervals, and the held-out sites with what the log
-and each student wrote, side by side."""
+"""The section on the user's own logs: recurrence with intervals, and the held-out sites with the
+messages of the log and of each student side by side."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from composer_replication.report.sites_section import PageLimits, cut_end, turn_
 
 CLAIMS = {"fewer": "better", "more": "worse", "nothing": "nothing"}
 NO_SITES = "The messages at these sites were not kept: evaluate again to see them."
-ORDER = "In the order of the logs: no site is chosen for what came out there."
+ORDER = "In the order of the logs: no site was selected for its outcome."
 NOT_KEPT = "Only the verdict was kept."
 
 
 def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
-    """The verdict, the numbers, and the sites of `report.logs.logs_view`."""
+    """The verdict, the numbers and the sites of `logs_view`."""
     verdict, plan = view["verdict"], view["plan"]
     box = el(
         "div",
@@ -33,7 +33,7 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
         ("sessions", plan["sessions"]),
         ("repositories", plan["repositories"]),
         ("samples of each site", view["samples_per_site"]),
-        ("smallest change they can show", _or_none(plan["smallest_difference"])),
+        ("smallest change that they can show", _or_none(plan["smallest_difference"])),
     ]
     charts = [
         chart
@@ -60,15 +60,14 @@ def _or_none(value: float | None) -> str:
 
 
 def _rows_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Html | None:
-    """Shares from 0 to 1; rows of fewer than two sessions have no interval and are in the table
-    only."""
+    """Shares from 0 to 1; a row of fewer than two sessions has no interval and no dot."""
     drawn = [
         (r["name"], r[metric], r[f"{metric}_low"], r[f"{metric}_high"])
         for r in rows
         if r.get(f"{metric}_low") is not None
     ]
     title = (
-        "the log's mistake again, share of messages"
+        "recurrence of the log's mistake, share of messages"
         if metric == RECURRENCE
         else "passes the check, share of messages"
     )
@@ -168,7 +167,7 @@ def _log(site: Mapping[str, Any], limits: PageLimits) -> Html:
 
 
 def _student(name: str, samples: Sequence[Mapping[str, Any]], limits: PageLimits) -> Html:
-    """The first sample, the others behind a click, and how many came to what."""
+    """The tally of outcomes and the first sample; the other samples open on a click."""
     if not samples:
         return el(
             "div",
@@ -204,5 +203,5 @@ def _sample(sample: Mapping[str, Any], limits: PageLimits) -> Html:
 
 
 def _class(outcome: str) -> str:
-    """The class of an outcome; a file may hold any word, and a class is not log text."""
+    """The CSS class of an outcome; a file may hold any text, which must not become a class."""
     return outcome if outcome in ("ok", "same", "other", "malformed", "undecided") else "undecided"

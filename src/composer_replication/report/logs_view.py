@@ -1,12 +1,12 @@
-"""Held-out mistakes of one's own logs as plain values: how often they recur, and what the log and
-each student wrote, side by side.
+"""Held-out mistakes of the user's own logs as plain values: their recurrence, and the messages of the
+log and of each student.
 
     view = logs_view(open_run(path), work=Path("recompose"))
     view["sites"][0]["log"], view["sites"][0]["written"]["after"][0]["outcome"]
 
-Sites stand in the order of the file: none is chosen for what came out there. The log's own message
-is read from the work folder, and only where its sessions and sites are those that the evaluation
-read. Imports core only.
+Sites are in the order of the file: none is selected for its outcome. The log's message is read from
+the work folder, but only if its sessions and sites are those that the evaluation read. Imports core
+only.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from composer_replication.report.views import CONTEXT, MISTAKE, turn_view
 
 RECURRENCE, OK = "recurrence", "ok"
 SIDES = ("before", "after")
-"""The rows that stand beside the log; the others are counted in the table."""
+"""The rows whose messages are shown beside the log; the others are in the table only."""
 _KEYS = ("rows", "paired", "verdict", "plan", "notes")
 _AGAIN = "run the evaluation again: recompose evaluate RUN --logs"
 
 
 def read_logs(run: RunDir) -> dict[str, Any] | None:
-    """What evaluation_logs.json holds; None where it was never written. Raises DataError for a file
-    of another form."""
+    """The values of evaluation_logs.json; None without the file, DataError for another format."""
     path = run.evaluation_logs_json
     if not path.exists():
         return None
@@ -51,8 +50,10 @@ def read_logs(run: RunDir) -> dict[str, Any] | None:
 
 
 def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
-    """The evaluation with its sites; None where there is none. `unknown` says why the log's own
-    messages are not shown."""
+    """The evaluation with its sites; None without an evaluation.
+
+    `unknown` says why the log's own messages are not shown.
+    """
     table = read_logs(run)
     if table is None:
         return None
@@ -89,7 +90,7 @@ def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
 
 
 def outcome_tally(samples: Sequence[Mapping[str, Any]]) -> str:
-    """How often each outcome came, e.g. "same 1, undecided 3"."""
+    """The number of samples with each outcome, e.g. "same 1, undecided 3"."""
     return ", ".join(
         f"{outcome} {count}"
         for outcome, count in Counter(sample["outcome"] for sample in samples).most_common()
@@ -97,8 +98,7 @@ def outcome_tally(samples: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _read_samples(run: RunDir, name: str) -> list[dict[str, Any]]:
-    """The samples of one row; a file of an earlier version, which holds no messages, gives the
-    verdicts alone."""
+    """The samples of one row; a file of an older version holds verdicts but no messages."""
     path = run.written_at_sites(name)
     if Path(name).name != name or not path.exists():
         return []
@@ -130,11 +130,10 @@ def _read_samples(run: RunDir, name: str) -> list[dict[str, Any]]:
 def _logged_messages(
     inputs: Mapping[str, str], ids: Sequence[str], *, work: Path
 ) -> tuple[dict[str, dict[str, Any]], str]:
-    """The mistaken message of every site, from the files that the evaluation read; or why there is
-    none."""
+    """The mistaken message of every site, or the reason why none can be shown."""
     read = ("sessions.jsonl", "sites.jsonl")
     if missing := [name for name in read if not (work / name).exists()]:
-        return {}, f"{missing[0]} is not where it was"
+        return {}, f"{missing[0]} is no longer there"
     for name in read:
         if inputs.get(name) != sha256_of(work / name):
             return {}, f"{name} is not the file that was evaluated"

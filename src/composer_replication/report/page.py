@@ -1,5 +1,4 @@
-"""What every page has: the frame, the size cap, and small parts that the run's page and the audit
-share."""
+"""Parts that the run page and the audit page share: sections, tables, chains, and the size cap."""
 
 from __future__ import annotations
 
@@ -13,16 +12,16 @@ from composer_replication.report.sites_section import PageLimits, cut_end
 
 MAX_BYTES = 2_000_000
 CUT_NOTE = (
-    "This page was cut to stay below 2 MB: long texts, long tables and some sites are shortened"
+    "This page was shortened to stay below 2 MB: long texts, long tables and the list of sites are cut"
     " more than usual, each with a note."
 )
 
 
 def fit_page(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
-    """The page with the widest limits under which it fits; `draw` gets the limits, and a note to
-    print where something had to go.
+    """The page under the widest limits that keep it below `max_bytes`.
 
-    Raises DataError where even the narrowest page is too large.
+    `draw` gets the limits and a note for the reader, which is empty unless the page was cut. Raises
+    DataError if even the narrowest page is too large.
     """
     limits, note = PageLimits(), ""
     while True:
@@ -39,12 +38,12 @@ def fit_page(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYT
 
 
 def section(anchor: str, title: str, *children: Child) -> Html:
-    """One section with a heading and an address."""
+    """One section with a heading and an anchor."""
     return el("section", el("h2", title), *children, id=anchor)
 
 
 def fact_list(rows: Sequence[tuple[str, Child]]) -> Html:
-    """A line of small facts; empty ones are left out."""
+    """A line of named facts without the empty ones."""
     return el(
         "ul",
         [el("li", f"{name} ", el("b", value)) for name, value in rows if value not in ("", None)],
@@ -70,8 +69,10 @@ def bar_table(
     count: str = "count",
     caption: str = "",
 ) -> Html:
-    """A table of rows with a bar beside one of its numbers; (key, heading) name the columns, rows
-    past the limit are counted."""
+    """A table of rows with a bar beside the column `count`; `columns` are (key, heading).
+
+    Rows over the limit are counted below the table.
+    """
     shown_rows, longest = rows[: limits.rows], max((row[count] for row in rows), default=0)
     bar_column = [key for key, _ in columns].index(count) + 1
     cells = [
@@ -100,7 +101,7 @@ def _cell(value: Any) -> Child:
 
 
 def chain(stations: Sequence[Mapping[str, Any]], *, title: str) -> Html:
-    """Stations one below the other, with what was lost before each."""
+    """The stages of a chain as a list, each with the losses before it."""
     items = [
         el(
             "li",
@@ -122,19 +123,21 @@ def _drop(drop: Mapping[str, Any]) -> Html:
 
 
 def grouped_number(value: int) -> str:
-    """A count with narrow gaps between thousands, e.g. 263 056."""
+    """A count with thin spaces between thousands, e.g. 263 056."""
     return f"{value:,}".replace(",", "\u202f")
 
 
 def rollout_funnels(chains: Mapping[str, Any]) -> list[Html]:
-    """Where a live run's own rollouts went."""
+    """The chains of a live run's rollouts."""
     titles = {"policy": "the policy channel", "rollout_hints": "the hint channel, in rollouts"}
     return [chain(chains[name], title=title) for name, title in titles.items() if chains.get(name)]
 
 
 def funnel(work: Mapping[str, Any], *, rollouts: Mapping[str, Any] | None = None) -> Html:
-    """Where the data went: files to sessions, sites to hint targets, messages to lm_ce, turns to
-    pairs; `own` = a run's rollouts."""
+    """The chains from files to sessions, sites to hint targets, messages to lm_ce, turns to pairs.
+
+    `rollouts` are the chains of a run's rollouts.
+    """
     chains = work["chains"]
     other_skips = work["other_skips"]
     return join(
@@ -164,10 +167,10 @@ def funnel(work: Mapping[str, Any], *, rollouts: Mapping[str, Any] | None = None
 
 
 def ingest_facts(ingest: Mapping[str, Any] | None) -> Html:
-    """How the logs were read: what was removed, what was damaged or not understood."""
+    """Facts about reading the logs: removed secrets, damaged lines, unknown records."""
     if ingest is None:
         return el(
-            "p", "ingest.json is not there: how the logs were read is not known.", cls="quiet"
+            "p", "There is no ingest.json, so it is not known how the logs were read.", cls="quiet"
         )
     rows = [
         ("files", ingest["files"]),

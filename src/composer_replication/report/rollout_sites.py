@@ -1,8 +1,7 @@
-"""The watched sites of a live run: mistakes in its own rollouts, with the hint above the message
-where the run kept it.
+"""The probed sites of a live run: mistakes in its rollouts, with the hint if the run kept it.
 
-A run without `tokens/watched/` kept no sessions and no hints of them: their samples are looked
-through, and what is not known is said.
+A run of an older version has no `tokens/watched/`, so it kept neither sessions nor hints of these
+sites. Their sessions are then looked up in `samples/`, and the view says what is missing.
 """
 
 from __future__ import annotations
@@ -20,20 +19,21 @@ from composer_replication.core.site import Hint, Site
 from composer_replication.report.views import MISTAKE, site_view
 
 BEFORE, AFTER = 6, 2
-BARE = "(this run did not keep the session: its tokens stand below)"
+BARE = "(this run did not keep the session; its tokens are shown below)"
 NOT_KEPT = "(this run did not keep the text of its hints)"
 
 
 def rollout_sites(run: RunDir, ids: Iterable[str]) -> list[dict[str, Any]]:
-    """Views of those of `ids` that were watched in rollouts, as `views.site_view` gives them, named
-    w001, w002, ...
+    """The views (see `views.site_view`) of those `ids` that were probed in rollouts: w001, w002, ...
 
-    A site whose session was not kept has no turns, and its message only says so: what was said
-    stands in the tokens of the table.
+    A site whose session was not kept has no turns and a placeholder message; its text is in the
+    tokens of the table.
     """
     watched = _watched(run.watched_jsonl)
     sites = {site.id: site for site in _read_if_there(read_sites, run.watched_dir / "sites.jsonl")}
-    hints = {hint.site_id: hint for hint in _read_if_there(read_hints, run.watched_dir / "hints.jsonl")}
+    hints = {
+        hint.site_id: hint for hint in _read_if_there(read_hints, run.watched_dir / "hints.jsonl")
+    }
     files = [run.watched_dir / "sessions.jsonl", *(path for _, path in run.samples())]
     needed = {site.session_id for site in watched.values()}
     kept_sessions = chain.from_iterable(read_sessions(path) for path in files if path.exists())
@@ -57,7 +57,7 @@ def _read_if_there(reader: Any, path: Path) -> list[Any]:
 
 
 def _watched(path: Path) -> dict[str, Site]:
-    """The sites of watched.jsonl by id, as far as an id tells: session, turn and call."""
+    """The sites of watched.jsonl by id; session, turn and call are parsed from the id."""
     sites: dict[str, Site] = {}
     for number, row in read_lines(path) if path.exists() else ():
         try:
@@ -84,7 +84,7 @@ def _unknown_hint(site: Site) -> Hint:
 
 
 def _tokens_only_view(site: Site, hint: Hint, *, number: int) -> dict[str, Any]:
-    """A site of which only the tokens are known."""
+    """The view of a site whose session was not kept."""
     about = {"id": site.id, "kind": site.kind, "category": site.category, "detector": ""}
     message = {
         "turn": site.turn,

@@ -15,9 +15,8 @@ from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.core.stamps import changed_since, check_stale
 from composer_replication.report.claims import claims
 from composer_replication.report.evaluation_section import AFTER, read_evaluation
-from composer_replication.report.funnel import not_trained, run_chains
+from composer_replication.report.funnel import lost_rows, not_trained, run_chains
 from composer_replication.report.logs_view import logs_view
-from composer_replication.report.lost import lost_rows
 from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.run_view import run_view
 from composer_replication.report.views import turn_view

@@ -206,7 +206,9 @@ def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> di
                 "name": kind,
                 "count": n,
                 "hinted": hinted[kind],
-                "tools": _counts_text(Counter(s.tool or UNKNOWN for s in targets if s.kind == kind)),
+                "tools": _counts_text(
+                    Counter(s.tool or UNKNOWN for s in targets if s.kind == kind)
+                ),
             }
             for kind, n in _most_common(kinds)
         ],
@@ -230,7 +232,12 @@ def _mistake_rates(targets: Sequence[Site], name: str, base: Counter[str]) -> li
     for site in targets:
         kinds[getattr(site, name) or UNKNOWN][site.kind] += 1
     rows = [
-        {"name": key, "mistakes": kinds[key].total(), "of": base[key], "kinds": _counts_text(kinds[key])}
+        {
+            "name": key,
+            "mistakes": kinds[key].total(),
+            "of": base[key],
+            "kinds": _counts_text(kinds[key]),
+        }
         for key in {*base, *kinds}
     ]
     return sorted(rows, key=lambda row: (-row["mistakes"], -row["of"], row["name"]))
