@@ -1,5 +1,4 @@
-"""`recompose demo`: a student that makes three sorts of mistakes, its own logs, three channels, and
-whether they helped."""
+"""`recompose demo`: trains a student that makes three sorts of mistakes on its own logs, and judges it."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ def demo_command(
         )
     check_flags(dotted_settings())
     start, folder = time.monotonic(), common.out if common.out is not None else FOLDER
-    # no settings: a recompose.toml above this folder is somebody's own, and would choose the seed
+    # no settings file: a recompose.toml above this folder belongs to another project
     only_flags = (Path(os.devnull),)
     job = open_job(replace(common, config=only_flags, out=folder))
     config = folder / "recompose.toml"
@@ -97,7 +96,7 @@ def demo_command(
         return job.finish({"student": str(shipped(STUDENT))}, wrote=wrote)
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
-    # this run's own, and the store of them: another seed records other sessions
+    # remove earlier logs and their store: another seed records other sessions
     shutil.rmtree(folder / "logs", ignore_errors=True)
     _ = [(folder / name).unlink(missing_ok=True) for name in ("sessions.jsonl", "ingest.json")]
     make_work(folder)
@@ -120,9 +119,9 @@ def demo_command(
 
 
 def _run(stages: Stages, folder: Path, *, start: float) -> int:
-    """Every verb from ingest to report; ends with three lines, the page and the next command."""
+    """Run every verb from ingest to report, then print the result in three lines."""
     job, runs = stages.job, folder / "runs"
-    for name in (AFTER, *CONTROLS):  # what an earlier demo left; other runs stay
+    for name in (AFTER, *CONTROLS):  # those of an earlier demo; other runs are kept
         remove_run(runs / name)
     data_stages: list[tuple[str, Callable[[Common], int]]] = [
         ("ingest", lambda common: ingest_command(common=common)),
@@ -165,7 +164,7 @@ def _stopped(stages: Stages, command_line: str, code: int) -> int:
 
 
 def _end(stages: Stages, run: Path, *, start: float) -> int:
-    """Three lines, the page, and the next command; with --json what evaluation.json holds."""
+    """Print three lines, the page and the next command; with --json the evaluation."""
     job = stages.job
     table = json.loads((run / "evaluation.json").read_text("utf-8"))
     job.screen.line(f"\n The demo is done in {time.monotonic() - start:.0f} s.", style="bold")

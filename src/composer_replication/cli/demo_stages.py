@@ -1,4 +1,4 @@
-"""Runs verbs one after the other, as if each had been typed, and keeps what they said."""
+"""Runs verbs one after the other, as if a user had typed them, and keeps their output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from composer_replication.cli.job import Job, driven
 
 @dataclass(slots=True)
 class Stages:
-    """Runs the verbs one after the other and keeps what they said."""
+    """Runs verbs and keeps their output and duration by name."""
 
     job: Job
     config: Path
@@ -27,8 +27,7 @@ class Stages:
     outputs: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, command_line: str, verb: Callable[[Common], int]) -> int:
-        """Run one verb as if its command line had been typed; `shown` is that line without the
-        settings."""
+        """Run one verb as if a user had typed `command_line`, which has no settings."""
         began, name = time.monotonic(), command_line.split()[0]
         settings = [
             argument for key, value in dotted_settings().items() for argument in (f"--{key}", value)
@@ -37,7 +36,7 @@ class Stages:
             f"\n$ recompose {command_line} {shlex.join([*settings, '-c', str(self.config)])}",
             style="bold",
         )
-        # with --json every verb prints an object, and the demo prints one of its own
+        # with --json every verb prints an object, but the demo must print only its own
         output = io.StringIO()
         inner = Common(
             config=(self.config,),

@@ -1,5 +1,4 @@
-"""`recompose replay`: sessions -> answers.jsonl, preferences.jsonl and anchors.jsonl, what others
-would have done at their steps."""
+"""`recompose replay`: sessions -> answers.jsonl, preferences.jsonl and anchors.jsonl."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ def replay_command(
     anchors.jsonl.
 
     The teachers are those of replay.teachers: models behind an endpoint, the scripted players of
-    the built-in environment, or a file of answers. Every answer is kept in ledger.sqlite3 with what it cost, so
-    running again costs nothing and a run that was killed goes on where it was.
+    the built-in environment, or a file of answers. Every answer is kept in ledger.sqlite3 with what
+    it cost, so running again costs nothing and a run that was killed goes on where it was.
 
     Parameters
     ----------
@@ -94,8 +93,7 @@ def _estimate(job: Job, plan: ReplayPlan) -> int:
 
 
 def _write(job: Job, plan: ReplayPlan, collected: ReplayAnswers) -> int:
-    """Weigh the answers, write the three files, say what came of it; exit code 4 where the ceiling
-    ended it."""
+    """Weigh the answers and write the three files; exit code 4 if the ceiling ended the asking."""
     settings, gathered = plan.settings, collected.gathered
     ask = lookup(gathered.answers, min_confidence=settings.min_confidence)
     fails = _never_fails if plan.recorded is None else plan.recorded.fails
@@ -133,9 +131,9 @@ def _write(job: Job, plan: ReplayPlan, collected: ReplayAnswers) -> int:
 
 
 def _never_fails(session: Session, turn: int, message: Turn) -> bool:
-    """Logs from elsewhere: nothing can be tried."""
+    """For logs from elsewhere: no action can be tried, so none is known to fail."""
     return False
 
 
 def _no_gap(session: Session, turn: int, message: Turn) -> None:
-    """Logs from elsewhere: no gap can be measured."""
+    """For logs from elsewhere: no gap can be measured."""

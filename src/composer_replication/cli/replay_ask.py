@@ -1,5 +1,4 @@
-"""The asking of `recompose replay`: what is checked before money is spent, and the ledger of the
-work folder."""
+"""Asks the teachers of `recompose replay`: checks before money is spent, then calls via the ledger."""
 
 from __future__ import annotations
 
@@ -32,10 +31,11 @@ PLAN = "replay_plan.json"
 
 
 def check_before_asking(job: Job, plan: ReplayPlan, *, resume: bool, stack: ExitStack) -> None:
-    """Before money is spent: no other replay is at work here, there is a ceiling, and with --resume
-    nothing has changed since it was begun.
+    """Check, before money is spent, that this replay may ask.
 
-    Notes what is asked; the folder is held until `stack` ends.
+    No other replay may be running in the folder, paid teachers need a ceiling, and with --resume
+    nothing may have changed since the replay was begun. Writes the plan for a later --resume; the
+    folder stays locked until `stack` ends.
     """
     stack.enter_context(held_alone(job.work / ".replay.lock", what="replay"))
     path, settings = job.work / PLAN, plan.settings
@@ -69,23 +69,21 @@ def check_before_asking(job: Job, plan: ReplayPlan, *, resume: bool, stack: Exit
 
 @dataclass(frozen=True, slots=True)
 class ReplayAnswers:
-    """What came of asking: the teachers' answers, and what the judge said of them, where there is
-    one."""
+    """The teachers' answers, and the judge's verdicts if there is a judge."""
 
     gathered: Gathered
     judge_result: JudgeResult | None = None
 
     @property
     def stopped(self) -> ComposerError | None:
-        """What ended it early, if anything did."""
+        """The error that ended the asking early, if any."""
         return self.gathered.stopped or (
             None if self.judge_result is None else self.judge_result.stopped
         )
 
 
 def gather_answers(job: Job, plan: ReplayPlan) -> ReplayAnswers:
-    """Ask the teachers, and then the judge, through the ledger of the work folder; raises what
-    stopped it where nobody answers at all."""
+    """Ask the teachers and then the judge; raises the error that stopped it if nobody answered."""
     try:
         collected = asyncio.run(_gather(job, plan))
     except KeyboardInterrupt:
@@ -107,7 +105,7 @@ def gather_answers(job: Job, plan: ReplayPlan) -> ReplayAnswers:
     problem = (
         f"none of {counts['failed']} calls brought an answer: {reason.removeprefix('failed: ')}"
     )
-    fix = "nothing was written; look whether the endpoint answers, and run it again"
+    fix = "nothing was written; check that the endpoint answers, and run it again"
     raise TeacherError(problem, where="replay.teachers", fix=fix, again=False, billed=False)
 
 

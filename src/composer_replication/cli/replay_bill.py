@@ -1,5 +1,4 @@
-"""The bill of `recompose replay`, with whose number each is, and what happens where the disk has no
-room for its files."""
+"""The bill of `recompose replay`: costs by source, settling lost calls, and a full disk."""
 
 from __future__ import annotations
 
@@ -16,8 +15,10 @@ from composer_replication.data.teachers.ledger import LEDGER_NAME, Ledger
 
 @contextmanager
 def explain_write_errors(job: Job, stopped: ComposerError | None) -> Iterator[None]:
-    """Around writing the files: an error there says that the answers are in the ledger, or what had
-    `stopped` the asking before."""
+    """Wraps the writing of the files: an error there tells that the answers are in the ledger.
+
+    If an error had already `stopped` the asking, that error is raised instead.
+    """
     try:
         yield
     except OSError as error:
@@ -35,8 +36,7 @@ def explain_write_errors(job: Job, stopped: ComposerError | None) -> Iterator[No
 
 
 def print_answers(job: Job, answers: Sequence[Answer], gathered: Gathered) -> None:
-    """Each teacher's answers, what is booked for them and by whose number, and what its endpoint
-    says itself."""
+    """Print each teacher's answers, the booked cost, and the cost that the endpoint reports."""
     rows: list[tuple[object, ...]] = []
     for teacher in dict.fromkeys(answer.teacher for answer in answers):
         teacher_answers = [answer for answer in answers if answer.teacher == teacher]
@@ -77,7 +77,7 @@ def print_answers(job: Job, answers: Sequence[Answer], gathered: Gathered) -> No
 
 
 def bill_of(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Whose numbers were booked, and what the endpoints say themselves."""
+    """The booked costs by the source of the number, and the costs that the endpoints report."""
     bill: dict[str, Any] = {}
     for booked_by in ("ours", "endpoint"):
         booked_answers = [answer.usd for answer in answers if answer.usd_by == booked_by]
@@ -86,8 +86,7 @@ def bill_of(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def settle_bookings(job: Job, usd: float) -> int:
-    """Book the calls that brought no answer at what the provider's bill says of them, all together;
-    nothing is asked."""
+    """Book all calls without an answer at the total of the provider's bill; nothing is asked."""
     with Ledger(job.need_file(job.work / LEDGER_NAME, verb="replay"), max_usd=0.0) as ledger:
         before = ledger.totals()
         num, after = ledger.settle_lost(usd), ledger.totals()

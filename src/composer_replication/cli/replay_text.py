@@ -1,4 +1,4 @@
-"""What `recompose replay` says: the bill beforehand, and what came of the answers."""
+"""The output of `recompose replay`: the estimate, and the outcomes of the answers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MEANINGS = {
     "outvoted": "most others did something else, too few for a pair",
     "chosen_fails": "others agree on an action that raises an error here: no preference",
     "no_evidence": "others agree, and nothing but their agreement speaks for it",
-    "after_error": "the turn after an error, where the environment had already answered",
+    "after_error": "the turn after an error, to which the environment had already replied",
     "erred": "its own call raised an error: never an anchor",
     "too_few_families": "fewer than two families answered",
     "not_asked": "nobody was asked about it",
-    "copied": "stands in another session, too",
-    "interrupted": "a human cut it off",
-    "no_text_or_call": "it says and does nothing",
+    "copied": "also in another session",
+    "interrupted": "a person interrupted it",
+    "no_text_or_call": "it holds neither text nor a call",
 }
 
 
 def print_estimate(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
-    """The estimate as a table and as numbers; nothing was sent."""
+    """Print the estimate as a table and return its numbers."""
     screen = job.screen
     screen.line(
         f" {bill.sessions} sessions, {bill.steps} steps to ask about, {bill.sites} of them mistakes"
@@ -110,7 +110,7 @@ def print_estimate(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, 
 def print_outcomes(
     job: Job, plan: ReplayPlan, replayed_turns: Sequence[ReplayedTurn], collected: ReplayAnswers
 ) -> dict[str, Any]:
-    """What came of the answers as a table and as numbers."""
+    """Print the outcomes of the answers as a table and return their numbers."""
     gathered, judge_result, stopped = collected.gathered, collected.judge_result, collected.stopped
     counts, screen, answers = (
         Counter(replayed.outcome for replayed in replayed_turns),

@@ -251,7 +251,8 @@ def lost_rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     live_steps = [step_metrics for step_metrics in metrics if step_metrics.get(EPISODES)]
     episodes = round(sum(step_metrics[EPISODES] for step_metrics in live_steps))
     counts = {
-        name: sum(step_metrics.get(name) or 0 for step_metrics in live_steps) for name in LOSS_COUNTS
+        name: sum(step_metrics.get(name) or 0 for step_metrics in live_steps)
+        for name in LOSS_COUNTS
     }
     shares = {
         name: sum(

@@ -1,5 +1,5 @@
-"""The page of one run, the question first: did it work; then channels, data, sites token by token,
-samples, settings."""
+"""The page of one run: whether it worked, then channels, data, sites token by token, rollouts and
+settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from composer_replication.report.page import (
 from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
-# What to look at before the loss, where the metrics hold it.
+# Metrics that say more than the loss; they replace it in the channel's chart if they exist.
 BETTER = {"policy": ("policy/reward",), "preference": ("preference/margin",)}
 LOSS = {
     "policy": "loss (near 0 by construction)",
@@ -44,13 +44,10 @@ GROUPS = {
     "mistakes": "mistakes per episode, by kind",
 }
 NO_EVALUATION = (
-    "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no"
+    "No evaluation was run, so nothing is claimed about the trained model. A falling loss is not"
     " evidence of learning."
 )
-ON_LOGS = (
-    "Evaluated at held-out mistakes of your own logs alone (the section below); no other tasks were"
-    " played."
-)
+ON_LOGS = "Evaluated only at held-out mistakes of your own logs (the section below); no tasks were played."
 IMPORTED = (
     "training on them is context distillation, and the terms of the model that wrote a log may"
     " restrict it."
@@ -70,8 +67,10 @@ LOUD = (
 
 
 def run_page(view: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int = MAX_BYTES) -> str:
-    """The page of `run_report`; `where` are the flags that lead `recompose show` to the same
-    folder."""
+    """The page of `run_report`.
+
+    `folder_flags` are the flags with which `recompose show` reads the same folder.
+    """
     return fit_page(
         lambda limits, note: _draw(view, folder_flags, limits, note), max_bytes=max_bytes
     )
@@ -104,7 +103,7 @@ def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: 
         ]
     )
     running = (
-        "The run was still going on when this page was written."
+        "The run was still in progress when this page was written."
         if view["state"] == "running"
         else ""
     )
@@ -145,8 +144,8 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
             el("p", NO_EVALUATION),
             el(
                 "p",
-                "An evaluation writes evaluation.json into the run's folder; run `recompose report`"
-                " again after it.",
+                "`recompose evaluate` writes evaluation.json into the run's folder; run `recompose"
+                " report` again afterwards.",
             ),
             cls="verdict",
         )
@@ -202,7 +201,7 @@ def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
 
 
 def _families(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> list[Html]:
-    """One chart per family of mistakes: how often it was made where it was possible."""
+    """One chart per family: the share of episodes with the mistake, where it was possible."""
     groups = [
         {"name": row["name"], **row["families"]}
         for row in rows
@@ -217,7 +216,7 @@ def _families(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> l
 
 
 def _drawn(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, float, float, float]]:
-    """The rows that hold a measure with both its bounds."""
+    """The rows that hold a measure and both of its bounds."""
     keys = [f"{name}{end}" for end in ("", *ENDS)]
     return [
         (str(r["name"]), *(r[key] for key in keys))
@@ -243,8 +242,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Every number of every row, in a table of their own for each group (families, say); an
-    interval stands behind its number."""
+    """Every number of every row with its interval, one table per group (e.g. families)."""
     groups = list(
         dict.fromkeys(
             key for row in rows for key, value in row.items() if isinstance(value, Mapping)
@@ -357,7 +355,7 @@ def _channels(view: Mapping[str, Any]) -> Html:
         line_chart(
             "gradient norm of each channel",
             norms,
-            note="at the final hidden states; who is steering",
+            note="at the final hidden states: the influence of each channel",
             log=True,
         )
     )
@@ -372,7 +370,7 @@ def _channels(view: Mapping[str, Any]) -> Html:
         el("p", view["clipped"]) if view.get("clipped") else None,
         el(
             "p",
-            "Ticks below a line mark steps in which the channel was starved or dead (red) or"
+            "Ticks on the axis mark steps in which the channel was starved or dead (red) or"
             " exhausted (grey).",
             cls="quiet",
         ),
@@ -413,7 +411,7 @@ def _lost(rows: Sequence[Mapping[str, Any]]) -> Html | None:
     if not rows:
         return None
     lines = [(row["what"], grouped_number(row["count"]), row["cost"]) for row in rows]
-    caption = f"what was lost on the way, of {grouped_number(rows[0]['of'])} rollouts"
+    caption = f"losses on the way, of {grouped_number(rows[0]['of'])} rollouts"
     return table(lines, head=("what", "how often", "what it cost"), numbers=(1,), caption=caption)
 
 
@@ -447,9 +445,9 @@ def _data(view: Mapping[str, Any]) -> Html:
     if work is None:
         why = (
             view["out_of_date"]
-            or "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was"
+            or "The work folder of this run (sessions.jsonl, sites.jsonl) is no longer there"
         )
-        lost = f"{why}: the way from logs to examples cannot be shown."
+        lost = f"{why}: the chain from logs to examples cannot be shown."
         return join(
             el("p", lost),
             el("div", rollout_funnels(view["chains"]), cls="grid") if view["chains"] else None,
@@ -464,7 +462,7 @@ def _data(view: Mapping[str, Any]) -> Html:
             el(
                 "p",
                 f"Not the data of this run: {', '.join(stale)} changed after the run. The counts"
-                " below are of the files as they are now.",
+                " below are those of the current files.",
                 cls="note",
             )
             if stale
@@ -559,13 +557,13 @@ def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
 
 
 def _rerun(commands: Sequence[Mapping[str, str]]) -> Html | None:
-    """The other runs of the evaluation, and the evaluation."""
+    """The commands of the other runs of the evaluation, and of the evaluation itself."""
     if not commands:
         return None
     lead = el(
         "p",
-        "The runs it was compared with, and the evaluation with this run's settings; its tasks and"
-        " seed stand above.",
+        "The runs with which it was compared, and the evaluation with this run's settings; its tasks"
+        " and seed are listed above.",
     )
     return join(
         lead,

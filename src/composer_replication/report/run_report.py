@@ -1,5 +1,4 @@
-"""A run with everything a page of it shows: `run_view`, the evaluation, the funnel, watched sites
-token by token, samples."""
+"""All values of a run's page: `run_view`, the evaluation, the chains, the token probe, samples."""
 
 from __future__ import annotations
 
@@ -26,19 +25,19 @@ SHOWN_SAMPLES, SHOWN_TURNS = 4, 24
 BEFORE, TRAIN = "before", "recompose train"
 LM_CE_OFF = "train.lm_ce.weight is 0"
 FED_BY_ROLLOUTS = (
-    "live run: the hint channel is fed by rollouts, imported targets only where lm_ce has a weight"
+    "live run: the hint channel is fed by rollouts; imported targets are used only if lm_ce has a"
+    " weight"
 )
-LOG_RATIO = "distance of log-probs"  # what tables of an older run can show
+LOG_RATIO = "distance of log-probs"  # the measure of a run that stored no divergences
 
 
 def run_report(
     path: Path, *, work: Path | None = None, num_sites: int = SHOWN_SITES
 ) -> dict[str, Any]:
-    """All values of a run's page; `work` is the folder with sessions and sites, by default the one
-    that holds runs/.
+    """All values of a run's page.
 
-    Where that folder has no sites any more, sites of an older store, or other files than the run
-    was trained on, the page says so.
+    `work` is the folder with sessions and sites, by default the one that holds runs/. The page says
+    so if that folder has no sites, sites of an older store, or files other than those trained on.
     """
     run = open_run(path)
     folder = work if work is not None else run.path.parent.parent
@@ -47,7 +46,7 @@ def run_report(
     evaluation = _evaluation(run)
     has_work = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
     outdated = check_stale(folder / "sites.jsonl", work=folder) if has_work else None
-    has_work = has_work and outdated is None  # such sites name turns that stand elsewhere now
+    has_work = has_work and outdated is None  # stale sites name turns whose numbers have changed
     return {
         **run_view(path),
         "platform": run.info().get("platform", ""),
@@ -76,8 +75,7 @@ def run_report(
 def _with_unused_targets(
     work: dict[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The work folder's chains, with a last station where this run did not train on what was
-    built."""
+    """The work folder's view; chains of targets that this run did not use get an empty last stage."""
     if settings.get("train", {}).get("lm_ce", {}).get("weight", 0):
         return work
     live = any("rollouts/episodes" in step_metrics for step_metrics in metrics)
@@ -88,7 +86,7 @@ def _with_unused_targets(
 
 
 def _evaluation(run: RunDir) -> dict[str, Any] | None:
-    """The evaluation with what it supports; one that is of an earlier checkpoint says so."""
+    """The evaluation with its claims, and a note if it is of an earlier checkpoint."""
     evaluation = read_evaluation(run.evaluation_json)
     if evaluation is None:
         return None
@@ -103,12 +101,11 @@ def _evaluation(run: RunDir) -> dict[str, Any] | None:
 
 
 def rerun_commands(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, str]]:
-    """The commands of the other runs that the evaluation played and that stand beside this one, and
-    of the evaluation itself.
+    """The commands of the evaluated sibling runs and of the evaluation itself.
 
-    A row stands for the run of its name, where that run kept a checkpoint of as many steps. The
-    evaluation's command has the files and settings of this run's; one without an evaluation has
-    none. Example: [{"name": "placebo", "command": "recompose train ..."}, ...]
+    E.g. [{"name": "placebo", "command": "recompose train ..."}, ...]. A row belongs to the sibling
+    run of its name if that run kept a checkpoint of the evaluated step. The evaluation's command has
+    the files and settings of this run's command. Without an evaluation there are no commands.
     """
     if evaluation is None:
         return []
@@ -142,13 +139,13 @@ def rerun_commands(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[di
 
 
 def probe_tables(run: RunDir) -> dict[str, Any]:
-    """Watched sites, token by token, at the first and the last step that was written.
+    """The probed sites, token by token, at the first and the last step of the probe.
 
     {"first": 0, "last": 12, "measure": "jsd", "most": 0.02,
-     "sites": {"s1:7:c1": [{"text": "read", "first": [0.02, -2.1, -4.0], "last": [0.01, -2.0,
-     -4.0]}, ...]}}
+     "sites": {"s1:7:c1": [{"text": "read", "first": [0.02, -2.1, -4.0], "last": [...]}, ...]}}
+
     Each triple is (divergence, log-prob without the hint, log-prob with it), in nats; `most` is the
-    largest divergence of all.
+    largest divergence of all tokens.
     """
     tables = run.token_tables()
     empty: dict[str, Any] = {"first": None, "last": None, "measure": "", "most": 0.0, "sites": {}}
@@ -198,8 +195,7 @@ def _triples(row: Mapping[str, Any]) -> list[tuple[float, float, float]]:
 
 
 def samples(run: RunDir) -> dict[str, Any]:
-    """The first few sessions of the newest samples file, with their outcome; what is left out is
-    counted."""
+    """The first sessions of the newest samples file, and the number of those left out."""
     files = run.samples()
     if not files:
         return {"step": None, "sessions": [], "left_out": 0}

@@ -1,10 +1,10 @@
-"""A run directory as plain values: what ran, how each channel did, what happened. Imports core
-only.
+"""A run directory as plain values: its settings, channels, metrics and events. Imports core only.
 
-    run_view(Path("recompose/runs/latest"))["channels"]["hint"]["statuses"] -> {"active": 19, "exhausted": 1}
+    view = run_view(Path("recompose/runs/latest"))
+    view["channels"]["hint"]["statuses"]    -> {"active": 19, "exhausted": 1}
 
-Nothing here says that a run worked: a loss that went down is no evidence. That takes an evaluation
-with a placebo.
+None of these values shows that a run worked: a falling loss is not evidence. That takes an
+evaluation with a placebo.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from composer_replication.core.rundir import RunDir, diff_settings, open_run
 
 CHANNELS = ("policy", "lm_ce", "hint", "preference")
 CHANNEL_KEYS = ("status", "tokens", "loss", "grad_norm", "grad_norm_parameters", "scale")
-# the sum of scaled losses means nothing by itself
+# "loss" is bookkeeping: the sum of scaled losses has no meaning of its own
 BOOKKEEPING = ("t", "step", "attempt", "lr", "step_s", "loss", "grad_norm", "clipped")
 
 MOST_CLIPPED = 0.2
-"""Above this share of clipped steps the clip is no longer about outliers, and the page says so."""
+"""Above this share of clipped steps, clipping affects more than outliers, and the page says so."""
 
 
 def run_view(path: Path) -> dict[str, Any]:
-    """Everything a reader of a run asks first; raises DataError where the folder is no run."""
+    """The values of a run's overview; raises DataError if the folder is not a run."""
     run = open_run(path)
     info, metrics, settings = run.info(), run.metrics(), run.resolved()
     return {
@@ -54,15 +54,15 @@ def run_view(path: Path) -> dict[str, Any]:
 
 
 def inputs(run: RunDir) -> list[dict[str, Any]]:
-    """The files a run was trained on, with hash and rows."""
+    """The files on which a run was trained, with hash and number of rows."""
     return list(json.loads(run.manifest_json.read_text("utf-8"))["inputs"])
 
 
 def channels(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per channel: how often it had which status, its tokens in all, its first and last loss and
-    gradient norm.
+    """Per channel: the count of each status, the tokens, and the series of loss and gradient norm.
 
-    >>> channels([{"step": 1, "hint/status": "active", "hint/tokens": 4, "hint/loss": 0.5, "hint/grad_norm": 1.0}])["hint"]["tokens"]
+    >>> metrics = [{"step": 1, "hint/status": "active", "hint/tokens": 4, "hint/loss": 0.5}]
+    >>> channels(metrics)["hint"]["tokens"]
     4
     """
     views: dict[str, dict[str, Any]] = {}
@@ -85,7 +85,7 @@ def channels(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def clipped_steps(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """In how many steps the gradient was shortened, in words; "" where the run does not say so.
+    """A sentence on how many steps clipped the gradient; "" if the run did not record it.
 
     >>> clipped_steps([{"clipped": False}, {"clipped": True}, {"clipped": False}])[:40] + "..."
     'The gradient was clipped in 1 of 3 steps...'
@@ -97,8 +97,8 @@ def clipped_steps(metrics: Sequence[Mapping[str, Any]]) -> str:
     ]
     often = sum(clipped) > len(clipped) * MOST_CLIPPED
     advice = (
-        " A clip is for outliers: where it is usual, weights of channels and fading hints do"
-        " nothing."
+        " Clipping is meant for outliers: if it is the rule, channel weights and the fading of"
+        " hints have no effect."
         if often
         else ""
     )
@@ -110,8 +110,7 @@ def clipped_steps(metrics: Sequence[Mapping[str, Any]]) -> str:
 
 
 def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Every other number of the metrics lines, by name: reward, margins, what the health rules
-    watch.
+    """Every other number of the metrics by name: reward, margins, the inputs of the health rules.
 
     >>> list(measures([{"step": 1, "lr": 0.1, "hint/loss": 2.0, "policy/reward": 0.4}]))
     ['policy/reward']
@@ -136,7 +135,7 @@ def _is_number(value: Any) -> bool:
 
 
 def series(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
-    """The first and last value of a metric, and every value by step, for steps that have one."""
+    """The first and last value of a metric, and its value at every step that has one."""
     points = [
         (step_metrics["step"], step_metrics[key])
         for step_metrics in rows

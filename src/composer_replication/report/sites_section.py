@@ -1,5 +1,5 @@
-"""The sites of a page: context, the hint above the mistaken message, the message token by token,
-and what came later in grey."""
+"""The sites of a page: the context, the hint above the mistaken message, the message token by token,
+and the later turns in grey."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE
 TEACHER_ONLY = "seen only by the teacher"
 NEITHER = "in neither context"
 NO_HINT = (
-    "No hint: this is not a mistake, or no writer had anything to say, or `recompose hints` has not"
-    " run."
+    "No hint: this is not a mistake, or no writer knew anything useful, or `recompose hints` has not"
+    " been run."
 )
 SHADES = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLimits:
-    """How much of the content a page may hold; `halved` until it fits."""
+    """Bounds on the content of a page; they are halved until the page fits."""
 
     sites: int = 24
     chars: int = 1500
@@ -31,7 +31,7 @@ class PageLimits:
     rows: int = 25
 
     def halved(self) -> PageLimits:
-        """Half of everything, at least one site and a little text."""
+        """Half of every bound, but at least one site and a little text."""
         names = {"sites": 1, "chars": 60, "message_chars": 120, "tokens": 20, "rows": 3}
         return replace(
             self, **{name: max(getattr(self, name) // 2, least) for name, least in names.items()}
@@ -39,7 +39,7 @@ class PageLimits:
 
 
 def cut_end(text: str, limit: int) -> str:
-    """The beginning of a text, and how much is missing.
+    """The beginning of a text, and the number of characters that are cut.
 
     >>> cut_end("abcdef", 4)
     'abcd [2 more characters]'
@@ -56,11 +56,11 @@ def sites_section(
     folder_flags: str,
     rollouts: int = 0,
 ) -> Html:
-    """List and articles; `watched` are token tables as `run.watched` gives them, `where` completes
-    the `recompose show` command.
+    """The list of sites and one article per site.
 
-    The first `rollouts` of `shown` are of the student's own rollouts; `total` counts the imported
-    sites.
+    The first `rollouts` of `views` are from the student's rollouts; `total` counts the imported
+    sites. `probe` are the token tables of `run_report.probe_tables`; `folder_flags` complete the
+    `recompose show` command.
     """
     shown_views = views[: limits.sites]
     tables: Mapping[str, Any] = probe["sites"] if probe else {}
@@ -70,8 +70,8 @@ def sites_section(
         (
             el(
                 "p",
-                f"First the {num_rollout_sites} watched sites of the student's own rollouts (w), then imported"
-                " ones (s).",
+                f"First the {num_rollout_sites} probed sites of the student's rollouts (w), then imported"
+                " sites (s).",
             )
             if num_rollout_sites
             else None
@@ -88,7 +88,7 @@ def sites_section(
         ),
         el(
             "p",
-            "Keys: j and k move, and each site has an address of its own.",
+            "Keys: j and k move to the next and the previous site; each site has its own address.",
             cls="quiet script-only",
             hidden=True,
         ),
@@ -132,7 +132,7 @@ def _mark(view: Mapping[str, Any], tables: Mapping[str, Any]) -> Html:
 
 
 def _legend(probe: Mapping[str, Any]) -> Html:
-    """What the colours mean, and the two buttons."""
+    """The meaning of the colours, and the two buttons."""
     shades = [el("span", cls=f"g{i}") for i in range(1, SHADES + 1)]
     caption = [
         f"Colour of a token: {probe['measure']} between the model with and without the hint, 0 ",
@@ -226,8 +226,7 @@ def _hint(text: str | None, limits: PageLimits) -> Html:
 
 
 def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
-    """One message with its header; what came after the mistake says that it is in neither
-    context."""
+    """One message with its header; a turn after the mistake is marked as in neither context."""
     place = turn["place"]
     labels = [label for label in (turn["author"], turn["tag"]) if label]
     head: list[Html | str] = [
@@ -237,7 +236,7 @@ def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
     if place == MISTAKE:
         head += [" ", el("strong", "the mistaken message")]
     if place == APART:
-        head += [" ", el("strong", "not a mistake of the model, never trained on by default")]
+        head += [" ", el("strong", "not a mistake of the model, not trained on by default")]
     if place in (EVIDENCE, LATER):
         head += [
             " ",
@@ -280,8 +279,10 @@ def _block(block: Mapping[str, Any], limit: int) -> Html:
 def _heat(
     tokens: Sequence[Mapping[str, Any]], probe: Mapping[str, Any], limits: PageLimits
 ) -> Html:
-    """Every token of the target with its colour at both steps; the numbers are in its title, and
-    below on click or arrow keys."""
+    """Every token of the target, coloured for both steps.
+
+    The numbers of a token are in its title; a click or the arrow keys show them below.
+    """
     shown_tokens = tokens[: limits.tokens]
     left = len(tokens) - len(shown_tokens)
     spans = [_token(token, probe) for token in shown_tokens]
@@ -323,7 +324,7 @@ def _numbers(triple: Sequence[float]) -> str:
 
 
 def shade(value: float, most: float) -> int:
-    """A shade from 0 to 9 by the square root of the share of the largest value.
+    """A shade from 0 to 9: the square root of the value relative to the largest.
 
     >>> [shade(v, 1.0) for v in (0.0, 0.01, 0.25, 1.0)]
     [0, 1, 5, 9]

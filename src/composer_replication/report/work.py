@@ -1,8 +1,9 @@
-"""The work folder as plain values: the audit of one's own logs, and the sites that a page shows.
-Needs no run and no model.
+"""The work folder as plain values: the audit of the user's own logs, and the sites of a page.
 
-work_view(Path("recompose"))["kinds"] -> [{"name": "edit_no_match", "count": 9, "hinted": 9,
-"tools": "Edit 9"}, ...]
+    work_view(Path("recompose"))["kinds"]
+    -> [{"name": "edit_no_match", "count": 9, "hinted": 9, "tools": "Edit 9"}, ...]
+
+It needs no run and no model.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BEFORE, AFTER = 3, 2
 
 @dataclass(slots=True)
 class _Logs:
-    """What one pass over the sessions counts."""
+    """Counts of one pass over the sessions."""
 
     sessions: int = 0
     turns: int = 0
@@ -68,14 +69,12 @@ class _Logs:
 def work_view(
     work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_SITES
 ) -> dict[str, Any]:
-    """Counts, chains and shown sites of a work folder; `first` are ids of sites that are shown
-    before all others.
+    """Counts, chains and shown sites of a work folder; `first` are ids of sites to show first.
 
-    Raises DataError where sessions.jsonl or sites.jsonl is not there, or names what the other does
-    not hold.
+    Raises DataError if sessions.jsonl or sites.jsonl is missing.
     """
     sites, hints_file = _read(read_sites, work / "sites.jsonl", verb="sites"), work / "hints.jsonl"
-    # what is of an older store is left out: its counts would not be those of these sessions
+    # stale artefacts are left out: their counts would not match these sessions
     stale = stale_artefacts(work)
     hints = {
         hint.site_id: hint
@@ -106,7 +105,7 @@ def work_view(
                 session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER
             )
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
-    # several failing calls of one message are one view
+    # `views` is no substitute if sites were merged: the failing calls of a message form one view
     views = counts.get("hinted_sites") or counts.get("views")
     messages = message_chain(
         messages=logs.messages,
@@ -168,8 +167,11 @@ def _read(reader: Any, path: Path, *, verb: str, needed: bool = True) -> list[An
 def choose_sites(
     sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str], num_sites: int
 ) -> list[int]:
-    """Places of the sites to show: those named, then mistakes by kind in turn (with a hint first),
-    then one per other category."""
+    """The indices of the sites to show.
+
+    First those named, then mistakes, one of each kind in turn and hinted ones first, then one site
+    of each other category.
+    """
     leading = [i for name in first for i, site in enumerate(sites) if site.id == name]
     by_kind: dict[str, list[int]] = defaultdict(list)
     other_categories: dict[str, int] = {}
@@ -195,7 +197,7 @@ def choose_sites(
 
 
 def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> dict[str, Any]:
-    """Kinds, tools, repositories and authors of the mistakes, and what stands apart from them."""
+    """Kinds, tools, repositories and authors of the mistakes; the sites that are no mistakes."""
     targets = [site for site in sites if site.is_target]
     other_categories = Counter((site.category, site.kind) for site in sites if not site.is_target)
     hinted = Counter(site.kind for site in targets if site.id in hints)
@@ -226,8 +228,7 @@ def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> di
 
 
 def _mistake_rates(targets: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
-    """Mistakes by one property, out of how many, and of which kinds; what has no mistake is listed
-    as well."""
+    """Mistakes by one property with their base and kinds, including values without mistakes."""
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for site in targets:
         kinds[getattr(site, name) or UNKNOWN][site.kind] += 1
@@ -248,7 +249,7 @@ def _most_common(counts: Counter[Any]) -> list[tuple[Any, int]]:
 
 
 def _counts_text(counts: Counter[str], *, most: int = 4) -> str:
-    """Counts in words, e.g. "Edit 9, Read 2"."""
+    """Counts as text, e.g. "Edit 9, Read 2"."""
     return listed_counts(_most_common(counts), most=most)
 
 
@@ -257,7 +258,7 @@ def _skip(key: str, count: int) -> dict[str, Any]:
 
 
 def _ingest_summary(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What ingest removed, skipped and did not understand."""
+    """What ingest removed, could not read and did not recognise."""
     if ingest is None:
         return None
     files: Iterable[Mapping[str, Any]] = ingest.get("files", ())
