@@ -1,4 +1,4 @@
-"""`recompose demo`: trains a student that makes three sorts of mistakes on its own logs, and judges it."""
+"""`recompose demo`: trains a student with three bad habits on its own logs, and judges it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The student of the demo, shipped or warmed up from random weights, and the logs of its sessions."""
+"""The student of the demo, shipped or warmed up from random weights, and its logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks the teachers of `recompose replay`: checks before money is spent, then calls via the ledger."""
+"""The asking of `recompose replay`: checks before money is spent, then calls via the ledger."""
 
 from __future__ import annotations
 

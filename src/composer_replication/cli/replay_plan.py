@@ -35,8 +35,8 @@ class ReplayPlan:
     """The sessions, the steps to ask about, and the teachers.
 
     `recorded` is the built-in environment in which every session was recorded, if there is one.
-    `models` is true if the teachers are those of replay.teachers, not scripts or a file. `judge`, if
-    set, decides the last tier. `refuse` gives the reason for which the curation recipe rejects a
+    `models` is true if the teachers are those of replay.teachers, not scripts or a file. `judge`,
+    if set, decides the last tier. `refuse` gives the reason for which the curation recipe rejects a
     single answer. `record` is compared by --resume.
     """
 

@@ -1,4 +1,4 @@
-"""Opens the teachers and the judge of `recompose replay`: remote or local models, scripts, a file."""
+"""Opens the teachers and the judge of `recompose replay`: models, scripts, or a file of answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def scripted_teachers_of(
 
 
 def open_teacher(name: str, settings: TeacherSettings, *, asking: bool) -> Teacher:
-    """One teacher from its settings: behind an endpoint, or on this machine if its kind is local."""
+    """One teacher from its settings: behind an endpoint, or on this machine if it is local."""
     if settings.kind == "local":
         return _local(name, settings)
     return OpenAICompatible(name, settings, environ=os.environ if asking else None)

@@ -64,8 +64,8 @@ def print_estimate(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, 
     if bill.no_pair:
         reasons = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
         screen.line(
-            f" steps of which no pair can come, about which no paid teacher is asked: {reasons}; see"
-            " replay.gate",
+            f" steps of which no pair can come, about which no paid teacher is asked: {reasons};"
+            " see replay.gate",
             style="yellow",
         )
     if bill.judge:

@@ -151,8 +151,8 @@ def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) ->
         ),
         "nothing": (
             "Null result: nothing is claimed. A claim needs after - before and after - placebo to"
-            " exclude zero on the same side, for fewer recurrences also a rise in calls that pass the"
-            " check, and sites held out by session and repository."
+            " exclude zero on the same side, for fewer recurrences also a rise in calls that pass"
+            " the check, and sites held out by session and repository."
         ),
     }
     return {"claim": claim, "sentence": sentences[claim], "reasons": reasons}

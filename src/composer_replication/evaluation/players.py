@@ -101,7 +101,7 @@ def start_of(player: Player) -> Player:
 
 
 def check_players(after: Player, others: Sequence[Player]) -> list[str]:
-    """Notes for the table about runs that differ; raises DataError for rows that cannot be compared."""
+    """Notes for the table on runs that differ; raises DataError for incomparable rows."""
     notes: list[str] = []
     names = [BEFORE, AFTER, *(player.name for player in others)]
     for player in others:

@@ -111,8 +111,8 @@ def paired_differences(
     if ours.keys() != theirs.keys():
         num_unshared = len(ours.keys() ^ theirs.keys())
         problem = (
-            f"{a_name} and {b_name} did not play the same tasks: {num_unshared} were played by one of"
-            " them only"
+            f"{a_name} and {b_name} did not play the same tasks: {num_unshared} were played by"
+            " one of them only"
         )
         raise DataError(problem, fix="play both with the same seed, split and number of tasks")
     pairs = [

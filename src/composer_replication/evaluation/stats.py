@@ -110,8 +110,9 @@ def bootstrap_mean(
 def mean_over_groups(means: Sequence[float]) -> Interval:
     """The mean of one value per group (e.g. a training seed) with its 95 % Student's t interval.
 
-    >>> interval = mean_over_groups([0.2, 0.3, 0.4]); [round(bound, 3) for bound in (interval.low, interval.high)]
-    [0.052, 0.548]
+    >>> interval = mean_over_groups([0.2, 0.3, 0.4])
+    >>> round(interval.low, 3), round(interval.high, 3)
+    (0.052, 0.548)
     >>> mean_over_groups([0.2]).low is None
     True
 

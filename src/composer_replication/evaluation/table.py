@@ -28,7 +28,8 @@ ORDER = (BEFORE, "more_sft", PLACEBO, AFTER)
 CONTROLS_OF = ("_placebo", "_neutral")
 HOW_MEASURED = (
     "One episode per task and student, no hint in any context. 95 % intervals: Wilson for shares,"
-    " bootstrap over tasks for all other measures. They cover other tasks, not other training seeds."
+    " bootstrap over tasks for all other measures. They cover other tasks, not other"
+    " training seeds."
 )
 NOT_YOURS = (
     "These are tasks of {played}, not {whose}: they do not show how the student does"

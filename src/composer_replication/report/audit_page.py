@@ -105,8 +105,8 @@ def _kinds(work: Mapping[str, Any], limits: PageLimits) -> Html:
     return join(
         el(
             "p",
-            "A site is the mistaken message, found by the id of the call that failed; the error that"
-            " followed is its evidence.",
+            "A site is the mistaken message, found by the id of the call that failed; the error"
+            " that followed is its evidence.",
             without,
         ),
         bar_table(work["kinds"], columns, limits=limits, caption="kinds of mistakes"),

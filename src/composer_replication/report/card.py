@@ -1,4 +1,4 @@
-"""The model card of an exported student: its training data, who wrote it, what an evaluation supports.
+"""The model card of an exported student: its training data, their authors, and its evaluation.
 
     model_card(Card(name="main", base="Qwen/Qwen3-4B-Instruct-2507", ...))    -> text of README.md
 
@@ -20,12 +20,12 @@ NO_EVALUATION = (
     " evidence of learning."
 )
 NO_AUTHORS = (
-    "The authors of the logs are no longer known: the files that the run was trained on have changed"
-    " or are gone."
+    "The authors of the logs are no longer known: the files that the run was trained on have"
+    " changed or are gone."
 )
 TERMS = (
-    "The terms of the models that wrote a log may restrict training on it and the use of the trained"
-    " model."
+    "The terms of the models that wrote a log may restrict training on it and the use of the"
+    " trained model."
 )
 FORMS = {
     "weights": "All weights, in the precision they were trained in.",
@@ -38,7 +38,10 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The facts of a card: `evaluations` are (title, sentence, reasons), `commands` (purpose, line)."""
+    """The facts of a card.
+
+    `evaluations` are (title, sentence, reasons), `commands` (purpose, command line).
+    """
 
     name: str
     base: str
@@ -90,9 +93,7 @@ def model_card(card: Card) -> str:
             [
                 "---",
                 *front,
-                (
-                    "# license: unknown; that of the base model and the terms of the logs' authors apply"
-                ),
+                ("# license: that of the base model, and the terms of the logs' authors, apply"),
                 "---",
             ]
         ),
@@ -143,8 +144,8 @@ def model_card(card: Card) -> str:
         "" if card.evaluations else NO_EVALUATION,
         "\n## How to serve it\n",
         (
-            f"Serve it with the chat template in this folder ({code(card.family)}), with which it was"
-            " trained; the base model's template may rewrite earlier messages.\n"
+            f"Serve it with the chat template in this folder ({code(card.family)}), with which it"
+            " was trained; the base model's template may rewrite earlier messages.\n"
         ),
         *[
             f"{purpose}:\n\n```\n{markdown_text(command)}\n```\n"
@@ -193,8 +194,8 @@ def _origin(card: Card) -> str:
         f"{code(name)} ({count:,} messages)" for name, count in card.authors.items()
     )
     return (
-        f"\n{rollouts}Imported logs, so training on them is context distillation. Written by {authors}."
-        f" {TERMS}\n"
+        f"\n{rollouts}Imported logs, so training on them is context distillation. Written by"
+        f" {authors}. {TERMS}\n"
     )
 
 

@@ -1,10 +1,10 @@
-"""The claims that an evaluation supports beside success: mistakes, families, additivity of channels.
+"""The claims of an evaluation beside success: mistakes, families, additivity of the channels.
 
     claims(read_evaluation(path))[0]
     -> Claim(text="The hinted mistakes fell to 0.41 x [0.28, 0.58] (after / before).", holds=True)
 
-Every claim rests on an interval. A sentence with `holds=False` says that a question is undecided, or
-that a measure became worse (`against`); the page shows it as prominently as a claim.
+Every claim rests on an interval. A sentence with `holds=False` says that a question is undecided,
+or that a measure became worse (`against`); the page shows it as prominently as a claim.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ can exclude every rise."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One sentence: its interval supports it (`holds`), shows a change for the worse (`against`), or
-    leaves it undecided (neither)."""
+    """One sentence: its interval supports it (`holds`), shows a change for the worse (`against`),
+    or leaves it undecided (neither)."""
 
     text: str
     holds: bool

@@ -93,7 +93,7 @@ def _family_titles(titles: Any, rows: Any, paired: Sequence[Mapping[str, Any]]) 
 
 
 def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The claim that the paired intervals support, "better", "worse" or "nothing", with its reasons.
+    """The claim that the paired intervals support: "better", "worse" or "nothing", with reasons.
 
     >>> rows = [
     ...     {"a": "after", "b": control, "difference": 0.2, "low": 0.1, "high": 0.3}
@@ -138,7 +138,7 @@ def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def difference(
     paired: Sequence[Mapping[str, Any]], a: str, b: str, *, metric: str = METRIC
 ) -> dict[str, float] | None:
-    """The paired difference a - b of a measure, also if the file holds b - a; None without either."""
+    """The paired difference a - b of a measure, also if the file holds b - a; None if neither."""
     for pair in paired:
         if pair.get("metric", METRIC) != metric:
             continue

@@ -67,7 +67,7 @@ REASONS = {
     "content/text_after_call": "text after a call, moved before it",
     "content/result_without_call": "a result whose call is not in the log",
     "content/empty_turn": "nothing of the turn could be rendered",
-    "content/straddle": "a token that crosses the boundary of a message; its message is not trained on",
+    "content/straddle": "a token that crosses the boundary of a message; that message is left out",
     "preference/same_tokens": "both sides are the same tokens",
 }
 
@@ -91,7 +91,7 @@ UNUSED = {
     "weak": "`hints --audit` measured no lift for this kind of hint",
     "no_donor": "the placebo found no other hint for it",
     "not_drawn": "over the limit rollouts.hint_sites of one step",
-    "not_built": "the template cannot hold the hint, or the tokens do not fit into one forward pass",
+    "not_built": "the template cannot hold the hint, or the tokens do not fit into a forward pass",
 }
 
 FILES = {

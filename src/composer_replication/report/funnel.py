@@ -1,7 +1,7 @@
 """From logs to examples: how many records reach each stage, and why the others do not.
 
-A chain is a list of stages; the records lost between two stages are listed by reason. If the reasons
-do not add up to the loss, the difference is shown as "not accounted for", never hidden.
+A chain is a list of stages; the records lost between two stages are listed by reason. If the
+reasons do not add up to the loss, the difference is shown as "not accounted for", never hidden.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LOSS_SHARES: Mapping[str, tuple[str, str]] = {
 
 
 def read_object(path: Path, *, verb: str) -> dict[str, Any] | None:
-    """A JSON object of the work folder; None without the file, DataError if it is no JSON object."""
+    """A JSON object of the work folder; None without the file, DataError for other contents."""
     if not path.exists():
         return None
     try:

@@ -3,9 +3,9 @@ content cannot become an element or an attribute.
 
     el("p", "a < b", cls="note")  -> <p class="note">a &lt; b</p>
 
-Only the elements and attributes listed below can be written: no event handlers, no style attributes,
-no links except within the page. The content security policy allows one inline style sheet and one
-inline script, by their hashes, and forbids everything else.
+Only the elements and attributes listed below can be written: no event handlers, no style
+attributes, no links except within the page. The content security policy allows one inline style
+sheet and one inline script, by their hashes, and forbids everything else.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from importlib.resources import files
 
 from composer_replication.core.harmless import harmless
 
-_NAMES = """a article aside b br button caption code dd details div dl dt em figcaption figure footer h1 h2 h3 header li main nav
-ol output p pre section small span strong summary table tbody td th thead tr ul
-svg g line path polyline rect circle text title"""
+_NAMES = """
+a article aside b br button caption code dd details div dl dt em figcaption figure footer
+h1 h2 h3 header li main nav ol output p pre section small span strong summary table tbody
+td th thead tr ul svg g line path polyline rect circle text title
+"""
 _ATTRIBUTES = """class id href title role lang scope colspan tabindex hidden open type
 viewBox width height x y x1 x2 y1 y2 cx cy r points rx preserveAspectRatio focusable"""
 ELEMENTS, ATTRIBUTES = frozenset(_NAMES.split()), frozenset(_ATTRIBUTES.split())

@@ -1,5 +1,5 @@
-"""Held-out mistakes of the user's own logs as plain values: their recurrence, and the messages of the
-log and of each student.
+"""Held-out mistakes of the user's own logs as plain values: their recurrence, and the messages of
+the log and of each student.
 
     view = logs_view(open_run(path), work=Path("recompose"))
     view["sites"][0]["log"], view["sites"][0]["written"]["after"][0]["outcome"]

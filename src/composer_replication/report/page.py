@@ -12,8 +12,8 @@ from composer_replication.report.sites_section import PageLimits, cut_end
 
 MAX_BYTES = 2_000_000
 CUT_NOTE = (
-    "This page was shortened to stay below 2 MB: long texts, long tables and the list of sites are cut"
-    " more than usual, each with a note."
+    "This page was shortened to stay below 2 MB: long texts, long tables and the list of sites are"
+    " cut more than usual, each with a note."
 )
 
 

@@ -24,7 +24,7 @@ NOT_KEPT = "(this run did not keep the text of its hints)"
 
 
 def rollout_sites(run: RunDir, ids: Iterable[str]) -> list[dict[str, Any]]:
-    """The views (see `views.site_view`) of those `ids` that were probed in rollouts: w001, w002, ...
+    """The views (`views.site_view`) of those `ids` that were probed in rollouts: w001, w002, ...
 
     A site whose session was not kept has no turns and a placeholder message; its text is in the
     tokens of the table.

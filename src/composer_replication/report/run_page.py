@@ -47,7 +47,10 @@ NO_EVALUATION = (
     "No evaluation was run, so nothing is claimed about the trained model. A falling loss is not"
     " evidence of learning."
 )
-ON_LOGS = "Evaluated only at held-out mistakes of your own logs (the section below); no tasks were played."
+ON_LOGS = (
+    "Evaluated only at held-out mistakes of your own logs (the section below); no tasks were"
+    " played."
+)
 IMPORTED = (
     "training on them is context distillation, and the terms of the model that wrote a log may"
     " restrict it."
@@ -562,8 +565,8 @@ def _rerun(commands: Sequence[Mapping[str, str]]) -> Html | None:
         return None
     lead = el(
         "p",
-        "The runs with which it was compared, and the evaluation with this run's settings; its tasks"
-        " and seed are listed above.",
+        "The runs with which it was compared, and the evaluation with this run's settings; its"
+        " tasks and seed are listed above.",
     )
     return join(
         lead,

@@ -75,7 +75,7 @@ def run_report(
 def _with_unused_targets(
     work: dict[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The work folder's view; chains of targets that this run did not use get an empty last stage."""
+    """The work folder's view; chains of targets that this run did not use end in an empty stage."""
     if settings.get("train", {}).get("lm_ce", {}).get("weight", 0):
         return work
     live = any("rollouts/episodes" in step_metrics for step_metrics in metrics)
@@ -93,8 +93,8 @@ def _evaluation(run: RunDir) -> dict[str, Any] | None:
     checkpoints, evaluated_steps = run.checkpoints(), evaluation["about"].get("steps.after")
     if checkpoints and evaluated_steps is not None and evaluated_steps != checkpoints[-1][0]:
         note = (
-            f"This evaluation is of the student after {evaluated_steps} steps; the run's newest checkpoint"
-            f" is of {checkpoints[-1][0]}: evaluate again."
+            f"This evaluation is of the student after {evaluated_steps} steps; the run's newest"
+            f" checkpoint is of {checkpoints[-1][0]}: evaluate again."
         )
         evaluation["notes"] = [note, *evaluation["notes"]]
     return {**evaluation, "claims": claims(evaluation)}
@@ -104,8 +104,8 @@ def rerun_commands(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[di
     """The commands of the evaluated sibling runs and of the evaluation itself.
 
     E.g. [{"name": "placebo", "command": "recompose train ..."}, ...]. A row belongs to the sibling
-    run of its name if that run kept a checkpoint of the evaluated step. The evaluation's command has
-    the files and settings of this run's command. Without an evaluation there are no commands.
+    run of its name if that run kept a checkpoint of the evaluated step. The evaluation's command
+    has the files and settings of this run's command. Without an evaluation there are no commands.
     """
     if evaluation is None:
         return []

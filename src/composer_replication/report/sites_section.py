@@ -1,5 +1,5 @@
-"""The sites of a page: the context, the hint above the mistaken message, the message token by token,
-and the later turns in grey."""
+"""The sites of a page: the context, the hint above the mistaken message, the message token by
+token, and the later turns in grey."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE
 TEACHER_ONLY = "seen only by the teacher"
 NEITHER = "in neither context"
 NO_HINT = (
-    "No hint: this is not a mistake, or no writer knew anything useful, or `recompose hints` has not"
-    " been run."
+    "No hint: this is not a mistake, or no writer knew anything useful, or `recompose hints` has"
+    " not been run."
 )
 SHADES = 9
 
@@ -70,8 +70,8 @@ def sites_section(
         (
             el(
                 "p",
-                f"First the {num_rollout_sites} probed sites of the student's rollouts (w), then imported"
-                " sites (s).",
+                f"First the {num_rollout_sites} probed sites of the student's rollouts (w), then"
+                " imported sites (s).",
             )
             if num_rollout_sites
             else None

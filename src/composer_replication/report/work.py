@@ -105,7 +105,7 @@ def work_view(
                 session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER
             )
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
-    # `views` is no substitute if sites were merged: the failing calls of a message form one view
+    # count sites if the file does: the failing calls of one message form a single view
     views = counts.get("hinted_sites") or counts.get("views")
     messages = message_chain(
         messages=logs.messages,
