@@ -100,16 +100,16 @@ def _cell(value: Any) -> Child:
     return cut_end(value, 160) if isinstance(value, str) else value
 
 
-def chain(stations: Sequence[Mapping[str, Any]], *, title: str) -> Html:
+def chain(stages: Sequence[Mapping[str, Any]], *, title: str) -> Html:
     """The stages of a chain as a list, each with the losses before it."""
     items = [
         el(
             "li",
-            el("b", grouped_number(station["count"])),
-            f" {station['what']}",
-            el("ul", [_drop(d) for d in station["drops"]]) if station["drops"] else None,
+            el("b", grouped_number(stage["count"])),
+            f" {stage['what']}",
+            el("ul", [_drop(d) for d in stage["drops"]]) if stage["drops"] else None,
         )
-        for station in stations
+        for stage in stages
     ]
     return el("div", el("h3", title), el("ol", items, cls="chain"))
 
