@@ -136,5 +136,6 @@ def _episodes(run: RunDir, player: Player) -> Path:
 
 def _tell(job: Job, shown: PlayerEpisodes) -> None:
     job.screen.detail(
-        f" played   {shown.name}: {len(shown.episodes)} episodes, weights {shown.weights_sha256[:12]}"
+        f" played   {shown.name}: {len(shown.episodes)} episodes, weights"
+        f" {shown.weights_sha256[:12]}"
     )
