@@ -112,12 +112,10 @@ def print_outcomes(
 ) -> dict[str, Any]:
     """Print the outcomes of the answers as a table and return their numbers."""
     gathered, judge_result, stopped = collected.gathered, collected.judge_result, collected.stopped
-    counts, screen, answers = (
-        Counter(replayed.outcome for replayed in replayed_turns),
-        job.screen,
-        gathered.answers,
-    )
+    counts = Counter(replayed.outcome for replayed in replayed_turns)
+    screen, answers = job.screen, gathered.answers
     teachers = sorted({answer.teacher for answer in answers})
+    judge_usd = 0.0 if judge_result is None else sum(judge_result.usd.values())
     screen.line(
         f" {len(gathered.asked)} turns asked about, {len(answers)} answers of {len(teachers)}"
         f" teachers: {', '.join(teachers) or 'none'}"
@@ -136,13 +134,8 @@ def print_outcomes(
     else:
         print_answers(job, answers, gathered)
     if judge_result is not None:
-        judge_counts = (
-            ", ".join(f"{name} {count}" for name, count in judge_result.counts.items())
-            or "not needed"
-        )
-        screen.line(
-            f" judge {judge_result.name}: {judge_counts}, ${sum(judge_result.usd.values()):.4f}"
-        )
+        judged = ", ".join(f"{name} {count}" for name, count in judge_result.counts.items())
+        screen.line(f" judge {judge_result.name}: {judged or 'not needed'}, ${judge_usd:.4f}")
     if not counts["pair"]:
         screen.line(
             f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)",
@@ -159,22 +152,15 @@ def print_outcomes(
     skipped = {
         k: n for k, n in sorted(counts.items()) if k not in ("pair", "agreed", "no_consensus")
     }
-    usd = sum(answer.usd for answer in answers) + (
-        0.0 if judge_result is None else sum(judge_result.usd.values())
-    )
     numbers = {
         "asked": len(gathered.asked),
         "answers": len(answers),
-        "usd": usd,
+        "usd": sum(answer.usd for answer in answers) + judge_usd,
         "teachers": teachers,
         "asking": gathered.counts,
     }
     if judge_result is not None:
-        numbers["judge"] = {
-            "name": judge_result.name,
-            "usd": sum(judge_result.usd.values()),
-            **judge_result.counts,
-        }
+        numbers["judge"] = {"name": judge_result.name, "usd": judge_usd, **judge_result.counts}
     if plan.models:
         numbers["bill"] = bill_of(answers)
     ended = None if stopped is None else {"what": stopped.what, "exit_code": stopped.exit_code}
