@@ -257,7 +257,7 @@ def _level(
             flush=True,
         )
         for student in play(all_players, settings=settings, seed=seed, workers=options.workers):
-            episodes[student.name][work.seed] = student.played
+            episodes[student.name][work.seed] = student.episodes
             weights[student.name][str(work.seed)] = student.weights_sha256
     numbers = level_numbers(episodes, settings=settings, seed=options.evaluation_seed)
     arms = {

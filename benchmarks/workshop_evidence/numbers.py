@@ -26,9 +26,9 @@ from composer_replication.cli.demo_settings import AFTER
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.players import Player, Shown, play_one
-from composer_replication.evaluation.rows import SUCCESS, paired, row
-from composer_replication.evaluation.stats import Resamples, over_groups
+from composer_replication.evaluation.players import Player, PlayerEpisodes, play_one
+from composer_replication.evaluation.rows import SUCCESS, evaluation_row, paired_differences
+from composer_replication.evaluation.stats import Resamples, mean_over_groups
 from composer_replication.evaluation.success import EpisodeResult, is_success
 from composer_replication.workshop.workshop_tasks import METADATA
 
@@ -47,7 +47,7 @@ def evaluation_seed_of(evaluation_seed: int, *, level: int, seed: int) -> int:
 
 def play(
     players: Sequence[Player], *, settings: EvaluateSettings, seed: int, workers: int
-) -> list[Shown]:
+) -> list[PlayerEpisodes]:
     """Play the same tasks with every player.
 
     Two rows may have the same weights here, because a health rule may have restored the start.
@@ -108,7 +108,7 @@ def pooled_row(
         seed=stage_seed(seed, "pooled"),
         samples=settings.samples,
     )
-    numbers = row(
+    numbers = evaluation_row(
         name, episodes, targeted=settings.targeted_kinds, draws=draws, families=METADATA.families
     )
     successes = sum(map(is_success, episodes))
@@ -117,7 +117,7 @@ def pooled_row(
     if 0 < successes < len(episodes) and interval.low is not None and interval.high is not None:
         numbers |= {"success_low": max(0.0, interval.low), "success_high": min(1.0, interval.high)}
     shares = {str(s): sum(map(is_success, by_seed[s])) / len(by_seed[s]) for s in sorted(by_seed)}
-    over_seeds = over_groups(list(shares.values()))
+    over_seeds = mean_over_groups(list(shares.values()))
     if over_seeds.low is not None and over_seeds.high is not None:
         numbers["success_low"] = min(numbers["success_low"], max(0.0, over_seeds.low))
         numbers["success_high"] = max(numbers["success_high"], min(1.0, over_seeds.high))
@@ -186,7 +186,7 @@ def level_numbers(episodes: Episodes, *, settings: EvaluateSettings, seed: int) 
     def compare(a: str, b: str) -> list[dict[str, Any]]:
         common = sorted(episodes[a].keys() & episodes[b].keys())
         ours, theirs = (pooled({s: episodes[name][s] for s in common}) for name in (a, b))
-        return paired(a, ours, b, theirs, **options)
+        return paired_differences(a, ours, b, theirs, **options)
 
     entries = [entry for a, b in questions(list(episodes)) for entry in compare(a, b)]
     return {

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from composer_replication.evaluation.stats import over_groups
+from composer_replication.evaluation.stats import mean_over_groups
 
 from .arms import ARMS, LEVELS, MIN_SEEDS, settings_sha256
 from .sections import ending, level_section, opening
@@ -115,7 +115,7 @@ def outcome_problems(level: str, numbers: Mapping[str, Any]) -> Iterator[str]:
         common = sorted(a.keys() & b.keys())
         total = sum(len(a[seed]) for seed in common)
         difference = sum(a[seed].count("1") - b[seed].count("1") for seed in common) / total
-        over_seeds = over_groups(
+        over_seeds = mean_over_groups(
             [(a[seed].count("1") - b[seed].count("1")) / len(a[seed]) for seed in common]
         )
         if abs(pair["difference"] - difference) > TOLERANCE:

@@ -20,7 +20,7 @@ from benchmarks.workshop_evidence.numbers import (
 )
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.rows import paired
+from composer_replication.evaluation.rows import paired_differences
 from composer_replication.evaluation.success import EpisodeResult, evaluation_tasks
 from composer_replication.rollouts.task_source import open_world
 from composer_replication.workshop.sandbox import Sandbox
@@ -53,7 +53,7 @@ def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[EpisodeR
     """Resampling tasks within seeds would say +.33 [.33, .33]; over the three seeds, of which two
     show nothing, it includes zero."""
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: good, 8: good, 9: failed(good)})
-    entry = paired(
+    entry = paired_differences(
         "a",
         a,
         "b",
@@ -73,7 +73,7 @@ def test_a_difference_that_some_seeds_do_not_show_is_not_one(good: list[EpisodeR
         entry["low"],
         entry["high"],
     ) == tuple(entry["blocks"])
-    mixed = paired(
+    mixed = paired_differences(
         "a", a, "b", b, targeted=("unknown_tool",), seed=1, families=METADATA.families, samples=300
     )[0]
     assert mixed["low"] > 0 and "blocks" not in mixed
@@ -84,7 +84,7 @@ def test_the_wider_interval_is_the_one_over_tasks_where_the_seeds_agree(
 ) -> None:
     half = [replace(p, reward=float(i % 2)) for i, p in enumerate(good)]
     a, b = pooled({7: good, 8: good, 9: good}), pooled({7: half, 8: half, 9: half})
-    entry = paired(
+    entry = paired_differences(
         "a",
         a,
         "b",

@@ -175,7 +175,7 @@ def test_the_card_says_what_it_was_trained_on_by_whom_and_what_was_measured(plac
     card = (place / "out" / "judged" / "README.md").read_text("utf-8")
     assert (
         "Success on held-out tasks rose" in card
-        and "is not known any more" in card
+        and "are no longer known" in card
         and "claude-test-1" not in card
     )
     facts = json.loads((place / "out" / "judged" / "recompose.json").read_text("utf-8"))

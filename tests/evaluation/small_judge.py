@@ -19,8 +19,8 @@ from composer_replication.core.trace import Text, Turn
 from composer_replication.evaluation.success import (
     LABEL,
     EpisodeResult,
+    episode_result,
     evaluation_tasks,
-    played_of,
 )
 from composer_replication.models.load_student import Student, load_student
 from composer_replication.models.pretrained_folder import save_student, weights_sha256
@@ -119,7 +119,7 @@ def played_by(
     for task in evaluation_tasks(settings, seed=seed, source=source):
         env: Any = task.make()
         session = play(env, player, session_id=f"{LABEL}{task.id}:0")
-        found.append(played_of(task, session, measures=env.measures(), ended="done"))
+        found.append(episode_result(task, session, measures=env.measures(), ended="done"))
     return found
 
 

@@ -18,7 +18,7 @@ from composer_replication.evaluation.held_out_logs import (
     HeldSite,
     check_untrained,
     held_out_sites,
-    restore_spots,
+    restore_fork_points,
 )
 from composer_replication.evaluation.logs_table import logs_table, logs_verdict, plan_of
 from composer_replication.evaluation.power import detectable, smallest_difference
@@ -107,12 +107,12 @@ def test_a_run_that_saw_a_held_out_session_is_refused() -> None:
 
 def test_contexts_are_restored_and_those_that_do_not_fit_are_counted() -> None:
     few = held().sites[:2]
-    spots, lost = restore_spots(
+    spots, lost = restore_fork_points(
         replace(held(), sites=few), renderer=renderer(), max_tokens=4096, room=64
     )
     assert [spot.site for spot in spots] == [h.site for h in few] and lost == {}
     assert all(len(spot.turns) == 5 and spot.num_tokens > 0 for spot in spots)
-    assert restore_spots(
+    assert restore_fork_points(
         replace(held(), sites=few), renderer=renderer(), max_tokens=128, room=64
     ) == ([], {"too_long": 2})
 

@@ -13,7 +13,13 @@ from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import ENVIRONMENT, Segment, Text, ToolCall, ToolResult, Turn
 from composer_replication.evaluation.recurrence import mistakes_of
-from composer_replication.evaluation.rows import OTHER, SUCCESS, TARGETED, paired, row
+from composer_replication.evaluation.rows import (
+    OTHER,
+    SUCCESS,
+    TARGETED,
+    evaluation_row,
+    paired_differences,
+)
 from composer_replication.evaluation.stats import Resamples, wilson
 from composer_replication.evaluation.success import EpisodeResult
 from composer_replication.evaluation.table import WATCHED, compared_rows, evaluation_table
@@ -32,13 +38,13 @@ def oracle(sandbox: Sandbox) -> list[EpisodeResult]:
 
 def row_of(played: list[EpisodeResult], name: str = "x") -> dict[str, Any]:
     draws = Resamples.of(len(played), seed=1, samples=200)
-    return row(name, played, targeted=KINDS, draws=draws, families=METADATA.families)
+    return evaluation_row(name, played, targeted=KINDS, draws=draws, families=METADATA.families)
 
 
 def pair_of(
     a: list[EpisodeResult], b: list[EpisodeResult], *, seed: int = 1
 ) -> dict[str, dict[str, Any]]:
-    found = paired(
+    found = paired_differences(
         "a", a, "b", b, targeted=KINDS, seed=seed, families=METADATA.families, samples=300
     )
     assert "metric" not in found[0]
@@ -119,7 +125,7 @@ def test_tasks_are_resampled_within_their_block_wherever_they_stand(
     neither does what is resampled."""
     number = {task_id: i % 2 for i, task_id in enumerate(sorted(p.task_id for p in oracle))}
     half = [replace(p, reward=0.0) if number[p.task_id] else p for p in oracle]
-    found = paired(
+    found = paired_differences(
         "a",
         oracle,
         "b",

@@ -10,7 +10,7 @@ import pytest
 from composer_replication.evaluation.stats import (
     Resamples,
     bootstrap_mean,
-    over_groups,
+    mean_over_groups,
     student_t,
     wilson,
 )
@@ -79,14 +79,14 @@ def test_percentiles_of_rare_values_are_those_of_95_percent() -> None:
 def test_the_interval_over_groups_has_one_degree_of_freedom_less_than_groups() -> None:
     """t of 4 degrees is 2.776 (any table): five values with a deviation of 1 have a reach of 2.776
     / sqrt(5)."""
-    found = over_groups([-1.0, -1.0, 0.0, 1.0, 1.0])
+    found = mean_over_groups([-1.0, -1.0, 0.0, 1.0, 1.0])
     assert (found.mean, found.low, found.high) == (
         0.0,
         pytest.approx(-2.776 / 5**0.5),
         pytest.approx(2.776 / 5**0.5),
     )
     assert [student_t(n) for n in (1, 2, 4, 30)] == [12.706, 4.303, 2.776, 2.042]
-    assert over_groups([0.2]).low is None
+    assert mean_over_groups([0.2]).low is None
 
 
 def test_nothing_to_average_is_an_error() -> None:

@@ -17,10 +17,10 @@ from composer_replication.core.trace import HARNESS, HUMAN, Segment, Text, ToolC
 from composer_replication.evaluation.success import (
     EpisodeResult,
     check_split,
+    episode_result,
     evaluation_tasks,
     is_success,
     play_tasks,
-    played_of,
 )
 from composer_replication.rollouts.envs.env import Opening, Reply
 from composer_replication.rollouts.task_source import open_world
@@ -106,7 +106,7 @@ def test_a_training_task_is_refused(sandbox: Sandbox) -> None:
         check_split(tasks)
     task, (played, *_) = tasks[-1], played_by(solver, sandbox, tasks=1)
     with pytest.raises(ConfigError, match="is a training task"):
-        played_of(task, played.session, measures=played.measures, ended="done")
+        episode_result(task, played.session, measures=played.measures, ended="done")
 
 
 def test_a_student_reads_the_task_and_its_own_results_only(sandbox: Sandbox) -> None:
@@ -203,7 +203,7 @@ def test_an_episode_with_a_hint_or_another_reward_is_refused(kind: Any, sandbox:
         return made[-1]
 
     with pytest.raises(
-        DataError, match=r"played again, the episode has other|not what the environment says"
+        DataError, match=r"the replayed episode has other|differs from the environment's answer"
     ):
         play_it(sandbox, model=reading_parrot(), tasks=1, make=hinted_once)
 
@@ -230,12 +230,13 @@ def test_help_in_a_finished_session_is_seen_by_role_and_author(sandbox: Sandbox)
             fine.session, tools=(*fine.session.tools, ToolSpec(name="look_at", description=HINT))
         )
     )
-    played_of(task, fine.session, measures=fine.measures, ended="done")
+    episode_result(task, fine.session, measures=fine.measures, ended="done")
     for session in helped:
         with pytest.raises(
-            DataError, match=r"none of the episode's own|does not begin with the task"
+            DataError,
+            match=r"does not belong to the episode|does not begin with the unchanged task",
         ):
-            played_of(task, session, measures=fine.measures, ended="done")
+            episode_result(task, session, measures=fine.measures, ended="done")
 
 
 def test_success_is_finished_and_right(sandbox: Sandbox) -> None:

@@ -170,7 +170,7 @@ def test_the_logs_own_message_is_shown_only_from_the_files_that_were_evaluated(
     )
     (tmp_path / "sites.jsonl").unlink()
     gone = logs_view(run, work=tmp_path)
-    assert gone is not None and "sites.jsonl is not where it was" in gone["unknown"]
+    assert gone is not None and "sites.jsonl is no longer there" in gone["unknown"]
 
 
 def test_what_is_no_evaluation_on_logs_is_a_named_error(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def audit_of(tmp_path: Path, *, text: str = "Fix it.", sessions: int = 1) -> Pag
         ],
         hint=text,
     )
-    return Page(audit_page(work_view(tmp_path), where=" -o work"))
+    return Page(audit_page(work_view(tmp_path), folder_flags=" -o work"))
 
 
 # ---- hostile content ----
@@ -207,7 +207,7 @@ def test_the_hint_stands_above_the_mistaken_message_and_later_turns_in_neither_c
 def test_what_is_no_mistake_is_not_called_one(tmp_path: Path) -> None:
     fill(tmp_path, [a_session()])
     told = Page(audit_page(work_view(tmp_path))).text_of["s002"]
-    assert "never trained on by default" in told and "the mistaken message" not in told
+    assert "not trained on by default" in told and "the mistaken message" not in told
 
 
 def test_tokens_carry_both_steps_and_their_numbers(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_the_audit_says_why_a_path_that_was_only_looked_for_stands_apart(tmp_pat
     write_lines(tmp_path / "sites.jsonl", map(record_to_json, sites))
     (row,) = work_view(tmp_path)["apart"]
     assert (row["category"], row["kind"]) == ("failed_check", "path_explored")
-    assert "a sound question whose answer is no" in row["why"]
+    assert "a legitimate question whose answer is no" in row["why"]
 
 
 def test_the_audit_counts_what_the_files_hold(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_a_run_shows_its_steps_settings_and_command(tmp_path: Path) -> None:
     channels = page.text_of["channels"]
     assert "lm_ceactive 360" in channels and "Off" not in channels  # 10 + 20 + 30 tokens
     assert "health/kl" in channels
-    assert "The gradient was clipped in 1 of 3 steps. A clip is for outliers" in channels
+    assert "The gradient was clipped in 1 of 3 steps. Clipping is meant for outliers" in channels
     assert Config().train.steps == 20
 
 
@@ -491,6 +491,6 @@ def test_long_series_are_thinned_and_what_has_no_place_is_counted() -> None:
     chart = Page(
         line_chart("x", [Line("x", "c0", [(1, 0.0), (2, 1.0), (3, float("inf"))])], log=True)
     )
-    assert "2 values have no place on this axis" in chart.text
+    assert "2 values cannot be drawn on this axis" in chart.text
     assert "no values" in Page(line_chart("x", [Line("x", "c0", [])])).text
     assert len(Page(line_chart("x", [Line("x", "c0", [(4, 2.0)])])).of_class("dot")) == 1

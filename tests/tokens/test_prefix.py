@@ -10,7 +10,7 @@ import pytest
 from composer_replication.core.config.train_settings import BuildSettings
 from composer_replication.core.errors import DataError
 from composer_replication.core.trace import Segment, Text, Turn
-from composer_replication.evaluation.held_out_logs import HeldOut, HeldSite, restore_spots
+from composer_replication.evaluation.held_out_logs import HeldOut, HeldSite, restore_fork_points
 from composer_replication.tokens.dataset import build_examples
 from composer_replication.tokens.example import TrainingExample
 from composer_replication.tokens.prefix import restore
@@ -121,7 +121,7 @@ def test_what_the_call_refers_to_is_restored_too() -> None:
     assert alone.numbers[1] > 4
     one = HeldSite(session=log, site=moved, cluster="c", repository="r", shared=False)
     held = HeldOut(sites=(one,), left_out={}, num_training_sessions=1)
-    (spot,), _ = restore_spots(held, renderer=renderer(), max_tokens=1400, room=64)
+    (spot,), _ = restore_fork_points(held, renderer=renderer(), max_tokens=1400, room=64)
     assert spot.turns == prefix.turns  # evaluation finds the references itself
 
 

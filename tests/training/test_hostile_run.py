@@ -13,7 +13,7 @@ import pytest
 
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.rundir import RunDir
-from composer_replication.report.lost import lost_rows
+from composer_replication.report.funnel import lost_rows
 from composer_replication.report.run_page import run_page
 from composer_replication.report.run_report import run_report
 from composer_replication.rollouts.episode import CUT

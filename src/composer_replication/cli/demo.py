@@ -1,5 +1,4 @@
-"""`recompose demo`: a student that makes three sorts of mistakes, its own logs, three channels, and
-whether they helped."""
+"""`recompose demo`: trains a student with three bad habits on its own logs, and judges it."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ def demo_command(
         )
     check_flags(dotted_settings())
     start, folder = time.monotonic(), common.out if common.out is not None else FOLDER
-    # no settings: a recompose.toml above this folder is somebody's own, and would choose the seed
+    # no settings file: a recompose.toml above this folder belongs to another project
     only_flags = (Path(os.devnull),)
     job = open_job(replace(common, config=only_flags, out=folder))
     config = folder / "recompose.toml"
@@ -97,7 +96,7 @@ def demo_command(
         return job.finish({"student": str(shipped(STUDENT))}, wrote=wrote)
     for package in ("torch", "transformers", "accelerate"):
         need(package, extra="train")
-    # this run's own, and the store of them: another seed records other sessions
+    # remove earlier logs and their store: another seed records other sessions
     shutil.rmtree(folder / "logs", ignore_errors=True)
     _ = [(folder / name).unlink(missing_ok=True) for name in ("sessions.jsonl", "ingest.json")]
     make_work(folder)
@@ -120,32 +119,35 @@ def demo_command(
 
 
 def _run(stages: Stages, folder: Path, *, start: float) -> int:
-    """Every verb from ingest to report; ends with three lines, the page and the next command."""
+    """Run every verb from ingest to report, then print the result in three lines."""
     job, runs = stages.job, folder / "runs"
-    for name in (AFTER, *CONTROLS):  # what an earlier demo left; other runs stay
+    for name in (AFTER, *CONTROLS):  # those of an earlier demo; other runs are kept
         remove_run(runs / name)
-    first: list[tuple[str, Callable[[Common], int]]] = [
+    data_stages: list[tuple[str, Callable[[Common], int]]] = [
         ("ingest", lambda common: ingest_command(common=common)),
         ("sites", lambda common: sites_command(common=common)),
         ("hints --audit", lambda common: hints_command(audit=True, common=common)),
         ("replay", lambda common: replay_command(common=common)),
         ("build", lambda common: build_command(common=common)),
     ]
-    for shown, verb in first:
-        if code := stages(shown, verb):
-            return _stopped(stages, shown, code)
+    for command_line, verb in data_stages:
+        if code := stages(command_line, verb):
+            return _stopped(stages, command_line, code)
     with Controls(stages.config, CONTROLS, log=folder / "controls.log") as controls:
-        for line in controls.command_lines:
-            job.screen.line(f"\n$ {line}      (beside the next, in a second process)", style="bold")
+        for control_command in controls.command_lines:
+            job.screen.line(
+                f"\n$ {control_command}      (beside the next, in a second process)", style="bold"
+            )
         if code := stages(
             f"train --name {AFTER}", lambda common: train_command(name=AFTER, common=common)
         ):
             return _stopped(stages, "train", code)
         controls.wait()
     against = tuple(f"{name}={runs / name}" for name in CONTROLS)
-    shown = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)
+    command_line = f"evaluate {AFTER} " + " ".join(f"--against {word}" for word in against)
     if code := stages(
-        shown, lambda common: evaluate_command(str(runs / AFTER), against=against, common=common)
+        command_line,
+        lambda common: evaluate_command(str(runs / AFTER), against=against, common=common),
     ):
         return _stopped(stages, "evaluate", code)
     code = stages(
@@ -154,19 +156,19 @@ def _run(stages: Stages, folder: Path, *, start: float) -> int:
     return _stopped(stages, "report", code) if code else _end(stages, runs / AFTER, start=start)
 
 
-def _stopped(stages: Stages, shown: str, code: int) -> int:
+def _stopped(stages: Stages, command_line: str, code: int) -> int:
     stages.job.screen.result(
-        {"stages": stages.told, "problem": f"{shown} ended with exit code {code}"}
+        {"stages": stages.outputs, "problem": f"{command_line} ended with exit code {code}"}
     )
     return code
 
 
 def _end(stages: Stages, run: Path, *, start: float) -> int:
-    """Three lines, the page, and the next command; with --json what evaluation.json holds."""
+    """Print three lines, the page and the next command; with --json the evaluation."""
     job = stages.job
     table = json.loads((run / "evaluation.json").read_text("utf-8"))
     job.screen.line(f"\n The demo is done in {time.monotonic() - start:.0f} s.", style="bold")
-    for line in summary(table):
-        job.screen.line(f" {line}")
-    told, page = {**table, "seconds": stages.seconds}, run / "report.html"
-    return job.finish(told, wrote=[page], next_command=f"{command()} ingest ~/.claude/projects")
+    for sentence in summary(table):
+        job.screen.line(f" {sentence}")
+    outcome, page = {**table, "seconds": stages.seconds}, run / "report.html"
+    return job.finish(outcome, wrote=[page], next_command=f"{command()} ingest ~/.claude/projects")

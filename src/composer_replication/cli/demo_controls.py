@@ -1,5 +1,4 @@
-"""The controls of the demo: the same verb with signals nulled, in a second process while the first
-one trains."""
+"""The controls of the demo: `recompose train` with other settings, in a second process."""
 
 from __future__ import annotations
 
@@ -18,22 +17,23 @@ from composer_replication.core.errors import DataError
 from composer_replication.core.files import open_private, write_text
 
 TAIL = 600  # characters of a failed control's log that are shown
-# -P: no module of the folder it is called in
+# -P: do not import modules from the current folder
 PROGRAM = (sys.executable, "-P", "-m", "composer_replication.cli")
-GRACE_S = 10.0  # how long a control may take to end by itself when it is told to
+GRACE_S = 10.0  # time for a control to end after SIGTERM, before it is killed
 
 
 class Controls:
     """Trains the controls one after the other beside this process; leaving the block ends them.
 
-    Example: with Controls(config, {"placebo": ("--train.placebo", "shuffled_hints")}, log=log) as
-    controls: ...; controls.wait()
+    with Controls(config, {"placebo": ("--train.placebo", "shuffled_hints")}, log=log) as both:
+        ...
+        both.wait()
     """
 
     def __init__(self, config: Path, arms: Mapping[str, Sequence[str]], *, log: Path) -> None:
         self._log = log
         settings = [
-            word for key, value in dotted_settings().items() for word in (f"--{key}", value)
+            argument for key, value in dotted_settings().items() for argument in (f"--{key}", value)
         ]
         self._commands = [
             ["train", "--name", name, *flags, *settings, "-c", str(config)]
@@ -42,15 +42,15 @@ class Controls:
         self._pool = ThreadPoolExecutor(1)
         self._children: list[subprocess.Popen[bytes]] = []
         self._stopped = False
-        # between "is it stopped?" and "here is the child" nothing may stop: such a child would
-        # outlive the demo
+        # held from the check of `_stopped` until the child is registered: a stop in between would
+        # miss the child, which would then outlive the demo
         self._lock = Lock()
         self._done: Future[None] | None = None
 
     @property
     def command_lines(self) -> list[str]:
-        """What is run, as it could be typed."""
-        return [shlex.join(["recompose", *words]) for words in self._commands]
+        """The commands as a user would type them."""
+        return [shlex.join(["recompose", *arguments]) for arguments in self._commands]
 
     def __enter__(self) -> Controls:
         write_text(self._log, "")
@@ -75,30 +75,30 @@ class Controls:
         self._pool.shutdown()
 
     def wait(self) -> None:
-        """Until the last control is trained; raises DataError with the end of its log where one
-        failed."""
+        """Wait for the last control; raises DataError with the end of the log if one failed."""
         if self._done is not None:
             self._done.result()
 
     def _train(self) -> None:
-        # as many as in the process beside it: the same seed gives the same table
+        # the same number of threads as the main process, so that a seed gives the same table
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        for words in self._commands:
+        for arguments in self._commands:
             with (
                 self._lock,
                 os.fdopen(open_private(self._log, os.O_WRONLY | os.O_APPEND), "ab") as log,
             ):
                 if self._stopped:
                     return
-                log.write(f"$ {shlex.join(['recompose', *words])}\n".encode())
+                log.write(f"$ {shlex.join(['recompose', *arguments])}\n".encode())
                 log.flush()
                 child = subprocess.Popen(
-                    [*PROGRAM, *words], stdout=log, stderr=subprocess.STDOUT, env=env
+                    [*PROGRAM, *arguments], stdout=log, stderr=subprocess.STDOUT, env=env
                 )
                 self._children.append(child)
             if code := child.wait():
-                said = self._log.read_text("utf-8", "replace")[-TAIL:]
-                name = words[words.index("--name") + 1]
+                log_tail = self._log.read_text("utf-8", "replace")[-TAIL:]
+                name = arguments[arguments.index("--name") + 1]
                 raise DataError(
-                    f"the control {name} ended with exit code {code}:\n{said}", where=str(self._log)
+                    f"the control {name} ended with exit code {code}:\n{log_tail}",
+                    where=str(self._log),
                 )

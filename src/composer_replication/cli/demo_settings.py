@@ -1,5 +1,4 @@
-"""The settings of the demo and of its controls: one place, read by `recompose demo` and by
-benchmarks/evidence.py."""
+"""The settings of the demo and its controls, for `recompose demo` and benchmarks/evidence.py."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ NO_RULES = (
     "--train.health.monitor_tasks",
     "0",
 )
-"""A control is trained to its end whatever becomes of it: one that was stopped early would not be
-compared at the same steps."""
+"""A control is trained to the end even if it breaks a health rule: all rows of the table must have
+the same number of steps."""
 PLACEBO = ("--train.placebo", "shuffled_hints,permuted_rewards,swapped_pairs", *NO_RULES)
 MORE_SFT = (
     "--rollouts.env",

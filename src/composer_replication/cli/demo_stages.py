@@ -1,4 +1,4 @@
-"""Runs verbs one after the other, as if each had been typed, and keeps what they said."""
+"""Runs verbs one after the other, as if a user had typed them, and keeps their output."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from composer_replication.cli.job import Job, driven
 
 @dataclass(slots=True)
 class Stages:
-    """Runs the verbs one after the other and keeps what they said."""
+    """Runs verbs and keeps their output and duration by name."""
 
     job: Job
     config: Path
     common: Common
     seconds: dict[str, float] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(self, shown: str, verb: Callable[[Common], int]) -> int:
-        """Run one verb as if its command line had been typed; `shown` is that line without the
-        settings."""
-        began, name = time.monotonic(), shown.split()[0]
+    def __call__(self, command_line: str, verb: Callable[[Common], int]) -> int:
+        """Run one verb as if a user had typed `command_line`, which has no settings."""
+        began, name = time.monotonic(), command_line.split()[0]
         settings = [
-            word for key, value in dotted_settings().items() for word in (f"--{key}", value)
+            argument for key, value in dotted_settings().items() for argument in (f"--{key}", value)
         ]
         self.job.screen.line(
-            f"\n$ recompose {shown} {shlex.join([*settings, '-c', str(self.config)])}", style="bold"
+            f"\n$ recompose {command_line} {shlex.join([*settings, '-c', str(self.config)])}",
+            style="bold",
         )
-        # with --json every verb prints an object, and the demo prints one of its own
-        said = io.StringIO()
+        # with --json every verb prints an object, but the demo must print only its own
+        output = io.StringIO()
         inner = Common(
             config=(self.config,),
             json=self.common.json,
@@ -46,9 +46,9 @@ class Stages:
         )
         with (
             driven(),
-            contextlib.redirect_stdout(said) if self.common.json else contextlib.nullcontext(),
+            contextlib.redirect_stdout(output) if self.common.json else contextlib.nullcontext(),
         ):
             code = verb(inner)
-        self.told[name] = json.loads(said.getvalue() or "{}")
+        self.outputs[name] = json.loads(output.getvalue() or "{}")
         self.seconds[name] = round(time.monotonic() - began, 1)
         return code

@@ -1,5 +1,4 @@
-"""The student of the demo: the one that ships or one made from random weights, and the logs of its
-sessions."""
+"""The student of the demo, shipped or warmed up from random weights, and its logs."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ NUM_LOGS, SLACK = 192, 3
 
 
 def shipped(name: str) -> Path:
-    """A file or folder that the wheel carries; in a clone it lies under examples/."""
+    """The path of a file or folder of the wheel; in a clone it is under examples/."""
     inside = Path(str(files("composer_replication"))) / name
     clone = Path(__file__).resolve().parents[3] / "examples" / name
     for path in (inside, clone):
@@ -34,7 +33,7 @@ def shipped(name: str) -> Path:
 
 
 def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int) -> dict[str, Any]:
-    """The student's careless sessions on training tasks, as Claude Code would have logged them."""
+    """Record sessions of the student on training tasks, as Claude Code would have logged them."""
     import torch
 
     from composer_replication.core.config.student_settings import StudentSettings
@@ -45,7 +44,7 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
     from composer_replication.workshop.record_episodes import record_logs
     from composer_replication.workshop.sandbox import Sandbox
 
-    # sums depend on the number of threads: the same seed gives the same table
+    # one thread: floating-point sums depend on the number of threads
     torch.set_num_threads(1)
     job.screen.line(
         f" record   {num_sessions} sessions of the student in {student}, as it is before any"
@@ -59,7 +58,7 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
     seed = stage_seed(job.config.seed, "record")
     sampling = Sampling(max_new_tokens=64, max_context_tokens=1024, batch_episodes=64, seed=seed)
     with Sandbox() as sandbox:
-        done = record_logs(
+        recorded = record_logs(
             loaded.model,
             renderer=Renderer.for_tokenizer(tokenizer),
             settings=sampling,
@@ -69,17 +68,16 @@ def record_sessions(job: Job, student: Path, folder: Path, *, num_sessions: int)
             sandbox=sandbox,
             slack=SLACK,
         )
-    left_out = ", ".join(f"{count} {reason}" for reason, count in done.left_out.items())
+    left_out = ", ".join(f"{count} {reason}" for reason, count in recorded.left_out.items())
     job.screen.line(
-        f" wrote    {len(done.paths)} logs in Claude Code's format below {folder}"
+        f" wrote    {len(recorded.paths)} logs in Claude Code's format below {folder}"
         + (f"; left out: {left_out}" if left_out else "")
     )
-    return {"logs": len(done.paths), "left_out": dict(done.left_out)}
+    return {"logs": len(recorded.paths), "left_out": dict(recorded.left_out)}
 
 
 def warm_up_student(job: Job, folder: Path) -> Path:
-    """A student made from random weights here and now, beside what was measured on the one that
-    ships."""
+    """Warm up a student from random weights, and compare it with the one that ships."""
     from composer_replication.workshop.warmup.make import ABOUT, make_student
 
     ships = json.loads((shipped(STUDENT) / ABOUT).read_text("utf-8"))
@@ -92,27 +90,24 @@ def warm_up_student(job: Job, folder: Path) -> Path:
         if step % 50 == 0:
             job.screen.line(f" step={step} loss={loss:.4f}")
 
-    made = make_student(folder, level=ships["level"], seed=ships["seed"], on_step=on_step)[
+    measured = make_student(folder, level=ships["level"], seed=ships["seed"], on_step=on_step)[
         "measured"
     ]
     low, high = ships["measured"]["success_low"], ships["measured"]["success_high"]
-    inside = low <= made["success"] <= high
-    told = (
-        f"success {made['success']:.3f}; the one that ships: {ships['measured']['success']:.3f}"
+    inside = low <= measured["success"] <= high
+    comparison = (
+        f"success {measured['success']:.3f}; the one that ships: {ships['measured']['success']:.3f}"
         f" [{low:.3f}, {high:.3f}]"
     )
     job.screen.line(
-        f" student  {told}: {'inside' if inside else 'OUTSIDE'} its interval",
+        f" student  {comparison}: {'inside' if inside else 'OUTSIDE'} its interval",
         style="" if inside else "bold yellow",
     )
     return folder
 
 
 def check_folder(folder: Path, config: Path) -> None:
-    """Refuse a folder with files that no demo made: the demo overwrites its settings and its logs.
-
-    Example: check_folder(Path("my_project"), Path("my_project/recompose.toml")) raises ConfigError
-    """
+    """Raise ConfigError for a folder that no demo wrote: the demo overwrites settings and logs."""
     if not folder.exists() or not any(folder.iterdir()):
         return
     first = config.read_text("utf-8", "replace").partition("\n")[0] if config.is_file() else ""
@@ -127,14 +122,13 @@ def check_folder(folder: Path, config: Path) -> None:
 OWN = ("work_dir", "student.model", "ingest.logs", "rollouts.env")
 
 
-def check_flags(given: Iterable[str]) -> None:
-    """Refuse settings that the demo chooses itself: with another student or other logs it would be
-    no demo, and would mix two folders.
+def check_flags(names: Iterable[str]) -> None:
+    """Raise UsageError for a setting that the demo chooses itself, e.g. "student.model".
 
-    Example: check_flags(["train.steps"]) is fine; check_flags(["student.model"]) raises UsageError
+    >>> check_flags(["train.steps"])
     """
     for name in OWN:
-        if name in given:
+        if name in names:
             fix = (
                 "leave it out: -o names another folder, and `recompose init` begins a project with"
                 " a student of your own"

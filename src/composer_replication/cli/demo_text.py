@@ -1,4 +1,4 @@
-"""What the demo says at its end, and how a shell calls this program."""
+"""The summary at the end of the demo, and the command that starts this program."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ SUCCESS = {
 
 
 def summary(table: Mapping[str, Any]) -> list[str]:
-    """Three lines: success by row; what the intervals support, of harm as well; that the mistakes
-    were planted."""
+    """Three lines: success by row, the claims (for better or worse), and a caveat."""
     paired = [*table["paired"], *table.get("paired_measures", ())]
     rows = ", ".join(f"{row['name']} {row['success']:.2f}" for row in table["rows"])
     return [
         f"Success on {table['n']} unseen tasks: {rows}.",
-        f"{SUCCESS[judged(paired)['claim']]}; {_hinted(paired)}; {_others(paired)}.",
+        f"{SUCCESS[judged(paired)['claim']]}; {_targeted_text(paired)}; {_others_text(paired)}.",
         (
             "The mistakes and the following of hints were planted in the student; real logs say"
             " what yours are."
@@ -36,33 +35,37 @@ def summary(table: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _hinted(paired: Sequence[Mapping[str, Any]]) -> str:
-    """Hinted mistakes after / before, where the interval excludes 1."""
+def _targeted_text(paired: Sequence[Mapping[str, Any]]) -> str:
+    """Hinted mistakes after / before, if the interval excludes 1."""
     pairs = {
         p["b"]: p
         for p in paired
         if p["a"] == AFTER and p.get("metric") == TARGETED and p.get("ratio") is not None
     }
     side = {
-        other: _side(pair.get("ratio_low"), pair.get("ratio_high"), middle=1.0)
-        for other, pair in pairs.items()
+        control: _side(pair.get("ratio_low"), pair.get("ratio_high"), middle=1.0)
+        for control, pair in pairs.items()
     }
     number = f"x{pairs[BEFORE]['ratio']:.2f}" if BEFORE in pairs else ""
-    return f"hinted mistakes {_decided(number, side)}"
+    return f"hinted mistakes {_direction_text(number, side)}"
 
 
-def _others(paired: Sequence[Mapping[str, Any]]) -> str:
-    """Other mistakes after - before, where the interval excludes zero."""
-    found = {other: difference(paired, AFTER, other, metric=OTHER) for other in NEEDED}
-    pairs = {other: pair for other, pair in found.items() if pair is not None}
-    side = {other: _side(pair["low"], pair["high"], middle=0.0) for other, pair in pairs.items()}
+def _others_text(paired: Sequence[Mapping[str, Any]]) -> str:
+    """Other mistakes after - before, if the interval excludes zero."""
+    differences = {control: difference(paired, AFTER, control, metric=OTHER) for control in NEEDED}
+    pairs = {control: pair for control, pair in differences.items() if pair is not None}
+    side = {
+        control: _side(pair["low"], pair["high"], middle=0.0) for control, pair in pairs.items()
+    }
     number = f"{signed(pairs[BEFORE]['difference'])} per episode" if BEFORE in pairs else ""
-    return f"other mistakes {_decided(number, side)}"
+    return f"other mistakes {_direction_text(number, side)}"
 
 
-def _decided(number: str, side: Mapping[str, int]) -> str:
-    """The number and its direction; a fall that the placebo may share is called that, a rise is one
-    whoever shares it."""
+def _direction_text(number: str, side: Mapping[str, int]) -> str:
+    """The number with its direction.
+
+    A fall is qualified unless it also exceeds that of the placebo; a rise never is.
+    """
     if not side.get(BEFORE):
         return "not decided"
     if side[BEFORE] > 0:
@@ -71,18 +74,16 @@ def _decided(number: str, side: Mapping[str, int]) -> str:
 
 
 def _side(low: float | None, high: float | None, *, middle: float) -> int:
-    """1 where an interval lies above the middle, -1 below it, 0 where it holds it or is not
-    there."""
+    """1 if the interval lies above `middle`, -1 if below, 0 if it contains it or is unknown."""
     if low is None or high is None:
         return 0
     return 1 if low > middle else -1 if high < middle else 0
 
 
 def command() -> str:
-    """How a shell calls this program: by name where it is on the PATH, else by the path of the
-    installed script."""
+    """The shell command of this program: its name if it is on the PATH, else the script's path."""
     script = Path(sys.argv[0]).absolute()
     if shutil.which("recompose") or script.name != "recompose" or not script.is_file():
         return "recompose"
-    here = Path.cwd()
-    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
+    folder = Path.cwd()
+    return shlex.quote(str(script.relative_to(folder) if script.is_relative_to(folder) else script))

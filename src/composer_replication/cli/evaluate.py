@@ -25,7 +25,7 @@ from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
 
 if TYPE_CHECKING:
-    from composer_replication.evaluation.players import Player, Shown
+    from composer_replication.evaluation.players import Player, PlayerEpisodes
 
 EPISODES = "evaluation"
 """Folder of the run with the episodes of each row, <name>.jsonl."""
@@ -62,7 +62,7 @@ def evaluate_command(
         return show_log_plan(job)
     from composer_replication.core.config.base import stage_seed
     from composer_replication.evaluation.players import check_players, play_all, start_of
-    from composer_replication.evaluation.table import AFTER, evaluation_table, strange_tasks
+    from composer_replication.evaluation.table import AFTER, evaluation_table, foreign_tasks_note
     from composer_replication.rollouts.task_source import open_world
 
     folder, after = chosen_player(job, "evaluate", run, name=AFTER)
@@ -80,7 +80,7 @@ def evaluate_command(
     on_logs_command = f"{job.command('evaluate')} {shlex.quote(folder.path.name)} --logs"
     with open_world(EVALUATED_ENV) as source:
         metadata = source.metadata
-    strange = strange_tasks(
+    strange = foreign_tasks_note(
         after.config.rollouts.env, played=EVALUATED_ENV, metadata=metadata, on_logs=on_logs_command
     )
     for note in strange:
@@ -102,9 +102,9 @@ def evaluate_command(
         on_played=lambda s: _tell(job, s),
     )
     for player, row in zip(players, shown, strict=True):
-        write_sessions(_episodes(folder, player), [played.session for played in row.played])
+        write_sessions(_episodes(folder, player), [played.session for played in row.episodes])
     table = evaluation_table(
-        {row.name: row.played for row in shown},
+        {row.name: row.episodes for row in shown},
         settings=settings,
         seed=seed,
         metadata=metadata,
@@ -134,7 +134,8 @@ def _episodes(run: RunDir, player: Player) -> Path:
     return run.path / EPISODES / f"{player.name}.jsonl"
 
 
-def _tell(job: Job, shown: Shown) -> None:
+def _tell(job: Job, shown: PlayerEpisodes) -> None:
     job.screen.detail(
-        f" played   {shown.name}: {len(shown.played)} episodes, weights {shown.weights_sha256[:12]}"
+        f" played   {shown.name}: {len(shown.episodes)} episodes, weights"
+        f" {shown.weights_sha256[:12]}"
     )

@@ -50,7 +50,7 @@ def evaluate_on_logs(
     job: Job, folder: RunDir, players: Sequence[Player], *, notes: Sequence[str], seed: int
 ) -> int:
     """Let every player write at the held-out sites; the first two players are before and after."""
-    from composer_replication.evaluation.held_out_logs import restore_spots
+    from composer_replication.evaluation.held_out_logs import restore_fork_points
 
     after = players[1]
     settings = after.config.held_out
@@ -76,10 +76,10 @@ def evaluate_on_logs(
         )
     from composer_replication.evaluation.held_out_logs import message_to_json, play_logs
     from composer_replication.evaluation.logs_table import logs_table
-    from composer_replication.evaluation.players import different, load_player
+    from composer_replication.evaluation.players import load_player, play_distinct
 
     evaluation = job.config.evaluate
-    spots, lost = restore_spots(
+    spots, lost = restore_fork_points(
         held,
         renderer=load_player(after)[1],
         max_tokens=after.config.build.max_tokens,
@@ -94,12 +94,12 @@ def evaluate_on_logs(
     notes += [f"{count} held-out sites left out: {reason}." for reason, count in lost.items()]
     play = partial(
         play_logs,
-        spots=spots,
+        fork_points=spots,
         settings=evaluation,
         batch=after.config.rollouts.batch_episodes,
         seed=seed,
     )
-    shown = different(
+    shown = play_distinct(
         play,
         players,
         workers=evaluation.workers,

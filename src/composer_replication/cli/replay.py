@@ -1,5 +1,4 @@
-"""`recompose replay`: sessions -> answers.jsonl, preferences.jsonl and anchors.jsonl, what others
-would have done at their steps."""
+"""`recompose replay`: sessions -> answers.jsonl, preferences.jsonl and anchors.jsonl."""
 
 from __future__ import annotations
 
@@ -11,11 +10,10 @@ from typing import Any
 from composer_replication.cli.flags import Common
 from composer_replication.cli.job import Job, open_job
 from composer_replication.cli.problems import DONE, UsageError
-from composer_replication.cli.replay_ask import Told, check_before_asking, gather_answers
-from composer_replication.cli.replay_bill import bought_is_kept
+from composer_replication.cli.replay_ask import ReplayAnswers, check_before_asking, gather_answers
+from composer_replication.cli.replay_bill import explain_write_errors, settle_bookings
 from composer_replication.cli.replay_plan import ReplayPlan, open_plan
-from composer_replication.cli.replay_settle import settle_bookings
-from composer_replication.cli.replay_text import say_bill, say_outcomes
+from composer_replication.cli.replay_text import print_estimate, print_outcomes
 from composer_replication.core.codec import record_to_json
 from composer_replication.core.jsonl import write_json, write_lines
 from composer_replication.core.site import Anchor, Preference
@@ -39,8 +37,8 @@ def replay_command(
     anchors.jsonl.
 
     The teachers are those of replay.teachers: models behind an endpoint, the scripted players of
-    the built-in environment, or a file of answers. Every answer is kept in ledger.sqlite3 with what it cost, so
-    running again costs nothing and a run that was killed goes on where it was.
+    the built-in environment, or a file of answers. Every answer is kept in ledger.sqlite3 with what
+    it cost, so running again costs nothing and a run that was killed goes on where it was.
 
     Parameters
     ----------
@@ -74,65 +72,68 @@ def replay_command(
         if not asking:
             return _estimate(job, plan)
         check_before_asking(job, plan, resume=resume, stack=stack)
-        told = gather_answers(job, plan)
-        with bought_is_kept(job, told.stopped):
-            return _write(job, plan, told)
+        collected = gather_answers(job, plan)
+        with explain_write_errors(job, collected.stopped):
+            return _write(job, plan, collected)
 
 
 def _estimate(job: Job, plan: ReplayPlan) -> int:
     bought = bought_keys(job.work / LEDGER_NAME)
-    how = {
+    options = {
         "settings": plan.settings,
         "bought": bought,
         "redactor": job.redactor(make=False),
         "judge": plan.judge,
         "gaps": plan.gaps,
     }
-    bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, **how)
-    numbers = say_bill(job, bill, plan.settings)
+    bill = estimate_bill(plan.sessions, plan.teachers, steps=plan.steps, **options)
+    numbers = print_estimate(job, bill, plan.settings)
     wrote = [job.answers, job.preferences, job.anchors] if job.dry_run else []
     return job.finish(numbers, wrote=wrote, next_command=job.command("replay"))
 
 
-def _write(job: Job, plan: ReplayPlan, told: Told) -> int:
-    """Weigh the answers, write the three files, say what came of it; exit code 4 where the ceiling
-    ended it."""
-    settings, gathered = plan.settings, told.gathered
+def _write(job: Job, plan: ReplayPlan, collected: ReplayAnswers) -> int:
+    """Weigh the answers and write the three files; exit code 4 if the ceiling ended the asking."""
+    settings, gathered = plan.settings, collected.gathered
     ask = lookup(gathered.answers, min_confidence=settings.min_confidence)
-    fails = _never if plan.recorded is None else plan.recorded.fails
-    gap = _unmeasured if plan.recorded is None else plan.recorded.gap
-    how = {
+    fails = _never_fails if plan.recorded is None else plan.recorded.fails
+    gap = _no_gap if plan.recorded is None else plan.recorded.gap
+    options = {
         "min_families": settings.min_families,
         "tiers": settings.tiers,
         "need_evidence": settings.need_evidence,
     }
-    judge = (lambda place: None) if told.judged is None else told.judged.at
-    asked: list[ReplayedTurn] = list(
-        weigh_all(plan.sessions, ask, **how, fails=fails, gap=gap, judge=judge)
+    judge = (lambda place: None) if collected.judge_result is None else collected.judge_result.at
+    replayed_turns: list[ReplayedTurn] = list(
+        weigh_all(plan.sessions, ask, **options, fails=fails, gap=gap, judge=judge)
     )
-    pairs = [one.result for one in asked if isinstance(one.result, Preference)]
-    anchors = [one.result for one in asked if isinstance(one.result, Anchor)]
+    pairs = [
+        replayed.result for replayed in replayed_turns if isinstance(replayed.result, Preference)
+    ]
+    anchors = [
+        replayed.result for replayed in replayed_turns if isinstance(replayed.result, Anchor)
+    ]
     wrote = [job.answers, job.preferences, job.anchors]
     for path, records in zip(wrote, (gathered.answers, pairs, anchors), strict=True):
         write_lines(path, map(record_to_json, records))
         job.stamp(path, made_from=[job.sessions])
     counts: dict[str, Any] = {
-        "outcomes": dict(Counter(one.outcome for one in asked)),
+        "outcomes": dict(Counter(replayed.outcome for replayed in replayed_turns)),
         "asking": gathered.counts,
     }
-    if told.judged is not None:
-        counts["judge"] = dict(told.judged.counts)
+    if collected.judge_result is not None:
+        counts["judge"] = dict(collected.judge_result.counts)
     write_json(job.work / "replay.json", counts)
-    stopped = told.stopped
-    shown = say_outcomes(job, plan, asked, told)
-    job.finish(shown, wrote=wrote, next_command=job.command("replay" if stopped else "curate"))
+    stopped = collected.stopped
+    numbers = print_outcomes(job, plan, replayed_turns, collected)
+    job.finish(numbers, wrote=wrote, next_command=job.command("replay" if stopped else "curate"))
     return DONE if stopped is None else stopped.exit_code
 
 
-def _never(session: Session, turn: int, message: Turn) -> bool:
-    """Logs from elsewhere: nothing can be tried."""
+def _never_fails(session: Session, turn: int, message: Turn) -> bool:
+    """For logs from elsewhere: no action can be tried, so none is known to fail."""
     return False
 
 
-def _unmeasured(session: Session, turn: int, message: Turn) -> None:
-    """Logs from elsewhere: no gap can be measured."""
+def _no_gap(session: Session, turn: int, message: Turn) -> None:
+    """For logs from elsewhere: no gap can be measured."""

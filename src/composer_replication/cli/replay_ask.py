@@ -1,5 +1,4 @@
-"""The asking of `recompose replay`: what is checked before money is spent, and the ledger of the
-work folder."""
+"""The asking of `recompose replay`: checks before money is spent, then calls via the ledger."""
 
 from __future__ import annotations
 
@@ -32,10 +31,11 @@ PLAN = "replay_plan.json"
 
 
 def check_before_asking(job: Job, plan: ReplayPlan, *, resume: bool, stack: ExitStack) -> None:
-    """Before money is spent: no other replay is at work here, there is a ceiling, and with --resume
-    nothing has changed since it was begun.
+    """Check, before money is spent, that this replay may ask.
 
-    Notes what is asked; the folder is held until `stack` ends.
+    No other replay may be running in the folder, paid teachers need a ceiling, and with --resume
+    nothing may have changed since the replay was begun. Writes the plan for a later --resume; the
+    folder stays locked until `stack` ends.
     """
     stack.enter_context(held_alone(job.work / ".replay.lock", what="replay"))
     path, settings = job.work / PLAN, plan.settings
@@ -68,46 +68,48 @@ def check_before_asking(job: Job, plan: ReplayPlan, *, resume: bool, stack: Exit
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What came of asking: the teachers' answers, and what the judge said of them, where there is
-    one."""
+class ReplayAnswers:
+    """The teachers' answers, and the judge's verdicts if there is a judge."""
 
     gathered: Gathered
-    judged: JudgeResult | None = None
+    judge_result: JudgeResult | None = None
 
     @property
     def stopped(self) -> ComposerError | None:
-        """What ended it early, if anything did."""
-        return self.gathered.stopped or (None if self.judged is None else self.judged.stopped)
+        """The error that ended the asking early, if any."""
+        return self.gathered.stopped or (
+            None if self.judge_result is None else self.judge_result.stopped
+        )
 
 
-def gather_answers(job: Job, plan: ReplayPlan) -> Told:
-    """Ask the teachers, and then the judge, through the ledger of the work folder; raises what
-    stopped it where nobody answers at all."""
+def gather_answers(job: Job, plan: ReplayPlan) -> ReplayAnswers:
+    """Ask the teachers and then the judge; raises the error that stopped it if nobody answered."""
     try:
-        told = asyncio.run(_gather(job, plan))
+        collected = asyncio.run(_gather(job, plan))
     except KeyboardInterrupt:
-        again = job.command("replay") + " --resume"
+        resume_command = job.command("replay") + " --resume"
         job.screen.line(
             " every answer that came is kept, and what was in flight stays booked; go on with:"
-            f" {again}",
+            f" {resume_command}",
             style="yellow",
         )
         raise
-    counts, stopped = told.gathered.counts, told.stopped
-    if told.gathered.answers or (stopped is None and not counts.get("failed")):
-        return told
+    counts, stopped = collected.gathered.counts, collected.stopped
+    if collected.gathered.answers or (stopped is None and not counts.get("failed")):
+        return collected
     if stopped is not None:
         raise stopped
     reason = max(
         (name for name in counts if name.startswith("failed: ")), key=lambda name: counts[name]
     )
-    what = f"none of {counts['failed']} calls brought an answer: {reason.removeprefix('failed: ')}"
-    fix = "nothing was written; look whether the endpoint answers, and run it again"
-    raise TeacherError(what, where="replay.teachers", fix=fix, again=False, billed=False)
+    problem = (
+        f"none of {counts['failed']} calls brought an answer: {reason.removeprefix('failed: ')}"
+    )
+    fix = "nothing was written; check that the endpoint answers, and run it again"
+    raise TeacherError(problem, where="replay.teachers", fix=fix, again=False, billed=False)
 
 
-async def _gather(job: Job, plan: ReplayPlan) -> Told:
+async def _gather(job: Job, plan: ReplayPlan) -> ReplayAnswers:
     settings = plan.settings
     named = {
         **(named_teachers(settings, maker_of=family_of) if plan.models else {}),
@@ -122,12 +124,12 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
             ledger = stack.enter_context(Ledger(job.work / LEDGER_NAME, max_usd=settings.max_usd))
             lost = ledger.totals()
             if lost.num_lost:
-                told = (
+                warning = (
                     f" {lost.num_lost} earlier calls brought no answer and may have been billed:"
                     f" they stay booked at ${lost.lost_usd:.4f}"
                 )
-                told += "; settle them by the provider's bill: --settle-lost"
-                job.screen.line(told, style="yellow")
+                warning += "; settle them by the provider's bill: --settle-lost"
+                job.screen.line(warning, style="yellow")
         seed = stage_seed(job.config.seed, "replay")
         asker = Asker(
             ledger,
@@ -135,7 +137,7 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
             retry_policy=retry_policy_of(settings),
             seed=seed,
         )
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "asker": asker,
             "settings": settings,
             "redactor": job.redactor(),
@@ -148,16 +150,19 @@ async def _gather(job: Job, plan: ReplayPlan) -> Told:
             steps=plan.steps,
             refuse=plan.refuse,
             judge_family=family,
-            **how,
+            **options,
         )
         if plan.judge is None or gathered.stopped is not None:
-            return Told(gathered)
-        return Told(
-            gathered, await judge_turns(plan.sessions, _places(plan, gathered), plan.judge, **how)
+            return ReplayAnswers(gathered)
+        return ReplayAnswers(
+            gathered,
+            await judge_turns(
+                plan.sessions, _answered_turns(plan, gathered), plan.judge, **options
+            ),
         )
 
 
-def _places(plan: ReplayPlan, gathered: Gathered) -> Iterator[AnsweredTurn]:
+def _answered_turns(plan: ReplayPlan, gathered: Gathered) -> Iterator[AnsweredTurn]:
     ask = lookup(gathered.answers, min_confidence=plan.settings.min_confidence)
     for session in plan.sessions:
         errors = failed_turns(session)

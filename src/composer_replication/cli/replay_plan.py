@@ -1,4 +1,4 @@
-"""Whom `recompose replay` asks, and about which steps."""
+"""The plan of `recompose replay`: the teachers, and the steps about which they are asked."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _NOT_PLANNED = {"max_usd", "timeout_s", "attempts", "sessions_at_once"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """Sessions, the steps that are asked about, and the teachers; `recorded` is the built-in
-    environment in which every session was recorded, if there is one.
+    """The sessions, the steps to ask about, and the teachers.
 
-    `models` = the teachers are those of replay.teachers, not scripts or a file. `judge` decides the
-    last tier, where there is one. `refuse` says what the curation recipe has against an answer by
-    itself. `record` is what --resume compares.
+    `recorded` is the built-in environment in which every session was recorded, if there is one.
+    `models` is true if the teachers are those of replay.teachers, not scripts or a file. `judge`,
+    if set, decides the last tier. `refuse` gives the reason for which the curation recipe rejects a
+    single answer. `record` is compared by --resume.
     """
 
     settings: ReplaySettings
@@ -52,20 +52,19 @@ class ReplayPlan:
 
     @property
     def everybody(self) -> tuple[Teacher, ...]:
-        """All who may be asked: the teachers, and the judge."""
+        """Everyone who may be asked: the teachers and the judge."""
         return (*self.teachers, *([] if self.judge is None else [self.judge]))
 
     @property
     def gaps(self) -> bool:
-        """Whether it can be measured here that one message leads further than another."""
+        """Whether the environment can measure that one message leads further than another."""
         return self.recorded is not None
 
 
 def open_plan(job: Job, settings: ReplaySettings, *, stack: ExitStack, asking: bool) -> ReplayPlan:
-    """What a replay would do; nothing is asked and nothing written. Raises ConfigError for teachers
-    that cannot be used.
+    """The plan of a replay; nothing is asked and nothing written.
 
-    Without `asking` no key is needed.
+    Raises ConfigError for unusable teachers. API keys are needed only with `asking`.
     """
     sessions = list(read_sessions(job.sessions))
     built_in = built_in_recordings(stack)

@@ -1,5 +1,4 @@
-"""The teachers of `recompose replay`, and its judge, from settings: models behind an endpoint or on
-this machine, scripts, a file."""
+"""Opens the teachers and the judge of `recompose replay`: models, scripts, or a file of answers."""
 
 from __future__ import annotations
 
@@ -20,13 +19,15 @@ from composer_replication.rollouts.task_source import RecordedSessions
 
 
 def open_teachers(settings: ReplaySettings, *, asking: bool) -> Sequence[Teacher]:
-    """Those of replay.teachers or replay.recorded; raises ConfigError for what cannot be asked.
-    Without `asking` no key is needed."""
+    """The teachers of replay.teachers or replay.recorded; raises ConfigError for unusable ones.
+
+    API keys are needed only with `asking`.
+    """
     if settings.recorded:
         return recorded_teachers(Path(settings.recorded))
     return [
-        open_teacher(name, one, asking=asking)
-        for name, one in named_teachers(settings, maker_of=family_of).items()
+        open_teacher(name, teacher_settings, asking=asking)
+        for name, teacher_settings in named_teachers(settings, maker_of=family_of).items()
     ]
 
 
@@ -36,8 +37,10 @@ def scripted_teachers_of(
     *,
     built_in: Sequence[RecordedSessions],
 ) -> Sequence[Teacher]:
-    """The scripts of the built-in environment in which all sessions were `recorded`; raises
-    ConfigError if some were not."""
+    """The scripted teachers of the built-in environment that `recorded` all sessions.
+
+    Raises ConfigError if a session is not from there.
+    """
     elsewhere = [s.id for s in sessions if not any(r.is_from_here(s) for r in built_in)]
     if elsewhere or recorded is None:
         raise ConfigError(
@@ -53,8 +56,7 @@ def scripted_teachers_of(
 
 
 def open_teacher(name: str, settings: TeacherSettings, *, asking: bool) -> Teacher:
-    """One model from its settings: behind an endpoint, or on this machine where its kind says
-    so."""
+    """One teacher from its settings: behind an endpoint, or on this machine if it is local."""
     if settings.kind == "local":
         return _local(name, settings)
     return OpenAICompatible(name, settings, environ=os.environ if asking else None)
@@ -67,7 +69,7 @@ def _local(name: str, settings: TeacherSettings) -> Teacher:
 
 
 def judge_settings(settings: ReplaySettings) -> dict[str, TeacherSettings]:
-    """The judge's settings by its name; empty where there is none."""
+    """The judge's settings by its name; empty without a judge."""
     return (
         named_teachers(
             settings.model_copy(update={"teachers": (settings.judge,)}), maker_of=family_of
@@ -80,15 +82,15 @@ def judge_settings(settings: ReplaySettings) -> dict[str, TeacherSettings]:
 def open_judge(
     settings: ReplaySettings, teachers: Sequence[Teacher], *, asking: bool
 ) -> Teacher | None:
-    """The judge that is named, or None; raises ConfigError for one of a family that answers."""
-    for name, one in judge_settings(settings).items():
-        kin = [teacher.name for teacher in teachers if teacher.family == one.family]
+    """The judge, or None; raises ConfigError if a teacher is of the same family."""
+    for name, judge in judge_settings(settings).items():
+        kin = [teacher.name for teacher in teachers if teacher.family == judge.family]
         if kin:
-            fix = "name a judge of another maker: one that sits at the table favours its own"
+            fix = "name a judge of another maker: a judge favours answers of its own family"
             raise ConfigError(
-                f"judge {name!r} is of the family of teacher {kin[0]!r} ({one.family})",
+                f"judge {name!r} is of the family of teacher {kin[0]!r} ({judge.family})",
                 where="replay.judge",
                 fix=fix,
             )
-        return open_teacher(name, one, asking=asking)
+        return open_teacher(name, judge, asking=asking)
     return None

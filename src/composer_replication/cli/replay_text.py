@@ -1,4 +1,4 @@
-"""What `recompose replay` says: the bill beforehand, and what came of the answers."""
+"""The output of `recompose replay`: the estimate, and the outcomes of the answers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from composer_replication.cli.job import Job
-from composer_replication.cli.replay_ask import Told
-from composer_replication.cli.replay_bill import bill_of, say_asking
+from composer_replication.cli.replay_ask import ReplayAnswers
+from composer_replication.cli.replay_bill import bill_of, print_answers
 from composer_replication.cli.replay_plan import ReplayPlan
 from composer_replication.core.config.rollout_settings import ReplaySettings
 from composer_replication.data.replay.ask import ReplayedTurn
@@ -22,18 +22,18 @@ MEANINGS = {
     "outvoted": "most others did something else, too few for a pair",
     "chosen_fails": "others agree on an action that raises an error here: no preference",
     "no_evidence": "others agree, and nothing but their agreement speaks for it",
-    "after_error": "the turn after an error, where the environment had already answered",
+    "after_error": "the turn after an error, to which the environment had already replied",
     "erred": "its own call raised an error: never an anchor",
     "too_few_families": "fewer than two families answered",
     "not_asked": "nobody was asked about it",
-    "copied": "stands in another session, too",
-    "interrupted": "a human cut it off",
-    "no_text_or_call": "it says and does nothing",
+    "copied": "also in another session",
+    "interrupted": "a person interrupted it",
+    "no_text_or_call": "it holds neither text nor a call",
 }
 
 
-def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
-    """The estimate as a table and as numbers; nothing was sent."""
+def print_estimate(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
+    """Print the estimate as a table and return its numbers."""
     screen = job.screen
     screen.line(
         f" {bill.sessions} sessions, {bill.steps} steps to ask about, {bill.sites} of them mistakes"
@@ -41,29 +41,31 @@ def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
     rows = [
         (
             name,
-            one.calls,
-            one.kept,
-            f"{one.input_tokens / 1e6:.3f}",
-            f"{one.usd:.4f}",
-            f"{one.most_usd:.4f}",
+            teacher_bill.calls,
+            teacher_bill.kept,
+            f"{teacher_bill.input_tokens / 1e6:.3f}",
+            f"{teacher_bill.usd:.4f}",
+            f"{teacher_bill.most_usd:.4f}",
         )
-        for name, one in bill.teachers.items()
+        for name, teacher_bill in bill.teachers.items()
     ]
     screen.table(rows, head=("teacher", "calls", "kept", "M tokens", "$ about", "$ at most"))
     screen.line(
         f" about ${bill.usd:.2f} at full price with {USUAL_ANSWER_TOKENS} tokens an answer, before"
         f" caches; ceiling ${settings.max_usd:g}"
     )
-    if settings.gate == "value" and any(one.usd for one in bill.teachers.values()):
+    if settings.gate == "value" and any(
+        teacher_bill.usd for teacher_bill in bill.teachers.values()
+    ):
         screen.line(
             " later teachers are asked only where the first did something else than the student"
             " (replay.gate)"
         )
     if bill.no_pair:
-        told = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
+        reasons = ", ".join(f"{count} ({reason})" for reason, count in bill.no_pair.items())
         screen.line(
-            f" steps of which no pair can come, about which no paid teacher is asked: {told}; see"
-            " replay.gate",
+            f" steps of which no pair can come, about which no paid teacher is asked: {reasons};"
+            " see replay.gate",
             style="yellow",
         )
     if bill.judge:
@@ -105,13 +107,15 @@ def say_bill(job: Job, bill: Bill, settings: ReplaySettings) -> dict[str, Any]:
     }
 
 
-def say_outcomes(
-    job: Job, plan: ReplayPlan, asked: Sequence[ReplayedTurn], told: Told
+def print_outcomes(
+    job: Job, plan: ReplayPlan, replayed_turns: Sequence[ReplayedTurn], collected: ReplayAnswers
 ) -> dict[str, Any]:
-    """What came of the answers as a table and as numbers."""
-    gathered, judged, stopped = told.gathered, told.judged, told.stopped
-    counts, screen, answers = Counter(one.outcome for one in asked), job.screen, gathered.answers
+    """Print the outcomes of the answers as a table and return their numbers."""
+    gathered, judge_result, stopped = collected.gathered, collected.judge_result, collected.stopped
+    counts = Counter(replayed.outcome for replayed in replayed_turns)
+    screen, answers = job.screen, gathered.answers
     teachers = sorted({answer.teacher for answer in answers})
+    judge_usd = 0.0 if judge_result is None else sum(judge_result.usd.values())
     screen.line(
         f" {len(gathered.asked)} turns asked about, {len(answers)} answers of {len(teachers)}"
         f" teachers: {', '.join(teachers) or 'none'}"
@@ -128,10 +132,10 @@ def say_outcomes(
             " a demonstration, never a measurement"
         )
     else:
-        say_asking(job, answers, gathered)
-    if judged is not None:
-        said = ", ".join(f"{name} {count}" for name, count in judged.counts.items()) or "not needed"
-        screen.line(f" judge {judged.name}: {said}, ${sum(judged.usd.values()):.4f}")
+        print_answers(job, answers, gathered)
+    if judge_result is not None:
+        judged = ", ".join(f"{name} {count}" for name, count in judge_result.counts.items())
+        screen.line(f" judge {judge_result.name}: {judged or 'not needed'}, ${judge_usd:.4f}")
     if not counts["pair"]:
         screen.line(
             f" no pair: {plan.settings.min_families} families have to agree (replay.min_families)",
@@ -148,18 +152,15 @@ def say_outcomes(
     skipped = {
         k: n for k, n in sorted(counts.items()) if k not in ("pair", "agreed", "no_consensus")
     }
-    usd = sum(answer.usd for answer in answers) + (
-        0.0 if judged is None else sum(judged.usd.values())
-    )
     numbers = {
         "asked": len(gathered.asked),
         "answers": len(answers),
-        "usd": usd,
+        "usd": sum(answer.usd for answer in answers) + judge_usd,
         "teachers": teachers,
         "asking": gathered.counts,
     }
-    if judged is not None:
-        numbers["judge"] = {"name": judged.name, "usd": sum(judged.usd.values()), **judged.counts}
+    if judge_result is not None:
+        numbers["judge"] = {"name": judge_result.name, "usd": judge_usd, **judge_result.counts}
     if plan.models:
         numbers["bill"] = bill_of(answers)
     ended = None if stopped is None else {"what": stopped.what, "exit_code": stopped.exit_code}

@@ -60,7 +60,7 @@ def _run(job: Job, name: str) -> tuple[Path, str, dict[str, Any]]:
     """Path, text and facts of one run's page."""
     folder = run_folder(job, name)
     view = run_report(folder)
-    text = run_page(view, where=_flags(job))
+    text = run_page(view, folder_flags=_flags(job))
     verdict, on_logs = ((view[name] or {}).get("verdict") for name in ("evaluation", "logs"))
     claim = (
         verdict["sentence"]
@@ -94,7 +94,7 @@ def _audit(job: Job) -> tuple[Path, str, dict[str, Any]]:
     job.need_fresh(job.sites, verb="sites")
     left_out = job.warn_stale(*stale_artefacts(job.work))
     work = work_view(job.work)
-    text = audit_page(work, where=_flags(job))
+    text = audit_page(work, folder_flags=_flags(job))
     counts = work["counts"]
     of = (
         f"{work['mistaken_sessions']} of {counts['sessions']} sessions, {counts['calls']} tool"

@@ -56,8 +56,8 @@ def train_command(
     forked = fork_producer(job, data, tokenizer=tokenizer) if config.train.fork else None
     if forked is not None:
         counts = (
-            f"{len(forked.fork_points(data.examples))} imported sites, {config.train.fork_sites} of them"
-            " a step"
+            f"{len(forked.fork_points(data.examples))} imported sites, {config.train.fork_sites} of"
+            " them a step"
         )
         job.screen.line(
             f" fork     {counts}: the student writes the message, its own failures are distilled"

@@ -266,8 +266,11 @@ class DJNormalizer:
             curator.report(),
             tuple(dropped for dropped in verdicts if dropped is not None),
         )
-        kept = [number for number, dropped in enumerate(verdicts) if dropped is None]
-        return [_normalized(dpo_pairs[number], inner[number], self.recipe.name) for number in kept]
+        kept_numbers = [number for number, dropped in enumerate(verdicts) if dropped is None]
+        return [
+            _normalized(dpo_pairs[number], inner[number], self.recipe.name)
+            for number in kept_numbers
+        ]
 
     def normalize_file(self, source: str | Path, target: str | Path) -> DropReport:
         """Normalize a JSON-lines file of DPO pairs into another one; return the report."""
@@ -365,7 +368,7 @@ async def replay_and_normalize_trace(
     if normalizer is not None:
         return NormalizedTrace(actions, normalizer.normalize(pairs))  # the caller holds its report
     default_normalizer = DJNormalizer()
-    kept = default_normalizer.normalize(pairs)
+    kept_pairs = default_normalizer.normalize(pairs)
     if default_normalizer.dropped:
         reasons = ", ".join(
             f"{reason} ({num})"
@@ -379,7 +382,7 @@ async def replay_and_normalize_trace(
             UserWarning,
             stacklevel=2,
         )
-    return NormalizedTrace(actions, kept)
+    return NormalizedTrace(actions, kept_pairs)
 
 
 def _families(teachers: Any) -> dict[str, str]:

@@ -92,7 +92,8 @@ TO_COME: dict[str, str] = {
 }
 GONE: dict[str, str] = {
     "build_batch": (
-        "it was a fixed demo conversation; run `recompose demo`, or use composer_replication.workshop"
+        "it was a fixed demo conversation; run `recompose demo`, or use"
+        " composer_replication.workshop"
     )
 }
 

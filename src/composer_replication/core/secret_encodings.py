@@ -3,7 +3,7 @@ word, string literals in pieces.
 
 view = decoded(Page.of(r"{\"t\": \"ghp_...\"}"))
 view.text                 # '{"t": "ghp_..."}'
-view.source(7, 47)        # (10, 50): where letters 7 to 47 stand in the text as it is
+view.source(7, 47)        # (10, 50): the span in the original text of letters 7 to 47
 
 All wrapping of one layer is undone at once, and only the surroundings of what was wrapped are kept:
 a layer costs no more than the text itself, whatever is in it. core/redact.py looks at the view as
@@ -171,34 +171,36 @@ class Piece(NamedTuple):
 
 
 class View(NamedTuple):
-    """A decoded text; `here` and `there` are where its parts begin in it and in the source."""
+    """A decoded text; its parts begin at `starts`, and in the source at `source_starts`."""
 
     text: str
-    here: list[int]
-    there: list[int]
+    starts: list[int]
+    source_starts: list[int]
     changed: list[bool]
 
     def source(self, start: int, end: int) -> tuple[int, int]:
         """The span in the source of characters `start` to `end`; a decoded part counts whole."""
         first, last = (
-            bisect_right(self.here, start) - 1,
-            bisect_right(self.here, max(start, end - 1)) - 1,
+            bisect_right(self.starts, start) - 1,
+            bisect_right(self.starts, max(start, end - 1)) - 1,
         )
         begin = (
-            self.there[first]
+            self.source_starts[first]
             if self.changed[first]
-            else self.there[first] + start - self.here[first]
+            else self.source_starts[first] + start - self.starts[first]
         )
         stop = (
-            self.there[last + 1] if self.changed[last] else self.there[last] + end - self.here[last]
+            self.source_starts[last + 1]
+            if self.changed[last]
+            else self.source_starts[last] + end - self.starts[last]
         )
         return begin, stop
 
     def is_whole(self, start: int, end: int) -> bool:
         """Whether characters `start` to `end` lie within one decoded part."""
-        first = bisect_right(self.here, start) - 1
+        first = bisect_right(self.starts, start) - 1
         return self.changed[first] and end <= (
-            self.here[first + 1] if first + 1 < len(self.here) else len(self.text)
+            self.starts[first + 1] if first + 1 < len(self.starts) else len(self.text)
         )
 
 
@@ -465,13 +467,13 @@ def _unpacked(data: bytes) -> bytes:
 def _view(text: str, pieces: list[Piece]) -> View:
     """The decoded pieces with the text around them, one after the other."""
     parts: list[str] = []
-    here, there, changed = [0], [0], [False]
+    starts, source_starts, changed = [0], [0], [False]
     length = last = 0
 
     def add(part: str, source: int, *, was_changed: bool) -> None:
         nonlocal length
-        here.append(length)
-        there.append(source)
+        starts.append(length)
+        source_starts.append(source)
         changed.append(was_changed)
         parts.append(part)
         length += len(part)
@@ -498,10 +500,10 @@ def _view(text: str, pieces: list[Piece]) -> View:
         add(piece.text, piece.start, was_changed=True)
         last = piece.end
     add(text[last : max(last, stop)], last, was_changed=False)
-    here.append(length)
-    there.append(max(last, stop))
+    starts.append(length)
+    source_starts.append(max(last, stop))
     changed.append(False)
-    return View("".join(parts), here, there, changed)
+    return View("".join(parts), starts, source_starts, changed)
 
 
 def _windows(text: str, pieces: list[Piece]) -> list[tuple[int, int]]:

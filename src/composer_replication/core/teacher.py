@@ -150,8 +150,10 @@ class Teacher(Protocol):
 
 
 class FreeTeacher:
-    """What all teachers that cost nothing have in common, e.g. one that answers from a file: no price
-    and no tokens to book. Unless it says what decides its answers, they are not kept."""
+    """Base of teachers that cost nothing, e.g. one that answers from a file: nothing is booked.
+
+    Unless a subclass says what decides its answers, they are not kept.
+    """
 
     __slots__ = ()
 

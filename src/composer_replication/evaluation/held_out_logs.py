@@ -1,14 +1,15 @@
-"""Held-out sites of one's own logs: which they are, and what a student writes there.
+"""Held-out sites of the user's own logs, and the messages that a student writes at them.
 
-    held = held_out_sites(lambda: read_sessions(path), sites=read_sites(other), settings=config.held_out)
-    spots, lost = restore_spots(held, renderer=renderer, max_tokens=4096, room=256)
-    shown = play_logs(player, spots=spots, settings=config.evaluate, seed=seed)
-    shown.forks[0].checked.outcome
+    def read(): return read_sessions(path)
+    held = held_out_sites(read, sites=read_sites(sites_path), settings=config.held_out)
+    points, lost = restore_fork_points(held, renderer=renderer, max_tokens=4096, room=256)
+    result = play_logs(player, fork_points=points, settings=config.evaluate, batch=8, seed=seed)
+    result.forks[0].checked.outcome
 
-A session is held out by the hash of tokens/split.py, and where the session that started it is not
-trained on either. With held_out.by = "repository" its repository is not trained on; with "session"
-it may be, which is counted: then a change is shown and nothing is claimed. The student sees what
-stood above the mistaken message, without any hint.
+A session is held out if the hash of tokens/split.py says so and the session that started it is not
+trained on either. With held_out.by = "repository", its repository is not trained on. With "session"
+the repository may be; such sites are counted, and the page then shows a change but claims nothing.
+The student sees the context above the mistaken message, without any hint.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from composer_replication.tokens.renderer import Renderer
 from composer_replication.tokens.split import is_held_out, split_unit
 
 LABEL = "evaluate-logs:"
-"""Begins every fork's name. It is the same for all students, so that they draw from the same
-streams of random numbers."""
+"""Prefix of every fork's name. All students share it, so that they draw from the same streams of
+random numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldSite:
-    """One mistake of a held-out session; `cluster` is the session, with the subagents that it
-    started, `repository` its unit.
+    """One mistake of a held-out session.
 
-    `shared` says that other sessions of this repository are trained on.
+    `cluster` is the session together with the subagents that it started: the unit over which
+    intervals are computed. `shared` says that other sessions of `repository` are trained on.
     """
 
     session: Session
@@ -60,12 +61,11 @@ class HeldSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """The sites on which a student is judged; `left_out` counts mistakes that cannot be used, by
-    reason.
+    """The sites at which a student is judged; `left_out` counts unusable mistakes by reason.
 
-    Reasons: training (its session is trained on), shared_session (the session that started it is),
-    path_explored (a path that was only looked for: no mistake), copied, whole_message (a site
-    without a call: nothing says what would be the same mistake).
+    Reasons: training (the session is trained on), shared_session (the session that started it is),
+    path_explored (the call only looked for a path, which is no mistake), copied, whole_message (a
+    site without a call, so that "the same mistake" is not defined).
     """
 
     sites: tuple[HeldSite, ...]
@@ -74,24 +74,23 @@ class HeldOut:
 
     @property
     def clusters(self) -> int:
-        """How many sessions they stand in."""
+        """The number of sessions that hold the sites."""
         return len({held.cluster for held in self.sites})
 
     @property
     def repositories(self) -> int:
-        """How many repositories they stand in."""
+        """The number of repositories that hold the sites."""
         return len({held.repository for held in self.sites})
 
     @property
     def num_shared(self) -> int:
-        """Of how many the repository is trained on in other sessions: they are held out by session
-        alone."""
+        """The number of sites whose repository is trained on in other sessions."""
         return sum(held.shared for held in self.sites)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogsShown:
-    """What one student wrote at the sites, and the hash of the weights that did it."""
+class PlayerForks:
+    """The messages that one student wrote at the sites, and the hash of its weights."""
 
     name: str
     weights_sha256: str
@@ -101,7 +100,11 @@ class LogsShown:
 def held_out_sites(
     read: Callable[[], Iterable[Session]], *, sites: Iterable[Site], settings: HeldOutSettings
 ) -> HeldOut:
-    """The mistakes of sessions that are held out; `read` gives the sessions, twice."""
+    """The mistakes of held-out sessions; `read` is called twice, each time for all sessions.
+
+    The first pass must end before the second begins: whether a site is shared depends on the
+    repositories and the starting sessions of every training session.
+    """
     repositories, families = set[str](), set[str]()
     for session in read():
         if not is_held_out(session, settings=settings):
@@ -114,7 +117,7 @@ def held_out_sites(
             by_session.setdefault(site.session_id, []).append(site)
         elif site.kind == PATH_EXPLORED:
             explored[site.session_id] += 1
-    found: list[HeldSite] = []
+    held_sites: list[HeldSite] = []
     left_out: Counter[str] = Counter()
     for session in read():
         repository, family = split_unit(session, by="repository"), split_unit(session, by="session")
@@ -134,7 +137,7 @@ def held_out_sites(
                 left_out[reason] += 1
             else:
                 shared = repository in repositories
-                found.append(
+                held_sites.append(
                     HeldSite(
                         session=session,
                         site=site,
@@ -144,22 +147,22 @@ def held_out_sites(
                     )
                 )
     return HeldOut(
-        sites=tuple(found),
+        sites=tuple(held_sites),
         left_out=dict(sorted(left_out.items())),
         num_training_sessions=len(families),
     )
 
 
 def check_untrained(held: HeldOut, trained: Collection[str], *, where: str) -> None:
-    """Raise DataError where a run was trained on a session on which it is about to be judged."""
-    both = sorted({h.session.id for h in held.sites} & set(trained))
-    if both:
-        what = (
-            f"session {both[0]} is held out now, but the run was trained on it ({len(both)} such"
-            " sessions)"
+    """Raise DataError if a run was trained on a session at which it is about to be judged."""
+    trained_on = sorted({h.session.id for h in held.sites} & set(trained))
+    if trained_on:
+        problem = (
+            f"session {trained_on[0]} is held out now, but the run was trained on it"
+            f" ({len(trained_on)} such sessions)"
         )
         raise DataError(
-            what,
+            problem,
             where=where,
             fix=(
                 "evaluate with the held_out settings that the examples were built with, or build"
@@ -168,24 +171,26 @@ def check_untrained(held: HeldOut, trained: Collection[str], *, where: str) -> N
         )
 
 
-def restore_spots(
+def restore_fork_points(
     held: HeldOut, *, renderer: Renderer, max_tokens: int, room: int
 ) -> tuple[list[ForkPoint], dict[str, int]]:
-    """The context of every site as `build` would window it, with `room` tokens for the message; and
-    how many have none, by reason."""
-    spots: list[ForkPoint] = []
+    """The context of every site as `build` would window it, with `room` tokens for the message.
+
+    Also returns how many sites have no such context, by reason.
+    """
+    fork_points: list[ForkPoint] = []
     lost: Counter[str] = Counter()
     tools: dict[str, ToolFacts] = {}
-    for one in held.sites:
+    for held_site in held.sites:
         try:
-            seen = refers_to(site_context(one.session, one.site))
+            quoted_turns = refers_to(site_context(held_site.session, held_site.site))
             prefix = restore(
-                one.session,
-                turn=one.site.turn,
+                held_site.session,
+                turn=held_site.site.turn,
                 renderer=renderer,
                 max_tokens=max_tokens,
                 room=room,
-                refers_to=seen,
+                refers_to=quoted_turns,
             )
         except RenderError:
             lost["template"] += 1
@@ -193,25 +198,32 @@ def restore_spots(
         if prefix is None:
             lost["too_long"] += 1
             continue
-        facts = tools.setdefault(one.session.id, ToolFacts.of(one.session))
-        check = SiteCheck.of(one.session, one.site, tools=facts)
-        spots.append(
+        facts = tools.setdefault(held_site.session.id, ToolFacts.of(held_site.session))
+        check = SiteCheck.of(held_site.session, held_site.site, tools=facts)
+        fork_points.append(
             ForkPoint(
-                site=one.site,
+                site=held_site.site,
                 turns=prefix.turns,
-                tools=one.session.tools,
+                tools=held_site.session.tools,
                 check=check,
                 num_tokens=prefix.num_tokens,
             )
         )
-    return spots, dict(lost)
+    return fork_points, dict(lost)
 
 
 def play_logs(
-    player: Player, *, spots: Sequence[ForkPoint], settings: EvaluateSettings, batch: int, seed: int
-) -> LogsShown:
-    """Load one student from its files and let it write at every spot, `settings.log_samples` times,
-    on one thread and without hints."""
+    player: Player,
+    *,
+    fork_points: Sequence[ForkPoint],
+    settings: EvaluateSettings,
+    batch: int,
+    seed: int,
+) -> PlayerForks:
+    """Load one student from its files and let it write `settings.log_samples` messages per point.
+
+    It runs on one thread and without hints.
+    """
     student, renderer = load_player(player)
     sampling = Sampling(
         temperature=settings.temperature,
@@ -222,19 +234,18 @@ def play_logs(
     with one_thread():
         forks = sample_forks(
             student.model,
-            spots,
+            fork_points,
             samples=settings.log_samples,
             renderer=renderer,
-            settings=room_for([spot.num_tokens for spot in spots], settings=sampling),
+            settings=room_for([point.num_tokens for point in fork_points], settings=sampling),
             author=player.name,
             label=LABEL,
         )
-    return LogsShown(
+    return PlayerForks(
         name=player.name, weights_sha256=weights_sha256(student.model), forks=tuple(forks)
     )
 
 
 def message_to_json(fork: Fork) -> dict[str, Any]:
-    """One line of evaluation_logs/<row>.jsonl: what the check said, and the message itself, for
-    whoever wants to read them together."""
+    """One line of evaluation_logs/<row>.jsonl: the verdict of the check and the message itself."""
     return {**fork_to_json(fork), "message": turn_to_json(replace(fork.turn, sampled=None))}

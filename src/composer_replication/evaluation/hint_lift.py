@@ -1,18 +1,18 @@
-"""Does a hint change the teacher? Measured before anything is trained: kinds that are not kept are
-trained on by nobody (cli/hint_gate.py).
+"""Does a hint change the teacher? Measured before training: hints of a kind that fails the audit
+are not trained on (cli/hint_gate.py).
 
     audit = audit_hints(model, examples, pad_id=0, max_tokens=8192, min_lift=0.0, seed=7)
-    audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ..., low=0.08, ...), keeps=True, ...)
+    audit.kinds[0] -> KindLift(kind="bad_args", lift=Interval(n=31, ...), keeps=True, ...)
 
-At every site the mistaken message T is scored three times: below its own hint, below another site's
-hint put at the same place, and without a hint. lift = mean log p(T | shuffled hint) - mean log p(T
-| hint), in nats per token: how much less likely the right hint makes the mistake than any hint
-does. Means are over the tokens of a site, then over sites; intervals are over sessions.
+The mistaken message T of every site is scored three times: below its own hint, below another site's
+hint in the same place, and without a hint. lift = mean log p(T | shuffled hint) - mean log p(T
+| hint), in nats per token: how much less likely the right hint makes the mistake than an unrelated
+hint does. Means are over the tokens of a site, then over sites; intervals are over sessions.
 
 The shuffle is a permutation of the hints among the sites in which no site keeps its own text.
 Within that, donors of another kind and of another session are preferred (a hint of the same kind
-often says the same thing); `donors` counts how far that was possible. Sites for which only the same
-text, or a hint written for another rendering, is left are not measured, and are counted.
+often says the same thing); `donors` counts the sites for which that was not possible. A site is
+skipped and counted if only the same text, or a hint written for another rendering, is left for it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,10 @@ class SiteLift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindLift:
-    """All sites of one kind (or all sites, kind "all"); `keeps` = the interval's lower bound is
-    above the threshold."""
+    """All sites of one kind (kind "all": every site).
+
+    `keeps` is true if the lower bound of the interval is above the threshold.
+    """
 
     kind: str
     lift: Interval
@@ -68,7 +70,7 @@ class KindLift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What was measured, and what could not be: `skipped` counts sites without a usable donor."""
+    """The measured sites and kinds; `skipped` counts sites without a usable donor."""
 
     sites: tuple[SiteLift, ...]
     kinds: tuple[KindLift, ...]
@@ -77,8 +79,7 @@ class Audit:
     min_lift: float
 
     def to_json(self) -> dict[str, Any]:
-        """A plain JSON object; per kind n, sessions, lift, low, high, keeps and the three mean
-        log-probs."""
+        """A plain JSON object: the kinds with their lifts and mean log-probs, and every site."""
         kinds = [
             {
                 "kind": k.kind,
@@ -106,7 +107,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class _SiteInContext:
-    """A site in its context."""
+    """A hint view together with the example that holds it."""
 
     example: TrainingExample
     view: HintView
@@ -122,57 +123,65 @@ def audit_hints(
     seed: int,
     device: Any = "cpu",
 ) -> Audit:
-    """Measure every hint view of the examples on `model` (the teacher); raises DataError where
-    there is none."""
-    places = list(
+    """Measure every hint view of the examples on `model`, the teacher.
+
+    Raises DataError if the examples hold no hint view.
+    """
+    contexts = list(
         {
             v.site_id: _SiteInContext(e, v) for e in reversed(examples) for v in reversed(e.hints)
         }.values()
     )[::-1]
-    if not places:
+    if not contexts:
         raise DataError(
             "no hint view among the examples",
             fix="run `recompose hints` and `recompose build` first",
         )
     donors = shuffled_views(
-        [p.view for p in places],
-        [p.example.session_id for p in places],
+        [p.view for p in contexts],
+        [p.example.session_id for p in contexts],
         seed=stage_seed(seed, "hint_lift"),
     )
     usable = [
-        (place, places[donor])
-        for place, donor in zip(places, donors, strict=True)
+        (context, contexts[donor])
+        for context, donor in zip(contexts, donors, strict=True)
         if donor is not None
     ]
-    met = Counter(name for place, donor in usable for name in _relations(place, donor))
-    sites = _score(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
-    # a view may hold the hints of several failing calls
-    of_site = {place.view.site_id: place.view.kinds for place, _ in usable}
-    kinds = sorted({kind for found in of_site.values() for kind in found})
-    groups = [(kind, [s for s in sites if kind in of_site[s.site_id]]) for kind in kinds] + (
+    relation_counts = Counter(
+        name for context, donor in usable for name in _donor_relations(context, donor)
+    )
+    sites = _score_sites(model, usable, pad_id=pad_id, max_tokens=max_tokens, device=device)
+    # a view may hold the hints of several failing calls, and then counts for each of their kinds
+    kinds_of_site = {context.view.site_id: context.view.kinds for context, _ in usable}
+    kinds = sorted({kind for view_kinds in kinds_of_site.values() for kind in view_kinds})
+    groups = [(kind, [s for s in sites if kind in kinds_of_site[s.site_id]]) for kind in kinds] + (
         [("all", sites)] if sites else []
     )
     return Audit(
         sites=tuple(sites),
-        kinds=tuple(_kind(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups),
+        kinds=tuple(
+            _kind_lift(kind, group, min_lift=min_lift, seed=seed) for kind, group in groups
+        ),
         donors={
             "sites": len(usable),
-            "same_kind": met["same_kind"],
-            "same_session": met["same_session"],
+            "same_kind": relation_counts["same_kind"],
+            "same_session": relation_counts["same_session"],
         },
-        skipped={"no_donor": len(places) - len(usable)},
+        skipped={"no_donor": len(contexts) - len(usable)},
         min_lift=min_lift,
     )
 
 
-def _relations(place: _SiteInContext, donor: _SiteInContext) -> list[str]:
-    names = ["same_kind"] if place.view.kind == donor.view.kind else []
+def _donor_relations(context: _SiteInContext, donor: _SiteInContext) -> list[str]:
+    names = ["same_kind"] if context.view.kind == donor.view.kind else []
     return (
-        [*names, "same_session"] if place.example.session_id == donor.example.session_id else names
+        [*names, "same_session"]
+        if context.example.session_id == donor.example.session_id
+        else names
     )
 
 
-def _score(
+def _score_sites(
     model: Any,
     usable: Sequence[tuple[_SiteInContext, _SiteInContext]],
     *,
@@ -180,42 +189,42 @@ def _score(
     max_tokens: int,
     device: Any,
 ) -> list[SiteLift]:
-    """Three rows per site: without a hint, below its own, below the donor's."""
+    """Score three rows per site: without a hint, below its own hint, below the donor's hint."""
     trials = {}
-    for place, donor in usable:
-        view = place.view
+    for context, donor in usable:
+        view = context.view
         views = (view, dataclasses.replace(view, hint_ids=donor.view.hint_ids))
         trials[view.site_id] = TrainingExample(
             id=view.site_id,
-            session_id=place.example.session_id,
-            ids=place.example.student_ids(view),
+            session_id=context.example.session_id,
+            ids=context.example.student_ids(view),
             hints=views,
         )
     longest = max((len(e.teacher_ids(v)) for e in trials.values() for v in e.hints), default=0)
-    limit, found = max(max_tokens, longest), {}
+    limit, means_of_site = max(max_tokens, longest), {}
     with scoring(model):
         for trial_part, _ in micro_batches(list(trials.values()), micro_tokens=limit):
             batch = collate(trial_part, pad_id=pad_id).to(device)
-            without = _means(model, batch.student, batch.hint_student, limit)
-            below = _means(model, batch.teacher, batch.hint_teacher, limit)
+            without = _mean_logprobs(model, batch.student, batch.hint_student, limit)
+            below = _mean_logprobs(model, batch.teacher, batch.hint_teacher, limit)
             for k, trial in enumerate(trial_part):
-                found[trial.id] = (below[2 * k], below[2 * k + 1], without[2 * k])
+                means_of_site[trial.id] = (below[2 * k], below[2 * k + 1], without[2 * k])
     return [
         SiteLift(
-            site_id=place.view.site_id,
-            kind=place.view.kind,
-            session_id=place.example.session_id,
-            num_tokens=len(place.view.target_ids),
-            hint=found[place.view.site_id][0],
-            shuffled=found[place.view.site_id][1],
-            none=found[place.view.site_id][2],
+            site_id=context.view.site_id,
+            kind=context.view.kind,
+            session_id=context.example.session_id,
+            num_tokens=len(context.view.target_ids),
+            hint=means_of_site[context.view.site_id][0],
+            shuffled=means_of_site[context.view.site_id][1],
+            none=means_of_site[context.view.site_id][2],
         )
-        for place, _ in usable
+        for context, _ in usable
     ]
 
 
-def _means(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
-    """Mean log-prob of each item's tokens."""
+def _mean_logprobs(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[float]:
+    """The mean log-prob of each item's tokens."""
     hidden_ND = sliced_predictors(
         model,
         rows.ids_BT,
@@ -231,7 +240,7 @@ def _means(model: Any, rows: Rows, targets: Targets, max_tokens: int) -> list[fl
     return (total / torch.bincount(targets.item_N, minlength=targets.num_items)).tolist()
 
 
-def _kind(kind: str, sites: Sequence[SiteLift], *, min_lift: float, seed: int) -> KindLift:
+def _kind_lift(kind: str, sites: Sequence[SiteLift], *, min_lift: float, seed: int) -> KindLift:
     lift = bootstrap_mean(
         [s.lift for s in sites],
         [s.session_id for s in sites],

@@ -1,13 +1,13 @@
-"""evaluation_logs.json: how often the mistakes of one's own logs recur, before, after and with a
-placebo, and what that supports.
+"""evaluation_logs.json: how often the mistakes of the user's own logs recur, and the verdict.
 
-    table = logs_table({"before": forks, "after": forks}, held=held, settings=config.evaluate, seed=seed)
+    rows = {"before": forks, "after": forks, "placebo": forks}
+    table = logs_table(rows, held=held, settings=config.evaluate, seed=seed)
     table["rows"][0]["recurrence"], table["paired"][0]["difference"], table["verdict"]["sentence"]
 
 Every site counts once: its value is the share of its samples with an outcome. Intervals are 95 %
 bootstrap intervals over sessions, since the sites of one session are not independent; differences
-are paired over sites. A share of which nothing else was seen is bounded by the rule of three over
-sessions. What is undecided is neither a recurrence nor "ok": it is shown beside both.
+are paired over sites. If all sites have the same share, its bound comes from the rule of three over
+sessions. An undecided message is neither a recurrence nor "ok"; it has a column of its own.
 """
 
 from __future__ import annotations
@@ -31,25 +31,24 @@ METRICS: dict[str, Outcome] = {
     RECURRENCE: "same",
     **{outcome: outcome for outcome in OUTCOMES if outcome != "same"},
 }
-"""Measure -> the outcome whose share it is."""
+"""Measure -> the outcome whose share it reports."""
 # upper 95 % bound of a count of which none was seen (Hanley and Lippman-Hand 1983)
 _RULE_OF_THREE = 3.0
 HOW_MEASURED = (
     "At each held-out mistake the student wrote the message itself, without a hint; a static check"
-    " compares it with the mistake of the log. Nothing was run: what only running it would tell is"
-    " undecided, and is no recurrence and no success."
+    " compares it with the mistake of the log. Nothing was run: a message that only execution could"
+    " judge is undecided, which counts neither as a recurrence nor as a success."
 )
 INTERVALS = (
-    "95 % intervals: bootstrap over sessions, paired over sites. They speak about other sessions,"
-    " not about other seeds."
+    "95 % intervals: bootstrap over sessions, paired over sites. They cover other sessions, not"
+    " other seeds."
 )
 
 
 def plan_of(held: HeldOut) -> dict[str, Any]:
-    """What can be said before anything is trained: how many sites there are, and the smallest
-    change that they can show."""
+    """The sites and the smallest change that they can show: both are known before training."""
     n, clusters = len(held.sites), held.clusters
-    kinds = Counter(one.site.kind for one in held.sites)
+    kinds = Counter(held_site.site.kind for held_site in held.sites)
     return {
         "sites": n,
         "sessions": clusters,
@@ -76,15 +75,17 @@ def logs_table(
     seed: int,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What evaluation_logs.json holds; raises DataError without "before" and "after", or where rows
-    are not of the same held-out sites."""
+    """The contents of evaluation_logs.json.
+
+    Raises DataError without the rows "before" and "after", or if rows are not of the same sites.
+    """
     missing = [name for name in (BEFORE, AFTER) if name not in rows]
     if missing:
         raise DataError(
             f"no messages of {missing[0]!r}",
             fix="let the student write before and after the training",
         )
-    cluster = {one.site.id: one.cluster for one in held.sites}
+    cluster = {held_site.site.id: held_site.cluster for held_site in held.sites}
     for name, forks in rows.items():
         _check_sites(name, forks, rows[AFTER], cluster)
     names = [
@@ -111,40 +112,38 @@ def logs_table(
 
 
 def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) -> dict[str, Any]:
-    """ "fewer", "more" or "nothing", with the sentence and the reasons.
+    """The claim ("fewer", "more" or "nothing") with its sentence and reasons.
 
-    Fewer: after - before and after - placebo both lie below zero, and the share of "ok" rose (after
-    - before above zero): a student that falls silent, or writes what cannot be read, makes no
-    mistake either. More: both differences lie above zero. Nothing is claimed where `num_shared`
-    sites stand in repositories that were trained on.
+    "fewer": after - before and after - placebo both lie below zero, and the share of "ok" rose
+    (after - before above zero). The last condition is there because a student that falls silent or
+    writes unreadable calls makes no mistakes either. "more": both differences lie above zero.
+    Nothing is claimed if any site (`num_shared` of them) is in a repository that was trained on.
     """
-    found = {(p["a"], p["b"], p["metric"]): p for p in paired}
+    pair_of = {(p["a"], p["b"], p["metric"]): p for p in paired}
     sides: list[int] = []
     reasons: list[str] = []
     for b, metric in ((BEFORE, RECURRENCE), (PLACEBO, RECURRENCE), (BEFORE, "ok")):
-        pair = found.get((AFTER, b, metric))
-        shown = f"{metric}: {AFTER} - {b}"
+        pair = pair_of.get((AFTER, b, metric))
+        label = f"{metric}: {AFTER} - {b}"
         if pair is None or pair["low"] is None:
             sides.append(0)
-            reasons.append(
-                f"{shown}:"
-                f" {'there is no such row' if pair is None else 'no interval, the sites stand in fewer than two sessions'}"
-            )
+            why = "no interval, the sites are in fewer than two sessions"
+            reasons.append(f"{label}: {'there is no such row' if pair is None else why}")
             continue
         side = 1 if pair["low"] > 0 else -1 if pair["high"] < 0 else 0
         sides.append(side)
         interval = f"{pair['difference']:+.3f} [{pair['low']:+.3f}, {pair['high']:+.3f}]"
-        reasons.append(f"{shown} = {interval} {'excludes' if side else 'includes'} zero")
+        reasons.append(f"{label} = {interval} {'excludes' if side else 'includes'} zero")
     claim = "fewer" if sides == [-1, -1, 1] else "more" if sides[:2] == [1, 1] else "nothing"
     if num_shared:
         claim = "nothing"
         reasons.append(
             f"{num_shared} sites are held out by session alone: their repositories are trained on"
         )
-    told = {
+    sentences = {
         "fewer": (
             "The mistakes of the held-out logs recur less often, by more than with the signals"
-            " nulled; calls that pass the check took their place."
+            " nulled; calls that pass the check replaced them."
         ),
         "more": (
             "The mistakes of the held-out logs recur more often, by more than with the signals"
@@ -152,17 +151,17 @@ def logs_verdict(paired: Sequence[Mapping[str, Any]], *, num_shared: int = 0) ->
         ),
         "nothing": (
             "Null result: nothing is claimed. A claim needs after - before and after - placebo to"
-            " exclude zero on one side, for fewer recurrences also a rise of what passes the check,"
-            " and sites held out by session and repository."
+            " exclude zero on the same side, for fewer recurrences also a rise in calls that pass"
+            " the check, and sites held out by session and repository."
         ),
     }
-    return {"claim": claim, "sentence": told[claim], "reasons": reasons}
+    return {"claim": claim, "sentence": sentences[claim], "reasons": reasons}
 
 
 def _check_sites(
     name: str, forks: Sequence[Fork], others: Sequence[Fork], cluster: Mapping[str, str]
 ) -> None:
-    """Every row speaks about the same held-out sites, each sampled as often."""
+    """Check that every row has the same held-out sites, each sampled equally often."""
     ours, theirs = (Counter(fork.site.id for fork in row) for row in (forks, others))
     if stray := sorted(ours.keys() - cluster.keys()):
         raise DataError(
@@ -177,10 +176,10 @@ def _check_sites(
 
 
 def _shares(forks: Sequence[Fork], outcome: Outcome) -> dict[str, float]:
-    """Site -> share of its samples with an outcome."""
-    all_of: Counter[str] = Counter(fork.site.id for fork in forks)
-    with_it = Counter(fork.site.id for fork in forks if fork.checked.outcome == outcome)
-    return {site: with_it[site] / count for site, count in all_of.items()}
+    """The share of samples with an outcome, by site."""
+    num_samples: Counter[str] = Counter(fork.site.id for fork in forks)
+    num_with_outcome = Counter(fork.site.id for fork in forks if fork.checked.outcome == outcome)
+    return {site: num_with_outcome[site] / count for site, count in num_samples.items()}
 
 
 def _row(
@@ -206,12 +205,12 @@ def _row(
     )
     kinds = sorted({fork.site.kind for fork in forks})
     row["kinds"] = {
-        kind: _kind([fork for fork in forks if fork.site.kind == kind]) for kind in kinds
+        kind: _kind_shares([fork for fork in forks if fork.site.kind == kind]) for kind in kinds
     }
     return row
 
 
-def _kind(forks: Sequence[Fork]) -> dict[str, float]:
+def _kind_shares(forks: Sequence[Fork]) -> dict[str, float]:
     shares = {metric: _shares(forks, outcome) for metric, outcome in METRICS.items()}
     return {
         "n": len(shares[RECURRENCE]),
@@ -231,13 +230,15 @@ def _paired(
     samples: int,
 ) -> dict[str, Any]:
     ours, theirs = _shares(left, METRICS[metric]), _shares(right, METRICS[metric])
-    apart = [ours[site] - theirs[site] for site in ours]
-    interval = bootstrap_mean(apart, [cluster[site] for site in ours], seed=seed, resamples=samples)
-    low, high = _widened(interval, apart, least=-1.0)
-    told = (
+    differences = [ours[site] - theirs[site] for site in ours]
+    interval = bootstrap_mean(
+        differences, [cluster[site] for site in ours], seed=seed, resamples=samples
+    )
+    low, high = _widened(interval, differences, least=-1.0)
+    smallest = (
         None if low is None or high is None else detectable(low, high, clusters=interval.clusters)
     )
-    named = {
+    entry = {
         "a": a,
         "b": b,
         "metric": metric,
@@ -245,14 +246,17 @@ def _paired(
         "low": low,
         "high": high,
     }
-    return {**named, "n": interval.n, "sessions": interval.clusters, "detectable": told}
+    return {**entry, "n": interval.n, "sessions": interval.clusters, "detectable": smallest}
 
 
 def _widened(
     interval: Interval, values: Sequence[float], *, least: float
 ) -> tuple[float | None, float | None]:
-    """The bounds inside what is possible; where every site has the same value, others may still
-    exist."""
+    """The bounds, clipped to the possible range.
+
+    If every site has the same value, the bootstrap interval is a point; the rule of three widens
+    it, since sites with other values may exist.
+    """
     if interval.low is None or interval.high is None:
         return None, None
     unseen = _RULE_OF_THREE / interval.clusters if len(set(values)) == 1 else 0.0

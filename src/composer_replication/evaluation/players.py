@@ -1,14 +1,13 @@
-"""Who is judged: the newest checkpoint of a run, and the student it started from; each is loaded,
-hashed, and played.
+"""The students that are judged: a run's newest checkpoint, and the student that it started from.
 
     after = player_of(open_run(path), name="after")
     before = start_of(after)
-    shown = play_all([before, after], settings=config.evaluate, limits=config.rollouts, seed=seed)
-    shown[0].name, shown[0].weights_sha256, shown[0].played[0].reward
+    results = play_all([before, after], settings=config.evaluate, limits=config.rollouts, seed=seed)
+    results[0].name, results[0].weights_sha256, results[0].episodes[0].reward
 
-What a run holds is read from its files: the judge does not import the trainer. A placebo that is
-none is refused: a run that nulls no signal, another start, other steps, or the same weights as the
-run that it is to be compared with.
+Everything is read from the run's files: the judge does not import the trainer. A run that is not a
+valid placebo is refused: it nulls no signal, began from another student, was trained for another
+number of steps, or has the same weights as the run with which it is compared.
 """
 
 from __future__ import annotations
@@ -42,8 +41,10 @@ from composer_replication.tokens.renderer import Renderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
-    """One student by its files: a checkpoint, or with `steps` = 0 what the run started from;
-    `config` is the run's own."""
+    """One student by its files: a checkpoint, or the run's start if `steps` is 0.
+
+    `config` holds the settings of the run.
+    """
 
     name: str
     config: Config
@@ -53,12 +54,12 @@ class Player:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What one student did, and the hash of the weights that did it."""
+class PlayerEpisodes:
+    """The episodes of one student, and the hash of its weights."""
 
     name: str
     weights_sha256: str
-    played: tuple[EpisodeResult, ...]
+    episodes: tuple[EpisodeResult, ...]
 
 
 class _Shown(Protocol):
@@ -75,14 +76,15 @@ Row = TypeVar("Row", bound=_Shown)
 def player_of(run: RunDir, *, name: str, step: int | None = None) -> Player:
     """The student of a run's newest checkpoint, or of the one after `step` steps.
 
-    Raises DataError where the run kept none, DamagedError where a file of it is not what was
-    written.
+    Raises DataError if the run kept no such checkpoint, DamagedError if a checksum does not match.
     """
     steps, folder = whole_checkpoint(run, step)
     start_sha256 = str(read_trainer(folder).get("start_sha256", ""))
     if not start_sha256:
         raise DataError(
-            "the checkpoint does not say what it started from", where=str(folder), fix="train again"
+            "the checkpoint does not name the student that it started from",
+            where=str(folder),
+            fix="train again",
         )
     return Player(
         name=name,
@@ -94,13 +96,12 @@ def player_of(run: RunDir, *, name: str, step: int | None = None) -> Player:
 
 
 def start_of(player: Player) -> Player:
-    """The student that a run began with."""
+    """The student with which a run began."""
     return replace(player, name=BEFORE, steps=0)
 
 
 def check_players(after: Player, others: Sequence[Player]) -> list[str]:
-    """What has to be said beside the table about runs that differ; raises DataError for rows that
-    are not what their name says."""
+    """Notes for the table on runs that differ; raises DataError for incomparable rows."""
     notes: list[str] = []
     names = [BEFORE, AFTER, *(player.name for player in others)]
     for player in others:
@@ -109,7 +110,7 @@ def check_players(after: Player, others: Sequence[Player]) -> list[str]:
             raise DataError(
                 f"two rows are named {player.name!r}",
                 where=where,
-                fix="give each run a name of its own",
+                fix="give each run a different name",
             )
         if player.start_sha256 != after.start_sha256:
             raise DataError(
@@ -121,11 +122,11 @@ def check_players(after: Player, others: Sequence[Player]) -> list[str]:
         if PLACEBO in player.name:
             if not nulled:
                 raise DataError(
-                    "a placebo that nulls no signal", where=where, fix="train it with train.placebo"
+                    "this placebo nulls no signal", where=where, fix="train it with train.placebo"
                 )
             if player.steps != after.steps:
-                what = f"a placebo of {player.steps} steps, the run has {after.steps}"
-                raise DataError(what, where=where, fix="train both for the same number of steps")
+                problem = f"a placebo of {player.steps} steps, the run has {after.steps}"
+                raise DataError(problem, where=where, fix="train both for the same number of steps")
         elif player.steps != after.steps:
             notes.append(
                 f"{player.name} was trained for {player.steps} steps, {AFTER} for {after.steps}."
@@ -146,54 +147,55 @@ def play_all(
     limits: RolloutSettings,
     seed: int,
     env: str = EVALUATED_ENV,
-    on_played: Callable[[Shown], None] = lambda shown: None,
-) -> list[Shown]:
-    """Let every player play the same tasks of `env`, `settings.workers` players at a time; the
-    episodes do not depend on how many.
+    on_played: Callable[[PlayerEpisodes], None] = lambda shown: None,
+) -> list[PlayerEpisodes]:
+    """Let every player play the same tasks of `env`, `settings.workers` players at a time.
 
-    Raises DataError where a start is not the one its run began with, or where two rows are of the
-    same weights.
+    The episodes do not depend on the number of workers. Raises DataError if a start student has
+    changed since its run began, or if two players have the same weights.
     """
-    one = partial(play_one, settings=settings, limits=limits, seed=seed, env=env)
-    return different(one, players, workers=settings.workers, on_played=on_played)
+    play = partial(play_one, settings=settings, limits=limits, seed=seed, env=env)
+    return play_distinct(play, players, workers=settings.workers, on_played=on_played)
 
 
-def different(
-    one: Callable[[Player], Row],
+def play_distinct(
+    play: Callable[[Player], Row],
     players: Sequence[Player],
     *,
     workers: int,
     on_played: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
-    """What `one` makes of every player, in their order; raises DataError where two rows are of the
-    same weights."""
-    shown: list[Row] = []
-    for found in _in_order(one, players, workers=min(workers, len(players))):
+    """The results of `play` for every player, in order; raises DataError for equal weights."""
+    results: list[Row] = []
+    for result in _map_players(play, players, workers=min(workers, len(players))):
         twin = next(
-            (earlier for earlier in shown if earlier.weights_sha256 == found.weights_sha256), None
+            (earlier for earlier in results if earlier.weights_sha256 == result.weights_sha256),
+            None,
         )
         if twin is not None:
-            what = f"{found.name!r} and {twin.name!r} are the same student, weight by weight"
+            problem = f"{result.name!r} and {twin.name!r} are the same student, weight by weight"
             raise DataError(
-                what, fix="give another run: a student says nothing when it is compared with itself"
+                problem,
+                fix="give another run: comparing a student with itself shows nothing",
             )
-        shown.append(found)
-        on_played(found)
-    return shown
+        results.append(result)
+        on_played(result)
+    return results
 
 
 def load_player(player: Player) -> tuple[Student, Renderer]:
-    """One student from its files; raises DataError where its start is not the one that the run
-    began with."""
-    how = player.config.student
+    """One student from its files; raises DataError if its start has changed since the run began."""
+    settings = player.config.student
     tokenizer = load_tokenizer(str(player.checkpoint))
-    student = load_student(how, tokenizer=tokenizer, seed=player.config.seed)
+    student = load_student(settings, tokenizer=tokenizer, seed=player.config.seed)
     if weights_sha256(student.model) != player.start_sha256:
-        what = "the student the run started from is not the one that is loaded now"
-        raise DataError(what, where=how.model, fix="put the start weights back, or train again")
+        problem = "the run started from other weights than those that are loaded now"
+        raise DataError(
+            problem, where=settings.model, fix="put the start weights back, or train again"
+        )
     if player.steps:
         load_weights(student, player.checkpoint)
-    return student, Renderer.for_tokenizer(tokenizer, family=how.template)
+    return student, Renderer.for_tokenizer(tokenizer, family=settings.template)
 
 
 def play_one(
@@ -203,11 +205,11 @@ def play_one(
     limits: RolloutSettings,
     seed: int,
     env: str = EVALUATED_ENV,
-) -> Shown:
-    """Load one student from its files and play it; what is returned was played in this call."""
+) -> PlayerEpisodes:
+    """Load one student from its files and play it; no result is cached between calls."""
     student, renderer = load_player(player)
     with open_world(env) as source:
-        played = play_tasks(
+        episodes = play_tasks(
             student.model,
             renderer=renderer,
             settings=settings,
@@ -216,21 +218,21 @@ def play_one(
             source=source,
             author=player.name,
         )
-    return Shown(
-        name=player.name, weights_sha256=weights_sha256(student.model), played=tuple(played)
+    return PlayerEpisodes(
+        name=player.name, weights_sha256=weights_sha256(student.model), episodes=tuple(episodes)
     )
 
 
-def _in_order(
-    one: Callable[[Player], Row], players: Sequence[Player], *, workers: int
+def _map_players(
+    play: Callable[[Player], Row], players: Sequence[Player], *, workers: int
 ) -> Iterator[Row]:
     if workers == 1:
-        yield from map(one, players)
+        yield from map(play, players)
         return
-    # Fresh processes: a fork of a process that has used PyTorch's threads may hang.
-    # Ctrl-C ends them at once: each would print a traceback of its own.
+    # Spawn, not fork: a fork of a process that has used PyTorch's threads may hang.
+    # Ctrl-C kills the workers at once: otherwise each of them would print a traceback.
     at_ctrl_c = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_DFL)}
     with ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), **at_ctrl_c
     ) as pool:
-        yield from pool.map(one, players)
+        yield from pool.map(play, players)

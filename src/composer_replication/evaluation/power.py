@@ -1,7 +1,7 @@
-"""The smallest change that so many sites can show, told before anything is trained.
+"""The smallest change that a number of sites can show, computed before training.
 
-    smallest_difference(80, clusters=20)            -> 0.23    half of the sites change, either way
-    smallest_difference(80, clusters=20, discordant=0.0)  -> 0.10    every site that changes changes the same way
+    smallest_difference(80, clusters=20)                    half of the sites change, either way
+    smallest_difference(80, clusters=20, discordant=0.0)    all changes are in the same direction
 
 Paired shares (Connor 1987, Biometrics 43:207-211): with n pairs, a share psi of them discordant and
 a difference delta,
@@ -22,14 +22,14 @@ from composer_replication.evaluation.stats import student_t
 Z_80 = 0.841621
 """The 80 % quantile of the normal distribution: the power."""
 HALF = 0.5
-"""Share of discordant sites where nothing is known: two students that disagree as often as two
-coins."""
+"""Share of discordant sites to assume if none is known: two students that disagree at random."""
 _STEPS = 60
 
 
 def smallest_difference(num_sites: int, *, clusters: int, discordant: float = HALF) -> float | None:
-    """The difference of two shares that is found with 80 % power; None where fewer than two
-    clusters, or no difference, would do.
+    """The difference of two shares that is found with 80 % power.
+
+    None if there are fewer than two clusters or sites, or if no difference could be found.
 
     >>> smallest_difference(80, clusters=1) is None, smallest_difference(2, clusters=2) is None
     (True, True)
@@ -57,8 +57,9 @@ def smallest_difference(num_sites: int, *, clusters: int, discordant: float = HA
 
 
 def detectable(low: float, high: float, *, clusters: int) -> float:
-    """The difference that an interval of this width finds with 80 % power: its half width, and z_80
-    standard errors more.
+    """The difference that an interval of this width finds with 80 % power.
+
+    It is the half width of the interval plus z_80 standard errors.
 
     >>> round(detectable(-0.1, 0.1, clusters=1000), 3)
     0.143

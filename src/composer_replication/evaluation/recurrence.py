@@ -1,11 +1,10 @@
-"""Do the mistakes come back? Counted in sessions by the same detectors that found them in the logs.
+"""Counts the mistakes of an episode with the detectors that find sites in logs.
 
     mistakes_of(session, targeted=("unknown_tool",))
     -> Mistakes(targeted=1, other=2, kinds={"unknown_tool": 1, "file_missing": 2})
 
-A mistake is a site of category "mistake": failed checks, rejections and what is the world's fault
-are none. A call that could not be parsed is a kind of its own, "malformed_call", and no hint about
-names speaks of it.
+A mistake is a site of category "mistake": failed checks, rejections and errors of the environment
+do not count. A call that cannot be parsed has the kind "malformed_call".
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from composer_replication.data.sites.find_sites import find_sites
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistakes:
-    """The mistakes of one episode: those of the kinds that hints target, all others, and how many
-    of each kind."""
+    """The number of mistakes in one episode: of the kinds that hints target, of others, by kind."""
 
     targeted: int
     other: int
@@ -30,12 +28,14 @@ class Mistakes:
 
 
 def mistakes_of(session: Session, *, targeted: Collection[str]) -> Mistakes:
-    """Count the mistakes of a session; `targeted` are the kinds that hints spoke about."""
+    """Count the mistakes of a session; `targeted` are the kinds that hints were written for."""
     sites = (
         site for site in find_sites(session, settings=SitesSettings()) if site.category == "mistake"
     )
     kinds = Counter(site.kind for site in sites)
-    hit = sum(count for kind, count in kinds.items() if kind in targeted)
+    num_targeted = sum(count for kind, count in kinds.items() if kind in targeted)
     return Mistakes(
-        targeted=hit, other=sum(kinds.values()) - hit, kinds=dict(sorted(kinds.items()))
+        targeted=num_targeted,
+        other=sum(kinds.values()) - num_targeted,
+        kinds=dict(sorted(kinds.items())),
     )

@@ -1,15 +1,14 @@
-"""From episodes to numbers: one row per student, and differences between two students over the same
-tasks.
+"""From episodes to numbers: one row per student, and paired differences over the same tasks.
 
-    row("after", played, targeted=kinds, draws=draws, families=source.metadata.families)
+    evaluation_row("after", episodes, targeted=kinds, draws=draws, families=metadata.families)
     -> {"name": "after", "n": 192, "success": 0.61, "success_low": 0.54, "success_high": 0.68, ...}
-    paired("after", after, "before", before, targeted=kinds, seed=7, families=families)
+    paired_differences("after", a, "before", b, targeted=kinds, seed=7, families=families)
     -> [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35, "n": 192},
         {..., "metric": "A_made"}, ...]
 
 Intervals are 95 %: Wilson for shares of episodes, bootstrap over tasks for everything else.
-Families of mistakes are the environment's own (EnvMetadata); each is a share of the episodes in
-which that mistake was possible.
+The environment names the families of mistakes (EnvMetadata); each is reported as a share of the
+episodes in which that mistake was possible.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from composer_replication.evaluation.stats import (
     RESAMPLES,
     Interval,
     Resamples,
-    over_groups,
+    mean_over_groups,
     wilson,
 )
 from composer_replication.evaluation.success import EpisodeResult, is_success
@@ -38,45 +37,53 @@ SUCCESS, TARGETED, OTHER = "success", "targeted_mistakes_per_episode", "other_mi
 _RULE_OF_THREE = 3.0
 
 
-def row(
+def evaluation_row(
     name: str,
-    played: Sequence[EpisodeResult],
+    episodes: Sequence[EpisodeResult],
     *,
     targeted: Collection[str],
     draws: Resamples,
     families: Sequence[MistakeFamily],
 ) -> dict[str, Any]:
-    """Every number of one student; `draws` holds bootstrap samples of as many tasks. Raises
-    DataError for a task that was played twice."""
-    _check_tasks(name, played)
-    n = len(played)
-    counted = [mistakes_of(p.session, targeted=targeted) for p in played]
-    calls = [float(sum(len(turn.calls) for turn in p.session.turns)) for p in played]
-    messages = [float(sum(turn.role == "assistant" for turn in p.session.turns)) for p in played]
-    entropies = [p.entropy * p.tokens if p.entropy is not None else 0.0 for p in played]
-    kinds = sum((Counter(c.kinds) for c in counted), Counter[str]())
+    """Every number of one student; raises DataError for a task that was played twice.
+
+    `draws` holds bootstrap samples over as many tasks as there are episodes.
+    """
+    _check_tasks(name, episodes)
+    n = len(episodes)
+    mistakes = [mistakes_of(episode.session, targeted=targeted) for episode in episodes]
+    calls = [float(sum(len(turn.calls) for turn in episode.session.turns)) for episode in episodes]
+    messages = [
+        float(sum(turn.role == "assistant" for turn in episode.session.turns))
+        for episode in episodes
+    ]
+    entropies = [
+        episode.entropy * episode.tokens if episode.entropy is not None else 0.0
+        for episode in episodes
+    ]
+    kinds = sum((Counter(c.kinds) for c in mistakes), Counter[str]())
     return {
         "name": name,
         "n": n,
-        **_share(SUCCESS, [is_success(p) for p in played]),
-        **_per_episode(TARGETED, [float(c.targeted) for c in counted], draws),
-        **_per_episode(OTHER, [float(c.other) for c in counted], draws),
-        **_call_rate("valid_call_rate", "valid_calls", played, calls, draws),
-        **_call_rate("changing_call_rate", "changing_calls", played, calls, draws),
-        **_ratio("entropy", entropies, [float(p.tokens) for p in played], draws),
-        **_interval("length", draws.mean([float(p.tokens) for p in played])),
+        **_share(SUCCESS, [is_success(episode) for episode in episodes]),
+        **_per_episode(TARGETED, [float(c.targeted) for c in mistakes], draws),
+        **_per_episode(OTHER, [float(c.other) for c in mistakes], draws),
+        **_call_rate("valid_call_rate", "valid_calls", episodes, calls, draws),
+        **_call_rate("changing_call_rate", "changing_calls", episodes, calls, draws),
+        **_ratio("entropy", entropies, [float(episode.tokens) for episode in episodes], draws),
+        **_interval("length", draws.mean([float(episode.tokens) for episode in episodes])),
         **_interval("turns", draws.mean(messages)),
-        "finished": sum(p.ended == "done" for p in played) / n,
+        "finished": sum(episode.ended == "done" for episode in episodes) / n,
         "families": {
-            key: value for family in families for key, value in _family(family, played).items()
+            key: value for family in families for key, value in _family(family, episodes).items()
         },
-        "cells": _groups(played, partial(cell, families=families)),
-        "kinds": _groups(played, lambda p: p.kind),
+        "cells": _groups(episodes, partial(cell, families=families)),
+        "kinds": _groups(episodes, lambda episode: episode.kind),
         "mistakes": {kind: kinds[kind] / n for kind in sorted(kinds)},
     }
 
 
-def paired(
+def paired_differences(
     a_name: str,
     a: Sequence[EpisodeResult],
     b_name: str,
@@ -88,28 +95,26 @@ def paired(
     samples: int = RESAMPLES,
     block: Callable[[EpisodeResult], str] = lambda played: "",
 ) -> list[dict[str, Any]]:
-    """a - b over the tasks that both played: success first and without "metric", then each measure
-    under its name.
+    """The differences a - b over shared tasks: success first, without "metric", then each measure.
 
-    Tasks are resampled within their `block`, e.g. the seed of the training: all are one block
-    unless it is given. With several blocks each has its difference in "by_block", "tasks" and
-    "blocks" are the two intervals (resampled tasks, Student's t over blocks), and "low" and "high"
-    are the wider bounds of both: what they exclude, both exclude.
+    Tasks are resampled within their `block`, e.g. the training seed; by default all tasks form one
+    block. With several blocks, "by_block" holds the difference of each block, "tasks" and "blocks"
+    are the two intervals (resampled tasks; Student's t over blocks), and "low" and "high" are the
+    wider bounds of the two, so that a value outside them is excluded by both.
 
-    A family is compared on the tasks where its mistake was possible for both. For mistakes the
-    ratio a / b stands beside the difference. Raises DataError where the two did not play the same
-    tasks, each once.
+    A family is compared on the tasks in which its mistake was possible for both students. Measures
+    of mistakes also have the ratio a / b. Raises DataError unless both played the same tasks once.
     """
     _check_tasks(a_name, a)
     _check_tasks(b_name, b)
     ours, theirs = {p.task_id: p for p in a}, {p.task_id: p for p in b}
     if ours.keys() != theirs.keys():
-        apart = len(ours.keys() ^ theirs.keys())
-        what = (
-            f"{a_name} and {b_name} did not play the same tasks: {apart} were played by one of them"
-            " only"
+        num_unshared = len(ours.keys() ^ theirs.keys())
+        problem = (
+            f"{a_name} and {b_name} did not play the same tasks: {num_unshared} were played by"
+            " one of them only"
         )
-        raise DataError(what, fix="play both with the same seed, split and number of tasks")
+        raise DataError(problem, fix="play both with the same seed, split and number of tasks")
     pairs = [
         (ours[task_id], theirs[task_id])
         for task_id in sorted(ours, key=lambda task_id: (block(ours[task_id]), task_id))
@@ -119,38 +124,42 @@ def paired(
         TARGETED: lambda p: float(mistakes_of(p.session, targeted=targeted).targeted),
         OTHER: lambda p: float(mistakes_of(p.session, targeted=targeted).other),
     }
-    found: list[dict[str, Any]] = []
-    all_draws = _draws(pairs, block, seed=stage_seed(seed, "paired"), samples=samples)
+    entries: list[dict[str, Any]] = []
+    all_draws = _resample_pairs(pairs, block, seed=stage_seed(seed, "paired"), samples=samples)
     for metric, value in values.items():
         left, right = [value(x) for x, _ in pairs], [value(y) for _, y in pairs]
         blocks = [block(x) for x, _ in pairs]
         entry = _difference(a_name, b_name, metric, left, right, all_draws, blocks)
-        found.append(entry | (_times(left, right, all_draws, blocks) if metric != SUCCESS else {}))
+        entries.append(
+            entry | (_ratio_entry(left, right, all_draws, blocks) if metric != SUCCESS else {})
+        )
     for family in families:
         open_pairs = [
             (x, y) for x, y in pairs if x.measures[family.open] and y.measures[family.open]
         ]
         if len(open_pairs) > 1:
-            draws = _draws(
+            draws = _resample_pairs(
                 open_pairs, block, seed=stage_seed(seed, f"paired:{family.name}"), samples=samples
             )
             blocks = [block(x) for x, _ in open_pairs]
             columns = _columns(open_pairs, family.made)
-            found.append(_difference(a_name, b_name, family.made, *columns, draws, blocks))
-    return [entry for entry in found if entry["low"] is not None]
+            entries.append(_difference(a_name, b_name, family.made, *columns, draws, blocks))
+    return [entry for entry in entries if entry["low"] is not None]
 
 
-def cell(played: EpisodeResult, *, families: Sequence[MistakeFamily]) -> str:
-    """Which mistakes a task makes possible, e.g. "A", "A+B" or "none"; families that depend on the
-    episode are left out."""
-    possible = [f.name for f in families if f.set_by_task and played.measures[f.open]]
+def cell(episode: EpisodeResult, *, families: Sequence[MistakeFamily]) -> str:
+    """The families of mistakes that a task makes possible, e.g. "A", "A+B" or "none".
+
+    Families that depend on the course of the episode are left out.
+    """
+    possible = [f.name for f in families if f.set_by_task and episode.measures[f.open]]
     return "+".join(possible) or "none"
 
 
-def _check_tasks(name: str, played: Sequence[EpisodeResult]) -> None:
-    if not played:
+def _check_tasks(name: str, episodes: Sequence[EpisodeResult]) -> None:
+    if not episodes:
         raise DataError(f"{name} played no task", fix="set evaluate.tasks")
-    counts = Counter(p.task_id for p in played)
+    counts = Counter(episode.task_id for episode in episodes)
     twice = [task_id for task_id, count in counts.items() if count > 1]
     if twice:
         raise DataError(
@@ -158,14 +167,14 @@ def _check_tasks(name: str, played: Sequence[EpisodeResult]) -> None:
         )
 
 
-def _draws(
+def _resample_pairs(
     pairs: Sequence[tuple[EpisodeResult, EpisodeResult]],
     block: Callable[[EpisodeResult], str],
     *,
     seed: int,
     samples: int,
 ) -> Resamples:
-    """Samples of pairs that stand in the order of their blocks."""
+    """Bootstrap samples of pairs; `pairs` must be sorted by block."""
     return Resamples.within(
         list(Counter(block(x) for x, _ in pairs).values()), seed=seed, samples=samples
     )
@@ -186,26 +195,31 @@ def _difference(
     draws: Resamples,
     blocks: Sequence[str],
 ) -> dict[str, Any]:
-    apart = [x - y for x, y in zip(left, right, strict=True)]
-    interval, named = draws.mean(apart), {} if metric == SUCCESS else {"metric": metric}
+    differences = [x - y for x, y in zip(left, right, strict=True)]
+    interval, metric_entry = (
+        draws.mean(differences),
+        {} if metric == SUCCESS else {"metric": metric},
+    )
     low, high = interval.low, interval.high
-    more: dict[str, Any] = {}
+    by_block: dict[str, Any] = {}
     if low is not None and high is not None:
-        most = math.inf if metric in (TARGETED, OTHER) else 1.0
-        # no other difference was seen: it may still exist
-        unseen = _RULE_OF_THREE / len(apart) if len(set(apart)) == 1 else 0.0
-        low, high = max(-most, low - unseen), min(most, high + unseen)
-        means = {name: sum(part) / len(part) for name, part in _by_block(apart, blocks).items()}
-        more = _both(low, high, means, bounds=(-most, most))
+        largest = math.inf if metric in (TARGETED, OTHER) else 1.0
+        # all differences are equal, so the bootstrap interval is a point: apply the rule of three
+        unseen = _RULE_OF_THREE / len(differences) if len(set(differences)) == 1 else 0.0
+        low, high = max(-largest, low - unseen), min(largest, high + unseen)
+        means = {
+            name: sum(part) / len(part) for name, part in _by_block(differences, blocks).items()
+        }
+        by_block = _wider_bounds(low, high, means, bounds=(-largest, largest))
     return {
         "a": a,
         "b": b,
-        **named,
+        **metric_entry,
         "difference": interval.mean,
         "low": low,
         "high": high,
         "n": interval.n,
-        **more,
+        **by_block,
     }
 
 
@@ -216,51 +230,50 @@ def _by_block(values: Sequence[float], blocks: Sequence[str]) -> dict[str, list[
     return found
 
 
-def _both(
+def _wider_bounds(
     low: float, high: float, means: Mapping[str, float], *, bounds: tuple[float, float]
 ) -> dict[str, Any]:
-    """The interval over tasks, that over blocks, and the wider bounds of the two; nothing where
-    there is one block.
+    """The interval over tasks, the one over blocks, and the wider bounds; empty for one block.
 
-    The second is Student's t around the mean of the blocks, kept within `bounds`.
+    The interval over blocks is Student's t around their mean, clipped to `bounds`.
     """
-    over = over_groups(list(means.values()))
-    if over.low is None or over.high is None:
+    t_interval = mean_over_groups(list(means.values()))
+    if t_interval.low is None or t_interval.high is None:
         return {}
-    least, most = max(bounds[0], over.low), min(bounds[1], over.high)
+    least, greatest = max(bounds[0], t_interval.low), min(bounds[1], t_interval.high)
     return {
         "low": min(low, least),
-        "high": max(high, most),
+        "high": max(high, greatest),
         "by_block": dict(means),
         "tasks": [low, high],
-        "blocks": [least, most],
+        "blocks": [least, greatest],
     }
 
 
-def _times(
+def _ratio_entry(
     left: Sequence[float], right: Sequence[float], draws: Resamples, blocks: Sequence[str]
 ) -> dict[str, float | None]:
-    """left / right with its interval; nothing where right holds none, or so few that a sample of
-    tasks may hold none.
+    """left / right with its interval; empty if the sum of `right` is zero.
 
-    With several blocks its bounds are the wider of both, as those of a difference.
+    The bounds are None if a resampled sum of `right` is zero. With several blocks they are the
+    wider bounds of both intervals, as in a difference.
     """
     if not sum(right):
         return {}
     ratio = draws.ratio(left, right)
     high = ratio.high
-    if high is not None and not sum(left):  # none was seen, which does not say that there are none
+    if high is not None and not sum(left):  # a count of zero does not mean a rate of zero
         high = _RULE_OF_THREE / sum(right)
     low = None if ratio.low is None else max(0.0, ratio.low)
-    ours, theirs = _by_block(left, blocks), _by_block(right, blocks)
-    if low is not None and high is not None and all(map(sum, theirs.values())):
-        both = _both(
+    left_blocks, right_blocks = _by_block(left, blocks), _by_block(right, blocks)
+    if low is not None and high is not None and all(map(sum, right_blocks.values())):
+        wider = _wider_bounds(
             low,
             high,
-            {name: sum(ours[name]) / sum(theirs[name]) for name in theirs},
+            {name: sum(left_blocks[name]) / sum(right_blocks[name]) for name in right_blocks},
             bounds=(0.0, math.inf),
         )
-        low, high = both.get("low", low), both.get("high", high)
+        low, high = wider.get("low", low), wider.get("high", high)
     return {"ratio": ratio.mean, "ratio_low": low, "ratio_high": high}
 
 
@@ -274,58 +287,61 @@ def _interval(name: str, interval: Interval) -> dict[str, float | None]:
 
 
 def _per_episode(name: str, counts: Sequence[float], draws: Resamples) -> dict[str, float | None]:
-    """A mean count; it is not below zero, and a count of which none was seen is bounded by the rule
-    of three."""
-    found = _interval(name, draws.mean(counts))
-    low, high = found[f"{name}_low"], found[f"{name}_high"]
+    """A mean count with its bounds, clipped at zero; the rule of three bounds a count of zero."""
+    bounds = _interval(name, draws.mean(counts))
+    low, high = bounds[f"{name}_low"], bounds[f"{name}_high"]
     if low is not None and high is not None:
-        found |= {
+        bounds |= {
             f"{name}_low": max(0.0, low),
             f"{name}_high": high if sum(counts) else _RULE_OF_THREE / len(counts),
         }
-    return found
+    return bounds
 
 
 def _ratio(
     name: str, above: Sequence[float], below: Sequence[float], draws: Resamples
 ) -> dict[str, float | None]:
-    """A ratio of sums over all episodes, None where there is nothing to divide by."""
+    """A ratio of sums over all episodes; None if the denominator is zero."""
     return _interval(name, draws.ratio(above, below)) if sum(below) else {name: None}
 
 
-def _within_one(found: Mapping[str, float | None]) -> dict[str, float | None]:
-    """A share of calls and its bounds, which cannot leave 0 ... 1."""
+def _within_one(share: Mapping[str, float | None]) -> dict[str, float | None]:
+    """A share of calls and its bounds, clipped to 0 ... 1."""
     return {
-        key: None if value is None else min(1.0, max(0.0, value)) for key, value in found.items()
+        key: None if value is None else min(1.0, max(0.0, value)) for key, value in share.items()
     }
 
 
 def _call_rate(
     name: str,
     measure: str,
-    played: Sequence[EpisodeResult],
+    episodes: Sequence[EpisodeResult],
     calls: Sequence[float],
     draws: Resamples,
 ) -> dict[str, float | None]:
-    """A share of all calls, None if the environment does not count the measure."""
-    if not all(measure in p.measures for p in played):
+    """A share of all calls; None if the environment does not count the measure."""
+    if not all(measure in episode.measures for episode in episodes):
         return {name: None}
-    return _within_one(_ratio(name, [p.measures[measure] for p in played], calls, draws))
+    return _within_one(
+        _ratio(name, [episode.measures[measure] for episode in episodes], calls, draws)
+    )
 
 
-def _family(family: MistakeFamily, played: Sequence[EpisodeResult]) -> dict[str, float]:
-    made = [p.measures[family.made] > 0 for p in played if p.measures[family.open]]
-    return {f"{family.name}_n": len(made), **(_share(family.made, made) if made else {})}
+def _family(family: MistakeFamily, episodes: Sequence[EpisodeResult]) -> dict[str, float]:
+    is_made = [
+        episode.measures[family.made] > 0 for episode in episodes if episode.measures[family.open]
+    ]
+    return {f"{family.name}_n": len(is_made), **(_share(family.made, is_made) if is_made else {})}
 
 
 def _groups(
-    played: Sequence[EpisodeResult], key: Callable[[EpisodeResult], Hashable]
+    episodes: Sequence[EpisodeResult], key: Callable[[EpisodeResult], Hashable]
 ) -> dict[str, float]:
     """Success and number of episodes by group: {"set": 0.4, "set_n": 70, ...}."""
     groups: dict[str, list[bool]] = {}
-    for p in played:
-        groups.setdefault(str(key(p)), []).append(is_success(p))
-    found: dict[str, float] = {}
+    for episode in episodes:
+        groups.setdefault(str(key(episode)), []).append(is_success(episode))
+    shares: dict[str, float] = {}
     for name in sorted(groups):
-        found |= {**_share(name, groups[name]), f"{name}_n": len(groups[name])}
-    return found
+        shares |= {**_share(name, groups[name]), f"{name}_n": len(groups[name])}
+    return shares

@@ -1,5 +1,5 @@
-"""Means with intervals. Values that share a cluster (the sites of one session) are resampled
-together: they are not independent."""
+"""Means with intervals. Values of one cluster (e.g. the sites of one session) are not independent,
+so they are resampled together."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ _T_975 = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean with its bounds; `low` and `high` are None where fewer than two clusters leave no way
-    to know.
+    """A mean with its 95 % bounds; they are None if there are fewer than two clusters.
 
-    It is a 95 % interval for one mean: of twenty kinds without any effect, one is expected to
-    exclude zero.
-    Example: Interval(n=40, clusters=12, mean=0.31, low=0.12, high=0.52)
+    There is no correction for multiple comparisons: of twenty kinds without any effect, one is
+    expected to exclude zero.
+
+    >>> Interval(n=40, clusters=12, mean=0.31, low=0.12, high=0.52).excludes_up_to(0.1)
+    True
     """
 
     n: int
@@ -68,26 +69,25 @@ class Interval:
     high: float | None
 
     def excludes_up_to(self, threshold: float) -> bool:
-        """Whether the whole interval lies above `threshold`; unknown bounds exclude nothing."""
+        """Whether the whole interval lies above `threshold`; False if the bounds are unknown."""
         return self.low is not None and self.low > threshold
 
 
 def bootstrap_mean(
     values: Sequence[float], clusters: Sequence[Hashable], *, seed: int, resamples: int = RESAMPLES
 ) -> Interval:
-    """Mean of the values with a 95 % interval by bootstrap over clusters; the same seed gives the
-    same bounds.
+    """The mean of the values with a 95 % interval by bootstrap over clusters.
 
     >>> bootstrap_mean([1.0, 1.0, 1.0], ["a", "b", "c"], seed=0)
     Interval(n=3, clusters=3, mean=1.0, low=1.0, high=1.0)
     >>> bootstrap_mean([1.0, 3.0], ["a", "a"], seed=0).low is None
     True
 
-    Whole clusters are drawn with replacement and the mean is taken over the values they hold.
+    Whole clusters are drawn with replacement; the same seed gives the same bounds.
     Percentiles of few clusters are far too narrow (with two, they exclude the truth half of the
     time), so each bound is the wider of the percentile and of Student's t with the bootstrap's
     standard error, corrected by sqrt(k / (k - 1)) for k clusters (Hesterberg, arXiv 1411.5279).
-    Raises ValueError without values, or where values and clusters differ in number.
+    Raises ValueError without values, or if values and clusters differ in number.
     """
     if len(values) != len(clusters) or not values:
         raise ValueError(f"{len(values)} values in {len(clusters)} clusters")
@@ -107,17 +107,17 @@ def bootstrap_mean(
     return Interval(n=len(values), clusters=k, mean=mean, low=low, high=high)
 
 
-def over_groups(means: Sequence[float]) -> Interval:
-    """Mean of one value per group (a seed of the training) with its 95 % Student's t interval: what
-    other groups would give.
+def mean_over_groups(means: Sequence[float]) -> Interval:
+    """The mean of one value per group (e.g. a training seed) with its 95 % Student's t interval.
 
-    >>> found = over_groups([0.2, 0.3, 0.4]); round(found.low, 3), round(found.high, 3)
+    >>> interval = mean_over_groups([0.2, 0.3, 0.4])
+    >>> round(interval.low, 3), round(interval.high, 3)
     (0.052, 0.548)
-    >>> over_groups([0.2]).low is None
+    >>> mean_over_groups([0.2]).low is None
     True
 
-    It holds both uncertainties, as each group's value also varies with its tasks; with few groups
-    it is wide.
+    It covers both sources of variance, since each group's value also varies with its tasks. With
+    few groups it is wide.
     """
     k, mean = len(means), statistics.fmean(means)
     if k < 2:
@@ -128,8 +128,7 @@ def over_groups(means: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Resamples:
-    """Bootstrap samples of tasks, drawn once: every measure of a table is taken over the same drawn
-    tasks.
+    """Bootstrap samples of tasks, drawn once, so that every measure of a table uses the same draws.
 
     >>> draws = Resamples.of(3, seed=0, samples=200)
     >>> draws.mean([1.0, 1.0, 1.0])
@@ -137,8 +136,8 @@ class Resamples:
     >>> draws.ratio([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]).mean
     0.5
 
-    Values stand in the order of the tasks, one per task. The bounds are those of `bootstrap_mean`
-    with each task a cluster.
+    Values are given in the order of the tasks, one per task. The bounds are those of
+    `bootstrap_mean` with each task as a cluster.
     """
 
     num_tasks: int
@@ -146,13 +145,12 @@ class Resamples:
 
     @classmethod
     def of(cls, num_tasks: int, *, seed: int, samples: int = RESAMPLES) -> Resamples:
-        """Draw `samples` times as many tasks as there are, with replacement."""
+        """Draw `samples` times `num_tasks` tasks with replacement."""
         return cls.within((num_tasks,), seed=seed, samples=samples)
 
     @classmethod
     def within(cls, sizes: Sequence[int], *, seed: int, samples: int = RESAMPLES) -> Resamples:
-        """Draw from each of several blocks of tasks, which stand one after the other, as many as it
-        has: no block is lost or doubled.
+        """Resample each of several consecutive blocks by itself: every block keeps its size.
 
         >>> sorted(Resamples.within((1, 1), seed=0, samples=200).draws)[0]
         (0, 1)
@@ -170,14 +168,14 @@ class Resamples:
         return cls(total, tuple(drawn) if total > 1 else ())
 
     def mean(self, values: Sequence[float]) -> Interval:
-        """Mean of one value per task."""
+        """The mean of one value per task."""
         return self.ratio(values, [1.0] * self.num_tasks)
 
     def ratio(self, above: Sequence[float], below: Sequence[float]) -> Interval:
-        """Sum of `above` by sum of `below`, e.g. valid calls by calls; without bounds where a drawn
-        sample has nothing below.
+        """The sum of `above` over the sum of `below`, e.g. valid calls over calls.
 
-        Raises ValueError where the numbers do not fit, or where nothing at all stands below.
+        The bounds are None if the denominator of a resample is zero. Raises ValueError if the
+        denominator is zero, or if there is not one value per task.
         """
         n, total = self.num_tasks, sum(below)
         if len(above) != n or len(below) != n or total == 0:
@@ -196,8 +194,9 @@ class Resamples:
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """The 95 % Wilson score interval of a share, which stays inside 0 ... 1 and is not empty at its
-    ends (Wilson 1927).
+    """The 95 % Wilson score interval of a share (Wilson 1927).
+
+    It stays inside 0 ... 1 and is not a point if the share is 0 or 1.
 
     >>> [round(bound, 3) for bound in wilson(10, 10)]
     [0.722, 1.0]
@@ -213,8 +212,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def _bounds(means: Sequence[float], mean: float, *, clusters: int) -> tuple[float, float]:
-    """The wider of the percentiles and of Student's t with the bootstrap's standard error, see
-    `bootstrap_mean`."""
+    """The wider of the percentile and the Student's t interval, see `bootstrap_mean`."""
     ordered, k = sorted(means), clusters
     reach = student_t(k - 1) * math.sqrt(k / (k - 1)) * statistics.pstdev(ordered)
     low, high = (
@@ -225,8 +223,9 @@ def _bounds(means: Sequence[float], mean: float, *, clusters: int) -> tuple[floa
 
 
 def student_t(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t, from a table up to 30 degrees of freedom and 1.96 + 2.46
-    / degrees beyond.
+    """The 97.5 % quantile of Student's t.
+
+    It is read from a table up to 30 degrees of freedom, and 1.96 + 2.46 / degrees above.
 
     >>> student_t(1), student_t(30), round(student_t(100), 3)
     (12.706, 2.042, 1.985)

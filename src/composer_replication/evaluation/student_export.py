@@ -1,5 +1,4 @@
-"""The student of a run, written for serving: whole weights, weights with the adapter merged, or the
-adapter alone."""
+"""Writes the student of a run for serving: all weights, merged weights, or the adapter alone."""
 
 from __future__ import annotations
 
@@ -16,22 +15,22 @@ from composer_replication.tokens.renderer import Renderer
 
 
 def write_student(player: Player, *, form: str, folder: Path) -> dict[str, Any]:
-    """The model, the tokenizer and the template; what a card says of them."""
-    how, notes = player.config.student, []
-    if how.lora.rank:
+    """Write the model, the tokenizer and the template; returns the facts for the model card."""
+    settings, notes = player.config.student, []
+    if settings.lora.rank:
         student, renderer = load_player(player)
-    else:  # whole weights need no base model any more
+    else:  # the checkpoint holds all weights, so the base model is not needed
         tokenizer = load_tokenizer(str(player.checkpoint))
-        alone = StudentSettings(model=str(player.checkpoint), dtype=how.dtype)
-        student = load_student(alone, tokenizer=tokenizer, seed=player.config.seed)
-        renderer = Renderer.for_tokenizer(tokenizer, family=how.template)
+        checkpoint_settings = StudentSettings(model=str(player.checkpoint), dtype=settings.dtype)
+        student = load_student(checkpoint_settings, tokenizer=tokenizer, seed=player.config.seed)
+        renderer = Renderer.for_tokenizer(tokenizer, family=settings.template)
     digest, model = weights_sha256(student.model), student.model
     if form == "merged":
-        found = merge_adapters(student)
-        model = found.model
+        merged = merge_adapters(student)
+        model = merged.model
         notes.append(
-            f"{found.num_merged} adapted weights merged; log-probs moved by at most"
-            f" {found.drift:.2g} nats"
+            f"{merged.num_merged} adapted weights merged; log-probs moved by at most"
+            f" {merged.drift:.2g} nats"
         )
     save_served(
         model, renderer.tokenizer, folder, template=renderer.template, end_ids=renderer.end_ids

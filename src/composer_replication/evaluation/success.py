@@ -1,16 +1,15 @@
 """Play a student on tasks that no training saw, without any hint, and keep every episode.
 
-    played = play_tasks(
+    episodes = play_tasks(
         student.model, renderer=renderer, settings=config.evaluate, limits=config.rollouts,
         seed=seed, source=source,
     )
-    played[0]    -> EpisodeResult(task_id="...", kind="set", reward=1.0, ended="done", entropy=0.41)
-    is_success(played[0])
+    episodes[0]  -> EpisodeResult(task_id="...", kind="set", reward=1.0, ended="done", entropy=0.41)
+    is_success(episodes[0])
 
-The tasks follow from the seed and the settings alone, so every student that is compared plays the
-same ones, and each task has its own stream of random numbers. There is no argument through which a
-hint could come, and every episode is checked for one afterwards (evaluation/unaided.py). Nothing is
-stored between calls: what is counted was played in this call.
+The tasks follow from the seed and the settings alone, so all compared students play the same ones,
+and each task has its own stream of random numbers. No argument could carry a hint, and every
+episode is checked for hints afterwards (evaluation/unaided.py). Nothing is cached between calls.
 """
 
 from __future__ import annotations
@@ -34,18 +33,17 @@ from composer_replication.rollouts.task_source import TaskSource, UnseenTask
 from composer_replication.tokens.renderer import Renderer
 
 LABEL = "evaluate:"
-"""Begins every session's id. It is the same for all students, so that they draw from the same
-streams of random numbers."""
+"""Prefix of every session's id. All students share it, so that they draw from the same streams of
+random numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeResult:
-    """One finished episode of one task; `entropy` is in nats per sampled token, None where the
-    player had no tokens.
+    """One finished episode of one task.
 
-    `ended` is "done" where the environment ended it. The entropy is estimated as the mean of -log p
-    over what was sampled, which has the right expectation at temperature 1 only. `measures` are the
-    environment's counts, see `Env.measures`.
+    `ended` is "done" if the environment ended it. `entropy` is in nats per sampled token, None if
+    the player sampled no tokens; it is estimated as the mean of -log p of the sampled tokens, which
+    is unbiased at temperature 1 only. `measures` are the environment's counts, see `Env.measures`.
     """
 
     task_id: str
@@ -58,10 +56,9 @@ class EpisodeResult:
     session: Session
 
 
-def is_success(played: EpisodeResult) -> bool:
-    """Whether the student said it was done, and everything was right: an episode that did not
-    finish never counts."""
-    return played.ended == "done" and played.reward >= 1.0
+def is_success(episode: EpisodeResult) -> bool:
+    """Whether the episode ended with a full reward; an unfinished episode is never a success."""
+    return episode.ended == "done" and episode.reward >= 1.0
 
 
 def play_tasks(
@@ -73,14 +70,14 @@ def play_tasks(
     seed: int,
     source: TaskSource,
     author: str = "student",
-    meter: SamplingStats | None = None,
+    stats: SamplingStats | None = None,
 ) -> list[EpisodeResult]:
-    """One episode on each unseen task of the source; the same seed, settings and weights give the
-    same episodes bit for bit on a CPU.
+    """Play one episode on each unseen task of the source.
 
-    Runs on one thread: sums depend on how many there are. `limits` bounds messages and episodes as
-    in training. Raises ConfigError for training tasks, DataError where anything but the task and
-    its results stood in a student's context.
+    On a CPU, the same seed, settings and weights give the same episodes bit for bit. To that end it
+    runs on one thread, since floating-point sums depend on the number of threads. `limits` bounds
+    messages and episodes as in training. Raises ConfigError for training tasks, DataError if a
+    student's context held anything but the task and its results.
     """
     tasks = evaluation_tasks(settings, seed=seed, source=source)
     sampling = replace(
@@ -95,13 +92,13 @@ def play_tasks(
             settings=sampling,
             author=author,
             label=LABEL,
-            stats=meter,
+            stats=stats,
         )
-    voice = ChatFormat.of(renderer, author=author)
+    chat_format = ChatFormat.of(renderer, author=author)
     for task, rollout in zip(tasks, rollouts, strict=True):
-        check_replay(rollout, task, voice=voice)
+        check_replay(rollout, task, chat_format=chat_format)
     return [
-        played_of(task, r.session, measures=r.measures, ended=r.ended)
+        episode_result(task, r.session, measures=r.measures, ended=r.ended)
         for task, r in zip(tasks, rollouts, strict=True)
     ]
 
@@ -109,8 +106,10 @@ def play_tasks(
 def evaluation_tasks(
     settings: EvaluateSettings, *, seed: int, source: TaskSource
 ) -> list[UnseenTask]:
-    """The tasks of an evaluation seed, all different, every one of a split that training never
-    touches. Raises ConfigError if the source has none."""
+    """The tasks of an evaluation seed: all different, all from a split that is never trained on.
+
+    Raises ConfigError if the source has none.
+    """
     if source.unseen is None:
         raise ConfigError(
             f"the environment {source.name!r} has no unseen tasks",
@@ -123,34 +122,38 @@ def evaluation_tasks(
 
 
 def check_split(tasks: Sequence[UnseenTask]) -> None:
-    """Raise ConfigError where a task is one to train on."""
-    seen = next((task for task in tasks if task.split == "train"), None)
-    if seen is not None:
+    """Raise ConfigError if a task is a training task."""
+    training_task = next((task for task in tasks if task.split == "train"), None)
+    if training_task is not None:
         raise ConfigError(
-            f"{seen.id} is a training task",
+            f"{training_task.id} is a training task",
             where="evaluate.split",
             fix='use "heldout", "words" or "monitor"',
         )
 
 
-def played_of(
+def episode_result(
     task: UnseenTask, session: Session, *, measures: Mapping[str, float], ended: str
 ) -> EpisodeResult:
-    """A finished episode as the judge counts it; raises ConfigError for a training task, DataError
-    where the student had help."""
+    """The result of a finished episode.
+
+    Raises ConfigError for a training task, DataError if the context held a hint.
+    """
     check_split([task])
     check_unaided(session, task)
     if session.outcome is None:
         raise DataError("the episode has no reward", where=session.id, fix="play it to its end")
-    written = [turn.sampled for turn in session.turns if turn.sampled is not None]
-    tokens = sum(len(sampled.ids) for sampled in written)
+    sampled_turns = [turn.sampled for turn in session.turns if turn.sampled is not None]
+    tokens = sum(len(sampled.ids) for sampled in sampled_turns)
     return EpisodeResult(
         task_id=task.id,
         kind=task.kind,
         reward=session.outcome,
         ended=ended,
         measures=dict(measures),
-        entropy=-sum(sum(sampled.logprobs) for sampled in written) / tokens if tokens else None,
+        entropy=-sum(sum(sampled.logprobs) for sampled in sampled_turns) / tokens
+        if tokens
+        else None,
         tokens=tokens,
         session=session,
     )
@@ -158,7 +161,7 @@ def played_of(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch on one thread for the time of a block."""
+    """Run the block with PyTorch on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

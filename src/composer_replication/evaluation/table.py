@@ -1,4 +1,4 @@
-"""evaluation.json: the rows, the paired differences, and the words that must stand beside them.
+"""evaluation.json: the rows, the paired differences, and the notes that belong beside them.
 
     table = evaluation_table(
         {"after": ..., "before": ..., "placebo": ...},
@@ -6,8 +6,8 @@
     )
     table["rows"][0]["name"], table["paired"][0]["b"]        # "after", "before"
 
-A claim about a channel needs its own control: a row "hint" is also compared with "hint_placebo" and
-"hint_neutral" where they are.
+A claim about a channel needs a control of that channel: a row "hint" is also compared with
+"hint_placebo" and "hint_neutral" if they exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import EvaluateSettings
 from composer_replication.core.errors import DataError
-from composer_replication.evaluation.rows import paired, row
+from composer_replication.evaluation.rows import evaluation_row, paired_differences
 from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import EpisodeResult
 from composer_replication.rollouts.envs.env import EnvMetadata
@@ -28,23 +28,24 @@ ORDER = (BEFORE, "more_sft", PLACEBO, AFTER)
 CONTROLS_OF = ("_placebo", "_neutral")
 HOW_MEASURED = (
     "One episode per task and student, no hint in any context. 95 % intervals: Wilson for shares,"
-    " bootstrap over tasks for the rest. They speak about other tasks, not about other seeds of the"
-    " training."
+    " bootstrap over tasks for all other measures. They cover other tasks, not other"
+    " training seeds."
 )
 NOT_YOURS = (
-    "These are tasks of {played}, not {whose}: they do not tell how the student does"
-    " on your own work. At the held-out mistakes of your own logs: `{command}`."
+    "These are tasks of {played}, not {whose}: they do not show how the student does"
+    " on your own work. To judge it at the held-out mistakes of your own logs: `{command}`."
 )
-WATCHED = "These tasks are watched while a run is trained and can stop it: they are not unseen."
+WATCHED = "The monitor plays these tasks during training and can stop it: they are not unseen."
 
 
-def strange_tasks(
+def foreign_tasks_note(
     trained_in: str, *, played: str, metadata: EnvMetadata, on_logs: str
 ) -> list[str]:
-    """That the tasks are not those of the user, if a run was trained in another environment than
-    the one that is `played`; `on_logs` is the command that judges there.
+    """A note that the tasks are not the user's, if the run was trained in another environment.
 
-    >>> strange_tasks("maze", played="maze", metadata=EnvMetadata(), on_logs="")
+    `played` is the environment of the evaluation; `on_logs` is the command that judges on logs.
+
+    >>> foreign_tasks_note("maze", played="maze", metadata=EnvMetadata(), on_logs="")
     []
     """
     if trained_in == played:
@@ -61,8 +62,10 @@ def evaluation_table(
     metadata: EnvMetadata,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What evaluation.json holds; `metadata` is that of the environment that was played. Raises
-    DataError without "before" and "after", or if the rows are not of the same tasks."""
+    """The contents of evaluation.json; `metadata` describes the environment that was played.
+
+    Raises DataError without the rows "before" and "after", or if rows are not of the same tasks.
+    """
     missing = [name for name in (BEFORE, AFTER) if name not in rows]
     if missing:
         raise DataError(
@@ -82,13 +85,13 @@ def evaluation_table(
     pairs = [
         entry
         for a, b in compared_rows(names)
-        for entry in paired(a, rows[a], b, rows[b], **compared)
+        for entry in paired_differences(a, rows[a], b, rows[b], **compared)
     ]
     of_level = [metadata.levels[settings.level]] if settings.level in metadata.levels else []
     watched = [WATCHED] if settings.split == "monitor" else []
     return {
         "rows": [
-            row(
+            evaluation_row(
                 name,
                 rows[name],
                 targeted=settings.targeted_kinds,
@@ -111,8 +114,9 @@ def evaluation_table(
 
 
 def compared_rows(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Which rows are compared: "after" with every other, every other with "before", and a channel
-    with its own controls.
+    """The pairs of rows to compare.
+
+    "after" with every other row, every other row with "before", and a channel with its controls.
 
     >>> compared_rows(["before", "placebo", "after"])
     [('after', 'before'), ('after', 'placebo'), ('placebo', 'before')]

@@ -1,4 +1,4 @@
-"""The page without any training: what an agent does wrong in one's own logs."""
+"""The audit page, which needs no training: the mistakes of an agent in the user's own logs."""
 
 from __future__ import annotations
 
@@ -8,41 +8,51 @@ from typing import Any
 from composer_replication.report.html import Html, document, el, join
 from composer_replication.report.page import (
     MAX_BYTES,
-    contents,
-    counted,
-    fitted,
+    bar_table,
+    fit_page,
     funnel,
     grouped_number,
-    reading,
+    ingest_facts,
     section,
+    section_links,
 )
 from composer_replication.report.sites_section import PageLimits, cut_end, sites_section
 
 
-def audit_page(work: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:
-    """The page of `work_view`; `where` are the flags that lead `recompose show` to the same
-    folder."""
-    return fitted(lambda limits, note: _draw(work, where, limits, note), max_bytes=max_bytes)
+def audit_page(
+    work: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int = MAX_BYTES
+) -> str:
+    """The page of `work_view`.
+
+    `folder_flags` are the flags with which `recompose show` reads the same folder.
+    """
+    return fit_page(
+        lambda limits, note: _draw(work, folder_flags, limits, note), max_bytes=max_bytes
+    )
 
 
-def _draw(work: Mapping[str, Any], where: str, limits: PageLimits, note: str) -> str:
+def _draw(work: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: str) -> str:
     sections = [
         ("kinds", "What goes wrong", _kinds(work, limits)),
         ("where", "Where it goes wrong", _where(work, limits)),
-        ("apart", "Not the model's mistakes", _apart(work, limits)),
+        ("apart", "Not mistakes of the model", _apart(work, limits)),
         (
             "funnel",
             "From logs to what could be trained on",
-            join(funnel(work), reading(work["ingest"])),
+            join(funnel(work), ingest_facts(work["ingest"])),
         ),
         (
             "sites",
             "Sites",
             sites_section(
-                work["shown"], total=work["sites"], watched=None, limits=limits, where=where
+                work["shown"],
+                total=work["sites"],
+                probe=None,
+                limits=limits,
+                folder_flags=folder_flags,
             ),
         ),
-        ("next", "What to do next", _next(work, where)),
+        ("next", "What to do next", _next_steps(work, folder_flags)),
     ]
     return document(
         "audit of agent logs · recompose",
@@ -56,7 +66,7 @@ def _draw(work: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
             ),
             el("p", note, cls="note") if note else None,
             _headline(work),
-            contents([(anchor, title) for anchor, title, _ in sections]),
+            section_links([(anchor, title) for anchor, title, _ in sections]),
             [section(anchor, title, body) for anchor, title, body in sections],
         ),
         el(
@@ -79,7 +89,7 @@ def _headline(work: Mapping[str, Any]) -> Html:
         (grouped_number(work["mistakes"]), "mistaken messages"),
         (rate, "mistakes per 100 calls"),
     ]
-    return el("div", [el("div", el("b", value), what) for value, what in rows], cls="big")
+    return el("div", [el("div", el("b", value), label) for value, label in rows], cls="big")
 
 
 def _kinds(work: Mapping[str, Any], limits: PageLimits) -> Html:
@@ -91,15 +101,15 @@ def _kinds(work: Mapping[str, Any], limits: PageLimits) -> Html:
         ("hinted", "with a hint"),
         ("tools", "tools"),
     )
-    without = "" if work["hints_written"] else " No hints were written yet."
+    without = "" if work["hints_written"] else " No hints have been written yet."
     return join(
         el(
             "p",
-            "A site is the message that was wrong, found by the id of the call that failed; the"
-            " error that followed is its evidence.",
+            "A site is the mistaken message, found by the id of the call that failed; the error"
+            " that followed is its evidence.",
             without,
         ),
-        counted(work["kinds"], columns, limits=limits, caption="kinds of mistakes"),
+        bar_table(work["kinds"], columns, limits=limits, caption="kinds of mistakes"),
     )
 
 
@@ -130,8 +140,8 @@ def _where(work: Mapping[str, Any], limits: PageLimits) -> Html:
         _rates(work["authors"], authors, "per author", "messages", limits),
         el(
             "p",
-            "Copied history of resumed sessions is counted once. Rates are counts, not a"
-            " comparison: models had different tasks.",
+            "The copied history of resumed sessions is counted once. Do not compare models by their"
+            " rates: they had different tasks.",
             cls="quiet",
         ),
     )
@@ -144,22 +154,30 @@ def _rates(
     unit: str,
     limits: PageLimits,
 ) -> Html:
-    """A table of what has mistakes, and one sentence for what has none."""
-    wrong = [
+    """A table of the rows with mistakes, and one sentence that names the rows without any."""
+    with_mistakes = [
         {**row, "rate": f"{100 * row['mistakes'] / row['of']:.1f}" if row["of"] else "–"}
         for row in rows
         if row["mistakes"]
     ]
-    clean = [
+    without_mistakes = [
         f"{cut_end(row['name'], 80)} ({grouped_number(row['of'])})"
         for row in rows
         if not row["mistakes"]
     ]
-    more = f", and {len(clean) - limits.rows} more" if len(clean) > limits.rows else ""
-    told = f"Without a mistake ({unit}): {', '.join(clean[: limits.rows])}{more}." if clean else ""
+    more = (
+        f", and {len(without_mistakes) - limits.rows} more"
+        if len(without_mistakes) > limits.rows
+        else ""
+    )
+    sentence = (
+        f"Without a mistake ({unit}): {', '.join(without_mistakes[: limits.rows])}{more}."
+        if without_mistakes
+        else ""
+    )
     return join(
-        counted(wrong, columns, limits=limits, count="mistakes", caption=caption),
-        el("p", told, cls="quiet") if told else None,
+        bar_table(with_mistakes, columns, limits=limits, count="mistakes", caption=caption),
+        el("p", sentence, cls="quiet") if sentence else None,
     )
 
 
@@ -174,22 +192,22 @@ def _apart(work: Mapping[str, Any], limits: PageLimits) -> Html:
     )
     return join(
         el("p", "These look like errors in a log. None of them is trained on by default."),
-        counted(work["apart"], columns, limits=limits),
+        bar_table(work["apart"], columns, limits=limits),
     )
 
 
-def _next(work: Mapping[str, Any], where: str) -> Html:
+def _next_steps(work: Mapping[str, Any], folder_flags: str) -> Html:
     rows = [] if work["hints_written"] else [("recompose hints", "a short text per mistake")]
     rows += [
         (
             "recompose hints --audit",
-            "measures with a model whether a hint changes it; needs PyTorch",
+            "measures whether a hint changes the model; needs PyTorch",
         )
     ]
     rows += [("recompose build && recompose train", "tokens, then a run; needs PyTorch")]
-    lines = [f"{_with(command, where):<60}  # {why}" for command, why in rows]
+    lines = [f"{_with_flags(command, folder_flags):<60}  # {why}" for command, why in rows]
     return el("pre", "\n".join(lines))
 
 
-def _with(command: str, where: str) -> str:
-    return " && ".join(part + where for part in command.split(" && "))
+def _with_flags(command: str, folder_flags: str) -> str:
+    return " && ".join(part + folder_flags for part in command.split(" && "))

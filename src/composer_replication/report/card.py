@@ -1,10 +1,9 @@
-"""The model card of an exported student: what it was trained on, by whom that was written, and what
-an evaluation supports. Core only.
+"""The model card of an exported student: its training data, their authors, and its evaluation.
 
-    model_card(Card(name="main", base="Qwen/Qwen3-4B-Instruct-2507", ...))       -> the text of README.md
+    model_card(Card(name="main", base="Qwen/Qwen3-4B-Instruct-2507", ...))    -> text of README.md
 
-Names of authors and settings come from logs: they stand in code spans, with control characters made
-visible and markup taken out.
+Names of authors and settings come from logs and are untrusted: they are put into code spans, with
+control characters made visible and markup removed. Imports core only.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ NO_EVALUATION = (
     " evidence of learning."
 )
 NO_AUTHORS = (
-    "Who wrote the logs is not known any more: the files that the run was trained on have changed"
-    " or are gone."
+    "The authors of the logs are no longer known: the files that the run was trained on have"
+    " changed or are gone."
 )
 TERMS = (
-    "The terms of the models that wrote a log may restrict training on it, and the use of what was"
-    " trained."
+    "The terms of the models that wrote a log may restrict training on it and the use of the"
+    " trained model."
 )
 FORMS = {
     "weights": "All weights, in the precision they were trained in.",
@@ -39,8 +38,10 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What a card says; `evaluations` are (title, sentence, reasons), `commands` (what it does,
-    command line)."""
+    """The facts of a card.
+
+    `evaluations` are (title, sentence, reasons), `commands` (purpose, command line).
+    """
 
     name: str
     base: str
@@ -64,8 +65,9 @@ class Card:
 def model_card(card: Card) -> str:
     """The README of an exported folder, with the front matter that a hub reads.
 
-    >>> model_card(Card(name="a", base="b", form="merged", steps=3, seed=1, weights_sha256="f" * 64, family="qwen3", channels={},
-    ...     inputs=[])).splitlines()[8]
+    >>> card = Card(name="a", base="b", form="merged", steps=3, seed=1, weights_sha256="f" * 64,
+    ...     family="qwen3", channels={}, inputs=[])
+    >>> model_card(card).splitlines()[8]
     '# a'
     """
     library = "peft" if card.form == "adapter" else "transformers"
@@ -83,15 +85,15 @@ def model_card(card: Card) -> str:
         ),
     )
     active = {name: c for name, c in card.channels.items() if set(c["statuses"]) - {"off"}}
+    versions = ", ".join(
+        f"{markdown_text(name)} {markdown_text(value)}" for name, value in card.versions.items()
+    )
     parts = [
         "\n".join(
             [
                 "---",
                 *front,
-                (
-                    "# license: not known here; that of the base model, and the terms of the logs'"
-                    " authors"
-                ),
+                ("# license: that of the base model, and the terms of the logs' authors, apply"),
                 "---",
             ]
         ),
@@ -134,33 +136,32 @@ def model_card(card: Card) -> str:
         ),
         "\n## Did it work?\n",
         *[
-            f"**{title}.** {markdown_text(told)}\n"
+            f"**{title}.** {markdown_text(sentence)}\n"
             + "".join(f"\n- {markdown_text(r)}" for r in reasons)
             + "\n"
-            for title, told, reasons in card.evaluations
+            for title, sentence, reasons in card.evaluations
         ],
         "" if card.evaluations else NO_EVALUATION,
         "\n## How to serve it\n",
         (
-            f"Serve it with the chat template in this folder ({code(card.family)}), the one it was"
-            " trained with; the base model's own can rewrite earlier messages.\n"
+            f"Serve it with the chat template in this folder ({code(card.family)}), with which it"
+            " was trained; the base model's template may rewrite earlier messages.\n"
         ),
-        *[f"{what}:\n\n```\n{markdown_text(line)}\n```\n" for what, line in card.commands],
+        *[
+            f"{purpose}:\n\n```\n{markdown_text(command)}\n```\n"
+            for purpose, command in card.commands
+        ],
         "\n## Provenance\n",
         *[f"- {markdown_text(note)}" for note in card.notes],
         f"- seed {card.seed}; hash of the weights {code(card.weights_sha256)}",
-        (
-            f"- {', '.join(f'{markdown_text(k)} {markdown_text(v)}' for k, v in card.versions.items())}"
-            if card.versions
-            else ""
-        ),
+        f"- {versions}" if versions else "",
         "- settings and the rest: `recompose.json`",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
 
 def markdown_text(text: str) -> str:
-    """Text that markdown reads as text: one line, nothing that makes a tag, a link or a fence."""
+    """Text as one line of Markdown that cannot form a tag, a link or a fence."""
     return (
         " ".join(harmless(str(text)).split())
         .replace("<", "&lt;")
@@ -184,18 +185,20 @@ def code(text: str) -> str:
 
 
 def _origin(card: Card) -> str:
-    own = "Live rollouts of the student itself. " if card.live else ""
+    rollouts = "Live rollouts of the student itself. " if card.live else ""
     if not card.inputs:
-        return f"\n{own}\n" if own else ""
+        return f"\n{rollouts}\n" if rollouts else ""
     if not card.authors:
-        return f"\n{own}Imported logs. {NO_AUTHORS} {TERMS}\n"
-    told = ", ".join(f"{code(name)} ({count:,} messages)" for name, count in card.authors.items())
+        return f"\n{rollouts}Imported logs. {NO_AUTHORS} {TERMS}\n"
+    authors = ", ".join(
+        f"{code(name)} ({count:,} messages)" for name, count in card.authors.items()
+    )
     return (
-        f"\n{own}Imported logs, so training on them is context distillation. Written by {told}."
-        f" {TERMS}\n"
+        f"\n{rollouts}Imported logs, so training on them is context distillation. Written by"
+        f" {authors}. {TERMS}\n"
     )
 
 
 def _table(rows: Sequence[Sequence[Any]], *, head: Sequence[str]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(str(cell) for cell in cells) + " |" for cells in lines)

@@ -1,5 +1,4 @@
-"""Charts as inline SVG: they print, mail and scale, and need no script. Colours come from the style
-sheet, by class."""
+"""Charts as inline SVG, which need no script; colours come from the classes of the style sheet."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Line:
 
 
 def thin(points: Sequence[Point], *, most: int = MAX_POINTS) -> list[Point]:
-    """At most `most` finite points, evenly taken, the last one always among them.
+    """At most `most` finite points, evenly spaced, always with the last one.
 
     >>> thin([(1, 5.0), (2, math.nan), (3, 4.0), (4, 3.0)], most=2)
     [(1, 5.0), (4, 3.0)]
@@ -40,7 +39,7 @@ def thin(points: Sequence[Point], *, most: int = MAX_POINTS) -> list[Point]:
 
 
 def axis_label(value: float) -> str:
-    """A number for an axis, at most seven characters.
+    """A number for an axis, in at most seven characters.
 
     >>> [axis_label(v) for v in (1234.5, 0.0253, 0.0000479)]
     ['1234', '0.0253', '4.8e-5']
@@ -59,42 +58,43 @@ def line_chart(
     log: bool = False,
     marks: Sequence[tuple[int, str]] = (),
 ) -> Html:
-    """Lines over steps; `marks` are (step, status) ticks on the axis for steps that were starved,
-    dead or exhausted.
+    """Lines over steps, with a tick on the axis for each step in `marks` that trained on nothing.
 
-    On a logarithmic axis, values that are not above zero have no place: they are left out and
-    counted in the note.
+    `marks` are (step, status). Values that are not finite, or not positive on a logarithmic axis,
+    are left out and counted in the note.
     """
-    kept = [
+    thinned = [
         Line(line.name, line.colour, thin([p for p in line.points if not log or p[1] > 0]))
         for line in lines
     ]
-    lost = sum(not math.isfinite(y) or (log and y <= 0) for line in lines for _, y in line.points)
+    num_off_axis = sum(
+        not math.isfinite(y) or (log and y <= 0) for line in lines for _, y in line.points
+    )
     ticks = [(step, status) for step, status in marks if status in MARKED]
-    if lost:
-        note = f"{note}{'; ' if note else ''}{lost} values have no place on this axis"
+    if num_off_axis:
+        note = f"{note}{'; ' if note else ''}{num_off_axis} values cannot be drawn on this axis"
     head = el("figcaption", el("b", title), " ", el("small", note))
-    everything = [p for line in kept for p in line.points]
-    if not everything and not ticks:
+    points = [p for line in thinned for p in line.points]
+    if not points and not ticks:
         return el("figure", head, el("p", "no values", cls="quiet"), cls="card")
-    steps = [x for x, _ in everything] + [step for step, _ in marks]
-    plot = _Plot.around(steps, [y for _, y in everything], log=log)
+    steps = [x for x, _ in points] + [step for step, _ in marks]
+    plot = _Plot.around(steps, [y for _, y in points], log=log)
     body = [
         plot.axes(),
         [plot.tick(step, status) for step, status in ticks],
-        [plot.line(line) for line in kept if line.points],
+        [plot.line(line) for line in thinned if line.points],
     ]
     keys = (
-        [el("span", line.name, cls=f"key {line.colour}") for line in kept]
-        if len(kept) > 1
+        [el("span", line.name, cls=f"key {line.colour}") for line in thinned]
+        if len(thinned) > 1
         else None
     )
-    told = "; ".join(
+    ranges = "; ".join(
         f"{line.name} from {axis_label(line.points[0][1])} to {axis_label(line.points[-1][1])}"
-        for line in kept
+        for line in thinned
         if line.points
     )
-    label = f"{title}: {told or 'no values'}" + (f"; {len(ticks)} marked steps" if ticks else "")
+    label = f"{title}: {ranges or 'no values'}" + (f"; {len(ticks)} marked steps" if ticks else "")
     svg = el("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
     return el("figure", head, svg, el("div", keys, cls="keys") if keys else None, cls="card")
 
@@ -112,7 +112,7 @@ class _Plot:
     @classmethod
     def around(cls, steps: Sequence[float], values: Sequence[float], *, log: bool) -> _Plot:
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
-        if low == high:  # a flat line stands in the middle
+        if low == high:  # a flat line is drawn in the middle
             low, high = (
                 (low / 2, high * 2)
                 if log
@@ -183,8 +183,10 @@ def interval_chart(
     high: float,
     zero: bool = False,
 ) -> Html:
-    """One dot with its interval per row, (name, value, low, high), on an axis from `low` to `high`;
-    `zero` draws the line at zero."""
+    """One dot with its interval per row (name, value, low, high) on an axis from `low` to `high`.
+
+    `zero` draws a line at zero.
+    """
     longest = max((min(len(name), NAME_CHARS) for name, *_ in rows), default=0)
     width, height, left = 340, 22 * len(rows) + 26, max(104, round(CHAR_WIDTH * longest) + 12)
 
@@ -199,11 +201,11 @@ def interval_chart(
         body.append(el("line", x1=x(0), x2=x(0), y1=2, y2=floor, cls="zero"))
     for i, (name, value, a, b) in enumerate(rows):
         y = 22 * i + 14
-        told = el("title", f"{name}: {value:.3f}, interval {a:.3f} to {b:.3f}")
+        text_title = el("title", f"{name}: {value:.3f}, interval {a:.3f} to {b:.3f}")
         body.append(
             el(
                 "g",
-                told,
+                text_title,
                 el(
                     "text",
                     name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…",
@@ -228,7 +230,7 @@ def interval_chart(
 
 
 def bar(count: float, most: float) -> Html:
-    """A bar of a table: its length is the share of the largest; the number stands beside it."""
+    """The bar of a table cell: its length is the count relative to the largest count."""
     width = round(100 * count / most, 1) if most else 0.0
     inside = el("rect", width=max(width, 0.6) if count else 0, height=10, rx=1)
     return el(

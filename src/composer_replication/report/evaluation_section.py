@@ -1,5 +1,4 @@
-"""Did it work: the rows and paired differences of evaluation.json, and the sentence that they
-support - or that they do not.
+"""Reads evaluation.json: rows, paired differences, and the verdict that they support.
 
     {"rows": [{"name": "after", "n": 200, "success": 0.58, "success_low": 0.51, ...}],
      "paired": [{"a": "after", "b": "before", "difference": 0.27, "low": 0.19, "high": 0.35}],
@@ -7,11 +6,11 @@ support - or that they do not.
      "family_titles": {"C_made": "C: the last test left out"},
      "notes": ["..."]}
 
-The last three are optional: differences in other measures than success, the names of the families
-of mistakes that the environment counts, and notes, which are shown as they are.
+The last three are optional: differences in measures other than success, the titles of the families
+of mistakes that the environment counts, and notes, which are shown verbatim.
 
-A claim needs the paired intervals of after - before and of after - placebo to exclude zero, both on
-the same side.
+A claim needs the paired intervals of after - before and of after - placebo to exclude zero on the
+same side.
 """
 
 from __future__ import annotations
@@ -31,8 +30,10 @@ SHOWN_APART = ("rows", "paired", "paired_measures", "family_titles", "notes")
 
 
 def read_evaluation(path: Path) -> dict[str, Any] | None:
-    """What evaluation.json says, with the verdict; None where no evaluation was run. Raises
-    DataError for a file of another form."""
+    """The values of evaluation.json with the verdict; None if no evaluation was run.
+
+    Raises DataError if the file has another format.
+    """
     if not path.exists():
         return None
     try:
@@ -45,10 +46,10 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
         value.get(name, ()) if isinstance(value, dict) else ()
         for name in ("rows", "paired", "paired_measures")
     )
-    listed = isinstance(success, list) and isinstance(measures, (list, tuple))
-    paired = [*success, *measures] if listed else []
+    is_listed = isinstance(success, list) and isinstance(measures, (list, tuple))
+    paired = [*success, *measures] if is_listed else []
     if (
-        not listed
+        not is_listed
         or not _is_rows(rows, ("name",))
         or not _is_rows(paired, ("a", "b", "difference", "low", "high"))
     ):
@@ -60,9 +61,9 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
     for pair in paired:
         numbers = [pair[key] for key in ("low", "difference", "high")]
         if not all(map(_is_number, numbers)) or numbers != sorted(numbers):
-            what = f"{pair['a']} - {pair['b']} is no interval around a difference: {numbers}"
-            raise DataError(what, where=str(path), fix="run the evaluation again")
-    rest = {
+            problem = f"{pair['a']} - {pair['b']} is not an interval around a difference: {numbers}"
+            raise DataError(problem, where=str(path), fix="run the evaluation again")
+    other_values = {
         key: inner for key, inner in value.items() if key not in (*SHOWN_APART, "weights_sha256")
     }
     notes = [str(note) for note in value.get("notes", ())]
@@ -71,16 +72,18 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
         "paired": paired,
         "notes": notes,
         "family_titles": _family_titles(value.get("family_titles"), rows, paired),
-        "about": dict(flat(rest)),
+        "about": dict(flat(other_values)),
         "verdict": verdict(paired),
     }
 
 
 def _family_titles(titles: Any, rows: Any, paired: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Family measure -> title. A file of an older version names none: there the measures that end
-    with "_made" stand for themselves."""
+    """Family measure -> title.
+
+    A file of an older version has no titles: its families are the measures that end with "_made".
+    """
     if isinstance(titles, Mapping):
-        return {str(made): str(title) for made, title in titles.items()}
+        return {str(measure): str(title) for measure, title in titles.items()}
     counted = [row["families"] for row in rows if isinstance(row.get("families"), Mapping)]
     names = {
         str(name)
@@ -90,30 +93,32 @@ def _family_titles(titles: Any, rows: Any, paired: Sequence[Mapping[str, Any]]) 
 
 
 def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the paired intervals support: "better", "worse" or "nothing", with the sentence and its
-    reasons.
+    """The claim that the paired intervals support: "better", "worse" or "nothing", with reasons.
 
-    >>> rows = [{"a": "after", "b": b, "difference": 0.2, "low": 0.1, "high": 0.3} for b in ("before", "placebo")]
+    >>> rows = [
+    ...     {"a": "after", "b": control, "difference": 0.2, "low": 0.1, "high": 0.3}
+    ...     for control in ("before", "placebo")
+    ... ]
     >>> verdict(rows)["claim"], verdict(rows[:1])["claim"]
     ('better', 'nothing')
     """
     sides: list[int] = []
     reasons: list[str] = []
-    for other in NEEDED:
-        pair = difference(paired, AFTER, other)
+    for control in NEEDED:
+        pair = difference(paired, AFTER, control)
         if pair is None:
             sides.append(0)
-            reasons.append(f"there is no paired difference {AFTER} - {other}")
+            reasons.append(f"there is no paired difference {AFTER} - {control}")
             continue
-        shown = (
-            f"{AFTER} - {other} = {signed(pair['difference'])}, interval {signed(pair['low'])} to"
+        comparison = (
+            f"{AFTER} - {control} = {signed(pair['difference'])}, interval {signed(pair['low'])} to"
             f" {signed(pair['high'])}"
         )
         side = 1 if pair["low"] > 0 else -1 if pair["high"] < 0 else 0
         sides.append(side)
-        reasons.append(f"{shown}: {'excludes' if side else 'includes'} zero")
+        reasons.append(f"{comparison}: {'excludes' if side else 'includes'} zero")
     claim = {(1, 1): "better", (-1, -1): "worse"}.get((sides[0], sides[1]), "nothing")
-    told = {
+    sentences = {
         "better": (
             "Success on held-out tasks rose, by more than with the signals nulled (placebo): both"
             " paired intervals exclude zero."
@@ -124,17 +129,16 @@ def verdict(paired: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ),
         "nothing": (
             f"{NOTHING}: a claim needs the paired intervals of after - before and of after -"
-            " placebo to exclude zero, on one side."
+            " placebo to exclude zero on the same side."
         ),
     }
-    return {"claim": claim, "sentence": told[claim], "reasons": reasons}
+    return {"claim": claim, "sentence": sentences[claim], "reasons": reasons}
 
 
 def difference(
     paired: Sequence[Mapping[str, Any]], a: str, b: str, *, metric: str = METRIC
 ) -> dict[str, float] | None:
-    """The paired difference a - b of a measure, also where the file holds it as b - a; None where
-    it holds neither."""
+    """The paired difference a - b of a measure, also if the file holds b - a; None if neither."""
     for pair in paired:
         if pair.get("metric", METRIC) != metric:
             continue
@@ -150,24 +154,26 @@ def difference(
 
 
 def signed(value: float) -> str:
-    """A difference with its sign and three decimals, e.g. +0.270; what would round to zero keeps
-    more, so that no sign is lost."""
+    """A difference with its sign and three decimals, e.g. +0.270.
+
+    A value that would round to zero is written with an exponent, so that its sign is kept.
+    """
     return f"{value:+.3f}" if value == 0 or abs(value) >= 0.0005 else f"{value:+.1e}"
 
 
 def flat(value: Mapping[str, Any], *, prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested values by dotted name, lists left out.
+    """Nested values by dotted name, without lists.
 
     >>> flat({"a": {"b": 1}, "c": "x", "d": [1]})
     [('a.b', 1), ('c', 'x')]
     """
-    found: list[tuple[str, Any]] = []
+    values: list[tuple[str, Any]] = []
     for key, inner in value.items():
         if isinstance(inner, Mapping):
-            found += flat(inner, prefix=f"{prefix}{key}.")
+            values += flat(inner, prefix=f"{prefix}{key}.")
         elif not isinstance(inner, list):
-            found.append((f"{prefix}{key}", inner))
-    return found
+            values.append((f"{prefix}{key}", inner))
+    return values
 
 
 def _is_number(value: Any) -> bool:

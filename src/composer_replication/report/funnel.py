@@ -1,7 +1,7 @@
-"""From logs to examples: how much there was at each station, and why the rest did not go on.
+"""From logs to examples: how many records reach each stage, and why the others do not.
 
-A chain is a list of stations; what is lost between two of them is listed by reason. Where the
-reasons do not add up to the loss, the rest is shown as "not accounted for" - never hidden.
+A chain is a list of stages; the records lost between two stages are listed by reason. If the
+reasons do not add up to the loss, the difference is shown as "not accounted for", never hidden.
 """
 
 from __future__ import annotations
@@ -25,13 +25,25 @@ from composer_replication.report.explanations import (
 )
 
 NO_RESULT = ("outvoted", "chosen_fails", "after_error", "erred", "too_few_families")
-"""Outcomes of turns that were asked about and gave neither a pair nor an anchor."""
+"""Outcomes of turns that were asked about but gave neither a pair nor an anchor."""
 UNEXPLAINED = "not accounted for by the files"
+EPISODES = "rollouts/episodes"
+LOSS_COUNTS: Mapping[str, tuple[str, str]] = {
+    "lost/env_error": ("the environment failed or gave no answer", "reward 0, scored"),
+    "lost/env_timeout": ("the environment hung", "reward 0, scored"),
+    "lost/no_message": ("the server gave no message", "left out of the training"),
+    "rollouts/stale": ("the weights that wrote it were too old", "left out of the training"),
+    "rollouts/refused_calls": ("calls beyond the bound of one message", "answered with an error"),
+}
+LOSS_SHARES: Mapping[str, tuple[str, str]] = {
+    "rollouts/cut_off": ("the last message had no end", "reward 0, scored"),
+    "rollouts/out_of_room": ("no room for the next message", "scored as it is"),
+}
+"""Metrics that are shares of a step's rollouts, not counts."""
 
 
 def read_object(path: Path, *, verb: str) -> dict[str, Any] | None:
-    """A JSON object of the work folder; None where the file is not there. Raises DataError where it
-    is something else."""
+    """A JSON object of the work folder; None without the file, DataError for other contents."""
     if not path.exists():
         return None
     try:
@@ -45,18 +57,21 @@ def read_object(path: Path, *, verb: str) -> dict[str, Any] | None:
     return value
 
 
-def station(
+def funnel_stage(
     what: str, count: int, drops: Iterable[tuple[str, int, str]] = (), *, before: int | None = None
 ) -> dict[str, Any]:
-    """One station: what is counted, how many, and (reason, count, why) of what did not get here
-    from the `before` of the last one."""
+    """One stage: what is counted, how many there are, and the drops (reason, count, why) before it.
+
+    `before` is the count of the previous stage; a difference that the drops do not explain becomes
+    a drop of its own.
+    """
     rows = [{"reason": reason, "count": n, "why": why} for reason, n, why in drops if n]
-    if before is not None and (rest := before - count - sum(row["count"] for row in rows)):
+    if before is not None and (unexplained := before - count - sum(row["count"] for row in rows)):
         rows.append(
             {
                 "reason": UNEXPLAINED,
-                "count": rest,
-                "why": "the files were written at different times, or something is lost",
+                "count": unexplained,
+                "why": "the files were written at different times, or records are missing",
             }
         )
     return {"what": what, "count": count, "drops": rows}
@@ -65,16 +80,16 @@ def station(
 def file_chain(ingest: Mapping[str, Any] | None, *, sessions: int) -> list[dict[str, Any]]:
     """Log files -> files read -> sessions."""
     if ingest is None:
-        return [station("sessions", sessions)]
+        return [funnel_stage("sessions", sessions)]
     statuses = Counter(str(file.get("status")) for file in ingest.get("files", ()))
     total = sum(statuses.values())
     lost = [
         (name, n, FILES.get(name, "")) for name, n in sorted(statuses.items()) if name != "read"
     ]
     return [
-        station("log files", total),
-        station("files read", statuses["read"], lost, before=total),
-        station("sessions", sessions),
+        funnel_stage("log files", total),
+        funnel_stage("files read", statuses["read"], lost, before=total),
+        funnel_stage("sessions", sessions),
     ]
 
 
@@ -87,31 +102,31 @@ def site_chain(
     views: int | None,
 ) -> list[dict[str, Any]]:
     """Sites -> mistakes -> mistakes with a hint -> hint targets in the examples."""
-    apart = Counter(site.category for site in sites if not site.is_target)
-    wrong = [site for site in sites if site.is_target]
-    hinted = [site for site in wrong if site.id in hints]
+    other_categories = Counter(site.category for site in sites if not site.is_target)
+    targets = [site for site in sites if site.is_target]
+    hinted = [site for site in targets if site.id in hints]
     chain = [
-        station("sites", len(sites)),
-        station(
+        funnel_stage("sites", len(sites)),
+        funnel_stage(
             "mistaken messages",
-            len(wrong),
-            [(n, c, CATEGORIES[n]) for n, c in apart.most_common()],
+            len(targets),
+            [(n, c, CATEGORIES[n]) for n, c in other_categories.most_common()],
             before=len(sites),
         ),
-        station(
+        funnel_stage(
             "with a hint",
             len(hinted),
-            [("no_hint", len(wrong) - len(hinted), REASONS["hint/no_hint"])],
-            before=len(wrong),
+            [("no_hint", len(targets) - len(hinted), REASONS["hint/no_hint"])],
+            before=len(targets),
         ),
     ]
     if views is not None:
         out = sum(site.session_id in held_out for site in hinted)
         lost = [
             ("held_out", out, REASONS["session/held_out"]),
-            *_lost(skipped, "hint", without=("no_hint", "category")),
+            *_skip_losses(skipped, "hint", without=("no_hint", "category")),
         ]
-        chain.append(station("hint targets in the examples", views, lost, before=len(hinted)))
+        chain.append(funnel_stage("hint targets in the examples", views, lost, before=len(hinted)))
     return chain
 
 
@@ -119,19 +134,19 @@ def message_chain(
     *, messages: int, held_out: int, trained: int, skipped: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """Messages of a model -> messages in lm_ce."""
-    lost = [("held_out", held_out, REASONS["session/held_out"]), *_lost(skipped, "lm_ce")]
+    lost = [("held_out", held_out, REASONS["session/held_out"]), *_skip_losses(skipped, "lm_ce")]
     return [
-        station("messages of a model", messages),
-        station("messages in lm_ce", trained, lost, before=messages),
+        funnel_stage("messages of a model", messages),
+        funnel_stage("messages in lm_ce", trained, lost, before=messages),
     ]
 
 
 def preference_chain(
     work: Path, *, skipped: Mapping[str, int], held_out: frozenset[str], pairs: int | None
 ) -> list[dict[str, Any]]:
-    """Turns asked about -> pairs -> pairs in the examples; nothing where `replay` did not run here.
+    """Turns asked about -> pairs -> pairs in the examples; empty if `replay` did not run here.
 
-    What came of the other turns is counted by replay.json; anchors are read from their file.
+    replay.json counts the outcomes of the other turns; anchors are read from their own file.
     """
     if not all((work / f"{name}.jsonl").exists() for name in ("answers", "preferences")):
         return []
@@ -152,7 +167,7 @@ def preference_chain(
     )
     counted = (read_object(work / "replay.json", verb="replay") or {}).get("outcomes", {})
     others = {name: n for name, n in counted.items() if name in NO_RESULT}
-    rest = asked - len(sessions) - reasons.total()
+    num_without_result = asked - len(sessions) - reasons.total()
     lost = [
         (name, n, ANSWERED.get(name, "")) for name, n in [*reasons.most_common(), *others.items()]
     ]
@@ -160,18 +175,21 @@ def preference_chain(
         lost.append(
             (
                 "no result",
-                rest,
-                "neither a pair nor an anchor; this folder's replay did not count why",
+                num_without_result,
+                "neither a pair nor an anchor; the replay of this folder did not record why",
             )
         )
     chain = [
-        station("turns asked about", asked),
-        station("pairs", len(sessions), lost, before=asked),
+        funnel_stage("turns asked about", asked),
+        funnel_stage("pairs", len(sessions), lost, before=asked),
     ]
     if pairs is not None:
         out = sum(session in held_out for session in sessions)
-        left = [("held_out", out, REASONS["session/held_out"]), *_lost(skipped, "preference")]
-        chain.append(station("pairs in the examples", pairs, left, before=len(sessions)))
+        left = [
+            ("held_out", out, REASONS["session/held_out"]),
+            *_skip_losses(skipped, "preference"),
+        ]
+        chain.append(funnel_stage("pairs in the examples", pairs, left, before=len(sessions)))
     return chain
 
 
@@ -184,46 +202,84 @@ def _field(value: Any, name: str, *, path: Path) -> str:
 
 
 def run_chains(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """What became of a live run's own rollouts, over all its steps: of their rewards, and of their
-    mistakes; empty where none was played.
+    """The chains of a live run's rollouts over all steps: their rewards and their mistakes.
 
-    Groups are all of one size, so the share of flat groups is the share of their rollouts.
+    Empty without rollouts. All groups have the same size, so the share of flat groups equals the
+    share of their rollouts.
     """
-    played = [line for line in metrics if "rollouts/episodes" in line]
-    if not played:
+    live_steps = [step_metrics for step_metrics in metrics if EPISODES in step_metrics]
+    if not live_steps:
         return {}
-    total = round(sum(line["rollouts/episodes"] for line in played))
-    flat = round(sum(line["rollouts/episodes"] * line.get("rollouts/flat", 0) for line in played))
-    tokens = sum(line.get("policy/tokens", 0) for line in played)
+    total = round(sum(step_metrics[EPISODES] for step_metrics in live_steps))
+    flat = round(
+        sum(
+            step_metrics[EPISODES] * step_metrics.get("rollouts/flat", 0)
+            for step_metrics in live_steps
+        )
+    )
+    tokens = sum(step_metrics.get("policy/tokens", 0) for step_metrics in live_steps)
     chains = {
         "policy": [
-            station("rollouts", total),
-            station(
+            funnel_stage("rollouts", total),
+            funnel_stage(
                 "in groups whose rewards differ", total - flat, [("flat", flat, FLAT)], before=total
             ),
-            station("tokens of their messages trained on", tokens),
+            funnel_stage("tokens of their messages trained on", tokens),
         ]
     }
     sums = {
-        name: round(sum(line.get(f"sites/{name}", 0) for line in played))
+        name: round(sum(step_metrics.get(f"sites/{name}", 0) for step_metrics in live_steps))
         for name in ("found", "used", *UNUSED)
     }
-    if any("sites/used" in line for line in played):
+    if any("sites/used" in step_metrics for step_metrics in live_steps):
         lost = [(name, sums[name], why) for name, why in UNUSED.items()]
         chains["rollout_hints"] = [
-            station("mistakes in rollouts", sums["found"]),
-            station("trained on", sums["used"], lost, before=sums["found"]),
+            funnel_stage("mistakes in rollouts", sums["found"]),
+            funnel_stage("trained on", sums["used"], lost, before=sums["found"]),
         ]
     return chains
 
 
+def lost_rows(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What failing environments, servers and policies cost a live run: one row per kind of loss.
+
+    >>> metrics = [{"rollouts/episodes": 8.0, "lost/env_error": 2, "rollouts/cut_off": 0.25}]
+    >>> row = lost_rows(metrics)[0]
+    >>> row["name"], row["what"], row["count"], row["of"], row["cost"]
+    ('lost/env_error', 'the environment failed or gave no answer', 2, 8, 'reward 0, scored')
+    """
+    live_steps = [step_metrics for step_metrics in metrics if step_metrics.get(EPISODES)]
+    episodes = round(sum(step_metrics[EPISODES] for step_metrics in live_steps))
+    counts = {
+        name: sum(step_metrics.get(name) or 0 for step_metrics in live_steps)
+        for name in LOSS_COUNTS
+    }
+    shares = {
+        name: sum(
+            (step_metrics.get(name) or 0) * step_metrics[EPISODES] for step_metrics in live_steps
+        )
+        for name in LOSS_SHARES
+    }
+    texts = {**LOSS_COUNTS, **LOSS_SHARES}
+    return [
+        {
+            "name": name,
+            "what": texts[name][0],
+            "count": round(count),
+            "of": episodes,
+            "cost": texts[name][1],
+        }
+        for name, count in {**counts, **shares}.items()
+        if round(count)
+    ]
+
+
 def not_trained(chain: Sequence[Mapping[str, Any]], why: str) -> list[Mapping[str, Any]]:
-    """The chain with a last station that nothing reached, e.g. the imported hint targets of a live
-    run."""
+    """The chain with an empty last stage, e.g. for the imported hint targets of a live run."""
     return (
         [
             *chain,
-            station(
+            funnel_stage(
                 "trained on in this run",
                 0,
                 [("not drawn", chain[-1]["count"], why)],
@@ -235,19 +291,19 @@ def not_trained(chain: Sequence[Mapping[str, Any]], why: str) -> list[Mapping[st
     )
 
 
-def _lost(
+def _skip_losses(
     skipped: Mapping[str, int], channel: str, *, without: Iterable[str] = ()
 ) -> list[tuple[str, int, str]]:
-    found = [
+    losses = [
         (key.split("/", 1)[1], n, REASONS.get(key, ""))
         for key, n in skipped.items()
         if key.startswith(f"{channel}/")
     ]
-    return [row for row in found if row[0] not in without]
+    return [row for row in losses if row[0] not in without]
 
 
 def read_skipped(path: Path) -> tuple[dict[str, int], frozenset[str]]:
-    """What `build` left out, counted by "channel/reason", and the sessions that it held out."""
+    """The counts of what `build` left out, by "channel/reason", and the sessions it held out."""
     counts: Counter[str] = Counter()
     held_out: set[str] = set()
     for number, row in read_lines(path) if path.exists() else ():

@@ -1,11 +1,11 @@
-"""Elements and the frame of a page. Text is escaped unless it was made here, so log content cannot
-become an element or an attribute.
+"""HTML elements and the frame of a page. Text is escaped unless this module produced it, so log
+content cannot become an element or an attribute.
 
     el("p", "a < b", cls="note")  -> <p class="note">a &lt; b</p>
 
-Only the elements and attributes listed below can be written; there are no event handlers, no links
-but those within the page, no style attributes. One style sheet and one script stand in the page,
-allowed by their hash; everything else is forbidden by the policy.
+Only the elements and attributes listed below can be written: no event handlers, no style
+attributes, no links except within the page. The content security policy allows one inline style
+sheet and one inline script, by their hashes, and forbids everything else.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from importlib.resources import files
 
 from composer_replication.core.harmless import harmless
 
-_NAMES = """a article aside b br button caption code dd details div dl dt em figcaption figure footer h1 h2 h3 header li main nav
-ol output p pre section small span strong summary table tbody td th thead tr ul
-svg g line path polyline rect circle text title"""
+_NAMES = """
+a article aside b br button caption code dd details div dl dt em figcaption figure footer
+h1 h2 h3 header li main nav ol output p pre section small span strong summary table tbody
+td th thead tr ul svg g line path polyline rect circle text title
+"""
 _ATTRIBUTES = """class id href title role lang scope colspan tabindex hidden open type
 viewBox width height x y x1 x2 y1 y2 cx cy r points rx preserveAspectRatio focusable"""
 ELEMENTS, ATTRIBUTES = frozenset(_NAMES.split()), frozenset(_ATTRIBUTES.split())
@@ -29,7 +31,7 @@ VOID = frozenset({"br"})
 
 
 class Html(str):
-    """Text that is safe to stand in a page because `el` or `join` made it."""
+    """Text that is safe in a page because `el` or `join` produced it."""
 
     __slots__ = ()
 
@@ -38,8 +40,7 @@ Child = str | int | float | None | Iterable["Child"]
 
 
 def escape(text: str) -> Html:
-    """Text for a page: control characters and direction overrides made visible, then <, >, &, ' and
-    " escaped.
+    """Text for a page, with control characters made visible and markup characters escaped.
 
     >>> escape('</script>\\x1b[31m')
     '&lt;/script&gt;␛[31m'
@@ -48,7 +49,7 @@ def escape(text: str) -> Html:
 
 
 def join(*children: Child) -> Html:
-    """Children side by side; text is escaped, None is nothing, lists are flattened."""
+    """The children concatenated: text is escaped, None is skipped, lists are flattened."""
     return Html("".join(_parts(children)))
 
 
@@ -63,18 +64,17 @@ def _parts(children: Iterable[Child]) -> Iterable[str]:
 
 
 def el(name: str, *children: Child, **attributes: str | int | float | bool | None) -> Html:
-    """One element; `cls` is its class, "_" in a name stands for "-", None and False leave an
-    attribute out.
+    """One element. `cls` is its class; "_" in an attribute name becomes "-".
 
     >>> el("td", 3, cls="number", aria_label="three")
     '<td class="number" aria-label="three">3</td>'
 
-    Raises ValueError for an element or attribute that is not on the list, and for a link that
-    leaves the page.
+    None and False leave an attribute out. Raises ValueError for an element or attribute that is not
+    on the list, and for a link that leaves the page.
     """
     if name not in ELEMENTS:
         raise ValueError(f"no element {name!r} on this page")
-    told: list[str] = []
+    attribute_texts: list[str] = []
     for key, value in attributes.items():
         key = "class" if key == "cls" else key.replace("_", "-")
         if value is None or value is False:
@@ -83,8 +83,8 @@ def el(name: str, *children: Child, **attributes: str | int | float | bool | Non
             raise ValueError(f"no attribute {key!r} on this page")
         if key == "href" and not str(value).startswith("#"):
             raise ValueError(f"a link to {value!r} leads out of this page")
-        told.append(f" {key}" if value is True else f' {key}="{escape(str(value))}"')
-    opening = f"<{name}{''.join(told)}>"
+        attribute_texts.append(f" {key}" if value is True else f' {key}="{escape(str(value))}"')
+    opening = f"<{name}{''.join(attribute_texts)}>"
     return Html(opening if name in VOID else f"{opening}{join(*children)}</{name}>")
 
 
@@ -95,8 +95,10 @@ def table(
     numbers: Iterable[int] = (),
     caption: str = "",
 ) -> Html:
-    """A table with one header row; the columns in `numbers` are set to the right. It scrolls
-    sideways where the screen is narrow."""
+    """A table with one header row and right-aligned columns `numbers`.
+
+    On a narrow screen it scrolls sideways.
+    """
     right = set(numbers)
 
     def cells(row: Iterable[Child]) -> list[Html]:
@@ -125,13 +127,13 @@ def table(
 
 
 def listed_counts(rows: Sequence[tuple[str, int]], *, most: int) -> str:
-    """The first counts in words, and how many more there are.
+    """The first counts as text, and the number of the others.
 
     >>> listed_counts([("Edit", 9), ("Read", 2), ("Bash", 1)], most=2)
     'Edit 9, Read 2, and 1 more'
     """
-    shown = ", ".join(f"{name} {n}" for name, n in rows[:most])
-    return shown + (f", and {len(rows) - most} more" if len(rows) > most else "")
+    counts = ", ".join(f"{name} {n}" for name, n in rows[:most])
+    return counts + (f", and {len(rows) - most} more" if len(rows) > most else "")
 
 
 def plural(count: int, noun: str) -> str:
@@ -150,11 +152,12 @@ def asset(name: str) -> str:
 
 def _source(text: str) -> str:
     """A source of the policy: the hash of an inline text, as browsers compute it."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
 def document(title: str, *body: Child) -> str:
-    """A whole page: one file, no request to anywhere, no script but ours."""
+    """A complete page: one file that sends no request and runs no other script."""
     style, script = asset("page.css"), asset("page.js")
     policy = (
         f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri"
@@ -166,5 +169,6 @@ def document(title: str, *body: Child) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer"'
         ' content="no-referrer">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{join(*body)}\n<script>{script}</script>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{join(*body)}\n"
+        f"<script>{script}</script>\n</body>\n</html>\n"
     )

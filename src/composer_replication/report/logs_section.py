@@ -1,5 +1,5 @@
-"""One's own logs on the page: recurrence with intervals, and the held-out sites with what the log
-and each student wrote, side by side."""
+"""The section on the user's own logs: recurrence with intervals, and the held-out sites with the
+messages of the log and of each student side by side."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from composer_replication.report.charts import interval_chart
 from composer_replication.report.evaluation_section import signed
 from composer_replication.report.html import Html, el, join, plural, table
 from composer_replication.report.logs_view import OK, RECURRENCE, SIDES, outcome_tally
-from composer_replication.report.page import facts
+from composer_replication.report.page import fact_list
 from composer_replication.report.sites_section import PageLimits, cut_end, turn_block
 
 CLAIMS = {"fewer": "better", "more": "worse", "nothing": "nothing"}
 NO_SITES = "The messages at these sites were not kept: evaluate again to see them."
-ORDER = "In the order of the logs: no site is chosen for what came out there."
+ORDER = "In the order of the logs: no site was selected for its outcome."
 NOT_KEPT = "Only the verdict was kept."
 
 
 def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
-    """The verdict, the numbers, and the sites of `report.logs.logs_view`."""
+    """The verdict, the numbers and the sites of `logs_view`."""
     verdict, plan = view["verdict"], view["plan"]
     box = el(
         "div",
@@ -33,7 +33,7 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
         ("sessions", plan["sessions"]),
         ("repositories", plan["repositories"]),
         ("samples of each site", view["samples_per_site"]),
-        ("smallest change they can show", _or_none(plan["smallest_difference"])),
+        ("smallest change that they can show", _or_none(plan["smallest_difference"])),
     ]
     charts = [
         chart
@@ -46,7 +46,7 @@ def logs_section(view: Mapping[str, Any], limits: PageLimits) -> Html:
     ]
     return join(
         box,
-        facts([(name, str(value)) for name, value in about if value is not None]),
+        fact_list([(name, str(value)) for name, value in about if value is not None]),
         [el("p", note, cls="quiet") for note in view["notes"]],
         el("div", charts, cls="grid") if charts else None,
         _rows(view["rows"]),
@@ -60,15 +60,14 @@ def _or_none(value: float | None) -> str:
 
 
 def _rows_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Html | None:
-    """Shares from 0 to 1; rows of fewer than two sessions have no interval and are in the table
-    only."""
+    """Shares from 0 to 1; a row of fewer than two sessions has no interval and no dot."""
     drawn = [
         (r["name"], r[metric], r[f"{metric}_low"], r[f"{metric}_high"])
         for r in rows
         if r.get(f"{metric}_low") is not None
     ]
     title = (
-        "the log's mistake again, share of messages"
+        "recurrence of the log's mistake, share of messages"
         if metric == RECURRENCE
         else "passes the check, share of messages"
     )
@@ -76,8 +75,8 @@ def _rows_chart(rows: Sequence[Mapping[str, Any]], metric: str) -> Html | None:
 
 
 def _pairs_chart(paired: Sequence[Mapping[str, Any]]) -> Html | None:
-    kept = [p for p in paired if p["metric"] == RECURRENCE and p["low"] is not None]
-    drawn = [(f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"]) for p in kept]
+    with_interval = [p for p in paired if p["metric"] == RECURRENCE and p["low"] is not None]
+    drawn = [(f"{p['a']} − {p['b']}", p["difference"], p["low"], p["high"]) for p in with_interval]
     if not drawn:
         return None
     reach = max(max(abs(low), abs(high)) for _, _, low, high in drawn) or 1.0
@@ -122,10 +121,10 @@ def _paired(paired: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def _sites(view: Mapping[str, Any], limits: PageLimits) -> Html:
-    kept = view["sites"][: limits.sites]
-    if not kept:
+    shown_sites = view["sites"][: limits.sites]
+    if not shown_sites:
         return el("p", NO_SITES, cls="note")
-    left = len(view["sites"]) - len(kept)
+    left = len(view["sites"]) - len(shown_sites)
     return join(
         el("h3", "What was written there"),
         el("p", ORDER + (f" {plural(left, 'more site')} not shown." if left else ""), cls="quiet"),
@@ -134,7 +133,7 @@ def _sites(view: Mapping[str, Any], limits: PageLimits) -> Html:
             if view["unknown"]
             else None
         ),
-        [_site(site, limits) for site in kept],
+        [_site(site, limits) for site in shown_sites],
     )
 
 
@@ -168,35 +167,41 @@ def _log(site: Mapping[str, Any], limits: PageLimits) -> Html:
 
 
 def _student(name: str, samples: Sequence[Mapping[str, Any]], limits: PageLimits) -> Html:
-    """The first sample, the others behind a click, and how many came to what."""
+    """The tally of outcomes and the first sample; the other samples open on a click."""
     if not samples:
         return el(
             "div",
             el("p", el("b", name), cls="side"),
             el("p", "nothing was sampled here", cls="quiet"),
         )
-    first, *rest = [_sample(one, limits) for one in samples]
+    first, *others = [_sample(sample, limits) for sample in samples]
     return el(
         "div",
         el("p", el("b", name), el("small", f" · {outcome_tally(samples)}"), cls="side"),
         first,
-        el("details", el("summary", plural(len(rest), "more sample")), rest) if rest else None,
+        el("details", el("summary", plural(len(others), "more sample")), others)
+        if others
+        else None,
     )
 
 
-def _sample(one: Mapping[str, Any], limits: PageLimits) -> Html:
-    told = one["reason"] + (f": {cut_end(one['detail'], 200)}" if one["detail"] else "")
+def _sample(sample: Mapping[str, Any], limits: PageLimits) -> Html:
+    reason = sample["reason"] + (f": {cut_end(sample['detail'], 200)}" if sample["detail"] else "")
     return el(
         "div",
-        el("p", el("span", one["outcome"], cls=f"outcome {_class(one['outcome'])}"), f" {told}"),
+        el(
+            "p",
+            el("span", sample["outcome"], cls=f"outcome {_class(sample['outcome'])}"),
+            f" {reason}",
+        ),
         (
-            turn_block(one["turn"], limits.chars)
-            if one["turn"] is not None
+            turn_block(sample["turn"], limits.chars)
+            if sample["turn"] is not None
             else el("p", NOT_KEPT, cls="quiet")
         ),
     )
 
 
 def _class(outcome: str) -> str:
-    """The class of an outcome; a file may hold any word, and a class is not log text."""
+    """The CSS class of an outcome; a file may hold any text, which must not become a class."""
     return outcome if outcome in ("ok", "same", "other", "malformed", "undecided") else "undecided"

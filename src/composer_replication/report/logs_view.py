@@ -1,12 +1,12 @@
-"""Held-out mistakes of one's own logs as plain values: how often they recur, and what the log and
-each student wrote, side by side.
+"""Held-out mistakes of the user's own logs as plain values: their recurrence, and the messages of
+the log and of each student.
 
     view = logs_view(open_run(path), work=Path("recompose"))
     view["sites"][0]["log"], view["sites"][0]["written"]["after"][0]["outcome"]
 
-Sites stand in the order of the file: none is chosen for what came out there. The log's own message
-is read from the work folder, and only where its sessions and sites are those that the evaluation
-read. Imports core only.
+Sites are in the order of the file: none is selected for its outcome. The log's message is read from
+the work folder, but only if its sessions and sites are those that the evaluation read. Imports core
+only.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from composer_replication.report.views import CONTEXT, MISTAKE, turn_view
 
 RECURRENCE, OK = "recurrence", "ok"
 SIDES = ("before", "after")
-"""The rows that stand beside the log; the others are counted in the table."""
+"""The rows whose messages are shown beside the log; the others are in the table only."""
 _KEYS = ("rows", "paired", "verdict", "plan", "notes")
 _AGAIN = "run the evaluation again: recompose evaluate RUN --logs"
 
 
 def read_logs(run: RunDir) -> dict[str, Any] | None:
-    """What evaluation_logs.json holds; None where it was never written. Raises DataError for a file
-    of another form."""
+    """The values of evaluation_logs.json; None without the file, DataError for another format."""
     path = run.evaluation_logs_json
     if not path.exists():
         return None
@@ -51,27 +50,31 @@ def read_logs(run: RunDir) -> dict[str, Any] | None:
 
 
 def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
-    """The evaluation with its sites; None where there is none. `unknown` says why the log's own
-    messages are not shown."""
+    """The evaluation with its sites; None without an evaluation.
+
+    `unknown` says why the log's own messages are not shown.
+    """
     table = read_logs(run)
     if table is None:
         return None
-    written = {row["name"]: _written(run, row["name"]) for row in table["rows"]}
-    ids = list(dict.fromkeys(one["site_id"] for name in SIDES for one in written.get(name, ())))
-    logged, unknown = _logged(table.get("inputs", {}), ids, work=work)
+    written = {row["name"]: _read_samples(run, row["name"]) for row in table["rows"]}
+    ids = list(
+        dict.fromkeys(sample["site_id"] for name in SIDES for sample in written.get(name, ()))
+    )
+    logged, unknown = _logged_messages(table.get("inputs", {}), ids, work=work)
     sites = [
         {
             "name": f"h{number:03d}",
             "id": site_id,
             "kind": next(
-                one["kind"]
+                sample["kind"]
                 for name in SIDES
-                for one in written.get(name, ())
-                if one["site_id"] == site_id
+                for sample in written.get(name, ())
+                if sample["site_id"] == site_id
             ),
             **logged.get(site_id, {"log": None, "detail": "", "repository": ""}),
             "written": {
-                name: [one for one in written[name] if one["site_id"] == site_id]
+                name: [sample for sample in written[name] if sample["site_id"] == site_id]
                 for name in SIDES
                 if name in written
             },
@@ -87,52 +90,50 @@ def logs_view(run: RunDir, *, work: Path) -> dict[str, Any] | None:
 
 
 def outcome_tally(samples: Sequence[Mapping[str, Any]]) -> str:
-    """How often each outcome came, e.g. "same 1, undecided 3"."""
+    """The number of samples with each outcome, e.g. "same 1, undecided 3"."""
     return ", ".join(
         f"{outcome} {count}"
-        for outcome, count in Counter(one["outcome"] for one in samples).most_common()
+        for outcome, count in Counter(sample["outcome"] for sample in samples).most_common()
     )
 
 
-def _written(run: RunDir, name: str) -> list[dict[str, Any]]:
-    """The samples of one row; a file of an earlier version, which holds no messages, gives the
-    verdicts alone."""
+def _read_samples(run: RunDir, name: str) -> list[dict[str, Any]]:
+    """The samples of one row; a file of an older version holds verdicts but no messages."""
     path = run.written_at_sites(name)
     if Path(name).name != name or not path.exists():
         return []
-    found: list[dict[str, Any]] = []
-    for _, line in read_lines(path):
+    samples: list[dict[str, Any]] = []
+    for _, record in read_lines(path):
         try:
-            one = {
-                key: line[key]
+            sample = {
+                key: record[key]
                 for key in ("site_id", "kind", "number", "outcome", "reason", "detail")
             }
         except (KeyError, TypeError) as error:
             raise DataError(
                 f"not a message at a site: {error!r}", where=str(path), fix=_AGAIN
             ) from error
-        message = line.get("message")
-        found.append(
+        message = record.get("message")
+        samples.append(
             {
-                **one,
+                **sample,
                 "turn": (
-                    turn_view(turn_from_json(message), one["number"], place=CONTEXT)
+                    turn_view(turn_from_json(message), sample["number"], place=CONTEXT)
                     if message
                     else None
                 ),
             }
         )
-    return found
+    return samples
 
 
-def _logged(
+def _logged_messages(
     inputs: Mapping[str, str], ids: Sequence[str], *, work: Path
 ) -> tuple[dict[str, dict[str, Any]], str]:
-    """The mistaken message of every site, from the files that the evaluation read; or why there is
-    none."""
+    """The mistaken message of every site, or the reason why none can be shown."""
     read = ("sessions.jsonl", "sites.jsonl")
     if missing := [name for name in read if not (work / name).exists()]:
-        return {}, f"{missing[0]} is not where it was"
+        return {}, f"{missing[0]} is no longer there"
     for name in read:
         if inputs.get(name) != sha256_of(work / name):
             return {}, f"{name} is not the file that was evaluated"
@@ -141,9 +142,13 @@ def _logged(
     for site in read_sites(work / "sites.jsonl"):
         if site.id in wanted:
             by_session.setdefault(site.session_id, []).append(site)
-    found: dict[str, dict[str, Any]] = {}
+    messages: dict[str, dict[str, Any]] = {}
     for session in read_sessions(work / "sessions.jsonl"):
         for site in by_session.get(session.id, ()):
             log = turn_view(session.turns[site.turn], site.turn, place=MISTAKE)
-            found[site.id] = {"log": log, "detail": site.detail, "repository": session.repository}
-    return found, ""
+            messages[site.id] = {
+                "log": log,
+                "detail": site.detail,
+                "repository": session.repository,
+            }
+    return messages, ""

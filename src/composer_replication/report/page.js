@@ -1,5 +1,5 @@
 "use strict";
-// Without this script everything stands on the page, one site below the other. It writes no HTML: texts are set as text.
+// Without this script the page shows all sites, one below the other. The script writes no HTML, only text.
 (() => {
   const root = document.documentElement;
   const sites = [...document.querySelectorAll("article.site")];

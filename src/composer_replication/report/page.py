@@ -1,5 +1,4 @@
-"""What every page has: the frame, the size cap, and small parts that the run's page and the audit
-share."""
+"""Parts that the run page and the audit page share: sections, tables, chains, and the size cap."""
 
 from __future__ import annotations
 
@@ -13,16 +12,16 @@ from composer_replication.report.sites_section import PageLimits, cut_end
 
 MAX_BYTES = 2_000_000
 CUT_NOTE = (
-    "This page was cut to stay below 2 MB: long texts, long tables and some sites are shortened"
-    " more than usual, each with a note."
+    "This page was shortened to stay below 2 MB: long texts, long tables and the list of sites are"
+    " cut more than usual, each with a note."
 )
 
 
-def fitted(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
-    """The page with the widest limits under which it fits; `draw` gets the limits, and a note to
-    print where something had to go.
+def fit_page(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES) -> str:
+    """The page under the widest limits that keep it below `max_bytes`.
 
-    Raises DataError where even the narrowest page is too large.
+    `draw` gets the limits and a note for the reader, which is empty unless the page was cut. Raises
+    DataError if even the narrowest page is too large.
     """
     limits, note = PageLimits(), ""
     while True:
@@ -39,12 +38,12 @@ def fitted(draw: Callable[[PageLimits, str], str], *, max_bytes: int = MAX_BYTES
 
 
 def section(anchor: str, title: str, *children: Child) -> Html:
-    """One section with a heading and an address."""
+    """One section with a heading and an anchor."""
     return el("section", el("h2", title), *children, id=anchor)
 
 
-def facts(rows: Sequence[tuple[str, Child]]) -> Html:
-    """A line of small facts; empty ones are left out."""
+def fact_list(rows: Sequence[tuple[str, Child]]) -> Html:
+    """A line of named facts without the empty ones."""
     return el(
         "ul",
         [el("li", f"{name} ", el("b", value)) for name, value in rows if value not in ("", None)],
@@ -52,7 +51,7 @@ def facts(rows: Sequence[tuple[str, Child]]) -> Html:
     )
 
 
-def contents(rows: Sequence[tuple[str, str]]) -> Html:
+def section_links(rows: Sequence[tuple[str, str]]) -> Html:
     """Links to the sections."""
     return el(
         "nav",
@@ -62,7 +61,7 @@ def contents(rows: Sequence[tuple[str, str]]) -> Html:
     )
 
 
-def counted(
+def bar_table(
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[tuple[str, str]],
     *,
@@ -70,25 +69,27 @@ def counted(
     count: str = "count",
     caption: str = "",
 ) -> Html:
-    """A table of rows with a bar beside one of its numbers; (key, heading) name the columns, rows
-    past the limit are counted."""
-    kept, most = rows[: limits.rows], max((row[count] for row in rows), default=0)
-    at = [key for key, _ in columns].index(count) + 1
-    lines = [
-        _with_bar([_cell(row[key]) for key, _ in columns], bar(row[count], most), at)
-        for row in kept
+    """A table of rows with a bar beside the column `count`; `columns` are (key, heading).
+
+    Rows over the limit are counted below the table.
+    """
+    shown_rows, longest = rows[: limits.rows], max((row[count] for row in rows), default=0)
+    bar_column = [key for key, _ in columns].index(count) + 1
+    cells = [
+        _with_bar([_cell(row[key]) for key, _ in columns], bar(row[count], longest), bar_column)
+        for row in shown_rows
     ]
     numbers = (
-        [i for i, cell in enumerate(lines[0]) if isinstance(cell, (int, float))] if lines else []
+        [i for i, cell in enumerate(cells[0]) if isinstance(cell, (int, float))] if cells else []
     )
-    left = len(rows) - len(kept)
-    whole = table(
-        lines,
-        head=_with_bar([title for _, title in columns], "", at),
+    left = len(rows) - len(shown_rows)
+    drawn_table = table(
+        cells,
+        head=_with_bar([title for _, title in columns], "", bar_column),
         numbers=numbers,
         caption=caption,
     )
-    return join(whole, el("p", f"and {left} more rows", cls="quiet") if left else None)
+    return join(drawn_table, el("p", f"and {left} more rows", cls="quiet") if left else None)
 
 
 def _with_bar(cells: Sequence[Child], drawn: Child, at: int) -> list[Child]:
@@ -99,16 +100,16 @@ def _cell(value: Any) -> Child:
     return cut_end(value, 160) if isinstance(value, str) else value
 
 
-def chain(stations: Sequence[Mapping[str, Any]], *, title: str) -> Html:
-    """Stations one below the other, with what was lost before each."""
+def chain(stages: Sequence[Mapping[str, Any]], *, title: str) -> Html:
+    """The stages of a chain as a list, each with the losses before it."""
     items = [
         el(
             "li",
-            el("b", grouped_number(station["count"])),
-            f" {station['what']}",
-            el("ul", [_drop(d) for d in station["drops"]]) if station["drops"] else None,
+            el("b", grouped_number(stage["count"])),
+            f" {stage['what']}",
+            el("ul", [_drop(d) for d in stage["drops"]]) if stage["drops"] else None,
         )
-        for station in stations
+        for stage in stages
     ]
     return el("div", el("h3", title), el("ol", items, cls="chain"))
 
@@ -122,52 +123,54 @@ def _drop(drop: Mapping[str, Any]) -> Html:
 
 
 def grouped_number(value: int) -> str:
-    """A count with narrow gaps between thousands, e.g. 263 056."""
+    """A count with thin spaces between thousands, e.g. 263 056."""
     return f"{value:,}".replace(",", "\u202f")
 
 
-def own_chains(chains: Mapping[str, Any]) -> list[Html]:
-    """Where a live run's own rollouts went."""
+def rollout_funnels(chains: Mapping[str, Any]) -> list[Html]:
+    """The chains of a live run's rollouts."""
     titles = {"policy": "the policy channel", "rollout_hints": "the hint channel, in rollouts"}
     return [chain(chains[name], title=title) for name, title in titles.items() if chains.get(name)]
 
 
-def funnel(work: Mapping[str, Any], *, own: Mapping[str, Any] | None = None) -> Html:
-    """Where the data went: files to sessions, sites to hint targets, messages to lm_ce, turns to
-    pairs; `own` = a run's rollouts."""
+def funnel(work: Mapping[str, Any], *, rollouts: Mapping[str, Any] | None = None) -> Html:
+    """The chains from files to sessions, sites to hint targets, messages to lm_ce, turns to pairs.
+
+    `rollouts` are the chains of a run's rollouts.
+    """
     chains = work["chains"]
-    other = work["other_skips"]
+    other_skips = work["other_skips"]
     return join(
         el(
             "div",
             chain(chains["files"], title="files"),
-            chain(chains["sites"], title="the hint channel" + (", imported" if own else "")),
+            chain(chains["sites"], title="the hint channel" + (", imported" if rollouts else "")),
             chain(chains["messages"], title="lm_ce") if chains["messages"] else None,
             (
                 chain(chains["preference"], title="the preference channel")
                 if chains["preference"]
                 else None
             ),
-            own_chains(own or {}),
+            rollout_funnels(rollouts or {}),
             cls="grid",
         ),
         (
             table(
-                [(s["reason"], s["count"], s["why"]) for s in other],
+                [(s["reason"], s["count"], s["why"]) for s in other_skips],
                 head=("also left out", "count", "why"),
                 numbers=(1,),
             )
-            if other
+            if other_skips
             else None
         ),
     )
 
 
-def reading(ingest: Mapping[str, Any] | None) -> Html:
-    """How the logs were read: what was removed, what was damaged or not understood."""
+def ingest_facts(ingest: Mapping[str, Any] | None) -> Html:
+    """Facts about reading the logs: removed secrets, damaged lines, unknown records."""
     if ingest is None:
         return el(
-            "p", "ingest.json is not there: how the logs were read is not known.", cls="quiet"
+            "p", "There is no ingest.json, so it is not known how the logs were read.", cls="quiet"
         )
     rows = [
         ("files", ingest["files"]),
@@ -175,4 +178,4 @@ def reading(ingest: Mapping[str, Any] | None) -> Html:
         ("records of unknown types", listed_counts(list(ingest["unknown"].items()), most=6)),
         ("damaged lines", ingest["damaged_lines"]),
     ]
-    return facts([(name, value if value not in ("", 0) else "none") for name, value in rows])
+    return fact_list([(name, value if value not in ("", 0) else "none") for name, value in rows])

@@ -1,8 +1,7 @@
-"""The watched sites of a live run: mistakes in its own rollouts, with the hint above the message
-where the run kept it.
+"""The probed sites of a live run: mistakes in its rollouts, with the hint if the run kept it.
 
-A run without `tokens/watched/` kept no sessions and no hints of them: their samples are looked
-through, and what is not known is said.
+A run of an older version has no `tokens/watched/`, so it kept neither sessions nor hints of these
+sites. Their sessions are then looked up in `samples/`, and the view says what is missing.
 """
 
 from __future__ import annotations
@@ -20,49 +19,52 @@ from composer_replication.core.site import Hint, Site
 from composer_replication.report.views import MISTAKE, site_view
 
 BEFORE, AFTER = 6, 2
-BARE = "(this run did not keep the session: its tokens stand below)"
+BARE = "(this run did not keep the session; its tokens are shown below)"
 NOT_KEPT = "(this run did not keep the text of its hints)"
 
 
 def rollout_sites(run: RunDir, ids: Iterable[str]) -> list[dict[str, Any]]:
-    """Views of those of `ids` that were watched in rollouts, as `views.site_view` gives them, named
-    w001, w002, ...
+    """The views (`views.site_view`) of those `ids` that were probed in rollouts: w001, w002, ...
 
-    A site whose session was not kept has no turns, and its message only says so: what was said
-    stands in the tokens of the table.
+    A site whose session was not kept has no turns and a placeholder message; its text is in the
+    tokens of the table.
     """
     watched = _watched(run.watched_jsonl)
-    sites = {site.id: site for site in _kept(read_sites, run.watched_dir / "sites.jsonl")}
-    hints = {hint.site_id: hint for hint in _kept(read_hints, run.watched_dir / "hints.jsonl")}
+    sites = {site.id: site for site in _read_if_there(read_sites, run.watched_dir / "sites.jsonl")}
+    hints = {
+        hint.site_id: hint for hint in _read_if_there(read_hints, run.watched_dir / "hints.jsonl")
+    }
     files = [run.watched_dir / "sessions.jsonl", *(path for _, path in run.samples())]
     needed = {site.session_id for site in watched.values()}
-    found = chain.from_iterable(read_sessions(path) for path in files if path.exists())
-    sessions = {session.id: session for session in found if session.id in needed} if needed else {}
+    kept_sessions = chain.from_iterable(read_sessions(path) for path in files if path.exists())
+    sessions = (
+        {session.id: session for session in kept_sessions if session.id in needed} if needed else {}
+    )
     views: list[dict[str, Any]] = []
     for number, name in enumerate((name for name in ids if name in watched), start=1):
         site = sites.get(name, watched[name])
-        session, hint = sessions.get(site.session_id), hints.get(name) or _unknown(site)
+        session, hint = sessions.get(site.session_id), hints.get(name) or _unknown_hint(site)
         if session is None or site.turn >= len(session.turns):
-            view = _bare(site, hint, number=number)
+            view = _tokens_only_view(site, hint, number=number)
         else:
             view = site_view(session, site, hint, number=number, before=BEFORE, after=AFTER)
         views.append({**view, "name": f"w{number:03d}"})
     return views
 
 
-def _kept(reader: Any, path: Path) -> list[Any]:
+def _read_if_there(reader: Any, path: Path) -> list[Any]:
     return list(reader(path)) if path.exists() else []
 
 
 def _watched(path: Path) -> dict[str, Site]:
-    """The sites of watched.jsonl by id, as far as an id tells: session, turn and call."""
-    found: dict[str, Site] = {}
+    """The sites of watched.jsonl by id; session, turn and call are parsed from the id."""
+    sites: dict[str, Site] = {}
     for number, row in read_lines(path) if path.exists() else ():
         try:
             for view in row["hints"]:
                 name, session_id = str(view["site_id"]), str(row["session_id"])
                 turn, _, call = name.removeprefix(f"{session_id}:").partition(":")
-                found[name] = Site(
+                sites[name] = Site(
                     session_id=session_id,
                     turn=int(turn),
                     call_id=None if call == "-" else call,
@@ -74,15 +76,15 @@ def _watched(path: Path) -> dict[str, Site]:
             raise DataError(
                 f"not a watched example: {error!r}", where=f"{path}:{number}", fix="train again"
             ) from error
-    return found
+    return sites
 
 
-def _unknown(site: Site) -> Hint:
+def _unknown_hint(site: Site) -> Hint:
     return Hint(site_id=site.id, text=NOT_KEPT, writer="", kind=site.kind)
 
 
-def _bare(site: Site, hint: Hint, *, number: int) -> dict[str, Any]:
-    """A site of which only the tokens are known."""
+def _tokens_only_view(site: Site, hint: Hint, *, number: int) -> dict[str, Any]:
+    """The view of a site whose session was not kept."""
     about = {"id": site.id, "kind": site.kind, "category": site.category, "detector": ""}
     message = {
         "turn": site.turn,

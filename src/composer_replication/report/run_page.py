@@ -1,5 +1,5 @@
-"""The page of one run, the question first: did it work; then channels, data, sites token by token,
-samples, settings."""
+"""The page of one run: whether it worked, then channels, data, sites token by token, rollouts and
+settings."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from composer_replication.report.html import Child, Html, document, el, join, pl
 from composer_replication.report.logs_section import logs_section
 from composer_replication.report.page import (
     MAX_BYTES,
-    contents,
-    facts,
-    fitted,
+    fact_list,
+    fit_page,
     funnel,
     grouped_number,
-    own_chains,
-    reading,
+    ingest_facts,
+    rollout_funnels,
     section,
+    section_links,
 )
 from composer_replication.report.sites_section import PageLimits, cut_end, sites_section, turn_block
 
 COLOURS = {"policy": "c0", "lm_ce": "c3", "hint": "c1", "preference": "c2"}
-# What to look at before the loss, where the metrics hold it.
+# Metrics that say more than the loss; they replace it in the channel's chart if they exist.
 BETTER = {"policy": ("policy/reward",), "preference": ("preference/margin",)}
 LOSS = {
     "policy": "loss (near 0 by construction)",
@@ -44,11 +44,11 @@ GROUPS = {
     "mistakes": "mistakes per episode, by kind",
 }
 NO_EVALUATION = (
-    "No evaluation was run, so nothing is claimed about the trained model. A loss that falls is no"
+    "No evaluation was run, so nothing is claimed about the trained model. A falling loss is not"
     " evidence of learning."
 )
 ON_LOGS = (
-    "Evaluated at held-out mistakes of your own logs alone (the section below); no other tasks were"
+    "Evaluated only at held-out mistakes of your own logs (the section below); no tasks were"
     " played."
 )
 IMPORTED = (
@@ -69,19 +69,23 @@ LOUD = (
 )
 
 
-def run_page(view: Mapping[str, Any], *, where: str = "", max_bytes: int = MAX_BYTES) -> str:
-    """The page of `run_report`; `where` are the flags that lead `recompose show` to the same
-    folder."""
-    return fitted(lambda limits, note: _draw(view, where, limits, note), max_bytes=max_bytes)
+def run_page(view: Mapping[str, Any], *, folder_flags: str = "", max_bytes: int = MAX_BYTES) -> str:
+    """The page of `run_report`.
+
+    `folder_flags` are the flags with which `recompose show` reads the same folder.
+    """
+    return fit_page(
+        lambda limits, note: _draw(view, folder_flags, limits, note), max_bytes=max_bytes
+    )
 
 
-def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) -> str:
+def _draw(view: Mapping[str, Any], folder_flags: str, limits: PageLimits, note: str) -> str:
     parts: list[tuple[str, str, Html | None]] = [
         ("result", "Did it work?", _result(view["evaluation"], view["logs"])),
         ("logs", "On your own logs", logs_section(view["logs"], limits) if view["logs"] else None),
         ("channels", "Channels", _channels(view)),
         ("data", "Where the data went", _data(view)),
-        ("sites", "Sites", _sites(view, where, limits)),
+        ("sites", "Sites", _sites(view, folder_flags, limits)),
         (
             "samples",
             "Rollouts",
@@ -89,9 +93,9 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
         ),
         ("settings", "Settings, and how to run it again", _settings(view, limits)),
     ]
-    kept = [(anchor, title, body) for anchor, title, body in parts if body is not None]
+    shown_parts = [(anchor, title, body) for anchor, title, body in parts if body is not None]
     planned = view["steps_planned"]
-    head = facts(
+    head = fact_list(
         [
             ("state", view["state"]),
             ("steps", f"{view['steps']} of {planned}" if planned else view["steps"]),
@@ -102,7 +106,7 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
         ]
     )
     running = (
-        "The run was still going on when this page was written."
+        "The run was still in progress when this page was written."
         if view["state"] == "running"
         else ""
     )
@@ -113,8 +117,8 @@ def _draw(view: Mapping[str, Any], where: str, limits: PageLimits, note: str) ->
             el("h1", f"Run {view['id']}"),
             head,
             [el("p", text, cls="note") for text in (note, running) if text],
-            contents([(anchor, title) for anchor, title, _ in kept]),
-            [section(anchor, title, body) for anchor, title, body in kept],
+            section_links([(anchor, title) for anchor, title, _ in shown_parts]),
+            [section(anchor, title, body) for anchor, title, body in shown_parts],
         ),
         el(
             "footer",
@@ -143,8 +147,8 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
             el("p", NO_EVALUATION),
             el(
                 "p",
-                "An evaluation writes evaluation.json into the run's folder; run `recompose report`"
-                " again after it.",
+                "`recompose evaluate` writes evaluation.json into the run's folder; run `recompose"
+                " report` again afterwards.",
             ),
             cls="verdict",
         )
@@ -155,7 +159,7 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
         el("ul", [el("li", reason) for reason in verdict["reasons"]]),
         cls=f"verdict {verdict['claim']}",
     )
-    told = [
+    claims = [
         el("li", claim.text, cls="bad" if claim.against else None if claim.holds else "quiet")
         for claim in evaluation["claims"]
     ]
@@ -171,10 +175,10 @@ def _result(evaluation: Mapping[str, Any] | None, logs: Mapping[str, Any] | None
         if chart is not None
     ]
     notes = [el("p", text, cls="note") for text in evaluation["notes"]]
-    about = facts([(name, str(value)) for name, value in evaluation["about"].items()])
+    about = fact_list([(name, str(value)) for name, value in evaluation["about"].items()])
     return join(
         box,
-        el("ul", told, cls="claims") if told else None,
+        el("ul", claims, cls="claims") if claims else None,
         notes,
         about,
         el("div", charts, cls="grid") if charts else None,
@@ -200,22 +204,22 @@ def _counts(rows: Sequence[Mapping[str, Any]], name: str) -> Html | None:
 
 
 def _families(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> list[Html]:
-    """One chart per family of mistakes: how often it was made where it was possible."""
+    """One chart per family: the share of episodes with the mistake, where it was possible."""
     groups = [
         {"name": row["name"], **row["families"]}
         for row in rows
         if isinstance(row.get("families"), Mapping)
     ]
-    found = [(made, title, _drawn(groups, made)) for made, title in titles.items()]
+    charts = [(measure, title, _drawn(groups, measure)) for measure, title in titles.items()]
     return [
         interval_chart(f"{title}, where possible", drawn, low=0.0, high=1.0)
-        for _, title, drawn in found
+        for _, title, drawn in charts
         if drawn
     ]
 
 
 def _drawn(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, float, float, float]]:
-    """The rows that hold a measure with both its bounds."""
+    """The rows that hold a measure and both of its bounds."""
     keys = [f"{name}{end}" for end in ("", *ENDS)]
     return [
         (str(r["name"]), *(r[key] for key in keys))
@@ -241,8 +245,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Every number of every row, in a table of their own for each group (families, say); an
-    interval stands behind its number."""
+    """Every number of every row with its interval, one table per group (e.g. families)."""
     groups = list(
         dict.fromkeys(
             key for row in rows for key, value in row.items() if isinstance(value, Mapping)
@@ -355,7 +358,7 @@ def _channels(view: Mapping[str, Any]) -> Html:
         line_chart(
             "gradient norm of each channel",
             norms,
-            note="at the final hidden states; who is steering",
+            note="at the final hidden states: the influence of each channel",
             log=True,
         )
     )
@@ -370,7 +373,7 @@ def _channels(view: Mapping[str, Any]) -> Html:
         el("p", view["clipped"]) if view.get("clipped") else None,
         el(
             "p",
-            "Ticks below a line mark steps in which the channel was starved or dead (red) or"
+            "Ticks on the axis mark steps in which the channel was starved or dead (red) or"
             " exhausted (grey).",
             cls="quiet",
         ),
@@ -411,7 +414,7 @@ def _lost(rows: Sequence[Mapping[str, Any]]) -> Html | None:
     if not rows:
         return None
     lines = [(row["what"], grouped_number(row["count"]), row["cost"]) for row in rows]
-    caption = f"what was lost on the way, of {grouped_number(rows[0]['of'])} rollouts"
+    caption = f"losses on the way, of {grouped_number(rows[0]['of'])} rollouts"
     return table(lines, head=("what", "how often", "what it cost"), numbers=(1,), caption=caption)
 
 
@@ -419,19 +422,19 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html | None:
     rows = [e for e in events if e["kind"] in LOUD]
     if not rows:
         return None
-    kept = rows[-20:]
+    shown_events = rows[-20:]
     lines = [
         (
             e["kind"],
             ", ".join(f"{k} {v}" for k, v in e.items() if k not in ("t", "kind", "attempt")),
         )
-        for e in kept
+        for e in shown_events
     ]
     caption = "warnings and other events" + (
-        f", the last {len(kept)} of {len(rows)}" if len(kept) < len(rows) else ""
+        f", the last {len(shown_events)} of {len(rows)}" if len(shown_events) < len(rows) else ""
     )
     return table(
-        [(kind, cut_end(told, 300)) for kind, told in lines],
+        [(kind, cut_end(facts, 300)) for kind, facts in lines],
         head=("event", "facts"),
         caption=caption,
     )
@@ -445,12 +448,12 @@ def _data(view: Mapping[str, Any]) -> Html:
     if work is None:
         why = (
             view["out_of_date"]
-            or "The work folder of this run (sessions.jsonl, sites.jsonl) is not where it was"
+            or "The work folder of this run (sessions.jsonl, sites.jsonl) is no longer there"
         )
-        lost = f"{why}: the way from logs to examples cannot be shown."
+        lost = f"{why}: the chain from logs to examples cannot be shown."
         return join(
             el("p", lost),
-            el("div", own_chains(view["chains"]), cls="grid") if view["chains"] else None,
+            el("div", rollout_funnels(view["chains"]), cls="grid") if view["chains"] else None,
         )
     stale = view["stale"]
     authors = ", ".join(
@@ -462,13 +465,13 @@ def _data(view: Mapping[str, Any]) -> Html:
             el(
                 "p",
                 f"Not the data of this run: {', '.join(stale)} changed after the run. The counts"
-                " below are of the files as they are now.",
+                " below are those of the current files.",
                 cls="note",
             )
             if stale
             else None
         ),
-        funnel(work, own=view["chains"]),
+        funnel(work, rollouts=view["chains"]),
         (
             el(
                 "p",
@@ -482,28 +485,28 @@ def _data(view: Mapping[str, Any]) -> Html:
             if authors
             else None
         ),
-        reading(work["ingest"]),
+        ingest_facts(work["ingest"]),
     )
 
 
-def _sites(view: Mapping[str, Any], where: str, limits: PageLimits) -> Html | None:
-    work, own = view["work"], view["rollout_sites"]
-    shown = work["shown"] if work else []
-    if not shown and not own:
+def _sites(view: Mapping[str, Any], folder_flags: str, limits: PageLimits) -> Html | None:
+    work, rollout_sites = view["work"], view["rollout_sites"]
+    imported_sites = work["shown"] if work else []
+    if not imported_sites and not rollout_sites:
         return None
     total = work["sites"] if work else 0
     return sites_section(
-        [*own, *shown],
+        [*rollout_sites, *imported_sites],
         total=total,
-        rollouts=len(own),
-        watched=view["watched"],
+        rollouts=len(rollout_sites),
+        probe=view["watched"],
         limits=limits,
-        where=where,
+        folder_flags=folder_flags,
     )
 
 
 def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
-    def one(session: Mapping[str, Any]) -> Html:
+    def session_block(session: Mapping[str, Any]) -> Html:
         outcome = "" if session["outcome"] is None else f", reward {session['outcome']:g}"
         left = (
             el("p", plural(session["left_out"], "more turn"), cls="quiet")
@@ -516,15 +519,15 @@ def _samples(samples: Mapping[str, Any], limits: PageLimits) -> Html:
     left = f"; {samples['left_out']} more in the file" if samples["left_out"] else ""
     return join(
         el("p", f"Some of the student's rollouts at step {samples['step']}{left}."),
-        [one(session) for session in samples["sessions"]],
+        [session_block(session) for session in samples["sessions"]],
     )
 
 
 def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
     versions = ", ".join(f"{name} {version}" for name, version in view["versions"].items())
-    changed = [line.partition(": ") for line in view["changed_settings"]]
+    changed = [change.partition(": ") for change in view["changed_settings"]]
     inputs = [(i["path"], i["rows"], str(i["sha256"])[:16]) for i in view["inputs"]]
-    values = [(key, *told.partition(" -> ")[::2]) for key, _, told in changed]
+    values = [(key, *values_text.partition(" -> ")[::2]) for key, _, values_text in changed]
     return join(
         (
             el("p", "Settings that differ from the defaults:")
@@ -545,7 +548,7 @@ def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
         el("p", f"and {len(values) - limits.rows} more") if len(values) > limits.rows else None,
         el("h3", "Run it again"),
         el("pre", cut_end(view["command"], 2000)),
-        _again(view["again"]),
+        _rerun(view["again"]),
         el("p", f"With {versions}; {view['platform']}; seed {view['seed']}.", cls="quiet"),
         table(inputs, head=("input", "rows", "sha256, first 16"), numbers=(1,)) if inputs else None,
         (
@@ -556,19 +559,19 @@ def _settings(view: Mapping[str, Any], limits: PageLimits) -> Html:
     )
 
 
-def _again(commands: Sequence[Mapping[str, str]]) -> Html | None:
-    """The other runs of the evaluation, and the evaluation."""
+def _rerun(commands: Sequence[Mapping[str, str]]) -> Html | None:
+    """The commands of the other runs of the evaluation, and of the evaluation itself."""
     if not commands:
         return None
     lead = el(
         "p",
-        "The runs it was compared with, and the evaluation with this run's settings; its tasks and"
-        " seed stand above.",
+        "The runs with which it was compared, and the evaluation with this run's settings; its"
+        " tasks and seed are listed above.",
     )
     return join(
         lead,
         [
-            join(el("p", f"{one['name']}:"), el("pre", cut_end(one["command"], 2000)))
-            for one in commands
+            join(el("p", f"{command['name']}:"), el("pre", cut_end(command["command"], 2000)))
+            for command in commands
         ],
     )

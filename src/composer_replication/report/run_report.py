@@ -1,5 +1,4 @@
-"""A run with everything a page of it shows: `run_view`, the evaluation, the funnel, watched sites
-token by token, samples."""
+"""All values of a run's page: `run_view`, the evaluation, the chains, the token probe, samples."""
 
 from __future__ import annotations
 
@@ -15,9 +14,8 @@ from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.core.stamps import changed_since, check_stale
 from composer_replication.report.claims import claims
 from composer_replication.report.evaluation_section import AFTER, read_evaluation
-from composer_replication.report.funnel import not_trained, run_chains
+from composer_replication.report.funnel import lost_rows, not_trained, run_chains
 from composer_replication.report.logs_view import logs_view
-from composer_replication.report.lost import lost_rows
 from composer_replication.report.rollout_sites import rollout_sites
 from composer_replication.report.run_view import run_view
 from composer_replication.report.views import turn_view
@@ -27,61 +25,60 @@ SHOWN_SAMPLES, SHOWN_TURNS = 4, 24
 BEFORE, TRAIN = "before", "recompose train"
 LM_CE_OFF = "train.lm_ce.weight is 0"
 FED_BY_ROLLOUTS = (
-    "live run: the hint channel is fed by rollouts, imported targets only where lm_ce has a weight"
+    "live run: the hint channel is fed by rollouts; imported targets are used only if lm_ce has a"
+    " weight"
 )
-LOG_RATIO = "distance of log-probs"  # what tables of an older run can show
+LOG_RATIO = "distance of log-probs"  # the measure of a run that stored no divergences
 
 
 def run_report(
     path: Path, *, work: Path | None = None, num_sites: int = SHOWN_SITES
 ) -> dict[str, Any]:
-    """All values of a run's page; `work` is the folder with sessions and sites, by default the one
-    that holds runs/.
+    """All values of a run's page.
 
-    Where that folder has no sites any more, sites of an older store, or other files than the run
-    was trained on, the page says so.
+    `work` is the folder with sessions and sites, by default the one that holds runs/. The page says
+    so if that folder has no sites, sites of an older store, or files other than those trained on.
     """
     run = open_run(path)
     folder = work if work is not None else run.path.parent.parent
     tokens = probe_tables(run)
     settings, metrics = run.resolved(), run.metrics()
     evaluation = _evaluation(run)
-    there = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
-    outdated = check_stale(folder / "sites.jsonl", work=folder) if there else None
-    there = there and outdated is None  # such sites name turns that stand elsewhere now
+    has_work = all((folder / name).exists() for name in ("sessions.jsonl", "sites.jsonl"))
+    outdated = check_stale(folder / "sites.jsonl", work=folder) if has_work else None
+    has_work = has_work and outdated is None  # stale sites name turns whose numbers have changed
     return {
         **run_view(path),
         "platform": run.info().get("platform", ""),
         "evaluation": evaluation,
         "logs": logs_view(run, work=folder),
-        "again": again(run, evaluation),
+        "again": rerun_commands(run, evaluation),
         "watched": tokens,
         "rollout_sites": rollout_sites(run, tokens["sites"]),
         "work": (
-            _used(
+            _with_unused_targets(
                 work_view(folder, first=list(tokens["sites"]), num_sites=num_sites),
                 settings,
                 metrics,
             )
-            if there
+            if has_work
             else None
         ),
         "chains": run_chains(metrics),
         "lost": lost_rows(metrics),
-        "stale": changed_since(run, work=folder) if there else [],
+        "stale": changed_since(run, work=folder) if has_work else [],
         "out_of_date": outdated.message if outdated is not None else "",
         "samples": samples(run),
     }
 
 
-def _used(
+def _with_unused_targets(
     work: dict[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The work folder's chains, with a last station where this run did not train on what was
-    built."""
+    """The work folder's view; chains of targets that this run did not use end in an empty stage."""
     if settings.get("train", {}).get("lm_ce", {}).get("weight", 0):
         return work
-    live = any("rollouts/episodes" in line for line in metrics)
+    live = any("rollouts/episodes" in step_metrics for step_metrics in metrics)
     chains = {**work["chains"], "messages": not_trained(work["chains"]["messages"], LM_CE_OFF)}
     if live and work["built"]:
         chains["sites"] = not_trained(chains["sites"], FED_BY_ROLLOUTS)
@@ -89,70 +86,73 @@ def _used(
 
 
 def _evaluation(run: RunDir) -> dict[str, Any] | None:
-    """The evaluation with what it supports; one that is of an earlier checkpoint says so."""
-    found = read_evaluation(run.evaluation_json)
-    if found is None:
+    """The evaluation with its claims, and a note if it is of an earlier checkpoint."""
+    evaluation = read_evaluation(run.evaluation_json)
+    if evaluation is None:
         return None
-    kept, judged = run.checkpoints(), found["about"].get("steps.after")
-    if kept and judged is not None and judged != kept[-1][0]:
-        told = (
-            f"This evaluation is of the student after {judged} steps; the run's newest checkpoint"
-            f" is of {kept[-1][0]}: evaluate again."
+    checkpoints, evaluated_steps = run.checkpoints(), evaluation["about"].get("steps.after")
+    if checkpoints and evaluated_steps is not None and evaluated_steps != checkpoints[-1][0]:
+        note = (
+            f"This evaluation is of the student after {evaluated_steps} steps; the run's newest"
+            f" checkpoint is of {checkpoints[-1][0]}: evaluate again."
         )
-        found["notes"] = [told, *found["notes"]]
-    return {**found, "claims": claims(found)}
+        evaluation["notes"] = [note, *evaluation["notes"]]
+    return {**evaluation, "claims": claims(evaluation)}
 
 
-def again(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, str]]:
-    """The commands of the other runs that the evaluation played and that stand beside this one, and
-    of the evaluation itself.
+def rerun_commands(run: RunDir, evaluation: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """The commands of the evaluated sibling runs and of the evaluation itself.
 
-    A row stands for the run of its name, where that run kept a checkpoint of as many steps. The
-    evaluation's command has the files and settings of this run's; one without an evaluation has
-    none. Example: [{"name": "placebo", "command": "recompose train ..."}, ...]
+    E.g. [{"name": "placebo", "command": "recompose train ..."}, ...]. A row belongs to the sibling
+    run of its name if that run kept a checkpoint of the evaluated step. The evaluation's command
+    has the files and settings of this run's command. Without an evaluation there are no commands.
     """
     if evaluation is None:
         return []
     about = {str(key): value for key, value in evaluation["about"].items()}
-    found: list[dict[str, str]] = []
+    commands: list[dict[str, str]] = []
     for name in (str(row["name"]) for row in evaluation["rows"]):
         folder = run.path.resolve().parent / name
         if name in (BEFORE, AFTER) or Path(name).name != name or not (folder / "run.json").exists():
             continue
-        other = open_run(folder)
-        if about.get(f"steps.{name}") in [step for step, _ in other.checkpoints()]:
-            found.append({"name": name, "command": other.command_txt.read_text("utf-8").strip()})
+        other_run = open_run(folder)
+        if about.get(f"steps.{name}") in [step for step, _ in other_run.checkpoints()]:
+            commands.append(
+                {"name": name, "command": other_run.command_txt.read_text("utf-8").strip()}
+            )
     command = run.command_txt.read_text("utf-8").strip()
     if command.startswith(TRAIN):
         against = [
-            word for other in found for word in ("--against", f"{other['name']}={other['name']}")
+            word
+            for other_run in commands
+            for word in ("--against", f"{other_run['name']}={other_run['name']}")
         ]
-        told = [
+        evaluate_command = [
             "recompose",
             "evaluate",
             run.info()["id"],
             *shlex.split(command.removeprefix(TRAIN)),
             *against,
         ]
-        found.append({"name": "evaluation", "command": shlex.join(told)})
-    return found
+        commands.append({"name": "evaluation", "command": shlex.join(evaluate_command)})
+    return commands
 
 
 def probe_tables(run: RunDir) -> dict[str, Any]:
-    """Watched sites, token by token, at the first and the last step that was written.
+    """The probed sites, token by token, at the first and the last step of the probe.
 
     {"first": 0, "last": 12, "measure": "jsd", "most": 0.02,
-     "sites": {"s1:7:c1": [{"text": "read", "first": [0.02, -2.1, -4.0], "last": [0.01, -2.0,
-     -4.0]}, ...]}}
+     "sites": {"s1:7:c1": [{"text": "read", "first": [0.02, -2.1, -4.0], "last": [...]}, ...]}}
+
     Each triple is (divergence, log-prob without the hint, log-prob with it), in nats; `most` is the
-    largest divergence of all.
+    largest divergence of all tokens.
     """
     tables = run.token_tables()
     empty: dict[str, Any] = {"first": None, "last": None, "measure": "", "most": 0.0, "sites": {}}
     if not tables:
         return empty
     ends = {"first": tables[0], "last": tables[-1]}
-    read = {name: _table(path) for name, (_, path) in ends.items()}
+    read = {name: _read_token_table(path) for name, (_, path) in ends.items()}
     sites: dict[str, list[dict[str, Any]]] = {}
     for site_id, last in read["last"].items():
         first = read["first"].get(site_id)
@@ -179,7 +179,7 @@ def probe_tables(run: RunDir) -> dict[str, Any]:
     }
 
 
-def _table(path: Path) -> dict[str, dict[str, Any]]:
+def _read_token_table(path: Path) -> dict[str, dict[str, Any]]:
     try:
         return {row["site_id"]: row for row in json.loads(path.read_bytes())["sites"]}
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
@@ -190,24 +190,23 @@ def _table(path: Path) -> dict[str, dict[str, Any]]:
 
 def _triples(row: Mapping[str, Any]) -> list[tuple[float, float, float]]:
     ours, theirs = row["student"], row["teacher"]
-    apart = row.get("divergence") or [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
-    return list(zip(apart, ours, theirs, strict=True))
+    divergences = row.get("divergence") or [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    return list(zip(divergences, ours, theirs, strict=True))
 
 
 def samples(run: RunDir) -> dict[str, Any]:
-    """The first few sessions of the newest samples file, with their outcome; what is left out is
-    counted."""
+    """The first sessions of the newest samples file, and the number of those left out."""
     files = run.samples()
     if not files:
         return {"step": None, "sessions": [], "left_out": 0}
     step, path = files[-1]
-    shown: list[dict[str, Any]] = []
+    sessions: list[dict[str, Any]] = []
     total = 0
     for session in read_sessions(path):
         total += 1
-        if len(shown) < SHOWN_SAMPLES:
+        if len(sessions) < SHOWN_SAMPLES:
             turns = [turn_view(turn, i) for i, turn in enumerate(session.turns[:SHOWN_TURNS])]
-            shown.append(
+            sessions.append(
                 {
                     "id": session.id,
                     "outcome": session.outcome,
@@ -215,4 +214,4 @@ def samples(run: RunDir) -> dict[str, Any]:
                     "left_out": len(session.turns) - len(turns),
                 }
             )
-    return {"step": step, "sessions": shown, "left_out": total - len(shown)}
+    return {"step": step, "sessions": sessions, "left_out": total - len(sessions)}

@@ -1,10 +1,10 @@
-"""A run directory as plain values: what ran, how each channel did, what happened. Imports core
-only.
+"""A run directory as plain values: its settings, channels, metrics and events. Imports core only.
 
-    run_view(Path("recompose/runs/latest"))["channels"]["hint"]["statuses"] -> {"active": 19, "exhausted": 1}
+    view = run_view(Path("recompose/runs/latest"))
+    view["channels"]["hint"]["statuses"]    -> {"active": 19, "exhausted": 1}
 
-Nothing here says that a run worked: a loss that went down is no evidence. That takes an evaluation
-with a placebo.
+None of these values shows that a run worked: a falling loss is not evidence. That takes an
+evaluation with a placebo.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from composer_replication.core.rundir import RunDir, diff_settings, open_run
 
 CHANNELS = ("policy", "lm_ce", "hint", "preference")
 CHANNEL_KEYS = ("status", "tokens", "loss", "grad_norm", "grad_norm_parameters", "scale")
-# the sum of scaled losses means nothing by itself
+# "loss" is bookkeeping: the sum of scaled losses has no meaning of its own
 BOOKKEEPING = ("t", "step", "attempt", "lr", "step_s", "loss", "grad_norm", "clipped")
 
 MOST_CLIPPED = 0.2
-"""Above this share of clipped steps the clip is no longer about outliers, and the page says so."""
+"""Above this share of clipped steps, clipping affects more than outliers, and the page says so."""
 
 
 def run_view(path: Path) -> dict[str, Any]:
-    """Everything a reader of a run asks first; raises DataError where the folder is no run."""
+    """The values of a run's overview; raises DataError if the folder is not a run."""
     run = open_run(path)
     info, metrics, settings = run.info(), run.metrics(), run.resolved()
     return {
@@ -54,56 +54,63 @@ def run_view(path: Path) -> dict[str, Any]:
 
 
 def inputs(run: RunDir) -> list[dict[str, Any]]:
-    """The files a run was trained on, with hash and rows."""
+    """The files on which a run was trained, with hash and number of rows."""
     return list(json.loads(run.manifest_json.read_text("utf-8"))["inputs"])
 
 
 def channels(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per channel: how often it had which status, its tokens in all, its first and last loss and
-    gradient norm.
+    """Per channel: the count of each status, the tokens, and the series of loss and gradient norm.
 
-    >>> channels([{"step": 1, "hint/status": "active", "hint/tokens": 4, "hint/loss": 0.5, "hint/grad_norm": 1.0}])["hint"]["tokens"]
+    >>> metrics = [{"step": 1, "hint/status": "active", "hint/tokens": 4, "hint/loss": 0.5}]
+    >>> channels(metrics)["hint"]["tokens"]
     4
     """
-    found: dict[str, dict[str, Any]] = {}
+    views: dict[str, dict[str, Any]] = {}
     for name in CHANNELS:
-        rows = [line for line in metrics if f"{name}/status" in line]
+        rows = [step_metrics for step_metrics in metrics if f"{name}/status" in step_metrics]
         if not rows:
             continue
-        found[name] = {
-            "statuses": dict(Counter(line[f"{name}/status"] for line in rows)),
+        views[name] = {
+            "statuses": dict(Counter(step_metrics[f"{name}/status"] for step_metrics in rows)),
             "last_status": rows[-1][f"{name}/status"],
-            "tokens": sum(line.get(f"{name}/tokens", 0) for line in rows),
-            "steps": [(line["step"], line[f"{name}/status"]) for line in rows],
+            "tokens": sum(step_metrics.get(f"{name}/tokens", 0) for step_metrics in rows),
+            "steps": [
+                (step_metrics["step"], step_metrics[f"{name}/status"]) for step_metrics in rows
+            ],
             "tokens_per_step": series(rows, f"{name}/tokens"),
             "loss": series(rows, f"{name}/loss"),
             "grad_norm": series(rows, f"{name}/grad_norm"),
         }
-    return found
+    return views
 
 
 def clipped_steps(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """In how many steps the gradient was shortened, in words; "" where the run does not say so.
+    """A sentence on how many steps clipped the gradient; "" if the run did not record it.
 
     >>> clipped_steps([{"clipped": False}, {"clipped": True}, {"clipped": False}])[:40] + "..."
     'The gradient was clipped in 1 of 3 steps...'
     >>> clipped_steps([{"clipped": False}]), clipped_steps([{"loss": 1.0}])
     ('The gradient was clipped in 0 of 1 steps.', '')
     """
-    told = [bool(line["clipped"]) for line in metrics if "clipped" in line]
-    often = sum(told) > len(told) * MOST_CLIPPED
-    why = (
-        " A clip is for outliers: where it is usual, weights of channels and fading hints do"
-        " nothing."
+    clipped = [
+        bool(step_metrics["clipped"]) for step_metrics in metrics if "clipped" in step_metrics
+    ]
+    often = sum(clipped) > len(clipped) * MOST_CLIPPED
+    advice = (
+        " Clipping is meant for outliers: if it is the rule, channel weights and the fading of"
+        " hints have no effect."
         if often
         else ""
     )
-    return f"The gradient was clipped in {sum(told)} of {len(told)} steps.{why}" if told else ""
+    return (
+        f"The gradient was clipped in {sum(clipped)} of {len(clipped)} steps.{advice}"
+        if clipped
+        else ""
+    )
 
 
 def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Every other number of the metrics lines, by name: reward, margins, what the health rules
-    watch.
+    """Every other number of the metrics by name: reward, margins, the inputs of the health rules.
 
     >>> list(measures([{"step": 1, "lr": 0.1, "hint/loss": 2.0, "policy/reward": 0.4}]))
     ['policy/reward']
@@ -111,12 +118,14 @@ def measures(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     known = {f"{name}/{key}" for name in CHANNELS for key in CHANNEL_KEYS} | set(BOOKKEEPING)
     names = {
         key: None
-        for line in metrics
-        for key, value in line.items()
+        for step_metrics in metrics
+        for key, value in step_metrics.items()
         if key not in known and _is_number(value)
     }
     return {
-        name: series([line for line in metrics if _is_number(line.get(name))], name)
+        name: series(
+            [step_metrics for step_metrics in metrics if _is_number(step_metrics.get(name))], name
+        )
         for name in names
     }
 
@@ -126,8 +135,12 @@ def _is_number(value: Any) -> bool:
 
 
 def series(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
-    """The first and last value of a metric, and every value by step, for steps that have one."""
-    points = [(line["step"], line[key]) for line in rows if line.get(key) is not None]
+    """The first and last value of a metric, and its value at every step that has one."""
+    points = [
+        (step_metrics["step"], step_metrics[key])
+        for step_metrics in rows
+        if step_metrics.get(key) is not None
+    ]
     return {
         "first": points[0][1] if points else None,
         "last": points[-1][1] if points else None,

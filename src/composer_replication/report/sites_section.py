@@ -1,5 +1,5 @@
-"""The sites of a page: context, the hint above the mistaken message, the message token by token,
-and what came later in grey."""
+"""The sites of a page: the context, the hint above the mistaken message, the message token by
+token, and the later turns in grey."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from composer_replication.report.views import APART, EVIDENCE, LATER, MISTAKE
 TEACHER_ONLY = "seen only by the teacher"
 NEITHER = "in neither context"
 NO_HINT = (
-    "No hint: this is not a mistake, or no writer had anything to say, or `recompose hints` has not"
-    " run."
+    "No hint: this is not a mistake, or no writer knew anything useful, or `recompose hints` has"
+    " not been run."
 )
 SHADES = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLimits:
-    """How much of the content a page may hold; `halved` until it fits."""
+    """Bounds on the content of a page; they are halved until the page fits."""
 
     sites: int = 24
     chars: int = 1500
@@ -31,7 +31,7 @@ class PageLimits:
     rows: int = 25
 
     def halved(self) -> PageLimits:
-        """Half of everything, at least one site and a little text."""
+        """Half of every bound, but at least one site and a little text."""
         names = {"sites": 1, "chars": 60, "message_chars": 120, "tokens": 20, "rows": 3}
         return replace(
             self, **{name: max(getattr(self, name) // 2, least) for name, least in names.items()}
@@ -39,7 +39,7 @@ class PageLimits:
 
 
 def cut_end(text: str, limit: int) -> str:
-    """The beginning of a text, and how much is missing.
+    """The beginning of a text, and the number of characters that are cut.
 
     >>> cut_end("abcdef", 4)
     'abcd [2 more characters]'
@@ -48,48 +48,55 @@ def cut_end(text: str, limit: int) -> str:
 
 
 def sites_section(
-    shown: Sequence[Mapping[str, Any]],
+    views: Sequence[Mapping[str, Any]],
     *,
     total: int,
-    watched: Mapping[str, Any] | None,
+    probe: Mapping[str, Any] | None,
     limits: PageLimits,
-    where: str,
+    folder_flags: str,
     rollouts: int = 0,
 ) -> Html:
-    """List and articles; `watched` are token tables as `run.watched` gives them, `where` completes
-    the `recompose show` command.
+    """The list of sites and one article per site.
 
-    The first `rollouts` of `shown` are of the student's own rollouts; `total` counts the imported
-    sites.
+    The first `rollouts` of `views` are from the student's rollouts; `total` counts the imported
+    sites. `probe` are the token tables of `run_report.probe_tables`; `folder_flags` complete the
+    `recompose show` command.
     """
-    kept = shown[: limits.sites]
-    tables: Mapping[str, Any] = watched["sites"] if watched else {}
-    own = min(rollouts, len(kept))
-    told = f"{len(kept) - own} of {total} sites are shown"
+    shown_views = views[: limits.sites]
+    tables: Mapping[str, Any] = probe["sites"] if probe else {}
+    num_rollout_sites = min(rollouts, len(shown_views))
+    shown_of_total = f"{len(shown_views) - num_rollout_sites} of {total} sites are shown"
     lead = [
         (
             el(
                 "p",
-                f"First the {own} watched sites of the student's own rollouts (w), then imported"
-                " ones (s).",
+                f"First the {num_rollout_sites} probed sites of the student's rollouts (w), then"
+                " imported sites (s).",
             )
-            if own
+            if num_rollout_sites
             else None
         ),
         (
-            el("p", f"{told}; the rest: ", el("code", f"recompose show site{where}"), ".")
+            el(
+                "p",
+                f"{shown_of_total}; the rest: ",
+                el("code", f"recompose show site{folder_flags}"),
+                ".",
+            )
             if total
             else None
         ),
         el(
             "p",
-            "Keys: j and k move, and each site has an address of its own.",
+            "Keys: j and k move to the next and the previous site; each site has its own address.",
             cls="quiet script-only",
             hidden=True,
         ),
     ]
     legend = (
-        _legend(watched) if watched and any(view["site"]["id"] in tables for view in kept) else None
+        _legend(probe)
+        if probe and any(view["site"]["id"] in tables for view in shown_views)
+        else None
     )
     links = [
         el(
@@ -102,10 +109,11 @@ def sites_section(
                 href=f"#{_name(view)}",
             ),
         )
-        for view in kept
+        for view in shown_views
     ]
     articles = [
-        _article(view, tables.get(view["site"]["id"]), watched, limits, where) for view in kept
+        _article(view, tables.get(view["site"]["id"]), probe, limits, folder_flags)
+        for view in shown_views
     ]
     body = el(
         "div", el("nav", el("ol", links), aria_label="sites"), el("div", articles), cls="sites"
@@ -118,28 +126,28 @@ def _name(view: Mapping[str, Any]) -> str:
 
 
 def _mark(view: Mapping[str, Any], tables: Mapping[str, Any]) -> Html:
-    told = [view["site"]["category"]] if view["message"]["place"] == APART else []
-    told += ["token by token"] if view["site"]["id"] in tables else []
-    return el("small", f" {', '.join(told)}" if told else "")
+    labels = [view["site"]["category"]] if view["message"]["place"] == APART else []
+    labels += ["token by token"] if view["site"]["id"] in tables else []
+    return el("small", f" {', '.join(labels)}" if labels else "")
 
 
-def _legend(watched: Mapping[str, Any]) -> Html:
-    """What the colours mean, and the two buttons."""
+def _legend(probe: Mapping[str, Any]) -> Html:
+    """The meaning of the colours, and the two buttons."""
     shades = [el("span", cls=f"g{i}") for i in range(1, SHADES + 1)]
-    told = [
-        f"Colour of a token: {watched['measure']} between the model with and without the hint, 0 ",
+    caption = [
+        f"Colour of a token: {probe['measure']} between the model with and without the hint, 0 ",
         el("span", shades, cls="scale", aria_hidden="true"),
         (
-            f" {watched['most']:.3g} nats, the same scale at both steps; it grows with the square"
+            f" {probe['most']:.3g} nats, the same scale at both steps; it grows with the square"
             " root."
         ),
     ]
-    if watched["first"] == watched["last"]:
-        return el("p", told, f" Step {watched['last']} is the only one written.")
+    if probe["first"] == probe["last"]:
+        return el("p", caption, f" Step {probe['last']} is the only one written.")
     buttons = [
         el(
             "button",
-            f"{name} step ({watched[name]})",
+            f"{name} step ({probe[name]})",
             type="button",
             data_show=name,
             aria_pressed="true" if name == "last" else "false",
@@ -147,7 +155,7 @@ def _legend(watched: Mapping[str, Any]) -> Html:
         for name in ("first", "last")
     ]
     return join(
-        el("p", told),
+        el("p", caption),
         el(
             "div",
             buttons,
@@ -162,9 +170,9 @@ def _legend(watched: Mapping[str, Any]) -> Html:
 def _article(
     view: Mapping[str, Any],
     tokens: Sequence[Mapping[str, Any]] | None,
-    watched: Mapping[str, Any] | None,
+    probe: Mapping[str, Any] | None,
     limits: PageLimits,
-    where: str,
+    folder_flags: str,
 ) -> Html:
     site, name = view["site"], _name(view)
     about = f"{site['kind']} · {site['category']}" + (
@@ -184,14 +192,14 @@ def _article(
         [turn_block(turn, limits.chars) for turn in view["before"]],
         _hint(view["hint"], limits),
         turn_block(view["message"], limits.message_chars),
-        _heat(tokens, watched, limits) if tokens and watched else None,
+        _heat(tokens, probe, limits) if tokens and probe else None,
         [turn_block(turn, limits.chars) for turn in view["after"]],
         (
             el(
                 "p",
                 f"not shown: {plural(after, 'later turn')}, {NEITHER}",
                 (
-                    [": ", el("code", f"recompose show site {name} --full{where}")]
+                    [": ", el("code", f"recompose show site {name} --full{folder_flags}")]
                     if "name" not in view
                     else None
                 ),
@@ -218,8 +226,7 @@ def _hint(text: str | None, limits: PageLimits) -> Html:
 
 
 def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
-    """One message with its header; what came after the mistake says that it is in neither
-    context."""
+    """One message with its header; a turn after the mistake is marked as in neither context."""
     place = turn["place"]
     labels = [label for label in (turn["author"], turn["tag"]) if label]
     head: list[Html | str] = [
@@ -229,7 +236,7 @@ def turn_block(turn: Mapping[str, Any], limit: int) -> Html:
     if place == MISTAKE:
         head += [" ", el("strong", "the mistaken message")]
     if place == APART:
-        head += [" ", el("strong", "not a mistake of the model, never trained on by default")]
+        head += [" ", el("strong", "not a mistake of the model, not trained on by default")]
     if place in (EVIDENCE, LATER):
         head += [
             " ",
@@ -270,13 +277,15 @@ def _block(block: Mapping[str, Any], limit: int) -> Html:
 
 
 def _heat(
-    tokens: Sequence[Mapping[str, Any]], watched: Mapping[str, Any], limits: PageLimits
+    tokens: Sequence[Mapping[str, Any]], probe: Mapping[str, Any], limits: PageLimits
 ) -> Html:
-    """Every token of the target with its colour at both steps; the numbers are in its title, and
-    below on click or arrow keys."""
-    shown = tokens[: limits.tokens]
-    left = len(tokens) - len(shown)
-    spans = [_token(token, watched) for token in shown]
+    """Every token of the target, coloured for both steps.
+
+    The numbers of a token are in its title; a click or the arrow keys show them below.
+    """
+    shown_tokens = tokens[: limits.tokens]
+    left = len(tokens) - len(shown_tokens)
+    spans = [_token(token, probe) for token in shown_tokens]
     return el(
         "figure",
         el("figcaption", el("small", f"the same message, token by token ({len(tokens)} tokens)")),
@@ -294,21 +303,19 @@ def _heat(
     )
 
 
-def _token(token: Mapping[str, Any], watched: Mapping[str, Any]) -> Html:
+def _token(token: Mapping[str, Any], probe: Mapping[str, Any]) -> Html:
     first, last = token["first"], token["last"]
-    told = (
-        [f"step {watched['first']}: {_numbers(first)}"]
-        if watched["first"] != watched["last"]
-        else []
+    numbers = (
+        [f"step {probe['first']}: {_numbers(first)}"] if probe["first"] != probe["last"] else []
     )
-    told.append(f"step {watched['last']}: {_numbers(last)}")
+    numbers.append(f"step {probe['last']}: {_numbers(last)}")
     text = str(token["text"]).replace("\n", "↵\n") or "(empty)"
-    most = watched["most"]
+    most = probe["most"]
     return el(
         "span",
         text,
         cls=f"t f{shade(first[0], most)} l{shade(last[0], most)}",
-        title="; ".join(told),
+        title="; ".join(numbers),
     )
 
 
@@ -317,7 +324,7 @@ def _numbers(triple: Sequence[float]) -> str:
 
 
 def shade(value: float, most: float) -> int:
-    """A shade from 0 to 9 by the square root of the share of the largest value.
+    """A shade from 0 to 9: the square root of the value relative to the largest.
 
     >>> [shade(v, 1.0) for v in (0.0, 0.01, 0.25, 1.0)]
     [0, 1, 5, 9]

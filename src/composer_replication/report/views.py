@@ -1,5 +1,4 @@
-"""Sessions, turns and sites as plain values: the same content for the terminal, for --json and for
-the page. Nothing here draws."""
+"""Sessions, turns and sites as plain values, which the terminal, --json and the page share."""
 
 from __future__ import annotations
 
@@ -10,14 +9,13 @@ from composer_replication.core.codec import record_to_json
 from composer_replication.core.site import Hint, Site
 from composer_replication.core.trace import Block, Opaque, Session, Text, Thinking, ToolCall, Turn
 
-# Where a turn stands with respect to a site. "later" turns, the evidence among them, are in neither
-# context.
+# The place of a turn relative to a site. Turns after the message ("evidence", "later") are in
+# neither context: neither student nor teacher sees them.
 CONTEXT, MISTAKE, APART, EVIDENCE, LATER = "context", "mistake", "apart", "evidence", "later"
 
 
 def block_view(block: Block) -> dict[str, Any]:
-    """One block as plain values, e.g. {"type": "call", "id": "c1", "name": "Read", "arguments":
-    {...}}."""
+    """One block as plain values, e.g. {"type": "text", "text": "..."}."""
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
     if isinstance(block, Thinking):
@@ -65,8 +63,7 @@ def session_line(session: Session, number: int) -> dict[str, Any]:
 def session_view(
     session: Session, sites: Sequence[Site], hints: dict[str, Hint], *, number: int
 ) -> dict[str, Any]:
-    """A whole session: its turns with the sites and hints that stand at them, and what each segment
-    had in context."""
+    """A session: its turns with their sites and hints, and the context of each segment."""
     turns = [turn_view(turn, i) for i, turn in enumerate(session.turns)]
     for site in sites:
         view = turns[site.turn]
@@ -102,22 +99,21 @@ def _site(site: Site, hint: Hint | None) -> dict[str, Any]:
 def site_view(
     session: Session, site: Site, hint: Hint | None, *, number: int, before: int, after: int
 ) -> dict[str, Any]:
-    """A site: the last turns of its context, the hint above the mistaken message, and what came
-    later.
+    """A site: the last turns of its context, the hint, the mistaken message, and later turns.
 
-    `before` and `after` say how many turns are shown on each side; what is left out is counted,
-    never silent.
+    `before` and `after` bound the turns shown on each side; those left out are counted. All
+    evidence is shown, even if it is further away than `after`.
     """
     context = session.context_indices(site.turn)
-    shown = context[-before:] if before else ()
+    context_shown = context[-before:] if before else ()
     last = max((*site.evidence, site.turn + after))
     later = range(site.turn + 1, min(last + 1, len(session.turns)))
     return {
         "ordinal": number,
         "site": _site(site, hint),
         "session": session.id,
-        "left_out_before": len(context) - len(shown),
-        "before": [turn_view(session.turn_in_view(i, at=site.turn), i) for i in shown],
+        "left_out_before": len(context) - len(context_shown),
+        "before": [turn_view(session.turn_in_view(i, at=site.turn), i) for i in context_shown],
         "hint": hint.text if hint else None,
         "message": turn_view(
             session.turns[site.turn],

@@ -1,8 +1,9 @@
-"""The work folder as plain values: the audit of one's own logs, and the sites that a page shows.
-Needs no run and no model.
+"""The work folder as plain values: the audit of the user's own logs, and the sites of a page.
 
-work_view(Path("recompose"))["kinds"] -> [{"name": "edit_no_match", "count": 9, "hinted": 9,
-"tools": "Edit 9"}, ...]
+    work_view(Path("recompose"))["kinds"]
+    -> [{"name": "edit_no_match", "count": 9, "hinted": 9, "tools": "Edit 9"}, ...]
+
+It needs no run and no model.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BEFORE, AFTER = 3, 2
 
 @dataclass(slots=True)
 class _Logs:
-    """What one pass over the sessions counts."""
+    """Counts of one pass over the sessions."""
 
     sessions: int = 0
     turns: int = 0
@@ -50,9 +51,9 @@ class _Logs:
     origins: Counter[str] = field(default_factory=Counter)
 
     def add(self, session: Session, *, held_out: bool) -> None:
-        own = list(session.assistant_turns())
+        assistant_turns = list(session.assistant_turns())
         repository = session.repository or UNKNOWN
-        calls = Counter(call.name or UNKNOWN for _, turn in own for call in turn.calls)
+        calls = Counter(call.name or UNKNOWN for _, turn in assistant_turns for call in turn.calls)
         messages = sum(turn.role == "assistant" for turn in session.turns)
         self.sessions += 1
         self.turns += len(session.turns)
@@ -61,31 +62,29 @@ class _Logs:
         self.calls.update(calls)
         self.by_repository[repository] += 1
         self.calls_by_repository[repository] += calls.total()
-        self.by_author.update(turn.author or UNKNOWN for _, turn in own)
+        self.by_author.update(turn.author or UNKNOWN for _, turn in assistant_turns)
         self.origins[session.origin] += 1
 
 
 def work_view(
     work: Path, *, first: Sequence[str] = (), num_sites: int = SHOWN_SITES
 ) -> dict[str, Any]:
-    """Counts, chains and shown sites of a work folder; `first` are ids of sites that are shown
-    before all others.
+    """Counts, chains and shown sites of a work folder; `first` are ids of sites to show first.
 
-    Raises DataError where sessions.jsonl or sites.jsonl is not there, or names what the other does
-    not hold.
+    Raises DataError if sessions.jsonl or sites.jsonl is missing.
     """
     sites, hints_file = _read(read_sites, work / "sites.jsonl", verb="sites"), work / "hints.jsonl"
-    # what is of an older store is left out: its counts would not be those of these sessions
-    old = stale_artefacts(work)
+    # stale artefacts are left out: their counts would not match these sessions
+    stale = stale_artefacts(work)
     hints = {
         hint.site_id: hint
         for hint in (
             []
-            if "hints.jsonl" in old
+            if "hints.jsonl" in stale
             else _read(read_hints, hints_file, verb="hints", needed=False)
         )
     }
-    built = "examples" not in old
+    built = "examples" not in stale
     skipped, held_out = (
         read_skipped(work / "examples" / "skipped.jsonl") if built else ({}, frozenset())
     )
@@ -95,18 +94,18 @@ def work_view(
     by_session: dict[str, list[int]] = defaultdict(list)
     for number in chosen:
         by_session[sites[number].session_id].append(number)
-    logs, shown = _Logs(), dict[int, dict[str, Any]]()
+    logs, site_views = _Logs(), dict[int, dict[str, Any]]()
     if not (work / "sessions.jsonl").exists():
         raise DataError("no sessions.jsonl", where=str(work), fix="run first: recompose ingest")
     for session in read_sessions(work / "sessions.jsonl"):
         logs.add(session, held_out=session.id in held_out)
         for number in by_session.get(session.id, ()):
             site = sites[number]
-            shown[number] = site_view(
+            site_views[number] = site_view(
                 session, site, hints.get(site.id), number=number + 1, before=BEFORE, after=AFTER
             )
     counts: Mapping[str, Any] = (meta or {}).get("counts", {})
-    # several failing calls of one message are one view
+    # count sites if the file does: the failing calls of one message form a single view
     views = counts.get("hinted_sites") or counts.get("views")
     messages = message_chain(
         messages=logs.messages,
@@ -115,11 +114,11 @@ def work_view(
         skipped=skipped,
     )
     pairs = counts.get("pairs") if meta else None
-    replayed = old.keys().isdisjoint(("answers.jsonl", "preferences.jsonl", "anchors.jsonl"))
+    replayed = stale.keys().isdisjoint(("answers.jsonl", "preferences.jsonl", "anchors.jsonl"))
     preference = (
         preference_chain(work, skipped=skipped, held_out=held_out, pairs=pairs) if replayed else []
     )
-    told = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
+    explained_channels = {"hint", "lm_ce", "session"} | ({"preference"} if preference else set())
     return {
         "path": str(work),
         "counts": {
@@ -132,8 +131,8 @@ def work_view(
         "mistakes": sum(site.is_target for site in sites),
         "mistaken_sessions": len({site.session_id for site in sites if site.is_target}),
         "hints": len(hints),
-        "hints_written": hints_file.exists() and "hints.jsonl" not in old,
-        "stale": [one.message for one in old.values()],
+        "hints_written": hints_file.exists() and "hints.jsonl" not in stale,
+        "stale": [artefact.message for artefact in stale.values()],
         "built": meta is not None,
         "origins": dict(logs.origins),
         **_tables(sites, hints, logs),
@@ -146,10 +145,12 @@ def work_view(
             "preference": preference,
         },
         "other_skips": [
-            _skip(key, n) for key, n in skipped.items() if key.split("/")[0] not in told
+            _skip(key, n)
+            for key, n in skipped.items()
+            if key.split("/")[0] not in explained_channels
         ],
-        "ingest": _reading(ingest),
-        "shown": [shown[number] for number in chosen if number in shown],
+        "ingest": _ingest_summary(ingest),
+        "shown": [site_views[number] for number in chosen if number in site_views],
     }
 
 
@@ -166,86 +167,98 @@ def _read(reader: Any, path: Path, *, verb: str, needed: bool = True) -> list[An
 def choose_sites(
     sites: Sequence[Site], hints: Mapping[str, Hint], *, first: Sequence[str], num_sites: int
 ) -> list[int]:
-    """Places of the sites to show: those named, then mistakes by kind in turn (with a hint first),
-    then one per other category."""
+    """The indices of the sites to show.
+
+    First those named, then mistakes, one of each kind in turn and hinted ones first, then one site
+    of each other category.
+    """
     leading = [i for name in first for i, site in enumerate(sites) if site.id == name]
     by_kind: dict[str, list[int]] = defaultdict(list)
-    apart: dict[str, int] = {}
+    other_categories: dict[str, int] = {}
     for i, site in sorted(enumerate(sites), key=lambda item: item[1].id not in hints):
         if site.is_target:
             by_kind[site.kind].append(i)
         else:
-            apart.setdefault(site.category, i)
+            other_categories.setdefault(site.category, i)
     in_turn: list[int] = []
     queues = list(by_kind.values())
     while queues:
         in_turn += [queue.pop(0) for queue in queues]
         queues = [queue for queue in queues if queue]
-    kept = list(apart.values())[: min(SHOWN_APART, max(num_sites // 4, 0))]
+    shown_apart = list(other_categories.values())[: min(SHOWN_APART, max(num_sites // 4, 0))]
     return list(
         dict.fromkeys(
-            [*list(dict.fromkeys([*leading, *in_turn]))[: max(num_sites - len(kept), 0)], *kept]
+            [
+                *list(dict.fromkeys([*leading, *in_turn]))[: max(num_sites - len(shown_apart), 0)],
+                *shown_apart,
+            ]
         )
     )
 
 
 def _tables(sites: Sequence[Site], hints: Mapping[str, Hint], logs: _Logs) -> dict[str, Any]:
-    """Kinds, tools, repositories and authors of the mistakes, and what stands apart from them."""
-    wrong = [site for site in sites if site.is_target]
-    apart = Counter((site.category, site.kind) for site in sites if not site.is_target)
-    hinted = Counter(site.kind for site in wrong if site.id in hints)
-    kinds = Counter(site.kind for site in wrong)
+    """Kinds, tools, repositories and authors of the mistakes; the sites that are no mistakes."""
+    targets = [site for site in sites if site.is_target]
+    other_categories = Counter((site.category, site.kind) for site in sites if not site.is_target)
+    hinted = Counter(site.kind for site in targets if site.id in hints)
+    kinds = Counter(site.kind for site in targets)
     return {
         "kinds": [
             {
                 "name": kind,
                 "count": n,
                 "hinted": hinted[kind],
-                "tools": _told(Counter(s.tool or UNKNOWN for s in wrong if s.kind == kind)),
+                "tools": _counts_text(
+                    Counter(s.tool or UNKNOWN for s in targets if s.kind == kind)
+                ),
             }
-            for kind, n in _sorted(kinds)
+            for kind, n in _most_common(kinds)
         ],
-        "tools": _rates(wrong, "tool", logs.calls),
+        "tools": _mistake_rates(targets, "tool", logs.calls),
         "repositories": [
             {**row, "sessions": logs.by_repository[row["name"]]}
-            for row in _rates(wrong, "repository", logs.calls_by_repository)
+            for row in _mistake_rates(targets, "repository", logs.calls_by_repository)
         ],
-        "authors": _rates(wrong, "author", logs.by_author),
+        "authors": _mistake_rates(targets, "author", logs.by_author),
         "apart": [
             {"category": c, "kind": k, "count": n, "why": KINDS_APART.get(k, CATEGORIES[c])}
-            for (c, k), n in _sorted(apart)
+            for (c, k), n in _most_common(other_categories)
         ],
     }
 
 
-def _rates(wrong: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
-    """Mistakes by one property, out of how many, and of which kinds; what has no mistake is listed
-    as well."""
+def _mistake_rates(targets: Sequence[Site], name: str, base: Counter[str]) -> list[dict[str, Any]]:
+    """Mistakes by one property with their base and kinds, including values without mistakes."""
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
-    for site in wrong:
+    for site in targets:
         kinds[getattr(site, name) or UNKNOWN][site.kind] += 1
     rows = [
-        {"name": key, "mistakes": kinds[key].total(), "of": base[key], "kinds": _told(kinds[key])}
+        {
+            "name": key,
+            "mistakes": kinds[key].total(),
+            "of": base[key],
+            "kinds": _counts_text(kinds[key]),
+        }
         for key in {*base, *kinds}
     ]
     return sorted(rows, key=lambda row: (-row["mistakes"], -row["of"], row["name"]))
 
 
-def _sorted(counts: Counter[Any]) -> list[tuple[Any, int]]:
+def _most_common(counts: Counter[Any]) -> list[tuple[Any, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _told(counts: Counter[str], *, most: int = 4) -> str:
-    """Counts in words, e.g. "Edit 9, Read 2"."""
-    return listed_counts(_sorted(counts), most=most)
+def _counts_text(counts: Counter[str], *, most: int = 4) -> str:
+    """Counts as text, e.g. "Edit 9, Read 2"."""
+    return listed_counts(_most_common(counts), most=most)
 
 
 def _skip(key: str, count: int) -> dict[str, Any]:
     return {"reason": key, "count": count, "why": REASONS.get(key, "")}
 
 
-def _reading(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What ingest removed, skipped and did not understand."""
+def _ingest_summary(ingest: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What ingest removed, could not read and did not recognise."""
     if ingest is None:
         return None
     files: Iterable[Mapping[str, Any]] = ingest.get("files", ())

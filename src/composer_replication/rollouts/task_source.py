@@ -145,19 +145,19 @@ class _Checked:
                     *(a for a in ("task_id", "max_turns") if not getattr(env, a, None)),
                 ]
             )
-            what = (
+            problem = (
                 f"{self.path} gave {type(env).__name__}, which is no environment: it lacks {lacks}"
             )
             raise ConfigError(
-                what, where=SETTING, fix="give it what the Env of rollouts/envs/env.py has"
+                problem, where=SETTING, fix="give it what the Env of rollouts/envs/env.py has"
             )
         if name in self.ids["monitor" if split == "train" else "train"]:
-            what = (
+            problem = (
                 "the task is both trained on and watched: what it says of unseen tasks would be"
                 " that of training"
             )
             raise DataError(
-                what, where=name, fix=f'let {self.path} give other tasks with split="monitor"'
+                problem, where=name, fix=f'let {self.path} give other tasks with split="monitor"'
             )
         self.ids[split].add(name)
         return env

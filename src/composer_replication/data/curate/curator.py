@@ -135,7 +135,7 @@ class Curator:
 
     def report(self) -> DropReport:
         """Return the numbers of pairs kept and dropped so far."""
-        kept = {side: self.counts[f"kept {side}"] for side in ("train", "held_out")}
+        num_kept = {side: self.counts[f"kept {side}"] for side in ("train", "held_out")}
         dropped = {
             reason: count
             for reason, count in self.counts.most_common()
@@ -144,10 +144,10 @@ class Curator:
         return DropReport(
             recipe=self.recipe.name,
             pairs=sum(self.counts.values()),
-            kept=sum(kept.values()),
+            kept=sum(num_kept.values()),
             dropped=dropped,
-            kept_train=kept["train"],
-            kept_held_out=kept["held_out"],
+            kept_train=num_kept["train"],
+            kept_held_out=num_kept["held_out"],
             sessions=len(self._units["session"]),
             repositories=len(self._units["repository"]),
             answers_refused=dict(self.refused),
@@ -220,9 +220,11 @@ def _check_sides(check: structure.SideCheck, on_both_sides: bool, pair: Pair) ->
     return ""
 
 
-def _exact_check(seen: ExactDuplicates, parameters: Mapping[str, Any]) -> Check:
+def _exact_check(duplicates: ExactDuplicates, parameters: Mapping[str, Any]) -> Check:
     settings = {name: parameters[name] for name in ("lowercase", "ignore_non_character")}
-    return lambda pair: seen.first(key_of(pair, side=parameters["text_key"], **settings), pair.id)
+    return lambda pair: duplicates.first(
+        key_of(pair, side=parameters["text_key"], **settings), pair.id
+    )
 
 
 def _evidence_check(parameters: Mapping[str, Any]) -> Check:

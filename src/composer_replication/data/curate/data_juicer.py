@@ -226,12 +226,12 @@ def _drop_by_filters(
         ]
         if not column_steps or not rows:
             continue
-        kept = {
+        kept_sides = {
             (row["pair"], row["side"])
             for row in engine.filter_rows(rows, [operator_of(step) for step in column_steps])
         }
         for row in rows:
-            if (row["pair"], row["side"]) not in kept:
+            if (row["pair"], row["side"]) not in kept_sides:
                 pair_id = pairs[row["pair"]].id
                 dropped.setdefault(
                     pair_id,
@@ -246,7 +246,7 @@ def _drop_exact_duplicates(
     settings = {name: bool(step.parameters[name]) for name in ("lowercase", "ignore_non_character")}
     keys = [key_of(pair, side=step.side, **settings) for pair in pairs]
     rows = [{"text": key, "pair": n} for n, key in enumerate(keys)]
-    kept = (
+    kept_numbers = (
         {
             row["pair"]
             for row in engine.filter_rows(
@@ -259,7 +259,7 @@ def _drop_exact_duplicates(
     return {
         pair.id: (
             None
-            if n in kept
+            if n in kept_numbers
             else Dropped(pair_id=pair.id, reason=EXACT, detail=pairs[keys.index(keys[n])].id)
         )
         for n, pair in enumerate(pairs)

@@ -104,9 +104,9 @@ def _run_on_pairs(engine: DataJuicer, step: RecipeStep, judged: DataJuicerResult
         rows.append(
             {"text": "\n".join(texts if step.side else [pair.tail, *texts]), "pair": number}
         )
-    kept = {row["pair"] for row in _filter_rows(engine, rows, [step])}
+    kept_numbers = {row["pair"] for row in _filter_rows(engine, rows, [step])}
     for row in rows:
-        if row["pair"] not in kept:
+        if row["pair"] not in kept_numbers:
             judged.drop(row["pair"], step.name, "by its text")
 
 

@@ -449,11 +449,14 @@ def _with_folders(names: dict[str, str], *, name: str) -> Iterator[tuple[str, st
 def _nearness(wrong: str, path: str) -> float:
     """Score a candidate: 2-3 for the same name in another place, 1-2 for a similar name, 0 for a
     path that cannot be meant."""
-    (folder, name), (other_folder, other) = posixpath.split(wrong), posixpath.split(path)
-    (stem, ending), (other_stem, other_ending) = posixpath.splitext(name), posixpath.splitext(other)
+    (folder, name), (other_folder, other_name) = posixpath.split(wrong), posixpath.split(path)
+    (stem, ending), (other_stem, other_ending) = (
+        posixpath.splitext(name),
+        posixpath.splitext(other_name),
+    )
     shared = difflib.SequenceMatcher(None, folder, other_folder).ratio()
     same_parent = posixpath.basename(folder) == posixpath.basename(other_folder)
-    if name == other:
+    if name == other_name:
         return 2 + shared if same_parent or stem.lower() not in _EVERYWHERE else 0
     words, others = _words(stem), _words(other_stem)
     if bool(ending) != bool(other_ending) or not words or not others:
@@ -553,15 +556,15 @@ def _shell_paths(command: Command, effects: Effects, text: str) -> Iterator[tupl
         return
     position = listing[0]
     listing_command, folder = simple[position], effects.folders[position]
-    others = [other for i, other in enumerate(simple) if i != position]
+    other_commands = [other for i, other in enumerate(simple) if i != position]
     piped = [other for other in simple[position + 1 :] if other.before == "|"]
     if (
-        any(other.name not in (_FILTERS if other in piped else _SILENT) for other in others)
+        any(other.name not in (_FILTERS if other in piped else _SILENT) for other in other_commands)
         or listing_command.depth
         or listing_command.writes
     ):
         return
-    echoed = {" ".join(other.words) for other in others if other.name == "echo"}
+    echoed = {" ".join(other.words) for other in other_commands if other.name == "echo"}
     lines = "\n".join(line for line in text.splitlines() if line.strip() not in echoed)
     yield from ((path, folder) for path in _listed_paths(listing_command, lines))
 

@@ -132,8 +132,10 @@ def write_hints(session: Session, sites: Iterable[Site], *, settings: HintsSetti
             drafts.append(draft)
     checked = check_drafts(session, drafts, rules=rules, max_words=settings.max_words)
     return HintReport(
-        hints=tuple(one for one in checked if isinstance(one, Hint)),
-        refused=tuple(one for one in checked if isinstance(one, Refusal)),
+        hints=tuple(checked_draft for checked_draft in checked if isinstance(checked_draft, Hint)),
+        refused=tuple(
+            checked_draft for checked_draft in checked if isinstance(checked_draft, Refusal)
+        ),
         without=dict(sorted(without.items())),
         left_out=left_out,
     )

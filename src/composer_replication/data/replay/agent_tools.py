@@ -69,7 +69,7 @@ def change_of(call: ToolCall) -> Change:
     replacements = [
         _replacement(edit) for edit in (edits if isinstance(edits, list) else [arguments])
     ]
-    known = tuple(one for one in replacements if one is not None)
+    known = tuple(replacement for replacement in replacements if replacement is not None)
     return known if len(known) == len(replacements) else ()
 
 

@@ -1,10 +1,10 @@
-"""Teachers that answer from a file: what others were told earlier, or what was written by hand.
+"""Teachers that answer from a file of earlier or hand-written answers.
 
-    teachers = recorded_teachers(Path("answers.jsonl"))      # one for each name in the file, in the order in which they first answer
+    teachers = recorded_teachers(Path("answers.jsonl"))    # one per name, in order of first answer
     reply = await teachers[0].ask(Request(..., about="s1:7:-"))
 
-They know a place by its name, not by its prompt. Where the file holds no answer TeacherError says
-so, and no other attempt is made.
+They look a turn up by its name, not by its prompt. If the file holds no answer they raise a
+TeacherError that is not retried.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def recorded_teachers(path: Path) -> tuple[RecordedTeacher, ...]:
     the teacher's is the most usual one.
     """
     by_name: dict[str, dict[str, Answer]] = {}
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    family_counts: dict[str, Counter[str]] = defaultdict(Counter)
     families: dict[tuple[str, str | None], str] = {}
     for answer in read_answers(path):
-        found[answer.teacher][answer.family] += 1
+        family_counts[answer.teacher][answer.family] += 1
         if (
             families.setdefault((answer.teacher, answer.turn.author), answer.family)
             != answer.family
@@ -82,6 +82,6 @@ def recorded_teachers(path: Path) -> tuple[RecordedTeacher, ...]:
             )
         answers[answer.site_id] = answer
     return tuple(
-        RecordedTeacher(name, found[name].most_common(1)[0][0], answers)
+        RecordedTeacher(name, family_counts[name].most_common(1)[0][0], answers)
         for name, answers in by_name.items()
     )

@@ -24,7 +24,7 @@ import torch
 from composer_replication.core.config.base import stage_seed
 from composer_replication.core.config.rollout_settings import EvaluateSettings, RolloutSettings
 from composer_replication.core.jsonl import write_json
-from composer_replication.evaluation.rows import row
+from composer_replication.evaluation.rows import evaluation_row
 from composer_replication.evaluation.stats import Resamples
 from composer_replication.evaluation.success import one_thread, play_tasks
 from composer_replication.models.load_student import Student
@@ -98,7 +98,7 @@ def measure_student(model: Any, tokenizer: Any, *, tasks: int = TASKS) -> Mappin
         )
     draws = Resamples.of(tasks, seed=seed, samples=settings.samples)
     return {
-        **row(
+        **evaluation_row(
             "before",
             results,
             targeted=settings.targeted_kinds,
