@@ -26,8 +26,10 @@ NOT_CODE = "composer_replication.compat.paths."
 
 def test_the_page_of_verbs_is_what_help_prints(repository_root: Path) -> None:
     command = [sys.executable, "scripts/docs_cli.py", "--check"]
-    done = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run(
+        command, cwd=repository_root, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere(repository_root: Path) -> None:
@@ -44,8 +46,10 @@ def test_the_wheel_carries_the_demo_and_the_templates(
     """Built from the tree as it is, without a network; tests and secrets of the checkout stay
     out."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    done = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(
+        command, cwd=repository_root, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     student = {

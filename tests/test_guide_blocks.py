@@ -263,7 +263,7 @@ def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without
 
     monkeypatch.chdir(tmp_path)
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
-    how = {
+    options = {
         "max_steps": 1,
         "per_device_train_batch_size": 2,
         "num_generations": 2,
@@ -271,7 +271,7 @@ def test_the_block_of_the_trainer_runs_with_trl_and_says_what_to_install_without
         "save_strategy": "no",
     }
     args = composer_replication.ComposerReplicationConfig(
-        output_dir="out", use_cpu=True, report_to="none", hint_weight=0.0, **how
+        output_dir="out", use_cpu=True, report_to="none", hint_weight=0.0, **options
     )
     names |= {
         "own_reward": lambda completions, **row: [float(n) for n in range(len(completions))],

@@ -156,15 +156,15 @@ def reference(
     move(student.model)
     rows = [_acted(student.model, row) for row in range(GROUPS * GROUP_SIZE)]
     counts = step_counts(StepInputs(rows, pairs(), num_rollouts=len(rows)))
-    found = accumulate(
+    losses = accumulate(
         trainer,
         micro_batches(rows, pairs(), micro_tokens=8192),
         counts,
         scales=dict(trainer.weights),
     )
     numbers = {
-        f"{name}/{key}": getattr(found[name], key)
-        for name in found
+        f"{name}/{key}": getattr(losses[name], key)
+        for name in losses
         for key in ("tokens", "loss", "grad_norm", "inputs")
     }
     return numbers, [p.grad.clone() for p in trainer.trainable() if p.grad is not None]

@@ -27,7 +27,7 @@ CUTS: dict[str, dict[str, Any]] = {
 
 
 def check(
-    line: dict[str, Any],
+    metrics: dict[str, Any],
     gradient: list[torch.Tensor],
     expected: tuple[dict[str, Any], list[torch.Tensor]],
     *,
@@ -36,12 +36,12 @@ def check(
     numbers, gradients = expected
     assert relative(gradient, gradients) <= TOLERANCE
     for name in WEIGHTS[case]:
-        assert line[f"{name}/status"] == "active"
-        assert line[f"{name}/tokens"] == numbers[f"{name}/tokens"]
-        assert line[f"{name}/loss"] == pytest.approx(
+        assert metrics[f"{name}/status"] == "active"
+        assert metrics[f"{name}/tokens"] == numbers[f"{name}/tokens"]
+        assert metrics[f"{name}/loss"] == pytest.approx(
             numbers[f"{name}/loss"], rel=TOLERANCE, abs=1e-7
         )
-        assert line[f"{name}/grad_norm"] == pytest.approx(
+        assert metrics[f"{name}/grad_norm"] == pytest.approx(
             numbers[f"{name}/grad_norm"], rel=TOLERANCE
         )
 

@@ -34,8 +34,10 @@ for make in (lambda: c.ComposerReplicationConfig(), lambda: c.ComposerReplicatio
     else:
         raise SystemExit("no error")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr + completed.stdout
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,10 @@ def played(
 
 
 def producer(renderer: Renderer, **more: Any) -> HintProducer:
-    whole = renderer.render(
+    rendering = renderer.render(
         [*OPENING, Turn(role="assistant", author=None, blocks=(Text("x"),))], tools=TOOLS.specs()
     )
-    prompt = whole.ids[whole.spans[-1].start : whole.spans[-1].body[0]]
+    prompt = rendering.ids[rendering.spans[-1].start : rendering.spans[-1].body[0]]
     return HintProducer(renderer=renderer, prompt_ids=prompt, tools=TOOLS.specs(), **more)
 
 
@@ -128,8 +128,8 @@ EPISODE = [
 
 def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer: Renderer) -> None:
     rollout = played(renderer, EPISODE)
-    made = producer(renderer).make([rollout])
-    (example,) = made.examples
+    live_step = producer(renderer).make([rollout])
+    (example,) = live_step.examples
     assert example.ids == (*rollout.prompt_ids, *rollout.completion_ids)
     assert [view.kind for view in example.hints] == ["unknown_tool", "bad_arguments"]
     spans = [
@@ -137,14 +137,14 @@ def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer
         for a, b in written_spans(rollout.tool_mask)
     ]
     assert [view.span for view in example.hints] == [spans[0], spans[2]]
-    session = made.sessions[0]
+    session = live_step.sessions[0]
     for view, turn in zip(example.hints, (2, 6), strict=True):
         before = [_as_seen(t) for t in session.turns[:turn]]
         text = (
             renderer.codec.decode(list(view.hint_ids)).split("\n", 1)[1].rsplit("<|im_end|>", 1)[0]
         )
         assert "view_file" in text or "old" in text
-        whole = renderer.hint_view(
+        rendering = renderer.hint_view(
             [*before, session.turns[turn]],
             target=turn,
             hint=text,
@@ -153,15 +153,15 @@ def test_mistakes_of_a_rollout_get_the_view_that_a_full_rendering_gives(renderer
             tools=TOOLS.specs(),
         )
         assert (view.at, view.hint_ids, view.span, view.target_ids) == (
-            whole.at,
-            whole.hint_ids,
-            whole.span,
-            whole.target_ids,
+            rendering.at,
+            rendering.hint_ids,
+            rendering.span,
+            rendering.target_ids,
         )
         assert view.origin == "student"
-    assert made.facts["sites/found"] == made.facts["sites/used"] == 2
+    assert live_step.facts["sites/found"] == live_step.facts["sites/used"] == 2
     # ranks add these up by their order
-    assert list(producer(renderer).make([]).facts) == list(made.facts)
+    assert list(producer(renderer).make([]).facts) == list(live_step.facts)
 
 
 def _as_seen(turn: Turn) -> Turn:
@@ -208,9 +208,12 @@ def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Re
         tool_mask=[1] * len(ids),
         messages=[{"role": "assistant", "content": text}],
     )
-    made = producer(renderer).make([rollout])
-    assert made.facts["rollouts/malformed"] == 1 and made.sessions[0].turns[-1].results[0].is_error
-    (view,) = made.examples[0].hints
+    live_step = producer(renderer).make([rollout])
+    assert (
+        live_step.facts["rollouts/malformed"] == 1
+        and live_step.sessions[0].turns[-1].results[0].is_error
+    )
+    (view,) = live_step.examples[0].hints
     assert view.kind == "malformed_call" and view.target_ids == ids
 
 
@@ -236,8 +239,8 @@ def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer:
         answered("str_replace", MISSING),
         said(text="Done."),
     ]
-    made = producer(renderer).make([played(renderer, messages)], max_sites=1)
-    (view,) = made.examples[0].hints
+    live_step = producer(renderer).make([played(renderer, messages)], max_sites=1)
+    (view,) = live_step.examples[0].hints
     text = renderer.codec.decode(list(view.hint_ids))
     assert (
         len(view.site_ids) == 2
@@ -245,7 +248,7 @@ def test_two_failing_calls_of_one_message_are_one_view_with_both_hints(renderer:
         and "view_file" in text
         and "old" in text
     )
-    facts = made.facts
+    facts = live_step.facts
     assert (
         facts["sites/found"],
         facts["sites/used"],

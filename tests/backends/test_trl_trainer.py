@@ -277,19 +277,19 @@ def run_once(
     return run
 
 
-def die(line: dict[str, Any]) -> None:
+def die(metrics: dict[str, Any]) -> None:
     """kill -9 on oneself, before the second step's checkpoint is written."""
-    if line["step"] == 2:
+    if metrics["step"] == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def same_lines(run: RunDir, expected: RunDir) -> None:
     clock = ("t", "attempt", "step_s")
     lines = [
-        [{k: v for k, v in line.items() if k not in clock} for line in one.metrics()]
+        [{k: v for k, v in metrics.items() if k not in clock} for metrics in one.metrics()]
         for one in (run, expected)
     ]
-    assert lines[0] == lines[1] and [line["step"] for line in lines[1]] == [1, 2, 3]
+    assert lines[0] == lines[1] and [metrics["step"] for metrics in lines[1]] == [1, 2, 3]
     weights = [(one.checkpoint(3) / "model.safetensors").read_bytes() for one in (run, expected)]
     assert weights[0] == weights[1]
 
@@ -297,7 +297,7 @@ def same_lines(run: RunDir, expected: RunDir) -> None:
 def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
     """Killed before a checkpoint; then once more as if it had been killed while TRL wrote one: that
     one has no twin and is not read."""
-    whole = run_once(tmp_path / "whole")
+    uninterrupted = run_once(tmp_path / "whole")
     child = subprocess.run(
         [sys.executable, "-m", "tests.backends.test_trl_trainer", str(tmp_path / "cut")],
         cwd=ROOT,
@@ -307,14 +307,14 @@ def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
     cut = RunDir(tmp_path / "cut" / "runs" / "r")
     assert [step for step, _ in cut.checkpoints()] == [0, 1]
     run_once(tmp_path / "cut", resume=True)
-    same_lines(cut, whole)
-    state = json.loads((whole.checkpoint(3) / "trainer.json").read_text("utf-8"))
+    same_lines(cut, uninterrupted)
+    state = json.loads((uninterrupted.checkpoint(3) / "trainer.json").read_text("utf-8"))
     assert (
         state["backend"] == "trl"
         and state["start_sha256"]
         and state["policy_health"]["best_success"]
     )
-    lines = whole.metrics()
+    lines = uninterrupted.metrics()
     line = lines[0]
     for before, after in pairwise(lines):
         between = datetime.fromisoformat(after["t"]) - datetime.fromisoformat(before["t"])
@@ -329,7 +329,7 @@ def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
     shutil.rmtree(cut.checkpoint(3))
     (cut.path / "trl" / "checkpoint-3" / "model.safetensors").write_bytes(b"half")
     run_once(tmp_path / "cut", resume=True)
-    same_lines(cut, whole)
+    same_lines(cut, uninterrupted)
 
 
 if __name__ == "__main__":

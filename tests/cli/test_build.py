@@ -28,11 +28,11 @@ def work(tmp_path: Path) -> Path:
 
 
 def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> None:
-    said = recompose("build", cwd=work)
+    result = recompose("build", cwd=work)
     assert (
-        said.code == 0
-        and "2 of 2 views hold every turn" in said.out
-        and "2 failing calls in 2 messages, one view each" in said.out
+        result.code == 0
+        and "2 of 2 views hold every turn" in result.out
+        and "2 failing calls in 2 messages, one view each" in result.out
     )
     value = recompose("build", "--json", cwd=work).value
     assert value["context_kept"] == value["context_available"] > 0
@@ -59,11 +59,14 @@ def test_context_evidence_and_views_are_printed_stored_and_shown(work: Path) -> 
 
 def test_the_split_is_told_in_sessions_and_repositories(work: Path) -> None:
     """It said "(18 and 0 units)", and never what a unit is."""
-    said = recompose("build", "--held_out.by", "repository", cwd=work)
-    assert "by repository: 2 sessions to train on, 0 held out (of 1 and 0 repositories)" in said.out
-    said = recompose("build", "--held_out.by", "session", cwd=work)
+    result = recompose("build", "--held_out.by", "repository", cwd=work)
     assert (
-        "by session: 2 sessions to train on, 0 held out\n" in said.out and " units)" not in said.out
+        "by repository: 2 sessions to train on, 0 held out (of 1 and 0 repositories)" in result.out
+    )
+    result = recompose("build", "--held_out.by", "session", cwd=work)
+    assert (
+        "by session: 2 sessions to train on, 0 held out\n" in result.out
+        and " units)" not in result.out
     )
 
 
@@ -84,13 +87,13 @@ def test_a_window_that_left_turns_out_says_so(work: Path) -> None:
 
 
 def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -> None:
-    said = recompose("build", "--build.max-tokens", "150", "--train.lm-ce.weight", "0", cwd=work)
+    result = recompose("build", "--build.max-tokens", "150", "--train.lm-ce.weight", "0", cwd=work)
     assert (
-        said.code == 1
-        and "0 of 2 hints could be built for hint" in said.err
-        and "raise build.max_tokens" in said.err
+        result.code == 1
+        and "0 of 2 hints could be built for hint" in result.err
+        and "raise build.max_tokens" in result.err
     )
-    assert "recompose train" not in said.out
+    assert "recompose train" not in result.out
     assert (work / "recompose/examples/skipped.jsonl").exists()  # what was lost can be looked at
     dry = recompose("build", "--dry-run", "--json", "--build.max-tokens", "150", cwd=work)
     assert dry.code == 1 and dry.value["error"]["exit_code"] == 1

@@ -168,15 +168,15 @@ def test_the_table_holds_what_was_promised(shown: tuple[Path, Said]) -> None:
 def test_the_same_seed_gives_the_same_table_and_json_prints_it(
     shown: tuple[Path, Said], tmp_path: Path
 ) -> None:
-    said = play(tmp_path, "--json")
-    assert (said.code, said.err) == (0, "")
+    result = play(tmp_path, "--json")
+    assert (result.code, result.err) == (0, "")
     table = table_of(tmp_path)
     beside = {"seconds", "dry_run", "wrote", "next", "settings_read"}
-    assert {k: v for k, v in said.value.items() if k not in beside} == table and beside <= set(
-        said.value
+    assert {k: v for k, v in result.value.items() if k not in beside} == table and beside <= set(
+        result.value
     )
     assert table == table_of(shown[0])
-    assert list(said.value["seconds"]) == list(dict.fromkeys(v for v in VERBS_OF_THE_DEMO))
+    assert list(result.value["seconds"]) == list(dict.fromkeys(v for v in VERBS_OF_THE_DEMO))
 
 
 @pytest.mark.train
@@ -223,17 +223,17 @@ def test_with_json_every_verb_prints_one_object_and_nothing_else(
     for verb, lists in calls.items():
         for arguments in lists:
             settings = [] if verb in ("demo", "init") else ["-c", "demo/recompose.toml"]
-            said = recompose(verb, *arguments, *settings, "--json", cwd=folder)
+            result = recompose(verb, *arguments, *settings, "--json", cwd=folder)
             # fails where anything stands beside the object
-            assert said.code == 0 and isinstance(said.value, dict), (verb, said.out)
+            assert result.code == 0 and isinstance(result.value, dict), (verb, result.out)
 
 
 @pytest.mark.train
 def test_logs_only_records_and_leaves_the_rest_to_be_typed(tmp_path: Path) -> None:
-    said = recompose("demo", "--logs-only", "--logs", "4", cwd=tmp_path)
+    result = recompose("demo", "--logs-only", "--logs", "4", cwd=tmp_path)
     assert (
-        said.code == 0
-        and said.out.rstrip().splitlines()[-1].strip()
+        result.code == 0
+        and result.out.rstrip().splitlines()[-1].strip()
         == "next   recompose ingest -c demo/recompose.toml"
     )
     assert {name.split("/")[0] for name in files(tmp_path / "demo")} == {
@@ -252,8 +252,8 @@ def test_logs_only_records_and_leaves_the_rest_to_be_typed(tmp_path: Path) -> No
 
 
 def test_a_demo_without_logs_is_a_usage_error(tmp_path: Path) -> None:
-    said = recompose("demo", "--logs", "0", cwd=tmp_path)
-    assert said.code == 2 and "no demo without logs" in said.err and files(tmp_path) == set()
+    result = recompose("demo", "--logs", "0", cwd=tmp_path)
+    assert result.code == 2 and "no demo without logs" in result.err and files(tmp_path) == set()
 
 
 def test_a_control_that_fails_names_its_log(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("success", "ratio", "others", "said"), CASES)
+@pytest.mark.parametrize(("success", "ratio", "others", "expected"), CASES)
 def test_the_second_line_claims_what_its_intervals_support(
-    success: Any, ratio: Any, others: Any, said: str
+    success: Any, ratio: Any, others: Any, expected: str
 ) -> None:
     lines = summary(table(success=success, ratio=ratio, others=others))
-    assert lines[1] == said
+    assert lines[1] == expected
     assert (
         lines[0]
         == "Success on 192 unseen tasks: before 0.50, more_sft 0.50, placebo 0.50, after 0.50."

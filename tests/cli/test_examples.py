@@ -73,9 +73,11 @@ def test_an_examples_own_file_builds_trains_evaluates_and_exports(
     shared += ["-o", str(work), "--student.model", str(model)]
     built = recompose("build", *shared, "--json", cwd=tmp_path)
     assert built.code == 0 and built.value["views"] > 0, built.out
-    said = recompose("train", "--name", "x", *shared, "--train.steps", "2", "--json", cwd=tmp_path)
-    assert said.code == 0, said.out
-    assert said.value["statuses"] == {
+    result = recompose(
+        "train", "--name", "x", *shared, "--train.steps", "2", "--json", cwd=tmp_path
+    )
+    assert result.code == 0, result.out
+    assert result.value["statuses"] == {
         "policy": "off",
         "lm_ce": "active",
         "hint": "active",
@@ -136,25 +138,27 @@ def test_an_examples_forks_and_its_live_rollouts_are_trained_on(
         for more in ("fork.toml", "live.toml")
     )
     # nothing is built: the student plays
-    said = recompose("train", "--name", "live", *live, cwd=tmp_path)
-    assert said.code == 0, said.out
+    result = recompose("train", "--name", "live", *live, cwd=tmp_path)
+    assert result.code == 0, result.out
     assert (
-        said.value["metrics"]["rollouts/episodes"] == 32
-        and said.value["metrics"]["rollouts/lost"] == 0
+        result.value["metrics"]["rollouts/episodes"] == 32
+        and result.value["metrics"]["rollouts/lost"] == 0
     )
-    assert {name for name, status in said.value["statuses"].items() if status != "off"} == {
+    assert {name for name, status in result.value["statuses"].items() if status != "off"} == {
         "policy",
         "hint",
     }
     assert recompose("build", *fork, cwd=tmp_path).code == 0
-    said = recompose("train", "--name", "fork", *fork, cwd=tmp_path)
-    assert said.code == 0, said.out
-    metrics = said.value["metrics"]
+    result = recompose("train", "--name", "fork", *fork, cwd=tmp_path)
+    assert result.code == 0, result.out
+    metrics = result.value["metrics"]
     assert (
         metrics["fork/samples"] == metrics["fork/undecided"] == 6
         and metrics["fork/sampled_tokens"] == 36
     )
-    assert {name for name, status in said.value["statuses"].items() if status != "off"} == {"hint"}
+    assert {name for name, status in result.value["statuses"].items() if status != "off"} == {
+        "hint"
+    }
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -68,16 +68,16 @@ def test_build_leaves_hints_of_weak_kinds_out_and_counts_them(work: Path) -> Non
         "inputs"
     ]
     assert [Path(i["path"]).name for i in inputs][-1] == "audit.json"
-    said = recompose("build", cwd=work).out
-    assert "hint/weak_hint" in said and f"the audit kept {GOOD}" in said
+    result = recompose("build", cwd=work).out
+    assert "hint/weak_hint" in result and f"the audit kept {GOOD}" in result
 
 
 def test_without_an_audit_every_kind_is_used_and_it_is_said(work: Path) -> None:
-    said = recompose("build", cwd=work)
+    result = recompose("build", cwd=work)
     assert (
-        said.code == 0
+        result.code == 0
         and "no audit was made, so hints of every kind are used: recompose hints --audit"
-        in said.out
+        in result.out
     )
     value = recompose("build", "--json", cwd=work).value
     assert (
@@ -92,41 +92,49 @@ def test_without_an_audit_every_kind_is_used_and_it_is_said(work: Path) -> None:
 def test_where_no_kind_is_kept_nothing_is_built_or_trained(work: Path) -> None:
     assert recompose("build", cwd=work).code == 0
     audit(work)
-    there = files(work)
+    files_before = files(work)
     for verb in ("build", "train"):
-        said = recompose(verb, cwd=work)
+        result = recompose(verb, cwd=work)
         assert (
-            said.code == 3
-            and "no lift, nothing to train" in said.err
-            and "train.hint.weight = 0" in said.err
+            result.code == 3
+            and "no lift, nothing to train" in result.err
+            and "train.hint.weight = 0" in result.err
         ), verb
-        assert "the tiny student knows nothing yet" in " ".join(said.err.replace("│", " ").split())
-    assert files(work) == there
+        assert "the tiny student knows nothing yet" in " ".join(
+            result.err.replace("│", " ").split()
+        )
+    assert files(work) == files_before
     assert recompose("build", "--train.hint.weight", "0", cwd=work).code == 0
 
 
 def test_train_refuses_examples_that_hold_weak_hints(work: Path) -> None:
     assert recompose("build", cwd=work).code == 0
     audit(work, GOOD)
-    said = recompose("train", "--dry-run", cwd=work)
-    assert said.code == 1 and f"did not keep: {WEAK}" in said.err and "recompose build" in said.err
+    result = recompose("train", "--dry-run", cwd=work)
+    assert (
+        result.code == 1
+        and f"did not keep: {WEAK}" in result.err
+        and "recompose build" in result.err
+    )
     assert recompose("build", cwd=work).code == 0
     assert recompose("train", "--dry-run", cwd=work).code == 0
 
 
 def test_an_audit_of_other_hints_or_of_another_student_is_refused(work: Path) -> None:
     audit(work, GOOD, WEAK, student="other/model")
-    said = recompose("build", cwd=work)
+    result = recompose("build", cwd=work)
     assert (
-        said.code == 1
-        and "made with 'other/model', the student is 'tiny'" in said.err
-        and "hints --audit" in said.err
+        result.code == 1
+        and "made with 'other/model', the student is 'tiny'" in result.err
+        and "hints --audit" in result.err
     )
     audit(work, GOOD, WEAK)
     with (work / "recompose" / "hints.jsonl").open("a", encoding="utf-8") as out:
         out.write("\n")
-    said = recompose("build", cwd=work)
-    assert said.code == 1 and "another hints.jsonl" in said.err and "hints --audit" in said.err
+    result = recompose("build", cwd=work)
+    assert (
+        result.code == 1 and "another hints.jsonl" in result.err and "hints --audit" in result.err
+    )
 
 
 def test_the_audit_is_stamped_and_names_its_student(work: Path) -> None:
@@ -143,8 +151,8 @@ def test_the_audit_is_stamped_and_names_its_student(work: Path) -> None:
 )
 def test_a_damaged_audit_is_named(work: Path, text: str) -> None:
     (work / "recompose" / "audit.json").write_text(text, "utf-8")
-    said = recompose("build", cwd=work)
-    assert said.code == 1 and "no audit of this version" in said.err
+    result = recompose("build", cwd=work)
+    assert result.code == 1 and "no audit of this version" in result.err
 
 
 def test_every_kind_that_a_view_speaks_of_must_have_been_kept() -> None:

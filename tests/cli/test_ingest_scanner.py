@@ -23,10 +23,10 @@ def test_ingest_stores_nothing_that_the_scanner_objects_to(tmp_path: Path) -> No
     assert recompose("ingest", "logs", cwd=tmp_path).code == 0
     kept = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
     log.write_text("\n".join(log_lines("The customer is Initech.")) + "\n", "utf-8")
-    said = recompose("ingest", "logs", cwd=tmp_path)
-    assert said.code == 1
-    assert "objects to the redacted sessions" in said.err
-    assert "customer" not in said.err + said.out
+    result = recompose("ingest", "logs", cwd=tmp_path)
+    assert result.code == 1
+    assert "objects to the redacted sessions" in result.err
+    assert "customer" not in result.err + result.out
     assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == kept
     assert files(tmp_path / "recompose") == {
         ".gitignore",

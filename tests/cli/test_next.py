@@ -35,13 +35,13 @@ def test_from_logs_to_a_run_with_the_default_student(tmp_path: Path) -> None:
     while line and len(walked) < 12:
         argv = words(line)
         walked.append(argv[0])
-        said = recompose(
+        result = recompose(
             *argv, *(["--dry-run"] if argv[0] == "train" else []), "--json", cwd=tmp_path
         )
-        assert said.code == 0, (line, said.err, said.out)
+        assert result.code == 0, (line, result.err, result.out)
         if argv[0] == "train":
             break
-        line = said.value["next"]
+        line = result.value["next"]
     assert walked == ["ingest", "sites", "hints", "report", "init", "build", "train"]
 
 
@@ -49,9 +49,9 @@ def test_without_pytorch_the_walk_ends_at_the_doctor(tmp_path: Path) -> None:
     line, walked = f"recompose ingest {LOGS}", []
     while line and (argv := words(line))[0] not in walked:
         walked.append(argv[0])
-        done = without_torch(*argv, "--json", cwd=tmp_path)
-        assert done.returncode == 0, (line, done.stderr)
-        line = json.loads(done.stdout)["next"]
+        completed = without_torch(*argv, "--json", cwd=tmp_path)
+        assert completed.returncode == 0, (line, completed.stderr)
+        line = json.loads(completed.stdout)["next"]
         if argv[0] == "doctor":
             break
     assert walked == ["ingest", "sites", "hints", "report", "doctor"] and shlex.split(line)[:4] == [
@@ -65,8 +65,8 @@ def test_without_pytorch_the_walk_ends_at_the_doctor(tmp_path: Path) -> None:
 def test_with_a_student_named_the_audit_comes_before_the_build(tmp_path: Path) -> None:
     for verb in (("ingest", str(LOGS)), ("sites",), ("hints",)):
         assert recompose(*verb, "-q", cwd=tmp_path).code == 0
-    said = recompose("report", "--student.model", "some/model", "--json", cwd=tmp_path)
-    assert said.value["next"] == "recompose hints --audit"
+    result = recompose("report", "--student.model", "some/model", "--json", cwd=tmp_path)
+    assert result.value["next"] == "recompose hints --audit"
     (tmp_path / "recompose" / "audit.json").write_text(
         json.dumps({"student": "some/model", "kinds": [{"kind": "all", "keeps": False}]}), "utf-8"
     )
@@ -84,13 +84,13 @@ def test_of_an_empty_store_the_next_step_brings_sessions_in(
     projects = {
         one["folder"] for one in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]
     }
-    said = recompose(
+    result = recompose(
         "ingest",
         *(word for folder in projects for word in ("--forget", folder)),
         "--json",
         cwd=tmp_path,
     )
-    assert said.code == 0 and said.value["next"] == "recompose doctor"
+    assert result.code == 0 and result.value["next"] == "recompose doctor"
     shutil.copytree(LOGS, agents)
     for verb in (["sites"], ["hints"], ["report"]):
         line = recompose(*verb, "--json", cwd=tmp_path).value["next"]
@@ -231,12 +231,12 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
             and not line.startswith("recompose show")
         ):
             walked.append(line)
-            said = run_line(line, work)
-            told = flat(said.out + said.err)
-            if said.code:
+            result = run_line(line, work)
+            told = flat(result.out + result.err)
+            if result.code:
                 assert "Traceback" not in told and "bug" not in told
                 if walked == [f"recompose {verb}"]:  # asked for by hand: it says what to do
-                    assert said.code in (1, 2, 3) and "╭" in said.err, (state, walked, told)
+                    assert result.code in (1, 2, 3) and "╭" in result.err, (state, walked, told)
                     break
                 if words(line)[0] == "ingest":  # which folder to read, it does not guess
                     assert "recompose ingest PATH" in told
@@ -246,12 +246,12 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
                     assert "raise build.max_tokens" in told
                     line = recompose("doctor", "--json", cwd=work).value["next"]
                     continue
-                tried = TRIED.search(flat(said.err))
+                tried = TRIED.search(flat(result.err))
                 assert tried is not None, (state, walked, told)
                 line = tried[1]
                 assert run_line(line, work).code == 0, (state, walked, line)
                 continue
-            found = re.findall(r"^ next   (recompose .*)$", said.out, re.MULTILINE)
+            found = re.findall(r"^ next   (recompose .*)$", result.out, re.MULTILINE)
             line = found[-1] if found else ""
         if line.startswith("recompose show"):
             assert recompose(*words(line), cwd=work).code == 0, (state, walked, line)
@@ -263,9 +263,9 @@ def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same
 ) -> None:
     three(tmp_path, toml="[build]\nmax_tokens = 150\n")
     assert recompose("report", "-q", cwd=tmp_path).code == 0
-    said = recompose("build", cwd=tmp_path)
-    tried = TRIED.search(flat(said.err))
-    assert said.code == 1 and tried is not None and "--build.max_tokens" in tried[1]
+    result = recompose("build", cwd=tmp_path)
+    tried = TRIED.search(flat(result.err))
+    assert result.code == 1 and tried is not None and "--build.max_tokens" in tried[1]
     assert recompose("doctor", "--json", cwd=tmp_path).value["next"] == tried[1]
     assert recompose("train", "--dry-run", cwd=tmp_path).code == 1
     mended = recompose(*words(tried[1]), "--json", cwd=tmp_path)
@@ -289,15 +289,15 @@ def test_a_refused_build_is_mended_by_what_it_prints_and_the_state_says_the_same
 @pytest.mark.train
 def test_a_channel_that_would_get_nothing_is_told_by_build_and_not_by_train(tmp_path: Path) -> None:
     three(tmp_path, empty=("hints",), add=("preferences",))
-    said = recompose("build", cwd=tmp_path)
+    result = recompose("build", cwd=tmp_path)
     assert (
-        said.code == 0
-        and "next   recompose show site" in said.out
-        and "recompose train" not in said.out
+        result.code == 0
+        and "next   recompose show site" in result.out
+        and "recompose train" not in result.out
     )
     assert (
-        "channel hint has weight 1.0, but the examples hold nothing for it" in said.out
-        and "hints.writers" in said.out
+        "channel hint has weight 1.0, but the examples hold nothing for it" in result.out
+        and "hints.writers" in result.out
     )
     refused = recompose("train", "--dry-run", cwd=tmp_path)
     assert refused.code == 1 and "channel hint has weight 1.0" in flat(refused.err)

@@ -33,11 +33,11 @@ def test_real_sessions_train_every_weighted_channel(
     assert built["longest"] <= 1024 and built["views"] > 0 and built["trained_messages"] > 50
     # failed checks, rejections and siblings are not trained on
     assert built["skipped"]["hint/category"] > 10
-    said = recompose(
+    result = recompose(
         "train", "--train.steps", "2", "--train.batch_examples", "3", "--json", cwd=tmp_path
     )
-    assert said.code == 0, said.out
-    assert said.value["statuses"] == {
+    assert result.code == 0, result.out
+    assert result.value["statuses"] == {
         "policy": "off",
         "lm_ce": "active",
         "hint": "active",

@@ -100,10 +100,10 @@ def test_the_judges_questions_stop_at_the_ceiling_with_code_4(tmp_path: Path, ke
             == 0
         )
         before = len(endpoint.seen)
-        said = recompose("replay", "--max-usd", "0.007", "--json", cwd=tmp_path)
+        result = recompose("replay", "--max-usd", "0.007", "--json", cwd=tmp_path)
         assert (
-            said.code == 4
-            and "ceiling" in said.value["stopped"]["what"]
+            result.code == 4
+            and "ceiling" in result.value["stopped"]["what"]
             and before <= len(endpoint.seen) < before + 20
         )
         assert (
@@ -114,7 +114,7 @@ def test_the_judges_questions_stop_at_the_ceiling_with_code_4(tmp_path: Path, ke
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"judge": '"nobody"'}, "no teacher 'nobody'"),
         ({"family": "oak"}, "of the family of teacher 'oak'"),
@@ -125,13 +125,15 @@ def test_the_judges_questions_stop_at_the_ceiling_with_code_4(tmp_path: Path, ke
     ],
 )
 def test_a_judge_that_cannot_judge_is_refused_before_anything_is_sent(
-    tmp_path: Path, keyed: None, settings: dict[str, str], words: str
+    tmp_path: Path, keyed: None, settings: dict[str, str], message: str
 ) -> None:
     with Endpoint(act=act) as endpoint:
         folder(tmp_path, endpoint.url, **settings)
         for argv in (["--max-usd", "1"], ["--estimate"]):
-            said = recompose("replay", *argv, cwd=tmp_path)
-            assert said.code == 1 and words in " ".join(said.err.split()) and not endpoint.seen
+            result = recompose("replay", *argv, cwd=tmp_path)
+            assert (
+                result.code == 1 and message in " ".join(result.err.split()) and not endpoint.seen
+            )
 
 
 def test_answers_that_the_recipe_refuses_do_not_vote_and_say_why(
@@ -169,7 +171,7 @@ def test_answers_that_the_recipe_refuses_do_not_vote_and_say_why(
             "replay", "--replay.recorded", "answers.jsonl", "--json", cwd=tmp_path
         ).value
         assert recorded["asking"] == {"bought": 6, "problem: curate: tool_arguments_filter": 2}
-        said = recompose(
+        result = recompose(
             "replay", "--max-usd", "1", "--resume", "--curate.recipe", str(recipe), cwd=tmp_path
         )
-        assert said.code == 1 and "not the replay that was begun" in said.err
+        assert result.code == 1 and "not the replay that was begun" in result.err

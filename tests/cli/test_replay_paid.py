@@ -114,14 +114,14 @@ def test_an_estimate_sends_nothing_and_needs_no_key(tmp_path: Path) -> None:
     with Endpoint() as endpoint:
         prepare(tmp_path, endpoint.url, sessions=4, steps=3)
         before = files(tmp_path)
-        said = recompose("replay", "--estimate", "--json", cwd=tmp_path)
+        result = recompose("replay", "--estimate", "--json", cwd=tmp_path)
         assert (
-            said.code == 0
+            result.code == 0
             and not endpoint.seen
             and endpoint.most_at_once == 0
             and files(tmp_path) == before
         )
-    bill = said.value
+    bill = result.value
     assert (bill["sessions"], bill["steps"], bill["sent"]) == (4, 12, 0)
     assert [one["calls"] for one in bill["teachers"].values()] == [12, 12, 12] and 0 < bill[
         "usd"
@@ -146,11 +146,11 @@ def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(
 ) -> None:
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=5, steps=4)
-        said = recompose("replay", "--max-usd", "0.006", "--json", cwd=tmp_path)
+        result = recompose("replay", "--max-usd", "0.006", "--json", cwd=tmp_path)
         assert (
-            said.code == 4
-            and said.value["stopped"]["exit_code"] == 4
-            and "ceiling" in said.value["stopped"]["what"]
+            result.code == 4
+            and result.value["stopped"]["exit_code"] == 4
+            and "ceiling" in result.value["stopped"]["what"]
         )
         bought = list(read_answers(work / "answers.jsonl"))
         assert (
@@ -158,7 +158,7 @@ def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(
             and len(bought) == len(endpoint.seen)
             and endpoint.billed_usd <= 0.006
         )
-        assert said.value["next"] == "recompose replay"
+        assert result.value["next"] == "recompose replay"
         more = recompose("replay", "--max-usd", "1", "--resume", "--json", cwd=tmp_path)
         assert more.code == 0 and len(list(read_answers(work / "answers.jsonl"))) == 60 == len(
             endpoint.seen
@@ -202,11 +202,11 @@ def test_paid_teachers_need_a_ceiling_and_a_key(
 ) -> None:
     with Endpoint() as endpoint:
         prepare(tmp_path, endpoint.url, sessions=1, steps=1)
-        said = recompose("replay", cwd=tmp_path)
+        result = recompose("replay", cwd=tmp_path)
         assert (
-            said.code == 1
-            and "no ceiling" in said.err
-            and "--estimate" in said.err
+            result.code == 1
+            and "no ceiling" in result.err
+            and "--estimate" in result.err
             and not endpoint.seen
         )
         assert recompose("replay", "--max-usd", "nan", cwd=tmp_path).code == 2
@@ -216,8 +216,8 @@ def test_paid_teachers_need_a_ceiling_and_a_key(
             in recompose("replay", "--max-usd", "1", *away, cwd=tmp_path).err
         )
         monkeypatch.setenv("PLANTED_ROUTER_KEY", f"{KEY} {KEY}")
-        said = recompose("replay", "--max-usd", "1", *away, cwd=tmp_path)
-        assert said.code == 1 and KEY not in said.err + said.out
+        result = recompose("replay", "--max-usd", "1", *away, cwd=tmp_path)
+        assert result.code == 1 and KEY not in result.err + result.out
 
 
 def test_a_key_in_a_settings_file_is_refused_and_not_shown(tmp_path: Path) -> None:
@@ -229,13 +229,13 @@ def test_a_key_in_a_settings_file_is_refused_and_not_shown(tmp_path: Path) -> No
         'body = {headers = {x = "sk-ant-api03-' + "a1B2" * 12 + '"}}',
     ):
         file.write_text(f"{plain}{line}\n")
-        said = recompose("replay", "--estimate", cwd=tmp_path)
+        result = recompose("replay", "--estimate", cwd=tmp_path)
         assert (
-            said.code == 1
-            and "a secret in a config file" in said.err
-            and "[replay.teacher.oak]" in said.err
+            result.code == 1
+            and "a secret in a config file" in result.err
+            and "[replay.teacher.oak]" in result.err
         )
-        assert KEY not in said.err and "a1B2" not in said.err
+        assert KEY not in result.err and "a1B2" not in result.err
 
 
 def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
@@ -246,12 +246,12 @@ def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
             in recompose("replay", "--resume", "--max-usd", "1", cwd=tmp_path).err
         )
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
-        said = recompose(
+        result = recompose(
             "replay", "--resume", "--max-usd", "1", "--replay.temperature", "0.5", cwd=tmp_path
         )
         assert (
-            said.code == 1
-            and "settings.temperature: 0.0 -> 0.5" in " ".join(said.err.split())
+            result.code == 1
+            and "settings.temperature: 0.0 -> 0.5" in " ".join(result.err.split())
             and len(endpoint.seen) == 6
         )
         assert (
@@ -265,14 +265,14 @@ def test_resume_refuses_another_replay(tmp_path: Path, keyed: None) -> None:
 def test_a_key_that_is_not_accepted_ends_it_at_once(tmp_path: Path, keyed: None) -> None:
     with Endpoint(plan=lambda number, body: "401", echo_key=True) as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=40, steps=3, sessions_at_once=8)
-        said = recompose("replay", "--max-usd", "1", cwd=tmp_path)
+        result = recompose("replay", "--max-usd", "1", cwd=tmp_path)
         assert (
-            said.code == 1
-            and "check the key in the environment variable" in " ".join(said.err.split())
-            and "PLANTED_ROUTER_KEY" in said.err
+            result.code == 1
+            and "check the key in the environment variable" in " ".join(result.err.split())
+            and "PLANTED_ROUTER_KEY" in result.err
         )
         assert len(endpoint.seen) <= 8 * 3 and not (work / "answers.jsonl").exists()
-        assert not with_the_key(tmp_path) and KEY not in said.out + said.err
+        assert not with_the_key(tmp_path) and KEY not in result.out + result.err
 
 
 def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time(
@@ -338,9 +338,9 @@ def test_where_nobody_answers_nothing_is_written_over_what_was_there(
             for name in ("answers.jsonl", "preferences.jsonl", "anchors.jsonl", "replay.json")
         }
         endpoint.plan = lambda number, body: "400"
-        said = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
-        assert said.code == 1 and "none of 12 calls brought an answer: status 400" in " ".join(
-            said.err.split()
+        result = recompose("replay", "--max-usd", "1", "--replay.temperature", "1", cwd=tmp_path)
+        assert result.code == 1 and "none of 12 calls brought an answer: status 400" in " ".join(
+            result.err.split()
         )
         assert {name: (work / name).read_bytes() for name in before} == before
         endpoint.plan = lambda number, body: "400" if number % 4 == 0 else "ok"
@@ -368,8 +368,10 @@ def test_answers_bought_earlier_are_all_found_again_at_a_ceiling_that_leaves_no_
             and len(endpoint.seen) == 18
         )
         (work / "sessions.jsonl").write_bytes(sessions)
-        said = recompose("replay", "--max-usd", "0.001", "--json", cwd=tmp_path)
-        assert said.code == 4 and said.value["asking"] == {"kept": 18} and len(endpoint.seen) == 18
+        result = recompose("replay", "--max-usd", "0.001", "--json", cwd=tmp_path)
+        assert (
+            result.code == 4 and result.value["asking"] == {"kept": 18} and len(endpoint.seen) == 18
+        )
         assert len(list(read_answers(work / "answers.jsonl"))) == 18
 
 
@@ -405,10 +407,10 @@ def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(
     what is lost can be settled by hand."""
     with Endpoint(plan=lambda number, body: "no_choices") as endpoint:
         prepare(tmp_path, endpoint.url, sessions=20, steps=5, sessions_at_once=4)
-        said = recompose("replay", "--max-usd", "3", cwd=tmp_path)
-        words = " ".join(said.err.replace("\u2502", " ").split())
+        result = recompose("replay", "--max-usd", "3", cwd=tmp_path)
+        words = " ".join(result.err.replace("\u2502", " ").split())
         assert (
-            said.code == 1
+            result.code == 1
             and "the body holds no answer" in words
             and endpoint.url in words
             and "base_url" in words
@@ -428,12 +430,13 @@ def test_a_bill_above_its_booking_is_told_by_name_and_ends_it_with_an_error(
     and the exit code is no 0."""
     with Endpoint(input_usd=1.0) as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=6, steps=4, sessions_at_once=2)
-        said = recompose("replay", "--max-usd", "3", "--json", cwd=tmp_path)
+        result = recompose("replay", "--max-usd", "3", "--json", cwd=tmp_path)
         assert (
-            said.code == 1 and "for a call that was booked at $" in said.value["stopped"]["what"]
-        ), said.err
+            result.code == 1
+            and "for a call that was booked at $" in result.value["stopped"]["what"]
+        ), result.err
         assert (
-            said.value["stopped"]["what"].split()[0] in TEACHERS
-            and said.value["next"] == "recompose replay"
+            result.value["stopped"]["what"].split()[0] in TEACHERS
+            and result.value["next"] == "recompose replay"
         )
         assert len(list(read_answers(work / "answers.jsonl"))) == len(endpoint.seen) <= 3 * 2

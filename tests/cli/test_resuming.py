@@ -39,8 +39,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     student.model.save_pretrained(str(folder / "student"))
     student.tokenizer.save_pretrained(str(folder / "student"))
     (folder / "recompose.toml").write_text(SETTINGS, "utf-8")
-    said = recompose("train", *STEPS, "--name", "first", cwd=folder)
-    assert said.code == 0, said.err
+    result = recompose("train", *STEPS, "--name", "first", cwd=folder)
+    assert result.code == 0, result.err
     return folder
 
 
@@ -56,9 +56,9 @@ def first(work: Path) -> RunDir:
     return RunDir(work / "recompose" / "runs" / "first")
 
 
-def flat(said: Said) -> str:
+def flat(result: Said) -> str:
     """What was said on both streams, without the frames of boxes and the breaks in lines."""
-    return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", said.out + said.err))
+    return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", result.out + result.err))
 
 
 def flip(path: Path) -> None:
@@ -71,21 +71,25 @@ def flip(path: Path) -> None:
     "wanted", ["latest", "first", "fir", "recompose/runs/latest", "recompose/runs/first"]
 )
 def test_a_run_is_resumed_by_any_of_its_names(work: Path, wanted: str) -> None:
-    there = files(work)
-    said = recompose("train", *STEPS, "--resume", wanted, "--dry-run", cwd=work)
-    assert said.code == 0, said.err
-    assert "from step_000003, 3 of 3 steps" in said.out and "no setting, no example" in said.out
-    assert "would write  " in said.out and "runs/first" in said.out and "<new run>" not in said.out
-    assert files(work) == there
+    files_before = files(work)
+    result = recompose("train", *STEPS, "--resume", wanted, "--dry-run", cwd=work)
+    assert result.code == 0, result.err
+    assert "from step_000003, 3 of 3 steps" in result.out and "no setting, no example" in result.out
+    assert (
+        "would write  " in result.out
+        and "runs/first" in result.out
+        and "<new run>" not in result.out
+    )
+    assert files(work) == files_before
 
 
 def test_a_dry_run_says_what_changed_and_refuses_as_the_real_one_would(work: Path) -> None:
     changed = ("--train.learning_rate", "0.5", "--resume", "latest", "--dry-run")
-    said = recompose("train", *STEPS, *changed, cwd=work)
+    result = recompose("train", *STEPS, *changed, cwd=work)
     assert (
-        said.code == 1
-        and re.search(r"train.learning_rate: [\d.e-]+ -> 0.5", flat(said))
-        and "--accept-changes" in flat(said)
+        result.code == 1
+        and re.search(r"train.learning_rate: [\d.e-]+ -> 0.5", flat(result))
+        and "--accept-changes" in flat(result)
     )
     value = recompose("train", *STEPS, *changed, "--accept-changes", "--json", cwd=work).value
     assert value["resume"]["step"] == 3 and value["resume"]["checkpoint"].endswith("step_000003")
@@ -114,13 +118,13 @@ def test_a_run_with_no_step_left_says_so_and_claims_to_have_written_nothing(
         "first",
         "--accept-changes",
     )
-    said = recompose("train", *words, *flags, cwd=work)
+    result = recompose("train", *words, *flags, cwd=work)
     assert (
-        said.code == 1
+        result.code == 1
         and f"nothing is left to train: step_000003 has 3 steps, train.steps is {steps}"
-        in flat(said)
+        in flat(result)
     )
-    assert "wrote" not in said.out and "train.steps above 3" in flat(said)
+    assert "wrote" not in result.out and "train.steps above 3" in flat(result)
     assert {path: (work / path).stat().st_mtime_ns for path in files(work)} == there
     more = recompose("train", *words[2:], "--train.steps", "4", "--dry-run", cwd=work)
     assert more.code == 0, more.err
@@ -132,13 +136,15 @@ def test_a_damaged_checkpoint_is_named_and_the_command_for_the_one_before_works(
 ) -> None:
     flip(first(work).checkpoint(3) / "model.safetensors")
     words = [*STEPS, "--resume", "latest"] if verb == "train" else []
-    said = recompose(verb, *words, "--dry-run", cwd=work)
+    result = recompose(verb, *words, "--dry-run", cwd=work)
     assert (
-        said.code == 1
-        and "model.safetensors is not what was written" in flat(said)
-        and "step 3 is damaged" in flat(said)
+        result.code == 1
+        and "model.safetensors is not what was written" in flat(result)
+        and "step 3 is damaged" in flat(result)
     )
-    offered = re.search(rf"to go on from there: recompose ({verb} .*step_000002.*?) *$", flat(said))
+    offered = re.search(
+        rf"to go on from there: recompose ({verb} .*step_000002.*?) *$", flat(result)
+    )
     assert offered is not None
     assert recompose(*shlex.split(offered[1]), "--dry-run", cwd=work).code == 0
     if verb == "train":
@@ -161,17 +167,17 @@ def test_a_second_launch_is_told_who_is_at_work_before_anything_is_loaded(work: 
     }
     (run.path / OWNER).write_text(json.dumps(owner), "utf-8")
     for flags in ((), ("--dry-run",)):
-        said = recompose("train", *STEPS, "--resume", "latest", *flags, cwd=work)
+        result = recompose("train", *STEPS, "--resume", "latest", *flags, cwd=work)
         assert (
-            said.code == 1
-            and f"process {here} on {owner['host']}, since 2026-11-20" in flat(said)
-            and "loading" not in said.out
+            result.code == 1
+            and f"process {here} on {owner['host']}, since 2026-11-20" in flat(result)
+            and "loading" not in result.out
         )
 
 
-def launched(work: Path, *words: str) -> subprocess.Popen[str]:
+def launched(work: Path, *message: str) -> subprocess.Popen[str]:
     started = "from composer_replication.cli.main import main; print('started', flush=True); main()"
-    command = [sys.executable, "-c", started, "train", "--trust-settings", *words]
+    command = [sys.executable, "-c", started, "train", "--trust-settings", *message]
     handler = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731 - ignored where the tests run in the background
     process = subprocess.Popen(
         command,

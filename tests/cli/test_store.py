@@ -51,9 +51,9 @@ def here(tmp_path: Path) -> Path:
 
 def ingest(here: Path, *more: str) -> dict[str, list[str]]:
     """What `ingest` says became of the store."""
-    said = recompose("ingest", "logs", "--json", *more, cwd=here)
-    assert said.code == 0, said.out
-    return said.value["store"]
+    result = recompose("ingest", "logs", "--json", *more, cwd=here)
+    assert result.code == 0, result.out
+    return result.value["store"]
 
 
 def stored(here: Path) -> dict[str, Session]:
@@ -124,8 +124,8 @@ def test_what_differs_without_being_a_continuation_is_kept_apart_and_said(here: 
         result("v3", "b2", "d2", "cart.py"),
     ]
     write(here / "logs" / "one.jsonl", other)
-    said = recompose("ingest", "logs", cwd=here)
-    assert f"{SESSION}~2: this log differs" in said.out
+    outcome = recompose("ingest", "logs", cwd=here)
+    assert f"{SESSION}~2: this log differs" in outcome.out
     sessions = stored(here)
     assert [len(s.turns) for s in sessions.values()] == [6, 5]
     assert ingest(here)["same"] == [f"{SESSION}~2"]  # and so it stays, under its own name
@@ -188,8 +188,10 @@ def test_forget_removes_and_keeps_out_until_recalled(here: Path) -> None:
     write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
     ingest(here)
     assert recompose("sites", cwd=here).code == 0
-    said = recompose("ingest", "--forget", "tide", cwd=here)
-    assert said.code == 0 and f"forgot   {OTHER}" in said.out and "recompose sites" in said.out
+    result = recompose("ingest", "--forget", "tide", cwd=here)
+    assert (
+        result.code == 0 and f"forgot   {OTHER}" in result.out and "recompose sites" in result.out
+    )
     assert list(stored(here)) == [SESSION]
     assert b"tide" not in (here / "recompose" / "sessions.jsonl").read_bytes()
     assert ingest(here)["forgotten"] == [OTHER] and list(stored(here)) == [SESSION]
@@ -212,11 +214,11 @@ def test_a_name_that_could_mean_several_projects_is_refused_and_says_which(here:
     two_of_one_name(here)
     before = (here / "recompose" / "sessions.jsonl").read_bytes()
     for more in ([], ["--dry-run"]):
-        said = recompose("ingest", "--forget", "app", *more, cwd=here)
+        result = recompose("ingest", "--forget", "app", *more, cwd=here)
         assert (
-            said.code == 2
-            and "/home/dev/alpha/app  (1" in said.err
-            and "/home/dev/beta/app  (1" in said.err
+            result.code == 2
+            and "/home/dev/alpha/app  (1" in result.err
+            and "/home/dev/beta/app  (1" in result.err
         )
     assert (here / "recompose" / "sessions.jsonl").read_bytes() == before
     shown = recompose("sessions", cwd=here).out
@@ -293,11 +295,11 @@ def test_whatever_still_holds_a_forgotten_session_is_removed_or_named(here: Path
 
 def test_a_dry_run_says_what_would_be_forgotten(here: Path) -> None:
     ingest(here)
-    said = recompose("ingest", "--forget", "shop", "--dry-run", cwd=here)
+    result = recompose("ingest", "--forget", "shop", "--dry-run", cwd=here)
     assert (
-        f"would forget {SESSION}" in said.out
-        and "forgot " not in said.out
-        and "recalled" not in said.out
+        f"would forget {SESSION}" in result.out
+        and "forgot " not in result.out
+        and "recalled" not in result.out
     )
 
 
@@ -345,8 +347,8 @@ def test_a_store_of_an_earlier_version_keeps_its_sessions(here: Path) -> None:
 def test_two_at_once_are_told(here: Path) -> None:
     ingest(here)
     with lock_folder(here / "recompose", task="ingest"):
-        said = recompose("ingest", "logs", cwd=here)
-        assert said.code == 1 and "another ingest" in said.err
+        result = recompose("ingest", "logs", cwd=here)
+        assert result.code == 1 and "another ingest" in result.err
         with pytest.raises(BusyError), lock_folder(here / "recompose", task="ingest"):
             pass
     ingest(here)
@@ -367,9 +369,9 @@ def test_a_full_disk_is_told_with_the_path_and_the_room(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        said = recompose("ingest", "logs", "--json", cwd=here)
-        error = said.value["error"]
-        assert said.code == 1 and error["where"] == str(here / "recompose" / "sessions.jsonl")
+        result = recompose("ingest", "logs", "--json", cwd=here)
+        error = result.value["error"]
+        assert result.code == 1 and error["where"] == str(here / "recompose" / "sessions.jsonl")
         assert (
             "No space left" in error["what"]
             and " MB are needed, " in error["what"]
@@ -381,8 +383,8 @@ def test_a_full_disk_is_told_with_the_path_and_the_room(
 def test_sessions_lists_what_the_store_holds(here: Path) -> None:
     write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
     ingest(here)
-    said = recompose("sessions", cwd=here)
-    assert said.code == 0 and "2 sessions of 2 projects" in said.out and "s002" in said.out
+    result = recompose("sessions", cwd=here)
+    assert result.code == 0 and "2 sessions of 2 projects" in result.out and "s002" in result.out
     (row,) = recompose("sessions", "tide", "--json", cwd=here).value["sessions"]
     assert (row["id"], row["project"], row["turns"], row["ordinal"]) == (OTHER, "tide", 6, 1)
     assert row["started"] == "2026-01-05T10:00:00Z" and row["first_seen"] <= row["last_seen"]
@@ -395,17 +397,19 @@ def older(here: Path) -> Path:
     ingest(here)
     assert recompose("sites", cwd=here).code == 0 and recompose("hints", cwd=here).code == 0
     write(here / "logs" / "two.jsonl", log_lines(), name=OTHER, project="tide")
-    said = recompose("ingest", "logs", cwd=here)
-    assert said.out.count("stale  ") == 1 and "recompose sites, then recompose hints" in said.out
+    result = recompose("ingest", "logs", cwd=here)
+    assert (
+        result.out.count("stale  ") == 1 and "recompose sites, then recompose hints" in result.out
+    )
     return here
 
 
 def test_no_verb_uses_what_was_made_from_an_older_store(older: Path) -> None:
-    def refused(said: Said) -> bool:
+    def refused(result: Said) -> bool:
         return (
-            said.code == 1
-            and "another sessions.jsonl" in said.err
-            and "recompose sites" in said.err
+            result.code == 1
+            and "another sessions.jsonl" in result.err
+            and "recompose sites" in result.err
         )
 
     for arguments in (
@@ -420,16 +424,20 @@ def test_no_verb_uses_what_was_made_from_an_older_store(older: Path) -> None:
     # told once, all of it
     assert "recompose sites, then recompose hints" in recompose("build", cwd=older).err
     # the session itself is what it is; what was found in it is left out
-    said = recompose("show", "session", "s001", cwd=older)
-    assert said.code == 0 and "edit_no_match" not in said.out and "recompose sites" in said.out
+    outcome = recompose("show", "session", "s001", cwd=older)
+    assert (
+        outcome.code == 0
+        and "edit_no_match" not in outcome.out
+        and "recompose sites" in outcome.out
+    )
     assert recompose("sessions", "--json", cwd=older).code == 0
 
 
 def test_hints_of_older_sites_do_not_count_in_the_report(older: Path) -> None:
     assert recompose("sites", cwd=older).code == 0
-    said = recompose("report", cwd=older)
-    assert said.code == 0 and "2 mistaken messages in 2 of 2 sessions" in said.out
-    assert said.out.count("stale  ") == 1 and "run again: recompose hints" in said.out
+    result = recompose("report", cwd=older)
+    assert result.code == 0 and "2 mistaken messages in 2 of 2 sessions" in result.out
+    assert result.out.count("stale  ") == 1 and "run again: recompose hints" in result.out
     page = recompose("report", "--json", cwd=older).value["pages"][0]
     assert (page["hints"], page["stale"]) == (0, ["hints.jsonl"])
     assert recompose("hints", cwd=older).code == 0

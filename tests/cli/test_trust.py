@@ -90,7 +90,7 @@ def powers(text: str, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (
             '[ingest]\nscanner = ["sh", "-c", "id"]',
@@ -125,10 +125,10 @@ def powers(text: str, tmp_path: Path) -> list[str]:
     ],
 )
 def test_what_a_file_could_do_is_refused_by_line_setting_and_value(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, expected: str
 ) -> None:
     (found,) = powers(text + "\n", tmp_path)
-    assert found.startswith(said)
+    assert found.startswith(expected)
 
 
 def test_a_teacher_is_told_with_its_host_and_the_variable_that_would_be_sent(
@@ -155,8 +155,8 @@ def test_a_file_of_numbers_and_names_works_without_a_question(
     strange: Path, tmp_path: Path
 ) -> None:
     settings(strange, HARMLESS_FILE)
-    said = call("ingest", "logs", "--json", cwd=strange)
-    assert said.code == 0 and said.value["settings_read"]["files"][0]["trust"] == "harmless"
+    result = call("ingest", "logs", "--json", cwd=strange)
+    assert result.code == 0 and result.value["settings_read"]["files"][0]["trust"] == "harmless"
     assert (strange / "out" / "sessions.jsonl").exists() and not (tmp_path / "config").exists()
 
 
@@ -170,8 +170,8 @@ def test_a_harmless_file_cannot_put_sessions_into_a_commit(strange: Path, work: 
     for words in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *words], cwd=strange, check=True)
     before = files(strange)
-    said = call("ingest", "logs", cwd=strange)
-    assert said.code == 1 and "can get into a commit" in said.err and files(strange) == before
+    result = call("ingest", "logs", cwd=strange)
+    assert result.code == 1 and "can get into a commit" in result.err and files(strange) == before
     assert call("ingest", "logs", "-o", "own", cwd=strange).code == 0
     told = subprocess.run(
         ["git", "status", "--porcelain", "-uall"],
@@ -234,9 +234,9 @@ def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(
     for text in (None, "seed = 3\n"):
         if text:
             settings(strange, text)
-        said = call("sites", cwd=strange)
-        assert said.code == 1 and "outside of this folder" in " ".join(
-            said.err.replace("│", " ").split()
+        result = call("sites", cwd=strange)
+        assert result.code == 1 and "outside of this folder" in " ".join(
+            result.err.replace("│", " ").split()
         )
     assert call("sites", "-o", "recompose", cwd=strange).code == 0
 
@@ -262,9 +262,9 @@ def test_nothing_of_a_strange_file_runs(
     (strange / "deep" / "er").mkdir(parents=True)
     (strange / "deep" / "er" / "logs").symlink_to(strange / "logs")
     for cwd, named in ((strange, ()), (strange / "deep" / "er", ()), (tmp_path, ("-c", str(file)))):
-        said = call(*verb, *how, *named, cwd=cwd)
-        told = " ".join((said.err + said.out).replace("│", " ").split())
-        assert said.code == 1 and not ran(tmp_path), told
+        result = call(*verb, *how, *named, cwd=cwd)
+        told = " ".join((result.err + result.out).replace("│", " ").split())
+        assert result.code == 1 and not ran(tmp_path), told
         assert (
             "is not trusted" in told
             and text.split(" =")[0].partition("\n")[0].strip("[]") in told
@@ -277,18 +277,18 @@ def test_what_is_trusted_runs_and_is_told_before_it_does(
 ) -> None:
     file = settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
     assert call("sites", cwd=strange).code == 1
-    said = call("trust", cwd=strange)
+    result = call("trust", cwd=strange)
     assert (
-        said.code == 0
-        and f'sites.detectors runs the Python of "{strange}/evil.py:find"' in said.out
+        result.code == 0
+        and f'sites.detectors runs the Python of "{strange}/evil.py:find"' in result.out
     )
     assert (
         nobody_is_trusted.stat().st_mode & 0o777 == 0o600
         and nobody_is_trusted.parent.stat().st_mode & 0o777 == 0o700
     )
-    said = call("sites", cwd=strange)
-    assert said.code == 0 and ran(tmp_path) and f"settings  {file}  (trusted)" in said.out
-    assert said.out.index("runs") < said.out.index("mistaken messages")
+    result = call("sites", cwd=strange)
+    assert result.code == 0 and ran(tmp_path) and f"settings  {file}  (trusted)" in result.out
+    assert result.out.index("runs") < result.out.index("mistaken messages")
     read = call("sites", "--json", cwd=strange).value["settings_read"]
     assert (
         read["runs"] == [f'"{strange}/evil.py:find"  (sites)']
@@ -308,8 +308,8 @@ def test_a_changed_moved_or_copied_file_is_not_trusted(strange: Path, tmp_path: 
     other = tmp_path / "other"
     fill(other / "recompose", [session()])
     settings(other, text)
-    said = call("sites", cwd=other)
-    assert said.code == 1 and "is not trusted" in said.err
+    result = call("sites", cwd=other)
+    assert result.code == 1 and "is not trusted" in result.err
     assert call("trust", "--forget", cwd=strange).code == 0
     assert call("sites", cwd=strange).code == 1
 
@@ -321,8 +321,8 @@ def test_a_link_to_a_trusted_file_is_another_place(strange: Path, tmp_path: Path
     other = tmp_path / "other"
     fill(other / "recompose", [session()])
     (other / "recompose.toml").symlink_to(file)
-    said = call("sites", cwd=other)
-    assert said.code == 1 and "is not trusted" in said.err
+    result = call("sites", cwd=other)
+    assert result.code == 1 and "is not trusted" in result.err
 
 
 @pytest.mark.parametrize(
@@ -350,8 +350,8 @@ def test_a_program_beside_the_file_is_trusted_as_it_was(
     (tmp_path / "mark").unlink(missing_ok=True)
     with (strange / program).open("a") as stream:
         stream.write(f"\ntouch {tmp_path / 'mark'}\n" if program == "scan.sh" else "\n# changed\n")
-    said = call(*verb, cwd=strange)
-    assert said.code == 1 and "is not trusted" in said.err and not ran(tmp_path)
+    result = call(*verb, cwd=strange)
+    assert result.code == 1 and "is not trusted" in result.err and not ran(tmp_path)
 
 
 def test_a_command_of_the_file_names_programs_beside_the_file(
@@ -395,8 +395,8 @@ def test_a_module_that_python_finds_elsewhere_is_not_the_one_that_was_trusted(
     settings(strange, NAMED[key].format(f"{name}.kinds" if package else name))
     assert call("trust", cwd=strange).code == 0
     monkeypatch.syspath_prepend(str(below))
-    said = call(*VERB_OF[key.partition(".")[0]], cwd=below)
-    assert said.code == 1 and "Python would run" in flat(said.err) and not ran(tmp_path)
+    result = call(*VERB_OF[key.partition(".")[0]], cwd=below)
+    assert result.code == 1 and "Python would run" in flat(result.err) and not ran(tmp_path)
     monkeypatch.syspath_prepend(str(strange))
     importlib.invalidate_caches()
     assert "Python would run" not in flat(
@@ -443,8 +443,8 @@ def test_a_module_runs_from_its_source_not_from_a_pyc_beside_it(
     settings(strange, NAMED["sites.detectors"].format("cached_kinds"))
     monkeypatch.syspath_prepend(str(strange))
     assert call("trust", cwd=strange).code == 0
-    said = call("sites", cwd=strange)
-    assert said.code == 0 and not ran(tmp_path), said.err
+    result = call("sites", cwd=strange)
+    assert result.code == 0 and not ran(tmp_path), result.err
 
 
 def test_what_is_hashed_is_what_is_parsed(strange: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,9 +453,9 @@ def test_what_is_hashed_is_what_is_parsed(strange: Path, monkeypatch: pytest.Mon
     opened: list[Path] = []
     plain = Path.open
 
-    def counted(self: Path, *args: Any, **how: Any) -> Any:
+    def counted(self: Path, *args: Any, **kwargs: Any) -> Any:
         opened.extend([self] if self.name == "recompose.toml" else [])
-        return plain(self, *args, **how)
+        return plain(self, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", counted)
     assert load_config(start=strange).sources[0].sha256 == hashlib.sha256(b"seed = 3\n").hexdigest()
@@ -472,8 +472,8 @@ def test_the_variable_of_ci_takes_whole_hashes_only(
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     for wrong in ("1", "true", "all", digest[:16], f"{digest},*"):
         monkeypatch.setenv(VARIABLE, wrong)
-        said = call("sites", cwd=strange)
-        assert said.code == 1 and "is no SHA-256" in said.err and not ran(tmp_path)
+        result = call("sites", cwd=strange)
+        assert result.code == 1 and "is no SHA-256" in result.err and not ran(tmp_path)
     monkeypatch.setenv(VARIABLE, "0" * 64)
     assert "is not trusted" in call("sites", cwd=strange).err
     monkeypatch.setenv(VARIABLE, f"{'0' * 64}, {digest.upper()}")
@@ -485,11 +485,11 @@ def test_the_variable_of_ci_takes_whole_hashes_only(
 
 def test_the_flag_is_for_one_call(strange: Path, nobody_is_trusted: Path) -> None:
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
-    said = call("sites", "--trust-settings", cwd=strange)
+    result = call("sites", "--trust-settings", cwd=strange)
     assert (
-        said.code == 0
-        and "(--trust-settings)" in said.out
-        and "show session --trust-settings" in said.out
+        result.code == 0
+        and "(--trust-settings)" in result.out
+        and "show session --trust-settings" in result.out
     )
     assert not nobody_is_trusted.exists() and call("sites", cwd=strange).code == 1
 
@@ -503,8 +503,8 @@ def test_flags_are_the_users_own_and_take_the_files_place(strange: Path, tmp_pat
     assert call("sites", "--sites.detectors", "tool_error", cwd=strange).code == 0
     # a flag is laid over a table, and leaves the rest of it
     settings(strange, '[hints.writers]\nfile_missing = "evil.py:find"\n')
-    said = call("hints", "--hints.writers", '{bad_arguments = "seen_paths"}', cwd=strange)
-    assert said.code == 1 and "is not trusted" in said.err
+    result = call("hints", "--hints.writers", '{bad_arguments = "seen_paths"}', cwd=strange)
+    assert result.code == 1 and "is not trusted" in result.err
 
 
 def test_a_terminal_is_asked_once_and_no_is_no(strange: Path, tmp_path: Path) -> None:
@@ -552,8 +552,8 @@ def test_a_list_that_others_can_write_or_that_is_damaged_is_not_believed(
     assert call("trust", cwd=strange).code == 0
     for mode in (0o666, 0o620, 0o602):  # everybody, a group, all others
         nobody_is_trusted.chmod(mode)
-        said = call("sites", cwd=strange)
-        assert said.code == 1 and "others can write" in said.err
+        result = call("sites", cwd=strange)
+        assert result.code == 1 and "others can write" in result.err
     nobody_is_trusted.chmod(0o600)
     assert call("sites", "--dry-run", cwd=strange).code == 0
     for damage in ("{", "[]", json.dumps({"trusted": [str(file)]})):
@@ -620,8 +620,8 @@ def test_a_foreign_credential_is_sent_only_by_the_users_own_flag(tmp_path: Path,
 def test_replay_says_to_which_host_with_which_variable(strange: Path) -> None:
     settings(strange, '[replay]\nteachers = ["mine", "glm"]\nsteps = "all"\n[replay.teacher.mine]\nmodel = "acme/m"\n'
              'base_url = "http://localhost:1/v1"\nkey_env = ""\n')  # fmt: skip
-    said = call("replay", "--estimate", "--trust-settings", "--json", cwd=strange)
-    assert said.value["settings_read"]["sends"] == [
+    result = call("replay", "--estimate", "--trust-settings", "--json", cwd=strange)
+    assert result.value["settings_read"]["sends"] == [
         'your sessions, redacted, to "mine" at http://localhost:1 without a key',
         (
             'your sessions, redacted, to "glm" at https://openrouter.ai with the key in'

@@ -245,7 +245,7 @@ def test_sites_of_one_session_count_as_one_for_the_interval() -> None:
 def test_rows_of_other_sites_are_refused() -> None:
     found = held()
     rows = rows_of(found, before="same", after="ok")
-    for broken, told in (
+    for broken, message in (
         ({"after": rows["after"]}, "no messages of 'before'"),
         ({**rows, "before": rows["before"][1:]}, "did not write at the same sites"),
         (
@@ -253,7 +253,7 @@ def test_rows_of_other_sites_are_refused() -> None:
             "is not held out",
         ),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             logs_table(broken, held=found, settings=SETTINGS, seed=1)
 
 

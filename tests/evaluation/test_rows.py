@@ -38,34 +38,34 @@ def row_of(played: list[EpisodeResult], name: str = "x") -> dict[str, Any]:
 def pair_of(
     a: list[EpisodeResult], b: list[EpisodeResult], *, seed: int = 1
 ) -> dict[str, dict[str, Any]]:
-    found = paired(
+    comparison = paired(
         "a", a, "b", b, targeted=KINDS, seed=seed, families=METADATA.families, samples=300
     )
-    assert "metric" not in found[0]
-    return {pair.get("metric", SUCCESS): pair for pair in found}
+    assert "metric" not in comparison[0]
+    return {pair.get("metric", SUCCESS): pair for pair in comparison}
 
 
 def test_an_oracle_makes_no_mistake(oracle: list[EpisodeResult]) -> None:
-    found = row_of(oracle)
-    assert (found["n"], found["success"], found["success_high"], found["finished"]) == (
+    row = row_of(oracle)
+    assert (row["n"], row["success"], row["success_high"], row["finished"]) == (
         N,
         1.0,
         1.0,
         1.0,
     )
-    assert found["success_low"] == pytest.approx(wilson(N, N)[0]) and 0.9 < found["success_low"] < 1
-    assert found[TARGETED] == found[OTHER] == 0.0 and found["mistakes"] == {}
-    assert found[f"{TARGETED}_high"] == pytest.approx(3 / N)  # none seen is not none there is
-    assert found["valid_call_rate"] == 1.0 and found["entropy"] is None
+    assert row["success_low"] == pytest.approx(wilson(N, N)[0]) and 0.9 < row["success_low"] < 1
+    assert row[TARGETED] == row[OTHER] == 0.0 and row["mistakes"] == {}
+    assert row[f"{TARGETED}_high"] == pytest.approx(3 / N)  # none seen is not none there is
+    assert row["valid_call_rate"] == 1.0 and row["entropy"] is None
     edits = sum(p.measures["changing_calls"] for p in oracle)
     calls = sum(len(turn.calls) for p in oracle for turn in p.session.turns)
-    assert found["changing_call_rate"] == pytest.approx(edits / calls)
-    assert found["turns"] == pytest.approx(sum(p.measures["messages"] for p in oracle) / N)
-    families = found["families"]
+    assert row["changing_call_rate"] == pytest.approx(edits / calls)
+    assert row["turns"] == pytest.approx(sum(p.measures["messages"] for p in oracle) / N)
+    families = row["families"]
     assert [families[f"{f}_made"] for f in "ABC"] == [0, 0, 0] and families["C_n"] == N
     assert families["A_n"] == sum(p.measures["A_open"] for p in oracle) and 0 < families["A_n"] < N
-    assert sum(value for key, value in found["cells"].items() if key.endswith("_n")) == N
-    assert {key for key in found["cells"] if not key.endswith(("_n", "_low", "_high"))} == {
+    assert sum(value for key, value in row["cells"].items() if key.endswith("_n")) == N
+    assert {key for key in row["cells"] if not key.endswith(("_n", "_low", "_high"))} == {
         "none",
         "A",
         "B",
@@ -107,8 +107,8 @@ def test_each_family_of_mistakes_has_its_column(
 
 def test_an_unfinished_episode_counts_and_never_as_a_success(oracle: list[EpisodeResult]) -> None:
     cut = [replace(p, ended="max_context") if i < 10 else p for i, p in enumerate(oracle)]
-    found = row_of(cut)
-    assert (found["n"], found["success"], found["finished"]) == (N, 0.75, 0.75)
+    row = row_of(cut)
+    assert (row["n"], row["success"], row["finished"]) == (N, 0.75, 0.75)
     assert pair_of(cut, oracle)[SUCCESS]["difference"] == -0.25
 
 
@@ -119,7 +119,7 @@ def test_tasks_are_resampled_within_their_block_wherever_they_stand(
     neither does what is resampled."""
     number = {task_id: i % 2 for i, task_id in enumerate(sorted(p.task_id for p in oracle))}
     half = [replace(p, reward=0.0) if number[p.task_id] else p for p in oracle]
-    found = paired(
+    comparison = paired(
         "a",
         oracle,
         "b",
@@ -130,41 +130,42 @@ def test_tasks_are_resampled_within_their_block_wherever_they_stand(
         samples=300,
         block=lambda p: str(number[p.task_id]),
     )[0]
-    assert (found["difference"], found["by_block"]) == (0.5, {"0": 0.0, "1": 1.0})
-    assert found["tasks"] == pytest.approx([0.5, 0.5])
+    assert (comparison["difference"], comparison["by_block"]) == (0.5, {"0": 0.0, "1": 1.0})
+    assert comparison["tasks"] == pytest.approx([0.5, 0.5])
 
 
 def test_the_difference_is_over_the_same_tasks_whatever_their_order(
     sandbox: Sandbox, oracle: list[EpisodeResult]
 ) -> None:
     other = played_by(clumsy(reader=1.0, skip_test=1.0), sandbox)
-    found = pair_of(oracle, other)
-    assert found[SUCCESS]["difference"] == pytest.approx(
+    comparison = pair_of(oracle, other)
+    assert comparison[SUCCESS]["difference"] == pytest.approx(
         row_of(oracle)["success"] - row_of(other)["success"]
     )
-    assert found[TARGETED]["difference"] == pytest.approx(-row_of(other)[TARGETED])
-    assert found["A_made"]["n"] == sum(p.measures["A_open"] for p in oracle) < N
-    assert (found["C_made"]["difference"], found["C_made"]["low"]) == (-1, -1) and found["C_made"][
-        "high"
-    ] == pytest.approx(-1 + 3 / N)
-    assert found[TARGETED]["ratio"] == 0
+    assert comparison[TARGETED]["difference"] == pytest.approx(-row_of(other)[TARGETED])
+    assert comparison["A_made"]["n"] == sum(p.measures["A_open"] for p in oracle) < N
+    assert (comparison["C_made"]["difference"], comparison["C_made"]["low"]) == (
+        -1,
+        -1,
+    ) and comparison["C_made"]["high"] == pytest.approx(-1 + 3 / N)
+    assert comparison[TARGETED]["ratio"] == 0
     shuffled = random.Random(0).sample(other, N)
-    assert pair_of(oracle, shuffled) == found
+    assert pair_of(oracle, shuffled) == comparison
     turned = pair_of(other, oracle)
-    assert turned[SUCCESS]["difference"] == -found[SUCCESS]["difference"]
+    assert turned[SUCCESS]["difference"] == -comparison[SUCCESS]["difference"]
 
 
 def test_a_player_compared_with_itself_shows_nothing(sandbox: Sandbox) -> None:
     player = played_by(clumsy(reader=0.5, detour=0.5, skip_test=0.5), sandbox)
-    found = pair_of(player, player)
+    comparison = pair_of(player, player)
     assert all(
         pair["difference"] == 0 and pair["low"] == -pair["high"] == pytest.approx(-3 / pair["n"])
-        for pair in found.values()
+        for pair in comparison.values()
     )
     assert (
-        found[TARGETED]["ratio"],
-        found[TARGETED]["ratio_low"],
-        found[TARGETED]["ratio_high"],
+        comparison[TARGETED]["ratio"],
+        comparison[TARGETED]["ratio_low"],
+        comparison[TARGETED]["ratio_high"],
     ) == (1, 1, 1)
 
 
@@ -202,9 +203,9 @@ def test_the_ratio_has_an_interval_and_none_seen_is_not_none(
         played_by(clumsy(reader=1.0, style=1.0), sandbox),
         played_by(clumsy(style=0.5), sandbox),
     )
-    found = pair_of(seldom, often)[TARGETED]
-    assert found["ratio"] == pytest.approx(row_of(seldom)[TARGETED] / row_of(often)[TARGETED])
-    assert 0 <= found["ratio_low"] < found["ratio"] < found["ratio_high"] < 1
+    comparison = pair_of(seldom, often)[TARGETED]
+    assert comparison["ratio"] == pytest.approx(row_of(seldom)[TARGETED] / row_of(often)[TARGETED])
+    assert 0 <= comparison["ratio_low"] < comparison["ratio"] < comparison["ratio_high"] < 1
     none = pair_of(oracle, often)[TARGETED]
     assert none["ratio"] == 0 and none["ratio_high"] == pytest.approx(
         3 / (row_of(often)[TARGETED] * N)
@@ -287,5 +288,5 @@ def test_a_family_is_compared_where_both_could_make_its_mistake(
         replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)
     ]
     made = [replace(p, measures={**p.measures, "C_made": 1.0}) for p in oracle]
-    found = pair_of(half, made)["C_made"]
-    assert found["n"] == N // 2 and found["difference"] == -1.0
+    comparison = pair_of(half, made)["C_made"]
+    assert comparison["n"] == N // 2 and comparison["difference"] == -1.0

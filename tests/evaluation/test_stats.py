@@ -72,15 +72,15 @@ def test_few_clusters_still_cover(k: int) -> None:
 def test_percentiles_of_rare_values_are_those_of_95_percent() -> None:
     """Five of a thousand: the number of them that is drawn is Poisson's, whose 97.5 % quantile is
     10. Student's t alone would say 9.4."""
-    found = bootstrap_mean([1.0] * 5 + [0.0] * 995, range(1000), seed=1)
-    assert found.high is not None and found.high >= 0.0099
+    estimate = bootstrap_mean([1.0] * 5 + [0.0] * 995, range(1000), seed=1)
+    assert estimate.high is not None and estimate.high >= 0.0099
 
 
 def test_the_interval_over_groups_has_one_degree_of_freedom_less_than_groups() -> None:
     """t of 4 degrees is 2.776 (any table): five values with a deviation of 1 have a reach of 2.776
     / sqrt(5)."""
-    found = over_groups([-1.0, -1.0, 0.0, 1.0, 1.0])
-    assert (found.mean, found.low, found.high) == (
+    estimate = over_groups([-1.0, -1.0, 0.0, 1.0, 1.0])
+    assert (estimate.mean, estimate.low, estimate.high) == (
         0.0,
         pytest.approx(-2.776 / 5**0.5),
         pytest.approx(2.776 / 5**0.5),
@@ -109,8 +109,12 @@ def test_shared_draws_give_the_bounds_of_the_bootstrap() -> None:
 def test_a_ratio_is_of_sums_and_unknown_where_a_sample_may_hold_nothing() -> None:
     draws = Resamples.of(40, seed=1, samples=400)
     above, below = [float(i % 2) for i in range(40)], [2.0] * 40
-    found = draws.ratio(above, below)
-    assert found.mean == 0.25 and found.low is not None and found.low < 0.25 < (found.high or 0)
+    estimate = draws.ratio(above, below)
+    assert (
+        estimate.mean == 0.25
+        and estimate.low is not None
+        and estimate.low < 0.25 < (estimate.high or 0)
+    )
     rare = draws.ratio(above, [1.0] + [0.0] * 39)
     assert (rare.mean, rare.low, rare.high) == (20.0, None, None)
     assert Resamples.of(1, seed=1).mean([3.0]).low is None

@@ -224,7 +224,7 @@ def a_run(
     )
     with run.attempt():
         for step in range(1, steps + 1):
-            line: dict[str, Any] = {
+            metrics: dict[str, Any] = {
                 "step": step,
                 "loss": 1.0,
                 "hint/scale": 2.0,
@@ -232,7 +232,7 @@ def a_run(
                 f"health/{text}": 1.0,
             }
             for name, loss in (("lm_ce", 7.0), ("hint", 0.5)):
-                line |= {
+                metrics |= {
                     f"{name}/status": "active",
                     f"{name}/tokens": 10 * step,
                     f"{name}/loss": loss / step,
@@ -240,13 +240,13 @@ def a_run(
                     "clipped": step == 2,
                 }
             if step == 2:
-                line |= {
+                metrics |= {
                     "hint/status": "starved",
                     "hint/tokens": 0,
                     "hint/loss": None,
                     "hint/grad_norm": 0.0,
                 }
-            run.add_metrics(line)
+            run.add_metrics(metrics)
         run.add_event("starved", step=2, channel="hint", why=text)
     for step in (0, steps):
         rows = [

@@ -163,10 +163,10 @@ def test_the_script_writes_no_html_and_parses() -> None:
     )
     assert "</" not in script and "</" not in asset("page.css") and "url(" not in asset("page.css")
     if node := shutil.which("node"):
-        done = subprocess.run(
+        completed = subprocess.run(
             [node, "--check", "-"], input=script, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr
 
 
 # ---- structure ----

@@ -338,7 +338,7 @@ class Trap(Reply):
 
 
 @pytest.mark.parametrize(
-    ("most", "words"),
+    ("most", "message"),
     [
         (fail, "KeyError: 'path'"),
         (stop, "SystemExit: 3"),
@@ -347,7 +347,7 @@ class Trap(Reply):
     ],
 )
 def test_a_bound_of_turns_that_is_none_costs_its_rollout(
-    most: Callable[[], Any], words: str
+    most: Callable[[], Any], message: str
 ) -> None:
     class Vague(Shelf):
         max_turns = property(lambda self: most(), lambda self, value: None)  # pyright: ignore[reportAssignmentType]
@@ -358,7 +358,7 @@ def test_a_bound_of_turns_that_is_none_costs_its_rollout(
         0.0,
         (),
         "",
-    ) and bad.failure.startswith(words)
+    ) and bad.failure.startswith(message)
 
 
 def endless() -> dict[str, Any]:

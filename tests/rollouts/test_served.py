@@ -144,11 +144,11 @@ REFUSED: list[tuple[str, Change]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "change"), REFUSED)
+@pytest.mark.parametrize(("message", "change"), REFUSED)
 def test_a_server_that_does_not_say_what_it_sampled_is_refused_by_name(
-    words: str, change: Change
+    message: str, change: Change
 ) -> None:
-    with server(MESSAGES, change=change) as (url, asked), pytest.raises(DataError, match=words):
+    with server(MESSAGES, change=change) as (url, asked), pytest.raises(DataError, match=message):
         play(url)
     assert len(asked) == 1  # before any episode begins
 

@@ -429,9 +429,9 @@ def test_what_the_hint_refers_to_is_in_the_window_and_what_lies_between_is_told(
     # not contiguous, and nothing behind
     assert numbers[:3] == [0, 1, 2] and numbers[gap + 1] > 3 and numbers[-1] == mistake.turn
     assert "THE-FILE" in renderer(*QWEN).codec.decode(example.student_ids(view))
-    whole = renderer(*QWEN).render(session.turns[: mistake.turn + 1]).spans
+    rendering = renderer(*QWEN).render(session.turns[: mistake.turn + 1]).spans
     assert view.context is not None and (view.context.refers_to, view.context.lost) == ((1, 2), ())
-    assert view.context.available == whole[-1].start
+    assert view.context.available == rendering[-1].start
     assert view.context.kept == next(t.start for t in example.turns if t.turn == mistake.turn)
     assert 450 < view.context.kept < view.context.available  # the budget is spent
     assert trained_turns(items) == sorted(set(trained_turns(items)))

@@ -434,9 +434,9 @@ def test_gemma_keeps_what_is_said_between_two_messages_in_one_user_turn() -> Non
     ]
     render = renderer("gemma", "gemma3")
     view = render.hint_view(turns, target=4, hint="Tools: Look", site_id="s", kind="k")
-    whole = render.render(turns)
+    rendering = render.render(turns)
     teacher = render.codec.decode(
-        whole.ids[: view.at] + view.hint_ids + whole.ids[view.at : view.span[1]]
+        rendering.ids[: view.at] + view.hint_ids + rendering.ids[view.at : view.span[1]]
     )
     assert (
         teacher

@@ -153,15 +153,15 @@ def test_the_teacher_is_the_student_with_the_hint_inserted(
     family: str, fixture: str, turns: list[Turn], hint: str, data: Any
 ) -> None:
     render = renderer(family, fixture)
-    whole = render.render(turns, tools=TOOLS)
-    targets = [s for s in whole.spans if s.body[0] < s.body[1]]
+    rendering = render.render(turns, tools=TOOLS)
+    targets = [s for s in rendering.spans if s.body[0] < s.body[1]]
     if not targets:
         return
     target = data.draw(st.sampled_from(targets))
     way = render.family.hint if render.family else ""
     said = [
         turn
-        for turn, span in zip(turns[: target.turn], whole.spans, strict=False)
+        for turn, span in zip(turns[: target.turn], rendering.spans, strict=False)
         if span.start < span.end
     ]
     if way == "appended" and not said:
@@ -173,15 +173,15 @@ def test_the_teacher_is_the_student_with_the_hint_inserted(
                 site_id="s",
                 kind="k",
                 tools=TOOLS,
-                within=whole,
+                within=rendering,
             )
         return
     view = render.hint_view(
-        turns, target=target.turn, hint=hint, site_id="s", kind="k", tools=TOOLS, within=whole
+        turns, target=target.turn, hint=hint, site_id="s", kind="k", tools=TOOLS, within=rendering
     )
-    example = example_with(whole, view)
+    example = example_with(rendering, view)
     student, teacher = example.student_ids(view), example.teacher_ids(view)
-    assert student == whole.ids[: target.body[1]] and view.span == target.body
+    assert student == rendering.ids[: target.body[1]] and view.span == target.body
     assert teacher == student[: view.at] + view.hint_ids + student[view.at :]
     of_its_own = way == "message" or (way == "appended" and said[-1].role == "assistant")
     assert view.rendering == ("message" if of_its_own else "appended")
@@ -272,7 +272,7 @@ def written_call(family: str, name: str, arguments: dict[str, str], call_id: str
 @pytest.mark.parametrize("call_id", ["c1", "c2", "c3"])
 def test_one_call_of_several_as_the_target(family: str, fixture: str, call_id: str) -> None:
     render, turns = renderer(family, fixture), parallel_turns()
-    whole = render.render(turns, tools=TOOLS)
+    rendering = render.render(turns, tools=TOOLS)
     view = render.hint_view(
         turns,
         target=1,
@@ -281,16 +281,16 @@ def test_one_call_of_several_as_the_target(family: str, fixture: str, call_id: s
         kind="k",
         tools=TOOLS,
         call_ids=[call_id],
-        within=whole,
+        within=rendering,
     )
     call = {c.id: c for c in turns[1].calls}[call_id]
     text = render.codec.decode(view.target_ids)
-    example = example_with(whole, view)
+    example = example_with(rendering, view)
     arguments = {"c1": {"p": "a.py"}, "c2": {"p": "<|im_end|>é"}, "c3": {}}[call_id]
     # a vocabulary may hold the call's end and the comma behind it as one token, which is then part
     # of the target
     assert text.strip().removesuffix(",") == written_call(family, call.name, arguments, call_id)
-    assert whole.spans[1].body[0] <= view.span[0] and view.span[1] < whole.spans[1].body[1]
+    assert rendering.spans[1].body[0] <= view.span[0] and view.span[1] < rendering.spans[1].body[1]
     assert example.teacher_ids(view)[example.teacher_span(view)[0] :] == view.target_ids
 
 

@@ -83,17 +83,17 @@ def test_a_sound_template_is_used_as_it_is() -> None:
 @pytest.mark.parametrize("template", [NO_SYSTEM, LOSES_SYSTEM])
 def test_where_a_system_message_cannot_stand_the_hint_is_appended_above(template: str) -> None:
     render = renderer_of(template)
-    whole = render.render(turns())
+    rendering = render.render(turns())
     for target, above in ((1, "Fix it."), (3, "no such tool.")):
         view = render.hint_view(
-            turns(), target=target, hint="Tools: Read.", site_id="s", kind="k", within=whole
+            turns(), target=target, hint="Tools: Read.", site_id="s", kind="k", within=rendering
         )
         teacher = render.codec.decode(
-            whole.ids[: view.at] + view.hint_ids + whole.ids[view.at : view.span[1]]
+            rendering.ids[: view.at] + view.hint_ids + rendering.ids[view.at : view.span[1]]
         )
         assert view.rendering == "appended"
         assert f"{above} \n\nTools: Read.<|im_end|>" in teacher
-        assert view.target_ids == whole.ids[slice(*whole.spans[target].body)]
+        assert view.target_ids == rendering.ids[slice(*rendering.spans[target].body)]
 
 
 def test_a_hint_that_can_stand_nowhere_is_refused_with_both_reasons() -> None:

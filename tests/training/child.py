@@ -82,9 +82,9 @@ def resume_run(folder: Path, **options: Any) -> Any:
     )
 
 
-def kill_after(line: dict[str, Any]) -> None:
+def kill_after(metrics: dict[str, Any]) -> None:
     """kill -9 on oneself in mid-run."""
-    if line["step"] == KILL_STEP:
+    if metrics["step"] == KILL_STEP:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -56,15 +56,15 @@ def on_operation(folder: Path, wanted: Callable[[str, int], bool]) -> None:
     launch)."""
     root, count = str(folder), 0
 
-    def hook(event: str, given: tuple[Any, ...]) -> None:
+    def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal count
-        if event not in OPERATIONS or not isinstance(given[0], (str, os.PathLike)):
+        if event not in OPERATIONS or not isinstance(args[0], (str, os.PathLike)):
             return
-        path = os.fspath(given[0])
+        path = os.fspath(args[0])
         # rmtree names a file by its folder's descriptor
-        if event in ("os.remove", "os.rmdir") and given[1] >= 0:
-            path = os.path.join(os.readlink(f"/proc/self/fd/{given[1]}"), path)
-        writes = event != "open" or bool(given[2] & (os.O_WRONLY | os.O_RDWR))
+        if event in ("os.remove", "os.rmdir") and args[1] >= 0:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{args[1]}"), path)
+        writes = event != "open" or bool(args[2] & (os.O_WRONLY | os.O_RDWR))
         if isinstance(path, str) and path.startswith(root) and writes:
             count += 1
             if wanted(f"{event} {path[len(root) + 1 :]}", count):

@@ -82,12 +82,12 @@ def as_rollout(
 ) -> Rollout:
     """The session as if its assistant's messages had been sampled; a token's log-prob tells its
     place."""
-    whole = render.render(session.turns, tools=session.tools)
+    rendering = render.render(session.turns, tools=session.tools)
     turns: list[Turn] = []
     end = 0
-    for turn, span in zip(session.turns, whole.spans, strict=True):
+    for turn, span in zip(session.turns, rendering.spans, strict=True):
         if turn.role == "assistant":
-            (a, end), ids = span.body, whole.ids[slice(*span.body)]
+            (a, end), ids = span.body, rendering.ids[slice(*span.body)]
             logprobs = tuple(-(a + k) / 1000 for k in range(len(ids)))
             turn = replace(turn, author=author, sampled=Sampled(ids, logprobs), context_tokens=a)
         turns.append(turn)
@@ -95,7 +95,7 @@ def as_rollout(
     return Rollout(
         session=played,
         task_id=session.source.file,
-        ids=whole.ids[:end],
+        ids=rendering.ids[:end],
         ended="done",
         num_cut=0,
         num_malformed=0,
@@ -119,11 +119,11 @@ def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[.
         version: int = -1,
         **_: Any,
     ) -> list[Rollout]:
-        seen: dict[str, int] = {}
+        recorded: dict[str, int] = {}
         found = []
         for env in envs:
-            number = seen.setdefault(env.task_id, 0)
-            seen[env.task_id] += 1
+            number = recorded.setdefault(env.task_id, 0)
+            recorded[env.task_id] += 1
             name = f"{label}{env.task_id}:{number}"
             rng = random.Random(stage_seed(settings.seed, name))
             session = play(env, lambda e, rng=rng: player(e, rng), session_id=name)

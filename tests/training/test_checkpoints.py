@@ -175,12 +175,14 @@ def test_a_run_goes_on_from_the_one_before_bit_by_bit(trained: Path, run: RunDir
     result = train(
         config, student=make_student(), examples=EXAMPLES, run=run, resume=True, resume_step=2
     )
-    whole = RunDir(trained)
-    assert [same(line) for line in run.metrics()] == [
-        same(line) for line in whole.metrics()
+    uninterrupted = RunDir(trained)
+    assert [same(metrics) for metrics in run.metrics()] == [
+        same(metrics) for metrics in uninterrupted.metrics()
     ] and result.steps == 4
     for name in ("model.safetensors", "optimiser.safetensors"):
-        assert (run.checkpoint(4) / name).read_bytes() == (whole.checkpoint(4) / name).read_bytes()
+        assert (run.checkpoint(4) / name).read_bytes() == (
+            uninterrupted.checkpoint(4) / name
+        ).read_bytes()
     assert [(e["step"], e["set_aside"]) for e in run.events() if e["kind"] == "resume"] == [
         (2, ["rejected_step_000004"])
     ]
@@ -285,8 +287,8 @@ def test_without_room_for_a_checkpoint_the_one_before_stands(
     )
     assert not list(run.checkpoints_dir.glob(".*"))  # what was written of it takes no room
     train(make_config(**SETTINGS), student=make_student(), examples=EXAMPLES, run=run, resume=True)
-    assert [same(line) for line in run.metrics()] == [
-        same(line) for line in RunDir(trained).metrics()
+    assert [same(metrics) for metrics in run.metrics()] == [
+        same(metrics) for metrics in RunDir(trained).metrics()
     ]
 
 

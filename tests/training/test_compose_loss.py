@@ -114,12 +114,12 @@ def test_terms_and_every_gradient_equal_whole_logits(
     model: Any, start: Any, variant: Any, wrapper: Any, typed: bool
 ) -> None:
     given = collate(EXAMPLES, PAIRS, pad_id=PAD) if typed else batch()
-    how = {
+    options = {
         "dpo_variant": variant,
         "sdpo_wrapper": wrapper,
         "taid_t": 0.3 if wrapper == "taid" else None,
     }
-    parts = compose_loss(model, given, alpha_sdpo=0.4, beta_replay=0.3, reference=start, **how)
+    parts = compose_loss(model, given, alpha_sdpo=0.4, beta_replay=0.3, reference=start, **options)
     expected = naive(model, start, variant=variant, wrapper=wrapper, t=0.3)
     for got, want in zip(
         (parts.lm_ce, parts.sdpo_jsd, parts.trace_replay_dpo), expected, strict=True
@@ -133,12 +133,12 @@ def test_terms_and_every_gradient_equal_whole_logits(
 
 
 def grads_of(model: Any, loss: Tensor) -> list[Tensor]:
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         loss, list(model.parameters()), retain_graph=True, allow_unused=True
     )
     return [
         torch.zeros_like(p) if g is None else g
-        for g, p in zip(found, model.parameters(), strict=True)
+        for g, p in zip(gradients, model.parameters(), strict=True)
     ]
 
 
@@ -235,7 +235,7 @@ def test_positions_and_log_probs_that_do_not_fit_raise(model: Any, start: Any) -
 
 
 def test_options_that_cannot_be_used_raise(model: Any, start: Any) -> None:
-    for options, words in (
+    for options, message in (
         ({"sdpo_wrapper": "taid"}, "without taid_t"),
         ({"sdpo_wrapper": "tiad"}, "unknown sdpo_wrapper"),
         ({"dpo_variant": "kto"}, "unknown dpo_variant"),
@@ -251,16 +251,16 @@ def test_options_that_cannot_be_used_raise(model: Any, start: Any) -> None:
             "entropy_opd_h_max must be positive",
         ),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             compose_loss(model, batch(), reference=start, **options)
     with pytest.raises(ConfigError, match="nothing to compare"):
         compose_loss(model, batch())
 
 
 def test_t_may_be_a_tensor_of_one_number(model: Any, start: Any) -> None:
-    how = {"sdpo_wrapper": "taid", "reference": start}
+    options = {"sdpo_wrapper": "taid", "reference": start}
     as_tensor, as_number = (
-        compose_loss(model, batch(), taid_t=t, **how) for t in (torch.tensor(0.25), 0.25)
+        compose_loss(model, batch(), taid_t=t, **options) for t in (torch.tensor(0.25), 0.25)
     )
     assert as_tensor.sdpo_jsd.item() == as_number.sdpo_jsd.item()
 
@@ -297,7 +297,7 @@ def test_reference_log_probs_may_come_with_the_batch(model: Any, start: Any) -> 
 
 def test_shapes_masks_and_t_are_checked() -> None:
     z, mask = torch.zeros(2, 3, 5), torch.ones(2, 3)
-    for call, words in (
+    for call, message in (
         (lambda: generalized_jsd_loss(z, z[:, :2]), "do not match"),
         (lambda: generalized_jsd_loss(z, z, labels=torch.zeros(2, 4)), "do not match"),
         (lambda: taid_loss(z, z, mask[:1], 0.4), "do not match"),
@@ -319,7 +319,7 @@ def test_shapes_masks_and_t_are_checked() -> None:
             "gate is",
         ),  # pyright: ignore[reportArgumentType]
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             call()
 
 

@@ -78,8 +78,8 @@ def producer(*names: str, kind: str = "unknown_tool", **fields: Any) -> Forked:
 def test_a_failure_becomes_a_view_on_the_ids_that_were_sampled_below_the_same_hint() -> None:
     (imported,) = examples("s1")
     live = producer("s1")
-    made = live.step(parrot(CAT), live.fork_points([imported]), step=0)
-    (example,) = made.examples
+    live_step = live.step(parrot(CAT), live.fork_points([imported]), step=0)
+    (example,) = live_step.examples
     (view,), (old,) = example.hints, imported.hints
     written = tuple(message_ids(renderer(), CAT))
     assert (
@@ -126,11 +126,11 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
         sites={s.id: s for s in (first, second)},
     )
     (spot,) = live.fork_points([item for item in built if isinstance(item, TrainingExample)])
-    made = live.step(parrot(CAT, said(wrong), READ), [spot], step=0)
-    assert [fork.checked.outcome for fork in made.forks] == ["same", "same", "ok"] and len(
-        made.examples
+    live_step = live.step(parrot(CAT, said(wrong), READ), [spot], step=0)
+    assert [fork.checked.outcome for fork in live_step.forks] == ["same", "same", "ok"] and len(
+        live_step.examples
     ) == 2
-    assert all(example.hints[0].site_ids == (first.id, second.id) for example in made.examples)
+    assert all(example.hints[0].site_ids == (first.id, second.id) for example in live_step.examples)
     with pytest.raises(DataError, match="not among those given"):
         replace(live, sites={first.id: first}).fork_points(
             [item for item in built if isinstance(item, TrainingExample)]
@@ -140,18 +140,20 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
 def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:
     live = producer("s1", fork_samples=4)
     other, silent = said(call("Read", file="a")), said("Nothing.")
-    made = live.step(parrot(READ, CAT, other, silent), live.fork_points(examples("s1")), step=0)
-    assert [fork.checked.outcome for fork in made.forks] == [
+    live_step = live.step(
+        parrot(READ, CAT, other, silent), live.fork_points(examples("s1")), step=0
+    )
+    assert [fork.checked.outcome for fork in live_step.forks] == [
         "ok",
         "same",
         "other",
         "undecided",
-    ] and len(made.examples) == 1
-    facts = made.facts
+    ] and len(live_step.examples) == 1
+    facts = live_step.facts
     assert {k: facts[f"fork/{k}"] for k in ("sites", "samples", "ok", "same", "other", "malformed", "undecided", "sites_same")} == {
         "sites": 1, "samples": 4, "ok": 1, "same": 1, "other": 1, "malformed": 0, "undecided": 1, "sites_same": 1,
     }  # fmt: skip
-    assert facts["fork/tokens"] == len(made.forks[1].ids)
+    assert facts["fork/tokens"] == len(live_step.forks[1].ids)
     assert facts["fork/sampled_tokens"] == sum(
         len(message_ids(renderer(), m)) for m in (READ, CAT, other, silent)
     )
@@ -202,20 +204,20 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
 ) -> None:
     """The student says what a script says; the imported views, which another model wrote, reach no
     step."""
-    seen: list[TrainingExample] = []
+    recorded: list[TrainingExample] = []
     scripts = iter([CAT, READ])
     real = module.sample_forks
     monkeypatch.setattr(
         module,
         "sample_forks",
-        lambda model, spots, **how: real(parrot(next(scripts)), spots, **how),
+        lambda model, spots, **kwargs: real(parrot(next(scripts)), spots, **kwargs),
     )
     from composer_replication.training import loop
 
     step = loop.train_step
 
     def spied(trainer: Any, inputs: StepInputs, **options: Any) -> Any:
-        seen.extend(inputs.examples)
+        recorded.extend(inputs.examples)
         assert inputs.hint_sites == 1
         return step(trainer, inputs, **options)
 
@@ -225,12 +227,12 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
     student = Student(name="tiny", model=model.train(), tokenizer=renderer().tokenizer)
     run = make_run(tmp_path, live.config)
     result = train(live.config, student=student, examples=built, run=run, forked=live)
-    views = [view for example in seen for view in example.hints]
+    views = [view for example in recorded for view in example.hints]
     assert [view.origin for view in views] == ["student"] and views[0].target_ids == tuple(
         message_ids(renderer(), CAT)
     )
     # lm_ce goes on with the log's good messages
-    assert [e.lm_spans != () for e in seen].count(True) == 2
+    assert [e.lm_spans != () for e in recorded].count(True) == 2
     first, second = run.metrics()
     assert (first["hint/status"], first["hint/tokens"], first["fork/same"]) == (
         "active",
@@ -247,12 +249,12 @@ def test_the_setting_and_its_producer_come_together(tmp_path: Path) -> None:
     student = Student(
         name="tiny", model=tiny(len(renderer().tokenizer), seed=5), tokenizer=renderer().tokenizer
     )
-    for settings, given, told in (
+    for settings, given, message in (
         (config(), None, "given together"),
         (config(fork=False), producer("s1"), "given together"),
         (config(hint={"weight": 0.0}), producer("s1"), "whose weight is 0"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             train(
                 settings,
                 student=student,

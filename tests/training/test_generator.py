@@ -64,15 +64,15 @@ def handovers(run: RunDir, kind: str = "handover") -> list[dict[str, Any]]:
 
 def spy(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The examples of each step."""
-    seen: list[Any] = []
+    recorded: list[Any] = []
     original = loop_module.train_step
 
     def noting(trainer: Any, inputs: Any, **options: Any) -> Any:
-        seen.append([e for e in inputs.examples if e.origin == "student"])
+        recorded.append([e for e in inputs.examples if e.origin == "student"])
         return original(trainer, inputs, **options)
 
     monkeypatch.setattr(loop_module, "train_step", noting)
-    return seen
+    return recorded
 
 
 # ---- a run ----
@@ -97,9 +97,9 @@ def test_a_run_trains_on_the_ids_and_log_probs_that_the_server_sampled(
     actions = [(e, a) for step in seen for e in step for a in e.actions]
     assert len(actions) > 8
     assert all(said[tuple(e.ids[: a.span[1]])] == list(a.logprobs) for e, a in actions)
-    assert {line["policy/status"] for line in run.metrics()} == {"active"} and run.metrics()[-1][
-        "rollouts/stale"
-    ] == 0
+    assert {metrics["policy/status"] for metrics in run.metrics()} == {"active"} and run.metrics()[
+        -1
+    ]["rollouts/stale"] == 0
     paths = [path for path, _ in engine.asked]
     assert paths.count("/collective_rpc") == paths.count("/reset_prefix_cache") == 2
     assert not torch.equal(
@@ -132,8 +132,10 @@ def test_between_hand_overs_rollouts_carry_the_older_version(tmp_path: Path) -> 
     engine = Engine(tmp_path / "served")
     run, _ = go(tmp_path, engine, train_settings={"steps": 4}, refresh_every=2, max_staleness=1)
     assert [e["version"] for e in handovers(run)] == [0, 2] and engine.loads == 2
-    assert [line["rollouts/stale"] for line in run.metrics()] == [0] * 4
-    assert "active" in [line["policy/status"] for line in run.metrics()[1::2]]  # those one step old
+    assert [metrics["rollouts/stale"] for metrics in run.metrics()] == [0] * 4
+    assert "active" in [
+        metrics["policy/status"] for metrics in run.metrics()[1::2]
+    ]  # those one step old
 
 
 def test_failed_hand_overs_make_rollouts_stale_and_stale_ones_are_counted_and_left_out(
@@ -143,9 +145,9 @@ def test_failed_hand_overs_make_rollouts_stale_and_stale_ones_are_counted_and_le
     engine, seen = Engine(tmp_path / "served"), spy(monkeypatch)
     engine.refuse = lambda path, body: 503 if path == "/collective_rpc" and engine.loads else 200
     run, _ = go(tmp_path, engine, train_settings={"steps": 4}, max_staleness=1)
-    assert [line["rollouts/stale"] for line in run.metrics()] == [0, 0, 8, 8]
+    assert [metrics["rollouts/stale"] for metrics in run.metrics()] == [0, 0, 8, 8]
     assert [bool(step) for step in seen] == [True, True, False, False]
-    assert [line["policy/tokens"] > 0 for line in run.metrics()] == [True, True, False, False]
+    assert [metrics["policy/tokens"] > 0 for metrics in run.metrics()] == [True, True, False, False]
     assert [e["version"] for e in handovers(run)] == [0]
     assert [(e["version"], "503" in e["reason"]) for e in handovers(run, "handover_failed")] == [
         (0, True)
@@ -159,7 +161,7 @@ def test_a_server_that_keeps_its_weights_serves_until_they_are_too_old(tmp_path:
     run, _ = go(
         tmp_path, engine, train_settings={"steps": 3}, server={"handover": "none"}, max_staleness=1
     )
-    assert [line["rollouts/stale"] for line in run.metrics()] == [0, 0, 8]
+    assert [metrics["rollouts/stale"] for metrics in run.metrics()] == [0, 0, 8]
     assert [path for path, _ in engine.asked if path != "/v1/completions"] == []
 
 
@@ -175,7 +177,7 @@ def change_with(**changes: Any) -> Callable[[Any, Any], Any]:
 
 
 @pytest.mark.parametrize(
-    ("words", "change"),
+    ("message", "change"),
     [
         ("does not return token ids", change_with(token_ids=None)),
         ("a log-prob for each sampled token", change_with(logprobs=None)),
@@ -183,10 +185,10 @@ def change_with(**changes: Any) -> Callable[[Any, Any], Any]:
     ],
 )
 def test_a_server_of_another_kind_ends_the_run_by_name_before_its_first_step(
-    words: str, change: Callable[[Any, Any], Any], tmp_path: Path
+    message: str, change: Callable[[Any, Any], Any], tmp_path: Path
 ) -> None:
     engine = Engine(tmp_path / "served", change=change)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         go(tmp_path, engine)
     assert RunDir(next((tmp_path / "runs").glob("20*"))).metrics() == []
 
@@ -243,13 +245,13 @@ def test_requests_that_hang_cost_their_rollouts_and_not_the_run(tmp_path: Path) 
     lines, lost = run.metrics(), [e for e in run.events() if e["kind"] == "lost"]
     assert len(lines) == 3 and run.info()["state"] == "done" and hung
     assert (
-        sum(line["rollouts/unwritten"] for line in lines)
+        sum(metrics["rollouts/unwritten"] for metrics in lines)
         == len(hung)
         == sum(e["no_message"] for e in lost)
     )
-    assert all(line["rollouts/lost"] == line["rollouts/unwritten"] / 8 for line in lines)
+    assert all(metrics["rollouts/lost"] == metrics["rollouts/unwritten"] / 8 for metrics in lines)
     assert lost[0]["words"] == ["no answer within 3 s"] and lost[0]["of"] == 8
-    assert any(line["policy/tokens"] > 0 for line in lines if line["rollouts/unwritten"])
+    assert any(metrics["policy/tokens"] > 0 for metrics in lines if metrics["rollouts/unwritten"])
 
 
 def test_a_server_that_goes_away_is_named_and_the_run_can_go_on_later(tmp_path: Path) -> None:
@@ -258,7 +260,7 @@ def test_a_server_that_goes_away_is_named_and_the_run_can_go_on_later(tmp_path: 
     with pytest.raises((DataError, StoppedError), match="gave no completion: HTTP 503"):
         go(tmp_path, engine, train_settings={"steps": 3, "checkpoint_every": 1})
     run = RunDir(next((tmp_path / "runs").glob("20*")))
-    assert [line["step"] for line in run.metrics()] == [1]
+    assert [metrics["step"] for metrics in run.metrics()] == [1]
     again = Engine(tmp_path / "served")
     with serving(again) as url:
         told = config(url, again.folder, train_settings={"steps": 3, "checkpoint_every": 1})
@@ -271,7 +273,7 @@ def test_a_server_that_goes_away_is_named_and_the_run_can_go_on_later(tmp_path: 
             resume=True,
             accept_changes=True,
         )
-    assert [line["step"] for line in run.metrics()] == [1, 2, 3] and [
+    assert [metrics["step"] for metrics in run.metrics()] == [1, 2, 3] and [
         e["version"] for e in handovers(run)
     ] == [0, 1, 2]
 
@@ -304,7 +306,7 @@ def test_the_gap_is_the_mean_distance_of_log_probs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "rollouts"),
+    ("message", "rollouts"),
     [
         ("needs server.url", {"generator": "served"}),
         (
@@ -322,8 +324,8 @@ def test_the_gap_is_the_mean_distance_of_log_probs() -> None:
         ),
     ],
 )
-def test_settings_that_cannot_work_are_refused(words: str, rollouts: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=words):
+def test_settings_that_cannot_work_are_refused(message: str, rollouts: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=message):
         RolloutSettings.model_validate(rollouts)
 
 

@@ -73,14 +73,14 @@ def test_with_default_settings_an_ordinary_step_is_not_clipped_and_an_outlier_is
     trainer = start_trainer(make_config(steps=20, balance="none"), make_student())
     examples = [make_example(i) for i in range(4)]
     lines = [train_step(trainer, StepInputs(examples, []), step=step) for step in range(4)]
-    assert not any(line["clipped"] for line in lines)
+    assert not any(metrics["clipped"] for metrics in lines)
     for parameter in trainer.trainable():  # one wild step: every weight of the model jumps
         parameter.data.mul_(30.0)
-    line, limit = (
+    metrics, limit = (
         train_step(trainer, StepInputs(examples, []), step=4),
         4.0 * trainer.clip.mean.value,
     )
-    assert line["clipped"] and line["grad_norm"] > limit
+    assert metrics["clipped"] and metrics["grad_norm"] > limit
 
 
 def test_an_outlier_is_shortened_to_the_limit_and_does_not_raise_it_for_the_next() -> None:

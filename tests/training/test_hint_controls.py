@@ -285,48 +285,48 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rows], Tensor]]] = {
 
 
 def direct(
-    how: HintSettings, formula: Callable[[Rows], Tensor], live: Any, start: Any
+    settings: HintSettings, formula: Callable[[Rows], Tensor], live: Any, start: Any
 ) -> tuple[Tensor, list[Tensor]]:
     """The channel's mean over all views, and its gradient, one view at a time."""
     total, units = torch.zeros((), dtype=torch.float64), 0.0
-    for _, v, rows in rows_of(live, start, contrast=how.contrast):
+    for _, v, rows in rows_of(live, start, contrast=settings.contrast):
 
         def teacher(name: str, rows: Rows = rows) -> Tensor:
             a, b = rows[f"{name}:start"], rows[f"{name}:live"]
             return {"frozen": a, "live": b}.get(
-                how.teacher, (1 - how.trust) * a + how.trust * b
-            ) / how.temperature
+                settings.teacher, (1 - settings.trust) * a + settings.trust * b
+            ) / settings.temperature
 
         tempered = {
-            "student": rows["student"] / how.temperature,
+            "student": rows["student"] / settings.temperature,
             "teacher": teacher("right"),
             "ids": rows["ids"],
         }
-        if how.contrast:
+        if settings.contrast:
             shift = (teacher("right").log_softmax(-1) - teacher("wrong").log_softmax(-1)).clamp(
                 -5, 5
             )
             tempered["teacher"] = tempered["student"].detach() + shift
         values, weight = (
             formula(tempered),
-            torch.tensor(v.difficulty if how.difficulty else 1.0).double(),
+            torch.tensor(v.difficulty if settings.difficulty else 1.0).double(),
         )
-        if how.importance_clip:
+        if settings.importance_clip:
             now = token(rows, rows["student"].log_softmax(-1)).detach()
             values = values * (now - torch.tensor(v.logprobs).double()).exp().clamp(
-                max=how.importance_clip
+                max=settings.importance_clip
             )
-        total = total + weight * (values.mean() if how.mean == "site" else values.sum())
-        units += float(weight) * (1 if how.mean == "site" else len(v.target_ids))
+        total = total + weight * (values.mean() if settings.mean == "site" else values.sum())
+        units += float(weight) * (1 if settings.mean == "site" else len(v.target_ids))
     mean = total / units
     return mean.detach(), list(
         torch.autograd.grad(mean, [p for p in live.parameters() if p.requires_grad])
     )
 
 
-def with_only(how: HintSettings) -> list[TrainingExample]:
+def with_only(settings: HintSettings) -> list[TrainingExample]:
     """The examples, with another site's hint only where a contrast reads it."""
-    if how.contrast:
+    if settings.contrast:
         return list(examples())
     return [
         dataclasses.replace(e, hints=tuple(dataclasses.replace(v, wrong_ids=()) for v in e.hints))
@@ -350,9 +350,11 @@ def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
     found = {}
     for layout in LAYOUTS:
         trainer, start = made(layout, hint)
-        how = trainer.settings.hint
-        value, gradient = direct(how, formula, trainer.models.student.model.eval(), start.eval())
-        steps, grads = outcome(trainer, (with_only(how), []), {"hint": 1.0})
+        settings = trainer.settings.hint
+        value, gradient = direct(
+            settings, formula, trainer.models.student.model.eval(), start.eval()
+        )
+        steps, grads = outcome(trainer, (with_only(settings), []), {"hint": 1.0})
         assert steps["hint"].loss == pytest.approx(float(value), rel=1e-6, abs=1e-9)
         assert gap(grads, gradient) <= 2e-6
         found[layout] = grads
@@ -387,8 +389,8 @@ def test_the_mean_does_not_depend_on_how_a_step_is_cut(mean: str) -> None:
 def test_a_long_message_weighs_what_a_short_one_does_and_by_tokens_as_much_as_it_has() -> None:
     batch, counts = collate(with_only(HintSettings()), pad_id=0), count(with_only(HintSettings()))
     for mean, shares in (("site", [0.25] * 4), ("token", [3 / 8, 1 / 8] * 2)):
-        how = HintSettings(mean=mean)
-        weights_N = view_weights(how, batch, counts)
+        settings = HintSettings(mean=mean)
+        weights_N = view_weights(settings, batch, counts)
         weights_N = torch.full((8,), 1 / counts.hint_tokens) if weights_N is None else weights_N
         per_view = torch.zeros(4).index_add(0, batch.hint_student.item_N, weights_N)
         assert per_view.tolist() == pytest.approx(shares)
@@ -417,32 +419,32 @@ def test_what_is_told_beside_the_loss() -> None:
 # ---- credit ----
 
 
-def evidence_of(how: HintSettings, live: Any, start: Any) -> dict[tuple[str, int], float]:
+def evidence_of(settings: HintSettings, live: Any, start: Any) -> dict[tuple[str, int], float]:
     """log p_teacher - log p_student (or the contrast of two hints) of each target token of the
     views, by example and position."""
     found = {}
-    for e, v, rows in rows_of(live, start, contrast=how.contrast):
+    for e, v, rows in rows_of(live, start, contrast=settings.contrast):
         right = token(rows, rows["right:start"].log_softmax(-1))
         below = token(
-            rows, (rows["wrong:start"] if how.contrast else rows["student"]).log_softmax(-1)
+            rows, (rows["wrong:start"] if settings.contrast else rows["student"]).log_softmax(-1)
         )
         found |= {(e.id, v.span[0] + k): float(x) for k, x in enumerate((right - below).detach())}
     return found
 
 
-def direct_policy(how: HintSettings, live: Any, start: Any) -> tuple[Tensor, list[Tensor]]:
+def direct_policy(settings: HintSettings, live: Any, start: Any) -> tuple[Tensor, list[Tensor]]:
     """Dr.GRPO's sum over tokens by the number of rollouts, on advantages that the hint has
     moved."""
-    evidence, total = evidence_of(how, live, start), torch.zeros((), dtype=torch.float64)
+    evidence, total = evidence_of(settings, live, start), torch.zeros((), dtype=torch.float64)
     for e in examples():
         log = live(input_ids=torch.tensor([e.ids])).logits[0].log_softmax(-1)
         for action in e.actions:
             for position, then in zip(range(*action.span), action.logprobs, strict=True):
                 a = action.advantage
-                if (e.id, position) in evidence and how.is_credit:
-                    credit = torch.tensor(how.weight * evidence[e.id, position]).double()
-                    if how.combination == "bounded":
-                        credit = how.bound * torch.tanh(credit / how.bound)
+                if (e.id, position) in evidence and settings.is_credit:
+                    credit = torch.tensor(settings.weight * evidence[e.id, position]).double()
+                    if settings.combination == "bounded":
+                        credit = settings.bound * torch.tanh(credit / settings.bound)
                         a = max(a + float(credit), 0.0) if a > 0 else min(a + float(credit), 0.0)
                     else:
                         a = a + float(credit)
@@ -466,10 +468,10 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
     found = {}
     for layout in LAYOUTS:
         trainer, start = made(layout, hint)
-        how = trainer.settings.hint
+        settings = trainer.settings.hint
         live = trainer.models.student.model.eval()
-        value, gradient = direct_policy(how, live, start.eval())
-        steps, grads = outcome(trainer, (with_only(how), []), {"policy": 1.0})
+        value, gradient = direct_policy(settings, live, start.eval())
+        steps, grads = outcome(trainer, (with_only(settings), []), {"policy": 1.0})
         assert trainer.weights["hint"] == 0.0 and trainer.weights["policy"] == 1.0
         assert steps["policy"].loss == pytest.approx(float(value), rel=1e-6)
         assert gap(grads, gradient) <= 2e-6
@@ -485,7 +487,10 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
 def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
     """The same hint above the same message, once and twice: the tokens' credit is the mean over
     their views, not the sum."""
-    how, rng = HintSettings(combination="advantage", weight=2.0), torch.Generator().manual_seed(3)
+    settings, rng = (
+        HintSettings(combination="advantage", weight=2.0),
+        torch.Generator().manual_seed(3),
+    )
     one = examples()[0]
     view = dataclasses.replace(one.hints[0], wrong_ids=())
     student_ND, teacher_ND = (
@@ -497,7 +502,7 @@ def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
         batch = collate([dataclasses.replace(one, hints=views)], pad_id=0)
         counts, times = count([dataclasses.replace(one, hints=views)]), len(views)
         credit = hint_credit(
-            how,
+            settings,
             (student_ND.repeat(times, 1), head),
             [(teacher_ND.repeat(times, 1), head)],
             batch,
@@ -512,12 +517,12 @@ def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
 
 def test_bounded_credit_is_bounded_in_the_step_and_says_how_often_it_stands_at_its_bound() -> None:
     trainer, start = made("tree", {"combination": "bounded", "weight": 1000.0, "bound": 0.1})
-    how = trainer.settings.hint
-    steps, _ = outcome(trainer, (with_only(how), []), {"policy": 1.0})
+    settings = trainer.settings.hint
+    steps, _ = outcome(trainer, (with_only(settings), []), {"policy": 1.0})
     assert 0 < steps["hint"].loss <= 0.1 + 1e-12
     values = [
         abs(torch.tensor(1000.0 * x / 0.1).tanh())
-        for x in evidence_of(how, trainer.models.student.model.eval(), start.eval()).values()
+        for x in evidence_of(settings, trainer.models.student.model.eval(), start.eval()).values()
     ]
     assert steps["hint"].metrics["bounded"] > 0.5 and max(values) > 0.95
 

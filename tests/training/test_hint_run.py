@@ -62,7 +62,7 @@ def test_taid_moves_with_the_steps_mean_and_a_step_without_a_site_leaves_it_alon
         train_step(trainer, StepInputs(given, []), step=step)
         for step, given in enumerate([EXAMPLES, EXAMPLES, bare, EXAMPLES])
     ]
-    ts = [line["hint/taid_t"] for line in lines]
+    ts = [metrics["hint/taid_t"] for metrics in lines]
     # the first step is only remembered, the third has no site
     assert ts[0] == ts[1] == 0.3 < ts[2] == ts[3]
     change = (lines[0]["hint/raw"] - lines[1]["hint/raw"]) / lines[0]["hint/raw"]
@@ -90,18 +90,19 @@ def test_taids_other_schedules(schedule: str, expected: list[float]) -> None:
 def test_a_killed_taid_run_goes_on_as_the_whole_one_did(tmp_path: Path) -> None:
     config = make_config(steps=5, hint=TAID, batch_examples=4, checkpoint_every=2)
 
-    def stop(line: dict[str, Any]) -> None:
-        if line["step"] == 3:
+    def stop(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == 3:
             raise Killed
 
-    whole = make_run(tmp_path, config, name="whole")
-    train(config, student=make_student(), examples=EXAMPLES, run=whole)
+    uninterrupted = make_run(tmp_path, config, name="whole")
+    train(config, student=make_student(), examples=EXAMPLES, run=uninterrupted)
     killed = make_run(tmp_path, config, name="killed")
     with pytest.raises(Killed):
         train(config, student=make_student(), examples=EXAMPLES, run=killed, on_step=stop)
     train(config, student=make_student(), examples=EXAMPLES, run=killed, resume=True)
     found, expected = (
-        [(line["hint/taid_t"], line["loss"]) for line in run.metrics()] for run in (killed, whole)
+        [(step_metrics["hint/taid_t"], step_metrics["loss"]) for step_metrics in run.metrics()]
+        for run in (killed, uninterrupted)
     )
     assert found == expected and len({t for t, _ in expected}) == 4
 
@@ -111,8 +112,8 @@ def test_a_killed_taid_run_goes_on_as_the_whole_one_did(tmp_path: Path) -> None:
 
 def test_the_slow_average_starts_at_the_student_not_at_its_base(tmp_path: Path) -> None:
     small_model().save_pretrained(str(tmp_path / "base"))
-    how = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
-    student = load_student(how, tokenizer=WordTokenizer(), seed=3)
+    settings = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
+    student = load_student(settings, tokenizer=WordTokenizer(), seed=3)
     with torch.no_grad():
         for parameter in student.model.parameters():
             if parameter.requires_grad:
@@ -142,8 +143,8 @@ def test_a_run_stops_where_the_clip_is_the_signal() -> None:
     )
     with pytest.raises(StoppedError) as caught:
         for step in range(4):
-            line = train_step(trainer, StepInputs(EXAMPLES, []), step=step)
-            assert line["hint/clipped"] == 1.0
+            metrics = train_step(trainer, StepInputs(EXAMPLES, []), step=step)
+            assert metrics["hint/clipped"] == 1.0
     assert step == 2 and caught.value.where == "clipped"
 
 
@@ -194,7 +195,7 @@ def test_a_control_that_nothing_would_read_is_refused(unread: dict[str, Any], by
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"hint": {"divergence": "taid", "estimator": "top_k"}}, "set estimator = full"),
         ({"hint": {"divergence": "eopd", "entry_clip": 0.1}}, "set entry_clip = 0"),
@@ -227,9 +228,9 @@ def test_a_control_that_nothing_would_read_is_refused(unread: dict[str, Any], by
     ],
 )
 def test_what_cannot_go_together_is_refused_with_its_remedy(
-    settings: dict[str, Any], words: str
+    settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=words):
+    with pytest.raises(ValidationError, match=message):
         TrainSettings.model_validate(settings)
 
 

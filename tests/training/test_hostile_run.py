@@ -41,22 +41,24 @@ def run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunD
 @pytest.mark.timeout(TIMEOUT_S)
 def test_the_run_ends_as_if_nothing_had_happened(run: RunDir) -> None:
     lines = run.metrics()
-    assert run.info()["state"] == "done" and [line["step"] for line in lines] == list(
+    assert run.info()["state"] == "done" and [metrics["step"] for metrics in lines] == list(
         range(1, STEPS + 1)
     )
-    assert [line["rollouts/episodes"] for line in lines] == [GROUPS * SIZE] * STEPS
-    assert all(line["policy/status"] == "active" and line["policy/tokens"] > 100 for line in lines)
+    assert [metrics["rollouts/episodes"] for metrics in lines] == [GROUPS * SIZE] * STEPS
+    assert all(
+        metrics["policy/status"] == "active" and metrics["policy/tokens"] > 100 for metrics in lines
+    )
     assert [step for step, _ in run.checkpoints()][-1] == STEPS
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_each_hostile_environment_costs_its_own_rollouts_and_says_why(run: RunDir) -> None:
     """Two tasks of eight hang, at their opening or in an answer, one raises."""
-    for line in run.metrics():
-        assert line["lost/env_error"] <= SIZE and SIZE <= line["lost/env_timeout"] <= 2 * SIZE
-        assert line["rollouts/lost"] == (line["lost/env_error"] + line["lost/env_timeout"]) / (
-            GROUPS * SIZE
-        )
+    for metrics in run.metrics():
+        assert metrics["lost/env_error"] <= SIZE and SIZE <= metrics["lost/env_timeout"] <= 2 * SIZE
+        assert metrics["rollouts/lost"] == (
+            metrics["lost/env_error"] + metrics["lost/env_timeout"]
+        ) / (GROUPS * SIZE)
     words = {word for event in run.events() if event["kind"] == "lost" for word in event["words"]}
     assert words == {"no answer within 0.3 s", "RuntimeError: ␛[31mboom␛[0m"}
 
@@ -64,10 +66,10 @@ def test_each_hostile_environment_costs_its_own_rollouts_and_says_why(run: RunDi
 @pytest.mark.timeout(TIMEOUT_S)
 def test_what_a_policy_does_to_itself_is_counted(run: RunDir) -> None:
     lines = run.metrics()
-    assert sum(line["rollouts/refused_calls"] for line in lines) == NUM_CALLS - 8
-    assert sum(line["rollouts/cut_off"] for line in lines) * GROUPS * SIZE >= 1
+    assert sum(metrics["rollouts/refused_calls"] for metrics in lines) == NUM_CALLS - 8
+    assert sum(metrics["rollouts/cut_off"] for metrics in lines) * GROUPS * SIZE >= 1
     # half a call is answered as malformed, and penalised
-    assert all(line["rollouts/unresolvable"] > 0 for line in lines)
+    assert all(metrics["rollouts/unresolvable"] > 0 for metrics in lines)
 
 
 @pytest.mark.timeout(TIMEOUT_S)

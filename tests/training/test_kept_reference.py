@@ -68,8 +68,8 @@ def trained(
 
 def lines_of(run: RunDir) -> list[dict[str, Any]]:
     return [
-        {key: value for key, value in line.items() if key not in ("step_s", "t")}
-        for line in run.metrics()
+        {key: value for key, value in metrics.items() if key not in ("step_s", "t")}
+        for metrics in run.metrics()
     ]
 
 
@@ -119,7 +119,7 @@ def test_a_run_on_kept_log_probs_is_the_run_that_made_them_bit_for_bit(tmp_path:
     ]
     assert [told_of(run) for run, _ in runs] == [(3, 0), (0, 3), (3, 0)]
     assert runs[0][1] == runs[1][1] == runs[2][1] and len(runs[0][1]) == 4
-    assert {line["preference/tokens"] > 0 for line in runs[0][1]} == {True}
+    assert {metrics["preference/tokens"] > 0 for metrics in runs[0][1]} == {True}
 
 
 def test_other_weights_find_nothing_of_the_first_ones(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> No
                 accept_changes=True,
             )
         runs.append(open_run(run.path))
-    assert [line["preference/loss"] for line in runs[0].metrics()] == [
-        line["preference/loss"] for line in runs[1].metrics()
+    assert [metrics["preference/loss"] for metrics in runs[0].metrics()] == [
+        metrics["preference/loss"] for metrics in runs[1].metrics()
     ]
     assert told_of(runs[1]) == (0, 3)
     plain = AutoModelForCausalLM.from_pretrained(str(base))
@@ -224,18 +224,18 @@ def test_adapters_are_off_and_a_resumed_run_asks_the_start(tmp_path: Path) -> No
 def test_no_copy_of_the_start_is_held_and_simpo_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[bool] = []
+    recorded: list[bool] = []
 
-    def looking(trainer: Trainer, *given: Any, **how: Any) -> Any:
-        seen.append("preference" in trainer.models.references)
-        return step(trainer, *given, **how)
+    def looking(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+        recorded.append("preference" in trainer.models.references)
+        return step(trainer, *args, **kwargs)
 
     from composer_replication.training import loop
 
     step = loop.train_step
     monkeypatch.setattr(loop, "train_step", looking)
     trained(tmp_path, "dpo", make_student(), reference=tmp_path / "kept")
-    assert seen == [False] * 4
+    assert recorded == [False] * 4
     run, _ = trained(
         tmp_path,
         "simpo",

@@ -77,11 +77,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Pat
 @pytest.mark.timeout(TIMEOUT_S)
 def test_the_undisturbed_run_feeds_three_channels_from_its_own_rollouts(runs: Path) -> None:
     lines = RunDir(runs / "runs" / "whole").metrics()
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5] and len(
-        {line["rollouts/entropy"] for line in lines}
+    assert [metrics["step"] for metrics in lines] == [1, 2, 3, 4, 5] and len(
+        {metrics["rollouts/entropy"] for metrics in lines}
     ) == 5
     for name in ("policy", "hint", "preference"):
-        assert any(line[f"{name}/status"] == "active" for line in lines)
+        assert any(metrics[f"{name}/status"] == "active" for metrics in lines)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
@@ -93,10 +93,12 @@ def test_a_run_that_is_killed_again_and_again_is_the_undisturbed_run(name: str, 
         **dict.fromkeys(PLACES[name], -signal.SIGKILL),
         "end": 0,
     }
-    whole, killed = RunDir(runs / "runs" / "whole"), RunDir(runs / "runs" / name)
-    assert [same(line) for line in killed.metrics()] == [same(line) for line in whole.metrics()]
+    uninterrupted, killed = RunDir(runs / "runs" / "whole"), RunDir(runs / "runs" / name)
+    assert [same(metrics) for metrics in killed.metrics()] == [
+        same(metrics) for metrics in uninterrupted.metrics()
+    ]
     assert files(killed, "checkpoints", "samples", "tokens") == files(
-        whole, "checkpoints", "samples", "tokens"
+        uninterrupted, "checkpoints", "samples", "tokens"
     )
     assert (
         1 < killed.info()["attempts"] <= len(PLACES[name]) + 1 and killed.info()["state"] == "done"

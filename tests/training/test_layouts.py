@@ -129,10 +129,10 @@ def test_sliding_windows(family: str) -> None:
 
 def test_lora_whose_teacher_is_its_start(tmp_path: Path) -> None:
     small_model().save_pretrained(str(tmp_path / "base"))
-    how = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
+    settings = StudentSettings(model=str(tmp_path / "base"), lora=LoraSettings(rank=2, alpha=8))
 
     def student() -> Student:
-        made = load_student(how, tokenizer=WordTokenizer(), seed=3)
+        made = load_student(settings, tokenizer=WordTokenizer(), seed=3)
         return dataclasses.replace(made, model=made.model.double())
 
     for teacher in ("frozen", "live"):
@@ -202,9 +202,9 @@ def passes_made(
     made: list[tuple[int, bool, bool]] = []
     original = tree_module.tree_hidden
 
-    def spying(model: Any, plan: Any, **how: Any) -> torch.Tensor:
+    def spying(model: Any, plan: Any, **kwargs: Any) -> torch.Tensor:
         made.append((plan.size, torch.is_grad_enabled(), plan.cached is not None))
-        return original(model, plan, **how)
+        return original(model, plan, **kwargs)
 
     monkeypatch.setattr(passes_module, "tree_hidden", spying)
     trainer = trainer_of(student, "tree", **train)

@@ -59,15 +59,15 @@ def played(
 
 
 @pytest.fixture(scope="module")
-def made(world: TaskSource) -> LiveStep:
+def live_step(world: TaskSource) -> LiveStep:
     return played(world)
 
 
-def test_each_sampled_message_is_an_action_with_its_groups_advantage(made: LiveStep) -> None:
-    by_name = {e.id: e for e in made.examples}
+def test_each_sampled_message_is_an_action_with_its_groups_advantage(live_step: LiveStep) -> None:
+    by_name = {e.id: e for e in live_step.examples}
     kinds = {"flat": 0, "mixed": 0}
-    for start in range(0, len(made.rollouts), 4):
-        group = made.rollouts[start : start + 4]
+    for start in range(0, len(live_step.rollouts), 4):
+        group = live_step.rollouts[start : start + 4]
         rewards = [r.reward for r in group]
         flat = len(set(rewards)) == 1
         kinds["flat" if flat else "mixed"] += 1
@@ -94,24 +94,24 @@ def test_each_sampled_message_is_an_action_with_its_groups_advantage(made: LiveS
 
 
 def test_flat_groups_count_and_still_give_hint_views(world: TaskSource) -> None:
-    made = played(world, step=1, groups=8)
+    live_step = played(world, step=1, groups=8)
     flat = [
-        made.rollouts[i : i + 4]
+        live_step.rollouts[i : i + 4]
         for i in range(0, 32, 4)
-        if len({r.reward for r in made.rollouts[i : i + 4]}) == 1
+        if len({r.reward for r in live_step.rollouts[i : i + 4]}) == 1
     ]
-    assert flat and made.num_rollouts == 32 == made.facts["rollouts/episodes"]
-    assert made.facts["rollouts/flat"] == len(flat) / 8
+    assert flat and live_step.num_rollouts == 32 == live_step.facts["rollouts/episodes"]
+    assert live_step.facts["rollouts/flat"] == len(flat) / 8
     names = {r.session.id for group in flat for r in group}
-    from_flat = [e for e in made.examples if e.id in names]
+    from_flat = [e for e in live_step.examples if e.id in names]
     assert from_flat and all(e.hints and not e.actions for e in from_flat)
-    assert made.facts["rollouts/success"] == sum(r.reward for r in made.rollouts) / 32
+    assert live_step.facts["rollouts/success"] == sum(r.reward for r in live_step.rollouts) / 32
 
 
-def test_views_are_of_the_mistaken_messages_and_hold_no_error(made: LiveStep) -> None:
-    sessions: dict[str, Session] = {s.id: s for s in made.sessions}
-    decode, views = renderer().codec.decode, [(e, v) for e in made.examples for v in e.hints]
-    assert len(views) == made.facts["sites/used"] >= 4
+def test_views_are_of_the_mistaken_messages_and_hold_no_error(live_step: LiveStep) -> None:
+    sessions: dict[str, Session] = {s.id: s for s in live_step.sessions}
+    decode, views = renderer().codec.decode, [(e, v) for e in live_step.examples for v in e.hints]
+    assert len(views) == live_step.facts["sites/used"] >= 4
     for example, view in views:
         turn = int(view.site_id.removeprefix(example.session_id).split(":")[1])
         message = sessions[example.session_id].turns[turn]
@@ -129,10 +129,10 @@ def test_views_are_of_the_mistaken_messages_and_hold_no_error(made: LiveStep) ->
         assert "Reminder" in decode(list(view.hint_ids))
 
 
-def test_the_same_seed_and_step_give_the_same_step(world: TaskSource, made: LiveStep) -> None:
-    assert played(world) == made
+def test_the_same_seed_and_step_give_the_same_step(world: TaskSource, live_step: LiveStep) -> None:
+    assert played(world) == live_step
     other = played(world, step=1)
-    assert {r.task_id for r in other.rollouts}.isdisjoint(r.task_id for r in made.rollouts)
+    assert {r.task_id for r in other.rollouts}.isdisjoint(r.task_id for r in live_step.rollouts)
 
 
 def test_weights_decide_what_is_made(world: TaskSource) -> None:
@@ -144,13 +144,13 @@ def test_weights_decide_what_is_made(world: TaskSource) -> None:
 
 
 def test_more_sites_than_asked_for_are_drawn_from_and_counted(
-    world: TaskSource, made: LiveStep
+    world: TaskSource, live_step: LiveStep
 ) -> None:
     few_sites = played(world, hint_sites=3)
     chosen = {v.site_id for e in few_sites.examples for v in e.hints}
     assert len(chosen) == 3 == few_sites.facts["sites/used"]
-    assert few_sites.facts["sites/not_drawn"] == made.facts["sites/used"] - 3 > 0
-    whole = [v.site_id for e in made.examples for v in e.hints]
+    assert few_sites.facts["sites/not_drawn"] == live_step.facts["sites/used"] - 3 > 0
+    whole = [v.site_id for e in live_step.examples for v in e.hints]
     assert chosen < set(whole) and chosen != set(whole[:3])
 
 
@@ -185,39 +185,42 @@ def test_the_hints_of_one_message_are_drawn_together() -> None:
 
 
 def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(
-    world: TaskSource, made: LiveStep
+    world: TaskSource, live_step: LiveStep
 ) -> None:
-    kinds = [v.kind for e in made.examples for v in e.hints]
-    assert len(set(kinds)) == 2 and made.facts["sites/weak"] == 0
+    kinds = [v.kind for e in live_step.examples for v in e.hints]
+    assert len(set(kinds)) == 2 and live_step.facts["sites/weak"] == 0
     for kind in sorted(set(kinds)):
         gated = played(world, kept=frozenset({kind}))
         assert {v.kind for e in gated.examples for v in e.hints} == {kind}
         assert gated.facts["sites/weak"] == len(kinds) - kinds.count(kind) and gated.facts[
             "sites/used"
         ] == kinds.count(kind)
-        assert gated.facts["sites/found"] == made.facts["sites/found"]
+        assert gated.facts["sites/found"] == live_step.facts["sites/found"]
 
 
 def test_a_player_without_mistakes_leaves_nothing_to_train_on(world: TaskSource) -> None:
-    made = played(world, sample=perfect_sample)
-    assert made.examples == () and made.num_rollouts == 12
+    live_step = played(world, sample=perfect_sample)
+    assert live_step.examples == () and live_step.num_rollouts == 12
     assert (
-        made.facts["rollouts/success"] == 1.0
-        and made.facts["rollouts/flat"] == 1.0
-        and made.facts["rollouts/all_failed_groups"] == 0
+        live_step.facts["rollouts/success"] == 1.0
+        and live_step.facts["rollouts/flat"] == 1.0
+        and live_step.facts["rollouts/all_failed_groups"] == 0
     )
-    assert made.facts["rollouts/unresolvable"] == 0 and made.facts["rollouts/valid_calls"] == 1.0
-    assert made.facts["family/C"] == 0 and made.facts["sites/found"] == 0
+    assert (
+        live_step.facts["rollouts/unresolvable"] == 0
+        and live_step.facts["rollouts/valid_calls"] == 1.0
+    )
+    assert live_step.facts["family/C"] == 0 and live_step.facts["sites/found"] == 0
 
 
-def test_ids_that_were_not_sampled_are_an_error(made: LiveStep) -> None:
-    rollout = next(r for r in made.rollouts if len(r.ids) > 200)
+def test_ids_that_were_not_sampled_are_an_error(live_step: LiveStep) -> None:
+    rollout = next(r for r in live_step.rollouts if len(r.ids) > 200)
     changed = dataclasses.replace(
         rollout, ids=(*rollout.ids[:199], rollout.ids[199] + 1, *rollout.ids[200:])
     )
     with pytest.raises(AlignmentError, match="from token 199 on"):
         check_ids(
-            dataclasses.replace(made.examples[0], ids=rollout.ids, hints=(), actions=()), changed
+            dataclasses.replace(live_step.examples[0], ids=rollout.ids, hints=(), actions=()), changed
         )
     last = rollout.ids[-1]
     with pytest.raises(AlignmentError, match="is not what was sampled"):
@@ -244,8 +247,8 @@ def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSourc
 
 
 def test_only_training_tasks_are_played(world: TaskSource) -> None:
-    made = played(world, groups=12)
-    assert all(r.task_id.startswith("workshop-train-") for r in made.rollouts)
+    live_step = played(world, groups=12)
+    assert all(r.task_id.startswith("workshop-train-") for r in live_step.rollouts)
     monitor = [make().task_id for make in world.monitor(3, 10)]
     assert all(name.startswith("workshop-monitor-") for name in monitor) and len(set(monitor)) == 10
 
@@ -271,8 +274,8 @@ def test_an_environment_that_does_not_exist() -> None:
 # ---- numbers ----
 
 
-def test_unresolvable_calls_are_counted_from_the_sessions(made: LiveStep) -> None:
-    rollout = made.rollouts[0]
+def test_unresolvable_calls_are_counted_from_the_sessions(live_step: LiveStep) -> None:
+    rollout = live_step.rollouts[0]
     assert num_unresolvable(rollout) == 0
     words = {
         "<tool_use_error>File does not exist.</tool_use_error>": 1,
@@ -320,28 +323,28 @@ def with_error(rollout: Rollout, text: str, *, tool: str = "") -> Rollout:
     )
 
 
-def test_rates_are_over_all_calls_of_the_rollouts(made: LiveStep) -> None:
-    calls = sum(len(turn.calls) for s in made.sessions for turn in s.turns)
-    facts = behaviour(made.rollouts, families=METADATA.families)
+def test_rates_are_over_all_calls_of_the_rollouts(live_step: LiveStep) -> None:
+    calls = sum(len(turn.calls) for s in live_step.sessions for turn in s.turns)
+    facts = behaviour(live_step.rollouts, families=METADATA.families)
     assert (
         facts["rollouts/valid_calls"]
-        == sum(r.measures["valid_calls"] for r in made.rollouts) / calls
+        == sum(r.measures["valid_calls"] for r in live_step.rollouts) / calls
     )
     assert 0 < facts["rollouts/changing_calls"] < 0.5
-    logprobs = [p for s in made.sessions for t in s.turns if t.sampled for p in t.sampled.logprobs]
+    logprobs = [p for s in live_step.sessions for t in s.turns if t.sampled for p in t.sampled.logprobs]
     assert facts["rollouts/entropy"] == pytest.approx(-sum(logprobs) / len(logprobs))
     assert "rollouts/valid_calls" not in behaviour(
-        [dataclasses.replace(r, measures={}) for r in made.rollouts]
+        [dataclasses.replace(r, measures={}) for r in live_step.rollouts]
     )
-    assert facts["family/A"] == sum(r.measures["A_made"] for r in made.rollouts) / sum(
-        r.measures["A_open"] for r in made.rollouts
+    assert facts["family/A"] == sum(r.measures["A_made"] for r in live_step.rollouts) / sum(
+        r.measures["A_open"] for r in live_step.rollouts
     )
 
 
-def test_samples_are_one_episode_of_each_group(made: LiveStep) -> None:
-    assert [s.id for s in few(made, group_size=4, count=2)] == [
-        made.sessions[0].id,
-        made.sessions[4].id,
+def test_samples_are_one_episode_of_each_group(live_step: LiveStep) -> None:
+    assert [s.id for s in few(live_step, group_size=4, count=2)] == [
+        live_step.sessions[0].id,
+        live_step.sessions[4].id,
     ]
 
 
@@ -377,11 +380,11 @@ def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: TaskSource)
 
 def test_the_neutral_hint_is_as_long_and_says_nothing(world: TaskSource) -> None:
     true, false = played(world), played(world, train={"placebo": ("neutral_hints",)})
-    own = {v.site_id: v for e in true.examples for v in e.hints}
+    true_hints = {v.site_id: v for e in true.examples for v in e.hints}
     views = [v for e in false.examples for v in e.hints]
-    assert len(views) == len(own)
+    assert len(views) == len(true_hints)
     for view in views:
-        assert abs(len(view.hint_ids) - len(own[view.site_id].hint_ids)) <= 1
+        assert abs(len(view.hint_ids) - len(true_hints[view.site_id].hint_ids)) <= 1
         assert "Please go on" in renderer().codec.decode(list(view.hint_ids))
 
 
@@ -391,8 +394,8 @@ def test_the_reward_placebo_decides_advantages_and_flatness(world: TaskSource, h
     # what is shown is what was earned
     assert false.facts["rollouts/success"] == true.facts["rollouts/success"]
 
-    def signs(made: LiveStep) -> dict[str, float]:
-        return {e.id: e.actions[0].advantage for e in made.examples if e.actions}
+    def signs(live_step: LiveStep) -> dict[str, float]:
+        return {e.id: e.actions[0].advantage for e in live_step.examples if e.actions}
 
     assert signs(true) != signs(false)
     assert false.facts["rollouts/flat"] == 1 - len(signs(false)) / 32

@@ -105,21 +105,21 @@ def all_equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 def spy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[tuple[list[TrainingExample], list[PreferencePair], int | None]]:
-    seen: list[Any] = []
+    recorded: list[Any] = []
     original = loop_module.train_step
 
     def noting(trainer: Any, inputs: StepInputs, **options: Any) -> dict[str, Any]:
-        seen.append((inputs.examples, inputs.pairs, inputs.num_rollouts))
+        recorded.append((inputs.examples, inputs.pairs, inputs.num_rollouts))
         return original(trainer, inputs, **options)
 
     monkeypatch.setattr(loop_module, "train_step", noting)
-    return seen
+    return recorded
 
 
 def test_a_step_is_rollouts_anchors_and_pairs(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = spy(monkeypatch)
+    steps_seen = spy(monkeypatch)
     preference = {"weight": 1.0, "batch_pairs": 3, "batch_anchors": 2}
     result, _ = go(
         tmp_path,
@@ -134,7 +134,7 @@ def test_a_step_is_rollouts_anchors_and_pairs(
         "hint": "active",
         "preference": "active",
     }
-    for examples, pairs, num_rollouts in seen:
+    for examples, pairs, num_rollouts in steps_seen:
         own, imported = (
             [e for e in examples if e.origin == "student"],
             [e for e in examples if e.origin == "trace"],
@@ -148,7 +148,7 @@ def test_a_step_is_rollouts_anchors_and_pairs(
 def test_imported_examples_come_back_with_a_weight_of_lm_ce(
     tmp_path: Path, world: TaskSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = spy(monkeypatch)
+    steps_seen = spy(monkeypatch)
     logs = [make_example(i, hints=i % 2) for i in range(6)]
     result, _ = go(
         tmp_path,
@@ -156,9 +156,9 @@ def test_imported_examples_come_back_with_a_weight_of_lm_ce(
         train_settings={"steps": 1, "lm_ce": {"weight": 1.0}, "batch_examples": 4},
         examples=logs,
     )
-    imported = [e for e in seen[0][0] if e.origin == "trace"]
+    imported = [e for e in steps_seen[0][0] if e.origin == "trace"]
     assert len(imported) == 4 and result.statuses["lm_ce"] == "active"
-    assert all(e.lm_spans == () for e in seen[0][0] if e.origin == "student")
+    assert all(e.lm_spans == () for e in steps_seen[0][0] if e.origin == "student")
 
 
 def test_the_policy_needs_an_environment_and_a_run_needs_something(tmp_path: Path) -> None:
@@ -276,8 +276,8 @@ def test_a_resumed_live_run_repeats_the_killed_one(
     def launch(
         folder: str, *, kill: bool = False, run: RunDir | None = None
     ) -> tuple[RunDir, Student]:
-        def interrupt(line: dict[str, Any]) -> None:
-            if kill and line["step"] == 3:
+        def interrupt(metrics: dict[str, Any]) -> None:
+            if kill and metrics["step"] == 3:
                 raise KeyboardInterrupt
 
         run, student, resume = (
@@ -293,21 +293,23 @@ def test_a_resumed_live_run_repeats_the_killed_one(
             train(config, student=student, examples=logs, run=run, live=live, resume=resume)
         return run, student
 
-    whole, student = launch("whole")
+    uninterrupted, student = launch("whole")
     killed, _ = launch("killed", kill=True)
     resumed, other = launch("killed", run=killed)
-    assert [same(line) for line in resumed.metrics()] == [same(line) for line in whole.metrics()]
+    assert [same(step_metrics) for step_metrics in resumed.metrics()] == [
+        same(step_metrics) for step_metrics in uninterrupted.metrics()
+    ]
     assert all_equal(weights(student), weights(other))
-    assert len({line["rollouts/entropy"] for line in whole.metrics()}) == 5
+    assert len({step_metrics["rollouts/entropy"] for step_metrics in uninterrupted.metrics()}) == 5
     assert [e["step"] for e in resumed.events() if e["kind"] == "resume"] == [2]
     assert (resumed.path / "samples" / "step_000004.jsonl").read_bytes() == (
-        whole.path / "samples" / "step_000004.jsonl"
+        uninterrupted.path / "samples" / "step_000004.jsonl"
     ).read_bytes()
 
 
 def test_a_resumed_run_watches_the_sites_it_began_with(tmp_path: Path, world: TaskSource) -> None:
-    def interrupt(line: dict[str, Any]) -> None:
-        if line["step"] == 3:
+    def interrupt(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == 3:
             raise KeyboardInterrupt
 
     config = live_config(groups=2)
@@ -331,9 +333,9 @@ def test_a_run_killed_while_it_chooses_what_to_watch_chooses_again(
     """The first mistakes come after the first checkpoint, so the resumed run does not begin
     anew."""
 
-    def late(model: Any, envs: Any, *, label: str = "", **how: Any) -> Any:
+    def late(model: Any, envs: Any, *, label: str = "", **kwargs: Any) -> Any:
         sample = careless_sample if label.startswith("step-2:") else perfect_sample
-        return sample(model, envs, label=label, **how)
+        return sample(model, envs, label=label, **kwargs)
 
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -441,11 +443,11 @@ def test_a_monitor_that_falls_stops_the_run(
 ) -> None:
     calls: list[tuple[str, ...]] = []
 
-    def sample(model: Any, envs: Any, *, label: str = "", **how: Any) -> Any:
+    def sample(model: Any, envs: Any, *, label: str = "", **kwargs: Any) -> Any:
         if label != "monitor:":
-            return careless_sample(model, envs, label=label, **how)
+            return careless_sample(model, envs, label=label, **kwargs)
         calls.append(tuple(env.task_id for env in envs))
-        return (perfect_sample if len(calls) < 2 else silent)(model, envs, label=label, **how)
+        return (perfect_sample if len(calls) < 2 else silent)(model, envs, label=label, **kwargs)
 
     silent = scripted(lambda env, rng: say(env, "Done.", author="x"))
     monkeypatch.setattr(live_module, "sample_rollouts", sample)
@@ -517,16 +519,16 @@ def test_the_kl_of_the_reward_is_measured_to_the_start_and_not_to_the_policy(
     rollback = rollback_module.Rollback.of(
         trainer, live=make_live(world, config), run_logger=run_logger
     )
-    made = make_live(world, config).step(None, step=0, kl=rollback.start_kl)
+    live_step = make_live(world, config).step(None, step=0, kl=rollback.start_kl)
     start = frozen(student)
     with torch.no_grad():
         for parameter in student.model.parameters():
             parameter.mul_(1.5)
     place = {"pad_id": student.pad_id, "max_tokens": config.train.micro_tokens, "device": "cpu"}
     to_start, to_policy = (
-        start_kl(model, made.rollouts, **place) for model in (start, frozen(student))
+        start_kl(model, live_step.rollouts, **place) for model in (start, frozen(student))
     )
-    assert rollback.start_kl(made.rollouts) == pytest.approx(to_start)
+    assert rollback.start_kl(live_step.rollouts) == pytest.approx(to_start)
     assert any(abs(to_start[name] - to_policy[name]) > 1.0 for name in to_start)
 
 
@@ -535,17 +537,23 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
 ) -> None:
     """Turned, or with the start's entropy, the numbers that stop a run would be those of another
     model."""
-    made = make_live(world, live_config(groups=2, group_size=2)).step(None, step=0)
+    live_step = make_live(world, live_config(groups=2, group_size=2)).step(None, step=0)
     student = tiny_student()
     start = frozen(student)
     with torch.no_grad():
         for parameter in student.model.parameters():
             parameter.mul_(1.3)
     found = drift(
-        frozen(student), start, made.rollouts, episodes=4, pad_id=0, max_tokens=8192, device="cpu"
+        frozen(student),
+        start,
+        live_step.rollouts,
+        episodes=4,
+        pad_id=0,
+        max_tokens=8192,
+        device="cpu",
     )
     kl, entropy, tokens = 0.0, 0.0, 0
-    for example in map(sampled_spans, made.rollouts):
+    for example in map(sampled_spans, live_step.rollouts):
         with torch.no_grad():
             models = (student.model.eval(), start.model)
             now_TV, then_TV = (
@@ -569,11 +577,11 @@ def test_drift_is_measured_on_episodes_of_the_whole_step(
 ) -> None:
     """Rollouts stand group by group: the first few are of one or two tasks, and say little of the
     others."""
-    made = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)
-    seen: list[str] = []
+    live_step = make_live(world, live_config(groups=3, group_size=4)).step(None, step=0)
+    recorded: list[str] = []
 
     def noting(rollout: Any) -> TrainingExample:
-        seen.append(rollout.task_id)
+        recorded.append(rollout.task_id)
         return sampled_spans(rollout)
 
     monkeypatch.setattr(vitals_module, "sampled_spans", noting)
@@ -581,14 +589,14 @@ def test_drift_is_measured_on_episodes_of_the_whole_step(
     drift(
         frozen(student),
         frozen(student),
-        made.rollouts,
+        live_step.rollouts,
         episodes=4,
         pad_id=0,
         max_tokens=8192,
         device="cpu",
     )
     assert (
-        len(seen) == 4
-        and set(seen) == {rollout.task_id for rollout in made.rollouts}
-        and len(set(seen)) == 3
+        len(recorded) == 4
+        and set(recorded) == {rollout.task_id for rollout in live_step.rollouts}
+        and len(set(recorded)) == 3
     )

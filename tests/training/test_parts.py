@@ -172,13 +172,13 @@ def test_pairs_come_with_the_example_they_branch_off() -> None:
         "p5": "e2",
         "late": "e0 later",
     }
-    seen: list[str] = []
+    recorded: list[str] = []
     for step in range(3):
         drawn, with_them = sampler.step(step)
         brought = [p.id for p in pairs if homes[p.id] in {e.id for e in drawn}]
         assert [p.id for p in with_them] == brought or (not brought and len(with_them) == 1)
-        seen += brought
-    assert sorted(seen) == sorted(homes)  # nine examples, three a step: one pass
+        recorded += brought
+    assert sorted(recorded) == sorted(homes)  # nine examples, three a step: one pass
     apart = [
         p.id
         for step in range(7)

@@ -39,9 +39,10 @@ def test_no_site_keeps_its_own_text_and_each_hint_is_used_once(
     hints = [hint(i, f"text {t}", f"kind {k}") for i, (t, k, _) in enumerate(texts)]
     groups = {f"s{i}": f"task {g}" for i, (_, _, g) in enumerate(texts)}
     nulled = shuffle_hints(hints, groups=groups, seed=seed)
-    own = {h.site_id: h for h in hints}
+    true_hints = {h.site_id: h for h in hints}
     assert all(
-        h.text != own[h.site_id].text and h.kind == own[h.site_id].kind for h in nulled.hints
+        h.text != true_hints[h.site_id].text and h.kind == true_hints[h.site_id].kind
+        for h in nulled.hints
     )
     assert not Counter(h.text for h in nulled.hints) - Counter(h.text for h in hints)
     assert len(nulled.hints) + nulled.dropped == len(hints)
@@ -124,11 +125,11 @@ def test_about_half_of_the_pairs_are_swapped_for_good() -> None:
 def test_views_of_imported_examples_change_hints_and_stay_insertions() -> None:
     examples = [make_example(i, hints=i % 3) for i in range(9)]
     changed = shuffle_views(examples, seed=4)
-    own = {v.site_id: v for e in examples for v in e.hints}
+    true_hints = {v.site_id: v for e in examples for v in e.hints}
     views = [v for e in changed for v in e.hints]
-    assert len(views) == len(own) == 9
+    assert len(views) == len(true_hints) == 9
     for view in views:
-        true = own[view.site_id]
+        true = true_hints[view.site_id]
         assert view.hint_ids != true.hint_ids
         assert (view.at, view.span, view.target_ids) == (true.at, true.span, true.target_ids)
     assert [(e.id, e.ids, e.lm_spans) for e in changed] == [

@@ -25,8 +25,8 @@ def half(successes: int, of: int = 48) -> tuple[float, ...]:
 
 
 def rule(watched: PolicyHealth) -> str:
-    found = watched.breach()
-    return found.rule if found else ""
+    breach = watched.breach()
+    return breach.rule if breach else ""
 
 
 # The means of KL to the start and the shares of unresolvable calls that five runs of the prototype
@@ -50,8 +50,8 @@ def test_kl_fires_above_its_limit_and_not_at_it() -> None:
         watched.kl(value)
         assert rule(watched) == ""
     watched.kl(0.3001)
-    found = watched.breach()
-    assert found is not None and (found.rule, found.value, found.limit) == ("kl", 0.3001, 0.3)
+    breach = watched.breach()
+    assert breach is not None and (breach.rule, breach.value, breach.limit) == ("kl", 0.3001, 0.3)
     fired = []
     for value in COLLAPSED_KL:
         watched.kl(value)
@@ -65,11 +65,11 @@ def test_unresolvable_calls_must_last_two_steps() -> None:
         watched.calls(calls(share))
         assert rule(watched) == ""
     watched.calls(calls(0.10))
-    found = watched.breach()
+    breach = watched.breach()
     assert (
-        found is not None
-        and (found.rule, found.value, found.limit) == ("unresolvable", 0.10, 0.10)
-        and "2 steps in a row" in found.words
+        breach is not None
+        and (breach.rule, breach.value, breach.limit) == ("unresolvable", 0.10, 0.10)
+        and "2 steps in a row" in breach.words
     )
     watched.calls(calls(0.0))
     assert rule(watched) == ""
@@ -201,9 +201,9 @@ def test_everything_it_remembers_survives_a_resume() -> None:
 def test_the_error_names_rule_value_limit_and_what_was_put_back() -> None:
     watched = health(max_kl=0.25)
     watched.kl(0.5)
-    found = watched.breach()
-    assert found is not None
-    error = found.error(step=14, restored=10)
+    breach = watched.breach()
+    assert breach is not None
+    error = breach.error(step=14, restored=10)
     assert isinstance(error, StoppedError) and error.exit_code == 3 and error.where == "kl"
     for words in (
         "'kl' after 14 steps",

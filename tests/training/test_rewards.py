@@ -57,12 +57,12 @@ def played(
         return make_live(world, live_config(**options)).step(None, step=step, kl=kl)
 
 
-def weighed(made: LiveStep) -> dict[str, float]:
-    return {e.id: e.actions[0].advantage for e in made.examples if e.actions}
+def weighed(live_step: LiveStep) -> dict[str, float]:
+    return {e.id: e.actions[0].advantage for e in live_step.examples if e.actions}
 
 
-def groups_of(made: LiveStep) -> list[tuple[Any, ...]]:
-    return [made.rollouts[i : i + 4] for i in range(0, len(made.rollouts), 4)]
+def groups_of(live_step: LiveStep) -> list[tuple[Any, ...]]:
+    return [live_step.rollouts[i : i + 4] for i in range(0, len(live_step.rollouts), 4)]
 
 
 def test_advantages_by_convention() -> None:
@@ -77,9 +77,9 @@ def test_advantages_by_convention() -> None:
 
 @pytest.mark.parametrize("objective", ["dr_grpo", "grpo", "dapo", "gspo", "cispo"])
 def test_the_objective_decides_what_an_advantage_is(world: TaskSource, objective: str) -> None:
-    made = played(world, train={"policy": {"weight": 1.0, "objective": objective}})
-    found, how = weighed(made), advantages if objective == "dr_grpo" else scaled_advantages
-    mixed = [g for g in groups_of(made) if len({r.reward for r in g}) > 1]
+    live_step = played(world, train={"policy": {"weight": 1.0, "objective": objective}})
+    found, how = weighed(live_step), advantages if objective == "dr_grpo" else scaled_advantages
+    mixed = [g for g in groups_of(live_step) if len({r.reward for r in g}) > 1]
     assert mixed
     for group in mixed:
         expected = how([r.reward for r in group])
@@ -174,9 +174,11 @@ def test_the_step_measures_kl_only_where_it_is_part_of_the_reward(world: TaskSou
         return {r.session.id: float(i % 3) for i, r in enumerate(rollouts)}
 
     assert "rollouts/kl_start" not in played(world, kl=kl).facts and not asked
-    made = played(world, kl=kl, train={"policy": {"weight": 1.0, "kl": 0.5}})
-    assert asked == [12] and made.facts["rollouts/kl_start"] == 1.0
-    assert made.facts["rollouts/score"] == pytest.approx(made.facts["rollouts/success"] - 0.5)
+    live_step = played(world, kl=kl, train={"policy": {"weight": 1.0, "kl": 0.5}})
+    assert asked == [12] and live_step.facts["rollouts/kl_start"] == 1.0
+    assert live_step.facts["rollouts/score"] == pytest.approx(
+        live_step.facts["rollouts/success"] - 0.5
+    )
 
 
 # ---- staleness ----
@@ -197,14 +199,18 @@ def aged(*versions: int) -> Any:
 def test_stale_rollouts_are_not_trained_on_and_counted(world: TaskSource) -> None:
     whole = played(world, step=4)
     assert all(r.version == 4 for r in whole.rollouts) and whole.facts["rollouts/stale"] == 0
-    made = played(world, step=4, sample=aged(4, 3, 2, 3))
-    assert made.facts["rollouts/stale"] == 3 and made.num_rollouts == 9 and len(made.rollouts) == 12
-    stale = {r.session.id for r in made.rollouts if r.version == 2}
-    assert stale and not stale & {e.id for e in made.examples}
-    for group in groups_of(made):
+    live_step = played(world, step=4, sample=aged(4, 3, 2, 3))
+    assert (
+        live_step.facts["rollouts/stale"] == 3
+        and live_step.num_rollouts == 9
+        and len(live_step.rollouts) == 12
+    )
+    stale = {r.session.id for r in live_step.rollouts if r.version == 2}
+    assert stale and not stale & {e.id for e in live_step.examples}
+    for group in groups_of(live_step):
         left = [r for r in group if r.version > 2]
         if len({r.reward for r in left}) > 1:
-            assert [weighed(made)[r.session.id] for r in left] == pytest.approx(
+            assert [weighed(live_step)[r.session.id] for r in left] == pytest.approx(
                 list(advantages([r.reward for r in left]))
             )
     assert (

@@ -96,12 +96,12 @@ def test_the_policy_is_a_sum_over_tokens_per_rollout_with_a_stale_sampler(clip: 
         )
     )
     for num_rollouts in (3, 4, 12):
-        found = measured(trainer, ROLLOUTS, [], num_rollouts=num_rollouts)["policy"]
+        losses = measured(trainer, ROLLOUTS, [], num_rollouts=num_rollouts)["policy"]
         expected = policy_by_hand(
             trainer.models.student.model, ROLLOUTS, clip=clip, num_rollouts=num_rollouts
         )
-        assert found.loss == pytest.approx(expected, rel=1e-5)
-        assert (found.inputs, found.tokens) == (3, 6 + 6 + 18)  # the fourth has no advantage
+        assert losses.loss == pytest.approx(expected, rel=1e-5)
+        assert (losses.inputs, losses.tokens) == (3, 6 + 6 + 18)  # the fourth has no advantage
     # None: the three with an advantage
     assert measured(trainer, ROLLOUTS, [])["policy"].loss == pytest.approx(4 * expected)
 
@@ -132,8 +132,8 @@ def test_on_policy_the_gradient_is_advantage_times_that_of_the_log_prob() -> Non
         step_counts(StepInputs(examples, [], num_rollouts=6)),
     )
     (loss,) = losses
-    found = torch.autograd.grad(loss.mean_part(), trainer.trainable())
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, expected, strict=True))
+    gradients = torch.autograd.grad(loss.mean_part(), trainer.trainable())
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(gradients, expected, strict=True))
     assert loss.mean_part().item() == pytest.approx(-(0.75 * 6 - 0.25 * 6 + 0.5 * 18) / 6, rel=1e-4)
 
 
@@ -170,12 +170,12 @@ def test_the_clipped_share_is_told() -> None:
     far = dataclasses.replace(
         ROLLOUTS[0], actions=(stale[0], dataclasses.replace(stale[1], advantage=-1.0))
     )
-    line = train_step(trainer, StepInputs([far], []), step=0)
-    assert line["policy/clipped"] == 0.5 and line["policy/status"] == "active"
-    line = train_step(
+    metrics = train_step(trainer, StepInputs([far], []), step=0)
+    assert metrics["policy/clipped"] == 0.5 and metrics["policy/status"] == "active"
+    metrics = train_step(
         trainer, StepInputs([dataclasses.replace(far, actions=(stale[0],))], []), step=1
     )
-    assert line["policy/clipped"] == 1.0 and line["policy/status"] == "dead"
+    assert metrics["policy/clipped"] == 1.0 and metrics["policy/status"] == "dead"
 
 
 # ---- a step that has nothing for a channel, or for any ----
@@ -198,15 +198,19 @@ def test_flat_groups_exhaust_the_policy_and_move_nothing() -> None:
         train_step(trainer, StepInputs(ROLLOUTS, []), step=0)
         weights = [p.detach().clone() for p in trainer.trainable()]
         for _ in range(between):
-            line = train_step(
+            metrics = train_step(
                 trainer, StepInputs([flat(e) for e in ROLLOUTS], [], num_rollouts=4), step=1
             )
-            assert (line["policy/status"], line["policy/tokens"], line["policy/loss"]) == (
+            assert (metrics["policy/status"], metrics["policy/tokens"], metrics["policy/loss"]) == (
                 "exhausted",
                 0,
                 None,
             )
-            assert line["grad_norm"] == 0 and line["loss"] == 0 and "policy/clipped" not in line
+            assert (
+                metrics["grad_norm"] == 0
+                and metrics["loss"] == 0
+                and "policy/clipped" not in metrics
+            )
             assert all(torch.equal(a, b) for a, b in zip(weights, trainer.trainable(), strict=True))
         train_step(trainer, StepInputs(ROLLOUTS, []), step=1)
         finals.append([p.detach().clone() for p in trainer.trainable()])
@@ -219,13 +223,13 @@ def test_a_step_without_anything_says_so() -> None:
     )
     before = [p.detach().clone() for p in trainer.trainable()]
     for examples in ([], [flat(make_rollout(0, hints=0, lm=False))]):
-        line = train_step(trainer, StepInputs(examples, [], num_rollouts=6), step=0)
-        assert [line[f"{name}/status"] for name in CHANNELS] == ["starved"] * 4 and line[
+        metrics = train_step(trainer, StepInputs(examples, [], num_rollouts=6), step=0)
+        assert [metrics[f"{name}/status"] for name in CHANNELS] == ["starved"] * 4 and metrics[
             "loss"
         ] == 0
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.trainable(), strict=True))
-    line = train_step(trainer, StepInputs([ROLLOUTS[0], make_example(1)], PAIRS), step=1)
-    assert [line[f"{name}/status"] for name in CHANNELS] == ["active"] * 4
+    metrics = train_step(trainer, StepInputs([ROLLOUTS[0], make_example(1)], PAIRS), step=1)
+    assert [metrics[f"{name}/status"] for name in CHANNELS] == ["active"] * 4
 
 
 # ---- anchors and clones ----
@@ -259,8 +263,8 @@ def test_anchors_alone_train_and_weight_0_leaves_them_out() -> None:
     alone = measured(trainer, ROLLOUTS, [])["preference"]
     assert alone.loss == pytest.approx(3.0 * nll(trainer.models.student.model, ROLLOUTS), rel=1e-5)
     assert (alone.inputs, alone.tokens) == (2, 6) and alone.grad_norm > 0 and alone.metrics == {}
-    line = train_step(trainer, StepInputs([ROLLOUTS[3]], []), step=0)
-    assert line["preference/status"] == "active" and line["policy/status"] == "starved"
+    metrics = train_step(trainer, StepInputs([ROLLOUTS[3]], []), step=0)
+    assert metrics["preference/status"] == "active" and metrics["policy/status"] == "starved"
     without = start_trainer(
         make_config(**LIVE | {"preference": {"weight": 1.0, "anchor": 0.0}}), make_student()
     )
@@ -308,16 +312,16 @@ def test_clone_is_the_cross_entropy_of_the_chosen_side_alone() -> None:
             (len(p.prefix_ids), len(p.prefix_ids + p.chosen_ids)),
         )
     ]
-    found = measured(trainer, [], PAIRS)["preference"]
+    losses = measured(trainer, [], PAIRS)["preference"]
     assert (
-        found.loss == pytest.approx(sum(values) / 6, rel=1e-5)
-        and (found.inputs, found.tokens) == (2, 6)
-        and not found.metrics
+        losses.loss == pytest.approx(sum(values) / 6, rel=1e-5)
+        and (losses.inputs, losses.tokens) == (2, 6)
+        and not losses.metrics
     )
     others = [dataclasses.replace(p, rejected_ids=(7, 7, 7)) for p in PAIRS]
-    assert measured(trainer, [], others)["preference"].loss == pytest.approx(found.loss, rel=1e-6)
+    assert measured(trainer, [], others)["preference"].loss == pytest.approx(losses.loss, rel=1e-6)
     with_anchors = measured(trainer, ROLLOUTS, PAIRS)["preference"].loss
-    assert with_anchors == pytest.approx(found.loss + 10.0 * nll(model, ROLLOUTS), rel=1e-5)
+    assert with_anchors == pytest.approx(losses.loss + 10.0 * nll(model, ROLLOUTS), rel=1e-5)
 
 
 # ---- rows end with their last loss token ----

@@ -152,20 +152,23 @@ def test_both_layouts_agree(base: Path) -> None:
 
 def test_a_resumed_run_is_taught_by_the_same_average(base: Path, tmp_path: Path) -> None:
     config = make_config(**HOW, steps=4, checkpoint_every=2)
-    whole = make_run(tmp_path, config, name="whole")
-    train(config, student=lora_student(base), examples=EXAMPLES, run=whole)
+    uninterrupted = make_run(tmp_path, config, name="whole")
+    train(config, student=lora_student(base), examples=EXAMPLES, run=uninterrupted)
     cut = make_run(tmp_path, config, name="cut")
 
-    def interrupt(line: dict[str, Any]) -> None:
-        if line["step"] == 3:
+    def interrupt(metrics: dict[str, Any]) -> None:
+        if metrics["step"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(config, student=lora_student(base), examples=EXAMPLES, run=cut, on_step=interrupt)
     train(config, student=lora_student(base), examples=EXAMPLES, run=cut, resume=True)
-    losses = [[line["hint/loss"] for line in run.metrics()] for run in (whole, cut)]
+    losses = [
+        [step_metrics["hint/loss"] for step_metrics in run.metrics()]
+        for run in (uninterrupted, cut)
+    ]
     assert losses[0] == losses[1] and len(losses[0]) == 4
-    ends = [load_extra(run.checkpoint(4)) for run in (whole, cut)]
+    ends = [load_extra(run.checkpoint(4)) for run in (uninterrupted, cut)]
     assert ends[0].keys() == ends[1].keys() and all("lora_" in name for name in ends[0])
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
     with pytest.raises(DataError, match="slow average"):

@@ -19,12 +19,12 @@ EXAMPLES = [make_example(0, length=40, hints=3), make_example(1, length=31, hint
 def table(**hint: Any) -> list[dict[str, Any]]:
     student = make_student()
     now = Reference(model=student.model, adapters=True)
-    how = HintSettings(**hint)
+    settings = HintSettings(**hint)
     return watch.token_table(
         EXAMPLES,
         student=now,
-        teachers=[now, now] if how.teacher == "trust_region" else [now],
-        hint_settings=how,
+        teachers=[now, now] if settings.teacher == "trust_region" else [now],
+        hint_settings=settings,
         tokenizer=student.tokenizer,
         pad_id=student.pad_id,
         max_tokens=1000,

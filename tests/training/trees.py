@@ -110,9 +110,9 @@ def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Sess
     return [example], pairs
 
 
-def sessions(*numbers: int, **how: Any) -> Session:
+def sessions(*numbers: int, **kwargs: Any) -> Session:
     """Several of them."""
-    made = [make_session(number, **how) for number in numbers]
+    made = [make_session(number, **kwargs) for number in numbers]
     return [e for examples, _ in made for e in examples], [p for _, pairs in made for p in pairs]
 
 
@@ -143,11 +143,11 @@ def outcome(
     )
     trainer.optimiser.zero_grad()
     every: dict[Channel, float] = {name: 1.0 + k for k, name in enumerate(CHANNELS)}
-    found = accumulate(
+    losses = accumulate(
         trainer, micros, step_counts(StepInputs(examples, pairs)), scales=scales or every
     )
     gradients = [
         torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()
     ]
     trainer.optimiser.zero_grad()
-    return found, gradients
+    return losses, gradients

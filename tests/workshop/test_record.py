@@ -252,5 +252,7 @@ import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "numpy", "accelerate")))
 import composer_replication.cli.replay, composer_replication.workshop.scripted_teachers
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr

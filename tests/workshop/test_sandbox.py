@@ -240,7 +240,7 @@ def test_a_fork_bomb_does_not_start(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ("print('x' * 10**7)\nresult = 1", ""),
         ("import os\nos._exit(0)", "the process died"),
@@ -255,9 +255,9 @@ def test_a_fork_bomb_does_not_start(sandbox: Sandbox) -> None:
         ("import json\njson.dumps = None\nimport os\nos._exit = print\nresult = 1", ""),
     ],
 )
-def test_hostile_code_harms_its_own_run_only(sandbox: Sandbox, code: str, said: str) -> None:
+def test_hostile_code_harms_its_own_run_only(sandbox: Sandbox, code: str, expected: str) -> None:
     found = answer(sandbox, code)
-    assert said in found.error if said else found.equals(1)
+    assert expected in found.error if expected else found.equals(1)
     assert answer(sandbox, "result = 2").equals(2)
 
 
