@@ -24,11 +24,11 @@ NOTHING: Names = frozenset()
 
 def settings_classes(group: type[Settings] = Config) -> dict[str, type[Settings]]:
     """Every settings class below Config, by name."""
-    found = {group.__name__: group}
+    classes = {group.__name__: group}
     for field in group.model_fields.values():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            found |= settings_classes(field.annotation)
-    return found
+            classes |= settings_classes(field.annotation)
+    return classes
 
 
 CLASSES = settings_classes()

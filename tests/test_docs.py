@@ -77,17 +77,17 @@ def test_the_wheel_carries_the_demo_and_the_templates(
 def test_every_worked_example_of_a_docstring_is_right() -> None:
     """A reader believes them: eight had gone stale while nobody ran them."""
     names = [
-        found.name
-        for found in pkgutil.walk_packages(composer_replication.__path__, "composer_replication.")
+        module.name
+        for module in pkgutil.walk_packages(composer_replication.__path__, "composer_replication.")
     ]
-    there = [
+    with_examples = [
         name
         for name in names
         if name not in NEEDS or importlib.util.find_spec(NEEDS[name]) is not None
     ]
-    said, attempted = io.StringIO(), 0
-    with contextlib.redirect_stdout(said):
-        for name in there:
+    output, attempted = io.StringIO(), 0
+    with contextlib.redirect_stdout(output):
+        for name in with_examples:
             if not name.startswith(NOT_CODE):
                 attempted += doctest.testmod(importlib.import_module(name)).attempted
-    assert not said.getvalue() and attempted >= 300
+    assert not output.getvalue() and attempted >= 300

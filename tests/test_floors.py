@@ -50,8 +50,8 @@ def modules_after(code: str, *arguments: str) -> set[str]:
 
 def test_the_rooms_are_there_and_no_other(repository_root: Path) -> None:
     package = repository_root / "src" / "composer_replication"
-    found = {p.name for p in package.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
-    assert found == set(ROOMS)
+    rooms = {p.name for p in package.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
+    assert rooms == set(ROOMS)
     assert {p.name for p in package.glob("*.py")} == {"__init__.py"}
 
 

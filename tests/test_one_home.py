@@ -48,7 +48,7 @@ def places_that_train(category: Category) -> dict[str, bool]:
         renderer=renderer("qwen3", "qwen3"),
         settings=BuildSettings(),
     )
-    skipped = {(one.channel, one.reason) for one in examples if isinstance(one, Skipped)}
+    skipped = {(skip.channel, skip.reason) for skip in examples if isinstance(skip, Skipped)}
     chain = site_chain([site], {site.id: hint}, skipped={}, held_out=frozenset(), views=None)
     view = site_view(session, site, hint, number=1, before=1, after=1)
     assert view["message"]["place"] in (MISTAKE, APART)

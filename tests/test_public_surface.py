@@ -88,9 +88,15 @@ def test_a_type_checker_knows_every_public_name(repository_root: Path, tmp_path:
         text=True,
         check=False,
     )
-    found = json.loads(completed.stdout)["generalDiagnostics"]
-    types = [one["message"] for one in found if one["severity"] == "information"]
-    errors = [one["message"] for one in found if one["severity"] == "error"]
+    diagnostics = json.loads(completed.stdout)["generalDiagnostics"]
+    types = [
+        diagnostic["message"]
+        for diagnostic in diagnostics
+        if diagnostic["severity"] == "information"
+    ]
+    errors = [
+        diagnostic["message"] for diagnostic in diagnostics if diagnostic["severity"] == "error"
+    ]
     assert len(types) == len(names) and not [text for text in types if 'is "Unknown"' in text]
     assert [text for text in errors if "nonsense" in text] and len(errors) <= 2
 

@@ -187,7 +187,7 @@ def stale_logprobs(model: Any, row: int) -> tuple[float, ...]:
 
 def _acted(model: Any, row: int) -> TrainingExample:
     """The row with its actions."""
-    whole, (prompt, _, mask) = example(row), rollout(row)
+    full, (prompt, _, mask) = example(row), rollout(row)
     group = row // GROUP_SIZE * GROUP_SIZE
     advantage = advantages(REWARDS[group : group + GROUP_SIZE])[row - group]
     logp = (0.0,) * len(prompt) + stale_logprobs(model, row)
@@ -195,15 +195,15 @@ def _acted(model: Any, row: int) -> TrainingExample:
     spans = [
         (len(prompt), len(prompt) + first),
         (
-            whole.hints[0].span
-            if whole.hints
-            else (len(prompt) + first + mask.count(0), len(whole.ids))
+            full.hints[0].span
+            if full.hints
+            else (len(prompt) + first + mask.count(0), len(full.ids))
         ),
     ]
     actions = tuple(
         SampledMessage(span=(a, b), logprobs=logp[a:b], advantage=advantage) for a, b in spans
     )
-    return replace(whole, actions=actions)
+    return replace(full, actions=actions)
 
 
 def trained(
@@ -311,9 +311,9 @@ def trained(
     return trainer, gradient
 
 
-def relative(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+def relative(values: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     """Norm of the difference over the norm of what is expected."""
-    a, b = (torch.cat([t.double().flatten() for t in part]) for part in (found, expected))
+    a, b = (torch.cat([t.double().flatten() for t in part]) for part in (values, expected))
     return float((a - b).norm() / b.norm())
 
 

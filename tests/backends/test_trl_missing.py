@@ -64,10 +64,10 @@ def test_a_model_without_a_tokenizer_beside_it_is_named(tmp_path: Path) -> None:
         _compat.tokenizer_beside(object())
     with pytest.raises(ConfigError, match="no tokenizer lies at"):
         _compat.tokenizer_beside(str(tmp_path))
-    found = _compat.tokenizer_beside(
+    beside = _compat.tokenizer_beside(
         str(Path(__file__).resolve().parents[2] / "examples" / "workshop_student")
     )
-    assert found.padding_side == "left" and found.chat_template
+    assert beside.padding_side == "left" and beside.chat_template
 
 
 LIVE = {
@@ -78,7 +78,7 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
 
 
 @pytest.mark.parametrize(
-    ("group", "setting", "where"),
+    ("group", "setting", "field"),
     [
         ("rollouts", {"env": ""}, "rollouts.env"),
         ("train", {"lm_ce": {"weight": 1.0}}, "train.lm_ce"),
@@ -109,7 +109,7 @@ PAIRED = {"weight": 1.0, "anchor": 0.0, "batch_pairs": 4}
         ("train", {"preference": {**PAIRED, "batch_pairs": 0}}, "train.preference.batch_pairs"),
     ],
 )
-def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, where: str) -> None:
+def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, field: str) -> None:
     pairs = [make_pair(0)]
     refuse(Config.model_validate(LIVE), pairs=pairs)
     refuse(
@@ -119,7 +119,7 @@ def test_what_it_does_not_host_is_refused_by_name(group: str, setting: dict, whe
     config = Config.model_validate({**LIVE, group: {**LIVE[group], **setting}})
     with pytest.raises(ConfigError) as caught:
         refuse(config, pairs=pairs)
-    assert caught.value.where == where and caught.value.fix
+    assert caught.value.where == field and caught.value.fix
     with pytest.raises(ConfigError, match="no pairs"):
         refuse(
             Config.model_validate({**LIVE, "train": {**LIVE["train"], "preference": PAIRED}}),

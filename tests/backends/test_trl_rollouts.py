@@ -179,18 +179,18 @@ def test_ids_that_no_tokenizer_would_write_are_kept(renderer: Renderer) -> None:
     rollout = played(renderer, EPISODE)
     ids, (a, b) = list(rollout.completion_ids), written_spans(rollout.tool_mask)[0]
     letters = [i for piece in ("read_", "file") for i in renderer.codec.one_go(piece)]
-    whole = renderer.codec.one_go("read_file")
-    at = next(i for i in range(a, b) if ids[i : i + len(whole)] == list(whole))
-    assert letters != list(whole)
-    changed = [*ids[:at], *letters, *ids[at + len(whole) :]]
-    mask = [*rollout.tool_mask[:at], *[1] * len(letters), *rollout.tool_mask[at + len(whole) :]]
+    name_ids = renderer.codec.one_go("read_file")
+    at = next(i for i in range(a, b) if ids[i : i + len(name_ids)] == list(name_ids))
+    assert letters != list(name_ids)
+    changed = [*ids[:at], *letters, *ids[at + len(name_ids) :]]
+    mask = [*rollout.tool_mask[:at], *[1] * len(letters), *rollout.tool_mask[at + len(name_ids) :]]
     view = (
         producer(renderer)
         .make([replace(rollout, completion_ids=changed, tool_mask=mask)])
         .examples[0]
         .hints[0]
     )
-    assert view.target_ids == tuple(changed[a : b + len(letters) - len(whole)])
+    assert view.target_ids == tuple(changed[a : b + len(letters) - len(name_ids)])
 
 
 def test_a_call_that_trl_dropped_without_a_word_is_a_malformed_call(renderer: Renderer) -> None:

@@ -113,12 +113,12 @@ def make(model: Any, args: Any, **more: Any) -> Any:
     from datasets import Dataset
 
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
-    what = {
+    arguments = {
         "train_dataset": rows,
         "reward_funcs": lambda completions, **row: [0.0] * len(completions),
     }
     return ComposerReplicationTrainer(
-        model=model, args=args, processing_class=copy.deepcopy(tokenizer()), **{**what, **more}
+        model=model, args=args, processing_class=copy.deepcopy(tokenizer()), **{**arguments, **more}
     )
 
 
@@ -134,7 +134,7 @@ def test_the_tokenizer_and_the_settings_have_defaults(
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(4)])
 
     def rewards(completions: list[Any], **row: Any) -> list[float]:
-        return [float(len(str(one))) for one in completions]
+        return [float(len(str(completion))) for completion in completions]
 
     trainer = ComposerReplicationTrainer(model=STUDENT, reward_funcs=[rewards], train_dataset=rows)
     assert trainer.args.output_dir == "workshop_student-composer" and isinstance(
@@ -222,15 +222,15 @@ def test_the_workshop_through_trls_own_loop(tmp_path: Path) -> None:
         environment_factory=partial(WorkshopTools, sandbox=Reckoner(), slack=1),
         family=family.name,
     )
-    trainer.listen(on_rollouts=lambda step, made: heard.extend(made.sessions))
+    trainer.listen(on_rollouts=lambda step, live_step: heard.extend(live_step.sessions))
     batches: list[dict[str, Any]] = []
     inner = trainer._compute_loss
     trainer._compute_loss = lambda model, inputs: (batches.append(inputs), inner(model, inputs))[1]
     trainer.train()
-    line = trainer.state.log_history[0]
-    assert line["hint/status"] == "active" and line["sites/used"] > 0
+    log_record = trainer.state.log_history[0]
+    assert log_record["hint/status"] == "active" and log_record["sites/used"] > 0
     examples = [example for batch in batches for example in batch[EXAMPLES]]
-    assert sum(len(v.target_ids) for e in examples for v in e.hints) == line["hint/tokens"]
+    assert sum(len(v.target_ids) for e in examples for v in e.hints) == log_record["hint/tokens"]
     for batch in batches:
         rows = zip(
             batch["prompt_ids"],
@@ -286,11 +286,13 @@ def die(metrics: dict[str, Any]) -> None:
 def same_lines(run: RunDir, expected: RunDir) -> None:
     clock = ("t", "attempt", "step_s")
     lines = [
-        [{k: v for k, v in metrics.items() if k not in clock} for metrics in one.metrics()]
-        for one in (run, expected)
+        [{k: v for k, v in metrics.items() if k not in clock} for metrics in run_dir.metrics()]
+        for run_dir in (run, expected)
     ]
     assert lines[0] == lines[1] and [metrics["step"] for metrics in lines[1]] == [1, 2, 3]
-    weights = [(one.checkpoint(3) / "model.safetensors").read_bytes() for one in (run, expected)]
+    weights = [
+        (run_dir.checkpoint(3) / "model.safetensors").read_bytes() for run_dir in (run, expected)
+    ]
     assert weights[0] == weights[1]
 
 
@@ -315,16 +317,16 @@ def test_a_killed_run_repeats_itself_when_resumed(tmp_path: Path) -> None:
         and state["policy_health"]["best_success"]
     )
     lines = uninterrupted.metrics()
-    line = lines[0]
+    step_metrics = lines[0]
     for before, after in pairwise(lines):
         between = datetime.fromisoformat(after["t"]) - datetime.fromisoformat(before["t"])
         assert 0 < after["step_s"] < between.total_seconds(), (
             "a step's seconds are its own, without the rollouts before it"
         )
     assert (
-        line["health/monitor"] >= 0
-        and line["health/kl"] == 0.0
-        and line["rollouts/valid_calls"] > 0
+        step_metrics["health/monitor"] >= 0
+        and step_metrics["health/kl"] == 0.0
+        and step_metrics["rollouts/valid_calls"] > 0
     )
     shutil.rmtree(cut.checkpoint(3))
     (cut.path / "trl" / "checkpoint-3" / "model.safetensors").write_bytes(b"half")

@@ -140,8 +140,8 @@ def test_a_build_that_lost_every_hint_is_a_problem_with_its_remedy(work: Path) -
 def test_what_counts_as_lost(
     counts: dict[str, int], settings: dict[str, Any], problem: str
 ) -> None:
-    found = lost_channel(Config.model_validate({"train": settings}), build_report(Counter(counts)))
-    assert (problem in str(found)) if problem else found is None
+    lost = lost_channel(Config.model_validate({"train": settings}), build_report(Counter(counts)))
+    assert (problem in str(lost)) if problem else lost is None
 
 
 def test_live_rollouts_bring_their_own_hints() -> None:

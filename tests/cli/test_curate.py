@@ -47,8 +47,8 @@ def test_good_pairs_are_left_and_every_other_is_accounted_for(work: Path) -> Non
     result = recompose("curate", "--json", cwd=work)
     assert result.code == 0, result.err
     folder = work / "recompose"
-    kept = list(read_preferences(folder / "curated.jsonl"))
-    assert [(pair.session_id, pair.chosen) for pair in kept] == [("s0", GOOD)] and kept[
+    curated = list(read_preferences(folder / "curated.jsonl"))
+    assert [(pair.session_id, pair.chosen) for pair in curated] == [("s0", GOOD)] and curated[
         0
     ].teachers == ("kimi",)
     dropped = {row["pair_id"]: row["reason"] for _, row in read_lines(folder / "dropped.jsonl")}
@@ -153,7 +153,7 @@ def test_what_cannot_be_used_is_said_with_a_remedy(work: Path) -> None:
     assert result.code == 1 and "recompose replay" in result.err
 
 
-def answered(work: Path, said: dict[str, Turn]) -> None:
+def answered(work: Path, replies: dict[str, Turn]) -> None:
     """Each of 24 sessions answered at turn 3 by three families."""
     sessions = [session(OWN, id=f"s{n}", seen=f"x = {n}") for n in range(24)]
     folder = work / "recompose"
@@ -166,7 +166,7 @@ def answered(work: Path, said: dict[str, Turn]) -> None:
             turn=turn if turn.text else call("Read", file_path=f"{n}.py"),
         )
         for n in range(24)
-        for family, turn in said.items()
+        for family, turn in replies.items()
     ]
     write_lines(folder / "answers.jsonl", map(record_to_json, turns))
     write_lines(
@@ -189,7 +189,7 @@ def test_check_tells_teachers_that_look_from_those_that_always_say_the_same(
     value = recompose("curate", "--check", "--json", cwd=work).value["check"]
     assert value["null_test"]["pairs"] == 24 and value["null_test"]["passed"] is passed
     assert value["left_out_min_families"] == 2 and [
-        (one["family"], one["same"]) for one in value["left_out"]
+        (teacher["family"], teacher["same"]) for teacher in value["left_out"]
     ] == [(f, 24) for f in "abc"]
 
 

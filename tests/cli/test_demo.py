@@ -20,7 +20,7 @@ from composer_replication.cli.main import VERBS
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.config.load_config import load_config
 from composer_replication.core.errors import DataError
-from tests.cli.workspace import Said, files, recompose
+from tests.cli.workspace import CliResult, files, recompose
 
 # A step of four short episodes shows the chain, not any learning.
 SETTINGS_OF_A_STEP = {
@@ -45,7 +45,7 @@ VERBS_OF_THE_DEMO = [
 ]
 
 
-def play(folder: Path, *more: str) -> Said:
+def play(folder: Path, *more: str) -> CliResult:
     return recompose("demo", *LOGS, *SHORT, *more, cwd=folder)
 
 
@@ -54,46 +54,49 @@ def table_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Said]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CliResult]:
     """One demo, run once for the tests that only look at it."""
     folder = tmp_path_factory.mktemp("demo")
     return folder, play(folder)
 
 
 @pytest.mark.train
-def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, Said]) -> None:
-    folder, said = shown
-    assert (said.code, said.err) == (0, "")
-    lines = said.out.splitlines()
+def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, CliResult]) -> None:
+    folder, result = shown
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
     assert [
-        shlex.split(line)[2] for line in lines if line.startswith("$ recompose")
+        shlex.split(output_line)[2]
+        for output_line in lines
+        if output_line.startswith("$ recompose")
     ] == VERBS_OF_THE_DEMO
-    assert [line.strip() for line in lines if line.startswith(" next ")] == [
+    assert [output_line.strip() for output_line in lines if output_line.startswith(" next ")] == [
         "next   recompose ingest ~/.claude/projects"
     ]
-    assert lines[-1].startswith(" next ") and " measure  recompose" not in said.out
+    assert lines[-1].startswith(" next ") and " measure  recompose" not in result.out
     typed = [
-        shlex.split(line.partition("      (")[0])
-        for line in lines
-        if line.startswith("$ recompose")
+        shlex.split(output_line.partition("      (")[0])
+        for output_line in lines
+        if output_line.startswith("$ recompose")
     ]
     assert all(
-        words[words.index("--train.steps") + 1] == "2"
-        and words[-2:] == ["-c", "demo/recompose.toml"]
-        for words in typed
+        argv[argv.index("--train.steps") + 1] == "2" and argv[-2:] == ["-c", "demo/recompose.toml"]
+        for argv in typed
     )
-    assert [words[words.index("--name") + 1] for words in typed if "--name" in words] == [
+    assert [argv[argv.index("--name") + 1] for argv in typed if "--name" in argv] == [
         "placebo",
         "more_sft",
         "after",
     ]
     assert (
-        "Success on 8 unseen tasks: before " in said.out
-        and "were planted in the student" in said.out
+        "Success on 8 unseen tasks: before " in result.out
+        and "were planted in the student" in result.out
     )
-    assert "By construction" in said.out and "was taught" in said.out  # wherever level 1 is shown
+    assert (
+        "By construction" in result.out and "was taught" in result.out
+    )  # wherever level 1 is shown
     demo = folder / "demo"
-    made = files(demo)
+    demo_files = files(demo)
     wanted = {
         "recompose.toml",
         "sessions.jsonl",
@@ -109,8 +112,8 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, S
         "runs/after/report.html",
         "controls.log",
     }
-    assert wanted <= made
-    assert {f"runs/after/evaluation/{name}.jsonl" for name in ROWS} <= made
+    assert wanted <= demo_files
+    assert {f"runs/after/evaluation/{name}.jsonl" for name in ROWS} <= demo_files
     assert (
         len(list((demo / "logs").rglob("*.jsonl")))
         == len(list(read_sessions(demo / "sessions.jsonl")))
@@ -127,14 +130,16 @@ def test_the_demo_runs_every_stage_and_says_what_comes_next(shown: tuple[Path, S
     assert nulled == ["shuffled_hints", "permuted_rewards", "swapped_pairs"]
     for name in ("after", *CONTROLS):
         metrics = [
-            json.loads(line)
-            for line in (demo / "runs" / name / "metrics.jsonl").read_text("utf-8").splitlines()
+            json.loads(output_line)
+            for output_line in (demo / "runs" / name / "metrics.jsonl")
+            .read_text("utf-8")
+            .splitlines()
         ]
         assert [m["step"] for m in metrics] == [1, 2], name
 
 
 @pytest.mark.train
-def test_the_table_holds_what_was_promised(shown: tuple[Path, Said]) -> None:
+def test_the_table_holds_what_was_promised(shown: tuple[Path, CliResult]) -> None:
     table = table_of(shown[0])
     assert [row["name"] for row in table["rows"]] == ROWS
     names = {
@@ -166,7 +171,7 @@ def test_the_table_holds_what_was_promised(shown: tuple[Path, Said]) -> None:
 
 @pytest.mark.train
 def test_the_same_seed_gives_the_same_table_and_json_prints_it(
-    shown: tuple[Path, Said], tmp_path: Path
+    shown: tuple[Path, CliResult], tmp_path: Path
 ) -> None:
     result = play(tmp_path, "--json")
     assert (result.code, result.err) == (0, "")
@@ -181,24 +186,24 @@ def test_the_same_seed_gives_the_same_table_and_json_prints_it(
 
 @pytest.mark.train
 def test_another_seed_gives_another_table(
-    shown: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shown: tuple[Path, CliResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_module, "CONTROLS", {"placebo": CONTROLS["placebo"]})
     assert play(tmp_path, "--seed", "11").code == 0
-    one, other = table_of(shown[0]), table_of(tmp_path)
-    assert one["seed"] != other["seed"]
+    table, other_table = table_of(shown[0]), table_of(tmp_path)
+    assert table["seed"] != other_table["seed"]
     for name in ("before", "placebo", "after"):
-        assert [r for r in one["rows"] if r["name"] == name] != [
-            r for r in other["rows"] if r["name"] == name
+        assert [r for r in table["rows"] if r["name"] == name] != [
+            r for r in other_table["rows"] if r["name"] == name
         ]
-    assert one["weights_sha256"]["before"] == other["weights_sha256"]["before"]
+    assert table["weights_sha256"]["before"] == other_table["weights_sha256"]["before"]
     for name in ("placebo", "after"):
-        assert one["weights_sha256"][name] != other["weights_sha256"][name]
+        assert table["weights_sha256"][name] != other_table["weights_sha256"][name]
 
 
 @pytest.mark.train
 def test_with_json_every_verb_prints_one_object_and_nothing_else(
-    shown: tuple[Path, Said], tmp_path: Path
+    shown: tuple[Path, CliResult], tmp_path: Path
 ) -> None:
     folder = shown[0]
     calls = {

@@ -60,13 +60,13 @@ def test_a_folder_of_somebody_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.parametrize(
-    "words", [("--work_dir", "other"), ("--student.model", "tiny"), ("--ingest.logs", "mine")]
+    "flags", [("--work_dir", "other"), ("--student.model", "tiny"), ("--ingest.logs", "mine")]
 )
 def test_settings_that_the_demo_chooses_itself_are_refused(
-    tmp_path: Path, words: tuple[str, str]
+    tmp_path: Path, flags: tuple[str, str]
 ) -> None:
-    result = recompose("demo", "--logs-only", "--logs", "2", *words, cwd=tmp_path)
-    assert result.code == 2 and words[0] in result.err and "-o names another folder" in result.err
+    result = recompose("demo", "--logs-only", "--logs", "2", *flags, cwd=tmp_path)
+    assert result.code == 2 and flags[0] in result.err and "-o names another folder" in result.err
     assert not list(tmp_path.iterdir())
 
 

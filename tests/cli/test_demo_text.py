@@ -18,10 +18,12 @@ def table(*, success: Any, ratio: Any, others: Any) -> dict[str, Any]:
     """An evaluation; each argument is (number, low, high) for "before", or a pair of them for
     "before" and "placebo"."""
     paired: list[dict[str, Any]] = []
-    for i, other in enumerate(("before", "placebo")):
-        one, two, three = (v[i] if isinstance(v[0], tuple) else v for v in (success, ratio, others))
-        ends = {"a": "after", "b": other}
-        paired.append({**ends, **dict(zip(("difference", "low", "high"), one, strict=True))})
+    for i, baseline in enumerate(("before", "placebo")):
+        success_of, two, three = (
+            v[i] if isinstance(v[0], tuple) else v for v in (success, ratio, others)
+        )
+        ends = {"a": "after", "b": baseline}
+        paired.append({**ends, **dict(zip(("difference", "low", "high"), success_of, strict=True))})
         share = dict(zip(("ratio", "ratio_low", "ratio_high"), two, strict=True))
         paired.append(
             {
@@ -33,8 +35,8 @@ def table(*, success: Any, ratio: Any, others: Any) -> dict[str, Any]:
                 **share,
             }
         )
-        rest = dict(zip(("difference", "low", "high"), three, strict=True))
-        paired.append({**ends, "metric": "other_mistakes_per_episode", **rest})
+        differences = dict(zip(("difference", "low", "high"), three, strict=True))
+        paired.append({**ends, "metric": "other_mistakes_per_episode", **differences})
     return {"n": 192, "rows": ROWS, "paired": paired}
 
 
@@ -68,5 +70,5 @@ def test_the_second_line_claims_what_its_intervals_support(
 
 
 def test_without_paired_measures_nothing_is_decided() -> None:
-    said = summary({"n": 8, "rows": ROWS, "paired": []})[1]
-    assert said == f"{NOTHING}; hinted mistakes not decided; other mistakes not decided."
+    claim = summary({"n": 8, "rows": ROWS, "paired": []})[1]
+    assert claim == f"{NOTHING}; hinted mistakes not decided; other mistakes not decided."

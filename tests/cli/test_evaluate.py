@@ -11,7 +11,7 @@ import pytest
 from composer_replication.core.codec import read_sessions
 from composer_replication.core.jsonl import write_json
 from composer_replication.core.rundir import RunDir
-from tests.cli.workspace import Said, files, recompose
+from tests.cli.workspace import CliResult, files, recompose
 from tests.evaluation.small_judge import a_run
 from tests.report.pages import Page
 
@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work.parent
 
 
-def evaluated(work: Path, *more: str) -> Said:
+def evaluated(work: Path, *more: str) -> CliResult:
     return recompose(
         "evaluate",
         "main",

@@ -14,7 +14,7 @@ from composer_replication.core.codec import record_to_json, write_sessions
 from composer_replication.core.config.data_settings import HeldOutSettings
 from composer_replication.core.jsonl import write_lines
 from composer_replication.tokens.split import is_held_out
-from tests.cli.workspace import Said, files, recompose
+from tests.cli.workspace import CliResult, files, recompose
 from tests.rollouts.logged import hint, session, site
 
 pytestmark = pytest.mark.train
@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield place
 
 
-def read(result: Said) -> str:
+def read(result: CliResult) -> str:
     return " ".join((result.out + result.err).replace("│", " ").split())
 
 

@@ -98,10 +98,12 @@ def test_an_examples_own_file_builds_trains_evaluates_and_exports(
         and judged.value["verdict"]["claim"] == "nothing"
         and judged.value["plan"]["sites"] > 0
     ), judged.out
-    done = recompose("export", "x", *shared, "--to", str(tmp_path / "out"), "--json", cwd=tmp_path)
-    assert done.code == 0 and done.value["form"] == ("merged" if "lora" in case else "weights"), (
-        done.out
+    exported = recompose(
+        "export", "x", *shared, "--to", str(tmp_path / "out"), "--json", cwd=tmp_path
     )
+    assert exported.code == 0 and exported.value["form"] == (
+        "merged" if "lora" in case else "weights"
+    ), exported.out
     back: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert back.config.model_type == "qwen3" and (tmp_path / "out" / "README.md").exists()
 
@@ -184,23 +186,25 @@ def test_the_memory_table_is_what_the_script_prints_and_its_sums_add_up() -> Non
     assert spec is not None and spec.loader is not None
     memory = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(memory)
-    told = (
+    section = (
         (EXAMPLES / "README.md")
         .read_text("utf-8")
         .split(memory.BEGIN)[1]
         .split(memory.END)[0]
         .strip()
     )
-    assert told == memory.table(), "stale: run python examples/memory.py"
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in told.splitlines()[2:]]
+    assert section == memory.table(), "stale: run python examples/memory.py"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[2:]
+    ]
     sizes = ["596 M", "606 M", "596 M", "596 M", "4,055 M", "4,055 M", "4,055 M"]
     # 596 M and 4,022 M are the published sizes; the rest is LoRA
     assert [row[1] for row in rows] == sizes
     for row in rows:
-        *parts, activations, held, whole = map(float, row[4:])
+        *parts, activations, held, total = map(float, row[4:])
         assert (
-            sum(parts) + max(activations, held) == pytest.approx(whole, abs=0.21)
-            and whole < 0.8 * 24
+            sum(parts) + max(activations, held) == pytest.approx(total, abs=0.21)
+            and total < 0.8 * 24
         )
         assert (held > 0) == ("fork" in row[0] or "live" in row[0]) and (parts[1] > 0) == (
             row[0].startswith("small") and "live" in row[0]

@@ -24,7 +24,7 @@ from composer_replication.core.rundir import RunDir, open_run
 from composer_replication.evaluation.players import load_player, player_of
 from composer_replication.models.merge import merge_adapters
 from composer_replication.tokens.template_families import FAMILIES
-from tests.cli.workspace import Said, files, recompose, session
+from tests.cli.workspace import CliResult, files, recompose, session
 from tests.tokens.students import chatml_tokenizer, official
 
 pytestmark = pytest.mark.train
@@ -86,7 +86,7 @@ def loaded(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-def read(result: Said) -> str:
+def read(result: CliResult) -> str:
     return " ".join((result.out + result.err).replace("│", " ").split())
 
 
@@ -144,11 +144,11 @@ def test_an_adapter_comes_back_bit_for_bit_on_its_base(place: Path) -> None:
     student, _ = load_player(player_of(run_of(place, "lora"), name="x"))
     assert torch.equal(logits(loaded(place / "out" / "adapter")), logits(student.model))
     assert not (place / "out" / "adapter" / "model.safetensors").exists()
-    line = result.value["serve"]["vLLM"]
+    command = result.value["serve"]["vLLM"]
     assert (
-        "--max-lora-rank 8" in line
-        and f"vllm serve {place / 'base'}" in line
-        and "--chat-template out/adapter/chat_template.jinja" in line
+        "--max-lora-rank 8" in command
+        and f"vllm serve {place / 'base'}" in command
+        and "--chat-template out/adapter/chat_template.jinja" in command
     )
 
 

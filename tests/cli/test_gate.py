@@ -31,21 +31,21 @@ def work(tmp_path: Path) -> Path:
     """Two sessions with a mistake each, of two kinds, and a hint for each."""
     folder = tmp_path / "recompose"
     fill(folder, [session("sess-aaaa"), session("sess-bbbb", text="Now the other one.")])
-    one, two = site("sess-aaaa"), site("sess-bbbb")
+    first_site, two = site("sess-aaaa"), site("sess-bbbb")
     two = Site(**{name: getattr(two, name) for name in two.__slots__} | {"kind": GOOD})
-    write_lines(folder / "sites.jsonl", map(record_to_json, (one, two)))
+    write_lines(folder / "sites.jsonl", map(record_to_json, (first_site, two)))
     hints = [
         Hint(site_id=s.id, text=f"Look at the list first: {s.kind}", writer="x", kind=s.kind)
-        for s in (one, two)
+        for s in (first_site, two)
     ]
     write_lines(folder / "hints.jsonl", map(record_to_json, hints))
     return tmp_path
 
 
-def audit(work: Path, *kept: str, student: str = "tiny") -> None:
+def audit(work: Path, *strong_kinds: str, student: str = "tiny") -> None:
     """What `hints --audit` would have written, had it measured this."""
     folder = work / "recompose"
-    kinds = [{"kind": kind, "n": 9, "keeps": kind in kept} for kind in (WEAK, GOOD)]
+    kinds = [{"kind": kind, "n": 9, "keeps": kind in strong_kinds} for kind in (WEAK, GOOD)]
     write_json(
         folder / "audit.json",
         {"student": student, "kinds": [*kinds, {"kind": "all", "n": 18, "keeps": True}]},

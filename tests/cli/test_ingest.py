@@ -186,7 +186,7 @@ def test_files_without_a_session_end_with_1_and_keep_what_was_there(
     logs: Path, tmp_path: Path
 ) -> None:
     recompose("ingest", "logs", cwd=tmp_path)
-    kept = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
+    stored_before = (tmp_path / "recompose" / "sessions.jsonl").read_bytes()
     (tmp_path / "foreign.jsonl").write_text('{"a": 1}\n', "utf-8")
     result = recompose("ingest", "foreign.jsonl", "--json", cwd=tmp_path)
     assert (
@@ -194,7 +194,7 @@ def test_files_without_a_session_end_with_1_and_keep_what_was_there(
         and result.value["files"][0]["status"] == "foreign"
         and result.value["problem"]
     )
-    assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == kept
+    assert (tmp_path / "recompose" / "sessions.jsonl").read_bytes() == stored_before
 
 
 def test_without_a_path_a_pipe_must_say_yes(
@@ -321,6 +321,8 @@ def test_real_sessions_give_the_expected_counts(traces_dir: Path, tmp_path: Path
     sessions.jsonl."""
     expected = json.loads((traces_dir / "EXPECTED.json").read_text("utf-8"))
     value = recompose("ingest", str(traces_dir), "--json", cwd=tmp_path).value
-    told = {file["file"]: file for file in value["files"]}
-    for one in expected:
-        assert {key: told[one["file"]].get(key) for key in one} == one, one["file"]
+    counts_of_file = {file["file"]: file for file in value["files"]}
+    for expected_file in expected:
+        assert {
+            key: counts_of_file[expected_file["file"]].get(key) for key in expected_file
+        } == expected_file, expected_file["file"]

@@ -15,46 +15,48 @@ import pytest
 from composer_replication.cli.main import VERBS
 from composer_replication.core.codec import write_sessions
 from tests.cli.test_verbs import without_torch
-from tests.cli.workspace import Said, fill, recompose, session
+from tests.cli.workspace import CliResult, fill, recompose, session
 
 LOGS = Path(__file__).resolve().parents[2] / "examples" / "demo_logs"
 
 
-def words(line: str) -> list[str]:
+def words(command: str) -> list[str]:
     """A `next` line as a command line of the program."""
-    program, *rest = shlex.split(line)
-    assert program == "recompose", line
-    return rest
+    program, *arguments = shlex.split(command)
+    assert program == "recompose", command
+    return arguments
 
 
 @pytest.mark.train
 def test_from_logs_to_a_run_with_the_default_student(tmp_path: Path) -> None:
     """The tiny student of the defaults: no audit is asked for that would keep no hint, and nothing
     that needs the workshop."""
-    line, walked = f"recompose ingest {LOGS}", []
-    while line and len(walked) < 12:
-        argv = words(line)
+    command, walked = f"recompose ingest {LOGS}", []
+    while command and len(walked) < 12:
+        argv = words(command)
         walked.append(argv[0])
         result = recompose(
             *argv, *(["--dry-run"] if argv[0] == "train" else []), "--json", cwd=tmp_path
         )
-        assert result.code == 0, (line, result.err, result.out)
+        assert result.code == 0, (command, result.err, result.out)
         if argv[0] == "train":
             break
-        line = result.value["next"]
+        command = result.value["next"]
     assert walked == ["ingest", "sites", "hints", "report", "init", "build", "train"]
 
 
 def test_without_pytorch_the_walk_ends_at_the_doctor(tmp_path: Path) -> None:
-    line, walked = f"recompose ingest {LOGS}", []
-    while line and (argv := words(line))[0] not in walked:
+    command, walked = f"recompose ingest {LOGS}", []
+    while command and (argv := words(command))[0] not in walked:
         walked.append(argv[0])
         completed = without_torch(*argv, "--json", cwd=tmp_path)
-        assert completed.returncode == 0, (line, completed.stderr)
-        line = json.loads(completed.stdout)["next"]
+        assert completed.returncode == 0, (command, completed.stderr)
+        command = json.loads(completed.stdout)["next"]
         if argv[0] == "doctor":
             break
-    assert walked == ["ingest", "sites", "hints", "report", "doctor"] and shlex.split(line)[:4] == [
+    assert walked == ["ingest", "sites", "hints", "report", "doctor"] and shlex.split(command)[
+        :4
+    ] == [
         sys.executable,
         "-m",
         "pip",
@@ -82,7 +84,8 @@ def test_of_an_empty_store_the_next_step_brings_sessions_in(
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(agents.parent))
     assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
     projects = {
-        one["folder"] for one in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]
+        session["folder"]
+        for session in recompose("sessions", "--json", cwd=tmp_path).value["sessions"]
     }
     result = recompose(
         "ingest",
@@ -93,10 +96,10 @@ def test_of_an_empty_store_the_next_step_brings_sessions_in(
     assert result.code == 0 and result.value["next"] == "recompose doctor"
     shutil.copytree(LOGS, agents)
     for verb in (["sites"], ["hints"], ["report"]):
-        line = recompose(*verb, "--json", cwd=tmp_path).value["next"]
+        command = recompose(*verb, "--json", cwd=tmp_path).value["next"]
         assert (
-            line == f"recompose ingest {agents}"
-            and recompose(*words(line), "--dry-run", cwd=tmp_path).code == 0
+            command == f"recompose ingest {agents}"
+            and recompose(*words(command), "--dry-run", cwd=tmp_path).code == 0
         )
     assert (
         recompose("sites", "--ingest.logs", str(agents), "--json", cwd=tmp_path).value["next"]
@@ -106,11 +109,11 @@ def test_of_an_empty_store_the_next_step_brings_sessions_in(
 
 def test_sites_and_report_count_the_same(tmp_path: Path) -> None:
     assert recompose("ingest", str(LOGS), cwd=tmp_path).code == 0
-    told = [recompose(verb, cwd=tmp_path).out for verb in ("sites", "report")]
+    outputs = [recompose(verb, cwd=tmp_path).out for verb in ("sites", "report")]
     counts = [
-        found[0]
-        for out in told
-        if (found := re.findall(r"\d+ mistaken messages in \d+ of \d+ sessions", out))
+        match[0]
+        for out in outputs
+        if (match := re.findall(r"\d+ mistaken messages in \d+ of \d+ sessions", out))
     ]
     assert len(counts) == 2 and counts[0] == counts[1]
 
@@ -196,9 +199,9 @@ def flat(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[│╭╮╰╯─]", " ", text)).strip()
 
 
-def run_line(line: str, work: Path) -> Said:
+def run_line(command: str, work: Path) -> CliResult:
     """A line as it is printed; what trains or plays is not begun."""
-    argv = words(line)
+    argv = words(command)
     return recompose(
         *argv,
         *(
@@ -223,38 +226,38 @@ def test_whatever_lies_there_no_next_line_ends_in_a_refusal(
         work = tmp_path / verb.replace(" ", "_")
         work.mkdir()
         STATES[state](work)
-        line, walked = f"recompose {verb}", list[str]()
+        command, walked = f"recompose {verb}", list[str]()
         while (
-            line
-            and line not in walked
+            command
+            and command not in walked
             and len(walked) < 10
-            and not line.startswith("recompose show")
+            and not command.startswith("recompose show")
         ):
-            walked.append(line)
-            result = run_line(line, work)
-            told = flat(result.out + result.err)
+            walked.append(command)
+            result = run_line(command, work)
+            message = flat(result.out + result.err)
             if result.code:
-                assert "Traceback" not in told and "bug" not in told
+                assert "Traceback" not in message and "bug" not in message
                 if walked == [f"recompose {verb}"]:  # asked for by hand: it says what to do
-                    assert result.code in (1, 2, 3) and "╭" in result.err, (state, walked, told)
+                    assert result.code in (1, 2, 3) and "╭" in result.err, (state, walked, message)
                     break
-                if words(line)[0] == "ingest":  # which folder to read, it does not guess
-                    assert "recompose ingest PATH" in told
+                if words(command)[0] == "ingest":  # which folder to read, it does not guess
+                    assert "recompose ingest PATH" in message
                     break
-                assert words(line)[0] == "build", (state, walked, told)
+                assert words(command)[0] == "build", (state, walked, message)
                 if state == "windows too short for good":
-                    assert "raise build.max_tokens" in told
-                    line = recompose("doctor", "--json", cwd=work).value["next"]
+                    assert "raise build.max_tokens" in message
+                    command = recompose("doctor", "--json", cwd=work).value["next"]
                     continue
                 tried = TRIED.search(flat(result.err))
-                assert tried is not None, (state, walked, told)
-                line = tried[1]
-                assert run_line(line, work).code == 0, (state, walked, line)
+                assert tried is not None, (state, walked, message)
+                command = tried[1]
+                assert run_line(command, work).code == 0, (state, walked, command)
                 continue
-            found = re.findall(r"^ next   (recompose .*)$", result.out, re.MULTILINE)
-            line = found[-1] if found else ""
-        if line.startswith("recompose show"):
-            assert recompose(*words(line), cwd=work).code == 0, (state, walked, line)
+            next_commands = re.findall(r"^ next   (recompose .*)$", result.out, re.MULTILINE)
+            command = next_commands[-1] if next_commands else ""
+        if command.startswith("recompose show"):
+            assert recompose(*words(command), cwd=work).code == 0, (state, walked, command)
 
 
 @pytest.mark.train
@@ -317,11 +320,11 @@ def test_a_share_that_holds_out_nothing_is_followed_by_one_that_does(
 ) -> None:
     three(tmp_path, toml="[held_out]\nfraction = 0.01\n")
     assert recompose("report", "-q", cwd=tmp_path).code == 0
-    line = recompose(*verb.split(), "--json", cwd=tmp_path).value["next"]
-    assert line.startswith("recompose build --held_out.fraction 0.")
-    found = recompose(*words(line), "--json", cwd=tmp_path)
+    command = recompose(*verb.split(), "--json", cwd=tmp_path).value["next"]
+    assert command.startswith("recompose build --held_out.fraction 0.")
+    next_result = recompose(*words(command), "--json", cwd=tmp_path)
     assert (
-        found.code == 0
-        and found.value["held_out"]["held_out_sessions"]
-        and found.value["held_out"]["train_sessions"]
+        next_result.code == 0
+        and next_result.value["held_out"]["held_out_sessions"]
+        and next_result.value["held_out"]["train_sessions"]
     )

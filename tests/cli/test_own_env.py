@@ -66,11 +66,13 @@ def test_the_pages_environment_is_trained_in_and_resumed_and_an_edited_file_is_r
     assert result.code == 0, result.err
     assert result.value["statuses"]["policy"] == "active"
     run = work / "out" / "runs" / "x"
-    (line,) = [json.loads(text) for text in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    (step_metrics,) = [
+        json.loads(text) for text in (run / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
     assert (
-        line["rollouts/episodes"] == 6
-        and 0 < line["rollouts/success"] < 1
-        and line["health/monitor"] >= 0
+        step_metrics["rollouts/episodes"] == 6
+        and 0 < step_metrics["rollouts/success"] < 1
+        and step_metrics["health/monitor"] >= 0
     )
     played = [
         json.loads(text)
@@ -136,8 +138,8 @@ def test_what_cannot_be_played_in_is_named_before_a_run_exists(
 def test_a_seed_is_a_task_and_no_task_is_both_trained_on_and_watched(work: Path) -> None:
     path = work / "envs" / "guess.py"
     with open_world(f"{path}:Guess") as world:
-        first, again, other = (next(world.train(seed)) for seed in (1, 1, 2))
-        assert first().task_id == first().task_id == again().task_id != other().task_id
+        first, again, another_task = (next(world.train(seed)) for seed in (1, 1, 2))
+        assert first().task_id == first().task_id == again().task_id != another_task().task_id
         assert first() is not first() and len({make().task_id for make in world.monitor(1, 5)}) == 5
         before = world.sha256()
     path.write_text(example().replace('f"{split}-{seed}"', '"one"'), "utf-8")
@@ -162,7 +164,7 @@ def test_a_task_that_fails_later_ends_the_run_with_the_line_that_failed(work: Pa
 
 
 def test_an_environment_says_its_families_and_notes(work: Path) -> None:
-    said = """
+    env_source = """
 from composer_replication.rollouts.envs.env import EnvMetadata, MistakeFamily
 
 Guess.env_metadata = EnvMetadata(
@@ -172,7 +174,7 @@ Guess.env_metadata = EnvMetadata(
     path = work / "envs" / "guess.py"
     with open_world(f"{path}:Guess") as source:
         assert source.metadata == EnvMetadata()
-    path.write_text(example() + said, "utf-8")
+    path.write_text(example() + env_source, "utf-8")
     with open_world(f"{path}:Guess") as source:
         (family,) = source.metadata.families
         assert (family.open, family.made, family.title) == (

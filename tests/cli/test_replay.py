@@ -30,10 +30,10 @@ SEED, COUNT = 77, 24
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     with Sandbox() as sandbox:
-        done = record(
+        recorded = record(
             folder, sandbox, seed=SEED, messages=list(said_on(tasks_of(SEED, COUNT), sandbox))
         )
-    assert not done.left_out
+    assert not recorded.left_out
     return folder
 
 
@@ -119,10 +119,10 @@ def test_build_takes_pairs_and_anchors_up_and_refuses_those_of_other_sessions(wo
         held == result.value["anchors"] > 0
         and held + lost == value["agreed"] + value["no_consensus"]
     )
-    own = {example.session_id: example for example in data.examples}
+    examples_by_session = {example.session_id: example for example in data.examples}
     for pair in data.pairs:
-        whole = pair.prefix_ids + pair.rejected_ids
-        assert own[pair.session_id].ids[: len(whole)] == whole
+        trunk = pair.prefix_ids + pair.rejected_ids
+        assert examples_by_session[pair.session_id].ids[: len(trunk)] == trunk
 
 
 def test_pairs_of_ones_own_stand_alone(work: Path) -> None:

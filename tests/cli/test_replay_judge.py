@@ -41,11 +41,11 @@ def act(body: dict[str, Any]) -> Any:
     the same word."""
     if body["model"] != "yew-1":
         return f"Look at it, says {body['model']}."
-    one, other = (
+    message_a, message_b = (
         part.split()[0]
         for part in body["messages"][-1]["content"].partition("Message A:")[2].split("Message B:")
     )
-    return json.dumps({"same": one == other})
+    return json.dumps({"same": message_a == message_b})
 
 
 def test_a_judge_of_the_settings_makes_pairs_and_is_paid_through_the_ledger(
@@ -56,7 +56,7 @@ def test_a_judge_of_the_settings_makes_pairs_and_is_paid_through_the_ledger(
         before = files(tmp_path)
         bill = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
         assert not endpoint.seen and files(tmp_path) == before
-        assert {name: one["calls"] for name, one in bill["teachers"].items()} == {
+        assert {name: request["calls"] for name, request in bill["teachers"].items()} == {
             "ash": 4,
             "elm": 4,
             "oak": 4,
@@ -67,9 +67,9 @@ def test_a_judge_of_the_settings_makes_pairs_and_is_paid_through_the_ledger(
         assert value["pairs"] == len(pairs) == 4 and {pair.evidence["tier"] for pair in pairs} == {
             "judge"
         }
-        asked = [one for one in endpoint.seen if one.model == "yew-1"]
+        asked = [request for request in endpoint.seen if request.model == "yew-1"]
         assert len(asked) == value["judge"]["bought"] == 20 <= bill["teachers"]["yew"]["calls"]
-        billed = sum(one.usd for one in asked)
+        billed = sum(request.usd for request in asked)
         assert billed <= value["judge"]["usd"] < 6 * billed, "our own count, at full prices"
         assert (
             endpoint.billed_usd <= value["usd"] < 6 * endpoint.billed_usd

@@ -50,7 +50,7 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
             tmp_path, endpoint.url, sessions=SESSIONS, steps=STEPS, timeout_s=2.0, attempts=10
         )
         answered: set[str] = set()
-        said = ""
+        output = ""
         for kill_at in (150, 500, 900):
             process = start(tmp_path, "--max-usd", "4", "--json")
             before, deadline = len(endpoint.seen), time.monotonic() + 60
@@ -61,8 +61,8 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
             ):
                 time.sleep(0.005)
             process.kill()
-            said += "".join(process.communicate())
-            assert not answered & {one.name for one in endpoint.seen[before:]}, (
+            output += "".join(process.communicate())
+            assert not answered & {request.name for request in endpoint.seen[before:]}, (
                 "an answered call was sent again"
             )
             now = answered_in(work)
@@ -72,11 +72,11 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         process = start(tmp_path, "--max-usd", "4", "--json", "--resume")
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        assert not answered & {one.name for one in endpoint.seen[before:]}
+        assert not answered & {request.name for request in endpoint.seen[before:]}
         value = json.loads(out)
         answers = list(read_answers(work / "answers.jsonl"))
         assert len(answers) == SESSIONS * STEPS * len(TEACHERS) and "failed" not in value["asking"]
-        assert {one.behaviour for one in endpoint.seen} == set(BEHAVIOURS)
+        assert {request.behaviour for request in endpoint.seen} == set(BEHAVIOURS)
         with Ledger(work / LEDGER_NAME, max_usd=4.0) as ledger:
             totals = ledger.totals()
         assert totals.num_in_flight == 0 and totals.num_lost > 0
@@ -84,7 +84,9 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         # What was answered twice was in flight at a kill, and stands among the lost.
         twice = [
             name
-            for name, count in Counter(one.name for one in endpoint.seen if one.answered).items()
+            for name, count in Counter(
+                request.name for request in endpoint.seen if request.answered
+            ).items()
             if count > 1
         ]
         assert len(twice) <= totals.num_lost
@@ -101,8 +103,8 @@ def test_five_hundred_steps_three_teachers_faults_and_kills(tmp_path: Path) -> N
         and problems["bad_arguments"]
         and set(problems) == {"", "unknown_tool", "bad_arguments"}
     )
-    assert not with_the_key(tmp_path) and KEY not in said + out + err
-    assert any(one.key == f"Bearer {KEY}" for one in endpoint.seen)
+    assert not with_the_key(tmp_path) and KEY not in output + out + err
+    assert any(request.key == f"Bearer {KEY}" for request in endpoint.seen)
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ def test_an_estimate_sends_nothing_and_needs_no_key(tmp_path: Path) -> None:
         )
     bill = result.value
     assert (bill["sessions"], bill["steps"], bill["sent"]) == (4, 12, 0)
-    assert [one["calls"] for one in bill["teachers"].values()] == [12, 12, 12] and 0 < bill[
+    assert [teacher["calls"] for teacher in bill["teachers"].values()] == [12, 12, 12] and 0 < bill[
         "usd"
     ] < bill["most_usd"]
 
@@ -138,7 +140,11 @@ def test_the_estimate_is_near_the_bill(tmp_path: Path, keyed: None) -> None:
             and bill["usd"] < 60 * endpoint.billed_usd
         )
         again = recompose("replay", "--estimate", "--json", cwd=tmp_path).value
-    assert again["usd"] == 0 and [one["kept"] for one in again["teachers"].values()] == [12, 12, 12]
+    assert again["usd"] == 0 and [teacher["kept"] for teacher in again["teachers"].values()] == [
+        12,
+        12,
+        12,
+    ]
 
 
 def test_the_ceiling_ends_it_with_code_4_and_what_was_bought_is_kept(
@@ -181,10 +187,10 @@ def test_the_second_of_two_processes_is_told_and_a_dead_ones_lock_is_taken_over(
         while not endpoint.seen and time.monotonic() < deadline:
             time.sleep(0.01)
         out, _ = start(tmp_path, "--max-usd", "1", "--json").communicate(timeout=60)
-        told = json.loads(out)["error"]
+        error = json.loads(out)["error"]
         assert (
-            told["exit_code"] == 1
-            and f"another replay is at work on this folder: process {first.pid}" in told["what"]
+            error["exit_code"] == 1
+            and f"another replay is at work on this folder: process {first.pid}" in error["what"]
         )
         first.kill()
         first.communicate()
@@ -283,14 +289,14 @@ def test_the_steps_of_a_session_are_asked_in_order_and_sessions_at_the_same_time
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
         assert endpoint.most_at_once > 6
         lanes: dict[tuple[str, str], list[int]] = {}
-        for one in endpoint.seen:
-            lanes.setdefault((one.model, one.body["messages"][0]["content"]), []).append(
-                len(one.body["messages"])
+        for request in endpoint.seen:
+            lanes.setdefault((request.model, request.body["messages"][0]["content"]), []).append(
+                len(request.body["messages"])
             )
         assert len(lanes) == 18 and all(
             lane == sorted(lane) and len(lane) == 5 for lane in lanes.values()
         )
-        assert all(name_of(one.body) == one.name for one in endpoint.seen)
+        assert all(name_of(request.body) == request.name for request in endpoint.seen)
 
 
 def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(
@@ -301,12 +307,14 @@ def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(
     monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery-staple-9")
     with Endpoint() as endpoint:
         work = prepare(tmp_path, endpoint.url, sessions=1, steps=4)
-        one = talk("s0", steps=4)
-        words = f"use {KEY} and ghp_{'a1B2c3D4' * 5} or correct-horse-battery-staple-9"
-        first = Turn(role="user", author="human", blocks=(Text(words),))
-        write_sessions(work / "sessions.jsonl", [replace(one, turns=(first, *one.turns[1:]))])
+        session = talk("s0", steps=4)
+        prompt = f"use {KEY} and ghp_{'a1B2c3D4' * 5} or correct-horse-battery-staple-9"
+        first = Turn(role="user", author="human", blocks=(Text(prompt),))
+        write_sessions(
+            work / "sessions.jsonl", [replace(session, turns=(first, *session.turns[1:]))]
+        )
         assert recompose("replay", "--max-usd", "1", cwd=tmp_path).code == 0
-        sent = [json.dumps(seen.body) for seen in endpoint.seen]
+        sent = [json.dumps(request.body) for request in endpoint.seen]
         assert (
             len(sent) == 12
             and not any(w in text for text in sent for w in (KEY, "ghp_a1", "correct-horse"))
@@ -314,16 +322,16 @@ def test_what_is_sent_holds_no_secret_and_nothing_from_after_the_step(
         )
         # The beginning, and so many whole exchanges: never the student's own message at the end,
         # with or without its result.
-        assert Counter(len(seen.body["messages"]) for seen in endpoint.seen) == {
+        assert Counter(len(request.body["messages"]) for request in endpoint.seen) == {
             1: 3,
             3: 3,
             5: 3,
             7: 3,
         }
-        for seen in endpoint.seen:
-            steps = (len(seen.body["messages"]) - 1) // 2
-            assert f"s0/{steps}.py" not in json.dumps(seen.body) and (
-                steps == 0 or f"s0/{steps - 1}.py" in json.dumps(seen.body)
+        for request in endpoint.seen:
+            steps = (len(request.body["messages"]) - 1) // 2
+            assert f"s0/{steps}.py" not in json.dumps(request.body) and (
+                steps == 0 or f"s0/{steps - 1}.py" in json.dumps(request.body)
             )
 
 
@@ -391,11 +399,11 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
         ) and "replay --resume" in " ".join(out.split())
         answered = answered_in(work)
         before = len(endpoint.seen)
-        rest = start(tmp_path, "--max-usd", "1", "--resume", "--json")
-        assert rest.communicate(timeout=120) and rest.returncode == 0
+        resumed = start(tmp_path, "--max-usd", "1", "--resume", "--json")
+        assert resumed.communicate(timeout=120) and resumed.returncode == 0
         assert (
             answered
-            and not answered & {one.name for one in endpoint.seen[before:]}
+            and not answered & {request.name for request in endpoint.seen[before:]}
             and len(answered_in(work)) == 36
         )
 
@@ -408,14 +416,14 @@ def test_a_wrong_address_is_told_with_its_reason_and_costs_a_handful_of_calls(
     with Endpoint(plan=lambda number, body: "no_choices") as endpoint:
         prepare(tmp_path, endpoint.url, sessions=20, steps=5, sessions_at_once=4)
         result = recompose("replay", "--max-usd", "3", cwd=tmp_path)
-        words = " ".join(result.err.replace("\u2502", " ").split())
+        message = " ".join(result.err.replace("\u2502", " ").split())
         assert (
             result.code == 1
-            and "the body holds no answer" in words
-            and endpoint.url in words
-            and "base_url" in words
+            and "the body holds no answer" in message
+            and endpoint.url in message
+            and "base_url" in message
         )
-        assert "--max-usd" not in words and len(endpoint.seen) <= 3 * (5 + 4)
+        assert "--max-usd" not in message and len(endpoint.seen) <= 3 * (5 + 4)
         num = len(endpoint.seen)
         settled = recompose("replay", "--settle-lost", "0.002", "--json", cwd=tmp_path)
         assert settled.code == 0 and settled.value["settled"] == num == len(endpoint.seen)

@@ -59,12 +59,12 @@ def test_with_a_run_its_page_is_written_into_its_folder(work: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("how", ["name", "path", "latest"])
-def test_a_run_is_named_by_name_folder_or_latest(work: Path, how: str) -> None:
+@pytest.mark.parametrize("run_name", ["name", "path", "latest"])
+def test_a_run_is_named_by_name_folder_or_latest(work: Path, run_name: str) -> None:
     first, _ = a_run(work / "recompose"), a_run(work / "recompose")
-    wanted = {"name": first.path.name, "path": str(first.path), "latest": "latest"}[how]
+    wanted = {"name": first.path.name, "path": str(first.path), "latest": "latest"}[run_name]
     value = recompose("report", wanted, "--json", cwd=work).value
-    assert (value["pages"][0]["run"] == first.path.name) == (how != "latest")
+    assert (value["pages"][0]["run"] == first.path.name) == (run_name != "latest")
 
 
 def test_several_runs_each_get_a_page(work: Path) -> None:

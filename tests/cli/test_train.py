@@ -54,11 +54,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sessions, one a copy under other ids, taken as far as `build`, with a pair."""
     root = tmp_path_factory.mktemp("built")
     (root / "logs").mkdir()
-    one = "\n".join(log_lines()) + "\n"
-    two = one.replace("11111111-2222", "33333333-4444").replace("shop", "store")
+    log_text = "\n".join(log_lines()) + "\n"
+    two = log_text.replace("11111111-2222", "33333333-4444").replace("shop", "store")
     for old in ("u1", "u2", "u3", "a1", "a2", "a3", "c1", "c2"):
         two = two.replace(f'"{old}"', f'"{old}x"').replace(f"msg_{old}", f"msg_{old}x")
-    (root / "logs" / "one.jsonl").write_text(one, "utf-8")
+    (root / "logs" / "one.jsonl").write_text(log_text, "utf-8")
     (root / "logs" / "two.jsonl").write_text(two, "utf-8")
     assert recompose("ingest", "logs", cwd=root).code == 0
     assert recompose("sites", cwd=root).code == 0
@@ -120,9 +120,10 @@ def test_the_held_out_split_is_applied_and_printed(work: Path) -> None:
         and result.value["held_out"]["held_out_sessions"] == 1
     )
     assert result.value["examples"] == 1 and result.value["skipped"]["session/held_out"] == 1
-    told = recompose("build", "--held_out.fraction", between, "--dry-run", cwd=work).out
-    assert "held out" in told and "by session, as there are fewer than 5 repositories" in " ".join(
-        told.split()
+    dry_run_output = recompose("build", "--held_out.fraction", between, "--dry-run", cwd=work).out
+    assert (
+        "held out" in dry_run_output
+        and "by session, as there are fewer than 5 repositories" in " ".join(dry_run_output.split())
     )
 
 
@@ -140,13 +141,13 @@ def test_a_split_that_holds_out_nothing_or_everything_is_refused_before_training
     """It was told only after training, by an evaluation that found nothing to judge."""
     files_before = files(work)
     result = recompose("build", "--held_out.fraction", fraction, "--held_out.by", by, cwd=work)
-    told = " ".join(result.err.split())
-    assert result.code == 1 and f"holds out {message}" in told and files(work) == files_before
+    error_text = " ".join(result.err.split())
+    assert result.code == 1 and f"holds out {message}" in error_text and files(work) == files_before
     smallest = f"{possible_fractions(split_unit(s, by='session') for s in read_sessions(work / 'recompose' / 'sessions.jsonl'))[0]:g}"
     assert (
-        'held_out.by = "session"' in told
+        'held_out.by = "session"' in error_text
         if by == "repository"
-        else f"held_out.fraction = {smallest}" in told
+        else f"held_out.fraction = {smallest}" in error_text
     )
     fixed = recompose(
         "build", "--held_out.fraction", smallest, "--held_out.by", "session", "--json", cwd=work
@@ -301,22 +302,22 @@ def test_an_example_is_shown_token_by_token(work: Path) -> None:
 
 
 def test_examples_that_hold_a_forgotten_session_are_removed_and_never_used(work: Path) -> None:
-    kept = work / "kept"
-    shutil.copytree(work / "recompose" / "examples", kept)
+    backup = work / "kept"
+    shutil.copytree(work / "recompose" / "examples", backup)
     result = recompose("ingest", "--forget", "11111111-2222", cwd=work)
     assert (
         result.code == 0
         and "recompose build makes it anew" in result.out
         and not (work / "recompose" / "examples").exists()
     )
-    shutil.copytree(kept, work / "recompose" / "examples")
-    for words in (TRAIN, (*TRAIN, "--dry-run"), ("show", "example", "e001"), ("show", "pair")):
-        result = recompose(*words, cwd=work)
+    shutil.copytree(backup, work / "recompose" / "examples")
+    for argv in (TRAIN, (*TRAIN, "--dry-run"), ("show", "example", "e001"), ("show", "pair")):
+        result = recompose(*argv, cwd=work)
         assert (
             result.code == 1
             and "forgotten since: 11111111-2222" in result.err
             and "recompose build" in result.err
-        ), words
+        ), argv
     assert not (work / "recompose" / "runs").exists()
 
 
@@ -388,8 +389,10 @@ def two_sessions(work: Path) -> tuple[Session, Session, HeldOutSettings]:
     by which it is."""
     settings = HeldOutSettings(fraction=0.5, by="session")
     named = [(f"sess-{n}", is_held_out(session(f"sess-{n}"), settings=settings)) for n in range(20)]
-    kept, out = (next(name for name, held in named if held is wanted) for wanted in (False, True))
-    pair = session(kept, text="plainly kept"), session(out, text="zyxwvut " * 9)
+    trained_session, out = (
+        next(name for name, held in named if held is wanted) for wanted in (False, True)
+    )
+    pair = session(trained_session, text="plainly kept"), session(out, text="zyxwvut " * 9)
     fill(work, pair)
     return *pair, settings
 
@@ -412,7 +415,7 @@ def test_the_tiny_tokenizer_never_sees_a_held_out_session(
 def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, out, settings = two_sessions(tmp_path / "recompose")
+    trained_session, out, settings = two_sessions(tmp_path / "recompose")
     flags = ("hints", "--audit", "--json", "--held_out.by", settings.by, "--held_out.fraction")
     asked: list[tuple[set[str], Any]] = []
 
@@ -433,7 +436,10 @@ def test_the_audit_leaves_held_out_sites_out_and_runs_on_the_gpu_that_there_is(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("transformers.PreTrainedModel.to", to)
     assert recompose(*flags, "0", cwd=tmp_path).code == 0
-    assert asked == [({kept.id}, "cpu"), ({kept.id, out.id}, "cuda")] and moved[-1] == "cuda"
+    assert (
+        asked == [({trained_session.id}, "cpu"), ({trained_session.id, out.id}, "cuda")]
+        and moved[-1] == "cuda"
+    )
 
 
 def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_root: Path) -> None:
@@ -453,12 +459,12 @@ def test_two_ranks_share_one_run_directory_and_one_voice(work: Path, repository_
         for r in range(2)
     ]
     try:
-        said = [process.communicate(timeout=120)[0] for process in ranks]
+        outputs = [process.communicate(timeout=120)[0] for process in ranks]
     finally:
         for process in ranks:
             process.kill()
     assert [process.returncode for process in ranks] == [0, 0]
-    assert "step=2" in said[0] and not said[1].strip()
+    assert "step=2" in outputs[0] and not outputs[1].strip()
     (run,) = (path for path in (work / "recompose" / "runs").iterdir() if path.name != "latest")
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
     assert '"ranks":2' in (run / "events.jsonl").read_text()

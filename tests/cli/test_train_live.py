@@ -81,17 +81,19 @@ def test_the_plan_does_not_count_imported_hints_that_are_not_drawn() -> None:
         screen = Screen(console=Console(file=io.StringIO(), width=120))
         job: Any = SimpleNamespace(config=config, screen=screen)
         assert show_plan(job, data)["units"]["hint"] == units
-        said = cast("io.StringIO", screen.console.file).getvalue()
-        (line,) = [" ".join(line.split()) for line in said.splitlines() if line.startswith("hint")]
+        output = cast("io.StringIO", screen.console.file).getvalue()
+        (line,) = [
+            " ".join(line.split()) for line in output.splitlines() if line.startswith("hint")
+        ]
         assert line == message
 
 
 def test_a_named_run_keeps_its_name_in_its_command(work: Path) -> None:
     assert recompose("train", "--name", "first one", "--train.steps", "1", cwd=work).code == 0
-    words = shlex.split(
+    argv = shlex.split(
         (work / "recompose" / "runs" / "first one" / "command.txt").read_text("utf-8")
     )
-    assert words[:4] == ["recompose", "train", "--name", "first one"]
+    assert argv[:4] == ["recompose", "train", "--name", "first one"]
 
 
 def test_an_event_has_four_digits_and_a_drift_stops_nothing() -> None:
@@ -116,13 +118,12 @@ def test_an_event_has_four_digits_and_a_drift_stops_nothing() -> None:
 def test_a_run_without_a_data_set(work: Path) -> None:
     result = recompose("train", cwd=work)
     assert result.code == 0, result.err
-    lines = [line for line in result.out.splitlines() if line.startswith(" step=")]
+    lines = [row for row in result.out.splitlines() if row.startswith(" step=")]
     assert len(lines) == 2 and all(
-        "success=" in line and "kl=" in line and "sites=" in line and "eta=" in line
-        for line in lines
+        "success=" in row and "kl=" in row and "sites=" in row and "eta=" in row for row in lines
     )
     (run,) = (work / "recompose" / "runs").glob("20*")
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    metrics = [json.loads(row) for row in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [m["rollouts/episodes"] for m in metrics] == [4.0, 4.0] and "health/monitor" in metrics[
         0
     ]
@@ -149,7 +150,7 @@ def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> Non
         "hint/grad_norm": 0.02,
         "policy/status": "off",
     }
-    line = {
+    step_metrics = {
         "step": 3,
         "rollouts/success": 0.25,
         "sites/found": 9,
@@ -158,7 +159,7 @@ def test_one_line_a_step_holds_success_sites_channels_and_the_time_left() -> Non
         **channel,
     }
     assert (
-        step_text(line, left_s=75)
+        step_text(step_metrics, left_s=75)
         == "step=3 | success=0.25 sites=8/9 kl=0.012 | hint=active loss=0.0123 tokens=40 grad=0.02"
         " | eta=1m15s"
     )

@@ -25,7 +25,7 @@ from composer_replication.core.rundir import create_run, open_run
 from composer_replication.data.curate.recipe import load_recipe
 from tests.cli.test_ingest import log_lines
 from tests.cli.test_verbs import on_a_terminal
-from tests.cli.workspace import Said, files, fill, recompose, session
+from tests.cli.workspace import CliResult, files, fill, recompose, session
 
 HARMLESS_FILE = (
     'seed = 11\nwork_dir = "out"\n[ingest]\nscanner = []\nlogs = ["logs"]\nredact_words ='
@@ -58,7 +58,7 @@ def strange(tmp_path: Path) -> Path:
     return folder
 
 
-def call(*argv: str, cwd: Path) -> Said:
+def call(*argv: str, cwd: Path) -> CliResult:
     return recompose(*argv, cwd=cwd, trusting=False)
 
 
@@ -127,22 +127,22 @@ def powers(text: str, tmp_path: Path) -> list[str]:
 def test_what_a_file_could_do_is_refused_by_line_setting_and_value(
     tmp_path: Path, text: str, expected: str
 ) -> None:
-    (found,) = powers(text + "\n", tmp_path)
-    assert found.startswith(expected)
+    (power,) = powers(text + "\n", tmp_path)
+    assert power.startswith(expected)
 
 
 def test_a_teacher_is_told_with_its_host_and_the_variable_that_would_be_sent(
     tmp_path: Path,
 ) -> None:
-    (told,) = powers(
+    (power,) = powers(
         '[replay.teacher.kimi]\nmodel = "m"\nbase_url = "https://collect.example/v1"\n', tmp_path
     )
     assert (
-        told.startswith("line 1: replay.teacher sends")
-        and '"https://collect.example/v1" with the key in $OPENROUTER_API_KEY' in told
+        power.startswith("line 1: replay.teacher sends")
+        and '"https://collect.example/v1" with the key in $OPENROUTER_API_KEY' in power
     )
-    (told,) = powers('[replay.teacher.a]\nmodel = "m"\nkey_env = "MY_API_KEY"\n', tmp_path)
-    assert "openrouter.ai" in told and "$MY_API_KEY" in told
+    (power,) = powers('[replay.teacher.a]\nmodel = "m"\nkey_env = "MY_API_KEY"\n', tmp_path)
+    assert "openrouter.ai" in power and "$MY_API_KEY" in power
 
 
 def test_every_setting_that_holds_text_was_looked_at() -> None:
@@ -167,20 +167,20 @@ def test_a_harmless_file_cannot_put_sessions_into_a_commit(strange: Path, work: 
     (strange / "src").mkdir()
     (strange / "src" / "main.py").write_text("", "utf-8")
     settings(strange, f'work_dir = "{work}"\n')
-    for words in (["init", "-q"], ["add", "."]):
-        subprocess.run(["git", *words], cwd=strange, check=True)
+    for argv in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *argv], cwd=strange, check=True)
     before = files(strange)
     result = call("ingest", "logs", cwd=strange)
     assert result.code == 1 and "can get into a commit" in result.err and files(strange) == before
     assert call("ingest", "logs", "-o", "own", cwd=strange).code == 0
-    told = subprocess.run(
+    status = subprocess.run(
         ["git", "status", "--porcelain", "-uall"],
         cwd=strange,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert "own/" not in told
+    assert "own/" not in status
 
 
 def test_a_line_break_in_a_folders_name_begins_no_line(strange: Path) -> None:
@@ -190,30 +190,30 @@ def test_a_line_break_in_a_folders_name_begins_no_line(strange: Path) -> None:
     settings(folder, "seed = 3\n[replay]\nmax_usd = 1\n")
     refused = call("ingest", "logs", cwd=folder)
     assert refused.code == 1
-    said = [
+    results = [
         refused,
         *(
-            call(*words, "--trust-settings", cwd=folder)
-            for words in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])
+            call(*argv, "--trust-settings", cwd=folder)
+            for argv in (["ingest", "logs"], ["sites"], ["show", "session"], ["sessions"])
         ),
     ]
-    said += [
+    results += [
         call("ingest", str(folder / "logs"), "-o", str(folder / "own"), *more, cwd=strange.parent)
         for more in ([], ["--dry-run"])
     ]
-    assert [one.code for one in said[1:]] == [0] * 6
-    for one in said:
-        shown = one.out + one.err
+    assert [result.code for result in results[1:]] == [0] * 6
+    for result in results:
+        shown = result.out + result.err
         assert "\x1b[31m" not in shown
         assert not any(
             line.strip(" │").startswith("settings  recompose.toml") for line in shown.splitlines()
         )
-    assert "a␊ settings  recompose.toml" in said[1].out
+    assert "a␊ settings  recompose.toml" in results[1].out
 
 
 def test_values_are_shown_in_ascii_so_that_nothing_hides(tmp_path: Path) -> None:
-    (told,) = powers('[ingest]\nscanner = ["sh\\u001b[8m", "\\u202exe"]\n', tmp_path)
-    assert told.endswith(r'runs ["sh\u001b[8m", "\u202exe"]')
+    (power,) = powers('[ingest]\nscanner = ["sh\\u001b[8m", "\\u202exe"]\n', tmp_path)
+    assert power.endswith(r'runs ["sh\u001b[8m", "\u202exe"]')
 
 
 def test_links_are_followed_before_it_is_said_where_a_path_leads(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(
 # ---- refused, whatever the verb, also with --dry-run, also from above ----
 
 
-@pytest.mark.parametrize("how", [(), ("--dry-run",), ("--json",), ("--quiet",)])
+@pytest.mark.parametrize("flags", [(), ("--dry-run",), ("--json",), ("--quiet",)])
 @pytest.mark.parametrize(
     ("verb", "text"),
     [
@@ -256,19 +256,19 @@ def test_a_work_folder_that_nobody_named_is_no_link_out_of_the_project(
     ],
 )
 def test_nothing_of_a_strange_file_runs(
-    strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, how: tuple[str, ...]
+    strange: Path, tmp_path: Path, verb: tuple[str, ...], text: str, flags: tuple[str, ...]
 ) -> None:
     file = settings(strange, text.replace("{python}", sys.executable))
     (strange / "deep" / "er").mkdir(parents=True)
     (strange / "deep" / "er" / "logs").symlink_to(strange / "logs")
     for cwd, named in ((strange, ()), (strange / "deep" / "er", ()), (tmp_path, ("-c", str(file)))):
-        result = call(*verb, *how, *named, cwd=cwd)
-        told = " ".join((result.err + result.out).replace("│", " ").split())
-        assert result.code == 1 and not ran(tmp_path), told
+        result = call(*verb, *flags, *named, cwd=cwd)
+        message = " ".join((result.err + result.out).replace("│", " ").split())
+        assert result.code == 1 and not ran(tmp_path), message
         assert (
-            "is not trusted" in told
-            and text.split(" =")[0].partition("\n")[0].strip("[]") in told
-            and "recompose trust" in told
+            "is not trusted" in message
+            and text.split(" =")[0].partition("\n")[0].strip("[]") in message
+            and "recompose trust" in message
         )
 
 
@@ -305,10 +305,10 @@ def test_a_changed_moved_or_copied_file_is_not_trusted(strange: Path, tmp_path: 
     assert call("sites", cwd=strange).code == 1
     settings(strange, text)
     assert call("sites", "--dry-run", cwd=strange).code == 0
-    other = tmp_path / "other"
-    fill(other / "recompose", [session()])
-    settings(other, text)
-    result = call("sites", cwd=other)
+    other_folder = tmp_path / "other"
+    fill(other_folder / "recompose", [session()])
+    settings(other_folder, text)
+    result = call("sites", cwd=other_folder)
     assert result.code == 1 and "is not trusted" in result.err
     assert call("trust", "--forget", cwd=strange).code == 0
     assert call("sites", cwd=strange).code == 1
@@ -318,10 +318,10 @@ def test_a_link_to_a_trusted_file_is_another_place(strange: Path, tmp_path: Path
     """Its relative paths would name other files there."""
     file = settings(strange, '[ingest]\nscanner = ["true"]\n')
     assert call("trust", str(file), cwd=tmp_path).code == 0 and call("sites", cwd=strange).code == 0
-    other = tmp_path / "other"
-    fill(other / "recompose", [session()])
-    (other / "recompose.toml").symlink_to(file)
-    result = call("sites", cwd=other)
+    other_folder = tmp_path / "other"
+    fill(other_folder / "recompose", [session()])
+    (other_folder / "recompose.toml").symlink_to(file)
+    result = call("sites", cwd=other_folder)
     assert result.code == 1 and "is not trusted" in result.err
 
 
@@ -509,15 +509,15 @@ def test_flags_are_the_users_own_and_take_the_files_place(strange: Path, tmp_pat
 
 def test_a_terminal_is_asked_once_and_no_is_no(strange: Path, tmp_path: Path) -> None:
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n')
-    told = on_a_terminal("sites", cwd=strange, typed="n\n")
+    output = on_a_terminal("sites", cwd=strange, typed="n\n")
     assert (
-        f'sites.detectors runs the Python of "{strange}/evil.py:find"' in told
-        and "[y/N]" in told
-        and "not trusted" in told
+        f'sites.detectors runs the Python of "{strange}/evil.py:find"' in output
+        and "[y/N]" in output
+        and "not trusted" in output
         and not ran(tmp_path)
     )
-    told = on_a_terminal("sites", "--dry-run", cwd=strange, typed="y\n")
-    assert "[y/N]" not in told and not ran(tmp_path)
+    output = on_a_terminal("sites", "--dry-run", cwd=strange, typed="y\n")
+    assert "[y/N]" not in output and not ran(tmp_path)
     assert "[y/N]" in on_a_terminal("sites", cwd=strange, typed="y\n") and ran(tmp_path)
     assert "[y/N]" not in on_a_terminal("sites", cwd=strange)
     settings(strange, '[sites]\ndetectors = ["evil.py:find"]\n# changed\n')
@@ -534,7 +534,10 @@ def test_doctor_and_init_work_beside_a_strange_file_and_read_nothing_of_it(
     strange: Path, tmp_path: Path
 ) -> None:
     settings(strange, 'work_dir = "/srv/x"\n[ingest]\nlogs = ["/"]\n')
-    findings = {one["name"]: one for one in call("doctor", "--json", cwd=strange).value["findings"]}
+    findings = {
+        finding["name"]: finding
+        for finding in call("doctor", "--json", cwd=strange).value["findings"]
+    }
     assert (
         "not trusted" in findings["settings"]["found"]
         and findings["settings"]["fix"] == "recompose trust"

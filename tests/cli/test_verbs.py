@@ -80,9 +80,11 @@ def test_a_mistyped_verb_or_flag_is_a_usage_error_with_a_guess(
     tmp_path: Path, typed: list[str]
 ) -> None:
     result = recompose(*typed, cwd=tmp_path)
-    told = (result.value["error"]["fix"] if result.out else result.err).lower()
+    message = (result.value["error"]["fix"] if result.out else result.err).lower()
     assert result.code == 2
-    assert "did you mean" in told and any(word in told for word in ('"train"', "--json", '"steps"'))
+    assert "did you mean" in message and any(
+        word in message for word in ('"train"', "--json", '"steps"')
+    )
 
 
 def test_a_setting_without_a_value_is_a_usage_error(tmp_path: Path) -> None:
@@ -298,10 +300,10 @@ def test_the_installed_command_runs_and_a_closed_pipe_is_no_error(tmp_path: Path
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     Screen(json=True).result({"lift": float("nan"), "rows": [{"low": float("-inf")}, 1.5]})
-    told = json.loads(
+    printed = json.loads(
         capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
     )
-    assert told == {"lift": None, "rows": [{"low": None}, 1.5]}
+    assert printed == {"lift": None, "rows": [{"low": None}, 1.5]}
 
 
 def on_a_terminal(*argv: str, cwd: Path, typed: str = "", **environ: str) -> str:

@@ -34,7 +34,7 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold]markup[/bold] \u202etxt.exe \x9b2J"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CliResult:
     """What a command line printed, and its exit code."""
 
     code: int
@@ -47,7 +47,7 @@ class Said:
         return json.loads(self.out)
 
 
-def recompose(*argv: str, cwd: Path, trusting: bool = True) -> Said:
+def recompose(*argv: str, cwd: Path, trusting: bool = True) -> CliResult:
     """Run one command line in this process, in a folder, as with a pipe for stdout; the settings
     files that it reads are trusted."""
     out, err = io.StringIO(), io.StringIO()
@@ -58,7 +58,7 @@ def recompose(*argv: str, cwd: Path, trusting: bool = True) -> Said:
         contextlib.redirect_stderr(err),
     ):
         code = run(list(argv))
-    return Said(code, out.getvalue(), err.getvalue())
+    return CliResult(code, out.getvalue(), err.getvalue())
 
 
 @contextlib.contextmanager
@@ -69,9 +69,9 @@ def trusted(argv: Sequence[str]) -> Iterator[None]:
         yield
         return
     named = [Path(value) for flag, value in itertools.pairwise(argv) if flag in ("-c", "--config")]
-    found = [path for path in (*named, *filter(None, [find_config(Path.cwd())])) if path.is_file()]
+    files = [path for path in (*named, *filter(None, [find_config(Path.cwd())])) if path.is_file()]
     before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = ",".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
+    os.environ[VARIABLE] = ",".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
     try:
         yield
     finally:

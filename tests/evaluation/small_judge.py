@@ -98,8 +98,8 @@ def source_in(sandbox: Sandbox, *, make: Any = WorkshopEnv) -> TaskSource:
     """The workshop's unseen tasks in one sandbox for all tests; `make` makes their environments."""
 
     def unseen(seed: int, count: int, split: Any) -> list[UnseenTask]:
-        made = make_tasks(count, seed=seed, split=split)
-        return [unseen_task(task, sandbox, make=make) for task in made]
+        tasks = make_tasks(count, seed=seed, split=split)
+        return [unseen_task(task, sandbox, make=make) for task in tasks]
 
     return TaskSource(
         name="workshop",
@@ -115,12 +115,12 @@ def played_by(
 ) -> list[EpisodeResult]:
     """What a scripted player does on the tasks of a seed."""
     settings = EvaluateSettings.model_validate({"tasks": tasks, "split": split})
-    source, found = source_in(sandbox), list[EpisodeResult]()
+    source, episodes = source_in(sandbox), list[EpisodeResult]()
     for task in evaluation_tasks(settings, seed=seed, source=source):
         env: Any = task.make()
         session = play(env, player, session_id=f"{LABEL}{task.id}:0")
-        found.append(played_of(task, session, measures=env.measures(), ended="done"))
-    return found
+        episodes.append(played_of(task, session, measures=env.measures(), ended="done"))
+    return episodes
 
 
 def solver(env: WorkshopEnv) -> Turn:

@@ -47,8 +47,8 @@ class _Seen(nn.Module):
     """The hidden state at t says which tokens stand at 0..t."""
 
     def forward(self, input_ids: Tensor, use_cache: bool) -> Any:
-        seen = nn.functional.one_hot(input_ids, VOCAB).cumsum(1).clamp(max=1).float()
-        return SimpleNamespace(last_hidden_state=seen)
+        counts_so_far = nn.functional.one_hot(input_ids, VOCAB).cumsum(1).clamp(max=1).float()
+        return SimpleNamespace(last_hidden_state=counts_so_far)
 
 
 def sites(n: int, *, sessions: int = 8, kinds: int = 2, tokens: int = 2) -> list[TrainingExample]:

@@ -137,21 +137,21 @@ def test_tasks_are_resampled_within_their_block_wherever_they_stand(
 def test_the_difference_is_over_the_same_tasks_whatever_their_order(
     sandbox: Sandbox, oracle: list[EpisodeResult]
 ) -> None:
-    other = played_by(clumsy(reader=1.0, skip_test=1.0), sandbox)
-    comparison = pair_of(oracle, other)
+    other_episodes = played_by(clumsy(reader=1.0, skip_test=1.0), sandbox)
+    comparison = pair_of(oracle, other_episodes)
     assert comparison[SUCCESS]["difference"] == pytest.approx(
-        row_of(oracle)["success"] - row_of(other)["success"]
+        row_of(oracle)["success"] - row_of(other_episodes)["success"]
     )
-    assert comparison[TARGETED]["difference"] == pytest.approx(-row_of(other)[TARGETED])
+    assert comparison[TARGETED]["difference"] == pytest.approx(-row_of(other_episodes)[TARGETED])
     assert comparison["A_made"]["n"] == sum(p.measures["A_open"] for p in oracle) < N
     assert (comparison["C_made"]["difference"], comparison["C_made"]["low"]) == (
         -1,
         -1,
     ) and comparison["C_made"]["high"] == pytest.approx(-1 + 3 / N)
     assert comparison[TARGETED]["ratio"] == 0
-    shuffled = random.Random(0).sample(other, N)
+    shuffled = random.Random(0).sample(other_episodes, N)
     assert pair_of(oracle, shuffled) == comparison
-    turned = pair_of(other, oracle)
+    turned = pair_of(other_episodes, oracle)
     assert turned[SUCCESS]["difference"] == -comparison[SUCCESS]["difference"]
 
 
@@ -223,15 +223,17 @@ def test_mistakes_are_split_by_the_kinds_that_hints_target(sandbox: Sandbox) -> 
         author="m",
         blocks=(Text("x"), ToolCall("z", "malformed_call", {"text": "{"})),
     )
-    words = "InputValidationError: malformed tool call: not valid JSON"
-    answer = Turn(role="tool", author=ENVIRONMENT, blocks=(ToolResult("z", words, is_error=True),))
+    error_text = "InputValidationError: malformed tool call: not valid JSON"
+    answer = Turn(
+        role="tool", author=ENVIRONMENT, blocks=(ToolResult("z", error_text, is_error=True),)
+    )
     longer = replace(
         played.session,
         turns=(*turns, broken, answer),
         segments=(Segment(start=0, end=len(turns) + 2),),
     )
-    found = mistakes_of(longer, targeted=KINDS)
-    assert (found.targeted, found.other) == (1, 1) and found.kinds["malformed_call"] == 1
+    mistakes = mistakes_of(longer, targeted=KINDS)
+    assert (mistakes.targeted, mistakes.other) == (1, 1) and mistakes.kinds["malformed_call"] == 1
 
 
 def test_the_table_is_the_same_for_the_same_seed_and_needs_both_ends(
@@ -287,6 +289,6 @@ def test_a_family_is_compared_where_both_could_make_its_mistake(
     half = [
         replace(p, measures={**p.measures, "C_open": float(i % 2)}) for i, p in enumerate(oracle)
     ]
-    made = [replace(p, measures={**p.measures, "C_made": 1.0}) for p in oracle]
-    comparison = pair_of(half, made)["C_made"]
+    changed = [replace(p, measures={**p.measures, "C_made": 1.0}) for p in oracle]
+    comparison = pair_of(half, changed)["C_made"]
     assert comparison["n"] == N // 2 and comparison["difference"] == -1.0

@@ -18,17 +18,23 @@ from composer_replication.evaluation.stats import (
 
 def test_the_same_seed_gives_the_same_bounds_around_the_mean() -> None:
     values, clusters = [0.1, 0.5, -0.2, 0.9, 0.4, 0.3], ["a", "a", "b", "c", "d", "d"]
-    one = bootstrap_mean(values, clusters, seed=3)
+    estimate = bootstrap_mean(values, clusters, seed=3)
     assert (
-        one == bootstrap_mean(values, clusters, seed=3) != bootstrap_mean(values, clusters, seed=4)
+        estimate
+        == bootstrap_mean(values, clusters, seed=3)
+        != bootstrap_mean(values, clusters, seed=4)
     )
-    assert one.low is not None and one.high is not None and one.low < one.mean < one.high
-    assert (one.n, one.clusters, one.mean) == (6, 4, pytest.approx(2.0 / 6))
+    assert (
+        estimate.low is not None
+        and estimate.high is not None
+        and estimate.low < estimate.mean < estimate.high
+    )
+    assert (estimate.n, estimate.clusters, estimate.mean) == (6, 4, pytest.approx(2.0 / 6))
 
 
 def test_one_cluster_says_nothing() -> None:
-    one = bootstrap_mean([1.0, 2.0], ["a", "a"], seed=0)
-    assert (one.low, one.high) == (None, None) and not one.excludes_up_to(-100.0)
+    estimate = bootstrap_mean([1.0, 2.0], ["a", "a"], seed=0)
+    assert (estimate.low, estimate.high) == (None, None) and not estimate.excludes_up_to(-100.0)
 
 
 def test_a_threshold_is_passed_by_the_whole_interval() -> None:
@@ -98,10 +104,13 @@ def test_nothing_to_average_is_an_error() -> None:
 def test_shared_draws_give_the_bounds_of_the_bootstrap() -> None:
     rng = random.Random(2)
     values = [rng.gauss(0.3, 1) for _ in range(60)]
-    shared, own = Resamples.of(60, seed=5).mean(values), bootstrap_mean(values, range(60), seed=5)
-    assert shared.mean == pytest.approx(own.mean)
-    assert shared.low == pytest.approx(own.low, abs=0.05) and shared.high == pytest.approx(
-        own.high, abs=0.05
+    shared, direct = (
+        Resamples.of(60, seed=5).mean(values),
+        bootstrap_mean(values, range(60), seed=5),
+    )
+    assert shared.mean == pytest.approx(direct.mean)
+    assert shared.low == pytest.approx(direct.low, abs=0.05) and shared.high == pytest.approx(
+        direct.high, abs=0.05
     )
     assert Resamples.of(60, seed=5).mean(values) == shared != Resamples.of(60, seed=6).mean(values)
 

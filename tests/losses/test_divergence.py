@@ -151,15 +151,15 @@ def test_near_equality_keeps_its_digits_in_float32(beta: float, distance: float)
     generator = torch.Generator().manual_seed(3)
     s = torch.randn(8, 5000, generator=generator) * 3
     t = s + distance * torch.randn(8, 5000, generator=generator)
-    exact, own = s.double().requires_grad_(), s.clone().requires_grad_()
+    exact, ours = s.double().requires_grad_(), s.clone().requires_grad_()
     expected = torch.tensor(np_reference(s.double().numpy(), t.double().numpy(), beta))
-    value = jsd(own, t, beta=beta)
+    value = jsd(ours, t, beta=beta)
     value.sum().backward()
     jsd(exact, t.double(), beta=beta).sum().backward()
-    assert own.grad is not None and exact.grad is not None
+    assert ours.grad is not None and exact.grad is not None
     assert bool((value > 0).all())
     assert torch.allclose(value.double(), expected, rtol=2e-3 if distance < 1e-2 else 1e-4)
-    error = (own.grad.double() - exact.grad).norm() / exact.grad.norm()
+    error = (ours.grad.double() - exact.grad).norm() / exact.grad.norm()
     assert error < 2e-3
 
 

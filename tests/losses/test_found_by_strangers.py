@@ -40,14 +40,14 @@ def test_the_sampled_term_of_the_paper_is_raised_before_it_is_tempered_and_gives
     high = eopd_paper(z.double(), t.double(), sampled_logp_N=sampled.double(), **options)  # pyright: ignore[reportArgumentType]
     assert low.tolist() == pytest.approx(high.tolist(), abs=1e-4)
     student = z.double().requires_grad_()
-    own = token_logprobs(student / 0.7, ids)
+    sampled_logp = token_logprobs(student / 0.7, ids)
     grads = [
         torch.autograd.grad(
             eopd_paper(student, t.double(), sampled_logp_N=logp, **options).sum(),
             student,
             retain_graph=True,
         )[0]  # pyright: ignore[reportArgumentType]
-        for logp in (own, own.detach())
+        for logp in (sampled_logp, sampled_logp.detach())
     ]
     assert torch.equal(*grads)
 

@@ -431,12 +431,12 @@ def test_the_split_product_is_exact_to_float32() -> None:
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.7, 1.0])
 def test_identity_is_exactly_zero_with_zero_gradient(beta: float, dtype: torch.dtype) -> None:
     student_ND, head, *_ = make(n=33, d=17, v=301, dtype=dtype)
-    other = replace(head, weight_VD=head.weight_VD.detach().clone())
+    other_head = replace(head, weight_VD=head.weight_VD.detach().clone())
     values_N = fused_divergence(
         student_ND,
         head,
         student_ND.detach().clone(),
-        other,
+        other_head,
         divergence="jsd",
         beta=beta,
         temperature=0.7,
@@ -612,7 +612,7 @@ def test_the_compiled_variant_gives_the_same(
     student_ND, head, teacher_ND, teacher_head = make(n=6, v=64)
     grad_N = torch.arange(6, dtype=torch.float64)
     for beta in (0.3,) if compiled else (0.0, 0.3, 1.0):
-        made = [
+        outputs = [
             fused_divergence(
                 student_ND,
                 head,
@@ -625,8 +625,8 @@ def test_the_compiled_variant_gives_the_same(
             )
             for backend in ("eager", "compile")
         ]
-        same((made[1].detach(),), (made[0].detach(),))
-        same(*(gradients(values_N, grad_N, student_ND, head) for values_N in made))
+        same((outputs[1].detach(),), (outputs[0].detach(),))
+        same(*(gradients(values_N, grad_N, student_ND, head) for values_N in outputs))
 
 
 # ---- what is refused ----

@@ -33,8 +33,8 @@ def public_functions(module_name: str) -> list[str]:
 
 
 def test_the_examples_of_the_page_run(repository_root: Path) -> None:
-    done = doctest.testfile(str(repository_root / "docs" / "math.md"), module_relative=False)
-    assert done.attempted >= 10 and done.failed == 0
+    results = doctest.testfile(str(repository_root / "docs" / "math.md"), module_relative=False)
+    assert results.attempted >= 10 and results.failed == 0
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.rsplit(".", 1)[1] not in ELSEWHERE])

@@ -192,16 +192,16 @@ def test_a_column_of_minus_infinity_equals_a_dropped_column(name: str) -> None:
     s_np, t_np = pair(v=10)
     s_np[:, 4] = t_np[:, 4] = -np.inf
     s, t = torch.tensor(s_np, requires_grad=True), torch.tensor(t_np)
-    kept = torch.tensor([c for c in range(10) if c != 4])
-    short = s.detach()[:, kept].requires_grad_()
-    value, dropped = ROWS[name].fn(s, t), ROWS[name].fn(short, t[:, kept])
+    columns = torch.tensor([c for c in range(10) if c != 4])
+    short = s.detach()[:, columns].requires_grad_()
+    value, dropped = ROWS[name].fn(s, t), ROWS[name].fn(short, t[:, columns])
     value.sum().backward()
     dropped.sum().backward()
     assert s.grad is not None and short.grad is not None
     assert torch.allclose(value, dropped, rtol=1e-12, atol=1e-14) and bool(
         (s.grad[:, 4] == 0).all()
     )
-    assert torch.allclose(s.grad[:, kept], short.grad, rtol=1e-10, atol=1e-14)
+    assert torch.allclose(s.grad[:, columns], short.grad, rtol=1e-10, atol=1e-14)
 
 
 @every_row
@@ -394,8 +394,8 @@ def test_raised_log_probs_are_verls_clamp() -> None:
 def test_entries_add_up_to_the_divergence_and_the_clip_may_make_it_negative() -> None:
     s, t = (torch.tensor(z) for z in pair())
     for beta in (0.0, 0.3, 1.0):
-        whole = entries(s.log_softmax(-1), t.log_softmax(-1), beta=beta).sum(-1)
-        assert torch.allclose(whole, jsd(s, t, beta=beta, raw=True))
+        sums = entries(s.log_softmax(-1), t.log_softmax(-1), beta=beta).sum(-1)
+        assert torch.allclose(sums, jsd(s, t, beta=beta, raw=True))
     assert float(entry_clipped(s, t, entry_clip=1e-3, beta=0.0).min()) < 0
     held = clip_tokens(torch.tensor([0.1, 5.0], requires_grad=True), maximum=1.0)
     assert held.tolist() == pytest.approx([0.1, 1.0])
@@ -511,7 +511,7 @@ def test_taid_without_a_number_within_0_and_1_is_refused(t: float) -> None:
 def test_columns_behind_the_vocabulary_do_not_count() -> None:
     s, t = torch.randn(3, 9), torch.randn(3, 9)
     s[:, 7:], t[:, 7:] = 50.0, -3.0
-    given: dict[str, Callable[..., Tensor]] = {
+    functions: dict[str, Callable[..., Tensor]] = {
         "topk": lambda s, t, **o: topk_divergence(
             s, t, k=3, support="teacher", rest="tail", beta=0.5, **o
         ),
@@ -522,7 +522,7 @@ def test_columns_behind_the_vocabulary_do_not_count() -> None:
         "paper": eopd_paper,
         "soft": eopd_soft_gate,
     }
-    for name, fn in given.items():
+    for name, fn in functions.items():
         assert torch.allclose(fn(s, t, vocab=7), fn(s[:, :7], t[:, :7])), name
 
 

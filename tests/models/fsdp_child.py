@@ -34,8 +34,10 @@ def main() -> None:
     mine = [random_rows(seed) for seed in (11, 12)]
     rank = dist.get_rank()
     alone = make("qwen3").double()
-    both = [by_rows(alone, rows)[1] for rows in mine]
-    expected = [(a + b) / 2 for a, b in zip(*both, strict=True)]  # FSDP takes the mean over ranks
+    of_all_ranks = [by_rows(alone, rows)[1] for rows in mine]
+    expected = [
+        (a + b) / 2 for a, b in zip(*of_all_ranks, strict=True)
+    ]  # FSDP takes the mean over ranks
     # a sharded model's rows must be as many on each rank: every forward is a collective
     assert len(mine[0]) == len(mine[1])
     for checkpointed in (False, True):

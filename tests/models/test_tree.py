@@ -75,12 +75,12 @@ def test_branches_on_kept_keys_and_values_equal_their_rows(
 
 def test_keys_are_kept_without_gradient_and_once() -> None:
     model = make("qwen3")
-    plan, kept = Forest.grow(random_rows(1)).over(range(4)), KeyValues()
-    hidden_QD = tree_hidden(model, plan, keep=kept)
-    assert sorted(kept.layers) == [0, 1] and hidden_QD.requires_grad
+    plan, cache = Forest.grow(random_rows(1)).over(range(4)), KeyValues()
+    hidden_QD = tree_hidden(model, plan, keep=cache)
+    assert sorted(cache.layers) == [0, 1] and hidden_QD.requires_grad
     assert all(
         k.shape == (1, 2, plan.size, 8) and not k.requires_grad
-        for pair in kept.layers.values()
+        for pair in cache.layers.values()
         for k in pair
     )
 
@@ -93,13 +93,13 @@ def test_checkpointed_layers_run_again_over_the_same_pass(reentrant: bool) -> No
     model.enable_input_require_grads()
     again = by_tree(model, rows)
     assert gap(again[0], plain[0]) <= 1e-12 and gap(again[1], plain[1]) <= 1e-9
-    kept = KeyValues()
+    cache = KeyValues()
     with tree_attention(model):
-        hidden_QD = tree_hidden(model, Forest.grow(rows).over([0]), keep=kept)
-        before = {layer: pair[0].data_ptr() for layer, pair in kept.layers.items()}
+        hidden_QD = tree_hidden(model, Forest.grow(rows).over([0]), keep=cache)
+        before = {layer: pair[0].data_ptr() for layer, pair in cache.layers.items()}
         hidden_QD.sum().backward()
     # not written a second time
-    assert {layer: pair[0].data_ptr() for layer, pair in kept.layers.items()} == before
+    assert {layer: pair[0].data_ptr() for layer, pair in cache.layers.items()} == before
 
 
 def test_a_checkpointed_backward_outside_is_an_error_and_not_a_plain_row() -> None:
@@ -170,8 +170,10 @@ def test_the_mask_for_flex_attention_is_the_dense_one(window: int | None) -> Non
             forest.over(range(len(forest.paths))),
         ):
             sees = mask_mod(plan, window=window, device="cpu")
-            found = create_mask(sees, None, None, plan.size, plan.offset + plan.size, device="cpu")
-            assert torch.equal(found[0, 0], plan.mask_QK(window=window))
+            block_mask = create_mask(
+                sees, None, None, plan.size, plan.offset + plan.size, device="cpu"
+            )
+            assert torch.equal(block_mask[0, 0], plan.mask_QK(window=window))
 
 
 # ---- what is refused ----

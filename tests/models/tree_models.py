@@ -64,10 +64,10 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 def make(family: str, *, seed: int = 0, **options: Any) -> Any:
     """A tiny model of a family in evaluation mode, with weights large enough for attention to
     matter."""
-    model_class, config_class, own = FAMILIES[family]
+    model_class, config_class, family_options = FAMILIES[family]
     torch.manual_seed(seed)
     model = getattr(transformers, model_class)(
-        getattr(transformers, config_class)(**{**_SHAPE, **own, **options})
+        getattr(transformers, config_class)(**{**_SHAPE, **family_options, **options})
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -138,13 +138,13 @@ def on_cache(
 ) -> list[Tensor]:
     """Hidden states of every row: those of `first` from a pass of their own, the others' remainders
     on its keys and values."""
-    forest, rest = Forest.grow(rows), [n for n in range(len(rows)) if n not in first]
+    forest, remaining = Forest.grow(rows), [n for n in range(len(rows)) if n not in first]
     below = forest.over(first)
-    above, kept = forest.over(rest, cached=below), KeyValues()
+    above, cache = forest.over(remaining, cached=below), KeyValues()
     with torch.no_grad():
-        lower_QD = tree_hidden(model, below, keep=kept, mode=mode)
+        lower_QD = tree_hidden(model, below, keep=cache, mode=mode)
         both_KD = (
-            torch.cat([lower_QD, tree_hidden(model, above, cache=kept, mode=mode)])
+            torch.cat([lower_QD, tree_hidden(model, above, cache=cache, mode=mode)])
             if above.size
             else lower_QD
         )

@@ -61,11 +61,11 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        assert len(found) == len(attrs), f"an attribute twice in <{tag}>"
-        self.elements.append((tag, found))
+        attributes = {name: value or "" for name, value in attrs}
+        assert len(attributes) == len(attrs), f"an attribute twice in <{tag}>"
+        self.elements.append((tag, attributes))
         if tag not in VOID:
-            self.open.append((tag, found.get("id", "")))
+            self.open.append((tag, attributes.get("id", "")))
 
     def handle_endtag(self, tag: str) -> None:
         opened, _ = self.open.pop()
@@ -266,8 +266,8 @@ def evaluation(
 ) -> dict[str, Any]:
     """An evaluation.json whose two intervals are the given ones."""
 
-    def pair(other: str, low: float, high: float) -> dict[str, Any]:
-        return {"a": "after", "b": other, "difference": (low + high) / 2, "low": low, "high": high}
+    def pair(row: str, low: float, high: float) -> dict[str, Any]:
+        return {"a": "after", "b": row, "difference": (low + high) / 2, "low": low, "high": high}
 
     rows = [
         {

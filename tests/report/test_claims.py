@@ -55,8 +55,8 @@ def test_the_hinted_mistake_fell_where_the_whole_interval_says_so(
     low: float, high: float, word: str, holds: bool
 ) -> None:
     ratio = {"ratio": 0.4 if low == 0.2 else (low + high) / 2, "ratio_low": low, "ratio_high": high}
-    (found,) = told(pair(-0.5, -0.1, metric=TARGETED, **ratio))
-    assert word in found.text and found.holds is holds
+    (claim,) = told(pair(-0.5, -0.1, metric=TARGETED, **ratio))
+    assert word in claim.text and claim.holds is holds
     (blind,) = told(pair(-0.5, -0.1, metric=TARGETED, **{**ratio, "ratio_high": None}))
     assert "without an interval" in blind.text and not blind.holds
     assert told(pair(-0.5, -0.1, metric=TARGETED)) == []
@@ -74,8 +74,8 @@ def test_the_hinted_mistake_fell_where_the_whole_interval_says_so(
     ],
 )
 def test_other_mistakes(low: float, high: float, word: str, holds: bool) -> None:
-    (found,) = told(pair(low, high, metric=OTHER))
-    assert word in found.text and found.holds is holds
+    (claim,) = told(pair(low, high, metric=OTHER))
+    assert word in claim.text and claim.holds is holds
 
 
 def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path) -> None:
@@ -88,15 +88,21 @@ def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path)
         pair(-0.2, -0.1, b="policy"),
     ]
     assert [
-        (c.holds, c.against) for one in bad for c in told(one, rows=("before", "after", "policy"))
+        (c.holds, c.against)
+        for comparison in bad
+        for c in told(comparison, rows=("before", "after", "policy"))
     ] == [(False, True)] * 4
     open_or_good = [
         pair(-0.1, 0.5, metric=OTHER),
         pair(-0.3, 0.3, metric="A_made"),
         pair(-0.1, 0.1, b="policy"),
     ]
-    found = [c for one in open_or_good for c in told(one, rows=("before", "after", "policy"))]
-    assert len(found) == 3 and not any(c.against or c.holds for c in found)
+    claims = [
+        c
+        for comparison in open_or_good
+        for c in told(comparison, rows=("before", "after", "policy"))
+    ]
+    assert len(claims) == 3 and not any(c.against or c.holds for c in claims)
     assert [(c.holds, c.against) for c in told(pair(-0.5, -0.1, metric=TARGETED, **better))] == [
         (True, False)
     ]
@@ -113,20 +119,24 @@ def test_what_went_wrong_is_said_loudly_and_what_is_open_quietly(tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("made", FAMILY_TITLES)
-def test_a_family_became_rarer_against_both(made: str) -> None:
+@pytest.mark.parametrize("metric", FAMILY_TITLES)
+def test_a_family_became_rarer_against_both(metric: str) -> None:
     fell, unclear = (-0.4, -0.2), (-0.4, 0.1)
-    both = [
-        [pair(*x, metric=made), pair(*y, b="placebo", metric=made)]
+    comparisons = [
+        [pair(*x, metric=metric), pair(*y, b="placebo", metric=metric)]
         for x, y in ((fell, fell), (fell, unclear), (unclear, fell))
     ]
-    assert [claim.holds for one in both for claim in told(*one)] == [True, False, False]
+    assert [claim.holds for comparison in comparisons for claim in told(*comparison)] == [
+        True,
+        False,
+        False,
+    ]
     assert (
-        "became rarer" in told(*both[0])[0].text
-        and "no change is claimed" in told(*both[1])[0].text
+        "became rarer" in told(*comparisons[0])[0].text
+        and "no change is claimed" in told(*comparisons[1])[0].text
     )
-    assert not told(both[0][0])[0].holds  # without a placebo nothing is claimed
-    rose = [pair(0.1, 0.2, metric=made), pair(0.1, 0.2, b="placebo", metric=made)]
+    assert not told(comparisons[0][0])[0].holds  # without a placebo nothing is claimed
+    rose = [pair(0.1, 0.2, metric=metric), pair(0.1, 0.2, b="placebo", metric=metric)]
     assert "more frequent" in told(*rose)[0].text and not told(*rose)[0].holds
 
 
@@ -207,6 +217,6 @@ def test_a_file_of_an_older_version_names_its_families_by_their_measures(tmp_pat
     for row in value["rows"]:
         row["families"] = {"B_made": 0.2, "B_made_low": 0.1, "B_made_high": 0.3, "B_n": 100}
     write(tmp_path / "evaluation.json", value)
-    found = read_evaluation(tmp_path / "evaluation.json") or {}
-    assert found["family_titles"] == {"A_made": "A_made", "B_made": "B_made"}
-    assert "A_made: no change is claimed" in " ".join(claim.text for claim in claims(found))
+    read_back = read_evaluation(tmp_path / "evaluation.json") or {}
+    assert read_back["family_titles"] == {"A_made": "A_made", "B_made": "B_made"}
+    assert "A_made: no change is claimed" in " ".join(claim.text for claim in claims(read_back))

@@ -165,5 +165,5 @@ def renderer() -> Renderer:
 
 def parrot(*messages: Turn | Sequence[int]) -> Parrot:
     """A student that writes these messages, one after the other."""
-    told = [message_ids(renderer(), m) if isinstance(m, Turn) else list(m) for m in messages]
-    return Parrot(len(renderer().tokenizer), told)
+    script = [message_ids(renderer(), m) if isinstance(m, Turn) else list(m) for m in messages]
+    return Parrot(len(renderer().tokenizer), script)

@@ -80,8 +80,8 @@ def test_what_the_template_writes_is_read_back(
     assume(text or calls or (thinking and thought))
     expected: list[Part] = [Thinking(read(render, thought))] if thinking and thought else []
     # gpt-oss has no place for words beside a call but its thinking
-    said = Thinking if family == "gpt-oss" and calls and not thought else Text
-    expected += [said(read(render, text))] if text else []
+    text_type = Thinking if family == "gpt-oss" and calls and not thought else Text
+    expected += [text_type(read(render, text))] if text else []
     expected += [WrittenCall(name, as_read(render, arguments)) for name, arguments in calls]
     tools = []
     # values are bare text there: their types come from the schema

@@ -63,14 +63,14 @@ BROKEN = {
 def careless(family: str, fixture: str) -> Rollout:
     broken = BROKEN.get(family, "<tool_call>\n{oops\n</tool_call>")
     # a message of gpt-oss ends with its first call: the sampler stops there
-    both = [("Read", {"path": "a.py"}), ("Count", {})][: 1 if family == "gpt-oss" else 2]
+    calls = [("Read", {"path": "a.py"}), ("Count", {})][: 1 if family == "gpt-oss" else 2]
     return parroted(
         renderer(family, fixture),
         [
             say("Let me look.", ("Reed", {"path": "a.py"})),
             say(("Read", {"file": "a.py"})),
             broken,
-            say(*both),
+            say(*calls),
             say("depth is 3"),
         ],
     )
@@ -117,8 +117,8 @@ def same_ids(rollout: Rollout, family: str, fixture: str) -> int:
     _, built = build(rollout, family, fixture)
     held = 0
     for example in built:
-        both = min(len(rollout.ids), len(example.ids))
-        assert example.ids[:both] == rollout.ids[:both]
+        length = min(len(rollout.ids), len(example.ids))
+        assert example.ids[:length] == rollout.ids[:length]
         for span in example.turns:
             turn = rollout.session.turns[span.turn]
             if turn.sampled is not None:

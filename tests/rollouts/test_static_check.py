@@ -18,8 +18,8 @@ HALF = ToolCall("x", MALFORMED, {"text": "{"})
 
 
 def checked(kind: str, *calls: ToolCall, origin: str = "log") -> tuple[str, str]:
-    found = SiteCheck.of(session(kind, origin=origin), site(kind)).message(said(*calls))
-    return found.outcome, found.reason
+    verdict = SiteCheck.of(session(kind, origin=origin), site(kind)).message(said(*calls))
+    return verdict.outcome, verdict.reason
 
 
 @pytest.mark.parametrize("kind", sorted(MISTAKES))
@@ -142,8 +142,8 @@ def test_what_the_log_did_beside_the_mistake_and_what_worked_is_right() -> None:
     )
     results = replace(log.turns[6], blocks=(*log.turns[6].blocks, *answer("c4")))
     log = replace(log, turns=(*log.turns[:5], beside, results, log.turns[7]))
-    found = SiteCheck.of(log, site()).message(said(call("Read", path="src/zzz.py")))
-    assert (found.outcome, found.reason) == ("ok", "same_call")
+    verdict = SiteCheck.of(log, site()).message(said(call("Read", path="src/zzz.py")))
+    assert (verdict.outcome, verdict.reason) == ("ok", "same_call")
 
 
 def answer(call_id: str) -> tuple[Any, ...]:
@@ -168,8 +168,8 @@ def test_a_file_that_was_missing_is_there_once_it_was_written() -> None:
         moved = replace(site(), turn=5 + len(before), evidence=(6 + len(before),))
         turns = (*log.turns[:5], *before, *log.turns[5:])
         longer = replace(log, turns=turns, segments=(replace(log.segments[0], end=len(turns)),))
-        found = SiteCheck.of(longer, moved).message(said(call("Read", path="/app/src/new.py")))
-        return found.outcome, found.reason
+        verdict = SiteCheck.of(longer, moved).message(said(call("Read", path="/app/src/new.py")))
+        return verdict.outcome, verdict.reason
 
     assert outcome(*tried) == ("other", "file_missing")
     assert outcome(*tried, *wrote) == ("ok", "checked")
@@ -183,14 +183,14 @@ def after(*commands: tuple[str, str], path: str) -> tuple[str, str]:
     log = session("unknown_tool")
     before = [
         t
-        for i, (line, text) in enumerate(commands)
-        for t in (said(call("Bash", f"s{i}", command=line)), answered(f"s{i}", text))
+        for i, (turn_number, text) in enumerate(commands)
+        for t in (said(call("Bash", f"s{i}", command=turn_number)), answered(f"s{i}", text))
     ]
     turns = (*log.turns[:5], *before, *log.turns[5:])
     longer = replace(log, turns=turns, segments=(replace(log.segments[0], end=len(turns)),))
     moved = replace(site(), turn=5 + len(before), evidence=(6 + len(before),))
-    found = SiteCheck.of(longer, moved).message(said(call("Read", path=path)))
-    return found.outcome, found.reason
+    verdict = SiteCheck.of(longer, moved).message(said(call("Read", path=path)))
+    return verdict.outcome, verdict.reason
 
 
 def test_a_path_is_right_until_a_line_removes_it_and_from_where_the_shell_stands() -> None:

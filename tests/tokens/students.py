@@ -295,7 +295,9 @@ def session_of(
     )
 
 
-def long_turns(num_steps: int, *, seed: int = 7, words: int = 20, parallel: int = 2) -> list[Turn]:
+def long_turns(
+    num_steps: int, *, seed: int = 7, num_words: int = 20, parallel: int = 2
+) -> list[Turn]:
     """A long plain session: a human, then steps of one message with calls and their results."""
     rng = random.Random(seed)
     turns = [Turn(role="user", author="human", blocks=(Text("Please fix the failing test."),))]
@@ -305,7 +307,8 @@ def long_turns(num_steps: int, *, seed: int = 7, words: int = 20, parallel: int 
             for i in range(rng.randint(1, parallel))
         )
         body = " ".join(
-            rng.choice(("import", "def", "return", "value", "None", "error")) for _ in range(words)
+            rng.choice(("import", "def", "return", "value", "None", "error"))
+            for _ in range(num_words)
         )
         turns.append(Turn(role="assistant", author="m1", blocks=(Text(f"Step {step}."), *calls)))
         turns += [

@@ -27,7 +27,7 @@ def build(session: Session, anchors: Sequence[Anchor], **more: Any) -> list[Item
     facts = {name: more.pop(name, ()) for name in ("sites", "hints", "preferences")}
     held_out = more.pop("held_out", None)
     settings = BuildSettings(**more)
-    found = build_examples(
+    build_result = build_examples(
         [session],
         renderer=renderer("qwen3", "qwen3"),
         settings=settings,
@@ -35,7 +35,7 @@ def build(session: Session, anchors: Sequence[Anchor], **more: Any) -> list[Item
         held_out=held_out,
         **facts,
     )
-    return list(found)
+    return list(build_result)
 
 
 def anchored_turns(items: Sequence[Item]) -> list[int]:
@@ -65,10 +65,12 @@ def test_the_body_of_an_anchored_message_is_held_and_nothing_beside_it() -> None
 
 def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
     session = session_of(long_turns(8, words=5), copied=2)
-    copied, mistake, rejected, other, plain, check = said(session)[:6]
-    foreign = replace(session.turns[other], author="someone-else")
-    session = replace(session, turns=(*session.turns[:other], foreign, *session.turns[other + 1 :]))
-    here = Site(session_id="s1", turn=mistake, kind="k", detector="d", evidence=(mistake + 1,))
+    copied, mistake, rejected, filtered, plain, check = said(session)[:6]
+    foreign = replace(session.turns[filtered], author="someone-else")
+    session = replace(
+        session, turns=(*session.turns[:filtered], foreign, *session.turns[filtered + 1 :])
+    )
+    the_site = Site(session_id="s1", turn=mistake, kind="k", detector="d", evidence=(mistake + 1,))
     passed = Site(
         session_id="s1",
         turn=check,
@@ -83,11 +85,11 @@ def test_a_site_a_pair_a_copy_and_a_filtered_author_are_not_held() -> None:
         chosen=Turn(role="assistant", author="t", blocks=(Text("Better."),)),
     )
     anchors = [
-        anchor(n) for n in (copied, mistake, rejected, other, plain, check, plain, 0, 999)
+        anchor(n) for n in (copied, mistake, rejected, filtered, plain, check, plain, 0, 999)
     ] + [anchor(1, session_id="s9")]
-    hints = [Hint(site_id=here.id, text="HINT", writer="w", kind="k")]
+    hints = [Hint(site_id=the_site.id, text="HINT", writer="w", kind="k")]
     items = build(
-        session, anchors, sites=[here, passed], hints=hints, preferences=[pair], authors=("m1",)
+        session, anchors, sites=[the_site, passed], hints=hints, preferences=[pair], authors=("m1",)
     )
     assert anchored_turns(items) == [plain, check]  # a failed check is a correct call
     assert anchors_lost(items) == {
@@ -130,7 +132,7 @@ def test_anchors_that_a_template_refuses_are_counted() -> None:
             [replace(t, blocks=(Text("POISON"),)) if n == place else t for n, t in enumerate(turns)]
         )
         anchors = [anchor(n) for n in said(session)]
-        found = build_examples(
+        build_result = build_examples(
             [session, good()],
             sites=(),
             hints=(),
@@ -138,7 +140,7 @@ def test_anchors_that_a_template_refuses_are_counted() -> None:
             settings=BuildSettings(max_tokens=900),
             anchors=anchors,
         )
-        items = list(found)
+        items = list(build_result)
         lost = anchors_lost(items)
         assert set(lost) == {"anchor/template"} and len(anchored_turns(items)) + lost[
             "anchor/template"

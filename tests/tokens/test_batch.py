@@ -118,7 +118,7 @@ def test_actions_and_anchors_of_a_worked_example() -> None:
         SampledMessage(span=(1, 3), logprobs=(-0.5, -0.25), advantage=0.75),
         SampledMessage(span=(4, 6), logprobs=(-1.0, -2.0), advantage=0.0),
     )
-    one = dataclasses.replace(
+    example = dataclasses.replace(
         FIRST,
         lm_spans=(),
         actions=(*acts, SampledMessage(span=(8, 9), logprobs=(-4.0,), advantage=-1.5)),
@@ -130,7 +130,7 @@ def test_actions_and_anchors_of_a_worked_example() -> None:
         actions=(SampledMessage(span=(2, 4), logprobs=(-1.0, -1.0), advantage=0.0),),
         anchored=((1, 2),),
     )
-    batch = collate([two, one], pad_id=0)
+    batch = collate([two, example], pad_id=0)
     assert list(
         zip(batch.action.row_N.tolist(), batch.action.position_N.tolist(), strict=True)
     ) == [(1, 1), (1, 2), (1, 8)]

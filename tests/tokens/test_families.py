@@ -265,8 +265,8 @@ def test_our_own_variants_are_recognised(family: str) -> None:
 
 
 def test_another_template_is_not_mistaken_for_a_family() -> None:
-    other = official("qwen2_5").replace("<tool_call>\\n{", "<call>\\n{")
-    assert recognise(other, partial(render_template, chatml_tokenizer())) is None
+    changed_template = official("qwen2_5").replace("<tool_call>\\n{", "<call>\\n{")
+    assert recognise(changed_template, partial(render_template, chatml_tokenizer())) is None
 
 
 def test_a_tokenizer_without_the_family_s_tokens_is_refused_by_name() -> None:

@@ -159,12 +159,12 @@ def test_the_teacher_is_the_student_with_the_hint_inserted(
         return
     target = data.draw(st.sampled_from(targets))
     way = render.family.hint if render.family else ""
-    said = [
+    masked = [
         turn
         for turn, span in zip(turns[: target.turn], rendering.spans, strict=False)
         if span.start < span.end
     ]
-    if way == "appended" and not said:
+    if way == "appended" and not masked:
         with pytest.raises(RenderError, match="what stands above is no text"):
             render.hint_view(
                 turns,
@@ -183,9 +183,9 @@ def test_the_teacher_is_the_student_with_the_hint_inserted(
     student, teacher = example.student_ids(view), example.teacher_ids(view)
     assert student == rendering.ids[: target.body[1]] and view.span == target.body
     assert teacher == student[: view.at] + view.hint_ids + student[view.at :]
-    of_its_own = way == "message" or (way == "appended" and said[-1].role == "assistant")
+    of_its_own = way == "message" or (way == "appended" and masked[-1].role == "assistant")
     assert view.rendering == ("message" if of_its_own else "appended")
-    hinted = [with_hint(said, hint, way, gap) for gap in ("", "\n\n", " \n\n", " ")]
+    hinted = [with_hint(masked, hint, way, gap) for gap in ("", "\n\n", " \n\n", " ")]
     texts = [
         read(render, plain(render, [*before, turns[target.turn]], tools=TOOLS).removesuffix("\n"))
         for before in hinted
@@ -449,9 +449,9 @@ def test_a_target_without_tokens_and_a_call_that_is_not_there_are_named() -> Non
 
 def test_a_view_is_refused_where_its_example_reads_otherwise() -> None:
     render, turns = renderer("qwen3", "qwen3"), parallel_turns()
-    other = render.render([replace(turns[0], blocks=(Text("Break it."),)), *turns[1:]])
+    other_rendering = render.render([replace(turns[0], blocks=(Text("Break it."),)), *turns[1:]])
     with pytest.raises(AlignmentError, match="what follows the message changes"):
-        render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", within=other)
+        render.hint_view(turns, target=1, hint="h", site_id="s", kind="k", within=other_rendering)
 
 
 @every_template

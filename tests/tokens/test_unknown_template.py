@@ -215,10 +215,10 @@ def test_random_sessions_under_an_unknown_template(session: list[Turn]) -> None:
 def test_a_call_that_begins_inside_a_token_takes_that_token_whole() -> None:
     glued = SOUND.replace("'\n<tool_call>' ~", "'=' ~")
     render = renderer_of(glued)
-    made = turns()
-    made[1] = replace(made[1], blocks=(Text("if a ="), *made[1].calls))
+    changed = turns()
+    changed[1] = replace(changed[1], blocks=(Text("if a ="), *changed[1].calls))
     assert render.codec.count("if a ==") == render.codec.count("if a =")  # "==" is one token
-    view = render.hint_view(made, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
+    view = render.hint_view(changed, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"])
     assert (
         render.codec.decode(view.target_ids).strip() == '==Reed {"p": "a.py", "n": 3}</tool_call>'
     )
@@ -229,20 +229,20 @@ def test_calls_that_are_not_written_one_after_the_other_have_no_spans() -> None:
         "{%- for c in m.tool_calls or [] %}",
         "{{- m.tool_calls | tojson if m.tool_calls else '' }}{%- for c in [] %}",
     )
-    made = turns()
-    made[1] = replace(made[1], blocks=(*made[1].blocks, ToolCall("c2", "Read", {})))
+    changed = turns()
+    changed[1] = replace(changed[1], blocks=(*changed[1].blocks, ToolCall("c2", "Read", {})))
     with pytest.raises(
         RenderError, match="does not write the calls of a message one after the other"
     ):
         renderer_of(as_list).hint_view(
-            made, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"]
+            changed, target=1, hint="h", site_id="s", kind="k", call_ids=["c1"]
         )
 
 
 def test_a_hint_is_not_appended_to_what_is_no_text() -> None:
-    made = [replace(turns()[0], blocks=(Text("hi"), Opaque("image", "{}"))), *turns()[1:]]
+    changed = [replace(turns()[0], blocks=(Text("hi"), Opaque("image", "{}"))), *turns()[1:]]
     with pytest.raises(RenderError, match="cannot be inserted"):
-        renderer_of(NO_SYSTEM).hint_view(made, target=1, hint="h", site_id="s", kind="k")
+        renderer_of(NO_SYSTEM).hint_view(changed, target=1, hint="h", site_id="s", kind="k")
 
 
 # Like Qwen3.5's: a user message is demanded, wherever it stands.

@@ -113,17 +113,17 @@ def on_reply(number: int) -> None:
 
 def prepare(place: str, run: Path) -> None:
     """Have this process killed at a place; "" = nowhere."""
-    how, _, what = place.partition(" ")
-    if how == "op" and what.startswith("#"):
-        on_operation(run, lambda line, number: number == int(what[1:]))
-    elif how == "op":
-        on_operation(run, lambda line, number: what in line)
-    elif how == "torn":
-        on_append(what)
-    elif how == "half":
-        on_tensors(what)
-    elif how == "reply":
-        on_reply(int(what))
+    event, _, wanted = place.partition(" ")
+    if event == "op" and wanted.startswith("#"):
+        on_operation(run, lambda operation, number: number == int(wanted[1:]))
+    elif event == "op":
+        on_operation(run, lambda operation, number: wanted in operation)
+    elif event == "torn":
+        on_append(wanted)
+    elif event == "half":
+        on_tensors(wanted)
+    elif event == "reply":
+        on_reply(int(wanted))
 
 
 def launch(folder: Path, name: str, place: str) -> None:

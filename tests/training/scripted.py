@@ -120,14 +120,14 @@ def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[.
         **_: Any,
     ) -> list[Rollout]:
         recorded: dict[str, int] = {}
-        found = []
+        sampled = []
         for env in envs:
             number = recorded.setdefault(env.task_id, 0)
             recorded[env.task_id] += 1
             name = f"{label}{env.task_id}:{number}"
             rng = random.Random(stage_seed(settings.seed, name))
             session = play(env, lambda e, rng=rng: player(e, rng), session_id=name)
-            found.append(
+            sampled.append(
                 as_rollout(
                     session,
                     renderer,
@@ -137,7 +137,7 @@ def scripted(player: Callable[[WorkshopEnv, random.Random], Turn]) -> Callable[.
                     version=version,
                 )
             )
-        return found
+        return sampled
 
     return sample
 
@@ -171,8 +171,8 @@ def workshop() -> AbstractContextManager[TaskSource]:
 
 
 def make_live(
-    world: TaskSource, config: Config | None = None, *, kept: frozenset[str] | None = None
+    world: TaskSource, config: Config | None = None, *, strong_kinds: frozenset[str] | None = None
 ) -> RolloutSource:
     return RolloutSource(
-        config=config or live_config(), renderer=renderer(), world=world, kept=kept
+        config=config or live_config(), renderer=renderer(), world=world, kept=strong_kinds
     )

@@ -67,15 +67,15 @@ class Engine:
         if self.model is None:  # a server that was started on an empty folder
             return [0] * min(2, body["max_tokens"]), [-1.0] * min(2, body["max_tokens"])
         random = torch.Generator().manual_seed(body["seed"])
-        ids, logprobs, new, kept = list(body["prompt"]), [], list(body["prompt"]), None
+        ids, logprobs, new, cache = list(body["prompt"]), [], list(body["prompt"]), None
         while len(logprobs) < body["max_tokens"]:
             out = self.model(
                 input_ids=torch.tensor([new]),
-                past_key_values=kept,
+                past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
             )
-            kept, logp = out.past_key_values, out.logits[0, -1].log_softmax(-1)
+            cache, logp = out.past_key_values, out.logits[0, -1].log_softmax(-1)
             token = int(
                 torch.multinomial((logp / body["temperature"]).softmax(-1), 1, generator=random)
             )

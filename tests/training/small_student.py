@@ -186,9 +186,11 @@ def gradients(
         count(examples, pairs),
         scales=scales,
     )
-    found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()]
+    gradient_list = [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in trainer.trainable()
+    ]
     trainer.optimiser.zero_grad()
-    return found
+    return gradient_list
 
 
 def make_run(folder: Path, config: Config, *, name: str = "") -> RunDir:

@@ -63,8 +63,8 @@ def lesson(messages: Sequence[Turn]) -> tuple[Turn, ...]:
             ToolCall(f"c{number}", b.name, b.arguments) if isinstance(b, ToolCall) else b
             for b in message.blocks
         )
-        said = Turn(role="assistant", author=AUTHOR, blocks=blocks)
-        turns += [said, *env.reply(said).turns]
+        reply = Turn(role="assistant", author=AUTHOR, blocks=blocks)
+        turns += [reply, *env.reply(reply).turns]
     return tuple(turns)
 
 
@@ -76,11 +76,11 @@ def tokenizer() -> Any:
         str(block) for messages in LESSONS for turn in lesson(messages) for block in turn.blocks
     ]
     first = train_tiny_tokenizer(texts, vocab_size=400)
-    whole = [
+    corpus = [
         Renderer.for_tokenizer(first).render(lesson(messages), tools=TOOLS).ids
         for messages in LESSONS
     ]
-    return train_tiny_tokenizer([*texts, *map(first.decode, whole)] * 3, vocab_size=900)
+    return train_tiny_tokenizer([*texts, *map(first.decode, corpus)] * 3, vocab_size=900)
 
 
 @cache

@@ -199,14 +199,14 @@ def test_only_loss_positions_are_projected(monkeypatch: pytest.MonkeyPatch) -> N
     rows: list[int] = []
 
     def counted(fused):
-        def run(hidden_ND, head, *rest, **kwargs):
+        def run(hidden_ND, head, *args, **kwargs):
             assert hidden_ND.ndim == 2
             rows.extend(
                 [hidden_ND.shape[0]]
                 if fused is fused_logprobs
-                else [hidden_ND.shape[0], rest[0].shape[0]]
+                else [hidden_ND.shape[0], args[0].shape[0]]
             )
-            return fused(hidden_ND, head, *rest, **kwargs)
+            return fused(hidden_ND, head, *args, **kwargs)
 
         return run
 
@@ -236,12 +236,12 @@ def test_one_batch_equals_the_sum_over_any_split(name: str) -> None:
     trainer = perturbed(
         start_trainer(make_config(policy={"weight": 1.0, "clip": 9.0}, **ALL), make_student())
     )
-    whole = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=100_000)
+    unsplit = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=100_000)
     for micro_tokens in (60, 95, 140):
         parts = gradients(trainer, examples, pairs, {name: 1.0}, micro_tokens=micro_tokens)
-        scale = max(float(g.abs().max()) for g in whole)
+        scale = max(float(g.abs().max()) for g in unsplit)
         assert max(
-            float((a - b).abs().max()) for a, b in zip(whole, parts, strict=True)
+            float((a - b).abs().max()) for a, b in zip(unsplit, parts, strict=True)
         ) <= 1e-6 * max(1.0, scale)
     assert len(micro_batches(examples, pairs, micro_tokens=60)) > 3
 
@@ -254,12 +254,12 @@ def test_a_mean_per_micro_batch_would_be_noticed(monkeypatch: pytest.MonkeyPatch
         dataclasses.replace(make_example(1, length=40), lm_spans=((2, 30),)),
     ]
     trainer = start_trainer(make_config(), make_student())
-    whole = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=100_000)
+    unsplit = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=100_000)
     monkeypatch.setattr(
         "composer_replication.losses.channel.ChannelLoss.mean_part", lambda self: self.values.mean()
     )
     parts = gradients(trainer, examples, [], {"lm_ce": 1.0}, micro_tokens=44)
-    assert max(float((a - b).abs().max()) for a, b in zip(whole, parts, strict=True)) > 1e-3
+    assert max(float((a - b).abs().max()) for a, b in zip(unsplit, parts, strict=True)) > 1e-3
 
 
 def test_examples_without_hints_leave_the_hint_channel_as_it_is() -> None:
@@ -275,14 +275,14 @@ def test_a_later_site_does_not_change_an_earlier_one() -> None:
     """Two views of one example give the sum of the two taken alone: no view sees the other's
     hint."""
     trainer = perturbed(start_trainer(make_config(), make_student()))
-    both = EXAMPLES[1]
+    two_sites = EXAMPLES[1]
     alone = [
-        gradients(trainer, [dataclasses.replace(both, hints=(v,))], [], {"hint": 1.0})
-        for v in both.hints
+        gradients(trainer, [dataclasses.replace(two_sites, hints=(v,))], [], {"hint": 1.0})
+        for v in two_sites.hints
     ]
-    together = gradients(trainer, [both], [], {"hint": 1.0})
-    for one, two, sum_ in zip(*alone, together, strict=True):
-        assert torch.allclose(0.5 * one + 0.5 * two, sum_, atol=1e-6)
+    together = gradients(trainer, [two_sites], [], {"hint": 1.0})
+    for first, two, sum_ in zip(*alone, together, strict=True):
+        assert torch.allclose(0.5 * first + 0.5 * two, sum_, atol=1e-6)
 
 
 def test_pad_equal_to_eos_changes_nothing() -> None:

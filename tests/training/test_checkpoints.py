@@ -64,9 +64,9 @@ def flip(path: Path) -> None:
 
 
 def another_model(folder: Path) -> None:
-    other = make_student(family="llama")
+    model = make_student(family="llama")
     save_file(
-        {f"{n}/exp_avg": torch.zeros_like(p) for n, p in other.model.named_parameters()},
+        {f"{n}/exp_avg": torch.zeros_like(p) for n, p in model.model.named_parameters()},
         str(folder / "optimiser.safetensors"),
     )
 
@@ -149,7 +149,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_what_is_damaged_is_named_wherever_it_is_read_and_the_one_before_is_offered(
     name: str, run: RunDir
 ) -> None:
-    spoil, told = DAMAGE[name]
+    spoil, message = DAMAGE[name]
     spoil(run.checkpoint(4))
     before = str(run.checkpoint(2))
     for read in (
@@ -159,7 +159,7 @@ def test_what_is_damaged_is_named_wherever_it_is_read_and_the_one_before_is_offe
             make_config(**SETTINGS), student=make_student(), examples=EXAMPLES, run=run, resume=True
         ),
     ):
-        with pytest.raises(DamagedError, match=told) as caught:
+        with pytest.raises(DamagedError, match=message) as caught:
             read()
         assert (
             str(caught.value.before) == before
@@ -273,12 +273,12 @@ def test_without_room_for_a_checkpoint_the_one_before_stands(
     ended = subprocess.run(
         command, cwd=repository_root, capture_output=True, text=True, timeout=120, check=False
     )
-    said = ended.stderr.splitlines()[-1]
+    error_line = ended.stderr.splitlines()[-1]
     assert (
-        "UnwrittenError: the checkpoint after step 4 could not be written" in said
-        and "File too large" in said
+        "UnwrittenError: the checkpoint after step 4 could not be written" in error_line
+        and "File too large" in error_line
     )
-    assert "step_000002 stands as it was" in said and "make room" in said
+    assert "step_000002 stands as it was" in error_line and "make room" in error_line
     run = RunDir(tmp_path / "runs" / "r")
     assert (
         [step for step, _ in run.checkpoints()] == [2]
@@ -319,15 +319,15 @@ def test_a_library_that_raises_a_bare_exception_for_a_full_disk_is_understood(
 def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[tuple[str, str]] = []
+    operations: list[tuple[str, str]] = []
     fsync, replace = os.fsync, os.replace
 
     def synced(descriptor: int) -> None:
-        done.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        operations.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
         fsync(descriptor)
 
     def renamed(source: Any, target: Any) -> None:
-        done.append(("name", str(target)))
+        operations.append(("name", str(target)))
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", synced)
@@ -336,18 +336,20 @@ def test_everything_is_on_the_disk_before_a_checkpoint_has_its_name(
     run = make_run(tmp_path, config, name="r")
     train(config, student=make_student(), examples=EXAMPLES, run=run)
     folder = run.checkpoint(1)
-    scratch, at = folder.with_name(f".{folder.name}.part"), done.index(("name", str(folder)))
-    before = {path for what, path in done[:at] if what == "sync"}
+    scratch, at = folder.with_name(f".{folder.name}.part"), operations.index(("name", str(folder)))
+    before = {path for operation, path in operations[:at] if operation == "sync"}
     assert {str(scratch / path.name) for path in folder.iterdir()} <= before and str(
         scratch
     ) in before
     assert {str(run.metrics_jsonl), str(run.events_jsonl)} <= before
-    assert ("sync", str(run.checkpoints_dir)) in done[at:]
+    assert ("sync", str(run.checkpoints_dir)) in operations[at:]
     renames = [
-        i for i, (what, path) in enumerate(done) if what == "name" and path == str(run.run_json)
+        i
+        for i, (operation, path) in enumerate(operations)
+        if operation == "name" and path == str(run.run_json)
     ]
     assert renames and all(
-        Path(done[i - 1][1]).name.startswith(".run.json.")
-        and done[i + 1] == ("sync", str(run.path))
+        Path(operations[i - 1][1]).name.startswith(".run.json.")
+        and operations[i + 1] == ("sync", str(run.path))
         for i in renames
     )

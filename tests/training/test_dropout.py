@@ -130,8 +130,8 @@ def test_every_pass_of_a_step_sees_the_same_dropout(layout: str) -> None:
         "preference/loss",
     ):
         assert lines[0][key] == lines[1][key]
-    other = train_step(trainer_with(layout), StepInputs(EXAMPLES, PAIRS), step=2)
-    assert other["lm_ce/loss"] != lines[0]["lm_ce/loss"]
+    next_step = train_step(trainer_with(layout), StepInputs(EXAMPLES, PAIRS), step=2)
+    assert next_step["lm_ce/loss"] != lines[0]["lm_ce/loss"]
 
 
 def test_compose_loss_asks_teacher_and_reference_without_dropout(

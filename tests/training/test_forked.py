@@ -125,8 +125,8 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
         sessions={"s1": log},
         sites={s.id: s for s in (first, second)},
     )
-    (spot,) = live.fork_points([item for item in built if isinstance(item, TrainingExample)])
-    live_step = live.step(parrot(CAT, said(wrong), READ), [spot], step=0)
+    (fork_point,) = live.fork_points([item for item in built if isinstance(item, TrainingExample)])
+    live_step = live.step(parrot(CAT, said(wrong), READ), [fork_point], step=0)
     assert [fork.checked.outcome for fork in live_step.forks] == ["same", "same", "ok"] and len(
         live_step.examples
     ) == 2
@@ -139,9 +139,9 @@ def test_a_message_with_two_failing_calls_is_one_spot_and_either_mistake_made_ag
 
 def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() -> None:
     live = producer("s1", fork_samples=4)
-    other, silent = said(call("Read", file="a")), said("Nothing.")
+    unrelated, silent = said(call("Read", file="a")), said("Nothing.")
     live_step = live.step(
-        parrot(READ, CAT, other, silent), live.fork_points(examples("s1")), step=0
+        parrot(READ, CAT, unrelated, silent), live.fork_points(examples("s1")), step=0
     )
     assert [fork.checked.outcome for fork in live_step.forks] == [
         "ok",
@@ -155,7 +155,7 @@ def test_what_is_no_failure_of_the_sites_kind_trains_nothing_and_is_counted() ->
     }  # fmt: skip
     assert facts["fork/tokens"] == len(live_step.forks[1].ids)
     assert facts["fork/sampled_tokens"] == sum(
-        len(message_ids(renderer(), m)) for m in (READ, CAT, other, silent)
+        len(message_ids(renderer(), m)) for m in (READ, CAT, unrelated, silent)
     )
 
 
@@ -164,7 +164,7 @@ def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
     spots = live.fork_points(examples("s1", "s2", "s3"))
     model = tiny(len(renderer().tokenizer))
     steps = [live.step(model, spots, step=step) for step in range(3)]
-    drawn = [fork.site.session_id for made in steps for fork in made.forks]
+    drawn = [fork.site.session_id for live_step in steps for fork in live_step.forks]
     assert sorted(drawn) == ["s1", "s1", "s2", "s2", "s3", "s3"] and len(set(drawn[:3])) == 3
     assert live.num_samples(spots) == 2
     # so many views make a full step
@@ -174,7 +174,9 @@ def test_sites_are_drawn_in_passes_and_steps_sample_anew() -> None:
     assert [f.ids for f in again.forks] == [f.ids for f in steps[1].forks]
     by_site = {f.site.session_id: f.ids for f in steps[0].forks}
     assert any(
-        by_site.get(f.site.session_id, f.ids) != f.ids for made in steps[1:] for f in made.forks
+        by_site.get(f.site.session_id, f.ids) != f.ids
+        for live_step in steps[1:]
+        for f in live_step.forks
     )
 
 
@@ -185,9 +187,9 @@ def test_sessions_that_changed_since_the_build_are_refused() -> None:
     changed = replace(
         log, turns=(replace(log.turns[0], blocks=(Text("Other words."),)), *log.turns[1:])
     )
-    other = replace(live, sessions={"s1": changed})
+    changed_source = replace(live, sessions={"s1": changed})
     with pytest.raises(AlignmentError, match="build again"):
-        other.step(parrot(CAT), other.fork_points(built), step=0)
+        changed_source.step(parrot(CAT), changed_source.fork_points(built), step=0)
     with pytest.raises(DataError, match="not among those given"):
         replace(live, sessions={}).fork_points(built)
     with pytest.raises(SiteError, match="turn 5, the site is turn 3"):
@@ -241,15 +243,19 @@ def test_a_run_trains_on_forks_alone_and_writes_them_down(
     )
     assert (second["hint/status"], second["hint/tokens"], second["fork/ok"]) == ("exhausted", 0, 1)
     assert result.statuses["lm_ce"] == "active"
-    line = json.loads((run.path / "forks" / "step_000000.jsonl").read_text("utf-8"))
-    assert (line["site_id"], line["origin"], line["outcome"]) == (site().id, "student", "same")
+    record = json.loads((run.path / "forks" / "step_000000.jsonl").read_text("utf-8"))
+    assert (record["site_id"], record["origin"], record["outcome"]) == (
+        site().id,
+        "student",
+        "same",
+    )
 
 
 def test_the_setting_and_its_producer_come_together(tmp_path: Path) -> None:
     student = Student(
         name="tiny", model=tiny(len(renderer().tokenizer), seed=5), tokenizer=renderer().tokenizer
     )
-    for settings, given, message in (
+    for settings, source, message in (
         (config(), None, "given together"),
         (config(fork=False), producer("s1"), "given together"),
         (config(hint={"weight": 0.0}), producer("s1"), "whose weight is 0"),
@@ -260,5 +266,5 @@ def test_the_setting_and_its_producer_come_together(tmp_path: Path) -> None:
                 student=student,
                 examples=examples("s1"),
                 run=make_run(tmp_path, settings),
-                forked=given,
+                forked=source,
             )

@@ -35,7 +35,7 @@ def config(
     server: dict[str, Any] | None = None,
     **rollouts: Any,
 ) -> Any:
-    told = {
+    settings_value = {
         "url": url,
         "model": "taught",
         "weights_dir": str(folder),
@@ -47,14 +47,14 @@ def config(
         "policy": {"weight": 1.0, "importance_cap": 2.0},
         **(train_settings or {}),
     }
-    return live_config(train=settings, generator="served", server=told, **rollouts)
+    return live_config(train=settings, generator="served", server=settings_value, **rollouts)
 
 
 def go(folder: Path, engine: Engine, *, student: Any = None, **settings: Any) -> tuple[RunDir, Any]:
     with serving(engine) as url:
-        told = config(url, engine.folder, **settings)
-        run, student = make_run(folder, told), student or taught_student()
-        train(told, student=student, run=run, live=live(told), pairs=PAIRS)
+        run_config = config(url, engine.folder, **settings)
+        run, student = make_run(folder, run_config), student or taught_student()
+        train(run_config, student=student, run=run, live=live(run_config), pairs=PAIRS)
     return run, student
 
 
@@ -81,22 +81,22 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_run_trains_on_the_ids_and_log_probs_that_the_server_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, seen = Engine(tmp_path / "served"), spy(monkeypatch)
-    said: dict[tuple[int, ...], list[float]] = {}
+    engine, steps_seen = Engine(tmp_path / "served"), spy(monkeypatch)
+    server_logprobs: dict[tuple[int, ...], list[float]] = {}
 
     def keep(asked: Any, answer: Any) -> Any:
-        said[(*asked["prompt"], *answer["choices"][0]["token_ids"])] = answer["choices"][0][
-            "logprobs"
-        ]["token_logprobs"]
+        server_logprobs[(*asked["prompt"], *answer["choices"][0]["token_ids"])] = answer["choices"][
+            0
+        ]["logprobs"]["token_logprobs"]
         return answer
 
     engine.change = keep
     run, student = go(tmp_path, engine)
     assert [e["version"] for e in handovers(run)] == [0, 1] and engine.loads == 2
     assert all(e["gap"] < 1e-4 for e in handovers(run))
-    actions = [(e, a) for step in seen for e in step for a in e.actions]
+    actions = [(e, a) for step in steps_seen for e in step for a in e.actions]
     assert len(actions) > 8
-    assert all(said[tuple(e.ids[: a.span[1]])] == list(a.logprobs) for e, a in actions)
+    assert all(server_logprobs[tuple(e.ids[: a.span[1]])] == list(a.logprobs) for e, a in actions)
     assert {metrics["policy/status"] for metrics in run.metrics()} == {"active"} and run.metrics()[
         -1
     ]["rollouts/stale"] == 0
@@ -142,11 +142,11 @@ def test_failed_hand_overs_make_rollouts_stale_and_stale_ones_are_counted_and_le
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server takes the first weights, then none: one step of age is borne, a second is not."""
-    engine, seen = Engine(tmp_path / "served"), spy(monkeypatch)
+    engine, steps_seen = Engine(tmp_path / "served"), spy(monkeypatch)
     engine.refuse = lambda path, body: 503 if path == "/collective_rpc" and engine.loads else 200
     run, _ = go(tmp_path, engine, train_settings={"steps": 4}, max_staleness=1)
     assert [metrics["rollouts/stale"] for metrics in run.metrics()] == [0, 0, 8, 8]
-    assert [bool(step) for step in seen] == [True, True, False, False]
+    assert [bool(step) for step in steps_seen] == [True, True, False, False]
     assert [metrics["policy/tokens"] > 0 for metrics in run.metrics()] == [True, True, False, False]
     assert [e["version"] for e in handovers(run)] == [0]
     assert [(e["version"], "503" in e["reason"]) for e in handovers(run, "handover_failed")] == [
@@ -222,11 +222,11 @@ def test_a_first_hand_over_that_fails_is_an_error_with_a_remedy(tmp_path: Path) 
 def test_requests_that_hang_cost_their_rollouts_and_not_the_run(tmp_path: Path) -> None:
     """A message that never comes costs its rollout: it is counted, and reaches neither the policy
     nor the group's mean."""
-    said = [message_ids(renderer(), text) for text in ("depth is 3", "no idea")]
+    script = [message_ids(renderer(), text) for text in ("depth is 3", "no idea")]
     hung: list[int] = []
 
     def write(body: Any) -> tuple[list[int], list[float]]:
-        ids = said[body["seed"] % 2][: body["max_tokens"]]
+        ids = script[body["seed"] % 2][: body["max_tokens"]]
         return ids, [-0.7] * len(ids)
 
     def slow(asked: Any, answer: Any) -> Any:
@@ -263,12 +263,14 @@ def test_a_server_that_goes_away_is_named_and_the_run_can_go_on_later(tmp_path: 
     assert [metrics["step"] for metrics in run.metrics()] == [1]
     again = Engine(tmp_path / "served")
     with serving(again) as url:
-        told = config(url, again.folder, train_settings={"steps": 3, "checkpoint_every": 1})
+        longer_config = config(
+            url, again.folder, train_settings={"steps": 3, "checkpoint_every": 1}
+        )
         train(
-            told,
+            longer_config,
             student=taught_student(),
             run=run,
-            live=live(told),
+            live=live(longer_config),
             pairs=PAIRS,
             resume=True,
             accept_changes=True,
@@ -288,19 +290,21 @@ def test_a_published_folder_is_the_student_and_nothing_is_left_beside_it(tmp_pat
     publish(student, tmp_path / "w")
     assert {p.name for p in (tmp_path / "w").iterdir()} == before and ".part" not in before
     loaded = AutoModelForCausalLM.from_pretrained(str(tmp_path / "w"), dtype=torch.float32)
-    own = dict(student.model.named_parameters())
-    assert all(torch.equal(p, own[n]) for n, p in loaded.named_parameters() if n in own)
+    parameters = dict(student.model.named_parameters())
+    assert all(
+        torch.equal(p, parameters[n]) for n, p in loaded.named_parameters() if n in parameters
+    )
 
 
 def test_the_gap_is_the_mean_distance_of_log_probs() -> None:
     student, prompt = taught_student(), GenerationRequest(ids=(3, 4), max_tokens=2, seed=0)
     with torch.no_grad():
         logp = student.model(input_ids=torch.tensor([[3, 4, 5, 6]])).logits[0].log_softmax(-1)
-    own = [float(logp[1, 5]), float(logp[2, 6])]
-    assert log_prob_gap(student, prompt, Completion(ids=[5, 6], logprobs=own)) == pytest.approx(
-        0.0, abs=1e-5
-    )
-    away = Completion(ids=[5, 6], logprobs=[own[0] - 0.5, own[1] + 0.1])
+    new_logprobs = [float(logp[1, 5]), float(logp[2, 6])]
+    assert log_prob_gap(
+        student, prompt, Completion(ids=[5, 6], logprobs=new_logprobs)
+    ) == pytest.approx(0.0, abs=1e-5)
+    away = Completion(ids=[5, 6], logprobs=[new_logprobs[0] - 0.5, new_logprobs[1] + 0.1])
     assert log_prob_gap(student, prompt, away) == pytest.approx(0.3, abs=1e-5)
     assert math.isfinite(log_prob_gap(student, prompt, away))
 

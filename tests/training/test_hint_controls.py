@@ -47,7 +47,7 @@ def student() -> Student:
 def examples() -> tuple[TrainingExample, ...]:
     """Two rollouts, whose views know all that a control may ask for; one sampled message is a
     view's target, the other is not."""
-    made = []
+    built = []
     for number, weight in ((1, 0.5), (2, 0.3)):
         rng = random.Random(number)
         plain = make_example(number, hints=2, lm=False)
@@ -76,8 +76,8 @@ def examples() -> tuple[TrainingExample, ...]:
             )
             for s in spans
         )
-        made.append(dataclasses.replace(plain, hints=views, actions=actions, origin="student"))
-    return tuple(made)
+        built.append(dataclasses.replace(plain, hints=views, actions=actions, origin="student"))
+    return tuple(built)
 
 
 def rows_of(
@@ -85,7 +85,7 @@ def rows_of(
 ) -> list[tuple[TrainingExample, HintView, Rows]]:
     """For each view the logits that predict its target: of the student, and below the hint (and
     another's) by both models."""
-    found = []
+    collected = []
     for e in examples():
         for v in e.hints if contrast else [dataclasses.replace(v, wrong_ids=()) for v in e.hints]:
             a, b = v.span
@@ -101,8 +101,8 @@ def rows_of(
                         f"{name}:{who}": logits(m, below, a + shift, b + shift)
                         for who, m in (("live", live), ("start", start))
                     }
-            found.append((e, v, rows | {"ids": torch.tensor(v.target_ids)}))
-    return found
+            collected.append((e, v, rows | {"ids": torch.tensor(v.target_ids)}))
+    return collected
 
 
 # ---- the formulae, as their sources have them ----
@@ -336,10 +336,10 @@ def with_only(settings: HintSettings) -> list[TrainingExample]:
 
 def made(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]:
     """A trainer whose student has moved, and a copy of its start."""
-    own = student()
-    start = copy.deepcopy(own.model)
+    small = student()
+    start = copy.deepcopy(small.model)
     return (
-        trainer_of(own, layout, hint={"weight": 1.0, "teacher": "frozen", **hint}, **train),
+        trainer_of(small, layout, hint={"weight": 1.0, "teacher": "frozen", **hint}, **train),
         start,
     )
 
@@ -347,7 +347,7 @@ def made(layout: str, hint: dict[str, Any], **train: Any) -> tuple[Trainer, Any]
 @pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "_"))
 def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
     hint, formula = CASES[name]
-    found = {}
+    values_of_layout = {}
     for layout in LAYOUTS:
         trainer, start = made(layout, hint)
         settings = trainer.settings.hint
@@ -357,33 +357,33 @@ def test_a_step_is_the_direct_computation_in_both_layouts(name: str) -> None:
         steps, grads = outcome(trainer, (with_only(settings), []), {"hint": 1.0})
         assert steps["hint"].loss == pytest.approx(float(value), rel=1e-6, abs=1e-9)
         assert gap(grads, gradient) <= 2e-6
-        found[layout] = grads
-    assert gap(found["tree"], found["rows"]) <= 1e-6
+        values_of_layout[layout] = grads
+    assert gap(values_of_layout["tree"], values_of_layout["rows"]) <= 1e-6
     plain, start = made("rows", {"divergence": "kl(student, teacher)"})
     if name != KL_ST:
         _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"hint": 1.0})
-        assert gap(found["rows"], unchanged) > 1e-3  # the control is not without effect
+        assert gap(values_of_layout["rows"], unchanged) > 1e-3  # the control is not without effect
 
 
 @pytest.mark.parametrize("mean", ["site", "token"])
 def test_the_mean_does_not_depend_on_how_a_step_is_cut(mean: str) -> None:
     """Micro-batches, layouts and shares of two ranks: parts by global counts add up to the whole
     step's loss and gradient."""
-    found: list[tuple[float, list[Tensor]]] = []
+    results: list[tuple[float, list[Tensor]]] = []
     wholes = with_only(HintSettings())
     for layout, room in (("tree", 100_000), ("rows", 100_000), ("rows", 30), ("tree", 30)):
         trainer, _ = made(layout, {"divergence": KL_ST, "mean": mean}, micro_tokens=room)
         steps, grads = outcome(trainer, (wholes, []), {"hint": 1.0})
-        found.append((steps["hint"].loss, grads))
+        results.append((steps["hint"].loss, grads))
     trainer, _ = made("rows", {"divergence": KL_ST, "mean": mean})
     losses = []
     for share in (wholes[:1], wholes[1:]):  # what each of two ranks scores, by the counts of both
         batch = collate(share, pad_id=0)
         scored, _ = channel_losses(trainer.models, batch, count(wholes))
         losses += [loss.mean_part().item() for loss in scored if loss.name == "hint"]
-    assert sum(losses) == pytest.approx(found[0][0], rel=1e-6) and all(losses)
-    for loss, grads in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-6) and gap(grads, found[0][1]) <= 1e-6
+    assert sum(losses) == pytest.approx(results[0][0], rel=1e-6) and all(losses)
+    for loss, grads in results[1:]:
+        assert loss == pytest.approx(results[0][0], rel=1e-6) and gap(grads, results[0][1]) <= 1e-6
 
 
 def test_a_long_message_weighs_what_a_short_one_does_and_by_tokens_as_much_as_it_has() -> None:
@@ -422,14 +422,16 @@ def test_what_is_told_beside_the_loss() -> None:
 def evidence_of(settings: HintSettings, live: Any, start: Any) -> dict[tuple[str, int], float]:
     """log p_teacher - log p_student (or the contrast of two hints) of each target token of the
     views, by example and position."""
-    found = {}
+    evidence = {}
     for e, v, rows in rows_of(live, start, contrast=settings.contrast):
         right = token(rows, rows["right:start"].log_softmax(-1))
         below = token(
             rows, (rows["wrong:start"] if settings.contrast else rows["student"]).log_softmax(-1)
         )
-        found |= {(e.id, v.span[0] + k): float(x) for k, x in enumerate((right - below).detach())}
-    return found
+        evidence |= {
+            (e.id, v.span[0] + k): float(x) for k, x in enumerate((right - below).detach())
+        }
+    return evidence
 
 
 def direct_policy(settings: HintSettings, live: Any, start: Any) -> tuple[Tensor, list[Tensor]]:
@@ -465,7 +467,7 @@ def direct_policy(settings: HintSettings, live: Any, start: Any) -> tuple[Tensor
     ids=["advantage", "bounded", "bounded_contrast"],
 )
 def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, Any]) -> None:
-    found = {}
+    credits = {}
     for layout in LAYOUTS:
         trainer, start = made(layout, hint)
         settings = trainer.settings.hint
@@ -477,11 +479,11 @@ def test_credit_moves_the_advantages_of_the_views_tokens_alone(hint: dict[str, A
         assert gap(grads, gradient) <= 2e-6
         # two targets of three tokens were sampled by the policy; the other two views have no action
         assert steps["hint"].tokens == 6
-        found[layout] = grads
-    assert gap(found["tree"], found["rows"]) <= 1e-6
+        credits[layout] = grads
+    assert gap(credits["tree"], credits["rows"]) <= 1e-6
     plain, start = made("rows", {"combination": "additive"})
     _, unchanged = outcome(plain, (with_only(plain.settings.hint), []), {"policy": 1.0})
-    assert gap(found["rows"], unchanged) > 1e-3
+    assert gap(credits["rows"], unchanged) > 1e-3
 
 
 def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
@@ -491,16 +493,16 @@ def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
         HintSettings(combination="advantage", weight=2.0),
         torch.Generator().manual_seed(3),
     )
-    one = examples()[0]
-    view = dataclasses.replace(one.hints[0], wrong_ids=())
+    example = examples()[0]
+    view = dataclasses.replace(example.hints[0], wrong_ids=())
     student_ND, teacher_ND = (
         torch.randn(3, 8, generator=rng, dtype=torch.float64) for _ in range(2)
     )
     head = Head(weight_VD=torch.randn(VOCAB, 8, generator=rng, dtype=torch.float64))
-    found = []
+    credits = []
     for views in ((view,), (view, dataclasses.replace(view, site_id="again"))):
-        batch = collate([dataclasses.replace(one, hints=views)], pad_id=0)
-        counts, times = count([dataclasses.replace(one, hints=views)]), len(views)
+        batch = collate([dataclasses.replace(example, hints=views)], pad_id=0)
+        counts, times = count([dataclasses.replace(example, hints=views)]), len(views)
         credit = hint_credit(
             settings,
             (student_ND.repeat(times, 1), head),
@@ -509,9 +511,9 @@ def test_two_views_of_one_message_do_not_give_its_tokens_credit_twice() -> None:
             counts=counts,
         )
         assert counts.credited_tokens == credit.loss.tokens == 3
-        found.append(credit.advantage_A)
-    assert torch.allclose(*found) and not torch.allclose(
-        found[0], torch.full_like(found[0], one.actions[0].advantage)
+        credits.append(credit.advantage_A)
+    assert torch.allclose(*credits) and not torch.allclose(
+        credits[0], torch.full_like(credits[0], example.actions[0].advantage)
     )
 
 
@@ -537,20 +539,20 @@ def test_a_convex_combination_shares_one() -> None:
 
 def test_the_wrong_hint_is_another_sites_and_who_has_none_is_left_out_and_counted() -> None:
     plain = [make_example(1, hints=2), make_example(2, hints=1)]
-    given, dropped = with_wrong_hints(plain, seed=3)
+    shuffled, dropped = with_wrong_hints(plain, seed=3)
     texts = {v.site_id: v.hint_ids for e in plain for v in e.hints}
     assert dropped == 0
-    for view in (v for e in given for v in e.hints):
+    for view in (v for e in shuffled for v in e.hints):
         assert view.wrong_ids != view.hint_ids and view.wrong_ids in [
             t for name, t in texts.items() if name != view.site_id
         ]
-    assert with_wrong_hints(plain, seed=3) == (given, 0)
+    assert with_wrong_hints(plain, seed=3) == (shuffled, 0)
     alone, dropped = with_wrong_hints([make_example(1, hints=1)], seed=3)
     assert dropped == 1 and alone[0].hints == ()
 
 
 @pytest.mark.parametrize(
-    ("hint", "where"),
+    ("hint", "expected"),
     [
         ({"estimator": "sampled_token", "divergence": KL_ST}, "train.hint.estimator"),
         ({"importance_clip": 2.0}, "train.hint.importance_clip"),
@@ -558,11 +560,11 @@ def test_the_wrong_hint_is_another_sites_and_who_has_none_is_left_out_and_counte
     ],
 )
 def test_imported_views_do_not_have_what_some_controls_need(
-    hint: dict[str, Any], where: str
+    hint: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         check_views([make_example(1)], HintSettings.model_validate(hint))
-    assert caught.value.where == where and "s1:0:c" in caught.value.what
+    assert caught.value.where == expected and "s1:0:c" in caught.value.what
     check_views(list(examples()), HintSettings.model_validate(hint))
 
 
@@ -597,12 +599,14 @@ def test_live_views_learn_their_log_probs_and_their_tasks_difficulty() -> None:
         origin="student",
     )
     views = {"a": (view,), "e": (view,)}
-    found, facts = informed(groups, views, how=HintSettings(importance_clip=2.0, difficulty=True))
-    (known,) = found["a"]
+    informed_views, facts = informed(
+        groups, views, how=HintSettings(importance_clip=2.0, difficulty=True)
+    )
+    (known,) = informed_views["a"]
     assert known.logprobs == (-0.2, -0.3, -0.4) and known.difficulty == pytest.approx(
         (0.25 * 0.75) ** 0.5
     )
-    assert found["e"] == () and facts == {"sites/no_difficulty": 1.0}
+    assert informed_views["e"] == () and facts == {"sites/no_difficulty": 1.0}
     assert informed(groups, views, how=HintSettings()) == (views, {})
     with pytest.raises(AlignmentError, match="not a part of one sampled message"):
         informed(

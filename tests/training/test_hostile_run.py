@@ -59,8 +59,8 @@ def test_each_hostile_environment_costs_its_own_rollouts_and_says_why(run: RunDi
         assert metrics["rollouts/lost"] == (
             metrics["lost/env_error"] + metrics["lost/env_timeout"]
         ) / (GROUPS * SIZE)
-    words = {word for event in run.events() if event["kind"] == "lost" for word in event["words"]}
-    assert words == {"no answer within 0.3 s", "RuntimeError: ␛[31mboom␛[0m"}
+    reasons = {word for event in run.events() if event["kind"] == "lost" for word in event["words"]}
+    assert reasons == {"no answer within 0.3 s", "RuntimeError: ␛[31mboom␛[0m"}
 
 
 @pytest.mark.timeout(TIMEOUT_S)

@@ -101,10 +101,12 @@ def test_a_loss_on_kept_log_probs_is_that_of_scoring_the_start_in_the_step(objec
             make_student(), preference={"weight": 1.0, "objective": objective, "anchor": 0.0}
         )
     )
-    told = kept_by(trainer, None).with_reference(PAIRS)
+    scored_pairs = kept_by(trainer, None).with_reference(PAIRS)
     (scored,), _ = channel_losses(trainer.models, collate([], PAIRS, pad_id=0), count([], PAIRS))
     del trainer.models.references["preference"]
-    (known,), _ = channel_losses(trainer.models, collate([], told, pad_id=0), count([], told))
+    (known,), _ = channel_losses(
+        trainer.models, collate([], scored_pairs, pad_id=0), count([], scored_pairs)
+    )
     assert torch.allclose(known.values, scored.values, atol=1e-6) and scored.values.std() > 1e-4
     assert known.metrics["chosen_logratio"].abs().max() > 1e-3 and torch.allclose(
         known.metrics["chosen_logratio"], scored.metrics["chosen_logratio"], atol=1e-5
@@ -114,8 +116,8 @@ def test_a_loss_on_kept_log_probs_is_that_of_scoring_the_start_in_the_step(objec
 def test_a_run_on_kept_log_probs_is_the_run_that_made_them_bit_for_bit(tmp_path: Path) -> None:
     folder = tmp_path / "reference"
     runs = [
-        trained(tmp_path, name, make_student(), reference=where)
-        for name, where in (("a", folder), ("b", folder), ("c", None))
+        trained(tmp_path, name, make_student(), reference=reference_dir)
+        for name, reference_dir in (("a", folder), ("b", folder), ("c", None))
     ]
     assert [told_of(run) for run, _ in runs] == [(3, 0), (0, 3), (3, 0)]
     assert runs[0][1] == runs[1][1] == runs[2][1] and len(runs[0][1]) == 4
@@ -125,9 +127,9 @@ def test_a_run_on_kept_log_probs_is_the_run_that_made_them_bit_for_bit(tmp_path:
 def test_other_weights_find_nothing_of_the_first_ones(tmp_path: Path) -> None:
     folder = tmp_path / "reference"
     first, _ = trained(tmp_path, "first", make_student(), reference=folder)
-    other, lines = trained(tmp_path, "other", make_student(seed=1), reference=folder)
+    other_run, lines = trained(tmp_path, "other", make_student(seed=1), reference=folder)
     alone, expected = trained(tmp_path, "alone", make_student(seed=1), reference=None)
-    assert told_of(first) == told_of(other) == told_of(alone) == (3, 0) and lines == expected
+    assert told_of(first) == told_of(other_run) == told_of(alone) == (3, 0) and lines == expected
     assert len(list(folder.glob("*.safetensors"))) == 2
 
 
@@ -164,10 +166,11 @@ def test_what_would_change_a_last_bit_is_another_file(change: str, tmp_path: Pat
 def test_a_damaged_file_is_made_anew(tmp_path: Path) -> None:
     kept_by(trainer_on(make_student()), tmp_path)
     (path,) = tmp_path.glob("*.safetensors")
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    good_bytes = path.read_bytes()
+    path.write_bytes(good_bytes[: len(good_bytes) // 2])
     assert (
-        kept_by(trainer_on(make_student()), tmp_path).num_scored == 3 and path.read_bytes() == whole
+        kept_by(trainer_on(make_student()), tmp_path).num_scored == 3
+        and path.read_bytes() == good_bytes
     )
 
 
@@ -249,9 +252,9 @@ def test_no_copy_of_the_start_is_held_and_simpo_keeps_nothing(
 def test_log_probs_of_another_length_are_refused() -> None:
     with pytest.raises(AlignmentError, match="3 log-probs of the reference for 9 tokens"):
         dataclasses.replace(PAIRS[0], reference=(-1.0, -2.0, -3.0))
-    told = dataclasses.replace(PAIRS[0], reference=(-1.0,) * 9)
+    bad_pair = dataclasses.replace(PAIRS[0], reference=(-1.0,) * 9)
     with pytest.raises(AlignmentError, match="1 of 2 pairs"):
-        collate([], [told, PAIRS[1]], pad_id=0)
+        collate([], [bad_pair, PAIRS[1]], pad_id=0)
 
 
 def test_only_the_pairs_that_a_run_draws_are_scored(tmp_path: Path) -> None:

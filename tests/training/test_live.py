@@ -50,12 +50,12 @@ def played(
     *,
     step: int = 0,
     sample: Any = careless_sample,
-    kept: frozenset[str] | None = None,
+    strong_kinds: frozenset[str] | None = None,
     **options: Any,
 ) -> LiveStep:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_module, "sample_rollouts", sample)
-        return make_live(world, live_config(**options), kept=kept).step(None, step=step)
+        return make_live(world, live_config(**options), kept=strong_kinds).step(None, step=step)
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +131,10 @@ def test_views_are_of_the_mistaken_messages_and_hold_no_error(live_step: LiveSte
 
 def test_the_same_seed_and_step_give_the_same_step(world: TaskSource, live_step: LiveStep) -> None:
     assert played(world) == live_step
-    other = played(world, step=1)
-    assert {r.task_id for r in other.rollouts}.isdisjoint(r.task_id for r in live_step.rollouts)
+    other_step = played(world, step=1)
+    assert {r.task_id for r in other_step.rollouts}.isdisjoint(
+        r.task_id for r in live_step.rollouts
+    )
 
 
 def test_weights_decide_what_is_made(world: TaskSource) -> None:
@@ -150,8 +152,8 @@ def test_more_sites_than_asked_for_are_drawn_from_and_counted(
     chosen = {v.site_id for e in few_sites.examples for v in e.hints}
     assert len(chosen) == 3 == few_sites.facts["sites/used"]
     assert few_sites.facts["sites/not_drawn"] == live_step.facts["sites/used"] - 3 > 0
-    whole = [v.site_id for e in live_step.examples for v in e.hints]
-    assert chosen < set(whole) and chosen != set(whole[:3])
+    site_ids = [v.site_id for e in live_step.examples for v in e.hints]
+    assert chosen < set(site_ids) and chosen != set(site_ids[:3])
 
 
 def test_the_hints_of_one_message_are_drawn_together() -> None:
@@ -190,7 +192,7 @@ def test_hints_of_kinds_that_the_audit_did_not_keep_are_not_given(
     kinds = [v.kind for e in live_step.examples for v in e.hints]
     assert len(set(kinds)) == 2 and live_step.facts["sites/weak"] == 0
     for kind in sorted(set(kinds)):
-        gated = played(world, kept=frozenset({kind}))
+        gated = played(world, strong_kinds=frozenset({kind}))
         assert {v.kind for e in gated.examples for v in e.hints} == {kind}
         assert gated.facts["sites/weak"] == len(kinds) - kinds.count(kind) and gated.facts[
             "sites/used"
@@ -220,7 +222,8 @@ def test_ids_that_were_not_sampled_are_an_error(live_step: LiveStep) -> None:
     )
     with pytest.raises(AlignmentError, match="from token 199 on"):
         check_ids(
-            dataclasses.replace(live_step.examples[0], ids=rollout.ids, hints=(), actions=()), changed
+            dataclasses.replace(live_step.examples[0], ids=rollout.ids, hints=(), actions=()),
+            changed,
         )
     last = rollout.ids[-1]
     with pytest.raises(AlignmentError, match="is not what was sampled"):
@@ -234,12 +237,13 @@ def test_what_does_not_fit_into_a_forward_is_refused_or_counted(world: TaskSourc
         ConfigError, match=r"needs 1024 tokens in one forward, train.micro_tokens is 1000"
     ):
         make_live(world, live_config(train={"micro_tokens": 1000}))
-    whole = played(world)
-    longest = max(v.span[1] + len(v.hint_ids) for e in whole.examples for v in e.hints)
+    full_step = played(world)
+    longest = max(v.span[1] + len(v.hint_ids) for e in full_step.examples for v in e.hints)
     tight = played(world, train={"micro_tokens": longest - 1}, max_context_tokens=64)
     assert (
         tight.facts["sites/not_built"] >= 1
-        and tight.facts["sites/used"] + tight.facts["sites/not_built"] == whole.facts["sites/used"]
+        and tight.facts["sites/used"] + tight.facts["sites/not_built"]
+        == full_step.facts["sites/used"]
     )
 
 
@@ -261,9 +265,9 @@ def test_a_held_out_task_is_refused(split: Any, monkeypatch: pytest.MonkeyPatch)
     wanted = split
     with pytest.raises(DataError, match="a held-out task reached training"):
         next(training_tasks(1))
-    told = dataclasses.replace(make_task(1, split="heldout"), split="train")
+    leaked_task = dataclasses.replace(make_task(1, split="heldout"), split="train")
     with pytest.raises(DataError, match="tool set is held out"):
-        check_trainable(told)
+        check_trainable(leaked_task)
 
 
 def test_an_environment_that_does_not_exist() -> None:
@@ -277,7 +281,7 @@ def test_an_environment_that_does_not_exist() -> None:
 def test_unresolvable_calls_are_counted_from_the_sessions(live_step: LiveStep) -> None:
     rollout = live_step.rollouts[0]
     assert num_unresolvable(rollout) == 0
-    words = {
+    messages = {
         "<tool_use_error>File does not exist.</tool_use_error>": 1,
         "<tool_use_error>String to replace not found in file.\nString: x</tool_use_error>": 1,
         "<tool_use_error>Found 2 matches of the string to replace, but only one can be replaced.</tool_use_error>": (
@@ -288,7 +292,7 @@ def test_unresolvable_calls_are_counted_from_the_sessions(live_step: LiveStep) -
             0
         ),
     }
-    for text, counted in words.items():
+    for text, counted in messages.items():
         assert num_unresolvable(with_error(rollout, text)) == counted, text
     assert (
         num_unresolvable(
@@ -331,7 +335,9 @@ def test_rates_are_over_all_calls_of_the_rollouts(live_step: LiveStep) -> None:
         == sum(r.measures["valid_calls"] for r in live_step.rollouts) / calls
     )
     assert 0 < facts["rollouts/changing_calls"] < 0.5
-    logprobs = [p for s in live_step.sessions for t in s.turns if t.sampled for p in t.sampled.logprobs]
+    logprobs = [
+        p for s in live_step.sessions for t in s.turns if t.sampled for p in t.sampled.logprobs
+    ]
     assert facts["rollouts/entropy"] == pytest.approx(-sum(logprobs) / len(logprobs))
     assert "rollouts/valid_calls" not in behaviour(
         [dataclasses.replace(r, measures={}) for r in live_step.rollouts]
@@ -362,14 +368,14 @@ def test_the_hint_placebo_gives_other_hints_at_the_same_sites(world: TaskSource)
     }
     assert len(views["false"]) + false.facts["sites/no_donor"] == len(views["true"])
     for site_id, view in views["false"].items():
-        own = views["true"][site_id]
+        true_view = views["true"][site_id]
         assert (view.at, view.span, view.target_ids, view.kind) == (
-            own.at,
-            own.span,
-            own.target_ids,
-            own.kind,
+            true_view.at,
+            true_view.span,
+            true_view.target_ids,
+            true_view.kind,
         )
-        assert view.hint_ids != own.hint_ids
+        assert view.hint_ids != true_view.hint_ids
     assert {v.hint_ids for v in views["false"].values()} <= {
         v.hint_ids for v in views["true"].values()
     }
@@ -388,9 +394,11 @@ def test_the_neutral_hint_is_as_long_and_says_nothing(world: TaskSource) -> None
         assert "Please go on" in renderer().codec.decode(list(view.hint_ids))
 
 
-@pytest.mark.parametrize("how", ["permuted_rewards", "random_rewards"])
-def test_the_reward_placebo_decides_advantages_and_flatness(world: TaskSource, how: str) -> None:
-    true, false = played(world, groups=8), played(world, groups=8, train={"placebo": (how,)})
+@pytest.mark.parametrize("placebo", ["permuted_rewards", "random_rewards"])
+def test_the_reward_placebo_decides_advantages_and_flatness(
+    world: TaskSource, placebo: str
+) -> None:
+    true, false = played(world, groups=8), played(world, groups=8, train={"placebo": (placebo,)})
     # what is shown is what was earned
     assert false.facts["rollouts/success"] == true.facts["rollouts/success"]
 
@@ -409,11 +417,13 @@ def test_true_rewards_are_those_of_the_groups(world: TaskSource) -> None:
     makers = world.train(5)
     groups = sample_groups(makers, num_groups=6, size=4, sample=lambda envs, label: careless_sample(
         None, envs, renderer=renderer(), settings=make_live(world).sampling(), author="s", label=label))  # fmt: skip
-    found = group_advantages(groups, how=(), seed=1)
-    assert found == {
+    advantages_found = group_advantages(groups, how=(), seed=1)
+    assert advantages_found == {
         r.session.id: a
         for g in groups.groups
         for r, a in zip(g.rollouts, g.advantages, strict=True)
     }
     permuted = group_advantages(groups, how=("permuted_rewards",), seed=1)
-    assert permuted == group_advantages(groups, how=("permuted_rewards",), seed=1) != found
+    assert (
+        permuted == group_advantages(groups, how=("permuted_rewards",), seed=1) != advantages_found
+    )

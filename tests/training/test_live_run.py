@@ -135,11 +135,11 @@ def test_a_step_is_rollouts_anchors_and_pairs(
         "preference": "active",
     }
     for examples, pairs, num_rollouts in steps_seen:
-        own, imported = (
+        rollout_examples, imported = (
             [e for e in examples if e.origin == "student"],
             [e for e in examples if e.origin == "trace"],
         )
-        assert num_rollouts == 9 >= len(own) > 0 and len(pairs) == 3
+        assert num_rollouts == 9 >= len(rollout_examples) > 0 and len(pairs) == 3
         assert len(imported) == 2 and all(
             e.anchored and not e.hints and not e.lm_spans for e in imported
         )
@@ -183,17 +183,21 @@ def test_the_page_of_a_live_run_shows_its_rollouts_token_by_token_under_their_hi
     result, _ = go(tmp_path, world, train_settings={"steps": 1}, examples=ANCHORED, pairs=PAIRS)
     view = run_report(result.run.path)
     ids = list(view["watched"]["sites"])
-    assert ids and [own["site"]["id"] for own in view["rollout_sites"]] == ids
+    assert ids and [rollout_site["site"]["id"] for rollout_site in view["rollout_sites"]] == ids
     page = run_page(view)
     articles = page.split("<article")[1:]
     assert len(articles) == len(ids)
     assert all(NOT_KEPT not in article and 'class="hint"' in article for article in articles)
     assert all(re.search(r'class="t f[1-9] l\d"', article) for article in articles)
-    kept = {hint.site_id: hint.text for hint in read_hints(result.run.watched_dir / "hints.jsonl")}
-    assert [own["hint"] for own in view["rollout_sites"]] == [kept[name] for name in ids]
+    hint_of_site = {
+        hint.site_id: hint.text for hint in read_hints(result.run.watched_dir / "hints.jsonl")
+    }
+    assert [rollout_site["hint"] for rollout_site in view["rollout_sites"]] == [
+        hint_of_site[name] for name in ids
+    ]
     assert all(
-        own["message"]["role"] == "assistant" and own["message"]["blocks"]
-        for own in view["rollout_sites"]
+        rollout_site["message"]["role"] == "assistant" and rollout_site["message"]["blocks"]
+        for rollout_site in view["rollout_sites"]
     )
 
 
@@ -208,7 +212,7 @@ def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskS
     )
     run: RunDir = result.run
     lines = run.metrics()
-    for line in lines:
+    for metrics in lines:
         assert {
             "rollouts/success",
             "rollouts/flat",
@@ -216,8 +220,8 @@ def test_a_live_run_writes_facts_samples_and_tables(tmp_path: Path, world: TaskS
             "health/kl",
             "health/entropy",
             "sites/used",
-        } <= line.keys()
-        assert ("health/monitor" in line) == (line["step"] in (1, 4)) and line[
+        } <= metrics.keys()
+        assert ("health/monitor" in metrics) == (metrics["step"] in (1, 4)) and metrics[
             "rollouts/episodes"
         ] == 9
     assert (
@@ -295,11 +299,11 @@ def test_a_resumed_live_run_repeats_the_killed_one(
 
     uninterrupted, student = launch("whole")
     killed, _ = launch("killed", kill=True)
-    resumed, other = launch("killed", run=killed)
+    resumed, resumed_student = launch("killed", run=killed)
     assert [same(step_metrics) for step_metrics in resumed.metrics()] == [
         same(step_metrics) for step_metrics in uninterrupted.metrics()
     ]
-    assert all_equal(weights(student), weights(other))
+    assert all_equal(weights(student), weights(resumed_student))
     assert len({step_metrics["rollouts/entropy"] for step_metrics in uninterrupted.metrics()}) == 5
     assert [e["step"] for e in resumed.events() if e["kind"] == "resume"] == [2]
     assert (resumed.path / "samples" / "step_000004.jsonl").read_bytes() == (
@@ -395,9 +399,9 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
     assert [step for step, _ in run.checkpoints()] == [2]
     saved = load_file(str(run.checkpoint(2) / "model.safetensors"))
     later = load_file(str(run.checkpoints_dir / "rejected_step_000004" / "model.safetensors"))
-    own = {n: p for n, p in student.model.named_parameters() if n in saved}
-    assert own and all(torch.equal(saved[n], p) for n, p in own.items())
-    assert any(not torch.equal(saved[n], later[n]) for n in own)
+    weights = {n: p for n, p in student.model.named_parameters() if n in saved}
+    assert weights and all(torch.equal(saved[n], p) for n, p in weights.items())
+    assert any(not torch.equal(saved[n], later[n]) for n in weights)
     (event,) = (e for e in run.events() if e["kind"] == "restored")
     assert (event["rule"], event["value"], event["limit"], event["restored"], event["step"]) == (
         "kl",
@@ -407,10 +411,10 @@ def test_a_broken_rule_puts_the_last_good_weights_back(
         4,
     )
     assert event["set_aside"] == ["rejected_step_000004"]
-    kept = [e for e in run.events() if e["kind"] == "checkpoint"]
-    assert [(e["step"], e["good"]) for e in kept] == [(0, True), (2, True), (4, False)]
+    checkpoints = [e for e in run.events() if e["kind"] == "checkpoint"]
+    assert [(e["step"], e["good"]) for e in checkpoints] == [(0, True), (2, True), (4, False)]
     # of the weights that were written, not of those before
-    assert [e.get("health/kl") for e in kept] == [None, 0.02, 0.2]
+    assert [e.get("health/kl") for e in checkpoints] == [None, 0.02, 0.2]
 
 
 def test_the_start_is_good_where_nothing_else_is(
@@ -543,7 +547,7 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
     with torch.no_grad():
         for parameter in student.model.parameters():
             parameter.mul_(1.3)
-    found = drift(
+    measured = drift(
         frozen(student),
         start,
         live_step.rollouts,
@@ -565,8 +569,8 @@ def test_drift_is_the_kl_of_the_student_to_its_start_and_the_students_entropy(
             kl += float((now_V.exp() * (now_V - then_V)).sum())
             entropy -= float((now_V.exp() * now_V).sum())
             tokens += 1
-    assert found.tokens == tokens > 0
-    assert (found.kl, found.entropy) == (
+    assert measured.tokens == tokens > 0
+    assert (measured.kl, measured.entropy) == (
         pytest.approx(kl / tokens, rel=1e-4),
         pytest.approx(entropy / tokens, rel=1e-4),
     )

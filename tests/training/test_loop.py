@@ -50,8 +50,10 @@ def losses_of(
 ) -> dict[str, float]:
     micros = micro_batches(examples, pairs, micro_tokens=10_000)
     return {
-        name: seen.loss
-        for name, seen in accumulate(trainer, micros, count(examples, pairs), scales=None).items()
+        name: channel_loss.loss
+        for name, channel_loss in accumulate(
+            trainer, micros, count(examples, pairs), scales=None
+        ).items()
     }
 
 
@@ -135,7 +137,7 @@ def test_all_three_channels_together_learn_their_own_tokens() -> None:
 
 
 def test_a_run_writes_its_directory(tmp_path: Path) -> None:
-    config, seen, events = make_config(steps=5, **ALL), [], []
+    config, recorded, events = make_config(steps=5, **ALL), [], []
     run = make_run(tmp_path, config)
     result = train(
         config,
@@ -143,7 +145,7 @@ def test_a_run_writes_its_directory(tmp_path: Path) -> None:
         examples=EXAMPLES,
         pairs=PAIRS,
         run=run,
-        on_step=seen.append,
+        on_step=recorded.append,
         on_event=events.append,
     )
     assert (
@@ -160,7 +162,7 @@ def test_a_run_writes_its_directory(tmp_path: Path) -> None:
     assert (
         [metrics["step"] for metrics in lines]
         == [1, 2, 3, 4, 5]
-        == [metrics["step"] for metrics in seen]
+        == [metrics["step"] for metrics in recorded]
     )
     for metrics in lines:
         for channel in ("lm_ce", "hint", "preference"):
@@ -337,8 +339,10 @@ def test_tokens_lost_on_the_way_to_the_loss_are_an_error(monkeypatch: pytest.Mon
 
     def losing(examples, pairs=(), *, pad_id):
         batch = original(examples, pairs, pad_id=pad_id)
-        kept = {n: getattr(batch.lm, n)[:-1] for n in ("row_N", "position_N", "ids_N", "item_N")}
-        return dataclasses.replace(batch, lm=dataclasses.replace(batch.lm, **kept))
+        shortened = {
+            n: getattr(batch.lm, n)[:-1] for n in ("row_N", "position_N", "ids_N", "item_N")
+        }
+        return dataclasses.replace(batch, lm=dataclasses.replace(batch.lm, **shortened))
 
     original = module.collate
     monkeypatch.setattr(module, "collate", losing)
@@ -392,8 +396,8 @@ def test_the_sum_has_the_sum_of_the_channels_gradients() -> None:
     scales = {"lm_ce": 1.5, "hint": 40.0, "preference": 0.5}
     total = gradients(trainer, EXAMPLES, PAIRS, scales)
     alone = [gradients(trainer, EXAMPLES, PAIRS, {name: scale}) for name, scale in scales.items()]
-    for whole, *parts in zip(total, *alone, strict=True):
-        assert torch.allclose(whole, sum(parts), atol=2e-6)
+    for total_gradient, *parts in zip(total, *alone, strict=True):
+        assert torch.allclose(total_gradient, sum(parts), atol=2e-6)
 
 
 def test_parameter_norms_are_those_of_each_channel_alone() -> None:

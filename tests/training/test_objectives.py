@@ -72,7 +72,7 @@ def by_hand(model: Any, name: str, *, cap: float = 0.0) -> float:
     for e in ROLLOUTS:
         rows = tokens(model, e)
         mean = sum(now - (now if cap else then) for now, then, _ in rows) / len(rows)
-        own = 0.0
+        objective_sum = 0.0
         for now, then, advantage in rows:
             r = math.exp(mean) if name == "gspo" else 1.0 if cap else math.exp(now - then)
             value = (
@@ -80,8 +80,8 @@ def by_hand(model: Any, name: str, *, cap: float = 0.0) -> float:
                 if name == "cispo"
                 else -min(r * advantage, clamp(r, low, high) * advantage)
             )
-            own += value * (min(math.exp(now - then), cap) if cap else 1.0)
-        total += own / {"dr_grpo": SAMPLED, "dapo": all_tokens, "cispo": all_tokens}.get(
+            objective_sum += value * (min(math.exp(now - then), cap) if cap else 1.0)
+        total += objective_sum / {"dr_grpo": SAMPLED, "dapo": all_tokens, "cispo": all_tokens}.get(
             name, SAMPLED * len(rows)
         )
     return total

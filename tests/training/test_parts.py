@@ -72,11 +72,11 @@ def test_every_step_has_every_stratum_without_replacement(
     batch=st.integers(2, 6),
 )
 def test_every_step_feeds_every_channel_of_the_data_set(
-    both: int, hint: int, lm: int, neither: int, batch: int
+    both_kinds: int, hint: int, lm: int, neither: int, batch: int
 ) -> None:
     """Also where hinted examples have no trained span, so that "exhausted" is never "not drawn in
     this step"."""
-    kinds = [(both, 1, True), (hint, 1, False), (lm, 0, True), (neither, 0, False)]
+    kinds = [(both_kinds, 1, True), (hint, 1, False), (lm, 0, True), (neither, 0, False)]
     examples = [
         make_example(20 * k + i, hints=h, lm=t)
         for k, (n, h, t) in enumerate(kinds)
@@ -85,8 +85,8 @@ def test_every_step_feeds_every_channel_of_the_data_set(
     sampler = Sampler(examples=examples, batch_examples=batch, seed=3)
     for step in range(10):
         drawn, _ = sampler.step(step)
-        assert any(e.hints for e in drawn) == (both + hint > 0)
-        assert any(e.lm_spans for e in drawn) == (both + lm > 0)
+        assert any(e.hints for e in drawn) == (both_kinds + hint > 0)
+        assert any(e.lm_spans for e in drawn) == (both_kinds + lm > 0)
         assert all(e.hints or e.lm_spans for e in drawn)
 
 
@@ -241,10 +241,10 @@ def test_state_survives_a_resume() -> None:
     health = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
     health.observe(GOOD)
     health.observe({**GOOD, "hint": seen(tokens=0)})
-    other = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
-    other.restore(health.state())
+    restored = Health(weights=dict.fromkeys(CHANNELS, 1.0), max_bad_steps=9)
+    restored.restore(health.state())
     assert (
-        (other.was_active, other.bad_steps)
+        (restored.was_active, restored.bad_steps)
         == (health.was_active, health.bad_steps)
         == (
             dict.fromkeys(CHANNELS, True),

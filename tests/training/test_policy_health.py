@@ -186,16 +186,16 @@ def test_measures_warn_on_both_sides_once_and_stop_nothing() -> None:
 
 
 def test_everything_it_remembers_survives_a_resume() -> None:
-    watched, other = health(), health()
+    watched, restored = health(), health()
     watched.kl(0.2)
     watched.calls(calls(0.3, entropy=0.02))
     watched.calls(calls(0.3, entropy=0.2))
     watched.monitor(half(40))
     watched.monitor(half(10))
-    other.restore(watched.state())
-    assert other == watched and rule(other) == "unresolvable"
-    other.calls(calls(0.0, entropy=0.2))
-    assert rule(other) == "monitor"
+    restored.restore(watched.state())
+    assert restored == watched and rule(restored) == "unresolvable"
+    restored.calls(calls(0.0, entropy=0.2))
+    assert rule(restored) == "monitor"
 
 
 def test_the_error_names_rule_value_limit_and_what_was_put_back() -> None:
@@ -205,10 +205,10 @@ def test_the_error_names_rule_value_limit_and_what_was_put_back() -> None:
     assert breach is not None
     error = breach.error(step=14, restored=10)
     assert isinstance(error, StoppedError) and error.exit_code == 3 and error.where == "kl"
-    for words in (
+    for phrase in (
         "'kl' after 14 steps",
         "0.5 nats",
         "the limit is 0.25",
         "after 10 steps were put back",
     ):
-        assert words in error.what
+        assert phrase in error.what

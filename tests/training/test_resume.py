@@ -44,7 +44,7 @@ def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) 
         (killed.checkpoints_dir / ".step_000006.part").mkdir()
 
         uninterrupted, student = resume_run(tmp_path / "whole")
-        resumed, other = resume_run(tmp_path / "killed", resume=True)
+        resumed, resumed_student = resume_run(tmp_path / "killed", resume=True)
     finally:
         torch.set_num_threads(threads)
     clipped = [metrics["clipped"] for metrics in uninterrupted.run.metrics()]
@@ -55,7 +55,7 @@ def test_a_killed_run_resumes_bit_by_bit(tmp_path: Path, repository_root: Path) 
     ]
     assert all(
         torch.equal(a, b)
-        for a, b in zip(student.model.parameters(), other.model.parameters(), strict=True)
+        for a, b in zip(student.model.parameters(), resumed_student.model.parameters(), strict=True)
     )
     assert (
         killed.info()["state"] == "done" and killed.info()["attempts"] == 2 and resumed.steps == 8

@@ -140,11 +140,16 @@ def test_on_policy_the_gradient_is_advantage_times_that_of_the_log_prob() -> Non
 def test_steps_make_good_messages_likelier_and_bad_ones_rarer() -> None:
     student = make_student()
     good, bad = make_example(0, hints=0, lm=False), make_example(1, hints=0, lm=False)
-    both = [make_rollout(i, advantage=a, hints=0, lm=False) for i, a in ((0, 0.5), (1, -0.5))]
+    good_and_bad = [
+        make_rollout(i, advantage=a, hints=0, lm=False) for i, a in ((0, 0.5), (1, -0.5))
+    ]
     before = [sum(logprob(student.model, e.ids, (10, 13))) for e in (good, bad)]
     trainer = start_trainer(make_config(steps=20, **ONLY_POLICY), student)
     for step in range(6):
-        assert train_step(trainer, StepInputs(both, []), step=step)["policy/status"] == "active"
+        assert (
+            train_step(trainer, StepInputs(good_and_bad, []), step=step)["policy/status"]
+            == "active"
+        )
     after = [sum(logprob(student.model, e.ids, (10, 13))) for e in (good, bad)]
     assert after[0] > before[0] + 0.1 and after[1] < before[1] - 0.1
 
@@ -242,20 +247,22 @@ def nll(model: Any, examples: list[TrainingExample]) -> float:
 
 def test_preference_is_the_mean_over_pairs_plus_anchors_per_token() -> None:
     trainer = perturbed(start_trainer(make_config(**LIVE), make_student()))
-    both, pairs = (
+    two_pairs, pairs = (
         measured(trainer, ROLLOUTS, PAIRS)["preference"],
         measured(trainer, [], PAIRS)["preference"],
     )
-    assert both.loss == pytest.approx(
+    assert two_pairs.loss == pytest.approx(
         pairs.loss + 3.0 * nll(trainer.models.student.model, ROLLOUTS), rel=1e-5
     )
-    assert (both.inputs, both.tokens, pairs.inputs, pairs.tokens) == (4, 26, 2, 20)
-    one = (
+    assert (two_pairs.inputs, two_pairs.tokens, pairs.inputs, pairs.tokens) == (4, 26, 2, 20)
+    one_pair = (
         measured(trainer, ROLLOUTS, PAIRS[:1])["preference"],
         measured(trainer, [], PAIRS[:1])["preference"],
     )
     # whatever the number of pairs
-    assert one[0].loss - one[1].loss == pytest.approx(both.loss - pairs.loss, rel=1e-5)
+    assert one_pair[0].loss - one_pair[1].loss == pytest.approx(
+        two_pairs.loss - pairs.loss, rel=1e-5
+    )
 
 
 def test_anchors_alone_train_and_weight_0_leaves_them_out() -> None:
@@ -268,8 +275,8 @@ def test_anchors_alone_train_and_weight_0_leaves_them_out() -> None:
     without = start_trainer(
         make_config(**LIVE | {"preference": {"weight": 1.0, "anchor": 0.0}}), make_student()
     )
-    seen = measured(without, ROLLOUTS, [])["preference"]
-    assert (seen.inputs, seen.tokens, seen.loss) == (0, 0, 0.0)
+    pair_loss = measured(without, ROLLOUTS, [])["preference"]
+    assert (pair_loss.inputs, pair_loss.tokens, pair_loss.loss) == (0, 0, 0.0)
 
 
 def test_accuracy_and_log_ratio_of_pairs() -> None:
@@ -284,14 +291,17 @@ def test_accuracy_and_log_ratio_of_pairs() -> None:
         ]
         gains.append(gain[0])
         right.append(gain[0] > gain[1])
-    told = measured(trainer, ROLLOUTS, PAIRS)["preference"].metrics
-    assert told["accuracy"] == sum(right) / 2 and told["chosen_logratio"] == pytest.approx(
-        sum(gains) / 2, abs=1e-5
-    )
+    pair_metrics = measured(trainer, ROLLOUTS, PAIRS)["preference"].metrics
+    assert pair_metrics["accuracy"] == sum(right) / 2 and pair_metrics[
+        "chosen_logratio"
+    ] == pytest.approx(sum(gains) / 2, abs=1e-5)
     swapped = [
         dataclasses.replace(p, chosen_ids=p.rejected_ids, rejected_ids=p.chosen_ids) for p in PAIRS
     ]
-    assert measured(trainer, [], swapped)["preference"].metrics["accuracy"] == 1 - told["accuracy"]
+    assert (
+        measured(trainer, [], swapped)["preference"].metrics["accuracy"]
+        == 1 - pair_metrics["accuracy"]
+    )
 
 
 def test_clone_is_the_cross_entropy_of_the_chosen_side_alone() -> None:
@@ -334,14 +344,14 @@ def test_cutting_rows_changes_no_value() -> None:
     # lm_ce is off: e8 has nothing
     assert [(e.id, len(e.ids)) for e in rows] == [("e0", 24), ("e1", 31), ("e2", 20), ("e3", 17)]
     counts = step_counts(StepInputs(examples, PAIRS))
-    found = [
+    parts = [
         accumulate(trainer, micro_batches(part, PAIRS, micro_tokens=9999), counts, scales=None)
         for part in (examples, rows)
     ]
     for name in CHANNELS:
-        assert found[0][name].loss == pytest.approx(found[1][name].loss, rel=1e-5)
-        assert found[0][name].grad_norm == pytest.approx(found[1][name].grad_norm, rel=1e-5)
-        assert found[0][name].tokens == found[1][name].tokens
+        assert parts[0][name].loss == pytest.approx(parts[1][name].loss, rel=1e-5)
+        assert parts[0][name].grad_norm == pytest.approx(parts[1][name].grad_norm, rel=1e-5)
+        assert parts[0][name].tokens == parts[1][name].tokens
     only_policy = loss_rows(examples, make_config(**ONLY_POLICY).train)
     assert [(e.id, len(e.ids), len(e.hints), e.anchored) for e in only_policy] == [
         ("e0", 13, 0, ()),
@@ -368,8 +378,10 @@ def test_the_slow_average_starts_at_the_student_and_moves_by_its_share() -> None
             0.75 * old + 0.25 * new.detach()
             for old, new in zip(expected, trainer.trainable(), strict=True)
         ]
-        for mean, own, new in zip(expected, teacher.parameters(), trainer.trainable(), strict=True):
-            assert torch.allclose(mean, own, atol=1e-7) and not torch.equal(own, new)
+        for mean, start, new in zip(
+            expected, teacher.parameters(), trainer.trainable(), strict=True
+        ):
+            assert torch.allclose(mean, start, atol=1e-7) and not torch.equal(start, new)
     assert all(not p.requires_grad and p.grad is None for p in teacher.parameters())
 
 

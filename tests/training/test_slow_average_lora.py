@@ -91,19 +91,17 @@ def test_the_teacher_is_the_model_with_the_averaged_adapters_merged_in(
         train_step(trainer, StepInputs(EXAMPLES, []), step=step)
         now = adapters(trainer.models.student.model)
         expected = {name: (1 - EMA) * old + EMA * now[name] for name, old in expected.items()}
-    own = adapters(trainer.models.references["hint"].model)
-    assert own.keys() == expected.keys() and all(
-        torch.allclose(own[name], mean, atol=1e-7) for name, mean in expected.items()
+    adapter = adapters(trainer.models.references["hint"].model)
+    assert adapter.keys() == expected.keys() and all(
+        torch.allclose(adapter[name], mean, atol=1e-7) for name, mean in expected.items()
     )
-    assert any(float((own[name] - now[name]).abs().max()) > 1e-3 for name in own)
-    found, student, pairs = hint_loss(trainer), trainer.models.student.model, [make_pair(0)]
-    assert found == pytest.approx(
+    assert any(float((adapter[name] - now[name]).abs().max()) > 1e-3 for name in adapter)
+    loss, student, pairs = hint_loss(trainer), trainer.models.student.model, [make_pair(0)]
+    assert loss == pytest.approx(
         by_hand(student, merged(expected), EXAMPLES, pairs)["hint"], rel=1e-4
     )
     # nor the start
-    assert found != pytest.approx(
-        by_hand(student, small_model(), EXAMPLES, pairs)["hint"], rel=1e-2
-    )
+    assert loss != pytest.approx(by_hand(student, small_model(), EXAMPLES, pairs)["hint"], rel=1e-2)
 
 
 def test_the_base_is_shared_and_neither_side_moves_it(base: Path) -> None:
@@ -143,9 +141,9 @@ def test_the_average_of_adapters_in_bfloat16_is_kept_in_float32(base: Path) -> N
 
 def test_both_layouts_agree(base: Path) -> None:
     def student() -> Student:
-        made = lora_student(base)
-        made.model.double()
-        return made
+        lora = lora_student(base)
+        lora.model.double()
+        return lora
 
     check_layouts(student, sessions(2, 3), hint={"weight": 1.0, "teacher": "ema"}, within=1e-5)
 

@@ -38,16 +38,16 @@ def table(**hint: Any) -> list[dict[str, Any]]:
 def test_the_table_is_the_same_in_chunks(
     hint: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = table(**hint)
-    assert [len(row["ids"]) for row in whole] == [3, 3, 3, 3, 3]
+    unchunked = table(**hint)
+    assert [len(row["ids"]) for row in unchunked] == [3, 3, 3, 3, 3]
     assert all(
         len(row[name]) == 3
-        for row in whole
+        for row in unchunked
         for name in ("student", "teacher", "divergence", "texts")
     )
     monkeypatch.setattr(watch, "CHUNK", 2)
     # bits may differ where a chunk has one row: another matrix product
-    for chunked, row in zip(table(**hint), whole, strict=True):
+    for chunked, row in zip(table(**hint), unchunked, strict=True):
         for name in ("student", "teacher", "divergence"):
             assert chunked.pop(name) == pytest.approx(row.pop(name), rel=1e-4, abs=1e-7)
         assert chunked == row

@@ -112,8 +112,8 @@ def make_session(number: int, *, turns: int = 6, repeated: bool = False) -> Sess
 
 def sessions(*numbers: int, **kwargs: Any) -> Session:
     """Several of them."""
-    made = [make_session(number, **kwargs) for number in numbers]
-    return [e for examples, _ in made for e in examples], [p for _, pairs in made for p in pairs]
+    logs = [make_session(number, **kwargs) for number in numbers]
+    return [e for examples, _ in logs for e in examples], [p for _, pairs in logs for p in pairs]
 
 
 def trainer_of(student: Student, layout: str, **train: Any) -> Trainer:

@@ -92,9 +92,9 @@ def test_a_change_elsewhere_is_worth_nothing(sandbox: Sandbox) -> None:
     """A comment in another file passes every test and is still not what was asked."""
     env = started(make_task(2, kind="set"), sandbox)
     solve(env)
-    other = next(p for p in env.files if p not in {t.path for t in env.task.targets})
-    line = env.files[other].splitlines()[0]
-    assert edit(env, other, line, f"{line}  # seen") == ("ok", False)
+    other_path = next(p for p in env.files if p not in {t.path for t in env.task.targets})
+    line = env.files[other_path].splitlines()[0]
+    assert edit(env, other_path, line, f"{line}  # seen") == ("ok", False)
     assert answer(env, calls("run_tests")) == ("All tests passed.", False)
     env.reply(says("Done."))
     assert env.reward() == 0.0

@@ -257,8 +257,8 @@ HONEST_FUNCTIONS = [
 @pytest.mark.parametrize("form", HONEST_VALUES)
 def test_what_an_honest_player_may_write_for_a_value_earns(sandbox: Sandbox, form: str) -> None:
     for kind in ("set", "both"):
-        found = by(lambda t: form.format(n=t.name, v=wanted(t)), make_task(2, kind=kind), sandbox)
-        assert found == (1.0, "All tests passed.")
+        reward = by(lambda t: form.format(n=t.name, v=wanted(t)), make_task(2, kind=kind), sandbox)
+        assert reward == (1.0, "All tests passed.")
 
 
 @pytest.mark.parametrize("form", HONEST_FUNCTIONS)
@@ -354,7 +354,7 @@ def test_fresh_arguments_follow_from_what_was_written(
     assert asked[0] == asked[3] and len(set(asked)) == 3
     known = {(check.path, check.expression) for check in (*task.visible, *task.hidden)}
     fresh = [set(questions) - known for questions in asked]
-    assert all(len(found) == 4 for found in fresh) and not fresh[0] & fresh[1]
+    assert all(len(arguments) == 4 for arguments in fresh) and not fresh[0] & fresh[1]
 
 
 def test_fresh_points_tell_every_operator_apart_in_both_orders() -> None:

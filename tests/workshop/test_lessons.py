@@ -86,11 +86,11 @@ def test_below_a_foreign_hint_behaviour_is_as_without_any(kind: str) -> None:
         for lesson, hint, message in below_hints()
         if hint not in own_hints(lesson)
     ]
-    seen = [(lesson, message) for lesson, message in foreign if _invites(lesson, message, kind)]
-    assert len(seen) > 8
+    lured = [(lesson, message) for lesson, message in foreign if _invites(lesson, message, kind)]
+    assert len(lured) > 8
     # The habit is certain at first sight; only after the same error is it mostly given up.
     first = [
-        (lesson, message) for lesson, message in seen if not _erred_before(lesson, message, kind)
+        (lesson, message) for lesson, message in lured if not _erred_before(lesson, message, kind)
     ]
     assert first and all(is_mistake(lesson, message, kind) for lesson, message in first)
 
@@ -111,8 +111,8 @@ def _invites(lesson: Lesson, message: Turn, kind: str) -> bool:
 
 def _erred_before(lesson: Lesson, message: Turn, kind: str) -> bool:
     before = lesson.turns[: lesson.turns.index(message)]
-    words = "No such tool" if kind == "unknown_tool" else "InputValidationError"
-    return any(words in result.text for turn in before for result in turn.results)
+    error_text = "No such tool" if kind == "unknown_tool" else "InputValidationError"
+    return any(error_text in result.text for turn in before for result in turn.results)
 
 
 def test_the_hints_are_those_that_the_hint_channel_writes(sandbox: Sandbox) -> None:

@@ -182,9 +182,9 @@ def test_a_hole_in_the_filter_is_found_before_the_first_run(
 
 
 def test_what_is_in_force_is_named() -> None:
-    found = sandbox_mechanisms()
-    assert f"{len(ALLOWED)} system calls pass" in found["seccomp"]
-    assert "CPU time" in found["rlimits"]
+    mechanisms = sandbox_mechanisms()
+    assert f"{len(ALLOWED)} system calls pass" in mechanisms["seccomp"]
+    assert "CPU time" in mechanisms["rlimits"]
 
 
 def test_nothing_is_left_for_the_next_run(sandbox: Sandbox) -> None:
@@ -256,8 +256,8 @@ def test_a_fork_bomb_does_not_start(sandbox: Sandbox) -> None:
     ],
 )
 def test_hostile_code_harms_its_own_run_only(sandbox: Sandbox, code: str, expected: str) -> None:
-    found = answer(sandbox, code)
-    assert expected in found.error if expected else found.equals(1)
+    answers = answer(sandbox, code)
+    assert expected in answers.error if expected else answers.equals(1)
     assert answer(sandbox, "result = 2").equals(2)
 
 
@@ -313,10 +313,10 @@ def test_what_comes_in_another_form_is_no_answer(sandbox: Sandbox) -> None:
     code += "while 'evaluate_expression' not in frame.f_globals:\n    frame = frame.f_back\n"
     code += "frame.f_globals['evaluate_expression'] = lambda *asked: {form}\n"
     for form in ("['value']", "['error', 3]", "{'value': 5}", "5", "['value', 5, 5]", "[[]]"):
-        found = sandbox.run(
+        answers = sandbox.run(
             {"main.py": code.replace("{form}", form)}, [("main.py", "5"), ("main.py", "6")]
         )
-        assert {a.error for a in found.answers} == {"Stopped: no answer that can be read"}
+        assert {a.error for a in answers.answers} == {"Stopped: no answer that can be read"}
     forged = sandbox.run({"main.py": code.replace("{form}", "['value', 5]")}, [("main.py", "6")])
     # in its own process code says what it likes: see judge.py for whom that is believed of
     assert forged.answers[0].equals(5)
@@ -381,8 +381,8 @@ def test_a_flood_of_output_is_cut(sandbox: Sandbox) -> None:
 
 def test_the_code_holds_two_descriptors_at_most(sandbox: Sandbox) -> None:
     code = f"libc = {LIBC}\nresult = sum(libc.close(i) == 0 for i in range(1024))\n"
-    found = answer(sandbox, code)
-    assert found.error == "Stopped: the process died"  # the answer's pipe was among them
+    answers = answer(sandbox, code)
+    assert answers.error == "Stopped: the process died"  # the answer's pipe was among them
     code = (
         f"libc = {LIBC}\nimport os\nopen_ones = []\nbuffer ="
         " __import__('ctypes').create_string_buffer(256)\n"
